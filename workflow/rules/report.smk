@@ -1,0 +1,104 @@
+# Contract: tables become figures, figures and decisions become reports.
+# in:  results/{experiment}/*.csv and decision.json
+# out: results/{experiment}/figures/*.svg and *.pdf, results/{experiment}/report.html,
+#      results/report.html, results/decision.json
+# Titles and descriptions are not in params: changing them makes nothing again.
+
+
+localrules:
+    plot_figures,
+    write_report,
+    write_overall_report,
+    plan,
+    partial_report,
+
+
+rule plot_figures:
+    input:
+        "results/{experiment}/runs.csv",
+        "results/{experiment}/epochs.csv",
+        "results/{experiment}/scaling.csv",
+    output:
+        **{
+            name: report(
+                f"results/{{experiment}}/figures/{name}.svg",
+                caption=f"../report/{name}.rst",
+                category="{experiment}",
+                labels={"figure": name},
+            )
+            for name in FIGURES
+        },
+        pdf=expand("results/{{experiment}}/figures/{name}.pdf", name=FIGURES),
+    log:
+        "logs/plot_figures/{experiment}.log",
+    conda:
+        "../envs/scalewise.yaml"
+    params:
+        definition=lambda wc: DEFINITIONS[wc.experiment],
+    shell:
+        'python "$SCALEWISE_SCRIPTS/plot_figures.py" '
+        "--experiment {params.definition:q} "
+        "results/{wildcards.experiment:q} 2>&1 | tee {log:q}"
+
+
+rule write_report:
+    input:
+        "results/{experiment}/runs.csv",
+        "results/{experiment}/scaling.csv",
+        "results/{experiment}/decision.json",
+        expand("results/{{experiment}}/figures/{name}.svg", name=FIGURES),
+    output:
+        "results/{experiment}/report.html",
+    log:
+        "logs/write_report/{experiment}.log",
+    conda:
+        "../envs/scalewise.yaml"
+    shell:
+        'python "$SCALEWISE_SCRIPTS/write_report.py" '
+        '--labels "$SCALEWISE_LABELS" --output {output:q} '
+        "results {wildcards.experiment:q} 2>&1 | tee {log:q}"
+
+
+rule write_overall_report:
+    input:
+        expand("results/{experiment}/report.html", experiment=list(STUDY.experiments)),
+    output:
+        html=report(
+            "results/report.html",
+            caption="../report/report.rst",
+            category="Decisions",
+            labels={"report": "all experiments"},
+        ),
+        decision="results/decision.json",
+    log:
+        "logs/write_report.log",
+    conda:
+        "../envs/scalewise.yaml"
+    params:
+        experiments=list(STUDY.experiments),
+    shell:
+        'python "$SCALEWISE_SCRIPTS/write_report.py" '
+        '--labels "$SCALEWISE_LABELS" --output {output.html:q} '
+        "--decisions {output.decision:q} results {params.experiments:q} 2>&1 | tee {log:q}"
+
+
+rule plan:
+    log:
+        "logs/plan.log",
+    conda:
+        "../envs/scalewise.yaml"
+    shell:
+        "echo 'This was the plan; nothing was trained.' | tee {log:q}"
+
+
+rule partial_report:
+    log:
+        "logs/partial_report.log",
+    conda:
+        "../envs/scalewise.yaml"
+    params:
+        definitions=list(DEFINITIONS.values()),
+    shell:
+        'python "$SCALEWISE_SCRIPTS/write_partial_report.py" '
+        '--labels "$SCALEWISE_LABELS" --results results '
+        "{params.definitions:q} 2>&1 | tee {log:q}"

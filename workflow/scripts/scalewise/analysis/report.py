@@ -1,0 +1,166 @@
+"""The report: one HTML file that needs nothing else, for an experiment or for all."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from scalewise import __version__
+from scalewise.analysis.figures import FIGURES
+
+CAPTIONS = {
+    "throughput": "Training throughput against devices. Filled marks are medians over repeats, bars their "
+    "intervals, rings single runs. Warm-up, evaluation and start-up are left out.",
+    "speedup": "Throughput over that of the series' fewest devices. The dotted line is ideal scaling.",
+    "efficiency": "Speedup over the number of times more devices. The dashed line is what was asked for.",
+    "loss": "Loss against epochs by number of devices: median over repeats, bands from least to most.",
+    "accuracy": "Test accuracy against epochs by number of devices: median over repeats, bands from least to "
+    "most. Every test sample is counted exactly once.",
+    "memory": "Peak memory of the device that used most: median over repeats, bars their intervals.",
+}
+
+
+@dataclass(frozen=True)
+class Section:
+    """One experiment in a report.
+
+    Args:
+        name: of the experiment.
+        title: shown above it.
+        description: shown below the title.
+        decision: as ``Decision.as_dict`` gives it.
+        scaling: scaling.csv.
+        runs: runs.csv.
+        origins: what the runs have in common and where they differ, name -> values.
+        figures: folder of the SVG files.
+    """
+
+    name: str
+    title: str
+    description: str
+    decision: Mapping[str, Any]
+    scaling: pd.DataFrame
+    runs: pd.DataFrame
+    origins: Mapping[str, Sequence[str]]
+    figures: Path
+
+
+def render(sections: Sequence[Section], *, partial: bool) -> str:
+    """The report as HTML.
+
+    Args:
+        sections: experiments, in order.
+        partial: some runs may be missing, and the report says so.
+    """
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    template = environment.get_template("report.html.j2")
+    heading = sections[0].title if len(sections) == 1 else "How many devices?"
+    return template.render(
+        heading=heading,
+        sections=[_context(section) for section in sections],
+        partial=partial,
+        single=len(sections) == 1,
+        version=__version__,
+    )
+
+
+def _context(section: Section) -> dict[str, Any]:
+    outcomes = section.runs["outcome"].value_counts()
+    return {
+        "name": section.name,
+        "title": section.title,
+        "description": section.description,
+        "decision": section.decision,
+        "figures": [
+            {"name": name, "uri": _data_uri(section.figures / f"{name}.svg"), "caption": CAPTIONS[name]}
+            for name in FIGURES
+        ],
+        "points": [_point(row) for _, row in section.scaling.iterrows()],
+        "runs": [_run(row) for _, row in section.runs.iterrows()],
+        "outcomes": ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items()),
+        "unfinished": [
+            _run(row) for _, row in section.runs.iterrows() if row["outcome"] != "completed"
+        ],
+        "origins": section.origins,
+        "confidences": _confidences(section.scaling),
+    }
+
+
+def _data_uri(path: Path) -> str:
+    return "data:image/svg+xml;base64," + base64.b64encode(path.read_bytes()).decode()
+
+
+def _point(row: pd.Series) -> dict[str, str]:
+    return {
+        "series": row["series"],
+        "devices": str(row["devices"]),
+        "n": str(row["n"]),
+        "throughput": _spread(row, "throughput_samples_per_second", "{:,.0f}"),
+        "speedup": _spread(row, "speedup", "{:.2f}"),
+        "efficiency": _spread(row, "parallel_efficiency", "{:.2f}"),
+        "serial": _number(row["karp_flatt_fraction"], "{:.3f}"),
+        "time_to_accuracy": _spread(row, "time_to_accuracy_seconds", "{:.2f}"),
+        "reached": f"{row['n_reached']} of {row['n']}",
+        "accuracy": _spread(row, "final_accuracy", "{:.1%}"),
+        "memory": _number(row["peak_memory_bytes"] / 1e6, "{:,.0f}"),
+        "device_hours": _number(row["device_hours"], "{:.4f}"),
+        "note": row["note"] if isinstance(row["note"], str) else "",
+    }
+
+
+def _run(row: pd.Series) -> dict[str, str]:
+    return {
+        "run": row["run"],
+        "devices": str(row["devices"]),
+        "outcome": row["outcome"],
+        "reason": row["reason"] if isinstance(row["reason"], str) else "",
+        "throughput": _number(row["throughput_samples_per_second"], "{:,.0f}"),
+        "train_seconds": _number(row["train_seconds"], "{:.2f}"),
+        "time_to_accuracy": _number(row["time_to_accuracy_seconds"], "{:.2f}"),
+        "accuracy": _number(row["final_accuracy"], "{:.2%}"),
+        "memory": _number(row["peak_memory_bytes"] / 1e6, "{:,.0f}"),
+        "wait": _number(row["loader_wait_fraction"], "{:.1%}"),
+        "startup": _number(
+            row[
+                ["imports_seconds", "process_group_seconds", "data_seconds", "model_seconds"]
+            ].sum(min_count=1),
+            "{:.1f}",
+        ),
+    }
+
+
+def _number(value: float, form: str) -> str:
+    return "–" if pd.isna(value) else form.format(value)
+
+
+def _spread(row: pd.Series, name: str, form: str) -> str:
+    if pd.isna(row[name]):
+        return "–"
+    low, high = form.format(row[f"{name}_low"]), form.format(row[f"{name}_high"])
+    text = form.format(row[name])
+    return text if low == high else f"{text} ({low} to {high})"
+
+
+def _confidences(scaling: pd.DataFrame) -> str:
+    """The confidence that the intervals really have, in words."""
+    parts = []
+    for column, what in (("throughput_confidence", "medians"), ("speedup_confidence", "speedups")):
+        values = scaling[column].dropna()
+        values = values[values < 1]
+        if len(values):
+            least, most = values.min(), values.max()
+            span = f"{least:.0%}" if least == most else f"{least:.0%} to {most:.0%}"
+            parts.append(f"{span} for {what}")
+    return " and ".join(parts) or "not defined: one run a point"

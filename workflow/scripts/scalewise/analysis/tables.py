@@ -1,0 +1,161 @@
+"""The records of many runs as two tidy tables: one row a run, one row an epoch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from scalewise.plan.config import Experiment
+from scalewise.plan.runs import option_label, points
+from scalewise.records import (
+    EPOCHS,
+    SUMMARY,
+    Failure,
+    Provenance,
+    Summary,
+    read_failure,
+    read_summary,
+)
+
+NO_OPTIONS = "all runs"
+"""The series of an experiment without a sweep."""
+
+RUN_COLUMNS = [
+    "experiment", "run", "series", "devices", "nodes", "devices_per_node", "repeat",
+    "cpus_per_device", "batch_size_per_device", "global_batch_size", "outcome", "reason",
+    "throughput_samples_per_second", "train_seconds", "time_to_accuracy_seconds",
+    "epochs_to_accuracy", "final_accuracy", "best_accuracy", "peak_memory_bytes",
+    "peak_memory_kind", "loader_wait_fraction", "imports_seconds", "process_group_seconds",
+    "data_seconds", "model_seconds", "first_step_seconds", "wall_seconds", "device_hours",
+    "parameters", "seed", "device_name", "hosts", "commit", "started_at",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What an experiment has measured.
+
+    Args:
+        runs: one row for each planned run, ``RUN_COLUMNS`` and the swept options; ``outcome`` says
+            which have no figures and ``reason`` why.
+        epochs: one row for each epoch of each run that trained.
+        origins: provenance of each run that has it.
+    """
+
+    runs: pd.DataFrame
+    epochs: pd.DataFrame
+    origins: Sequence[Provenance]
+
+
+def series_name(options: dict[str, Any]) -> str:
+    """The options of a series as one word."""
+    return ".".join(option_label(key, value) for key, value in options.items()) or NO_OPTIONS
+
+
+def collect(name: str, spec: Experiment, runs_folder: Path) -> Tables:
+    """Read the records of the runs that the experiment plans; others in the folder are left alone.
+
+    Args:
+        name: the experiment's name.
+        spec: its settings.
+        runs_folder: holds a folder for each run.
+
+    Raises:
+        RecordError: a record is damaged.
+    """
+    target = spec.target.accuracy if spec.target else None
+    run_rows: list[dict[str, Any]] = []
+    epoch_tables: list[pd.DataFrame] = []
+    origins: list[Provenance] = []
+    for planned in _planned_rows(name, spec):
+        folder = runs_folder / str(planned["run"])
+        if not (folder / SUMMARY).exists():
+            run_rows.append(planned | _why_unfinished(read_failure(folder)))
+            continue
+        summary = read_summary(folder)
+        epochs = pd.read_csv(folder / EPOCHS)
+        epochs["elapsed_train_seconds"] = epochs["train_seconds"].cumsum()
+        row = _finished(summary, epochs, target)
+        run_rows.append(row)
+        shared = {key: row[key] for key in ("run", "series", "devices", "repeat", "cpus_per_device")}
+        epoch_tables.append(epochs.assign(**shared))
+        if summary.provenance:
+            origins.append(summary.provenance)
+    runs = pd.DataFrame(run_rows)
+    runs = runs.reindex(columns=[*RUN_COLUMNS, *(c for c in runs.columns if c not in RUN_COLUMNS)])
+    filled = [table for table in epoch_tables if len(table)]
+    epochs = pd.concat(filled, ignore_index=True) if filled else pd.DataFrame(columns=["run"])
+    return Tables(runs, epochs, origins)
+
+
+def _planned_rows(experiment: str, spec: Experiment) -> Iterator[dict[str, Any]]:
+    """What is known of every run before it has run."""
+    for point in points(spec):
+        if isinstance(point.devices, str):
+            devices = math.prod(map(int, point.devices.split("x")))
+        else:
+            devices = point.devices
+        for repeat in range(1, spec.repeats + 1):
+            yield {
+                "experiment": experiment,
+                "run": point.run_name(repeat),
+                "series": series_name(dict(point.options)),
+                "devices": devices,
+                "repeat": repeat,
+            } | dict(point.options)
+
+
+def _why_unfinished(failure: Failure | None) -> dict[str, Any]:
+    if failure is None:
+        return {"outcome": "not run yet", "reason": ""}
+    return {"outcome": failure.outcome, "reason": failure.reason}
+
+
+def _identity(definition: dict[str, Any]) -> dict[str, Any]:
+    nodes, devices_per_node = map(int, definition["shape"].split("x"))
+    return {
+        "experiment": definition["experiment"],
+        "run": definition["run"],
+        "series": series_name(definition["options"]),
+        "devices": nodes * devices_per_node,
+        "nodes": nodes,
+        "devices_per_node": devices_per_node,
+        "repeat": definition["repeat"],
+        "cpus_per_device": definition["settings"]["cpus_per_device"],
+        "batch_size_per_device": definition["batch_size_per_device"],
+        "global_batch_size": definition["global_batch_size"],
+        "seed": definition["settings"]["seed"],
+    } | definition["options"]
+
+
+def _finished(summary: Summary, epochs: pd.DataFrame, target: float | None) -> dict[str, Any]:
+    row = _identity(summary.definition.model_dump())
+    row |= {"outcome": summary.outcome, "reason": summary.reason}
+    if summary.measurements:
+        measured = summary.measurements.model_dump(exclude={"windows", "startup"})
+        row |= {key: value for key, value in measured.items() if key in RUN_COLUMNS}
+        row |= summary.measurements.startup.model_dump()
+    if summary.provenance:
+        origin = summary.provenance
+        started, ended = map(datetime.fromisoformat, (origin.started_at, origin.ended_at))
+        seconds = (ended - started).total_seconds()
+        row |= {
+            "wall_seconds": seconds,
+            "device_hours": seconds * row["devices"] / 3600,
+            "device_name": ", ".join(dict.fromkeys(origin.devices)),
+            "hosts": ", ".join(origin.hosts),
+            "commit": origin.commit,
+            "started_at": origin.started_at,
+        }
+    if target is not None and len(epochs):
+        reached = epochs[epochs["test_accuracy"] >= target]
+        if len(reached):
+            row["time_to_accuracy_seconds"] = reached["elapsed_train_seconds"].iloc[0]
+            row["epochs_to_accuracy"] = reached["epoch"].iloc[0]
+    return row

@@ -1,0 +1,33 @@
+"""How the samples of an epoch fall into steps and onto ranks. Pure arithmetic, used by plan and training."""
+
+from __future__ import annotations
+
+MIN_SAMPLES_PER_RANK = 2
+"""Batch normalisation needs two values; a last batch below this joins the one before it."""
+
+
+def step_sizes(samples: int, global_batch_size: int, world_size: int) -> list[int]:
+    """Samples of each step of an epoch; together they are ``samples``, none dropped or repeated.
+
+    All steps have ``global_batch_size`` samples but the last, which has the rest. A rest too small to
+    give each rank two samples is added to the step before it.
+
+    Args:
+        samples: training samples.
+        global_batch_size: samples of a full step over all ranks, at most ``samples``.
+        world_size: number of ranks.
+    """
+    full, rest = divmod(samples, global_batch_size)
+    sizes = [global_batch_size] * full
+    if rest >= MIN_SAMPLES_PER_RANK * world_size or not full:
+        sizes.append(rest)
+    elif rest:
+        sizes[-1] += rest
+    return sizes
+
+
+def share(samples: int, rank: int, world_size: int) -> range:
+    """The positions of a batch of ``samples`` that belong to a rank: contiguous, sizes differ by at most 1."""
+    base, rest = divmod(samples, world_size)
+    start = rank * base + min(rank, rest)
+    return range(start, start + base + (rank < rest))

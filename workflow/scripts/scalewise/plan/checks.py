@@ -1,0 +1,300 @@
+"""What a single key cannot show: rules that join two values of an experiment, or a value and the site."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from scalewise.plan.batches import MIN_SAMPLES_PER_RANK, step_sizes
+from scalewise.plan.catalog import (
+    DATASETS,
+    MODELS,
+    DatasetFacts,
+    DatasetFileError,
+    dataset_facts,
+    is_file_dataset,
+)
+from scalewise.plan.config import EXPERIMENT_NAME, MAX_EXPERIMENT_NAME, Experiment, Settings
+from scalewise.plan.problems import Place, Problem, did_you_mean
+from scalewise.plan.runs import (
+    Options,
+    Point,
+    batch_per_device,
+    combinations,
+    excluded,
+    option_label,
+    settings_of,
+)
+from scalewise.plan.site import Site
+from scalewise.plan.topology import Shape, TopologyError, shape_for
+
+MAX_NAME_BYTES = 255
+"""Longest file name on the file systems in use."""
+
+_BATCH_KEY = {"strong": "global_batch_size", "weak": "batch_size_per_device"}
+
+
+def check_names(names: list[object]) -> Iterator[Problem]:
+    """Experiment names become folders: they must be plain and differ by more than case."""
+    import re
+
+    seen: dict[str, str] = {}
+    for name in names:
+        place: Place = ("experiments", str(name))
+        if not isinstance(name, str):
+            yield Problem(place, f"is the {type(name).__name__} {name!r}, not a name", "Put it in quotes.")
+            continue
+        if not name:
+            yield Problem(("experiments",), "has an experiment with an empty name", "Name it.")
+        elif not re.fullmatch(EXPERIMENT_NAME, name) or name.endswith("\n"):
+            plain = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-_") or "study"
+            yield Problem(
+                ("experiments",),
+                f"has an experiment named {name!r}, which cannot be a folder name everywhere",
+                f"Use letters, digits, - and _, and begin with a letter or digit: {plain[:MAX_EXPERIMENT_NAME]!r}.",
+            )
+        elif len(name) > MAX_EXPERIMENT_NAME:
+            yield Problem(
+                place,
+                f"has a name of {len(name)} characters, but at most {MAX_EXPERIMENT_NAME} are possible",
+                "Shorten it, and put the words into title.",
+            )
+        elif name.lower() in seen:
+            yield Problem(
+                place,
+                f"differs from {seen[name.lower()]} by case alone, and some file systems ignore case",
+                "Rename one of the two.",
+            )
+        seen.setdefault(name.lower(), name)
+
+
+def check_experiment(
+    name: str, experiment: Experiment, own: Mapping[str, Any], site: Site
+) -> tuple[dict[int | str, Shape], list[Problem]]:
+    """Shapes of the device counts, and every mistake that joins two values.
+
+    Args:
+        name: the experiment's name.
+        experiment: its values, each valid by itself.
+        own: the keys it has itself, apart from those of ``defaults``.
+        site: facts of the machine.
+    """
+    place: Place = ("experiments", name)
+    problems = list(_check_sweep(place, experiment, own))
+    shapes, topology_problems = _check_devices(place, experiment, site)
+    problems += topology_problems
+    problems += _check_exclude(place, experiment)
+    problems += _check_series(place, experiment, shapes, site)
+    # options multiply runs, and one mistake then shows in many of them
+    return shapes, list(dict.fromkeys(problems))
+
+
+def _check_devices(
+    place: Place, experiment: Experiment, site: Site
+) -> tuple[dict[int | str, Shape], list[Problem]]:
+    shapes: dict[int | str, Shape] = {}
+    problems = []
+    for index, devices in enumerate(experiment.devices):
+        here = (*place, "devices", index)
+        try:
+            shape = shape_for(
+                devices, devices_per_node=site.devices_per_node, max_nodes=site.max_nodes
+            )
+        except TopologyError as error:
+            problems.append(Problem(here, error.what, error.cure))
+            continue
+        twin = next((other for other, taken in shapes.items() if taken == shape), None)
+        if twin is not None:
+            problems.append(
+                Problem(here, f"is {devices!r}, the same {shape} as {twin!r}", "Keep one of the two.")
+            )
+        shapes[devices] = shape
+    return shapes, problems
+
+
+def _check_sweep(
+    place: Place, experiment: Experiment, own: Mapping[str, Any]
+) -> Iterator[Problem]:
+    swept = {key: values for key, values in experiment.sweep.model_dump().items() if values is not None}
+    for key, values in swept.items():
+        labels = [option_label(key, value).lower() for value in values]
+        if len(set(labels)) < len(labels):
+            yield Problem(
+                (*place, "sweep", key),
+                f"is {values}, in which two values have the same name in a run",
+                "Remove the repeated one.",
+            )
+        if key in own:
+            yield Problem(
+                (*place, key),
+                f"is {own[key]!r}, but sweep.{key} gives it the values {values}",
+                "Keep one of the two.",
+            )
+    kept = _BATCH_KEY[experiment.scaling]
+    other = next(key for key in _BATCH_KEY.values() if key != kept)
+    if kept not in swept and getattr(experiment, kept) is None:
+        yield Problem(
+            (*place, kept), f"is missing, and scaling is {experiment.scaling}", f"Add `{kept}: 256`."
+        )
+    if other in own or other in swept:
+        where = (*place, "sweep", other) if other in swept else (*place, other)
+        value = swept.get(other, own.get(other))
+        yield Problem(
+            where,
+            f"is {value!r}, but {experiment.scaling} scaling keeps {kept}",
+            f"Remove {other}, or choose the other scaling.",
+        )
+
+
+def _check_exclude(place: Place, experiment: Experiment) -> Iterator[Problem]:
+    possible: dict[str, list[Any]] = {
+        key: values for key, values in experiment.sweep.model_dump().items() if values is not None
+    }
+    possible["devices"] = list(experiment.devices)
+    for index, entry in enumerate(experiment.exclude):
+        here = (*place, "exclude", index)
+        if not entry:
+            yield Problem(here, "is empty and would exclude every run", "Remove it.")
+        for key, value in entry.items():
+            if key not in possible:
+                yield Problem(
+                    (*here, key), "is neither a swept key nor devices", did_you_mean(key, possible)
+                )
+            elif value not in possible[key]:
+                yield Problem(
+                    (*here, key), f"is {value!r}, which is not among {possible[key]}", "Use one of them."
+                )
+    left = any(
+        not excluded(experiment, options, devices)
+        for options in combinations(experiment)
+        for devices in experiment.devices
+    )
+    if experiment.exclude and not left:
+        yield Problem((*place, "exclude"), "leaves no run", "Exclude less.")
+
+
+def _check_series(
+    place: Place, experiment: Experiment, shapes: Mapping[int | str, Shape], site: Site
+) -> Iterator[Problem]:
+    for options in combinations(experiment):
+        used = {
+            devices: shape
+            for devices, shape in shapes.items()
+            if not excluded(experiment, options, devices)
+        }
+        settings = settings_of(experiment, options)
+        where = _Where(place, options)
+        try:
+            facts = dataset_facts(settings.dataset)
+        except KeyError:
+            near = difflib.get_close_matches(settings.dataset, DATASETS, n=1)
+            cure = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(DATASETS)}; or a path."
+            yield Problem(where("dataset"), f"is {settings.dataset!r}, which is not known", cure)
+            continue
+        except DatasetFileError as error:
+            yield Problem(where("dataset"), error.what, error.cure)
+            continue
+        yield from _check_names_of_runs(place, experiment, options)
+        yield from _check_fit(where, settings, facts)
+        for devices, shape in used.items():
+            yield from _check_batch(where, settings, facts, shape, used)
+            yield from _check_cpus(where, settings, devices, shape, site)
+
+
+class _Where:
+    """The place of a key that may stand in the experiment or, with several values, in its sweep."""
+
+    def __init__(self, place: Place, options: Options) -> None:
+        self.place = place
+        self.swept = {key for key, _ in options}
+
+    def __call__(self, key: str) -> Place:
+        return (*self.place, "sweep", key) if key in self.swept else (*self.place, key)
+
+
+def _check_names_of_runs(
+    place: Place, experiment: Experiment, options: Options
+) -> Iterator[Problem]:
+    widest = max(experiment.devices, key=lambda devices: len(str(devices)))
+    longest = Point(widest, options).run_name(experiment.repeats)
+    if len(longest.encode()) > MAX_NAME_BYTES:
+        yield Problem(
+            (*place, "sweep"),
+            f"makes run names of {len(longest.encode())} bytes ({longest[:40]}...), but file systems "
+            f"take {MAX_NAME_BYTES}",
+            "Sweep fewer keys, or shorter values.",
+        )
+
+
+def _check_fit(where: _Where, settings: Settings, facts: DatasetFacts) -> Iterator[Problem]:
+    model = MODELS[settings.model]
+    pixels = min(facts.height, facts.width)
+    if pixels < model.min_pixels:
+        source = "the file" if is_file_dataset(settings.dataset) else settings.dataset
+        yield Problem(
+            where("model"),
+            f"is {settings.model!r}, which needs {model.min_pixels} pixels, but {source} has {pixels}",
+            "Use another model.",
+        )
+
+
+def _check_batch(
+    where: _Where,
+    settings: Settings,
+    facts: DatasetFacts,
+    shape: Shape,
+    used: Mapping[int | str, Shape],
+) -> Iterator[Problem]:
+    key = _BATCH_KEY[settings.scaling]
+    stated: int | None = getattr(settings, key)
+    world_size = shape.world_size
+    if stated is None:
+        return
+    if settings.scaling == "strong" and stated % world_size:
+        common = math.lcm(*(other.world_size for other in used.values()))
+        below, above = stated // common * common, (stated // common + 1) * common
+        nearest = f"{below} or {above}" if below else str(above)
+        yield Problem(
+            where(key), f"({stated}) is not divisible by the world size ({world_size})", f"Use {nearest}."
+        )
+        return
+    per_device = batch_per_device(settings, world_size)
+    total = per_device * world_size
+    if total > facts.train_samples:
+        yield Problem(
+            where(key),
+            f"({stated}) makes a global batch of {total} on {world_size} devices, but "
+            f"{settings.dataset} has {facts.train_samples} training samples",
+            "Use a smaller batch or fewer devices.",
+        )
+        return
+    if MODELS[settings.model].batch_norm and per_device < MIN_SAMPLES_PER_RANK:
+        yield Problem(
+            where(key),
+            f"({stated}) leaves {per_device} sample per device on {world_size} devices, and "
+            f"{settings.model} normalises over the batch",
+            f"Use at least {MIN_SAMPLES_PER_RANK} per device.",
+        )
+    steps = settings.epochs * len(step_sizes(facts.train_samples, total, world_size))
+    if settings.warmup_steps >= steps:
+        yield Problem(
+            where("warmup_steps"),
+            f"({settings.warmup_steps}) is not below the {steps} steps of the whole run "
+            f"({settings.epochs} epochs of {steps // settings.epochs} steps on {world_size} devices)",
+            "Use fewer warm-up steps, or more epochs.",
+        )
+
+
+def _check_cpus(
+    where: _Where, settings: Settings, devices: int | str, shape: Shape, site: Site
+) -> Iterator[Problem]:
+    needed = shape.devices_per_node * settings.cpus_per_device
+    if needed > site.cpus_per_node:
+        yield Problem(
+            where("cpus_per_device"),
+            f"({settings.cpus_per_device}) times {shape.devices_per_node} devices on a node takes "
+            f"{needed} CPUs, but a node has {site.cpus_per_node}",
+            f"Use at most {site.cpus_per_node // shape.devices_per_node}, or fewer devices.",
+        )

@@ -1,0 +1,62 @@
+"""What is wrong with a configuration, said so that the user can mend it at once."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+Place = tuple[str | int, ...]
+"""Where in the YAML a value stands: ``("experiments", "digits", "devices", 0)``."""
+
+
+def dotted(place: Place) -> str:
+    """``("experiments", "a", "devices", 0)`` -> ``experiments.a.devices[0]``."""
+    text = ""
+    for part in place:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            text += f".{part}" if text else str(part)
+    return text
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One mistake: where it is, what it is, how to mend it.
+
+    Args:
+        place: keys from the top of the configuration to the value.
+        what: a clause that names the value and the limit it breaks ("is 6, but ...").
+        cure: a sentence that says what to write instead.
+    """
+
+    place: Place
+    what: str
+    cure: str
+
+    def render(self, origin: str) -> str:
+        """One line: ``config/experiments.yaml:12: experiments.digits.epochs is ... . Write ...``."""
+        where = dotted(self.place)
+        subject = f"{where} " if where else ""
+        return f"{origin}: {subject}{self.what}. {self.cure}"
+
+
+class StudyError(Exception):
+    """Every mistake of a configuration at once, one line each."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        self.lines = list(lines)
+        count = len(self.lines)
+        heading = "1 mistake" if count == 1 else f"{count} mistakes"
+        bullets = "\n".join(f"  - {line}" for line in self.lines)
+        super().__init__(f"{heading} in the configuration, nothing was started:\n{bullets}")
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A hint that names the nearest known word, or all of them when none is near."""
+    known = sorted(known)
+    near = difflib.get_close_matches(word.lower(), known, n=1, cutoff=0.6)
+    if near:
+        return f"Did you mean {near[0]!r}?"
+    return "Known: " + ", ".join(known) + "."

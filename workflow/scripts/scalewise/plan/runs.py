@@ -1,0 +1,192 @@
+"""Experiments become runs: one job each, with a short, readable and stable name."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from scalewise.plan.config import SWEEPABLE, Experiment, Settings
+from scalewise.plan.topology import Shape
+
+Options = tuple[tuple[str, Any], ...]
+"""The swept keys of a series with their values, in the order of the configuration's model."""
+
+_SHORT = {"gradient_as_bucket_view": "bucket-view"}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One job: one shape, one set of options, one repeat.
+
+    Args:
+        experiment: name of its experiment.
+        name: name under its experiment, ``d2.bucket-view-on.r1``.
+        shape: nodes and devices per node.
+        options: what sets its series apart from the others.
+        settings: what the training does, with the seed of this repeat.
+        repeat: from 1.
+        accelerator: ``cuda`` or ``cpu``.
+    """
+
+    experiment: str
+    name: str
+    shape: Shape
+    options: Options
+    settings: Settings
+    repeat: int
+    accelerator: str
+
+    @property
+    def seed(self) -> int:
+        """A seed of its own for each repeat, so that accuracies are independent."""
+        return self.settings.seed + self.repeat - 1
+
+    @property
+    def batch_size_per_device(self) -> int:
+        """Samples of one step on one device."""
+        return batch_per_device(self.settings, self.shape.world_size)
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples of one step over all devices."""
+        return self.batch_size_per_device * self.shape.world_size
+
+    @cached_property
+    def definition(self) -> str:
+        """All that defines the run, as canonical JSON: when it changes, the run is made again."""
+        return canonical_json(
+            {
+                "experiment": self.experiment,
+                "run": self.name,
+                "shape": str(self.shape),
+                "batch_size_per_device": self.batch_size_per_device,
+                "global_batch_size": self.global_batch_size,
+                "repeat": self.repeat,
+                "options": dict(self.options),
+                "accelerator": self.accelerator,
+                "settings": self.settings.model_dump() | {"seed": self.seed},
+            }
+        )
+
+
+def batch_per_device(settings: Settings, world_size: int) -> int:
+    """Samples of one step on one device, from whichever batch size the scaling keeps."""
+    if settings.scaling == "weak":
+        assert settings.batch_size_per_device is not None
+        return settings.batch_size_per_device
+    assert settings.global_batch_size is not None
+    return settings.global_batch_size // world_size
+
+
+def canonical_json(value: object) -> str:
+    """JSON that does not depend on the order of keys."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def option_label(key: str, value: object) -> str:
+    """``gradient_as_bucket_view: true`` -> ``bucket-view-on``; ``learning_rate: 0.1`` -> ``learning-rate-0.1``."""
+    short = _SHORT.get(key, key.replace("_", "-"))
+    if isinstance(value, bool):
+        text = "on" if value else "off"
+    else:
+        text = "".join(
+            char if char.isascii() and (char.isalnum() or char in "._-") else "-"
+            for char in str(value)
+        )
+    return f"{short}-{text}"
+
+
+def combinations(experiment: Experiment) -> Iterator[Options]:
+    """Every combination of the swept values, in the order of the model's keys."""
+    sweep: dict[str, list[Any] | None] = experiment.sweep.model_dump()
+    swept = [(key, values) for key in SWEEPABLE if (values := sweep[key]) is not None]
+    for values in itertools.product(*(values for _, values in swept)):
+        yield tuple(zip((key for key, _ in swept), values, strict=True))
+
+
+def excluded(experiment: Experiment, options: Options, devices: int | str) -> bool:
+    """Whether an entry of ``exclude`` matches this combination at this device count."""
+    actual = dict(options) | {"devices": devices}
+    return any(
+        all(key in actual and actual[key] == value for key, value in entry.items())
+        for entry in experiment.exclude
+    )
+
+
+def settings_of(experiment: Experiment, options: Options) -> Settings:
+    """The experiment's training with the options of one series put in."""
+    values = {key: getattr(experiment, key) for key in Settings.model_fields} | dict(options)
+    # the values were validated as parts of the experiment and of its sweep
+    return Settings.model_construct(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One device count of one series: its repeats differ in nothing but the seed.
+
+    Args:
+        devices: as the configuration gives it, ``4`` or ``"2x2"``.
+        options: of the series.
+    """
+
+    devices: int | str
+    options: Options
+
+    @property
+    def name(self) -> str:
+        """``d2.bucket-view-on``."""
+        return ".".join([f"d{self.devices}", *(option_label(*option) for option in self.options)])
+
+    def run_name(self, repeat: int) -> str:
+        """``d2.bucket-view-on.r1``."""
+        return f"{self.name}.r{repeat}"
+
+
+def points(experiment: Experiment) -> Iterator[Point]:
+    """Every device count of every series that is not excluded."""
+    for options in combinations(experiment):
+        for devices in experiment.devices:
+            if not excluded(experiment, options, devices):
+                yield Point(devices, options)
+
+
+def expand(
+    name: str, experiment: Experiment, shapes: Mapping[int | str, Shape], accelerator: str
+) -> list[Run]:
+    """All runs of an experiment.
+
+    Args:
+        name: the experiment's name.
+        experiment: its validated settings.
+        shapes: the shape of each entry of ``experiment.devices``.
+        accelerator: ``cuda`` or ``cpu``.
+    """
+    return [
+        Run(
+            experiment=name,
+            name=point.run_name(repeat),
+            shape=shapes[point.devices],
+            options=point.options,
+            settings=settings_of(experiment, point.options),
+            repeat=repeat,
+            accelerator=accelerator,
+        )
+        for point in points(experiment)
+        for repeat in range(1, experiment.repeats + 1)
+    ]
+
+
+def priority(run: Run, repeats: int) -> int:
+    """Snakemake starts the highest priority first: repeats as blocks, shuffled within each.
+
+    A machine that drifts during a study then touches all device counts alike, and a study that is
+    cut short has every point once before any point twice. The shuffle is a hash of the run's name,
+    so that it does not change when runs are added.
+    """
+    digest = hashlib.sha256(f"{run.experiment}/{run.name}".encode()).digest()
+    return (repeats - run.repeat) * 1_000_000 + int.from_bytes(digest[:4], "big") % 1_000_000 + 1

@@ -1,0 +1,257 @@
+"""The whole configuration, checked: experiments, their runs, and every mistake in one go."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from scalewise.plan.checks import check_experiment, check_names
+from scalewise.plan.config import Experiment
+from scalewise.plan.problems import Place, Problem, StudyError, did_you_mean
+from scalewise.plan.runs import Run, canonical_json, expand
+from scalewise.plan.site import Site, SiteFile, resolve_site
+from scalewise.plan.source import Source, read_source
+from scalewise.plan.topology import Shape
+from scalewise.plan.validation import problems_of, validate
+
+_TOP_KEYS = ("defaults", "experiments", "site")
+_PRESENTATION = {"title", "description"}
+_ALLOCATION = {"runtime_minutes", "memory_gb"}
+
+
+@dataclass(frozen=True)
+class PlannedExperiment:
+    """An experiment with the runs that it makes.
+
+    Args:
+        name: the key in the YAML.
+        spec: its settings, defaults merged in.
+        shapes: the shape of each entry of ``spec.devices``.
+        runs: every job.
+    """
+
+    name: str
+    spec: Experiment
+    shapes: Mapping[int | str, Shape]
+    runs: Sequence[Run]
+
+    @property
+    def analysis_definition(self) -> str:
+        """All that defines its tables and decision, as canonical JSON.
+
+        Titles, run times and memory are left out: changing them makes nothing again.
+        """
+        spec = self.spec.model_dump(exclude=_PRESENTATION | _ALLOCATION, exclude_none=True)
+        return canonical_json(
+            {"name": self.name, "spec": spec, "accelerator": self.runs[0].accelerator}
+        )
+
+
+@dataclass(frozen=True)
+class Study:
+    """All experiments of a configuration on a site.
+
+    Args:
+        experiments: by name, in the order of the file.
+        site: facts of the machine.
+        warnings: what is allowed but seldom meant.
+        runs: every job of every experiment, by (experiment, run).
+    """
+
+    experiments: Mapping[str, PlannedExperiment]
+    site: Site
+    warnings: Sequence[str]
+    runs: Mapping[tuple[str, str], Run] = field(repr=False)
+
+    @property
+    def labels(self) -> str:
+        """Titles and descriptions as JSON: what a report shows and no result depends on."""
+        return canonical_json(
+            {
+                name: {"title": planned.spec.title or name, "description": planned.spec.description}
+                for name, planned in self.experiments.items()
+            }
+        )
+
+
+def load_study(
+    config: Mapping[str, Any],
+    files: Sequence[str | Path] = (),
+    site_file: str | Path | None = None,
+) -> Study:
+    """Check a configuration and make its runs.
+
+    Args:
+        config: what Snakemake merged from files and command line.
+        files: the files it was read from, for line numbers and spelling.
+        site_file: the profile's facts; None takes this machine as it is.
+
+    Raises:
+        StudyError: names every mistake.
+    """
+    sources = [read_source(Path(file)) for file in files]
+    lines = [
+        problem.render(source.origin(problem.place))
+        for source in sources
+        for problem in source.problems
+    ]
+    spelled = {problem.place for source in sources for problem in source.problems}
+    site, site_lines = _load_site(site_file)
+    lines += site_lines
+
+    raw = _plain(config)
+    problems = list(_check_top(raw))
+    experiments: dict[str, PlannedExperiment] = {}
+    if isinstance(raw.get("experiments"), dict) and isinstance(raw.get("defaults", {}), dict):
+        experiments, found = _plan(raw, site)
+        problems += found
+    lines += [
+        problem.render(_origin(problem.place, sources))
+        for problem in problems
+        if not any(problem.place[: len(place)] == place for place in spelled)
+    ]
+    if lines:
+        raise StudyError(lines)
+    runs = {
+        (name, run.name): run for name, planned in experiments.items() for run in planned.runs
+    }
+    return Study(experiments, site, list(_warnings(experiments)), runs)
+
+
+def check_spelling(file: str | Path) -> None:
+    """Stop on what would keep Snakemake from reading the file, with the line it does not name.
+
+    Raises:
+        StudyError: the file is missing, empty or not YAML.
+    """
+    source = read_source(Path(file))
+    if fatal := [problem for problem in source.problems if not problem.place]:
+        raise StudyError([problem.render(source.origin(problem.place)) for problem in fatal])
+
+
+def check_results_folder(folder: Path) -> None:
+    """Stop before anything is trained whose results could not be kept.
+
+    Raises:
+        StudyError: the folder cannot be written to.
+    """
+    existing = folder
+    while not existing.exists():
+        existing = existing.parent
+    if not existing.is_dir():
+        raise StudyError([f"{existing}: is a file, but results go there. Rename it."])
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise StudyError(
+            [f"{existing.absolute()}: cannot be written to. Change its permissions, or run elsewhere."]
+        )
+
+
+def _load_site(site_file: str | Path | None) -> tuple[Site, list[str]]:
+    fallback = resolve_site(SiteFile())
+    if site_file is None:
+        return fallback, []
+    source = read_source(Path(site_file))
+    if source.problems:
+        return fallback, [p.render(source.origin(p.place)) for p in source.problems]
+    import yaml
+
+    values = yaml.safe_load(Path(site_file).read_text(encoding="utf-8"))
+    try:
+        return resolve_site(SiteFile.model_validate(values)), []
+    except ValidationError as error:
+        problems = [_site_problem(problem) for problem in problems_of(error, ())]
+        return fallback, [p.render(source.origin(p.place)) for p in problems]
+
+
+def _site_problem(problem: Problem) -> Problem:
+    if problem.what == "is not a known key":
+        cure = did_you_mean(str(problem.place[-1]), SiteFile.model_fields)
+        return Problem(problem.place, problem.what, cure)
+    return problem
+
+
+def _check_top(raw: Mapping[str, Any]) -> Iterator[Problem]:
+    for key in raw:
+        if key not in _TOP_KEYS:
+            yield Problem((key,), "is not a known key", did_you_mean(key, _TOP_KEYS))
+    experiments = raw.get("experiments")
+    if not isinstance(experiments, dict) or not experiments:
+        yield Problem(
+            ("experiments",),
+            "is missing or holds no experiment",
+            "Write `experiments:` with one experiment below it; config/experiments.yaml is a model.",
+        )
+    else:
+        yield from check_names(list(experiments))
+    if not isinstance(raw.get("defaults", {}), dict):
+        yield Problem(
+            ("defaults",),
+            f"is {raw['defaults']!r}, not a mapping of keys to values",
+            "Indent its keys on the lines below it.",
+        )
+
+
+def _plan(
+    raw: Mapping[str, Any], site: Site
+) -> tuple[dict[str, PlannedExperiment], list[Problem]]:
+    defaults: dict[str, Any] = raw.get("defaults", {})
+    _, found = validate(defaults, ("defaults",))
+    problems = [problem for problem in found if problem.what != "is missing"]
+    sound = {
+        key: value
+        for key, value in defaults.items()
+        if not any(problem.place[1] == key for problem in problems)
+    }
+    broken = set(defaults) - set(sound)
+    planned = {}
+    for name, own in raw["experiments"].items():
+        place: Place = ("experiments", name)
+        if not isinstance(own, dict):
+            cure = "Indent its keys on the lines below it."
+            problems.append(Problem(place, f"is {own!r}, not a mapping of keys to values", cure))
+            continue
+        spec, found = validate(sound | own, place)
+        problems += [p for p in found if not (p.what == "is missing" and p.place[-1] in broken)]
+        if spec is None or broken:
+            continue
+        shapes, found = check_experiment(name, spec, own, site)
+        problems += found
+        if not found:
+            runs = expand(name, spec, shapes, site.accelerator)
+            planned[name] = PlannedExperiment(name, spec, shapes, runs)
+    return planned, problems
+
+
+def _warnings(experiments: Mapping[str, PlannedExperiment]) -> Iterator[str]:
+    for name, planned in experiments.items():
+        fewest = min(shape.world_size for shape in planned.shapes.values())
+        if fewest > 1:
+            yield (
+                f"experiments.{name}.devices has no 1-device run: speedups will be relative to "
+                f"{fewest} devices. Add 1 for a baseline."
+            )
+
+
+def _origin(place: Place, sources: Sequence[Source]) -> str:
+    """File and line of the place in the file that holds the longest part of it."""
+    if not sources:
+        return "config"
+    for length in range(len(place), 0, -1):
+        for source in reversed(sources):
+            if place[:length] in source.lines:
+                return source.origin(place)
+    return sources[-1].origin(())
+
+
+def _plain(value: Any) -> Any:
+    """Ordinary dicts and lists in place of the loader's own types."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,112 @@
+"""Where the ranks of a run stand: nodes and devices per node.
+
+A node is filled before a second one is taken, so that a device count has one shape and two runs with
+equal counts are comparable. ``"2x2"`` forces a shape.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_SHAPE = re.compile(r"([0-9]+)x([0-9]+)")
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Shape:
+    """Nodes x devices per node; one rank a device.
+
+    Args:
+        nodes: number of nodes.
+        devices_per_node: devices, and so ranks, on each of them.
+    """
+
+    nodes: int
+    devices_per_node: int
+
+    @property
+    def world_size(self) -> int:
+        """Ranks, and so devices, in all."""
+        return self.nodes * self.devices_per_node
+
+    def __str__(self) -> str:
+        return f"{self.nodes}x{self.devices_per_node}"
+
+
+class TopologyError(ValueError):
+    """A device count that cannot be laid out; ``what`` and ``cure`` are for the user."""
+
+    def __init__(self, what: str, cure: str) -> None:
+        super().__init__(f"{what}. {cure}")
+        self.what = what
+        self.cure = cure
+
+
+def shape_for(devices: int | str, *, devices_per_node: int, max_nodes: int) -> Shape:
+    """The shape of a device count on a site.
+
+    Args:
+        devices: a total (``4``) or a forced shape (``"2x2"``).
+        devices_per_node: devices a node of the site has.
+        max_nodes: nodes a run may take.
+
+    Raises:
+        TopologyError: the count does not fill its nodes, or exceeds the site.
+    """
+    if isinstance(devices, str):
+        shape = _parse(devices)
+        if shape.devices_per_node > devices_per_node:
+            raise TopologyError(
+                f"is {devices!r}, but a node of this site has {_count(devices_per_node)}",
+                f"Use at most {devices_per_node} after the x.",
+            )
+        if shape.nodes > 1 and shape.devices_per_node == 1 and devices_per_node > 1:
+            raise TopologyError(
+                f"is {devices!r}: one device on each of {shape.nodes} nodes that have "
+                f"{devices_per_node} each",
+                f"Use {shape.world_size}; a node is filled before a second one is taken.",
+            )
+    else:
+        most = max_nodes * devices_per_node
+        if devices > most:
+            nodes = _count(max_nodes, "node")
+            raise TopologyError(
+                f"is {devices}, but a run may take {nodes} of {_count(devices_per_node)} here",
+                f"Use at most {most}.",
+            )
+        shape = _fill(devices, devices_per_node)
+    if shape.nodes > max_nodes:
+        raise TopologyError(
+            f"is {devices!r}, but a run may take {_count(max_nodes, 'node')} here",
+            f"Use at most {max_nodes} before the x.",
+        )
+    return shape
+
+
+def _parse(text: str) -> Shape:
+    match = _SHAPE.fullmatch(text)
+    if match is None or "0" in (match[1], match[2]):
+        cure = f"Write {text} without quotes." if text.isdecimal() else 'Write 4 or "2x2".'
+        raise TopologyError(
+            f"is {text!r}, neither a number of devices nor nodes x devices per node", cure
+        )
+    return Shape(int(match[1]), int(match[2]))
+
+
+def _fill(devices: int, devices_per_node: int) -> Shape:
+    if devices < 1:
+        raise TopologyError(f"is {devices}, but a run needs at least 1 device", "Use 1 or more.")
+    if devices <= devices_per_node:
+        return Shape(1, devices)
+    nodes, rest = divmod(devices, devices_per_node)
+    if rest:
+        below, above = nodes * devices_per_node, (nodes + 1) * devices_per_node
+        raise TopologyError(
+            f"is {devices}, which leaves a node partly empty at {devices_per_node} devices per node",
+            f"Use {below} or {above}, or force a shape such as \"2x{max(devices // 2, 2)}\".",
+        )
+    return Shape(nodes, devices_per_node)
+
+
+def _count(number: int, noun: str = "device") -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,117 @@
+"""Pydantic's findings, said in the words of the configuration: place, value, cure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from scalewise.plan.config import SWEEPABLE, Experiment
+from scalewise.plan.problems import Place, Problem, did_you_mean
+
+_KIND = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "string": "text",
+    "list": "a list",
+    "dict": "a mapping of keys to values",
+    "model": "a mapping of keys to values",
+}
+_NESTED = ("sweep", "target", "decision")
+
+
+def problems_of(error: ValidationError, place: Place) -> list[Problem]:
+    """One problem for each of pydantic's findings.
+
+    Args:
+        error: raised by a model of ``scalewise.plan.config``.
+        place: where the validated mapping stands in the YAML.
+    """
+    return [_problem(detail, place) for detail in error.errors(include_url=False)]
+
+
+def _problem(detail: ErrorDetails, place: Place) -> Problem:
+    kind, value = detail["type"], detail["input"]
+    context = detail.get("ctx", {})
+    here = place + tuple(detail["loc"])
+    key = str(here[-1])
+    if kind == "extra_forbidden":
+        return Problem(here, "is not a known key", did_you_mean(key, _known_keys(detail["loc"])))
+    if kind == "missing":
+        return Problem(here, "is missing", f"Add `{key}:`. {_describe(key)}".rstrip())
+    if kind == "device_count":
+        what, cure = detail["msg"].split("|")
+        return Problem(here, what, cure)
+    if kind == "literal_error":
+        known = [word.strip().strip("'") for word in context["expected"].replace(" or ", ", ").split(",")]
+        return Problem(here, f"is {value!r}, which is not known here", did_you_mean(str(value), known))
+    if kind == "finite_number":
+        return Problem(here, f"is {value}, not a finite number", "Write a number.")
+    if kind in {"greater_than", "greater_than_equal", "less_than", "less_than_equal"}:
+        limit = next(iter(context.values()))
+        relation = kind.replace("_", " ").replace("than equal", "than or equal to")
+        return Problem(here, f"is {value!r}, but must be {relation} {limit}", f"Use a value {relation} {limit}.")
+    if kind == "too_short":
+        return Problem(here, "is an empty list", "Give at least one value.")
+    stem = kind.removesuffix("_type").removesuffix("_parsing").removesuffix("_from_float")
+    if stem in _KIND:
+        return Problem(here, f"is {value!r}, not {_KIND[stem]}", _retype(stem, value))
+    return Problem(here, f"is {value!r}: {detail['msg']}", "See config/README.md for what it takes.")
+
+
+def _retype(kind: str, value: object) -> str:
+    """What to write instead of a value of another type."""
+    if kind == "list":
+        return f"Write [{value}]." if isinstance(value, (int, float, str)) else "Write [1, 2]."
+    if kind in {"dict", "model"}:
+        return "Indent its keys on the lines below it."
+    if kind == "bool":
+        return "Write true or false, without quotes."
+    if kind == "string":
+        return f'Write "{value}", in quotes.'
+    if isinstance(value, str):
+        try:
+            number = float(value)
+        except ValueError:
+            return "Write a number, such as 4." if kind == "int" else "Write a number, such as 0.1."
+        if kind == "float" or number.is_integer():
+            shown: object = int(number) if kind == "int" else number
+            return f"Write {shown} without quotes."
+    if kind == "int" and isinstance(value, float) and math.isfinite(value):
+        return f"Write {math.floor(value)} or {math.ceil(value)}."
+    return "Write a whole number, such as 4." if kind == "int" else "Write a number, such as 0.1."
+
+
+def _known_keys(loc: tuple[int | str, ...]) -> list[str]:
+    """The keys that are known beside the one at ``loc`` of an experiment."""
+    if len(loc) > 1 and loc[0] in _NESTED:
+        if loc[0] == "sweep":
+            return list(SWEEPABLE)
+        model: Any = _unwrap(Experiment.model_fields[str(loc[0])].annotation)
+        return list(model.model_fields)
+    return list(Experiment.model_fields)
+
+
+def _unwrap(annotation: Any) -> Any:
+    """``Target | None`` -> ``Target``."""
+    arguments = [part for part in getattr(annotation, "__args__", ()) if part is not type(None)]
+    return arguments[0] if arguments else annotation
+
+
+def _describe(key: str) -> str:
+    info = Experiment.model_fields.get(key)
+    return info.description or "" if info else ""
+
+
+def validate(
+    values: Mapping[str, Any], place: Place
+) -> tuple[Experiment | None, list[Problem]]:
+    """The experiment, or what keeps the values from being one."""
+    try:
+        return Experiment.model_validate(values), []
+    except ValidationError as error:
+        return None, problems_of(error, place)

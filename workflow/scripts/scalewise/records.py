@@ -1,0 +1,270 @@
+"""What a run leaves behind: types, writers and readers. All that training and analysis share.
+
+Every file is written under a temporary name, flushed to disk and renamed, so a reader sees it whole
+or not at all. Units stand in the names; times are seconds, memory is bytes.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+Outcome = Literal["completed", "diverged", "out-of-memory"]
+"""How a run that is a result ended; a retry would end the same way."""
+
+R = TypeVar("R", bound=BaseModel)
+
+SUMMARY, EPOCHS, RANKS, FAILURE = "summary.json", "epochs.csv", "ranks.csv", "failure.json"
+
+
+class RecordError(Exception):
+    """A record that cannot be read: the message names the file and the cure."""
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Window(_Record):
+    """Consecutive steps between two synchronisations of the device.
+
+    Args:
+        first_step: index of its first step in the run, from 0.
+        steps: optimizer steps.
+        samples: training samples of all ranks.
+        seconds: of the slowest rank.
+        warmup: left out of the throughput.
+    """
+
+    first_step: int
+    steps: int
+    samples: int
+    seconds: float
+    warmup: bool
+
+
+class Startup(_Record):
+    """Seconds before the first result, of the slowest rank for each part."""
+
+    imports_seconds: float
+    process_group_seconds: float
+    data_seconds: float
+    model_seconds: float
+    first_step_seconds: float
+
+
+class Provenance(_Record):
+    """Where a number comes from.
+
+    Args:
+        commit: of the workflow, with ``-dirty`` where files were changed; None outside a checkout.
+        versions: of Python and the libraries that matter.
+        hosts: one for each node.
+        devices: device name of each rank.
+        cpu_model: of the first host.
+        operating_system: kernel and machine.
+        launcher: what started the ranks.
+        started_at: UTC, ISO 8601.
+        ended_at: UTC, ISO 8601.
+        slurm_job_id: None outside Slurm.
+        restart_count: how often the batch system started this job anew.
+    """
+
+    commit: str | None
+    versions: dict[str, str]
+    hosts: list[str]
+    devices: list[str]
+    cpu_model: str
+    operating_system: str
+    launcher: str
+    started_at: str
+    ended_at: str
+    slurm_job_id: str | None
+    restart_count: int
+
+
+class Measurements(_Record):
+    """What a run that trained has measured.
+
+    Args:
+        parameters: trainable parameters of the model.
+        epochs_completed: with evaluation.
+        throughput_samples_per_second: samples over seconds of all windows after warm-up.
+        windows: warm-up included.
+        train_seconds: all windows, warm-up included.
+        evaluation_seconds: off the training clock.
+        final_accuracy: test accuracy of the last epoch, a fraction.
+        best_accuracy: of the best epoch.
+        peak_memory_bytes: of the rank that used most.
+        peak_memory_kind: what that counts.
+        loader_wait_fraction: share of the measured step time spent waiting for data, slowest rank.
+        startup: before the first step.
+    """
+
+    parameters: int
+    epochs_completed: int
+    throughput_samples_per_second: float | None
+    windows: list[Window]
+    train_seconds: float
+    evaluation_seconds: float
+    final_accuracy: float | None
+    best_accuracy: float | None
+    peak_memory_bytes: int
+    peak_memory_kind: Literal["CUDA allocator peak", "process peak RSS"]
+    loader_wait_fraction: float
+    startup: Startup
+
+
+class Definition(_Record):
+    """What the run was asked to do, as the plan resolved it."""
+
+    experiment: str
+    run: str
+    shape: str
+    batch_size_per_device: int
+    global_batch_size: int
+    repeat: int
+    options: dict[str, Any]
+    accelerator: Literal["cpu", "cuda"]
+    settings: dict[str, Any]
+
+
+class Summary(_Record):
+    """``summary.json``: one run, its outcome and its figures.
+
+    Args:
+        definition: what was asked.
+        outcome: completed, diverged or out-of-memory.
+        reason: a sentence where the outcome is not completed.
+        measurements: None where the run ended before its first epoch did.
+        provenance: None where it ended before the ranks had met.
+    """
+
+    record_version: Literal[1] = 1
+    definition: Definition
+    outcome: Outcome
+    reason: str
+    measurements: Measurements | None
+    provenance: Provenance | None
+
+
+class Failure(_Record):
+    """``failure.json``: why a run has no summary. Not a result: the next attempt replaces it.
+
+    Args:
+        outcome: failed, timed-out or interrupted.
+        reason: a sentence that names rank and host where they are known.
+        log_tail: last lines of train.log.
+        ended_at: UTC, ISO 8601.
+    """
+
+    definition: Definition
+    outcome: Literal["failed", "timed-out", "interrupted"]
+    reason: str
+    log_tail: list[str]
+    ended_at: str
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """One row of ``epochs.csv``; losses are means per sample, accuracy is a fraction."""
+
+    epoch: int
+    train_seconds: float
+    evaluation_seconds: float
+    samples_per_second: float
+    train_loss: float
+    test_loss: float
+    test_accuracy: float
+    learning_rate: float
+
+
+@dataclass(frozen=True)
+class RankRecord:
+    """One row of ``ranks.csv``; step times are of the measured steps, on the device's clock."""
+
+    rank: int
+    local_rank: int
+    host: str
+    device: str
+    visible_devices: str
+    threads: int
+    cpu_affinity: str
+    train_samples: int
+    test_samples: int
+    step_seconds_p05: float
+    step_seconds_p50: float
+    step_seconds_p95: float
+    step_seconds_max: float
+    loader_wait_seconds: float
+    peak_memory_bytes: int
+    imports_seconds: float
+    process_group_seconds: float
+    data_seconds: float
+    model_seconds: float
+    first_step_seconds: float
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file whole or not at all, surviving a crash of the machine."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, record: BaseModel) -> None:
+    """Write a record as indented JSON."""
+    write_text(path, record.model_dump_json(indent=2) + "\n")
+
+
+def write_rows(path: Path, kind: type[EpochRecord] | type[RankRecord], rows: Sequence[Any]) -> None:
+    """Write rows of one kind as CSV; an empty sequence leaves the header alone."""
+    buffer = io.StringIO()
+    writer = csv.DictWriter(
+        buffer, [field.name for field in fields(kind)], lineterminator="\n"
+    )
+    writer.writeheader()
+    writer.writerows(asdict(row) for row in rows)
+    write_text(path, buffer.getvalue())
+
+
+def read_summary(run_folder: Path) -> Summary:
+    """The summary of a run.
+
+    Raises:
+        RecordError: it is missing or damaged.
+    """
+    return _read(run_folder / SUMMARY, Summary)
+
+
+def read_failure(run_folder: Path) -> Failure | None:
+    """Why the run failed, if it did."""
+    if not (run_folder / FAILURE).exists():
+        return None
+    return _read(run_folder / FAILURE, Failure)
+
+
+def _read(path: Path, kind: type[R]) -> R:
+    try:
+        return kind.model_validate_json(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RecordError(f"{path}: {error.strerror}. Run snakemake again to make it.") from error
+    except (ValidationError, UnicodeDecodeError) as error:
+        raise RecordError(
+            f"{path}: not a {kind.__name__.lower()} of this version ({error}). "
+            "Delete the file and run snakemake again."
+        ) from error

@@ -1,0 +1,51 @@
+"""The clocks of the devices."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+
+class HostTimeline:
+    """For a CPU process, which never runs behind its own clock."""
+
+    def mark(self) -> float:
+        """Monotonic seconds."""
+        return time.perf_counter()
+
+    def synchronize(self) -> None:
+        """Nothing is ever pending."""
+
+    def seconds(self, start: float, end: float) -> float:
+        """Difference of two marks."""
+        return end - start
+
+    def now(self) -> float:
+        """Monotonic seconds."""
+        return time.perf_counter()
+
+
+class CudaTimeline:
+    """For a GPU: events in its stream, read without stopping it between steps."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def mark(self) -> torch.cuda.Event:
+        """An event in the current stream."""
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def synchronize(self) -> None:
+        """Wait for every stream of the device."""
+        torch.cuda.synchronize(self._device)
+
+    def seconds(self, start: torch.cuda.Event, end: torch.cuda.Event) -> float:
+        """CUDA gives milliseconds."""
+        return start.elapsed_time(end) / 1e3
+
+    def now(self) -> float:
+        """Monotonic seconds of the host."""
+        return time.perf_counter()

@@ -1,0 +1,72 @@
+"""Where a number comes from: commit, versions, hosts, devices. An allow-list; never the whole environment."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+from scalewise import __version__
+
+_PACKAGES = ("torch", "torchvision", "numpy", "safetensors", "snakemake", "scikit-learn")
+
+
+def utc_now() -> str:
+    """ISO 8601, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def versions() -> dict[str, str]:
+    """Of Scalewise, Python and the libraries that matter to a measurement."""
+    found = {"scalewise": __version__, "python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    if torch.version.cuda:
+        found["cuda"] = torch.version.cuda
+    return found
+
+
+def commit() -> str | None:
+    """Commit of the workflow that runs, with ``-dirty`` where its files differ; None outside a checkout."""
+    try:
+        described = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return described.stdout.strip() or None
+
+
+def cpu_model() -> str:
+    """The model name that the kernel gives."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith(("model name", "Model")):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def device_name(device: torch.device) -> str:
+    """``NVIDIA H200``, or ``CPU process``."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return "CPU process"
+
+
+def operating_system() -> str:
+    """``Linux 6.1.0 x86_64``."""
+    return f"{platform.system()} {platform.release()} {platform.machine()}"

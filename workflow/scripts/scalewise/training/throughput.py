@@ -1,0 +1,139 @@
+"""Step times and throughput. Pure arithmetic: the clock is passed in, so tests need neither clock nor device.
+
+The device is synchronised at the edges of a window only. A window ends with the warm-up, with the
+epoch, and after ``WINDOW_STEPS`` steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Generic, Protocol, TypeVar
+
+from scalewise.records import Window
+
+WINDOW_STEPS = 50
+
+Mark = TypeVar("Mark")
+
+
+class Timeline(Protocol[Mark]):
+    """A clock that a device may run behind: marks are cheap, reading them needs ``synchronize``."""
+
+    def mark(self) -> Mark:
+        """A point in time, on the device's own clock."""
+
+    def synchronize(self) -> None:
+        """Wait until the device has done all it was given."""
+
+    def seconds(self, start: Mark, end: Mark) -> float:
+        """Between two marks; valid after ``synchronize``."""
+
+    def now(self) -> float:
+        """Host time in seconds, monotonic."""
+
+
+class StepClock(Generic[Mark]):
+    """Times the steps of one rank.
+
+    Args:
+        timeline: the clock.
+        warmup_steps: first steps that no throughput counts.
+    """
+
+    def __init__(self, timeline: Timeline[Mark], warmup_steps: int) -> None:
+        self._timeline = timeline
+        self._warmup_steps = warmup_steps
+        self._steps = 0
+        self._window_start = 0.0
+        self._samples = 0
+        self._marks: list[tuple[Mark, Mark]] = []
+        self._step_start: Mark | None = None
+        self._host_step_start = 0.0
+        self.windows: list[Window] = []
+        self.step_seconds: list[float] = []
+        """Of each measured step."""
+        self.loader_wait_seconds = 0.0
+        """Host time of the measured steps in which the rank waited for its batch."""
+        self.first_step_seconds = 0.0
+
+    def open_window(self) -> None:
+        """Start a window at the beginning of an epoch."""
+        self._timeline.synchronize()
+        self._window_start = self._timeline.now()
+
+    def begin_step(self) -> None:
+        """Before the batch is loaded."""
+        self._host_step_start = self._timeline.now()
+        self._step_start = self._timeline.mark()
+
+    def loaded(self) -> None:
+        """After the batch is loaded."""
+        if self._steps >= self._warmup_steps:
+            self.loader_wait_seconds += self._timeline.now() - self._host_step_start
+
+    def end_step(self, samples: int) -> None:
+        """After the update.
+
+        Args:
+            samples: of the step, over all ranks.
+        """
+        assert self._step_start is not None
+        self._marks.append((self._step_start, self._timeline.mark()))
+        self._samples += samples
+        self._steps += 1
+        if self._steps == self._warmup_steps or len(self._marks) == WINDOW_STEPS:
+            self.close_window()
+            self._window_start = self._timeline.now()
+
+    def close_window(self) -> None:
+        """End the window; one without steps leaves no trace."""
+        if not self._marks:
+            return
+        self._timeline.synchronize()
+        seconds = self._timeline.now() - self._window_start
+        first = self._steps - len(self._marks)
+        warmup = first < self._warmup_steps
+        durations = [self._timeline.seconds(start, end) for start, end in self._marks]
+        if first == 0:
+            self.first_step_seconds = durations[0]
+        if not warmup:
+            self.step_seconds.extend(durations)
+        self.windows.append(
+            Window(
+                first_step=first,
+                steps=len(self._marks),
+                samples=self._samples,
+                seconds=seconds,
+                warmup=warmup,
+            )
+        )
+        self._marks, self._samples = [], 0
+
+
+def slowest(windows_by_rank: Sequence[Sequence[Window]]) -> list[Window]:
+    """The windows of the run: a step is done when its slowest rank has done it."""
+    return [
+        max(same_steps, key=lambda window: window.seconds)
+        for same_steps in zip(*windows_by_rank, strict=True)
+    ]
+
+
+def throughput(windows: Sequence[Window]) -> float | None:
+    """Samples per second of the measured windows: all samples over all seconds.
+
+    That is the harmonic mean of the windows' rates, weighted by their samples. None without a
+    measured window.
+    """
+    measured = [window for window in windows if not window.warmup]
+    seconds = sum(window.seconds for window in measured)
+    if not seconds:
+        return None
+    return sum(window.samples for window in measured) / seconds
+
+
+def quantile(values: Sequence[float], fraction: float) -> float:
+    """The nearest-rank quantile of the values; 0 for none."""
+    if not values:
+        return 0.0
+    ordered = sorted(values)
+    return ordered[min(int(fraction * len(ordered)), len(ordered) - 1)]

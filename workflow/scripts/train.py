@@ -1,0 +1,59 @@
+"""Start the ranks of one run, watch them, and leave its records."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from scalewise.plan.launch import torchrun
+from scalewise.plan.topology import Shape
+from scalewise.records import Definition
+from scalewise.training.attempt import Assignment, Attempt
+from scalewise.training.exclusive import MachineBusy, exclusive_machine
+from scalewise.training.supervisor import Order, RunFailed, supervise
+
+MACHINE_WAIT_SECONDS = 24 * 3600.0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Entry of the rule ``train``."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--run", required=True, help="definition of the run, as JSON")
+    parser.add_argument("--dataset", required=True, type=Path, help="the prepared file")
+    parser.add_argument("--log", required=True, type=Path, help="receives what the ranks print")
+    parser.add_argument("--limit-minutes", required=True, type=float, help="end the run then")
+    parser.add_argument("summary", type=Path, help="summary.json to write, the others beside it")
+    options = parser.parse_args(arguments)
+
+    folder = options.summary.parent
+    definition = Definition.model_validate_json(options.run)
+    nodes, devices_per_node = map(int, definition.shape.split("x"))
+    shape = Shape(nodes, devices_per_node)
+    attempt = Attempt(folder / "attempt")
+    rank_program = [str(Path(__file__).with_name("train_rank.py")), str(attempt.folder)]
+    launch = torchrun(sys.executable, rank_program, shape, definition.settings["cpus_per_device"])
+    order = Order(
+        assignment=Assignment(
+            definition=definition,
+            dataset=options.dataset,
+            folder=folder,
+            launcher=launch.name,
+        ),
+        attempt=attempt,
+        launch=launch,
+        world_size=shape.world_size,
+        log=options.log,
+        limit_seconds=options.limit_minutes * 60,
+    )
+    try:
+        with exclusive_machine(MACHINE_WAIT_SECONDS, lambda text: print(text, file=sys.stderr)):
+            supervise(order)
+    except (RunFailed, MachineBusy) as error:
+        print(f"scalewise: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,26 @@
+"""One rank of a run; started by the launcher, never by hand."""
+
+import time
+
+PROCESS_STARTED = time.monotonic()
+
+# ruff: noqa: E402  the imports are part of what is timed
+import argparse
+import sys
+from pathlib import Path
+
+from scalewise.training.attempt import Attempt
+from scalewise.training.rank import run_or_complain
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Entry of every rank."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("attempt", type=Path, help="folder with the assignment of the ranks")
+    options = parser.parse_args(arguments)
+    run_or_complain(Attempt(options.attempt), PROCESS_STARTED)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,42 @@
+"""Report on whatever has finished, and list the rest with reasons."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from scalewise.analysis.study import Analysed, compute, draw, write_report
+from scalewise.records import RecordError
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Entry of the rule ``partial_report``."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--labels", required=True, help="titles and descriptions, as JSON")
+    parser.add_argument("--results", required=True, type=Path, help="folder of all experiments")
+    parser.add_argument("experiments", nargs="+", help="definitions of the experiments, as JSON")
+    options = parser.parse_args(arguments)
+    partial = options.results / "partial"
+    experiments = [Analysed.from_json(text) for text in options.experiments]
+    try:
+        for experiment in experiments:
+            folder = partial / experiment.name
+            compute(experiment, options.results / experiment.name / "runs", folder)
+            draw(experiment, folder)
+    except RecordError as error:
+        print(f"scalewise: {error}", file=sys.stderr)
+        return 1
+    output = options.results / "partial_report.html"
+    labels = json.loads(options.labels)
+    write_report([e.name for e in experiments], partial, labels, output, partial=True)
+    for experiment in experiments:
+        decision = json.loads((partial / experiment.name / "decision.json").read_text())
+        print(f"{experiment.name}: {decision['sentence']}")
+    print(f"Report on what has finished: {output}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
