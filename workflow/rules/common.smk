@@ -25,9 +25,8 @@ for folder, modules in SOURCES.items():
     for module in modules.split():
         workflow.source_path(f"../scripts/{folder}{module}.py")
 workflow.source_path("../scripts/scalewise/analysis/report.html.j2")
-SCRIPTS = Path(workflow.source_path("../scripts/train.py")).parent
-if str(SCRIPTS) not in sys.path:
-    sys.path.insert(0, str(SCRIPTS))
+SCRIPT = workflow.source_path("../scripts/train.py")
+sys.path.insert(0, str(Path(SCRIPT).parent))
 
 from scalewise.plan.answer import decisions
 from scalewise.plan.catalog import dataset_id
@@ -71,7 +70,11 @@ DATASETS = {
 }
 FIGURES = ["throughput", "speedup", "efficiency", "loss", "accuracy", "memory"]
 
-os.environ.update(rule_environment(SCRIPTS, STUDY.labels, os.environ))
+os.environ.update(
+    rule_environment(
+        SCRIPT, SCRIPT.flags["sourcecache_entry"], STUDY.labels, os.environ
+    )
+)
 
 ON_FAILURE = (
     "Some runs failed; their reasons stand above and in results/*/runs/*/failure.json.\n"

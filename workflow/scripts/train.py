@@ -10,8 +10,8 @@ from scalewise.plan.launch import torchrun
 from scalewise.plan.topology import Shape
 from scalewise.records import Definition
 from scalewise.training.attempt import Assignment, Attempt
-from scalewise.training.exclusive import MachineBusy, exclusive_machine
-from scalewise.training.supervisor import Order, RunFailed, supervise
+from scalewise.training.exclusive import MachineBusyError, exclusive_machine
+from scalewise.training.supervisor import Order, RunFailedError, supervise
 
 MACHINE_WAIT_SECONDS = 24 * 3600.0
 
@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         with exclusive_machine(MACHINE_WAIT_SECONDS, lambda text: print(text, file=sys.stderr)):
             supervise(order)
-    except (RunFailed, MachineBusy) as error:
+    except (RunFailedError, MachineBusyError) as error:
         print(f"scalewise: {error}", file=sys.stderr)
         return 1
     return 0

@@ -6,8 +6,8 @@ import json
 import sys
 from pathlib import Path
 
-from scalewise.plan.reference import configuration_reference
 from scalewise.plan.config import study_schema
+from scalewise.plan.reference import configuration_reference
 from scalewise.plan.site import SiteFile
 from scalewise.records import write_text
 

@@ -234,9 +234,7 @@ def write_json(path: Path, record: BaseModel) -> None:
 def write_rows(path: Path, kind: type[EpochRecord] | type[RankRecord], rows: Sequence[Any]) -> None:
     """Write rows of one kind as CSV; an empty sequence leaves the header alone."""
     buffer = io.StringIO()
-    writer = csv.DictWriter(
-        buffer, [field.name for field in fields(kind)], lineterminator="\n"
-    )
+    writer = csv.DictWriter(buffer, [field.name for field in fields(kind)], lineterminator="\n")
     writer.writeheader()
     writer.writerows(asdict(row) for row in rows)
     write_text(path, buffer.getvalue())

@@ -38,9 +38,7 @@ class Decision:
         return asdict(self)
 
 
-def decide(
-    experiment: str, scaling: pd.DataFrame, options: pd.DataFrame, min_efficiency: float
-) -> Decision:
+def decide(experiment: str, scaling: pd.DataFrame, options: pd.DataFrame, min_efficiency: float) -> Decision:
     """The most devices whose efficiency is at least the one asked for, in the fastest series.
 
     Args:
@@ -55,13 +53,7 @@ def decide(
         why = notes or "no run has completed"
         return Decision(experiment, None, None, f"No decision: {why}.", [], [], [])
     eligible = usable[usable["parallel_efficiency"] >= min_efficiency]
-    best = (
-        eligible.sort_values("devices")
-        .groupby("series", sort=False)
-        .tail(1)
-        .sort_values("throughput_samples_per_second")
-        .iloc[-1]
-    )
+    best = _choose_series(eligible.sort_values("devices").groupby("series", sort=False).tail(1), scaling)
     series = usable[usable["series"] == best["series"]].sort_values("devices")
     others = series[series["devices"] != best["devices"]]
     return Decision(
@@ -73,6 +65,17 @@ def decide(
         options=[_option(row) for _, row in options.iterrows()],
         cautions=list(_cautions(best, series)),
     )
+
+
+def _choose_series(candidates: pd.DataFrame, scaling: pd.DataFrame) -> pd.Series:
+    """The fastest series, but the first of the configuration unless another is faster beyond doubt."""
+    fastest = candidates.sort_values("throughput_samples_per_second").iloc[-1]
+    first = candidates[candidates["series"] == scaling["series"].iloc[0]]
+    if first.empty:
+        return fastest
+    plain = first.iloc[0]
+    doubtless = fastest["throughput_samples_per_second_low"] > plain["throughput_samples_per_second_high"]
+    return fastest if doubtless else plain
 
 
 def _sentence(best: pd.Series, others: pd.DataFrame, min_efficiency: float) -> str:
@@ -150,7 +153,8 @@ def _cautions(best: pd.Series, series: pd.DataFrame) -> Iterator[str]:
                 f"{base['final_accuracy']:.1%} on {int(base['devices'])}."
             )
         if int(point["n_failed"]):
-            yield f"{int(point['n_failed'])} of {int(point['n_failed'] + point['n'])} runs on {_devices(devices)} did not complete."
+            planned = int(point["n_failed"] + point["n"])
+            yield f"{int(point['n_failed'])} of {planned} runs on {_devices(devices)} did not complete."
 
 
 def _devices(count: int) -> str:

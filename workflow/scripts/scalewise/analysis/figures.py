@@ -6,16 +6,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import matplotlib as mpl
+import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, PercentFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from scalewise.analysis.tables import NO_OPTIONS
 
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
 DASHES = ["", (4, 1.5), (1, 1), (3, 1, 1, 1), (6, 2), (2, 2), (5, 1, 1, 1, 1, 1), (1, 3)]
+MAX_PANELS = 4
+DODGE = 0.02
 _BYTES_PER_MB = 1e6
 
 
@@ -56,26 +59,39 @@ def _device_axis(axes: Axes, devices: Sequence[int]) -> None:
     axes.set_xlabel("devices")
 
 
+def _dodged(devices: pd.Series, index: int, count: int) -> pd.Series:
+    """Shift the points of one series sideways, so that equal values of two do not hide each other."""
+    return devices * (1 + DODGE * (index - (count - 1) / 2))
+
+
 def _lines(axes: Axes, scaling: pd.DataFrame, column: str) -> None:
     """Estimates joined by lines and intervals as bars, a colour, marker and dash for each series."""
     names = list(dict.fromkeys(scaling["series"]))
-    sns.lineplot(
-        scaling, x="devices", y=column, hue="series", style="series", hue_order=names,
-        style_order=names, markers=MARKERS[: len(names)], dashes=DASHES[: len(names)],
-        palette=sns.color_palette("colorblind", len(names)), markersize=8, ax=axes,
-        legend="full" if len(names) > 1 or names != [NO_OPTIONS] else False,
-    )  # fmt: skip
-    for colour, name in zip(sns.color_palette("colorblind", len(names)), names, strict=True):
-        points = scaling[scaling["series"] == name].dropna(subset=[column])
-        below = (points[column] - points[f"{column}_low"]).clip(lower=0)
-        above = (points[f"{column}_high"] - points[column]).clip(lower=0)
+    colours = sns.color_palette("colorblind", len(names))
+    shifted = pd.concat(
+        [
+            table.assign(devices=_dodged(table["devices"], names.index(name), len(names)))
+            for name, table in scaling.dropna(subset=[column]).groupby("series", sort=False)
+        ]
+    )
+    for name, table in shifted.groupby("series", sort=False):
+        below = (table[column] - table[f"{column}_low"]).clip(lower=0)
+        above = (table[f"{column}_high"] - table[column]).clip(lower=0)
         axes.errorbar(
-            points["devices"], points[column], yerr=[below, above], fmt="none", ecolor=colour,
-            elinewidth=1.5, capsize=5,
+            table["devices"], table[column], yerr=[below, above], fmt="none", elinewidth=1.5, capsize=5,
+            ecolor=colours[names.index(name)],
         )  # fmt: skip
+    sns.lineplot(
+        shifted, x="devices", y=column, hue="series", style="series", hue_order=names,
+        style_order=names, markers=MARKERS[: len(names)], dashes=DASHES[: len(names)],
+        palette=colours, markersize=8, ax=axes, legend="full" if names != [NO_OPTIONS] else False,
+    )  # fmt: skip
     legend = axes.get_legend()
     if legend:
-        legend.set_title(None)
+        handles, labels = axes.get_legend_handles_labels()
+        axes.legend(handles, labels, loc="best")
+    top = scaling[[column, f"{column}_high"]].max().max()
+    axes.set_ylim(0, max(top, axes.get_ylim()[1]) * 1.12)
 
 
 def throughput(scaling: pd.DataFrame, runs: pd.DataFrame) -> Figure:
@@ -88,7 +104,6 @@ def throughput(scaling: pd.DataFrame, runs: pd.DataFrame) -> Figure:
         done["devices"] + 0.06, done["throughput_samples_per_second"], s=18, facecolors="none",
         edgecolors="0.4", linewidths=0.8, zorder=3, label="single runs",
     )  # fmt: skip
-    axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.set_ylabel("throughput (samples/s)")
     _device_axis(axes, scaling["devices"].tolist())
@@ -100,17 +115,15 @@ def speedup(scaling: pd.DataFrame) -> Figure:
     figure = Figure()
     axes = figure.subplots()
     devices = sorted(set(scaling["devices"]))
-    base = scaling["baseline_devices"].min()
+    base = int(scaling["baseline_devices"].min())
     ideal = [count / base for count in devices]
-    axes.plot(devices, ideal, color="0.35", linestyle=":", label="ideal")
+    axes.plot(devices, ideal, color="0.35", linestyle=":")
     axes.annotate(
-        "ideal", (devices[-1], ideal[-1]), xytext=(-8, -2), textcoords="offset points", ha="right",
-        va="top" if len(devices) == 1 else "bottom", color="0.35",
+        "ideal", (devices[-1], ideal[-1]), xytext=(-6, 4), textcoords="offset points", ha="right",
+        color="0.35",
     )  # fmt: skip
     _lines(axes, scaling, "speedup")
-    axes.set_ylim(bottom=0)
-    unit = "device" if base == 1 else "devices"
-    axes.set_ylabel(f"speedup over {base:.0f} {unit}")
+    axes.set_ylabel(f"speedup over {base} {'device' if base == 1 else 'devices'}")
     _device_axis(axes, devices)
     return figure
 
@@ -119,16 +132,13 @@ def efficiency(scaling: pd.DataFrame, min_efficiency: float) -> Figure:
     """Parallel efficiency against devices, with the least that was asked for."""
     figure = Figure()
     axes = figure.subplots()
-    axes.axhline(1, color="0.35", linestyle=":")
-    axes.axhline(min_efficiency, color="0.35", linestyle="--", linewidth=1)
-    left = min(scaling["devices"])
-    axes.annotate("ideal", (left, 1), xytext=(0, 3), textcoords="offset points", color="0.35")
-    axes.annotate(
-        f"asked for: {min_efficiency:.0%}", (left, min_efficiency), xytext=(0, 3),
-        textcoords="offset points", color="0.35",
-    )  # fmt: skip
+    for level, text, dash in ((1.0, "ideal", ":"), (min_efficiency, "asked for", "--")):
+        axes.axhline(level, color="0.35", linestyle=dash, linewidth=1.2)
+        axes.annotate(
+            f"{text}: {level:.0%}", (0, level), xycoords=("axes fraction", "data"), xytext=(4, 3),
+            textcoords="offset points", color="0.35", fontsize=9,
+        )  # fmt: skip
     _lines(axes, scaling, "parallel_efficiency")
-    axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(PercentFormatter(1))
     axes.set_ylabel("parallel efficiency")
     _device_axis(axes, scaling["devices"].tolist())
@@ -142,61 +152,73 @@ def memory(scaling: pd.DataFrame, runs: pd.DataFrame) -> Figure:
     columns = [f"peak_memory_bytes{suffix}" for suffix in ("", "_low", "_high")]
     in_mb = scaling.assign(**{column: scaling[column] / _BYTES_PER_MB for column in columns})
     _lines(axes, in_mb, "peak_memory_bytes")
-    axes.set_ylim(bottom=0)
     kinds = runs["peak_memory_kind"].dropna().unique()
     axes.set_ylabel(f"peak memory per device (MB)\n{', '.join(kinds)}")
     _device_axis(axes, scaling["devices"].tolist())
     return figure
 
 
-def _curves(axes: Axes, epochs: pd.DataFrame, column: str) -> None:
-    """Median over repeats with the range as a band; colour: devices, dash: CPUs per device or series."""
-    by_cpus = epochs["cpus_per_device"].nunique() > 1
-    style = "cpus per device" if by_cpus else "series"
-    table = epochs.rename(columns={"cpus_per_device": "cpus per device"})
-    styles = list(dict.fromkeys(table[style]))
-    counts = sorted(set(table["devices"]))
+def _panels(epochs: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """A panel for each number of CPUs per device where that varies, else for each series."""
+    if epochs["cpus_per_device"].nunique() > 1:
+        groups = epochs.groupby("cpus_per_device")
+        return [(f"{int(table['cpus_per_device'].iloc[0])} CPUs per device", table) for _, table in groups]
+    if 1 < epochs["series"].nunique() <= MAX_PANELS:
+        return [(str(name), table) for name, table in epochs.groupby("series", sort=False)]
+    return [("", epochs)]
+
+
+def _curves(axes: Axes, epochs: pd.DataFrame, column: str, counts: Sequence[int]) -> None:
+    """Median over repeats with the range as a band; a colour, marker and dash for each device count."""
     sns.lineplot(
-        table, x="epoch", y=column, hue="devices", style=style if len(styles) > 1 else None,
-        hue_order=counts, style_order=styles if len(styles) > 1 else None,
-        dashes=DASHES[: len(styles)] if len(styles) > 1 else True,
+        epochs, x="epoch", y=column, hue="devices", style="devices", hue_order=counts,
+        style_order=counts, markers=MARKERS[: len(counts)], dashes=DASHES[: len(counts)],
         palette=sns.color_palette("colorblind", len(counts)), estimator="median",
-        errorbar=("pi", 100), ax=axes,
+        errorbar=("pi", 100), markersize=6, ax=axes,
     )  # fmt: skip
-    for count, marker in zip(counts, MARKERS * len(counts), strict=False):
-        medians = table[table["devices"] == count].groupby("epoch")[column].median()
-        colour = sns.color_palette("colorblind", len(counts))[counts.index(count)]
-        axes.plot(medians.index, medians, marker, color=colour, markersize=5, markevery=(0.0, 0.1))
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    # equal curves lie on each other: the marks of the first are larger than those of the last
+    for index, line in enumerate(line for line in axes.lines if np.size(line.get_xdata()) > 2):
+        line.set_markersize(max(10 - 2.5 * index, 4))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("epoch")
 
 
 def loss(epochs: pd.DataFrame) -> Figure:
-    """Training and test loss against epochs, by device count and CPUs per device."""
-    figure = Figure(figsize=(8.0, 4.0))
-    left, right = figure.subplots(1, 2, sharey=True)
-    for axes, column, title in ((left, "train_loss", "training"), (right, "test_loss", "test")):
-        _curves(axes, epochs, column)
-        axes.set_title(title)
-        axes.set_ylabel("loss (cross entropy, mean per sample)")
-        axes.set_ylim(bottom=0)
-    left.get_legend().remove()
+    """Training and test loss against epochs by device count; a row for each panel of ``_panels``."""
+    panels = _panels(epochs)
+    counts = sorted(set(epochs["devices"]))
+    figure = Figure(figsize=(8.0, 0.6 + 3.2 * len(panels)))
+    grid = figure.subplots(len(panels), 2, sharex=True, sharey=True, squeeze=False)
+    for row, (name, table) in zip(grid, panels, strict=True):
+        for axes, column in zip(row, ("train_loss", "test_loss"), strict=True):
+            _curves(axes, table, column, counts)
+            split = column.removesuffix("_loss").replace("train", "training")
+            axes.set_title(", ".join(filter(None, (split, name))))
+            axes.set_ylabel("cross entropy per sample")
+            axes.set_ylim(bottom=0)
+        row[0].get_legend().remove()
     return figure
 
 
 def accuracy(epochs: pd.DataFrame, target: float | None) -> Figure:
-    """Test accuracy against epochs, by device count and CPUs per device, with the target."""
-    figure = Figure()
-    axes = figure.subplots()
-    if target is not None:
-        axes.axhline(target, color="0.35", linestyle="--", linewidth=1)
-        axes.annotate(
-            f"target {target:.1%}", (1, target), xytext=(0, 3), textcoords="offset points",
-            color="0.35",
-        )  # fmt: skip
-    _curves(axes, epochs, "test_accuracy")
-    axes.yaxis.set_major_formatter(PercentFormatter(1))
-    axes.set_ylabel("test accuracy")
+    """Test accuracy against epochs by device count, with the target; a panel for each of ``_panels``."""
+    panels = _panels(epochs)
+    counts = sorted(set(epochs["devices"]))
+    figure = Figure(figsize=(6.0 if len(panels) == 1 else 4.0 * len(panels), 4.0))
+    for axes, (name, table) in zip(
+        figure.subplots(1, len(panels), sharey=True, squeeze=False)[0], panels, strict=True
+    ):
+        if target is not None:
+            axes.axhline(target, color="0.35", linestyle="--", linewidth=1.2)
+            axes.annotate(
+                f"target: {target:.1%}", (0, target), xycoords=("axes fraction", "data"),
+                xytext=(4, -11), textcoords="offset points", color="0.35", fontsize=9,
+            )  # fmt: skip
+        _curves(axes, table, "test_accuracy", counts)
+        axes.set_title(name)
+        axes.yaxis.set_major_formatter(PercentFormatter(1))
+        axes.set_ylabel("test accuracy")
+        axes.legend(title="devices", loc="lower right")
     return figure
 
 

@@ -63,7 +63,7 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
 def _median_coverage(n: int, trim: int) -> float:
     """Probability that the median lies between the (trim+1)-th smallest and largest of n values."""
     outside = sum(math.comb(n, k) for k in range(trim + 1))
-    return max(0.0, 1 - 2 * outside / 2**n)
+    return max(0.0, 1 - outside / 2.0 ** (n - 1))
 
 
 def ratio_interval(

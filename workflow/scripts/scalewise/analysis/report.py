@@ -84,15 +84,17 @@ def _context(section: Section) -> dict[str, Any]:
         "description": section.description,
         "decision": section.decision,
         "figures": [
-            {"name": name, "uri": _data_uri(section.figures / f"{name}.svg"), "caption": CAPTIONS[name]}
+            {
+                "name": name,
+                "uri": _data_uri(section.figures / f"{name}.svg"),
+                "caption": CAPTIONS[name],
+            }
             for name in FIGURES
         ],
         "points": [_point(row) for _, row in section.scaling.iterrows()],
         "runs": [_run(row) for _, row in section.runs.iterrows()],
         "outcomes": ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items()),
-        "unfinished": [
-            _run(row) for _, row in section.runs.iterrows() if row["outcome"] != "completed"
-        ],
+        "unfinished": [_run(row) for _, row in section.runs.iterrows() if row["outcome"] != "completed"],
         "origins": section.origins,
         "confidences": _confidences(section.scaling),
     }
@@ -102,7 +104,7 @@ def _data_uri(path: Path) -> str:
     return "data:image/svg+xml;base64," + base64.b64encode(path.read_bytes()).decode()
 
 
-def _point(row: pd.Series) -> dict[str, str]:
+def _point(row: pd.Series) -> dict[str, Any]:
     return {
         "series": row["series"],
         "devices": str(row["devices"]),
@@ -133,9 +135,9 @@ def _run(row: pd.Series) -> dict[str, str]:
         "memory": _number(row["peak_memory_bytes"] / 1e6, "{:,.0f}"),
         "wait": _number(row["loader_wait_fraction"], "{:.1%}"),
         "startup": _number(
-            row[
-                ["imports_seconds", "process_group_seconds", "data_seconds", "model_seconds"]
-            ].sum(min_count=1),
+            row[["imports_seconds", "process_group_seconds", "data_seconds", "model_seconds"]].sum(
+                min_count=1
+            ),
             "{:.1f}",
         ),
     }
@@ -145,12 +147,10 @@ def _number(value: float, form: str) -> str:
     return "–" if pd.isna(value) else form.format(value)
 
 
-def _spread(row: pd.Series, name: str, form: str) -> str:
-    if pd.isna(row[name]):
-        return "–"
-    low, high = form.format(row[f"{name}_low"]), form.format(row[f"{name}_high"])
-    text = form.format(row[name])
-    return text if low == high else f"{text} ({low} to {high})"
+def _spread(row: pd.Series, name: str, form: str) -> dict[str, str]:
+    value = _number(row[name], form)
+    low, high = _number(row[f"{name}_low"], form), _number(row[f"{name}_high"], form)
+    return {"value": value, "interval": "" if low == high else f"{low} to {high}"}
 
 
 def _confidences(scaling: pd.DataFrame) -> str:

@@ -46,16 +46,12 @@ def scaling_table(runs: pd.DataFrame, scaling: str) -> pd.DataFrame:
         runs: as ``scalewise.analysis.tables.collect`` makes it.
         scaling: ``strong`` or ``weak``.
     """
-    rows = [
-        row
-        for _, series in runs.groupby("series", sort=False)
-        for row in _series_rows(series, scaling)
-    ]
+    rows = [row for _, series in runs.groupby("series", sort=False) for row in _series_rows(series, scaling)]
     return pd.DataFrame(rows, columns=SCALING_COLUMNS)
 
 
 def _series_rows(series: pd.DataFrame, scaling: str) -> Iterator[dict[str, Any]]:
-    points = {int(devices): point for devices, point in series.groupby("devices")}
+    points = {int(point["devices"].iloc[0]): point for _, point in series.groupby("devices")}
     base = min(points)
     base_rates = _rates(points[base])
     for devices, point in points.items():
@@ -98,9 +94,7 @@ def _relative(
             **_columns("parallel_efficiency", one),
         }
     speedup = ratio_interval(rates, base_rates)
-    row = _columns("speedup", speedup) | _columns(
-        "parallel_efficiency", speedup.scaled(1 / devices_ratio)
-    )
+    row = _columns("speedup", speedup) | _columns("parallel_efficiency", speedup.scaled(1 / devices_ratio))
     row["speedup_confidence"] = speedup.confidence
     if scaling == "strong":
         row["karp_flatt_fraction"] = karp_flatt(speedup.estimate, devices_ratio)

@@ -66,12 +66,7 @@ def compute(experiment: Analysed, runs_folder: Path, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     tables = collect(experiment.name, experiment.spec, runs_folder)
     scaling = scaling_table(tables.runs, experiment.spec.scaling)
-    swept = {
-        key: values
-        for key, values in experiment.spec.sweep.model_dump().items()
-        if values is not None
-    }
-    options = option_table(tables.runs, swept)
+    options = option_table(tables.runs, experiment.spec.swept)
     rule = experiment.spec.decision
     decision = decide(experiment.name, scaling, options, rule.min_efficiency)
     for name, table in (
@@ -121,9 +116,7 @@ def write_report(
 
 def gather_decisions(names: Iterable[str], results: Path, output: Path) -> None:
     """Write the decisions of the named experiments as one JSON list."""
-    decisions = [
-        json.loads((results / name / DECISION).read_text(encoding="utf-8")) for name in names
-    ]
+    decisions = [json.loads((results / name / DECISION).read_text(encoding="utf-8")) for name in names]
     write_text(output, json.dumps(decisions, indent=2) + "\n")
 
 
@@ -151,8 +144,7 @@ def distinct_origins(origins: Sequence[Provenance], spec: Experiment) -> dict[st
         "operating system": _distinct(origin.operating_system for origin in origins),
         "launcher": _distinct(origin.launcher for origin in origins),
         "versions": _distinct(
-            ", ".join(f"{name} {version}" for name, version in origin.versions.items())
-            for origin in origins
+            ", ".join(f"{name} {version}" for name, version in origin.versions.items()) for origin in origins
         ),
     }
     if origins:

@@ -119,10 +119,11 @@ def _why_unfinished(failure: Failure | None) -> dict[str, Any]:
 
 def _identity(definition: dict[str, Any]) -> dict[str, Any]:
     nodes, devices_per_node = map(int, definition["shape"].split("x"))
+    options: dict[str, Any] = definition["options"]
     return {
         "experiment": definition["experiment"],
         "run": definition["run"],
-        "series": series_name(definition["options"]),
+        "series": series_name(options),
         "devices": nodes * devices_per_node,
         "nodes": nodes,
         "devices_per_node": devices_per_node,
@@ -131,7 +132,7 @@ def _identity(definition: dict[str, Any]) -> dict[str, Any]:
         "batch_size_per_device": definition["batch_size_per_device"],
         "global_batch_size": definition["global_batch_size"],
         "seed": definition["settings"]["seed"],
-    } | definition["options"]
+    } | options
 
 
 def _finished(summary: Summary, epochs: pd.DataFrame, target: float | None) -> dict[str, Any]:

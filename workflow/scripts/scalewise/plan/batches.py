@@ -27,7 +27,7 @@ def step_sizes(samples: int, global_batch_size: int, world_size: int) -> list[in
 
 
 def share(samples: int, rank: int, world_size: int) -> range:
-    """The positions of a batch of ``samples`` that belong to a rank: contiguous, sizes differ by at most 1."""
+    """The positions of a batch that belong to a rank: contiguous, sizes differ by at most 1."""
     base, rest = divmod(samples, world_size)
     start = rank * base + min(rank, rest)
     return range(start, start + base + (rank < rest))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -38,8 +39,6 @@ _BATCH_KEY = {"strong": "global_batch_size", "weak": "batch_size_per_device"}
 
 def check_names(names: list[object]) -> Iterator[Problem]:
     """Experiment names become folders: they must be plain and differ by more than case."""
-    import re
-
     seen: dict[str, str] = {}
     for name in names:
         place: Place = ("experiments", str(name))
@@ -53,7 +52,8 @@ def check_names(names: list[object]) -> Iterator[Problem]:
             yield Problem(
                 ("experiments",),
                 f"has an experiment named {name!r}, which cannot be a folder name everywhere",
-                f"Use letters, digits, - and _, and begin with a letter or digit: {plain[:MAX_EXPERIMENT_NAME]!r}.",
+                "Use letters, digits, - and _, and begin with a letter or digit: "
+                f"{plain[:MAX_EXPERIMENT_NAME]!r}.",
             )
         elif len(name) > MAX_EXPERIMENT_NAME:
             yield Problem(
@@ -99,9 +99,7 @@ def _check_devices(
     for index, devices in enumerate(experiment.devices):
         here = (*place, "devices", index)
         try:
-            shape = shape_for(
-                devices, devices_per_node=site.devices_per_node, max_nodes=site.max_nodes
-            )
+            shape = shape_for(devices, devices_per_node=site.devices_per_node, max_nodes=site.max_nodes)
         except TopologyError as error:
             problems.append(Problem(here, error.what, error.cure))
             continue
@@ -114,10 +112,8 @@ def _check_devices(
     return shapes, problems
 
 
-def _check_sweep(
-    place: Place, experiment: Experiment, own: Mapping[str, Any]
-) -> Iterator[Problem]:
-    swept = {key: values for key, values in experiment.sweep.model_dump().items() if values is not None}
+def _check_sweep(place: Place, experiment: Experiment, own: Mapping[str, Any]) -> Iterator[Problem]:
+    swept = experiment.swept
     for key, values in swept.items():
         labels = [option_label(key, value).lower() for value in values]
         if len(set(labels)) < len(labels):
@@ -136,7 +132,9 @@ def _check_sweep(
     other = next(key for key in _BATCH_KEY.values() if key != kept)
     if kept not in swept and getattr(experiment, kept) is None:
         yield Problem(
-            (*place, kept), f"is missing, and scaling is {experiment.scaling}", f"Add `{kept}: 256`."
+            (*place, kept),
+            f"is missing, and scaling is {experiment.scaling}",
+            f"Add `{kept}: 256`.",
         )
     if other in own or other in swept:
         where = (*place, "sweep", other) if other in swept else (*place, other)
@@ -149,22 +147,19 @@ def _check_sweep(
 
 
 def _check_exclude(place: Place, experiment: Experiment) -> Iterator[Problem]:
-    possible: dict[str, list[Any]] = {
-        key: values for key, values in experiment.sweep.model_dump().items() if values is not None
-    }
-    possible["devices"] = list(experiment.devices)
+    possible = experiment.swept | {"devices": list(experiment.devices)}
     for index, entry in enumerate(experiment.exclude):
         here = (*place, "exclude", index)
         if not entry:
             yield Problem(here, "is empty and would exclude every run", "Remove it.")
         for key, value in entry.items():
             if key not in possible:
-                yield Problem(
-                    (*here, key), "is neither a swept key nor devices", did_you_mean(key, possible)
-                )
+                yield Problem((*here, key), "is neither a swept key nor devices", did_you_mean(key, possible))
             elif value not in possible[key]:
                 yield Problem(
-                    (*here, key), f"is {value!r}, which is not among {possible[key]}", "Use one of them."
+                    (*here, key),
+                    f"is {value!r}, which is not among {possible[key]}",
+                    "Use one of them.",
                 )
     left = any(
         not excluded(experiment, options, devices)
@@ -180,9 +175,7 @@ def _check_series(
 ) -> Iterator[Problem]:
     for options in combinations(experiment):
         used = {
-            devices: shape
-            for devices, shape in shapes.items()
-            if not excluded(experiment, options, devices)
+            devices: shape for devices, shape in shapes.items() if not excluded(experiment, options, devices)
         }
         settings = settings_of(experiment, options)
         where = _Where(place, options)
@@ -198,9 +191,9 @@ def _check_series(
             continue
         yield from _check_names_of_runs(place, experiment, options)
         yield from _check_fit(where, settings, facts)
-        for devices, shape in used.items():
+        for shape in used.values():
             yield from _check_batch(where, settings, facts, shape, used)
-            yield from _check_cpus(where, settings, devices, shape, site)
+            yield from _check_cpus(where, settings, shape, site)
 
 
 class _Where:
@@ -214,9 +207,7 @@ class _Where:
         return (*self.place, "sweep", key) if key in self.swept else (*self.place, key)
 
 
-def _check_names_of_runs(
-    place: Place, experiment: Experiment, options: Options
-) -> Iterator[Problem]:
+def _check_names_of_runs(place: Place, experiment: Experiment, options: Options) -> Iterator[Problem]:
     widest = max(experiment.devices, key=lambda devices: len(str(devices)))
     longest = Point(widest, options).run_name(experiment.repeats)
     if len(longest.encode()) > MAX_NAME_BYTES:
@@ -257,7 +248,9 @@ def _check_batch(
         below, above = stated // common * common, (stated // common + 1) * common
         nearest = f"{below} or {above}" if below else str(above)
         yield Problem(
-            where(key), f"({stated}) is not divisible by the world size ({world_size})", f"Use {nearest}."
+            where(key),
+            f"({stated}) is not divisible by the world size ({world_size})",
+            f"Use {nearest}.",
         )
         return
     per_device = batch_per_device(settings, world_size)
@@ -287,9 +280,7 @@ def _check_batch(
         )
 
 
-def _check_cpus(
-    where: _Where, settings: Settings, devices: int | str, shape: Shape, site: Site
-) -> Iterator[Problem]:
+def _check_cpus(where: _Where, settings: Settings, shape: Shape, site: Site) -> Iterator[Problem]:
     needed = shape.devices_per_node * settings.cpus_per_device
     if needed > site.cpus_per_node:
         yield Problem(

@@ -6,7 +6,7 @@ from these models (``workflow/scripts/write_schemas.py``).
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 from pydantic_core import PydanticCustomError
@@ -47,18 +47,18 @@ class Settings(Model):
     momentum: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.9, description="Momentum of sgd; other optimizers ignore it."
     )
-    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
-        0.0, description="L2 penalty."
-    )
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(0.0, description="L2 penalty.")
     schedule: Literal["constant", "step", "onecycle"] = Field(
         "constant",
-        description="step: times schedule_gamma every schedule_step_epochs. onecycle: up, then down, over the whole run.",
+        description="step: times schedule_gamma every schedule_step_epochs. onecycle: up, then down, over "
+        "the whole run.",
     )
     schedule_gamma: Fraction = Field(0.7, description="Factor of the step schedule.")
     schedule_step_epochs: Count = Field(1, description="Epochs between two steps of the step schedule.")
     gradient_as_bucket_view: bool = Field(
         False,
-        description="DistributedDataParallel keeps gradients as views of its communication buckets; saves one copy of them.",
+        description="DistributedDataParallel keeps gradients as views of its communication buckets, which "
+        "saves one copy of them.",
     )
     cpus_per_device: Count = Field(1, description="CPUs, and so threads, of each rank.")
     warmup_steps: Annotated[int, Field(ge=0)] = Field(
@@ -87,7 +87,7 @@ def _device_count(value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         raise PydanticCustomError(
             "device_count",
-            "is {shown}, not a number of devices|Write 4, or \"2x2\" for 2 nodes of 2 devices.",
+            'is {shown}, not a number of devices|Write 4, or "2x2" for 2 nodes of 2 devices.',
             {"shown": repr(value)},
         )
     return value
@@ -102,15 +102,22 @@ def _sweep_model() -> type[Model]:
     fields: dict[str, Any] = {}
     for key in SWEEPABLE:
         info = Settings.model_fields[key]
-        element = info.annotation if not info.metadata else Annotated[info.annotation, *info.metadata]
+        element: Any = info.annotation
+        if info.metadata:
+            element = Annotated[element, *info.metadata]
         fields[key] = (
             Annotated[list[element], Field(min_length=1)] | None,
             Field(None, description=f"Values of {key} to try."),
         )
-    return create_model("Sweep", __base__=Model, __doc__="Options to combine, each with a list of values.", **fields)
+    return create_model(
+        "Sweep", __base__=Model, __doc__="Options to combine, each with a list of values.", **fields
+    )
 
 
-Sweep = _sweep_model()
+if TYPE_CHECKING:
+    Sweep = Model
+else:
+    Sweep = _sweep_model()
 
 
 class Experiment(Settings):
@@ -119,16 +126,18 @@ class Experiment(Settings):
     title: str = Field("", description="Shown in the report. Changing it reruns nothing.")
     description: str = Field("", description="Shown below the title.")
     devices: Annotated[list[DeviceCount], Field(min_length=1)] = Field(
-        description='Device counts to compare, such as [1, 2, 4]. "2x2" (nodes x devices per node) forces a shape.'
+        description="Device counts to compare, such as [1, 2, 4]. "
+        '"2x2" (nodes x devices per node) forces a shape.'
     )
     repeats: Count = Field(3, description="Jobs per device count and option.")
-    sweep: Sweep = Field(  # type: ignore[valid-type]
+    sweep: Sweep = Field(
         default_factory=Sweep,
         description="Every combination of these values is a series with a baseline of its own.",
     )
     exclude: list[dict[str, Any]] = Field(
         default_factory=list,
-        description="Combinations to leave out; a run that matches all keys of an entry (swept keys or devices) is not made.",
+        description="Combinations to leave out: a run that matches all keys of an entry (swept keys or "
+        "devices) is not made.",
     )
     target: Target | None = Field(None, description="What counts as trained.")
     decision: DecisionRule = Field(
@@ -140,6 +149,11 @@ class Experiment(Settings):
     memory_gb: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
         None, description="Memory to ask for, per node, in GB. Changing it reruns nothing."
     )
+
+    @property
+    def swept(self) -> dict[str, list[Any]]:
+        """The swept keys with their values, in the order of the model's keys."""
+        return self.sweep.model_dump(exclude_none=True)
 
 
 class StudyFile(Model):

@@ -3,28 +3,53 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 
-def rule_environment(scripts: Path, labels: str, environ: Mapping[str, str]) -> dict[str, str]:
+def rule_environment(script: str, origin: str, labels: str, environ: Mapping[str, str]) -> dict[str, str]:
     """What a command needs but no result depends on.
 
     It stands here and not in ``params``, so that moving the checkout or changing a title makes
     nothing again.
 
     Args:
-        scripts: folder of the entry scripts.
+        script: an entry script, where Snakemake has put it.
+        origin: where Snakemake took it from, a path or an address.
         labels: titles and descriptions, as JSON.
         environ: the environment as it is.
 
     Returns:
-        variables to set: ``python`` becomes the interpreter that runs Snakemake, unless Snakemake
+        variables to set. ``python`` becomes the interpreter that runs Snakemake, unless Snakemake
         activates an environment of its own in front of it.
     """
     return {
-        "SCALEWISE_SCRIPTS": str(scripts),
+        "SCALEWISE_SCRIPTS": str(Path(script).parent),
         "SCALEWISE_LABELS": labels,
+        "SCALEWISE_COMMIT": source_version(origin),
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), environ.get("PATH", "")]),
     }
+
+
+def source_version(origin: str) -> str:
+    """Commit of the checkout, with ``-dirty`` where its files differ; an address speaks for itself.
+
+    Empty for a folder that is no checkout.
+    """
+    folder = Path(origin).parent
+    if not folder.is_dir():
+        return origin
+    try:
+        described = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return described.stdout.strip()

@@ -23,9 +23,7 @@ class Launch:
     environment: dict[str, str]
 
 
-def torchrun(
-    python: str, program: Sequence[str], shape: Shape, cpus_per_device: int
-) -> Launch:
+def torchrun(python: str, program: Sequence[str], shape: Shape, cpus_per_device: int) -> Launch:
     """Start the ranks of a run on this machine, one device or many alike.
 
     ``--standalone`` lets the store choose a free port. ``--local-addr`` keeps a host name that does

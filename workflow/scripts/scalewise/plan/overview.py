@@ -69,8 +69,10 @@ def plan_table(study: Study, results: Path = Path("results")) -> str:
     planned = list(rows(study, results))
     body = [row.cells() for row in planned[:MAX_ROWS]]
     widths = [max(map(len, column)) for column in zip(_HEADINGS, *body, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
-             for cells in (_HEADINGS, *body)]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+        for cells in (_HEADINGS, *body)
+    ]
     if len(planned) > MAX_ROWS:
         lines.append(f"... and {len(planned) - MAX_ROWS} more")
     hours = sum(row.device_hours for row in planned)
@@ -89,9 +91,7 @@ def _seconds_taken(folder: Path) -> float | None:
     """Wall time of a finished run; None where there is no whole record of one."""
     try:
         provenance = json.loads((folder / "summary.json").read_text(encoding="utf-8"))["provenance"]
-        started, ended = (
-            datetime.fromisoformat(provenance[key]) for key in ("started_at", "ended_at")
-        )
+        started, ended = (datetime.fromisoformat(provenance[key]) for key in ("started_at", "ended_at"))
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return max((ended - started).total_seconds(), 1.0)

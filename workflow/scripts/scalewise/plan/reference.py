@@ -41,7 +41,12 @@ def _type(schema: dict[str, Any]) -> str:
         return " or ".join(_type(branch) for branch in schema["anyOf"])
     if schema.get("type") == "array":
         return f"list of {_type(schema['items'])}"
-    names = {"integer": "whole number", "boolean": "true or false", "object": "mapping", "string": "text"}
+    names = {
+        "integer": "whole number",
+        "boolean": "true or false",
+        "object": "mapping",
+        "string": "text",
+    }
     kind = names.get(schema.get("type", "object"), schema.get("type", "mapping"))
     limits = [
         f"{sign} {schema[key]:g}"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from scalewise.plan.config import SWEEPABLE, Experiment, Settings
+from scalewise.plan.config import Experiment, Settings
 from scalewise.plan.topology import Shape
 
 Options = tuple[tuple[str, Any], ...]
@@ -89,24 +89,22 @@ def canonical_json(value: object) -> str:
 
 
 def option_label(key: str, value: object) -> str:
-    """``gradient_as_bucket_view: true`` -> ``bucket-view-on``; ``learning_rate: 0.1`` -> ``learning-rate-0.1``."""
+    """``gradient_as_bucket_view: true`` -> ``bucket-view-on``; ``epochs: 5`` -> ``epochs-5``."""
     short = _SHORT.get(key, key.replace("_", "-"))
     if isinstance(value, bool):
         text = "on" if value else "off"
     else:
         text = "".join(
-            char if char.isascii() and (char.isalnum() or char in "._-") else "-"
-            for char in str(value)
+            char if char.isascii() and (char.isalnum() or char in "._-") else "-" for char in str(value)
         )
     return f"{short}-{text}"
 
 
 def combinations(experiment: Experiment) -> Iterator[Options]:
     """Every combination of the swept values, in the order of the model's keys."""
-    sweep: dict[str, list[Any] | None] = experiment.sweep.model_dump()
-    swept = [(key, values) for key in SWEEPABLE if (values := sweep[key]) is not None]
-    for values in itertools.product(*(values for _, values in swept)):
-        yield tuple(zip((key for key, _ in swept), values, strict=True))
+    swept = experiment.swept
+    for values in itertools.product(*swept.values()):
+        yield tuple(zip(swept, values, strict=True))
 
 
 def excluded(experiment: Experiment, options: Options, devices: int | str) -> bool:

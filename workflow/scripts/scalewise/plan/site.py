@@ -20,10 +20,12 @@ class SiteFile(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, title="Scalewise site")
 
     accelerator: Literal["auto", "cpu", "cuda"] = Field(
-        "auto", description="What a device is: a GPU (cuda) or a CPU process (cpu). auto: a GPU if this machine has one."
+        "auto",
+        description="What a device is: a GPU (cuda) or a CPU process (cpu). auto: a GPU if there is one.",
     )
     devices_per_node: Count | Literal["auto"] = Field(
-        "auto", description="Devices of one node. auto: this machine's GPUs, or its CPUs when a device is a CPU process."
+        "auto",
+        description="Devices of one node. auto: this machine's GPUs, or its CPUs where those are devices.",
     )
     cpus_per_node: Count | Literal["auto"] = Field(
         "auto", description="CPUs of one node. auto: the CPUs this process may use."
@@ -52,11 +54,8 @@ def resolve_site(facts: SiteFile) -> Site:
     """Look up on this machine what the site leaves to ``auto``."""
     cpus = available_cpus() if facts.cpus_per_node == "auto" else facts.cpus_per_node
     gpus = visible_gpus()
-    accelerator: Accelerator
-    if facts.accelerator == "auto":
-        accelerator = "cuda" if gpus else "cpu"
-    else:
-        accelerator = facts.accelerator
+    looked_up: Accelerator = "cuda" if gpus else "cpu"
+    accelerator = looked_up if facts.accelerator == "auto" else facts.accelerator
     if facts.devices_per_node != "auto":
         devices = facts.devices_per_node
     elif accelerator == "cuda":

@@ -48,17 +48,13 @@ def read_source(path: Path) -> Source:
         text = path.read_text(encoding="utf-8")
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except OSError as error:
-        source.problems.append(
-            Problem((), f"cannot be read ({error.strerror})", "Name a readable file.")
-        )
+        source.problems.append(Problem((), f"cannot be read ({error.strerror})", "Name a readable file."))
         return source
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         source.problems.append(_syntax_problem(error, source))
         return source
     if root is None:
-        source.problems.append(
-            Problem((), "is empty", "Write `experiments:` with one experiment below it.")
-        )
+        source.problems.append(Problem((), "is empty", "Write `experiments:` with one experiment below it."))
     elif not isinstance(root, yaml.MappingNode):
         source.problems.append(
             Problem(

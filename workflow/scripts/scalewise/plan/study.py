@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import yaml
 from pydantic import ValidationError
 
 from scalewise.plan.checks import check_experiment, check_names
@@ -47,9 +48,7 @@ class PlannedExperiment:
         Titles, run times and memory are left out: changing them makes nothing again.
         """
         spec = self.spec.model_dump(exclude=_PRESENTATION | _ALLOCATION, exclude_none=True)
-        return canonical_json(
-            {"name": self.name, "spec": spec, "accelerator": self.runs[0].accelerator}
-        )
+        return canonical_json({"name": self.name, "spec": spec, "accelerator": self.runs[0].accelerator})
 
 
 @dataclass(frozen=True)
@@ -96,9 +95,7 @@ def load_study(
     """
     sources = [read_source(Path(file)) for file in files]
     lines = [
-        problem.render(source.origin(problem.place))
-        for source in sources
-        for problem in source.problems
+        problem.render(source.origin(problem.place)) for source in sources for problem in source.problems
     ]
     spelled = {problem.place for source in sources for problem in source.problems}
     site, site_lines = _load_site(site_file)
@@ -117,9 +114,7 @@ def load_study(
     ]
     if lines:
         raise StudyError(lines)
-    runs = {
-        (name, run.name): run for name, planned in experiments.items() for run in planned.runs
-    }
+    runs = {(name, run.name): run for name, planned in experiments.items() for run in planned.runs}
     return Study(experiments, site, list(_warnings(experiments)), runs)
 
 
@@ -158,8 +153,6 @@ def _load_site(site_file: str | Path | None) -> tuple[Site, list[str]]:
     source = read_source(Path(site_file))
     if source.problems:
         return fallback, [p.render(source.origin(p.place)) for p in source.problems]
-    import yaml
-
     values = yaml.safe_load(Path(site_file).read_text(encoding="utf-8"))
     try:
         return resolve_site(SiteFile.model_validate(values)), []
@@ -196,9 +189,7 @@ def _check_top(raw: Mapping[str, Any]) -> Iterator[Problem]:
         )
 
 
-def _plan(
-    raw: Mapping[str, Any], site: Site
-) -> tuple[dict[str, PlannedExperiment], list[Problem]]:
+def _plan(raw: Mapping[str, Any], site: Site) -> tuple[dict[str, PlannedExperiment], list[Problem]]:
     defaults: dict[str, Any] = raw.get("defaults", {})
     _, found = validate(defaults, ("defaults",))
     problems = [problem for problem in found if problem.what != "is missing"]

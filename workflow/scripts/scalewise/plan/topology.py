@@ -87,9 +87,7 @@ def _parse(text: str) -> Shape:
     match = _SHAPE.fullmatch(text)
     if match is None or "0" in (match[1], match[2]):
         cure = f"Write {text} without quotes." if text.isdecimal() else 'Write 4 or "2x2".'
-        raise TopologyError(
-            f"is {text!r}, neither a number of devices nor nodes x devices per node", cure
-        )
+        raise TopologyError(f"is {text!r}, neither a number of devices nor nodes x devices per node", cure)
     return Shape(int(match[1]), int(match[2]))
 
 
@@ -103,7 +101,7 @@ def _fill(devices: int, devices_per_node: int) -> Shape:
         below, above = nodes * devices_per_node, (nodes + 1) * devices_per_node
         raise TopologyError(
             f"is {devices}, which leaves a node partly empty at {devices_per_node} devices per node",
-            f"Use {below} or {above}, or force a shape such as \"2x{max(devices // 2, 2)}\".",
+            f'Use {below} or {above}, or force a shape such as "2x{max(devices // 2, 2)}".',
         )
     return Shape(nodes, devices_per_node)
 

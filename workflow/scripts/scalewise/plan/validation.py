@@ -54,7 +54,11 @@ def _problem(detail: ErrorDetails, place: Place) -> Problem:
     if kind in {"greater_than", "greater_than_equal", "less_than", "less_than_equal"}:
         limit = next(iter(context.values()))
         relation = kind.replace("_", " ").replace("than equal", "than or equal to")
-        return Problem(here, f"is {value!r}, but must be {relation} {limit}", f"Use a value {relation} {limit}.")
+        return Problem(
+            here,
+            f"is {value!r}, but must be {relation} {limit}",
+            f"Use a value {relation} {limit}.",
+        )
     if kind == "too_short":
         return Problem(here, "is an empty list", "Give at least one value.")
     stem = kind.removesuffix("_type").removesuffix("_parsing").removesuffix("_from_float")
@@ -107,9 +111,7 @@ def _describe(key: str) -> str:
     return info.description or "" if info else ""
 
 
-def validate(
-    values: Mapping[str, Any], place: Place
-) -> tuple[Experiment | None, list[Problem]]:
+def validate(values: Mapping[str, Any], place: Place) -> tuple[Experiment | None, list[Problem]]:
     """The experiment, or what keeps the values from being one."""
     try:
         return Experiment.model_validate(values), []

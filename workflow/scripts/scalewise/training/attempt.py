@@ -140,8 +140,7 @@ class Attempt:
     def cause(self, world_size: int) -> Complaint | None:
         """The first exception that is not the consequence of another rank's end."""
         complaints = [
-            Complaint.model_validate_json(path.read_text())
-            for path in self.folder.glob("rank*.failed.json")
+            Complaint.model_validate_json(path.read_text()) for path in self.folder.glob("rank*.failed.json")
         ]
         first_hand = [complaint for complaint in complaints if not complaint.is_consequence]
         if not first_hand and self.silent(world_size):
@@ -163,8 +162,4 @@ class Attempt:
 
     def missing(self, world_size: int) -> list[int]:
         """Ranks that never came."""
-        return [
-            rank
-            for rank in range(world_size)
-            if not (self.folder / f"rank{rank}.started.json").exists()
-        ]
+        return [rank for rank in range(world_size) if not (self.folder / f"rank{rank}.started.json").exists()]

@@ -44,7 +44,7 @@ class CudaTimeline:
 
     def seconds(self, start: torch.cuda.Event, end: torch.cuda.Event) -> float:
         """CUDA gives milliseconds."""
-        return start.elapsed_time(end) / 1e3
+        return float(start.elapsed_time(end)) / 1e3
 
     def now(self) -> float:
         """Monotonic seconds of the host."""

@@ -125,9 +125,7 @@ def load(path: Path) -> Dataset:
     try:
         tensors = load_file(path)
     except (SafetensorError, OSError) as error:
-        raise DatasetError(
-            f"{path}: cannot be read ({error}). Delete it and run snakemake again."
-        ) from error
+        raise DatasetError(f"{path}: cannot be read ({error}). Delete it and run snakemake again.") from error
     return Dataset(
         tensors["train_images"],
         tensors["train_labels"].long(),
@@ -148,8 +146,9 @@ def _own(path: Path) -> Arrays:
 
 def _digits() -> Arrays:
     """The 1,797 handwritten digits in scikit-learn (UCI Optical Recognition, 8x8, values 0 to 16)."""
-    from sklearn.datasets import load_digits
-    from sklearn.model_selection import train_test_split
+    # only to prepare: no rank pays for the import
+    from sklearn.datasets import load_digits  # noqa: PLC0415
+    from sklearn.model_selection import train_test_split  # noqa: PLC0415
 
     images, labels = load_digits(return_X_y=True)
     split = train_test_split(

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -103,8 +104,8 @@ def claim_cpus(accelerator: str, identity: Identity, cpus_per_device: int) -> st
         start = identity.local_rank * cpus_per_device
         allowed = allowed[start : start + cpus_per_device]
         # threads that torch has started already keep the mask they were born with
-        for thread in os.listdir("/proc/self/task"):
-            os.sched_setaffinity(int(thread), allowed)
+        for thread in Path("/proc/self/task").iterdir():
+            os.sched_setaffinity(int(thread.name), allowed)
     return cpu_list(allowed)
 
 

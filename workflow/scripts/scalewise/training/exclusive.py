@@ -13,7 +13,7 @@ from pathlib import Path
 POLL_SECONDS = 0.2
 
 
-class MachineBusy(Exception):
+class MachineBusyError(Exception):
     """Another training held the machine for longer than the wait allowed."""
 
 
@@ -33,7 +33,7 @@ def exclusive_machine(
         path: the lock file; by default one for all users of this machine.
 
     Raises:
-        MachineBusy: the wait was not long enough.
+        MachineBusyError: the wait was not long enough.
     """
     path = path or Path(tempfile.gettempdir()) / "scalewise-training.lock"
     descriptor = _open_for_all(path)
@@ -49,7 +49,7 @@ def exclusive_machine(
                     notify(f"waiting for another training on this machine to end ({path})")
                     told = True
                 if time.monotonic() > deadline:
-                    raise MachineBusy(
+                    raise MachineBusyError(
                         f"another training has held {path} for more than {wait_seconds:.0f} s. "
                         "Find it with `fuser` on that file, or wait for it to end."
                     ) from None

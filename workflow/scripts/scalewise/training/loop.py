@@ -52,9 +52,7 @@ class Task:
     device: torch.device
 
 
-def train(
-    task: Task, epochs: int, report: Callable[[EpochRecord], None]
-) -> tuple[list[EpochRecord], bool]:
+def train(task: Task, epochs: int, report: Callable[[EpochRecord], None]) -> tuple[list[EpochRecord], bool]:
     """Train for a number of epochs, or until the loss is no longer finite.
 
     Args:
@@ -134,8 +132,6 @@ def evaluate(task: Task) -> tuple[float, float]:
         logits = network(images)
         loss_sum += cross_entropy(logits, labels, reduction="sum")
         correct += (logits.argmax(1) == labels).sum()
-    loss, right, count = sum_over_ranks(
-        [loss_sum.item(), correct.item(), len(mine)], task.device
-    )
+    loss, right, count = sum_over_ranks([loss_sum.item(), correct.item(), len(mine)], task.device)
     assert count == len(task.test), f"{count} test samples counted, not {len(task.test)}"
     return loss / count, right / count

@@ -7,16 +7,16 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-ModelBuilder = Callable[[int, int, int, int], nn.Module]
-"""(channels, height, width, classes) -> module from images to logits."""
+ModelBuilder = Callable[[torch.Size, int], nn.Module]
+"""From the shape of an image, [channels, height, width], and the number of classes."""
 
 
-def linear(channels: int, height: int, width: int, classes: int) -> nn.Module:
+def linear(image: torch.Size, classes: int) -> nn.Module:
     """One linear layer on the pixels: the smallest thing that trains."""
-    return nn.Sequential(nn.Flatten(), nn.Linear(channels * height * width, classes))
+    return nn.Sequential(nn.Flatten(), nn.Linear(image.numel(), classes))
 
 
-def digits_cnn(channels: int, height: int, width: int, classes: int) -> nn.Module:
+def digits_cnn(image: torch.Size, classes: int) -> nn.Module:
     """Three 3x3 convolutions with batch normalisation, for images of 4 pixels and more.
 
     On 8x8 digits a step of 256 images is some tens of milliseconds on one CPU core: enough work for a
@@ -28,7 +28,7 @@ def digits_cnn(channels: int, height: int, width: int, classes: int) -> nn.Modul
         return [convolution, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
 
     return nn.Sequential(
-        *stage(channels, 32),
+        *stage(image[0], 32),
         *stage(32, 64),
         nn.MaxPool2d(2),
         *stage(64, 128),
@@ -41,7 +41,6 @@ def digits_cnn(channels: int, height: int, width: int, classes: int) -> nn.Modul
 BUILDERS: dict[str, ModelBuilder] = {"digits_cnn": digits_cnn, "linear": linear}
 
 
-def build(name: str, image_shape: torch.Size, classes: int) -> nn.Module:
-    """The named network for images of [channels, height, width]."""
-    channels, height, width = image_shape
-    return BUILDERS[name](channels, height, width, classes)
+def build(name: str, image: torch.Size, classes: int) -> nn.Module:
+    """The named network, from images of shape [batch, *image] to logits [batch, classes]."""
+    return BUILDERS[name](image, classes)

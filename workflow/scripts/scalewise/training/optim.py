@@ -20,9 +20,7 @@ def build_optimizer(settings: Settings, parameters: Iterable[nn.Parameter]) -> o
     return optim.SGD(parameters, lr=rate, momentum=settings.momentum, weight_decay=decay)
 
 
-def build_schedule(
-    settings: Settings, optimizer: optim.Optimizer, steps_per_epoch: int
-) -> LRScheduler:
+def build_schedule(settings: Settings, optimizer: optim.Optimizer, steps_per_epoch: int) -> LRScheduler:
     """The schedule of the settings, counted in optimizer steps whatever its own unit is."""
     if settings.schedule == "onecycle":
         # cycle_momentum would change the momentum that the settings state
@@ -33,7 +31,5 @@ def build_schedule(
             cycle_momentum=False,
         )
     if settings.schedule == "step":
-        return StepLR(
-            optimizer, settings.schedule_step_epochs * steps_per_epoch, settings.schedule_gamma
-        )
-    return LambdaLR(optimizer, lambda step: 1.0)
+        return StepLR(optimizer, settings.schedule_step_epochs * steps_per_epoch, settings.schedule_gamma)
+    return LambdaLR(optimizer, lambda _step: 1.0)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import platform
-import subprocess
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -34,19 +34,8 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """Commit of the workflow that runs, with ``-dirty`` where its files differ; None outside a checkout."""
-    try:
-        described = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return described.stdout.strip() or None
+    """Commit of the workflow, as the rules' environment gives it; None outside a checkout."""
+    return os.environ.get("SCALEWISE_COMMIT") or None
 
 
 def cpu_model() -> str:

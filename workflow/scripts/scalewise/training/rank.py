@@ -91,9 +91,7 @@ def run_rank(attempt: Attempt, process_started: float) -> None:
             ranks = [report.record for report in reports]
             origin = trace(ranks, identity, assignment.launcher, started_at)
             measurements = measure(task, epochs, reports)
-            write_records(
-                assignment.folder, definition, epochs, ranks, measurements, origin, diverged
-            )
+            write_records(assignment.folder, definition, epochs, ranks, measurements, origin, diverged)
         del task  # DDP must be gone before its process group
     attempt.finished(identity.rank)
 
@@ -160,7 +158,7 @@ def describe(record: EpochRecord, epochs: int) -> str:
 def leave_word(attempt: Attempt, rank: int) -> None:
     """Tell SIGTERM, which a launcher sends to the peers of a failed rank, from SIGKILL."""
 
-    def stop(signum: int, frame: FrameType | None) -> None:
+    def stop(signum: int, _frame: FrameType | None) -> None:
         attempt.terminated(rank)
         raise SystemExit(128 + signum)
 

@@ -73,9 +73,7 @@ def report_rank(task: Task, affinity: str, startup: Startup) -> RankReport:
     return RankReport(record, clock.windows, memory_kind)
 
 
-def measure(
-    task: Task, epochs: Sequence[EpochRecord], reports: Sequence[RankReport]
-) -> Measurements:
+def measure(task: Task, epochs: Sequence[EpochRecord], reports: Sequence[RankReport]) -> Measurements:
     """The figures of the run: the slowest rank counts, and the one that used most memory."""
     ranks = [report.record for report in reports]
     windows = slowest([report.windows for report in reports])
@@ -95,17 +93,12 @@ def measure(
         peak_memory_kind=reports[0].memory_kind,
         loader_wait_fraction=waited / measured_seconds if measured_seconds else 0.0,
         startup=Startup(
-            **{
-                part: max(getattr(rank, part) for rank in ranks)
-                for part in Startup.model_fields
-            }
+            **{part: max(getattr(rank, part) for rank in ranks) for part in Startup.model_fields}
         ),
     )
 
 
-def trace(
-    ranks: Sequence[RankRecord], identity: Identity, launcher: str, started_at: str
-) -> Provenance:
+def trace(ranks: Sequence[RankRecord], identity: Identity, launcher: str, started_at: str) -> Provenance:
     """Where the figures of this run come from."""
     return Provenance(
         commit=provenance.commit(),

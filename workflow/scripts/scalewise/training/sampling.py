@@ -23,9 +23,7 @@ class EpochSampler:
         seed: equal on all ranks.
     """
 
-    def __init__(
-        self, samples: int, global_batch_size: int, rank: int, world_size: int, seed: int
-    ) -> None:
+    def __init__(self, samples: int, global_batch_size: int, rank: int, world_size: int, seed: int) -> None:
         self._sizes = step_sizes(samples, global_batch_size, world_size)
         self._samples = samples
         self._rank = rank

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,7 +37,7 @@ GRACE_SECONDS = 10.0
 POLL_SECONDS = 0.2
 
 
-class RunFailed(Exception):
+class RunFailedError(Exception):
     """The run has no result; the message is for the user."""
 
 
@@ -78,7 +78,7 @@ def supervise(order: Order) -> None:
     Leaves the run's records, or ``failure.json`` with the reason.
 
     Raises:
-        RunFailed: there is no result.
+        RunFailedError: there is no result.
     """
     for name in (SUMMARY, EPOCHS, RANKS, FAILURE):
         (order.folder / name).unlink(missing_ok=True)
@@ -137,7 +137,7 @@ def _signals() -> Iterator[list[int]]:
     """SIGTERM and SIGINT as a list to look at, instead of an exception at any line."""
     received: list[int] = []
 
-    def note(signum: int, frame: FrameType | None) -> None:
+    def note(signum: int, _frame: FrameType | None) -> None:
         received.append(signum)
 
     before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -160,10 +160,8 @@ def _end_group(process: subprocess.Popen[bytes]) -> int:
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
     """Nothing of the run stays, not even a rank whose launcher has gone."""
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
 
 
 def _record_out_of_memory(order: Order, cause: Complaint) -> None:
@@ -180,7 +178,7 @@ def _record_out_of_memory(order: Order, cause: Complaint) -> None:
     write_json(order.folder / SUMMARY, summary)
 
 
-def _fail(order: Order, ended: _End, cause: Complaint | None) -> RunFailed:
+def _fail(order: Order, ended: _End, cause: Complaint | None) -> RunFailedError:
     """Record the failure and say it: reason first, then the traceback or the log's last lines."""
     reason = _reason(order, ended, cause)
     tail = order.log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_TAIL_LINES:]
@@ -201,7 +199,7 @@ def _fail(order: Order, ended: _End, cause: Complaint | None) -> RunFailed:
     )
     name = f"{order.definition.experiment}/{order.definition.run}"
     details = cause.traceback.rstrip() if cause is not None else "\n".join(tail)
-    return RunFailed(f"{name} {outcome}: {reason}\n{details}\nWhole log: {order.log}")
+    return RunFailedError(f"{name} {outcome}: {reason}\n{details}\nWhole log: {order.log}")
 
 
 def _reason(order: Order, ended: _End, cause: Complaint | None) -> str:
