@@ -15,7 +15,7 @@ rule train:
     log:
         "results/{experiment}/runs/{run}/train.log",
     # repeats in shuffled order, each before the next
-    priority: lambda wc: priority(RUNS[wc.experiment, wc.run], SPECS[wc.experiment].repeats)
+    priority: lambda wc: priority(RUNS[wc.experiment, wc.run])
     conda:
         "../envs/scalewise.yaml"
     # what is measured has the machine to itself: this is cut to all cores that there are, and

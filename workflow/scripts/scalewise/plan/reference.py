@@ -49,7 +49,7 @@ def _type(schema: dict[str, Any]) -> str:
     }
     kind = names.get(schema.get("type", "object"), schema.get("type", "mapping"))
     limits = [
-        f"{sign} {schema[key]:g}"
+        f"{sign} {schema[key]}"
         for key, sign in (
             ("exclusiveMinimum", ">"),
             ("minimum", ">="),

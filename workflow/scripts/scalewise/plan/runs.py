@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from scalewise.plan.config import Experiment, Settings
+from scalewise.plan.config import MAX_REPEATS, Experiment, Settings
 from scalewise.plan.topology import Shape
 
 Options = tuple[tuple[str, Any], ...]
@@ -179,7 +179,7 @@ def expand(
     ]
 
 
-def priority(run: Run, repeats: int) -> int:
+def priority(run: Run) -> int:
     """Snakemake starts the highest priority first: repeats as blocks, shuffled within each.
 
     A machine that drifts during a study then touches all device counts alike, and a study that is
@@ -187,4 +187,4 @@ def priority(run: Run, repeats: int) -> int:
     so that it does not change when runs are added.
     """
     digest = hashlib.sha256(f"{run.experiment}/{run.name}".encode()).digest()
-    return (repeats - run.repeat) * 1_000_000 + int.from_bytes(digest[:4], "big") % 1_000_000 + 1
+    return (MAX_REPEATS - run.repeat) * 1_000_000 + int.from_bytes(digest[:4], "big") % 1_000_000 + 1
