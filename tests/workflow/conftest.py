@@ -1,0 +1,126 @@
+"""Real Snakemake on the real workflow, in folders of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SNAKEFILE = ROOT / "workflow" / "Snakefile"
+
+SITE = """\
+accelerator: cpu
+devices_per_node: 2
+cpus_per_node: 2
+"""
+
+TINY = """\
+defaults:
+  dataset: digits
+  model: linear
+  epochs: 2
+  warmup_steps: 2
+  devices: [1]
+  target: {accuracy: 0.5}
+experiments:
+  strong:
+    title: First title
+    global_batch_size: 256
+    repeats: 2
+    learning_rate: 0.05
+    sweep:
+      gradient_as_bucket_view: [false]
+  weak:
+    scaling: weak
+    batch_size_per_device: 128
+    repeats: 1
+    learning_rate: 0.05
+"""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a Snakemake command ended."""
+
+    code: int
+    text: str
+
+    @property
+    def trained(self) -> set[str]:
+        """Runs that it trains, or would train, as experiment/run."""
+        jobs = re.findall(r"^rule train:\n(?:    .*\n)+", self.text, re.MULTILINE)
+        matches = [re.search(r"wildcards: experiment=(\S+), run=(\S+)", job) for job in jobs]
+        return {f"{match[1]}/{match[2]}" for match in matches if match}
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """A folder in which Snakemake runs the workflow of this checkout."""
+
+    folder: Path
+
+    def snakemake(self, *arguments: str, config: str | None = None, site: str | None = SITE) -> Outcome:
+        """Run snakemake there; the texts become its configuration and its site file."""
+        command = [str(Path(sys.executable).with_name("snakemake")), "-s", str(SNAKEFILE)]
+        if config is not None:
+            (self.folder / "study.yaml").write_text(config)
+            command += ["--configfile", "study.yaml"]
+        if site is not None:
+            (self.folder / "site.yaml").write_text(site)
+            command += ["--config", "site=site.yaml"]
+        return self.run([*command, "--cores", "4", *arguments])
+
+    def run(self, command: Sequence[str]) -> Outcome:
+        """Run a command there."""
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        done = subprocess.run(
+            command,
+            cwd=self.folder,
+            env=os.environ | {"PATH": path},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        return Outcome(done.returncode, done.stdout)
+
+
+@pytest.fixture
+def workplace(tmp_path: Path) -> Workplace:
+    """An empty folder."""
+    return Workplace(tmp_path)
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study that has run to its report."""
+
+    workplace: Workplace
+    first: Outcome
+
+    @property
+    def results(self) -> Path:
+        """Its results."""
+        return self.workplace.folder / "results"
+
+    def after(self, old: str, new: str) -> Outcome:
+        """The dry run after an edit of its configuration."""
+        assert old in TINY
+        return self.workplace.snakemake("-n", config=TINY.replace(old, new))
+
+
+@pytest.fixture(scope="session")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    """A tiny real study: three runs of one device."""
+    workplace = Workplace(tmp_path_factory.mktemp("study"))
+    outcome = workplace.snakemake("--scheduler", "greedy", config=TINY)
+    assert outcome.code == 0, outcome.text
+    return Study(workplace, outcome)

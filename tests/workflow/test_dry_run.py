@@ -1,0 +1,74 @@
+"""What a user sees before anything runs."""
+
+from __future__ import annotations
+
+import shutil
+
+from tests.workflow.conftest import ROOT, TINY, Workplace
+
+
+def test_shipped_study_shows_its_plan_and_starts_nothing(workplace: Workplace) -> None:
+    shutil.copytree(ROOT / "config", workplace.folder / "config")
+    outcome = workplace.snakemake("-n")
+    assert outcome.code == 0, outcome.text
+    assert "18 runs, at most 4.500 device-hours." in outcome.text
+    assert "digits-strong/d2.bucket-view-on.r1-3" in outcome.text
+    assert len(outcome.trained) == 18
+    assert not (workplace.folder / "results").exists()
+
+
+def test_plan_is_a_target_of_its_own(workplace: Workplace) -> None:
+    outcome = workplace.snakemake("plan", config=TINY)
+    assert outcome.code == 0, outcome.text
+    assert "nodes x devices" in outcome.text
+    assert "nothing was trained" in outcome.text
+    assert not (workplace.folder / "results").exists()
+
+
+def test_all_mistakes_are_reported_at_once_without_a_traceback(workplace: Workplace) -> None:
+    broken = TINY.replace("epochs: 2", "epoch: 2").replace("model: linear", "model: linaer")
+    outcome = workplace.snakemake("-n", config=broken.replace("repeats: 1", "repeats: 1.5"))
+    assert outcome.code == 1
+    assert "3 mistakes in the configuration, nothing was started" in outcome.text
+    assert "study.yaml:4: defaults.epoch is not a known key. Did you mean 'epochs'?" in outcome.text
+    assert "defaults.model is 'linaer', which is not known here. Did you mean 'linear'?" in outcome.text
+    assert "study.yaml:19: experiments.weak.repeats is 1.5, not a whole number. Write 1 or 2." in outcome.text
+    assert "Traceback" not in outcome.text
+
+
+def test_tab_in_the_shipped_file_is_named_with_its_line(workplace: Workplace) -> None:
+    (workplace.folder / "config").mkdir()
+    (workplace.folder / "config" / "experiments.yaml").write_text("experiments:\n\ta:\n")
+    outcome = workplace.snakemake("-n")
+    assert outcome.code == 1
+    assert "config/experiments.yaml:2: has a tab in its indentation. Indent with spaces." in outcome.text
+
+
+def test_unwritable_results_are_refused_before_training(workplace: Workplace) -> None:
+    (workplace.folder / "results").write_text("a file in the way")
+    outcome = workplace.snakemake("-n", config=TINY)
+    assert outcome.code == 1
+    assert "results: is a file, but results go there" in outcome.text
+
+
+def test_site_mistakes_name_the_site_file(workplace: Workplace) -> None:
+    outcome = workplace.snakemake("-n", config=TINY, site="accelerator: gpu\ndevices_per_nod: 2\n")
+    assert outcome.code == 1
+    assert "site.yaml:1: accelerator is 'gpu', which is not known here" in outcome.text
+    assert "Did you mean 'devices_per_node'?" in outcome.text
+
+
+def test_an_example_file_replaces_the_shipped_study(workplace: Workplace) -> None:
+    shutil.copytree(ROOT / "config", workplace.folder / "config")
+    outcome = workplace.snakemake("-n", config=TINY)
+    assert outcome.trained == {
+        "strong/d1.bucket-view-off.r1",
+        "strong/d1.bucket-view-off.r2",
+        "weak/d1.r1",
+    }
+
+
+def test_workflow_passes_snakemakes_own_lint(workplace: Workplace) -> None:
+    outcome = workplace.snakemake("--lint", config=TINY)
+    assert outcome.code == 0, outcome.text
+    assert "Congratulations" in outcome.text

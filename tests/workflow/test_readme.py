@@ -1,0 +1,84 @@
+"""What the documents say is true: commands, links, messages, keys."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.workflow.conftest import ROOT, Workplace
+
+from scalewise.plan.problems import StudyError
+from scalewise.plan.study import load_study
+
+DOCUMENTS = sorted(path for path in ROOT.glob("**/*.md") if ".venv" not in path.parts)
+SHELL = re.compile(r"```sh\n(.*?)```", re.DOTALL)
+
+
+def commands(document: Path) -> list[str]:
+    """Every command in the shell blocks of a document, without its comment."""
+    lines = [line for block in SHELL.findall(document.read_text()) for line in block.splitlines()]
+    return [line.split("#")[0].strip() for line in lines if line.split("#")[0].strip()]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_link_leads_somewhere(document: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)", document.read_text())
+    local = [link for link in links if not link.startswith(("http:", "https:"))]
+    assert [link for link in local if not (document.parent / link).exists()] == []
+
+
+def test_every_make_command_of_the_readme_is_a_target(workplace: Workplace) -> None:
+    targets = {command.split()[1] for command in commands(ROOT / "README.md") if command.startswith("make ")}
+    assert {"run", "test"} <= targets
+    for target in targets:
+        outcome = workplace.run(["make", "-C", str(ROOT), "-n", target])
+        assert outcome.code == 0, outcome.text
+
+
+def test_every_snakemake_command_of_the_readme_is_accepted(workplace: Workplace) -> None:
+    for folder in ("config", "profiles", "workflow"):
+        shutil.copytree(ROOT / folder, workplace.folder / folder)
+    found = [c for c in commands(ROOT / "README.md") if c.startswith("snakemake ")]
+    assert len(found) >= 3
+    for command in found:
+        words = shlex.split(command)
+        outcome = workplace.run([*words, *([] if "-n" in words else ["-n"])])
+        assert outcome.code == 0, f"{command}\n{outcome.text}"
+
+
+def test_the_messages_it_shows_are_those_a_user_gets(tmp_path: Path) -> None:
+    shown = re.findall(
+        r"^config/experiments\.yaml:\d+: (.*)$", (ROOT / "README.md").read_text(), re.MULTILINE
+    )
+    text = (ROOT / "config" / "experiments.yaml").read_text()
+    broken = text.replace("  epochs: 10\n", "  epochs: 10\n  epoch: 3\n")
+    messages = []
+    for variant in (broken, text.replace("global_batch_size: 256", "global_batch_size: 255")):
+        file = tmp_path / "experiments.yaml"
+        file.write_text(variant)
+        (tmp_path / "site.yaml").write_text("accelerator: cpu\ncpus_per_node: 2\n")
+        with pytest.raises(StudyError) as caught:
+            load_study(yaml.safe_load(variant), [file], tmp_path / "site.yaml")
+        messages += [line.split(": ", 1)[1] for line in caught.value.lines]
+    assert len(shown) == 2
+    assert set(shown) <= set(messages)
+
+
+def test_the_example_of_the_configuration_guide_is_valid(tmp_path: Path) -> None:
+    (block,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "config" / "README.md").read_text(), re.DOTALL)
+    (tmp_path / "site.yaml").write_text("accelerator: cpu\ncpus_per_node: 2\n")
+    study = load_study(yaml.safe_load(block), [], tmp_path / "site.yaml")
+    assert ("digits-strong", "d2.bucket-view-on.r1") not in study.runs
+    assert ("digits-strong", "d2.bucket-view-off.r1") in study.runs
+
+
+def test_the_files_it_promises_are_those_the_rules_make() -> None:
+    readme = (ROOT / "README.md").read_text()
+    rules = "".join(path.read_text() for path in (ROOT / "workflow" / "rules").glob("*.smk"))
+    promised = re.findall(r"`results/(?:\{experiment\}/)?([a-z_]+\.(?:html|csv|json))`", readme)
+    assert len(promised) >= 5
+    assert [name for name in promised if name not in rules] == []

@@ -1,0 +1,79 @@
+"""A change of the configuration trains what it defines, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+from tests.workflow.conftest import TINY, Study
+
+NOTHING = "Nothing to be done"
+
+
+def test_second_run_does_nothing(study: Study) -> None:
+    outcome = study.workplace.snakemake(config=TINY)
+    assert outcome.code == 0, outcome.text
+    assert NOTHING in outcome.text
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        pytest.param("defaults:\n", "# a comment\ndefaults:\n", id="comment"),
+        pytest.param("title: First title", "title: Second title", id="title"),
+        pytest.param("  model: linear\n  epochs: 2\n", "  epochs: 2\n  model: linear\n", id="key-order"),
+        pytest.param("  epochs: 2\n", "  epochs: 2\n  runtime_minutes: 7\n", id="runtime"),
+        pytest.param("  epochs: 2\n", "  epochs: 2\n  memory_gb: 3\n", id="memory"),
+        pytest.param("  epochs: 2\n", "  epochs: 2\n  seed: 1\n", id="default-written-out"),
+    ],
+)
+def test_what_defines_no_run_reruns_nothing(study: Study, old: str, new: str) -> None:
+    assert NOTHING in study.after(old, new).text
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "trained"),
+    [
+        pytest.param(
+            "devices: [1]",
+            "devices: [1, 2]",
+            {"strong/d2.bucket-view-off.r1", "strong/d2.bucket-view-off.r2", "weak/d2.r1"},
+            id="device-count",
+        ),
+        pytest.param(
+            "[false]",
+            "[false, true]",
+            {"strong/d1.bucket-view-on.r1", "strong/d1.bucket-view-on.r2"},
+            id="option-value",
+        ),
+        pytest.param("repeats: 1", "repeats: 2", {"weak/d1.r2"}, id="repeat"),
+        pytest.param(
+            "  weak:\n",
+            "  more:\n    global_batch_size: 128\n    repeats: 1\n  weak:\n",
+            {"more/d1.r1"},
+            id="experiment",
+        ),
+    ],
+)
+def test_an_addition_trains_the_new_runs_alone(study: Study, old: str, new: str, trained: set[str]) -> None:
+    assert study.after(old, new).trained == trained
+
+
+def test_a_changed_learning_rate_trains_the_runs_it_defines(study: Study) -> None:
+    outcome = study.after("repeats: 1\n    learning_rate: 0.05", "repeats: 1\n    learning_rate: 0.1")
+    assert outcome.trained == {"weak/d1.r1"}
+
+
+def test_a_changed_target_makes_new_tables_but_no_training(study: Study) -> None:
+    outcome = study.after("accuracy: 0.5", "accuracy: 0.6")
+    assert outcome.trained == set()
+    assert "rule compute_scaling" in outcome.text
+
+
+def test_a_deleted_run_is_made_again(study: Study) -> None:
+    summary = study.results / "weak" / "runs" / "d1.r1" / "summary.json"
+    aside = summary.with_suffix(".aside")
+    summary.rename(aside)
+    try:
+        outcome = study.workplace.snakemake("-n", config=TINY)
+    finally:
+        aside.rename(summary)
+    assert outcome.trained == {"weak/d1.r1"}

@@ -1,0 +1,108 @@
+"""A tiny real study, from the configuration to the report."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import pandas as pd
+from tests.workflow.conftest import TINY, Study, Workplace
+
+RUNS = ("strong/runs/d1.bucket-view-off.r1", "strong/runs/d1.bucket-view-off.r2", "weak/runs/d1.r1")
+
+
+def test_every_promised_file_is_there(study: Study) -> None:
+    figures = ("throughput", "speedup", "efficiency", "loss", "accuracy", "memory")
+    for experiment in ("strong", "weak"):
+        folder = study.results / experiment
+        names = ["report.html", "scaling.csv", "runs.csv", "epochs.csv", "options.csv", "decision.json"]
+        names += [f"figures/{name}.{kind}" for name in figures for kind in ("svg", "pdf")]
+        assert [name for name in names if not (folder / name).is_file()] == []
+    for run in RUNS:
+        kept = {path.name for path in (study.results / run).iterdir()}
+        assert kept == {"summary.json", "epochs.csv", "ranks.csv", "train.log"}
+
+
+def test_the_report_needs_no_other_file_and_opens_with_the_decision(study: Study) -> None:
+    html = (study.results / "report.html").read_text()
+    decisions = json.loads((study.results / "decision.json").read_text())
+    assert [decision["experiment"] for decision in decisions] == ["strong", "weak"]
+    assert html.index(decisions[0]["sentence"]) < html.index("<img")
+    assert "First title" in html
+    assert 'src="http' not in html
+    assert 'href="http' not in html
+
+
+def test_the_decision_is_printed_at_the_end(study: Study) -> None:
+    last = study.first.text.strip().splitlines()[-8:]
+    assert "Report: results/report.html" in last
+
+
+def test_training_runs_never_overlap_whatever_the_cores(study: Study) -> None:
+    # the study was started with --cores 4
+    spans = []
+    for run in RUNS:
+        origin = json.loads((study.results / run / "summary.json").read_text())["provenance"]
+        spans.append((origin["started_at"], origin["ended_at"]))
+    for (_, ended), (started, _) in pairwise(sorted(spans)):
+        assert ended <= started
+
+
+def test_each_repeat_is_done_before_the_next_begins(study: Study) -> None:
+    started = {
+        run: json.loads((study.results / run / "summary.json").read_text())["provenance"]["started_at"]
+        for run in RUNS
+    }
+    assert started["strong/runs/d1.bucket-view-off.r2"] >= started["weak/runs/d1.r1"]
+    assert started["strong/runs/d1.bucket-view-off.r2"] > started["strong/runs/d1.bucket-view-off.r1"]
+
+
+def test_tables_hold_what_the_runs_recorded(study: Study) -> None:
+    runs = pd.read_csv(study.results / "strong" / "runs.csv")
+    assert list(runs["outcome"]) == ["completed", "completed"]
+    epochs = pd.read_csv(study.results / "strong" / "epochs.csv")
+    assert sorted(epochs["epoch"]) == [1, 1, 2, 2]
+    summary = json.loads((study.results / RUNS[0] / "summary.json").read_text())
+    recorded = summary["measurements"]["throughput_samples_per_second"]
+    assert runs["throughput_samples_per_second"].iloc[0] == recorded
+
+
+def test_snakemakes_own_report_holds_figures_with_captions(study: Study) -> None:
+    outcome = study.workplace.snakemake("--report", "own.html", config=TINY)
+    assert outcome.code == 0, outcome.text
+    html = (study.workplace.folder / "own.html").read_text()
+    assert "speedup.svg" in html
+    assert "The dotted line is ideal scaling" in html
+    assert "all experiments" in html
+
+
+def test_a_failed_run_says_why_and_a_partial_report_shows_the_rest(workplace: Workplace) -> None:
+    # one experiment's data are damaged between preparation and training
+    two = TINY.replace("  weak:\n    scaling", "  weak:\n    dataset: own.safetensors\n    scaling")
+    make = (
+        "import numpy as n; from safetensors.numpy import save_file as s\n"
+        "i = n.zeros((300, 1, 8, 8), n.uint8); y = n.arange(300) % 10\n"
+        "s({'train_images': i, 'train_labels': y, 'test_images': i, 'test_labels': y}, 'own.safetensors')\n"
+    )
+    assert workplace.run(["python", "-c", make]).code == 0
+    assert workplace.snakemake("--until", "prepare_dataset", config=two).code == 0
+    (prepared,) = (workplace.folder / "resources" / "datasets").glob("own-*/dataset.safetensors")
+    prepared.write_bytes(prepared.read_bytes()[:100])
+
+    failed = workplace.snakemake("--keep-going", config=two)
+    assert failed.code == 1
+    assert "weak/d1.r1 failed: rank 0 on " in failed.text
+    assert "cannot be read" in failed.text
+    assert "snakemake partial_report" in failed.text
+    failure = json.loads((workplace.folder / "results/weak/runs/d1.r1/failure.json").read_text())
+    assert failure["outcome"] == "failed"
+    assert failure["log_tail"]
+
+    partial = workplace.snakemake("partial_report", config=two)
+    assert partial.code == 0, partial.text
+    assert "weak: No decision: no completed run (failed)." in partial.text
+    html = (workplace.folder / "results" / "partial_report.html").read_text()
+    assert "Partial report." in html
+    assert "cannot be read" in html
+    runs = pd.read_csv(workplace.folder / "results" / "partial" / "strong" / "runs.csv")
+    assert list(runs["outcome"]) == ["completed", "completed"]
