@@ -93,7 +93,7 @@ def test_a_failed_run_says_why_and_a_partial_report_shows_the_rest(workplace: Wo
     assert failed.code == 1
     assert "weak/d1.r1 failed: rank 0 on " in failed.text
     assert "cannot be read" in failed.text
-    assert "snakemake partial_report" in failed.text
+    assert "with `partial_report` behind it" in failed.text
     failure = json.loads((workplace.folder / "results/weak/runs/d1.r1/failure.json").read_text())
     assert failure["outcome"] == "failed"
     assert failure["log_tail"]

@@ -18,7 +18,7 @@ SOURCES = {
     "scalewise/plan/": "__init__ answer batches catalog checks config environment launch overview problems runs "
     "site source study topology validation",
     "scalewise/training/": "__init__ attempt clock datasets distributed exclusive loaders loop memory "
-    "models optim provenance rank recording sampling supervisor throughput",
+    "models optim orphan provenance rank recording sampling supervisor throughput",
     "scalewise/analysis/": "__init__ decision figures intervals report scaling study tables",
 }
 for folder, modules in SOURCES.items():
@@ -78,8 +78,8 @@ os.environ.update(
 
 ON_FAILURE = (
     "Some runs failed; their reasons stand above and in results/*/runs/*/failure.json.\n"
-    "Report on what has finished: snakemake partial_report. Try the failed ones again: the same "
-    "command as before."
+    "The same command tries them again; with `partial_report` behind it, it reports on what has "
+    "finished."
 )
 
 # Every command shows the plan, `-n` and `plan` among them; jobs that parse this file again do not.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import socket
 import sys
 from pathlib import Path
 
@@ -39,6 +41,8 @@ def main(arguments: list[str] | None = None) -> int:
             dataset=options.dataset,
             folder=folder,
             launcher=launch.name,
+            supervisor_host=socket.gethostname(),
+            supervisor_pid=os.getpid(),
         ),
         attempt=attempt,
         launch=launch,

@@ -74,12 +74,16 @@ class Assignment(_Note):
         dataset: the prepared file.
         folder: of the run's records.
         launcher: what started the ranks.
+        supervisor_host: where train.py runs.
+        supervisor_pid: its process there.
     """
 
     definition: Definition
     dataset: Path
     folder: Path
     launcher: str
+    supervisor_host: str
+    supervisor_pid: int
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from scalewise.training.loaders import ResidentLoader, channel_statistics
 from scalewise.training.loop import Task, train
 from scalewise.training.models import build
 from scalewise.training.optim import build_optimizer, build_schedule
+from scalewise.training.orphan import exit_with
 from scalewise.training.recording import measure, report_rank, trace, write_records
 from scalewise.training.sampling import EpochSampler
 from scalewise.training.throughput import StepClock
@@ -61,6 +62,7 @@ def run_rank(attempt: Attempt, process_started: float) -> None:
     settings = Settings.model_validate(definition.settings)
     identity = identify(os.environ)
     attempt.started(identity.rank, identity.host)
+    exit_with(assignment.supervisor_pid, assignment.supervisor_host == identity.host)
     affinity = claim_cpus(definition.accelerator, identity, settings.cpus_per_device)
     device = claim_device(definition.accelerator, identity.local_rank)
 
