@@ -137,6 +137,12 @@ def _cautions(best: pd.Series, series: pd.DataFrame) -> Iterator[str]:
     base = series[series["devices"] == best["baseline_devices"]].iloc[0]
     if int(best["baseline_devices"]) > 1:
         yield f"Speedups are relative to {int(best['baseline_devices'])} devices, not to 1."
+    if best["devices"] > base["devices"] and best["speedup_low"] <= 1:
+        yield (
+            f"{_devices(int(best['devices']))} have not been shown to be faster: the interval of the "
+            "speedup reaches down to "
+            f"{best['speedup_low']:.2f}. Use more repeats, or a machine that is not busy."
+        )
     if int(series["n"].min()) < 3:
         yield f"Some points rest on {int(series['n'].min())} completed run; use 3 or more repeats."
     for _, point in series.iterrows():

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from scalewise.plan.config import Experiment
-from scalewise.plan.runs import option_label, points
+from scalewise.plan.runs import points, series_label
 from scalewise.records import (
     EPOCHS,
     SUMMARY,
@@ -55,7 +55,7 @@ class Tables:
 
 def series_name(options: dict[str, Any]) -> str:
     """The options of a series as one word."""
-    return ".".join(option_label(key, value) for key, value in options.items()) or NO_OPTIONS
+    return series_label(tuple(options.items())) or NO_OPTIONS
 
 
 def collect(name: str, spec: Experiment, runs_folder: Path) -> Tables:

@@ -134,7 +134,7 @@ def _safetensors_shapes(path: Path) -> dict[str, tuple[str, list[int]]]:
             f"is {str(path)!r}, which cannot be read ({error.strerror})",
             "Give the path of a .safetensors file, from the folder snakemake runs in.",
         ) from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DatasetFileError(
             f"is {str(path)!r}, which is not a safetensors file ({error})",
             "Convert the data with safetensors.numpy.save_file.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from scalewise.plan.batches import MIN_SAMPLES_PER_RANK, step_sizes
@@ -37,23 +37,21 @@ MAX_NAME_BYTES = 255
 _BATCH_KEY = {"strong": "global_batch_size", "weak": "batch_size_per_device"}
 
 
-def check_names(names: list[object]) -> Iterator[Problem]:
+def check_names(names: Iterable[str]) -> Iterator[Problem]:
     """Experiment names become folders: they must be plain and differ by more than case."""
     seen: dict[str, str] = {}
     for name in names:
-        place: Place = ("experiments", str(name))
-        if not isinstance(name, str):
-            yield Problem(place, f"is the {type(name).__name__} {name!r}, not a name", "Put it in quotes.")
-            continue
+        place: Place = ("experiments", name)
         if not name:
-            yield Problem(("experiments",), "has an experiment with an empty name", "Name it.")
+            yield Problem(place, "has an experiment with an empty name", "Name it.", "experiments")
         elif not re.fullmatch(EXPERIMENT_NAME, name) or name.endswith("\n"):
             plain = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-_") or "study"
             yield Problem(
-                ("experiments",),
+                place,
                 f"has an experiment named {name!r}, which cannot be a folder name everywhere",
                 "Use letters, digits, - and _, and begin with a letter or digit: "
                 f"{plain[:MAX_EXPERIMENT_NAME]!r}.",
+                "experiments",
             )
         elif len(name) > MAX_EXPERIMENT_NAME:
             yield Problem(
@@ -83,7 +81,7 @@ def check_experiment(
     """
     place: Place = ("experiments", name)
     problems = list(_check_sweep(place, experiment, own))
-    shapes, topology_problems = _check_devices(place, experiment, site)
+    shapes, topology_problems = check_devices(place, experiment.devices, site)
     problems += topology_problems
     problems += _check_exclude(place, experiment)
     problems += _check_series(place, experiment, shapes, site)
@@ -91,12 +89,19 @@ def check_experiment(
     return shapes, list(dict.fromkeys(problems))
 
 
-def _check_devices(
-    place: Place, experiment: Experiment, site: Site
+def check_devices(
+    place: Place, counts: Iterable[int | str], site: Site
 ) -> tuple[dict[int | str, Shape], list[Problem]]:
+    """The shape of each device count, and what cannot be laid out or stands twice.
+
+    Args:
+        place: of the experiment.
+        counts: its ``devices``.
+        site: facts of the machine.
+    """
     shapes: dict[int | str, Shape] = {}
     problems = []
-    for index, devices in enumerate(experiment.devices):
+    for index, devices in enumerate(counts):
         here = (*place, "devices", index)
         try:
             shape = shape_for(devices, devices_per_node=site.devices_per_node, max_nodes=site.max_nodes)
@@ -148,10 +153,12 @@ def _check_sweep(place: Place, experiment: Experiment, own: Mapping[str, Any]) -
 
 def _check_exclude(place: Place, experiment: Experiment) -> Iterator[Problem]:
     possible = experiment.swept | {"devices": list(experiment.devices)}
+    if {} in experiment.exclude:
+        here: Place = (*place, "exclude", experiment.exclude.index({}))
+        yield Problem(here, "is empty and would exclude every run", "Remove it.")
+        return
     for index, entry in enumerate(experiment.exclude):
         here = (*place, "exclude", index)
-        if not entry:
-            yield Problem(here, "is empty and would exclude every run", "Remove it.")
         for key, value in entry.items():
             if key not in possible:
                 yield Problem((*here, key), "is neither a swept key nor devices", did_you_mean(key, possible))
@@ -191,9 +198,9 @@ def _check_series(
             continue
         yield from _check_names_of_runs(place, experiment, options)
         yield from _check_fit(where, settings, facts)
-        for shape in used.values():
-            yield from _check_batch(where, settings, facts, shape, used)
-            yield from _check_cpus(where, settings, shape, site)
+        if used:
+            yield from _check_batch(where, settings, facts, [shape.world_size for shape in used.values()])
+            yield from _check_cpus(where, settings, max(s.devices_per_node for s in used.values()), site)
 
 
 class _Where:
@@ -232,60 +239,66 @@ def _check_fit(where: _Where, settings: Settings, facts: DatasetFacts) -> Iterat
 
 
 def _check_batch(
-    where: _Where,
-    settings: Settings,
-    facts: DatasetFacts,
-    shape: Shape,
-    used: Mapping[int | str, Shape],
+    where: _Where, settings: Settings, facts: DatasetFacts, world_sizes: list[int]
 ) -> Iterator[Problem]:
+    """One problem a mistake, however many device counts it shows on."""
     key = _BATCH_KEY[settings.scaling]
     stated: int | None = getattr(settings, key)
-    world_size = shape.world_size
     if stated is None:
         return
-    if settings.scaling == "strong" and stated % world_size:
-        common = math.lcm(*(other.world_size for other in used.values()))
+    uneven = [size for size in world_sizes if settings.scaling == "strong" and stated % size]
+    if uneven:
+        common = math.lcm(*world_sizes)
         below, above = stated // common * common, (stated // common + 1) * common
         nearest = f"{below} or {above}" if below else str(above)
         yield Problem(
-            where(key),
-            f"({stated}) is not divisible by the world size ({world_size})",
-            f"Use {nearest}.",
+            where(key), f"({stated}) is not divisible by the world size ({uneven[0]})", f"Use {nearest}."
         )
         return
-    per_device = batch_per_device(settings, world_size)
-    total = per_device * world_size
-    if total > facts.train_samples:
+    totals = {size: size * batch_per_device(settings, size) for size in world_sizes}
+    over = [size for size, total in totals.items() if total > facts.train_samples]
+    if over:
         yield Problem(
             where(key),
-            f"({stated}) makes a global batch of {total} on {world_size} devices, but "
+            f"({stated}) makes a global batch of {totals[over[0]]} on {_devices(over[0])}, but "
             f"{settings.dataset} has {facts.train_samples} training samples",
-            "Use a smaller batch or fewer devices.",
+            "Use a smaller batch."
+            if settings.scaling == "strong"
+            else "Use a smaller batch, or fewer devices.",
         )
         return
+    most = max(world_sizes)
+    per_device = batch_per_device(settings, most)
     if MODELS[settings.model].batch_norm and per_device < MIN_SAMPLES_PER_RANK:
         yield Problem(
             where(key),
-            f"({stated}) leaves {per_device} sample per device on {world_size} devices, and "
+            f"({stated}) leaves {per_device} sample per device on {_devices(most)}, and "
             f"{settings.model} normalises over the batch",
             f"Use at least {MIN_SAMPLES_PER_RANK} per device.",
         )
-    steps = settings.epochs * len(step_sizes(facts.train_samples, total, world_size))
-    if settings.warmup_steps >= steps:
+    steps = {size: len(step_sizes(facts.train_samples, total, size)) for size, total in totals.items()}
+    fewest = min(steps, key=lambda size: steps[size])
+    whole_run = settings.epochs * steps[fewest]
+    if settings.warmup_steps >= whole_run:
         yield Problem(
             where("warmup_steps"),
-            f"({settings.warmup_steps}) is not below the {steps} steps of the whole run "
-            f"({settings.epochs} epochs of {steps // settings.epochs} steps on {world_size} devices)",
+            f"({settings.warmup_steps}) is not below the {whole_run} steps of the whole run "
+            f"({settings.epochs} epochs of {steps[fewest]} steps on {_devices(fewest)})",
             "Use fewer warm-up steps, or more epochs.",
         )
 
 
-def _check_cpus(where: _Where, settings: Settings, shape: Shape, site: Site) -> Iterator[Problem]:
-    needed = shape.devices_per_node * settings.cpus_per_device
+def _check_cpus(where: _Where, settings: Settings, devices_per_node: int, site: Site) -> Iterator[Problem]:
+    needed = devices_per_node * settings.cpus_per_device
     if needed > site.cpus_per_node:
+        possible = site.cpus_per_node // devices_per_node
         yield Problem(
             where("cpus_per_device"),
-            f"({settings.cpus_per_device}) times {shape.devices_per_node} devices on a node takes "
+            f"({settings.cpus_per_device}) on each of {_devices(devices_per_node)} of a node takes "
             f"{needed} CPUs, but a node has {site.cpus_per_node}",
-            f"Use at most {site.cpus_per_node // shape.devices_per_node}, or fewer devices.",
+            f"Use at most {possible}, or fewer devices." if possible else "Use fewer devices.",
         )
+
+
+def _devices(count: int) -> str:
+    return "1 device" if count == 1 else f"{count} devices"

@@ -100,7 +100,7 @@ def _device_count(value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         raise PydanticCustomError(
             "device_count",
-            'is {shown}, not a number of devices|Write 4, or "2x2" for 2 nodes of 2 devices.',
+            "is {shown}, not a number of devices",
             {"shown": repr(value)},
         )
     return value

@@ -56,8 +56,9 @@ def rows(study: Study, results: Path) -> Iterator[Row]:
         repeats = planned.spec.repeats
         for start in range(0, len(planned.runs), repeats):
             runs = planned.runs[start : start + repeats]
-            folder = results / planned.name / "runs" / runs[0].name
-            yield Row(runs, planned.spec.runtime_minutes * 60, _seconds_taken(folder))
+            folders = (results / planned.name / "runs" / run.name for run in runs)
+            measured = next((s for s in map(_seconds_taken, folders) if s is not None), None)
+            yield Row(runs, planned.spec.runtime_minutes * 60, measured)
 
 
 def plan_table(study: Study, results: Path = Path("results")) -> str:

@@ -29,17 +29,18 @@ class Problem:
         place: keys from the top of the configuration to the value.
         what: a clause that names the value and the limit it breaks ("is 6, but ...").
         cure: a sentence that says what to write instead.
+        subject: what is shown in place of the place, where that is itself the mistake.
     """
 
     place: Place
     what: str
     cure: str
+    subject: str | None = None
 
     def render(self, origin: str) -> str:
         """One line: ``config/experiments.yaml:12: experiments.digits.epochs is ... . Write ...``."""
-        where = dotted(self.place)
-        subject = f"{where} " if where else ""
-        return f"{origin}: {subject}{self.what}. {self.cure}"
+        subject = dotted(self.place) if self.subject is None else self.subject
+        return f"{origin}: {f'{subject} ' if subject else ''}{self.what}. {self.cure}"
 
 
 class StudyError(Exception):
@@ -51,6 +52,9 @@ class StudyError(Exception):
         heading = "1 mistake" if count == 1 else f"{count} mistakes"
         bullets = "\n".join(f"  - {line}" for line in self.lines)
         super().__init__(f"{heading} in the configuration, nothing was started:\n{bullets}")
+
+
+FEW = 4
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

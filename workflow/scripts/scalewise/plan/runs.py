@@ -100,6 +100,11 @@ def option_label(key: str, value: object) -> str:
     return f"{short}-{text}"
 
 
+def series_label(options: Options) -> str:
+    """The options of a series as one word; empty without a sweep."""
+    return ".".join(option_label(*option) for option in options)
+
+
 def combinations(experiment: Experiment) -> Iterator[Options]:
     """Every combination of the swept values, in the order of the model's keys."""
     swept = experiment.swept
@@ -138,7 +143,7 @@ class Point:
     @property
     def name(self) -> str:
         """``d2.bucket-view-on``."""
-        return ".".join([f"d{self.devices}", *(option_label(*option) for option in self.options)])
+        return ".".join(filter(None, (f"d{self.devices}", series_label(self.options))))
 
     def run_name(self, repeat: int) -> str:
         """``d2.bucket-view-on.r1``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from dataclasses import dataclass
@@ -12,6 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Accelerator = Literal["cpu", "cuda"]
 Count = Annotated[int, Field(gt=0)]
+
+# CUDA stops reading the variable at the first entry that names no device
+_GPU_ENTRY = re.compile(r"\d+|(GPU|MIG)-.+")
 
 
 class SiteFile(BaseModel):
@@ -76,6 +80,7 @@ def visible_gpus() -> int:
     """NVIDIA GPUs of this machine, by their device files: no driver is loaded to plan a study."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None:
-        return len([entry for entry in chosen.split(",") if entry.strip() not in {"", "-1"}])
+        entries = itertools.takewhile(_GPU_ENTRY.fullmatch, chosen.replace(" ", "").split(","))
+        return sum(1 for _ in entries)
     devices = Path("/dev")
     return sum(1 for path in devices.glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name))

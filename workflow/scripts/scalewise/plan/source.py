@@ -41,8 +41,16 @@ class Source:
         return f"{self.name}:{self.lines.get(place, 1)}"
 
 
-def read_source(path: Path) -> Source:
-    """Read a YAML file for its line numbers and its spelling mistakes; never raises on bad YAML."""
+STUDY_HINT = "Begin with `experiments:` and indent the experiments below it."
+
+
+def read_source(path: Path, hint: str = STUDY_HINT) -> Source:
+    """Read a YAML file for its line numbers and its spelling mistakes; never raises on bad YAML.
+
+    Args:
+        path: of the file.
+        hint: how such a file begins, for one that is empty or not a mapping.
+    """
     source = Source(str(path))
     try:
         text = path.read_text(encoding="utf-8")
@@ -56,13 +64,7 @@ def read_source(path: Path) -> Source:
     if root is None:
         source.problems.append(Problem((), "is empty", "Write `experiments:` with one experiment below it."))
     elif not isinstance(root, yaml.MappingNode):
-        source.problems.append(
-            Problem(
-                (),
-                "is not a mapping of keys to values at its top",
-                "Begin with `experiments:` and indent the experiments below it.",
-            )
-        )
+        source.problems.append(Problem((), "is not a mapping of keys to values at its top", hint))
     else:
         source.problems.extend(_walk(root, (), source.lines))
     return source
@@ -94,6 +96,9 @@ def _walk(node: yaml.Node, place: Place, lines: dict[Place, int]) -> Iterator[Pr
                 )
             seen[name] = line
             lines[here] = line
+            if key.tag != _STR:
+                kind = key.tag.rsplit(":", 1)[-1]
+                yield Problem(here, f"is a key that YAML reads as {kind}, not as text", "Put it in quotes.")
             yield from _walk(value, here, lines)
     elif isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):

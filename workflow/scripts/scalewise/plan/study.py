@@ -11,10 +11,10 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from scalewise.plan.checks import check_experiment, check_names
+from scalewise.plan.checks import check_devices, check_experiment, check_names
 from scalewise.plan.config import Experiment
 from scalewise.plan.problems import Place, Problem, StudyError, did_you_mean
-from scalewise.plan.runs import Run, canonical_json, expand
+from scalewise.plan.runs import Options, Run, canonical_json, expand, series_label
 from scalewise.plan.site import Site, SiteFile, resolve_site
 from scalewise.plan.source import Source, read_source
 from scalewise.plan.topology import Shape
@@ -102,7 +102,8 @@ def load_study(
     lines += site_lines
 
     raw = _plain(config)
-    problems = list(_check_top(raw))
+    problems = [] if files else list(_odd_keys(config, ()))
+    problems += _check_top(raw)
     experiments: dict[str, PlannedExperiment] = {}
     if isinstance(raw.get("experiments"), dict) and isinstance(raw.get("defaults", {}), dict):
         experiments, found = _plan(raw, site)
@@ -150,22 +151,23 @@ def _load_site(site_file: str | Path | None) -> tuple[Site, list[str]]:
     fallback = resolve_site(SiteFile())
     if site_file is None:
         return fallback, []
-    source = read_source(Path(site_file))
+    source = read_source(Path(site_file), "Write one fact a line, such as `accelerator: auto`.")
     if source.problems:
         return fallback, [p.render(source.origin(p.place)) for p in source.problems]
     values = yaml.safe_load(Path(site_file).read_text(encoding="utf-8"))
     try:
         return resolve_site(SiteFile.model_validate(values)), []
     except ValidationError as error:
-        problems = [_site_problem(problem) for problem in problems_of(error, ())]
-        return fallback, [p.render(source.origin(p.place)) for p in problems]
+        # a fact that may be a number or auto is found wanting twice: the first finding is enough
+        found = {str(p.place[0]): _site_problem(p) for p in reversed(problems_of(error, ()))}
+        return fallback, [p.render(source.origin(p.place)) for p in reversed(found.values())]
 
 
 def _site_problem(problem: Problem) -> Problem:
+    place = problem.place[:1]
     if problem.what == "is not a known key":
-        cure = did_you_mean(str(problem.place[-1]), SiteFile.model_fields)
-        return Problem(problem.place, problem.what, cure)
-    return problem
+        return Problem(place, problem.what, did_you_mean(str(place[0]), SiteFile.model_fields))
+    return Problem(place, problem.what, problem.cure)
 
 
 def _check_top(raw: Mapping[str, Any]) -> Iterator[Problem]:
@@ -206,9 +208,12 @@ def _plan(raw: Mapping[str, Any], site: Site) -> tuple[dict[str, PlannedExperime
             cure = "Indent its keys on the lines below it."
             problems.append(Problem(place, f"is {own!r}, not a mapping of keys to values", cure))
             continue
-        spec, found = validate(sound | own, place)
+        merged = sound | own
+        spec, found = validate(merged, place)
         problems += [p for p in found if not (p.what == "is missing" and p.place[-1] in broken)]
         if spec is None or broken:
+            # what is missing or broken would make other rules complain; the device counts stand alone
+            problems += check_devices(place, _sound_counts(merged.get("devices")), site)[1]
             continue
         shapes, found = check_experiment(name, spec, own, site)
         problems += found
@@ -218,13 +223,23 @@ def _plan(raw: Mapping[str, Any], site: Site) -> tuple[dict[str, PlannedExperime
     return planned, problems
 
 
+def _sound_counts(devices: object) -> list[int | str]:
+    """The entries of ``devices`` that are device counts; the others have been reported."""
+    entries = devices if isinstance(devices, list) else []
+    return [entry for entry in entries if isinstance(entry, (int, str)) and not isinstance(entry, bool)]
+
+
 def _warnings(experiments: Mapping[str, PlannedExperiment]) -> Iterator[str]:
     for name, planned in experiments.items():
-        fewest = min(shape.world_size for shape in planned.shapes.values())
-        if fewest > 1:
+        fewest: dict[Options, int] = {}
+        for run in planned.runs:
+            fewest[run.options] = min(run.shape.world_size, fewest.get(run.options, run.shape.world_size))
+        for devices in sorted(set(fewest.values()) - {1}):
+            series = [series_label(options) for options, least in fewest.items() if least == devices]
+            which = "" if len(series) == len(fewest) else f" for {', '.join(series)}"
             yield (
-                f"experiments.{name}.devices has no 1-device run: speedups will be relative to "
-                f"{fewest} devices. Add 1 for a baseline."
+                f"experiments.{name}.devices has no 1-device run{which}: speedups will be relative to "
+                f"{devices} devices. Add 1 for a baseline."
             )
 
 
@@ -232,17 +247,36 @@ def _origin(place: Place, sources: Sequence[Source]) -> str:
     """File and line of the place in the file that holds the longest part of it."""
     if not sources:
         return "config"
-    for length in range(len(place), 0, -1):
+    candidates = [place[:length] for length in range(len(place), 2, -1)]
+    if place[:1] == ("experiments",):
+        # a key that an experiment has not itself comes from the defaults
+        candidates += [("defaults", *place[2:length]) for length in range(len(place), 2, -1)]
+    candidates += [place[:length] for length in range(min(len(place), 2), 0, -1)]
+    for candidate in candidates:
         for source in reversed(sources):
-            if place[:length] in source.lines:
-                return source.origin(place)
+            if candidate in source.lines:
+                return source.origin(candidate)
     return sources[-1].origin(())
 
 
 def _plain(value: Any) -> Any:
-    """Ordinary dicts and lists in place of the loader's own types."""
+    """Ordinary dicts and lists in place of the loader's own types, without keys that are not text."""
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: _plain(item) for key, item in value.items() if isinstance(key, str)}
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     return value
+
+
+def _odd_keys(value: Any, place: Place) -> Iterator[Problem]:
+    """Keys that are not text, for a configuration that has no file to read them from."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            here = (*place, str(key))
+            if not isinstance(key, str):
+                kind = type(key).__name__
+                yield Problem(here, f"is a key that YAML reads as {kind}, not as text", "Put it in quotes.")
+            yield from _odd_keys(item, here)
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from _odd_keys(item, (*place, index))

@@ -85,7 +85,7 @@ def shape_for(devices: int | str, *, devices_per_node: int, max_nodes: int) -> S
 
 def _parse(text: str) -> Shape:
     match = _SHAPE.fullmatch(text)
-    if match is None or "0" in (match[1], match[2]):
+    if match is None or not int(match[1]) or not int(match[2]):
         cure = f"Write {text} without quotes." if text.isdecimal() else 'Write 4 or "2x2".'
         raise TopologyError(f"is {text!r}, neither a number of devices nor nodes x devices per node", cure)
     return Shape(int(match[1]), int(match[2]))
@@ -99,9 +99,11 @@ def _fill(devices: int, devices_per_node: int) -> Shape:
     nodes, rest = divmod(devices, devices_per_node)
     if rest:
         below, above = nodes * devices_per_node, (nodes + 1) * devices_per_node
+        spread, odd = divmod(devices, nodes + 1)
+        force = f', or force the shape "{nodes + 1}x{spread}"' if spread > 1 and not odd else ""
         raise TopologyError(
             f"is {devices}, which leaves a node partly empty at {devices_per_node} devices per node",
-            f'Use {below} or {above}, or force a shape such as "2x{max(devices // 2, 2)}".',
+            f"Use {below} or {above}{force}.",
         )
     return Shape(nodes, devices_per_node)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +11,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from scalewise.plan.config import SWEEPABLE, Experiment
-from scalewise.plan.problems import Place, Problem, did_you_mean
+from scalewise.plan.problems import FEW, Place, Problem, did_you_mean
 
 _KIND = {
     "int": "a whole number",
@@ -31,7 +32,18 @@ def problems_of(error: ValidationError, place: Place) -> list[Problem]:
         error: raised by a model of ``scalewise.plan.config``.
         place: where the validated mapping stands in the YAML.
     """
-    return [_problem(detail, place) for detail in error.errors(include_url=False)]
+    details = error.errors(include_url=False)
+    misspelt = {
+        (*detail["loc"][:-1], near)
+        for detail in details
+        if detail["type"] == "extra_forbidden"
+        for near in difflib.get_close_matches(str(detail["loc"][-1]), _known_keys(detail["loc"]), n=1)
+    }
+    return [
+        _problem(detail, place)
+        for detail in details
+        if not (detail["type"] == "missing" and detail["loc"] in misspelt)
+    ]
 
 
 def _problem(detail: ErrorDetails, place: Place) -> Problem:
@@ -44,11 +56,10 @@ def _problem(detail: ErrorDetails, place: Place) -> Problem:
     if kind == "missing":
         return Problem(here, "is missing", f"Add `{key}:`. {_describe(key)}".rstrip())
     if kind == "device_count":
-        what, cure = detail["msg"].split("|")
-        return Problem(here, what, cure)
+        return Problem(here, detail["msg"], 'Write 4, or "2x2" for 2 nodes of 2 devices.')
     if kind == "literal_error":
         known = [word.strip().strip("'") for word in context["expected"].replace(" or ", ", ").split(",")]
-        return Problem(here, f"is {value!r}, which is not known here", did_you_mean(str(value), known))
+        return Problem(here, f"is {value!r}, which is not known here", _one_of(str(value), known))
     if kind == "finite_number":
         return Problem(here, f"is {value}, not a finite number", "Write a number.")
     if kind in {"greater_than", "greater_than_equal", "less_than", "less_than_equal"}:
@@ -65,6 +76,13 @@ def _problem(detail: ErrorDetails, place: Place) -> Problem:
     if stem in _KIND:
         return Problem(here, f"is {value!r}, not {_KIND[stem]}", _retype(stem, value))
     return Problem(here, f"is {value!r}: {detail['msg']}", "See config/README.md for what it takes.")
+
+
+def _one_of(value: str, known: list[str]) -> str:
+    """The nearest of many values; few are all named."""
+    if len(known) <= FEW and not difflib.get_close_matches(value.lower(), known, n=1, cutoff=0.8):
+        return "Known: " + ", ".join(known) + "."
+    return did_you_mean(value, known)
 
 
 def _retype(kind: str, value: object) -> str:

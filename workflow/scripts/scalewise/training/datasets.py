@@ -68,7 +68,11 @@ def prepare(dataset: str, destination: Path) -> DatasetFacts:
     destination.parent.mkdir(parents=True, exist_ok=True)
     temporary = destination.with_name(f".{destination.name}.{os.getpid()}.part")
     try:
-        save_file(dict(arrays), temporary)
+        # labels of one type, whatever integers they came as
+        plain = {
+            key: array if key.endswith("images") else array.astype(np.int64) for key, array in arrays.items()
+        }
+        save_file(plain, temporary)
         temporary.replace(destination)
     finally:
         temporary.unlink(missing_ok=True)
@@ -101,17 +105,18 @@ def check(arrays: Mapping[str, NDArray[np.generic]], name: str) -> DatasetFacts:
             f"{name}: train_images are {list(train.shape[1:])} each, test_images "
             f"{list(test.shape[1:])}; both must have one shape."
         )
-    counts = np.bincount(arrays["train_labels"])
-    if len(counts) < 2 or not counts.all():
-        empty = [int(label) for label in np.flatnonzero(counts == 0)]
+    present = np.unique(arrays["train_labels"])
+    classes = int(present[-1]) + 1
+    if len(present) < 2 or len(present) < classes:
+        first_gap = next((n for n, label in enumerate(present) if n != label), len(present))
         raise DatasetError(
-            f"{name}: train_labels have {len(counts)} classes, of which {empty} have no image. "
-            "Number the classes from 0 without gaps."
+            f"{name}: train_labels go up to {classes - 1}, but only {len(present)} classes have an image; "
+            f"class {first_gap} has none. Number two classes or more from 0 without gaps."
         )
-    if int(arrays["test_labels"].max()) >= len(counts):
+    if int(arrays["test_labels"].max()) >= classes:
         raise DatasetError(
             f"{name}: test_labels go up to {int(arrays['test_labels'].max())}, but training has "
-            f"{len(counts)} classes, 0 to {len(counts) - 1}."
+            f"{classes} classes, 0 to {classes - 1}."
         )
     return DatasetFacts(len(train), len(test), *train.shape[1:])
 

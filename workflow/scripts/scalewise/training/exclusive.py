@@ -7,7 +7,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 POLL_SECONDS = 0.2
@@ -64,4 +64,7 @@ def _open_for_all(path: Path) -> int:
     try:
         return os.open(path, os.O_RDONLY)
     except FileNotFoundError:
-        return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    with suppress(PermissionError):  # another user was faster, and has done it
+        os.fchmod(descriptor, 0o644)
+    return descriptor

@@ -6,6 +6,7 @@ epoch, and after ``WINDOW_STEPS`` steps.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar
 
@@ -136,4 +137,4 @@ def quantile(values: Sequence[float], fraction: float) -> float:
     if not values:
         return 0.0
     ordered = sorted(values)
-    return ordered[min(int(fraction * len(ordered)), len(ordered) - 1)]
+    return ordered[max(math.ceil(fraction * len(ordered)), 1) - 1]
