@@ -184,6 +184,8 @@ def _check_series(
         used = {
             devices: shape for devices, shape in shapes.items() if not excluded(experiment, options, devices)
         }
+        if not used:
+            continue
         settings = settings_of(experiment, options)
         where = _Where(place, options)
         try:
@@ -198,9 +200,8 @@ def _check_series(
             continue
         yield from _check_names_of_runs(place, experiment, options)
         yield from _check_fit(where, settings, facts)
-        if used:
-            yield from _check_batch(where, settings, facts, [shape.world_size for shape in used.values()])
-            yield from _check_cpus(where, settings, max(s.devices_per_node for s in used.values()), site)
+        yield from _check_batch(where, settings, facts, [shape.world_size for shape in used.values()])
+        yield from _check_cpus(where, settings, max(s.devices_per_node for s in used.values()), site)
 
 
 class _Where:

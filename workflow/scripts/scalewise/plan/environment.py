@@ -29,7 +29,7 @@ def rule_environment(script: str, origin: str, labels: str, environ: Mapping[str
         "SCALEWISE_SCRIPTS": str(Path(script).parent),
         "SCALEWISE_LABELS": labels,
         "SCALEWISE_COMMIT": source_version(origin),
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), environ.get("PATH", "")]),
+        "PATH": os.pathsep.join(filter(None, [str(Path(sys.executable).parent), environ.get("PATH")])),
     }
 
 

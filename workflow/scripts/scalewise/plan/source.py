@@ -16,7 +16,7 @@ import yaml
 from scalewise.plan.problems import Place, Problem
 
 _TRUE_BOOLEANS = {"true", "false", "True", "False", "TRUE", "FALSE"}
-_BOOL, _NULL, _STR = (f"tag:yaml.org,2002:{kind}" for kind in ("bool", "null", "str"))
+_BOOL, _NULL, _STR, _MERGE = (f"tag:yaml.org,2002:{kind}" for kind in ("bool", "null", "str", "merge"))
 _SCIENTIFIC = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
 
@@ -74,7 +74,7 @@ def _syntax_problem(error: yaml.YAMLError | UnicodeDecodeError, source: Source) 
     mark = getattr(error, "problem_mark", None)
     if mark is not None:
         source.lines[()] = mark.line + 1
-    reason = getattr(error, "problem", None) or str(error)
+    reason = " ".join(str(getattr(error, "problem", None) or error).split())
     if "'\\t'" in reason:
         return Problem((), "has a tab in its indentation", "Indent with spaces.")
     return Problem((), f"is not valid YAML: {reason}", "Mend the line named here or the one above.")
@@ -96,7 +96,7 @@ def _walk(node: yaml.Node, place: Place, lines: dict[Place, int]) -> Iterator[Pr
                 )
             seen[name] = line
             lines[here] = line
-            if key.tag != _STR:
+            if key.tag not in {_STR, _MERGE}:
                 kind = key.tag.rsplit(":", 1)[-1]
                 yield Problem(here, f"is a key that YAML reads as {kind}, not as text", "Put it in quotes.")
             yield from _walk(value, here, lines)
@@ -114,7 +114,7 @@ def _scalar_problems(node: yaml.ScalarNode, place: Place) -> Iterator[Problem]:
         yield Problem(
             place,
             f"is {text}, which YAML readers take for a boolean or for text",
-            f"Write {meaning}.",
+            f'Write {meaning}, or "{text}" in quotes if it is text.',
         )
     elif node.tag == _NULL:
         yield Problem(place, "has no value", "Give it one, or leave the key out for its default.")

@@ -1,0 +1,81 @@
+"""Studies as a user writes them: text in a file, on a site whose facts are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from safetensors.numpy import save_file
+
+from scalewise.plan.problems import StudyError
+from scalewise.plan.study import Study, check_spelling, load_study
+
+SITE = """\
+accelerator: cpu
+devices_per_node: 4
+cpus_per_node: 8
+max_nodes: 4
+"""
+
+
+def plan(path: Path, site_file: Path) -> Study:
+    """What the Snakefile does with a configuration."""
+    check_spelling(path)
+    return load_study(yaml.safe_load(path.read_text(encoding="utf-8")), [path], site_file)
+
+
+@pytest.fixture
+def study_file(tmp_path: Path) -> Path:
+    return tmp_path / "study.yaml"
+
+
+@pytest.fixture
+def site_file(tmp_path: Path) -> Path:
+    path = tmp_path / "site.yaml"
+    path.write_text(SITE, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def load(study_file: Path, site_file: Path) -> Callable[[str], Study]:
+    """The study of a text."""
+
+    def load_text(text: str) -> Study:
+        study_file.write_text(text, encoding="utf-8")
+        return plan(study_file, site_file)
+
+    return load_text
+
+
+@pytest.fixture
+def refuse(study_file: Path, site_file: Path) -> Callable[[str], list[str]]:
+    """The lines of the error that a text ends in."""
+
+    def refuse_text(text: str) -> list[str]:
+        study_file.write_text(text, encoding="utf-8")
+        with pytest.raises(StudyError) as refused:
+            plan(study_file, site_file)
+        return refused.value.lines
+
+    return refuse_text
+
+
+@pytest.fixture
+def write_dataset() -> Callable[..., Path]:
+    """Writes a real dataset file; tensors given by name replace those of a sound one."""
+
+    def write(path: Path, **tensors: np.ndarray) -> Path:
+        sound: dict[str, np.ndarray] = {
+            "train_images": np.zeros((500, 3, 16, 12), np.uint8),
+            "train_labels": np.zeros(500, np.int64),
+            "test_images": np.zeros((100, 3, 16, 12), np.uint8),
+            "test_labels": np.zeros(100, np.int64),
+        }
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file(sound | tensors, path)
+        return path
+
+    return write

@@ -1,0 +1,56 @@
+"""Every sample is trained on once an epoch, and no rank starves, at every small size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from scalewise.plan.batches import MIN_SAMPLES_PER_RANK, share, step_sizes
+
+
+def sizes() -> Iterator[tuple[int, int, int]]:
+    """Samples, global batch and world size: all that are possible up to 40 samples on 6 ranks."""
+    for world_size in range(1, 7):
+        for samples in range(world_size, 41):
+            for global_batch in range(world_size, samples + 1, world_size):
+                yield samples, global_batch, world_size
+
+
+def test_each_sample_of_an_epoch_belongs_to_one_step_of_one_rank() -> None:
+    for samples, global_batch, world_size in sizes():
+        used: list[int] = []
+        for size in step_sizes(samples, global_batch, world_size):
+            offset = len(used)
+            for rank in range(world_size):
+                used += [offset + position for position in share(size, rank, world_size)]
+        assert used == list(range(samples)), (samples, global_batch, world_size)
+
+
+def test_all_steps_have_the_stated_batch_but_the_last() -> None:
+    for samples, global_batch, world_size in sizes():
+        *full, last = step_sizes(samples, global_batch, world_size)
+        assert set(full) <= {global_batch}
+        assert last < global_batch + MIN_SAMPLES_PER_RANK * world_size
+
+
+def test_ranks_differ_by_one_sample_at_most() -> None:
+    for world_size in range(1, 17):
+        for samples in range(100):
+            counts = [len(share(samples, rank, world_size)) for rank in range(world_size)]
+            assert sum(counts) == samples
+            assert max(counts) - min(counts) <= 1
+
+
+def test_no_rank_gets_a_batch_too_small_to_normalise() -> None:
+    for samples, global_batch, world_size in sizes():
+        if global_batch < MIN_SAMPLES_PER_RANK * world_size:
+            continue
+        for size in step_sizes(samples, global_batch, world_size):
+            smallest = min(len(share(size, rank, world_size)) for rank in range(world_size))
+            assert smallest >= 2, (samples, global_batch, world_size)
+
+
+def test_the_digits_fall_into_the_steps_one_expects() -> None:
+    assert step_sizes(1437, 256, 2) == [256, 256, 256, 256, 256, 157]
+    assert step_sizes(1437, 479, 1) == [479, 479, 479]
+    assert step_sizes(1437, 359, 4) == [359, 359, 359, 360]
+    assert [len(share(157, rank, 2)) for rank in range(2)] == [79, 78]

@@ -1,0 +1,74 @@
+"""What rules find in their environment, and the version of the workflow that a result keeps."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scalewise.plan.environment import rule_environment, source_version
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ["-c", "user.name=Test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false"]
+    done = subprocess.run(
+        ["git", *identity, *arguments], cwd=folder, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    """An entry script in a checkout with one commit."""
+    folder = tmp_path / "checkout" / "workflow" / "scripts"
+    folder.mkdir(parents=True)
+    script = folder / "train.py"
+    script.write_text("print()\n")
+    git(folder, "init", "--quiet")
+    git(folder, "add", ".")
+    git(folder, "commit", "--quiet", "--message", "First")
+    return script
+
+
+def test_a_clean_checkout_is_its_commit(script: Path) -> None:
+    version = source_version(str(script))
+
+    assert re.fullmatch("[0-9a-f]{40}", version)
+    assert version == git(script.parent, "rev-parse", "HEAD")
+
+
+def test_a_tag_does_not_replace_the_commit(script: Path) -> None:
+    git(script.parent, "tag", "--annotate", "--message", "First", "v1.0")
+
+    assert source_version(str(script)) == git(script.parent, "rev-parse", "HEAD")
+
+
+def test_a_changed_file_makes_the_commit_dirty(script: Path) -> None:
+    script.write_text("print('changed')\n")
+
+    assert source_version(str(script)) == git(script.parent, "rev-parse", "HEAD") + "-dirty"
+
+
+def test_a_folder_that_is_no_checkout_has_no_version(tmp_path: Path) -> None:
+    assert source_version(str(tmp_path / "train.py")) == ""
+
+
+def test_an_address_speaks_for_itself() -> None:
+    address = "https://github.com/owner/scalewise/raw/v1.0/workflow/scripts/train.py"
+
+    assert source_version(address) == address
+
+
+def test_commands_find_the_scripts_the_labels_the_commit_and_this_python(script: Path) -> None:
+    variables = rule_environment("/cache/scripts/train.py", str(script), '{"a":"b"}', {"PATH": "/usr/bin"})
+
+    assert variables == {
+        "SCALEWISE_SCRIPTS": "/cache/scripts",
+        "SCALEWISE_LABELS": '{"a":"b"}',
+        "SCALEWISE_COMMIT": git(script.parent, "rev-parse", "HEAD"),
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), "/usr/bin"]),
+    }

@@ -1,0 +1,152 @@
+"""What stands in the terminal: the plan before a study, its decisions after it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from scalewise.plan.answer import decisions
+from scalewise.plan.overview import plan_table
+from scalewise.plan.runs import Run
+from scalewise.plan.study import Study, load_study
+from scalewise.records import Definition, Provenance, Summary, write_json
+
+Load = Callable[[str], Study]
+
+STUDY = """\
+defaults: {dataset: digits, model: digits_cnn, repeats: 2, epochs: 5, devices: [1, 2]}
+experiments:
+  strong: {global_batch_size: 240, sweep: {gradient_as_bucket_view: [true]}}
+  weak: {scaling: weak, batch_size_per_device: 64, devices: ["2x2"], repeats: 1, runtime_minutes: 30}
+"""
+
+
+def finish(run: Run, results: Path, seconds: int) -> Path:
+    """Leave the summary of a run that took so long."""
+    provenance = Provenance(
+        commit=None,
+        versions={"python": "3.11"},
+        hosts=["node1"],
+        devices=["CPU"],
+        cpu_model="a CPU",
+        operating_system="Linux",
+        launcher="torchrun",
+        started_at="2026-03-01T23:59:30+00:00",
+        ended_at=f"2026-03-02T00:{(seconds - 30) // 60:02}:{(seconds - 30) % 60:02}+00:00",
+        slurm_job_id=None,
+        restart_count=0,
+    )
+    summary = Summary(
+        definition=Definition.model_validate_json(run.definition),
+        outcome="completed",
+        reason="",
+        measurements=None,
+        provenance=provenance,
+    )
+    path = results / run.experiment / "runs" / run.name / "summary.json"
+    path.parent.mkdir(parents=True)
+    write_json(path, summary)
+    return path
+
+
+def test_the_plan_shows_every_point_with_the_most_that_it_can_cost(load: Load, tmp_path: Path) -> None:
+    assert plan_table(load(STUDY), tmp_path) == (
+        "run                            nodes x devices  batch/device  epochs  device-hours\n"
+        "strong/d1.bucket-view-on.r1-2  1x1              240           5       <= 0.333\n"
+        "strong/d2.bucket-view-on.r1-2  1x2              120           5       <= 0.667\n"
+        "weak/d2x2.r1                   2x2              64            5       <= 2.000\n"
+        "5 runs, at most 3.000 device-hours. Devices are CPU processes (no GPU in use), 4 per node.\n"
+        "Warning: experiments.weak.devices has no 1-device run: speedups will be relative to 4 devices. "
+        "Add 1 for a baseline."
+    )
+
+
+def test_the_cost_of_a_finished_run_replaces_its_limit(load: Load, tmp_path: Path) -> None:
+    study = load(STUDY)
+    finish(study.runs["strong", "d2.bucket-view-on.r1"], tmp_path, seconds=90)
+
+    table = plan_table(study, tmp_path)
+
+    assert "strong/d1.bucket-view-on.r1-2  1x1              240           5       <= 0.333\n" in table
+    assert "strong/d2.bucket-view-on.r1-2  1x2              120           5       0.100\n" in table
+    assert "5 runs, at most 2.433 device-hours." in table
+
+
+def test_any_finished_repeat_tells_what_a_point_costs(load: Load, tmp_path: Path) -> None:
+    study = load(STUDY)
+    finish(study.runs["strong", "d2.bucket-view-on.r2"], tmp_path, seconds=90)
+
+    assert "120           5       0.100\n" in plan_table(study, tmp_path)
+
+
+def test_a_finished_study_costs_what_was_measured(load: Load, tmp_path: Path) -> None:
+    study = load(STUDY)
+    for run in study.runs.values():
+        finish(run, tmp_path, seconds=90)
+
+    # 2 x 1 + 2 x 2 + 1 x 4 devices for 90 seconds
+    assert "5 runs, 0.250 device-hours." in plan_table(study, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"provenance": null}', '{"provenance": {"started_at": 3}}']
+)
+def test_a_damaged_summary_is_no_measurement(text: str, load: Load, tmp_path: Path) -> None:
+    study = load(STUDY)
+    finish(study.runs["weak", "d2x2.r1"], tmp_path, seconds=90).write_text(text)
+
+    assert "<= 2.000" in plan_table(study, tmp_path)
+
+
+def test_a_long_plan_is_cut_after_40_rows_and_counted_whole(load: Load, tmp_path: Path) -> None:
+    sweep = "gradient_as_bucket_view: [true]"
+    study = load(STUDY.replace(sweep, f"epochs: {list(range(3, 24))}"))
+
+    lines = plan_table(study, tmp_path).splitlines()
+
+    assert lines[40].startswith("strong/d2.epochs-22.r1-2 ")
+    assert lines[41] == "... and 3 more"
+    assert lines[42].startswith("85 runs, at most 23.000 device-hours.")
+
+
+def test_gpus_are_called_gpus(tmp_path: Path) -> None:
+    site = tmp_path / "site.yaml"
+    site.write_text("accelerator: cuda\ndevices_per_node: 8\ncpus_per_node: 64\n")
+    own = {"dataset": "digits", "model": "linear", "global_batch_size": 240, "devices": [1]}
+
+    table = plan_table(load_study({"experiments": {"a": own}}, (), site), tmp_path)
+
+    assert table.endswith("3 runs, at most 0.500 device-hours. Devices are GPUs, 8 per node.")
+
+
+def leave_decisions(results: Path) -> Path:
+    answers = [
+        {"experiment": "strong", "sentence": "Use 2 devices."},
+        {"experiment": "weak", "sentence": "Use 4 devices."},
+    ]
+    (results / "decision.json").write_text(json.dumps(answers))
+    report = results / "report.html"
+    report.write_text("")
+    return report
+
+
+def test_a_finished_study_ends_with_its_decisions_and_the_report(tmp_path: Path) -> None:
+    report = leave_decisions(tmp_path)
+
+    assert decisions(tmp_path) == f"strong: Use 2 devices.\nweak: Use 4 devices.\nReport: {report}"
+
+
+def test_a_report_that_this_command_did_not_make_is_not_announced(tmp_path: Path) -> None:
+    report = leave_decisions(tmp_path)
+    os.utime(report, (1000, 1000))
+
+    assert decisions(tmp_path, since=1001.0) == ""
+    assert decisions(tmp_path, since=999.0) != ""
+
+
+def test_without_a_report_there_is_nothing_to_say(tmp_path: Path) -> None:
+    assert decisions(tmp_path) == ""

@@ -1,0 +1,252 @@
+"""A whole configuration: defaults, every mistake at once, and the site it is planned for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from scalewise.plan.problems import StudyError
+from scalewise.plan.study import Study, load_study
+
+Load = Callable[[str], Study]
+Refuse = Callable[[str], list[str]]
+
+HERE = "# the mistake"
+ONE_DEVICE = {"dataset": "digits", "model": "linear", "global_batch_size": 240, "devices": [1]}
+SOUND = """\
+defaults:
+  dataset: digits
+  model: digits_cnn
+  global_batch_size: 240
+  devices: [1, 2, 4]
+experiments:
+"""
+TEN_MISTAKES = f"""\
+defaults:
+  dataset: digits
+  model: digits_cnn
+  epochs: 1.5                    {HERE}
+  learning_rate: 1e-3            {HERE}
+  gradient_as_bucket_view: yes   {HERE}
+experiments:
+  strong:
+    global_batch_size: "240"     {HERE}
+    devices: []                  {HERE}
+    momentum: 1.5                {HERE}
+    titel: Strong                {HERE}
+  weak:
+    scaling: weaker              {HERE}
+    warmup_steps: null           {HERE}
+    devices: [1, 2]
+    devices: [1, 4]              {HERE}
+"""
+
+
+def line_numbers(lines: list[str]) -> list[int]:
+    return sorted(int(line.split(":")[1]) for line in lines)
+
+
+def marked(text: str) -> list[int]:
+    return [number for number, line in enumerate(text.splitlines(), 1) if HERE in line]
+
+
+def test_all_mistakes_of_a_file_are_reported_at_once_and_each_once(refuse: Refuse) -> None:
+    lines = refuse(TEN_MISTAKES)
+
+    assert len(lines) == 10
+    assert line_numbers(lines) == marked(TEN_MISTAKES)
+
+
+def test_the_error_counts_the_mistakes_and_says_that_nothing_was_started() -> None:
+    assert str(StudyError(["a", "b"])) == (
+        "2 mistakes in the configuration, nothing was started:\n  - a\n  - b"
+    )
+    assert str(StudyError(["a"])).startswith("1 mistake in")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(
+            SOUND.replace("  devices", f"  epochs: 1.5  {HERE}\n  devices")
+            + f"  a: {{devices: [1, 6]}}  {HERE}\n",
+            id="in defaults",
+        ),
+        pytest.param(SOUND + f"  a:\n    epochs: 1.5  {HERE}\n    devices: [1, 6]  {HERE}\n", id="beside it"),
+    ],
+)
+def test_a_wrong_type_hides_no_device_count_that_does_not_fit(text: str, refuse: Refuse) -> None:
+    assert line_numbers(refuse(text)) == marked(text)
+
+
+@pytest.mark.parametrize(
+    ("lines", "cure"),
+    [
+        pytest.param("global_batch_size: 2000", "Use a smaller batch", id="batch over the dataset"),
+        pytest.param("warmup_steps: 900", "Use fewer warm-up steps", id="warm-up"),
+        pytest.param("cpus_per_device: 9", "Use at most 2,", id="CPUs, cured for every device count"),
+        pytest.param("sweep: {global_batch_size: [250]}", "Use 248 or 252.", id="not divisible"),
+        pytest.param("target: {acuracy: 0.9}", "Did you mean 'accuracy'?", id="misspelt required key"),
+        pytest.param("exclude: [{}]", "Remove it.", id="empty exclude"),
+    ],
+)
+def test_one_mistake_is_one_line_on_however_many_devices(lines: str, cure: str, refuse: Refuse) -> None:
+    (line,) = refuse(f"{SOUND}  a:\n    {lines}\n")
+
+    assert cure in line
+
+
+def test_a_mistake_in_defaults_that_shows_in_an_experiment_is_found_in_defaults(refuse: Refuse) -> None:
+    text = SOUND.replace("global_batch_size: 240", f"global_batch_size: 250  {HERE}") + "  a: {}\n"
+
+    assert line_numbers(refuse(text)) == marked(text)
+
+
+def test_a_missing_key_is_asked_for_with_what_it_means(refuse: Refuse) -> None:
+    (line,) = refuse(
+        "defaults: {dataset: digits, global_batch_size: 240}\nexperiments:\n  a: {devices: [1]}\n"
+    )
+
+    assert line.endswith("experiments.a.model is missing. Add `model:`. The network to train.")
+
+
+@pytest.mark.parametrize(
+    ("exclude", "says"),
+    [
+        ("[{epochs: 4}]", "exclude[0].epochs is neither a swept key nor devices. Known: devices."),
+        ("[{devices: 3}]", "exclude[0].devices is 3, which is not among [1, 2, 4]. Use one of them."),
+        ("[{devices: 1}, {devices: 2}, {devices: 4}]", "exclude leaves no run. Exclude less."),
+    ],
+)
+def test_an_exclude_that_means_something_else_is_refused(exclude: str, says: str, refuse: Refuse) -> None:
+    (line,) = refuse(f"{SOUND}  a: {{exclude: {exclude}}}\n")
+
+    assert line.endswith(says)
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        ("{epochs: 5, sweep: {epochs: [5, 9]}}", "epochs is 5, but sweep.epochs gives it the values [5, 9]."),
+        ("{sweep: {epochs: [5, 5]}}", "sweep.epochs is [5, 5], in which two values have the same name"),
+        ("{sweep: {epoch: [5, 9]}}", "sweep.epoch is not a known key. Did you mean 'epochs'?"),
+        ("{scaling: weak}", "batch_size_per_device is missing, and scaling is weak. Add `batch_size_per_"),
+        ("{batch_size_per_device: 8}", "is 8, but strong scaling keeps global_batch_size. Remove batch_size"),
+    ],
+)
+def test_two_values_that_contradict_are_both_named(lines: str, says: str, refuse: Refuse) -> None:
+    (line,) = refuse(f"{SOUND}  a: {lines}\n")
+
+    assert says in line
+
+
+def test_an_experiment_replaces_a_default_whole_and_keeps_the_others(load: Load) -> None:
+    study = load(
+        """\
+defaults:
+  dataset: digits
+  model: linear
+  global_batch_size: 240
+  devices: [1, 2]
+  epochs: 7
+  target: {accuracy: 0.5}
+  sweep: {momentum: [0.0, 0.9]}
+experiments:
+  kept: {}
+  own:
+    epochs: 8
+    target: {accuracy: 0.9}
+    sweep: {learning_rate: [0.1, 0.2]}
+"""
+    )
+    kept, own = (study.experiments[name].spec for name in ("kept", "own"))
+
+    assert (kept.epochs, kept.swept) == (7, {"momentum": [0.0, 0.9]})
+    assert (own.epochs, own.swept) == (8, {"learning_rate": [0.1, 0.2]})
+    assert kept.target is not None
+    assert own.target is not None
+    assert (kept.target.accuracy, own.target.accuracy) == (0.5, 0.9)
+    assert (own.model, own.devices) == ("linear", [1, 2])
+
+
+def test_experiments_may_share_keys_by_an_anchor(load: Load) -> None:
+    study = load(SOUND + "  a: &common {epochs: 7, momentum: 0.5}\n  b: {<<: *common, epochs: 8}\n")
+
+    spec = study.experiments["b"].spec
+    assert (spec.epochs, spec.momentum) == (8, 0.5)
+
+
+def test_a_key_misspelt_in_defaults_is_reported_there_and_not_in_every_experiment(refuse: Refuse) -> None:
+    (line,) = refuse(SOUND.replace("devices", "device") + "  a: {devices: [1]}\n  b: {devices: [1]}\n")
+
+    assert line.endswith(":5: defaults.device is not a known key. Did you mean 'devices'?")
+
+
+def test_titles_reach_the_report_and_no_definition(load: Load) -> None:
+    study = load(SOUND + "  a: {title: First, description: Why}\n  b: {}\n")
+
+    assert json.loads(study.labels) == {
+        "a": {"title": "First", "description": "Why"},
+        "b": {"title": "b", "description": ""},
+    }
+
+
+def test_of_several_files_the_one_with_the_mistake_is_named(tmp_path: Path, site_file: Path) -> None:
+    first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
+    first.write_text("defaults: {dataset: digits, model: linear}\n")
+    second.write_text("experiments:\n  a:\n    global_batch_size: 240\n    devices: [0]\n")
+    config = {
+        "defaults": {"dataset": "digits", "model": "linear"},
+        "experiments": {"a": {"global_batch_size": 240, "devices": [0]}},
+    }
+
+    with pytest.raises(StudyError) as refused:
+        load_study(config, [first, second], site_file)
+
+    (line,) = refused.value.lines
+    assert line.startswith(f"{second}:4: experiments.a.devices[0] is 0")
+
+
+def test_a_value_given_on_the_command_line_is_refused_without_a_file(site_file: Path) -> None:
+    own = ONE_DEVICE | {"devices": [0]}
+
+    with pytest.raises(StudyError) as refused:
+        load_study({"experiments": {"a": own}}, (), site_file)
+
+    (line,) = refused.value.lines
+    assert line.startswith("config: experiments.a.devices[0] is 0")
+
+
+@pytest.mark.parametrize(
+    ("site", "says"),
+    [
+        ("devices_per_nod: 4", ("devices_per_nod is not a known key. Did you mean 'devices_per_node'?",)),
+        ("max_nodes: 0", ("max_nodes is 0, but must be greater than 0. Use a value greater than 0.",)),
+        ("max_nodes: yes", ("max_nodes is yes, which YAML readers take for a boolean",)),
+        ("devices_per_node: 0", ("devices_per_node is 0, but must be greater than 0.",)),
+        ("cpus_per_node: '4'", ("cpus_per_node is '4', not a whole number. Write 4 without quotes.",)),
+        ("accelerator: gpu", ("accelerator is 'gpu', which is not known here.", "cuda")),
+        ("- 4", ("is not a mapping of keys to values at its top.",)),
+    ],
+)
+def test_a_mistake_in_the_site_file_names_that_file_and_its_cure(
+    site: str, says: tuple[str, ...], tmp_path: Path
+) -> None:
+    path = tmp_path / "site.yaml"
+    path.write_text(site)
+
+    with pytest.raises(StudyError) as refused:
+        load_study({"experiments": {"a": ONE_DEVICE}}, (), path)
+
+    (line,) = refused.value.lines
+    assert line.startswith(f"{path}:1: {says[0]}")
+    assert says[-1] in line
+    assert "experiments" not in line
+
+
+def test_a_missing_site_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StudyError, match=r"none\.yaml:1: cannot be read \(No such file or directory\)"):
+        load_study({"experiments": {"a": ONE_DEVICE}}, (), tmp_path / "none.yaml")

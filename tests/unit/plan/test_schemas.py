@@ -1,0 +1,128 @@
+"""The schemas that complete the configuration in editors say what the models say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from jsonschema import Draft202012Validator
+
+import write_schemas
+from scalewise.plan.config import SWEEPABLE, study_schema
+from scalewise.plan.problems import StudyError
+from scalewise.plan.site import SiteFile
+from scalewise.plan.study import load_study
+
+ROOT = Path(__file__).parents[3]
+GENERATED = (
+    "workflow/schemas/experiments.schema.json",
+    "workflow/schemas/site.schema.json",
+    "config/README.md",
+)
+EXPERIMENT = {"dataset": "digits", "model": "linear", "global_batch_size": 240, "devices": [1, "2x2"]}
+
+
+def is_valid(schema: dict[str, Any], value: object) -> bool:
+    return Draft202012Validator(schema).is_valid(value)
+
+
+@pytest.mark.parametrize("path", GENERATED)
+def test_a_generated_file_is_what_the_models_say(path: str) -> None:
+    expected = write_schemas.generated()[ROOT / path]
+
+    # compared outside the assertion: the mend is worth more than a difference of two long texts
+    in_step = (ROOT / path).read_text(encoding="utf-8") == expected
+    assert in_step, f"{path} is out of step with the configuration models. Run: make schemas"
+
+
+def test_nothing_else_is_generated() -> None:
+    assert set(write_schemas.generated()) == {ROOT / path for path in GENERATED}
+
+
+def test_the_schemas_are_schemas() -> None:
+    for schema in (study_schema(), SiteFile.model_json_schema()):
+        Draft202012Validator.check_schema(schema)
+
+
+@pytest.mark.parametrize(
+    "path", sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "config").rglob("*.yaml"))
+)
+def test_a_shipped_study_validates_in_an_editor(path: str) -> None:
+    config = yaml.safe_load((ROOT / path).read_text(encoding="utf-8"))
+
+    errors = [error.message for error in Draft202012Validator(study_schema()).iter_errors(config)]
+    assert errors == []
+
+
+@pytest.mark.parametrize(
+    "path", sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "profiles").rglob("site.yaml"))
+)
+def test_a_shipped_site_validates_in_an_editor(path: str) -> None:
+    facts = yaml.safe_load((ROOT / path).read_text(encoding="utf-8"))
+
+    assert is_valid(SiteFile.model_json_schema(), facts)
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        pytest.param({"epoch": 4}, id="unknown key"),
+        pytest.param({"epochs": "4"}, id="text for a number"),
+        pytest.param({"epochs": 1.5}, id="1.5 epochs"),
+        pytest.param({"epochs": 0}, id="0 epochs"),
+        pytest.param({"epochs": None}, id="null"),
+        pytest.param({"global_batch_size": None}, id="null for an optional key"),
+        pytest.param({"learning_rate": -0.1}, id="negative rate"),
+        pytest.param({"model": "resnet50"}, id="unknown model"),
+        pytest.param({"gradient_as_bucket_view": "true"}, id="text for a boolean"),
+        pytest.param({"devices": []}, id="no devices"),
+        pytest.param({"devices": [True]}, id="a boolean for a device count"),
+        pytest.param({"target": {"accuracy": 97}}, id="percent for a fraction"),
+        pytest.param({"sweep": {"epochs": 4}}, id="a sweep of no list"),
+        pytest.param({"sweep": {"epochs": []}}, id="a sweep of nothing"),
+        pytest.param({"sweep": {"global_batch_size": [None]}}, id="a sweep of null"),
+        pytest.param({"sweep": {"scaling": ["weak"]}}, id="a sweep of scaling"),
+    ],
+)
+def test_an_editor_marks_what_the_plan_refuses(own: dict[str, Any], site_file: Path) -> None:
+    schema = study_schema()
+    sound, bad = ({"experiments": {"a": EXPERIMENT | more}} for more in ({}, own))
+
+    assert is_valid(schema, sound)
+    assert not is_valid(schema, bad)
+    assert load_study(sound, (), site_file).runs
+    with pytest.raises(StudyError):
+        load_study(bad, (), site_file)
+
+
+@pytest.mark.parametrize("name", ["../x", "a b", "", "-a", "a/b", "{run}", "a" * 101])
+def test_an_editor_marks_a_name_that_cannot_be_a_folder(name: str) -> None:
+    assert not is_valid(study_schema(), {"experiments": {name: EXPERIMENT}})
+
+
+def test_what_defaults_give_an_experiment_need_not_repeat() -> None:
+    assert is_valid(study_schema(), {"defaults": EXPERIMENT, "experiments": {"a": {}}})
+
+
+def test_every_key_is_described() -> None:
+    schemas = [*study_schema()["$defs"].values(), study_schema(), SiteFile.model_json_schema()]
+    described = {
+        f"{schema['title']}.{key}": bool(value.get("description"))
+        for schema in schemas
+        for key, value in schema["properties"].items()
+    }
+
+    assert {"Experiment.epochs", "Target.accuracy", "Sweep.epochs", "Scalewise site.max_nodes"} <= set(
+        described
+    )
+    assert [key for key, has in described.items() if not has] == []
+
+
+def test_every_option_is_sweepable_but_the_scaling() -> None:
+    definitions = study_schema()["$defs"]
+
+    assert set(definitions["Sweep"]["properties"]) == set(SWEEPABLE)
+    assert "scaling" not in SWEEPABLE
+    assert "learning_rate" in SWEEPABLE

@@ -1,0 +1,156 @@
+"""Who may import whom, and that a rule finds every file it needs."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = ROOT / "workflow" / "scripts"
+PACKAGE = SCRIPTS / "scalewise"
+RULES = [ROOT / "workflow" / "Snakefile", *sorted((ROOT / "workflow").rglob("*.smk"))]
+HEAVY = (
+    "torch",
+    "torchvision",
+    "pandas",
+    "numpy",
+    "scipy",
+    "seaborn",
+    "matplotlib",
+    "sklearn",
+    "safetensors",
+)
+
+
+def imported(path: Path) -> set[str]:
+    """Every module that a file imports, wherever in it the import stands."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path.name} imports by dots, which this test does not follow"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def within(name: str, packages: tuple[str, ...]) -> bool:
+    return any(name == package or name.startswith(f"{package}.") for package in packages)
+
+
+def modules(room: str) -> list[Path]:
+    return sorted((PACKAGE / room).rglob("*.py"))
+
+
+def crossings(paths: list[Path], forbidden: tuple[str, ...], allowed: tuple[str, ...] = ()) -> list[str]:
+    """Imports that a room must not make."""
+    return [
+        f"{path.relative_to(SCRIPTS)} imports {name}"
+        for path in paths
+        for name in sorted(imported(path))
+        if within(name, forbidden) and not within(name, allowed)
+    ]
+
+
+def test_the_imports_of_a_file_are_found(tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    path.write_text("import numpy as np\ndef late():\n    from scalewise.training import loop\n")
+
+    assert imported(path) == {"numpy", "scalewise.training.loop"}
+    assert within("torch.nn", ("torch",))
+    assert not within("torchvision", ("torch",))
+
+
+def test_planning_needs_no_other_room_and_no_heavy_library() -> None:
+    assert len(modules("plan")) > 10
+    assert crossings(modules("plan"), ("scalewise", *HEAVY), allowed=("scalewise.plan",)) == []
+
+
+def test_the_records_need_no_room() -> None:
+    assert crossings([PACKAGE / "records.py"], ("scalewise", *HEAVY)) == []
+
+
+def test_training_does_not_know_the_analysis() -> None:
+    assert len(modules("training")) > 10
+    assert crossings(modules("training"), ("scalewise.analysis",)) == []
+
+
+def test_analysis_needs_no_torch_and_does_not_know_the_training() -> None:
+    assert len(modules("analysis")) > 5
+    assert crossings(modules("analysis"), ("scalewise.training", "torch", "torchvision")) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "unwanted"),
+    [
+        pytest.param("scalewise.plan.study", HEAVY, id="the plan, in every job"),
+        pytest.param("train", ("torch", "pandas"), id="the process that watches the ranks"),
+        pytest.param("scalewise.analysis.study", ("torch",), id="the analysis"),
+    ],
+)
+def test_what_need_not_be_loaded_is_not(module: str, unwanted: tuple[str, ...]) -> None:
+    code = f"import sys, {module}; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": str(SCRIPTS)},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+
+    assert module in loaded
+    assert set(unwanted) & set(loaded) == set()
+
+
+def listed_sources() -> set[str]:
+    """The files of the table in common.smk, below workflow/scripts."""
+    text = (ROOT / "workflow" / "rules" / "common.smk").read_text(encoding="utf-8")
+    table = re.search(r"^SOURCES = (\{.*?^\})", text, re.MULTILINE | re.DOTALL)
+    assert table is not None
+    sources: dict[str, str] = ast.literal_eval(table[1])
+    files = [f"{folder}{module}.py" for folder, listed in sources.items() for module in listed.split()]
+    assert len(files) == len(set(files))
+    return set(files)
+
+
+def needed_entry_scripts() -> set[str]:
+    """Scripts that a rule calls, and those that such a script starts."""
+    called: set[str] = set()
+    found = {
+        name
+        for path in RULES
+        for name in re.findall(r"\bscripts/(\w+\.py)|_SCRIPTS/(\w+\.py)", path.read_text())
+    }
+    waiting = {name for pair in found for name in pair if name}
+    while waiting:
+        name = waiting.pop()
+        called.add(name)
+        waiting |= set(re.findall(r'"(\w+\.py)"', (SCRIPTS / name).read_text(encoding="utf-8"))) - called
+    return called
+
+
+def test_a_rule_finds_every_file_it_needs_wherever_the_workflow_is_used_from() -> None:
+    package = {path.relative_to(SCRIPTS).as_posix() for path in PACKAGE.rglob("*.py")}
+    # makes the table of keys in the README: no rule needs it
+    package.remove("scalewise/plan/reference.py")
+
+    assert {"train.py", "train_rank.py"} < needed_entry_scripts()
+    assert listed_sources() == package | needed_entry_scripts()
+
+
+def test_files_beside_the_modules_are_sources_too() -> None:
+    common = (ROOT / "workflow" / "rules" / "common.smk").read_text(encoding="utf-8")
+    others = [
+        path.relative_to(SCRIPTS).as_posix()
+        for path in PACKAGE.rglob("*")
+        if path.is_file() and path.suffix not in {".py", ".pyc"}
+    ]
+
+    assert others
+    assert [path for path in others if f"scripts/{path}" not in common] == []
