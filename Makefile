@@ -6,14 +6,14 @@ BIN := $(CURDIR)/$(VENV)/bin
 # rules and tests find snakemake and python here
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help run test lint bench schemas clean
+.PHONY: help run test lint bench generated clean
 
 help:
 	@echo "make run      run the study of config/experiments.yaml on this machine and print its decision"
 	@echo "make test     run all tests"
 	@echo "make lint     check style, types and the workflow"
 	@echo "make bench    measure speed and memory against plain PyTorch, torchvision and Snakemake"
-	@echo "make schemas  generate the JSON Schemas and the table of keys from the config models"
+	@echo "make generated  write what is generated: JSON Schemas, the table of keys, figure captions"
 	@echo "make clean    remove the virtual environment; results stay"
 
 run: $(VENV)/run.installed
@@ -35,8 +35,8 @@ lint: $(VENV)/dev.installed
 bench: $(VENV)/dev.installed
 	python benchmarks/run.py
 
-schemas: $(VENV)/run.installed
-	python workflow/scripts/write_schemas.py
+generated: $(VENV)/run.installed
+	python workflow/scripts/write_generated.py
 
 clean:
 	rm -rf $(VENV)

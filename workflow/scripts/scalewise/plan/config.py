@@ -1,7 +1,7 @@
 """The models of ``config/experiments.yaml``: every key, its type, its unit and its default.
 
 The JSON Schema that completes the file in editors, and the table in config/README.md, are generated
-from these models (``workflow/scripts/write_schemas.py``).
+from these models (``workflow/scripts/write_generated.py``).
 """
 
 from __future__ import annotations

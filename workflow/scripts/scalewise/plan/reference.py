@@ -6,7 +6,7 @@ from typing import Any
 
 from scalewise.plan.config import SWEEPABLE, study_schema
 
-BEGIN = "<!-- keys: made by `make schemas` from workflow/scripts/scalewise/plan/config.py -->"
+BEGIN = "<!-- keys: made by `make generated` from workflow/scripts/scalewise/plan/config.py -->"
 END = "<!-- end of keys -->"
 
 

@@ -1,4 +1,4 @@
-"""Write the JSON Schemas of the configuration, and the table of keys in config/README.md."""
+"""Write what follows from the code: JSON Schemas, the table of keys, the captions of the figures."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 
+from scalewise.analysis.report import CAPTIONS
 from scalewise.plan.config import study_schema
 from scalewise.plan.reference import configuration_reference
 from scalewise.plan.site import SiteFile
@@ -20,12 +21,16 @@ def generated() -> dict[Path, str]:
     return {
         ROOT / "workflow" / "schemas" / "experiments.schema.json": _json(study_schema()),
         ROOT / "workflow" / "schemas" / "site.schema.json": _json(SiteFile.model_json_schema()),
+        **{
+            ROOT / "workflow" / "report" / f"{figure}.rst": f"{caption}\n"
+            for figure, caption in CAPTIONS.items()
+        },
         readme: configuration_reference(readme.read_text(encoding="utf-8")),
     }
 
 
 def main() -> int:
-    """Called by ``make schemas``."""
+    """Called by ``make generated``."""
     for path, text in generated().items():
         write_text(path, text)
         print(path.relative_to(ROOT))
