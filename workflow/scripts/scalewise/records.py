@@ -174,7 +174,10 @@ class Failure(_Record):
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """One row of ``epochs.csv``; losses are means per sample, accuracy is a fraction."""
+    """One row of ``epochs.csv``.
+
+    Losses are means per sample, accuracy is a fraction, the learning rate is that of the first step.
+    """
 
     epoch: int
     train_seconds: float

@@ -56,6 +56,7 @@ def decide(experiment: str, scaling: pd.DataFrame, options: pd.DataFrame, min_ef
     best = _choose_series(eligible.sort_values("devices").groupby("series", sort=False).tail(1), scaling)
     series = usable[usable["series"] == best["series"]].sort_values("devices")
     others = series[series["devices"] != best["devices"]]
+    planned = scaling[scaling["series"] == best["series"]].sort_values("devices")
     return Decision(
         experiment=experiment,
         devices=int(best["devices"]),
@@ -63,7 +64,7 @@ def decide(experiment: str, scaling: pd.DataFrame, options: pd.DataFrame, min_ef
         sentence=_sentence(best, others, min_efficiency),
         alternatives=[_alternative(point) for _, point in others.iterrows()],
         options=[_option(row) for _, row in options.iterrows()],
-        cautions=list(_cautions(best, series)),
+        cautions=list(_cautions(best, series, planned)),
     )
 
 
@@ -89,7 +90,7 @@ def _sentence(best: pd.Series, others: pd.DataFrame, min_efficiency: float) -> s
         )
     more = others[others["devices"] > base]
     if more.empty:
-        return f"Use {_devices(devices)}{with_options}: no more have been measured."
+        return f"Use {_devices(devices)}{with_options}: no result on more devices."
     next_point = more.iloc[0]
     return (
         f"Use {_devices(devices)}{with_options}: {int(next_point['devices'])} would be "
@@ -133,7 +134,7 @@ def _option(row: pd.Series) -> str:
     )
 
 
-def _cautions(best: pd.Series, series: pd.DataFrame) -> Iterator[str]:
+def _cautions(best: pd.Series, series: pd.DataFrame, planned: pd.DataFrame) -> Iterator[str]:
     base = series[series["devices"] == best["baseline_devices"]].iloc[0]
     if int(best["baseline_devices"]) > 1:
         yield f"Speedups are relative to {int(best['baseline_devices'])} devices, not to 1."
@@ -144,7 +145,9 @@ def _cautions(best: pd.Series, series: pd.DataFrame) -> Iterator[str]:
             f"{best['speedup_low']:.2f}. Use more repeats, or a machine that is not busy."
         )
     if int(series["n"].min()) < 3:
-        yield f"Some points rest on {int(series['n'].min())} completed run; use 3 or more repeats."
+        fewest = int(series["n"].min())
+        runs = "1 completed run" if fewest == 1 else f"{fewest} completed runs"
+        yield f"Some points rest on {runs}; use 3 or more repeats."
     for _, point in series.iterrows():
         devices = int(point["devices"])
         if point["parallel_efficiency_low"] > 1:
@@ -158,9 +161,11 @@ def _cautions(best: pd.Series, series: pd.DataFrame) -> Iterator[str]:
                 f"Accuracy falls with devices: {point['final_accuracy']:.1%} on {devices}, "
                 f"{base['final_accuracy']:.1%} on {int(base['devices'])}."
             )
+    for _, point in planned.iterrows():
         if int(point["n_failed"]):
-            planned = int(point["n_failed"] + point["n"])
-            yield f"{int(point['n_failed'])} of {planned} runs on {_devices(devices)} did not complete."
+            total = int(point["n_failed"] + point["n"])
+            where = _devices(int(point["devices"]))
+            yield f"{int(point['n_failed'])} of {total} runs on {where} did not complete."
 
 
 def _devices(count: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -17,7 +18,8 @@ from scalewise.analysis.tables import NO_OPTIONS
 
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
 DASHES = ["", (4, 1.5), (1, 1), (3, 1, 1, 1), (6, 2), (2, 2), (5, 1, 1, 1, 1, 1), (1, 3)]
-MAX_PANELS = 4
+MAX_PANELS = 12
+PANELS_A_ROW = 4
 DODGE = 0.02
 _BYTES_PER_MB = 1e6
 
@@ -83,7 +85,7 @@ def _lines(axes: Axes, scaling: pd.DataFrame, column: str) -> None:
         )  # fmt: skip
     sns.lineplot(
         shifted, x="devices", y=column, hue="series", style="series", hue_order=names,
-        style_order=names, markers=MARKERS[: len(names)], dashes=DASHES[: len(names)],
+        style_order=names, **_marks(len(names)),
         palette=colours, markersize=8, ax=axes, legend="full" if names != [NO_OPTIONS] else False,
     )  # fmt: skip
     legend = axes.get_legend()
@@ -158,21 +160,34 @@ def memory(scaling: pd.DataFrame, runs: pd.DataFrame) -> Figure:
     return figure
 
 
+def _marks(count: int) -> dict[str, list[object]]:
+    """Markers and dashes for so many lines; beyond eight, the same marker comes with another dash."""
+    return {
+        "markers": [MARKERS[index % 8] for index in range(count)],
+        "dashes": [DASHES[(index + index // 8) % 8] for index in range(count)],
+    }
+
+
 def _panels(epochs: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """A panel for each number of CPUs per device where that varies, else for each series."""
-    if epochs["cpus_per_device"].nunique() > 1:
-        groups = epochs.groupby("cpus_per_device")
-        return [(f"{int(table['cpus_per_device'].iloc[0])} CPUs per device", table) for _, table in groups]
-    if 1 < epochs["series"].nunique() <= MAX_PANELS:
-        return [(str(name), table) for name, table in epochs.groupby("series", sort=False)]
-    return [("", epochs)]
+    """A panel for each series, named by its CPUs per device where that is all that varies."""
+    groups = list(epochs.groupby("series", sort=False))
+    cpus = [sorted(set(table["cpus_per_device"])) for _, table in groups]
+    if len(groups) > 1 and len({tuple(counts) for counts in cpus}) == len(groups):
+        names = [f"{', '.join(f'{count:g}' for count in counts)} CPUs per device" for counts in cpus]
+    else:
+        names = [str(name) if len(groups) > 1 else "" for name, _ in groups]
+    panels = list(zip(names, (table for _, table in groups), strict=True))
+    if len(panels) > MAX_PANELS:
+        name, table = panels[MAX_PANELS - 1]
+        panels[MAX_PANELS - 1] = (f"{name} (and {len(panels) - MAX_PANELS} more in epochs.csv)", table)
+    return panels[:MAX_PANELS]
 
 
 def _curves(axes: Axes, epochs: pd.DataFrame, column: str, counts: Sequence[int]) -> None:
     """Median over repeats with the range as a band; a colour, marker and dash for each device count."""
     sns.lineplot(
         epochs, x="epoch", y=column, hue="devices", style="devices", hue_order=counts,
-        style_order=counts, markers=MARKERS[: len(counts)], dashes=DASHES[: len(counts)],
+        style_order=counts, **_marks(len(counts)),
         palette=sns.color_palette("colorblind", len(counts)), estimator="median",
         errorbar=("pi", 100), markersize=6, ax=axes,
     )  # fmt: skip
@@ -204,10 +219,13 @@ def accuracy(epochs: pd.DataFrame, target: float | None) -> Figure:
     """Test accuracy against epochs by device count, with the target; a panel for each of ``_panels``."""
     panels = _panels(epochs)
     counts = sorted(set(epochs["devices"]))
-    figure = Figure(figsize=(6.0 if len(panels) == 1 else 4.0 * len(panels), 4.0))
-    for axes, (name, table) in zip(
-        figure.subplots(1, len(panels), sharey=True, squeeze=False)[0], panels, strict=True
-    ):
+    columns = min(len(panels), PANELS_A_ROW)
+    rows = math.ceil(len(panels) / columns)
+    figure = Figure(figsize=(6.0 if len(panels) == 1 else 4.0 * columns, 4.0 * rows))
+    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flatten()
+    for unused in grid[len(panels) :]:
+        unused.set_visible(False)
+    for axes, (name, table) in zip(grid[: len(panels)], panels, strict=True):
         if target is not None:
             axes.axhline(target, color="0.35", linestyle="--", linewidth=1.2)
             axes.annotate(

@@ -158,7 +158,7 @@ def _confidences(scaling: pd.DataFrame) -> str:
     parts = []
     for column, what in (("throughput_confidence", "medians"), ("speedup_confidence", "speedups")):
         values = scaling[column].dropna()
-        values = values[values < 1]
+        values = values[(values > 0) & (values < 1)]
         if len(values):
             least, most = values.min(), values.max()
             span = f"{least:.0%}" if least == most else f"{least:.0%} to {most:.0%}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,10 @@ from scalewise.plan.runs import points, series_label
 from scalewise.records import (
     EPOCHS,
     SUMMARY,
+    EpochRecord,
     Failure,
     Provenance,
+    RecordError,
     Summary,
     read_failure,
     read_summary,
@@ -79,7 +81,7 @@ def collect(name: str, spec: Experiment, runs_folder: Path) -> Tables:
             run_rows.append(planned | _why_unfinished(read_failure(folder)))
             continue
         summary = read_summary(folder)
-        epochs = pd.read_csv(folder / EPOCHS)
+        epochs = _read_epochs(folder / EPOCHS)
         epochs["elapsed_train_seconds"] = epochs["train_seconds"].cumsum()
         row = _finished(summary, epochs, target)
         run_rows.append(row)
@@ -92,6 +94,21 @@ def collect(name: str, spec: Experiment, runs_folder: Path) -> Tables:
     filled = [table for table in epoch_tables if len(table)]
     epochs = pd.concat(filled, ignore_index=True) if filled else pd.DataFrame(columns=["run"])
     return Tables(runs, epochs, origins)
+
+
+def _read_epochs(path: Path) -> pd.DataFrame:
+    try:
+        epochs = pd.read_csv(path)
+    except (OSError, ValueError) as error:  # pandas' own errors and bad bytes are ValueErrors
+        raise RecordError(
+            f"{path}: cannot be read ({error}). Delete the folder and run snakemake again."
+        ) from error
+    missing = {field.name for field in fields(EpochRecord)} - set(epochs.columns)
+    if missing:
+        raise RecordError(
+            f"{path}: has no column {', '.join(sorted(missing))}. Delete the folder and run snakemake again."
+        )
+    return epochs
 
 
 def _planned_rows(experiment: str, spec: Experiment) -> Iterator[dict[str, Any]]:

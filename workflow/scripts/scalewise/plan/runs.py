@@ -169,19 +169,22 @@ def expand(
         shapes: the shape of each entry of ``experiment.devices``.
         accelerator: ``cuda`` or ``cpu``.
     """
-    return [
-        Run(
-            experiment=name,
-            name=point.run_name(repeat),
-            shape=shapes[point.devices],
-            options=point.options,
-            settings=settings_of(experiment, point.options),
-            repeat=repeat,
-            accelerator=accelerator,
-        )
-        for point in points(experiment)
-        for repeat in range(1, experiment.repeats + 1)
-    ]
+    runs = []
+    for point in points(experiment):
+        settings = settings_of(experiment, point.options)
+        runs += [
+            Run(
+                experiment=name,
+                name=point.run_name(repeat),
+                shape=shapes[point.devices],
+                options=point.options,
+                settings=settings,
+                repeat=repeat,
+                accelerator=accelerator,
+            )
+            for repeat in range(1, experiment.repeats + 1)
+        ]
+    return runs
 
 
 def priority(run: Run) -> int:

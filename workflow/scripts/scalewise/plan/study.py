@@ -67,6 +67,24 @@ class Study:
     warnings: Sequence[str]
     runs: Mapping[tuple[str, str], Run] = field(repr=False)
 
+    def deleted_runs(self, results: Path) -> list[tuple[str, str]]:
+        """Runs without a summary in experiments that have been analysed: the user has deleted them.
+
+        Snakemake makes a missing file again only where something asks for it, and the tables that
+        were made from it are there. Asking for every run of every experiment would cost seconds at
+        10,000 runs.
+
+        Args:
+            results: folder of all experiments.
+        """
+        return [
+            (name, run.name)
+            for name, planned in self.experiments.items()
+            if (results / name / "scaling.csv").exists()
+            for run in planned.runs
+            if not (results / name / "runs" / run.name / "summary.json").exists()
+        ]
+
     @property
     def labels(self) -> str:
         """Titles and descriptions as JSON: what a report shows and no result depends on."""

@@ -17,8 +17,14 @@ from pydantic import BaseModel, ConfigDict
 
 from scalewise.records import Definition, write_json, write_text
 
-_CONSEQUENCES = ("connection closed by peer", "connection reset by peer", "broken pipe")
-"""What gloo says on the ranks that outlive another: never the cause."""
+_CONSEQUENCES = (
+    "connection closed by peer",
+    "connection reset by peer",
+    "broken pipe",
+    "remote process exited",
+    "recvvalue failed",
+)
+"""What gloo, nccl and the store say on the ranks that outlive another: never the cause."""
 
 
 class _Note(BaseModel):

@@ -61,12 +61,13 @@ def train(task: Task, epochs: int, report: Callable[[EpochRecord], None]) -> tup
         report: called with each epoch as it ends.
 
     Returns:
-        the epochs, equal on all ranks, and whether the training diverged.
+        the epochs, with this rank's seconds and the losses of all ranks, and whether the training
+        diverged.
     """
     records: list[EpochRecord] = []
     for epoch in range(epochs):
         windows_before = len(task.clock.windows)
-        train_loss = train_epoch(task, epoch)
+        train_loss, learning_rate = train_epoch(task, epoch)
         ended = time.perf_counter()
         test_loss, accuracy = evaluate(task)
         windows = task.clock.windows[windows_before:]
@@ -79,7 +80,7 @@ def train(task: Task, epochs: int, report: Callable[[EpochRecord], None]) -> tup
             train_loss=train_loss,
             test_loss=test_loss,
             test_accuracy=accuracy,
-            learning_rate=float(task.schedule.get_last_lr()[0]),
+            learning_rate=learning_rate,
         )
         records.append(record)
         report(record)
@@ -88,11 +89,16 @@ def train(task: Task, epochs: int, report: Callable[[EpochRecord], None]) -> tup
     return records, False
 
 
-def train_epoch(task: Task, epoch: int) -> float:
-    """One pass over the training data; the mean loss per sample over all ranks."""
+def train_epoch(task: Task, epoch: int) -> tuple[float, float]:
+    """One pass over the training data.
+
+    Returns:
+        mean loss per sample over all ranks, and the learning rate of the first step.
+    """
     task.model.train()
     task.sampler.set_epoch(epoch)
     loss_sum = torch.zeros((), device=task.device)
+    learning_rate = float(task.schedule.get_last_lr()[0])
     task.clock.open_window()
     for samples, indices in task.sampler:
         task.clock.begin_step()
@@ -113,7 +119,7 @@ def train_epoch(task: Task, epoch: int) -> float:
         task.clock.end_step(samples)
     task.clock.close_window()
     (total,) = sum_over_ranks([loss_sum.item()], task.device)
-    return total / len(task.train)
+    return total / len(task.train), learning_rate
 
 
 @torch.inference_mode()

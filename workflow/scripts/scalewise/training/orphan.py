@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
+import sys
 import threading
 import time
 
 POLL_SECONDS = 1.0
+PR_SET_PDEATHSIG = 1
+"""From linux/prctl.h: the signal that this process gets when its parent ends."""
 
 
 def exit_with(supervisor: int, supervisor_is_here: bool) -> None:
@@ -20,6 +25,9 @@ def exit_with(supervisor: int, supervisor_is_here: bool) -> None:
         supervisor_is_here: it runs on this host, so that its id means something here.
     """
     parent = os.getppid()
+    if sys.platform == "linux":
+        # by the kernel: also when this process is stopped, or waits inside a collective
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
     def watch() -> None:
         while os.getppid() == parent and (not supervisor_is_here or _alive(supervisor)):

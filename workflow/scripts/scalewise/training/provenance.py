@@ -16,8 +16,8 @@ _PACKAGES = ("torch", "torchvision", "numpy", "safetensors", "snakemake", "sciki
 
 
 def utc_now() -> str:
-    """ISO 8601, to the second."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
+    """ISO 8601, to the millisecond."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def versions() -> dict[str, str]:

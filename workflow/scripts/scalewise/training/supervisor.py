@@ -114,7 +114,7 @@ def _watch(order: Order, log: IO[str]) -> _End:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # one group for all ranks, so that none outlives the run
+            start_new_session=True,  # so that a Ctrl-C reaches the ranks through _end_group alone
         )
         bar = _Bar(order)
         try:
@@ -159,7 +159,7 @@ def _end_group(process: subprocess.Popen[bytes]) -> int:
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Nothing of the run stays, not even a rank whose launcher has gone."""
+    """Nothing of the run stays: ranks in sessions of their own end with their parent (see orphan.py)."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 

@@ -1,0 +1,137 @@
+"""Pairs of timings, their medians and spreads, and the table they end in."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+_HEADINGS = ("what", "ours", "reference", "ratio median (min to max)", "n", "target")
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Seconds that a piece of work took.
+
+    Args:
+        wall: on the monotonic clock; grows with whatever else the machine does.
+        cpu: of all threads of this process.
+    """
+
+    wall: float
+    cpu: float
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The median of some values and how far they reach."""
+
+    median: float
+    least: float
+    most: float
+
+    def show(self, unit: str = "", digits: int = 2) -> str:
+        """``1.23 s (1.10 to 1.40)``."""
+        median, least, most = (f"{value:,.{digits}f}" for value in (self.median, self.least, self.most))
+        return f"{median} {unit} ({least} to {most})" if unit else f"{median} ({least} to {most})"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table.
+
+    Args:
+        what: was measured.
+        ours: its value.
+        reference: what it is held against; empty where a budget is the measure.
+        ratio: of the two, with its spread; empty without a reference.
+        n: rounds.
+        target: empty where the line only informs.
+        met: whether the target was reached.
+    """
+
+    what: str
+    ours: str
+    n: int
+    reference: str = ""
+    ratio: str = ""
+    target: str = ""
+    met: bool = True
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Median, least and most of at least one value."""
+    return Spread(statistics.median(values), min(values), max(values))
+
+
+def spend(work: Callable[[], object]) -> Spent:
+    """Do a piece of work and time it."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    work()
+    return Spent(time.perf_counter() - wall, time.process_time() - cpu)
+
+
+def interleave(
+    ours: Callable[[], object], reference: Callable[[], object], rounds: int
+) -> list[tuple[Spent, Spent]]:
+    """Time two pieces of work in turn, so that a machine that drifts drifts for both.
+
+    Args:
+        ours: one pass of ours.
+        reference: one pass of what it is held against.
+        rounds: pairs to make. Who goes first alternates.
+
+    Returns:
+        the time of ours and of the reference, for each round.
+    """
+    pairs = []
+    for turn in range(rounds):
+        if turn % 2:
+            reference_spent = spend(reference)
+            pairs.append((spend(ours), reference_spent))
+        else:
+            ours_spent = spend(ours)
+            pairs.append((ours_spent, spend(reference)))
+    return pairs
+
+
+def machine_line() -> str:
+    """Where and when the figures were taken, and with which versions."""
+    packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "torchvision", "snakemake"))
+    return (
+        f"{_cpu_model()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}, "
+        f"Python {platform.python_version()}, {packages}, {datetime.now(UTC):%Y-%m-%d}"
+    )
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """The table, aligned to be read as text too."""
+    cells = [_HEADINGS, *(_cells(row) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = [
+        f"| {' | '.join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))} |"
+        for line in cells
+    ]
+    rule = f"|{'|'.join('-' * (width + 2) for width in widths)}|"
+    return "\n".join([lines[0], rule, *lines[1:]])
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    target = row.target + ("" if row.met else ": MISSED")
+    return row.what, row.ours, row.reference, row.ratio, str(row.n), target
+
+
+def _cpu_model() -> str:
+    """As the package's provenance says it; that module imports torch, which is too large for here."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text(encoding="utf-8").splitlines():
+            if line.startswith(("model name", "Model")):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()

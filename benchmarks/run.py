@@ -1,0 +1,57 @@
+"""Speed and memory against targets: ``python benchmarks/run.py [loop] [loader] [plan]``.
+
+Prints a Markdown table; exit status 1 when a target is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from importlib import import_module
+from multiprocessing import get_context
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "workflow" / "scripts")]
+
+# ruff: noqa: E402  the path comes first
+from benchmarks.measure import Row, machine_line, markdown
+
+from scalewise.plan.launch import thread_environment
+
+BENCHMARKS = ("loop", "loader", "plan")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the benchmarks named, or all, and print their table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="benchmark", help=f"of {', '.join(BENCHMARKS)}; all")
+    names = parser.parse_args(arguments).names or list(BENCHMARKS)
+    if unknown := set(names) - set(BENCHMARKS):
+        parser.error(f"no benchmark named {', '.join(sorted(unknown))}; known: {', '.join(BENCHMARKS)}")
+    os.environ.update(thread_environment(1))
+    print(machine_line(), flush=True)
+    rows: list[Row] = []
+    for name in names:
+        print(f"{name} ...", file=sys.stderr, flush=True)
+        # a process each: one pins itself to a core, another must be small to weigh its children
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            rows += pool.submit(run, name).result()
+    print(f"\n{markdown(rows)}")
+    missed = [row for row in rows if not row.met]
+    for row in missed:
+        figures = ", ratio ".join(filter(None, (row.ours, row.ratio)))
+        print(f"missed: {row.what}: {figures}; target {row.target}", file=sys.stderr)
+    return 1 if missed else 0
+
+
+def run(name: str) -> list[Row]:
+    """The rows of one benchmark."""
+    rows: list[Row] = import_module(f"benchmarks.bench_{name}").rows()
+    return rows
+
+
+if __name__ == "__main__":
+    sys.exit(main())

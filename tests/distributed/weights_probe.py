@@ -1,0 +1,40 @@
+"""One rank that trains the given runs with the project's own parts and saves what it has learned.
+
+Started by torchrun: weights_probe.py DEFINITIONS DATASET FOLDER. Writes {model}.rank{rank}.safetensors.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from safetensors.torch import save_file
+
+from scalewise.records import Definition
+from scalewise.training import datasets
+from scalewise.training.distributed import claim_cpus, claim_device, identify, process_group
+from scalewise.training.loop import train
+from scalewise.training.rank import build_task, resident_loaders
+
+
+def main() -> None:
+    definitions, dataset_file, folder = map(Path, sys.argv[1:])
+    identity = identify(os.environ)
+    claim_cpus("cpu", identity, 1)
+    device = claim_device("cpu", identity.local_rank)
+    with process_group(device):
+        dataset = datasets.load(dataset_file)
+        loaders = resident_loaders(dataset, device)
+        for values in json.loads(definitions.read_text(encoding="utf-8")):
+            definition = Definition.model_validate(values)
+            task = build_task(definition, dataset, *loaders, identity, device)
+            train(task, definition.settings["epochs"], lambda _record: None)
+            state = {name: tensor.contiguous() for name, tensor in task.model.module.state_dict().items()}
+            save_file(state, folder / f"{definition.settings['model']}.rank{identity.rank}.safetensors")
+            del task
+
+
+if __name__ == "__main__":
+    main()

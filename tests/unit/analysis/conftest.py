@@ -1,0 +1,185 @@
+"""Hand-made tables and run folders, in the shapes that the training leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from scalewise.records import (
+    EPOCHS,
+    FAILURE,
+    RANKS,
+    SUMMARY,
+    Definition,
+    EpochRecord,
+    Failure,
+    Measurements,
+    Provenance,
+    RankRecord,
+    Startup,
+    Summary,
+    Window,
+    write_json,
+    write_rows,
+)
+
+Point = tuple[str, int]
+"""Series and devices."""
+
+
+def _runs(points: Mapping[Point, Sequence[float | str]], **columns: Any) -> pd.DataFrame:
+    rows = []
+    for (series, devices), results in points.items():
+        for repeat, result in enumerate(results, start=1):
+            done = not isinstance(result, str)
+            rows.append(
+                {
+                    "experiment": "study",
+                    "run": f"d{devices}.{series}.r{repeat}",
+                    "series": series,
+                    "devices": devices,
+                    "nodes": 1.0 if done else None,
+                    "repeat": repeat,
+                    "cpus_per_device": 1,
+                    "outcome": "completed" if done else result,
+                    "reason": "" if done else f"why it is {result}",
+                    "throughput_samples_per_second": float(result) if done else None,
+                    "train_seconds": 2.0 if done else None,
+                    "time_to_accuracy_seconds": 1.0 if done else None,
+                    "epochs_to_accuracy": 3.0 if done else None,
+                    "final_accuracy": 0.98 if done else None,
+                    "best_accuracy": 0.99 if done else None,
+                    "peak_memory_bytes": 700e6 if done else None,
+                    "peak_memory_kind": "process peak RSS" if done else None,
+                    "loader_wait_fraction": 0.01 if done else None,
+                    "imports_seconds": 2.0 if done else None,
+                    "process_group_seconds": 0.1 if done else None,
+                    "data_seconds": 0.1 if done else None,
+                    "model_seconds": 1.5 if done else None,
+                    "device_hours": 0.01 * devices if done else None,
+                }
+            )
+    return pd.DataFrame(rows).assign(**columns)
+
+
+@pytest.fixture(scope="session")
+def make_runs() -> Callable[..., pd.DataFrame]:
+    """``{(series, devices): [samples/s of each repeat, or the outcome of one that has none]}``."""
+    return _runs
+
+
+def _curves(runs: pd.DataFrame, count: int = 4) -> pd.DataFrame:
+    rows = [
+        {key: run[key] for key in ("run", "series", "devices", "repeat", "cpus_per_device")}
+        | {
+            "epoch": epoch,
+            "train_loss": 2.0 / epoch + 0.01 * run["repeat"],
+            "test_loss": 2.2 / epoch + 0.01 * run["repeat"],
+            "test_accuracy": 1 - 0.5 / epoch,
+        }
+        for _, run in runs.iterrows()
+        if run["outcome"] == "completed"
+        for epoch in range(1, count + 1)
+    ]
+    return pd.DataFrame(rows) if rows else pd.DataFrame(columns=["run"])
+
+
+@pytest.fixture(scope="session")
+def make_epochs() -> Callable[..., pd.DataFrame]:
+    """Curves of the runs that completed."""
+    return _curves
+
+
+def _definition(run: str, devices: int, repeat: int, options: Mapping[str, Any]) -> Definition:
+    return Definition(
+        experiment="study",
+        run=run,
+        shape=f"1x{devices}",
+        batch_size_per_device=256 // devices,
+        global_batch_size=256,
+        repeat=repeat,
+        options=dict(options),
+        accelerator="cpu",
+        settings={"cpus_per_device": 1, "seed": repeat, "learning_rate": 0.1} | dict(options),
+    )
+
+
+def _write_run(
+    runs_folder: Path,
+    run: str,
+    devices: int,
+    outcome: str = "completed",
+    *,
+    options: Mapping[str, Any] | None = None,
+    accuracies: Sequence[float] = (0.5, 0.9, 0.98),
+    rate: float = 1000.0,
+) -> Path:
+    repeat = int(run.rsplit(".r", 1)[1])
+    definition = _definition(run, devices, repeat, options or {})
+    folder = runs_folder / run
+    folder.mkdir(parents=True)
+    if outcome in {"failed", "timed-out", "interrupted"}:
+        failure = {"outcome": outcome, "reason": f"why {run} {outcome}", "log_tail": [], "ended_at": "now"}
+        write_json(folder / FAILURE, Failure.model_validate({"definition": definition, **failure}))
+        return folder
+    trained = outcome != "out-of-memory"
+    epochs = [
+        EpochRecord(epoch, float(epoch), 0.5, rate, 2.0 / epoch, 2.1 / epoch, accuracy, 0.1)
+        for epoch, accuracy in enumerate(accuracies if trained else (), start=1)
+    ]
+    measured = Measurements(
+        parameters=650,
+        epochs_completed=len(epochs),
+        throughput_samples_per_second=rate,
+        windows=[Window(first_step=0, steps=1, samples=256, seconds=0.25, warmup=False)],
+        train_seconds=sum(epoch.train_seconds for epoch in epochs),
+        evaluation_seconds=1.5,
+        final_accuracy=accuracies[-1],
+        best_accuracy=max(accuracies),
+        peak_memory_bytes=700_000_000 + devices,
+        peak_memory_kind="process peak RSS",
+        loader_wait_fraction=0.02,
+        startup=Startup(
+            imports_seconds=2.0,
+            process_group_seconds=0.5,
+            data_seconds=0.25,
+            model_seconds=1.25,
+            first_step_seconds=0.125,
+        ),
+    )
+    origin = Provenance(
+        commit="abc123",
+        versions={"torch": "2.15.0"},
+        hosts=["node-a"],
+        devices=["CPU process"] * devices,
+        cpu_model="A CPU",
+        operating_system="Linux",
+        launcher="torchrun",
+        started_at="2026-01-01T00:00:00+00:00",
+        ended_at="2026-01-01T00:01:30+00:00",
+        slurm_job_id=None,
+        restart_count=0,
+    )
+    write_rows(folder / EPOCHS, EpochRecord, epochs)
+    write_rows(folder / RANKS, RankRecord, [])
+    summary = Summary.model_validate(
+        {
+            "definition": definition,
+            "outcome": outcome,
+            "reason": "" if outcome == "completed" else f"why {run} is {outcome}",
+            "measurements": measured if trained else None,
+            "provenance": origin if trained else None,
+        }
+    )
+    write_json(folder / SUMMARY, summary)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def write_run() -> Callable[..., Path]:
+    """Leaves the records of a run in a folder; epoch ``n`` of its training takes ``n`` seconds."""
+    return _write_run

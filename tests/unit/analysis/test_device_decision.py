@@ -1,0 +1,215 @@
+"""The answer: how many devices, why, and what weakens it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+
+import pandas as pd
+import pytest
+
+from scalewise.analysis.decision import Decision, decide
+from scalewise.analysis.scaling import option_table, scaling_table
+
+Runs = Callable[..., pd.DataFrame]
+Decide = Callable[..., Decision]
+
+ALONE = "all runs"
+
+
+@pytest.fixture
+def answer(make_runs: Runs) -> Decide:
+    def decided(
+        points: Mapping[tuple[str, int], Sequence[float | str]],
+        min_efficiency: float = 0.7,
+        change: Callable[[pd.DataFrame], None] = lambda _runs: None,
+    ) -> Decision:
+        runs = make_runs(points)
+        change(runs)
+        return decide("study", scaling_table(runs, "strong"), option_table(runs, {}), min_efficiency)
+
+    return decided
+
+
+def spread(rate: float) -> list[float]:
+    return [0.99 * rate, rate, 1.01 * rate]
+
+
+FOUR = {
+    (ALONE, 1): spread(100),
+    (ALONE, 2): spread(190),
+    (ALONE, 4): spread(300),
+    (ALONE, 8): spread(400),
+}
+
+
+@pytest.mark.parametrize(("least", "devices"), [(0.96, 1), (0.9, 2), (0.75, 4), (0.7, 4), (0.5, 8)])
+def test_the_most_devices_that_are_worth_it(answer: Decide, least: float, devices: int) -> None:
+    decision = answer(FOUR, least)
+    assert decision.devices == devices
+    assert decision.series == ALONE
+    assert decision.sentence.startswith(f"Use {devices} device{'s' if devices > 1 else ''}:")
+
+
+def test_the_sentence_carries_speedup_interval_efficiency_and_price(answer: Decide) -> None:
+    sentence = answer(FOUR, 0.7).sentence
+    low, high = 297 / 101, 303 / 99
+    assert sentence == (
+        f"Use 4 devices: 3.00x ({low:.2f} to {high:.2f}, n = 3) faster than 1, efficiency 0.75, "
+        "1.33x the device-hours."
+    )
+
+
+def test_one_device_where_more_are_not_worth_it_and_the_sentence_says_why(answer: Decide) -> None:
+    decision = answer({(ALONE, 1): spread(100), (ALONE, 2): spread(120)}, 0.7)
+    assert decision.devices == 1
+    assert "Use 1 device: 2 would be 1.20x" in decision.sentence
+    assert "efficiency 0.60, below the 0.70 asked for" in decision.sentence
+
+
+def test_every_other_point_of_the_series_is_an_alternative(answer: Decide) -> None:
+    first, second, last = answer(FOUR, 0.7).alternatives
+    assert first == "1 device: the baseline, 100 samples/s."
+    assert second.startswith("2 devices: 1.90x")
+    assert last.startswith("8 devices: 4.00x")
+    assert "2.00x the device-hours" in last
+
+
+def test_without_a_completed_run_there_is_no_decision_and_the_outcomes_are_named(answer: Decide) -> None:
+    decision = answer({(ALONE, 1): ["failed"] * 3, (ALONE, 2): ["not run yet"] * 3})
+    assert decision.devices is None
+    assert decision.series is None
+    assert decision.sentence == "No decision: no completed run (failed); no completed run (not run yet)."
+
+
+def test_one_device_count_decides_nothing(answer: Decide) -> None:
+    decision = answer({(ALONE, 2): spread(100)})
+    assert decision.devices is None
+    assert "one device count" in decision.sentence
+
+
+def test_the_first_series_is_kept_unless_another_is_faster_beyond_its_interval(answer: Decide) -> None:
+    plain: dict[tuple[str, int], Sequence[float]] = {("off", 1): spread(100), ("off", 2): spread(180)}
+    close = plain | {("on", 1): spread(100.5), ("on", 2): spread(181)}
+    assert answer(close).series == "off"
+    beyond = plain | {("on", 1): spread(120), ("on", 2): spread(200)}
+    decision = answer(beyond)
+    assert decision.series == "on"
+    assert decision.sentence.startswith("Use 2 devices (on): 1.67x")
+
+
+def test_a_series_that_is_faster_on_fewer_devices_is_taken_with_its_own_count(answer: Decide) -> None:
+    decision = answer(
+        {
+            ("slow", 1): spread(100),
+            ("slow", 2): spread(180),
+            ("fast", 1): spread(1000),
+            ("fast", 2): spread(1100),
+        }
+    )
+    assert (decision.series, decision.devices) == ("fast", 1)
+
+
+def test_a_first_series_without_a_baseline_leaves_the_choice_to_the_others(answer: Decide) -> None:
+    decision = answer(
+        {
+            ("off", 1): ["failed"] * 3,
+            ("off", 2): spread(500),
+            ("on", 1): spread(100),
+            ("on", 2): spread(180),
+        }
+    )
+    assert (decision.series, decision.devices) == ("on", 2)
+
+
+def test_a_sound_answer_has_no_cautions(answer: Decide) -> None:
+    assert answer(FOUR).cautions == []
+
+
+def test_an_efficiency_above_one_is_an_error_until_explained(answer: Decide) -> None:
+    (caution,) = answer({(ALONE, 1): spread(100), (ALONE, 2): spread(230)}).cautions
+    assert caution.startswith("2 devices show an efficiency of 1.15, above 1")
+    within = {(ALONE, 1): [90.0, 100.0, 110.0], (ALONE, 2): [190.0, 202.0, 215.0]}
+    assert answer(within).cautions == []
+
+
+def test_accuracy_that_falls_with_devices_is_said(answer: Decide) -> None:
+    def lower(runs: pd.DataFrame) -> None:
+        runs.loc[runs["devices"] == 2, "final_accuracy"] = [0.90, 0.91, 0.92]
+
+    points = {(ALONE, 1): spread(100), (ALONE, 2): spread(180)}
+    (caution,) = answer(points, change=lower).cautions
+    assert caution == "Accuracy falls with devices: 91.0% on 2, 98.0% on 1."
+
+    def overlapping(runs: pd.DataFrame) -> None:
+        runs.loc[runs["devices"] == 2, "final_accuracy"] = [0.96, 0.97, 0.98]
+
+    assert answer(points, change=overlapping).cautions == []
+
+
+def test_runs_that_did_not_complete_are_said(answer: Decide) -> None:
+    points = {(ALONE, 1): spread(100), (ALONE, 2): [*spread(180), "failed"]}
+    assert answer(points).cautions == ["1 of 4 runs on 2 devices did not complete."]
+
+
+def test_a_device_count_none_of_whose_runs_completed_is_said_too(answer: Decide) -> None:
+    """Else the answer would read as if that count had never been tried."""
+    decision = answer({(ALONE, 1): spread(100), (ALONE, 2): spread(180), (ALONE, 4): ["out-of-memory"] * 3})
+    assert decision.devices == 2
+    assert any("4 devices" in caution for caution in decision.cautions)
+
+
+@pytest.mark.parametrize(("repeats", "words"), [(1, "1 completed run;"), (2, "2 completed runs;")])
+def test_fewer_than_three_repeats_are_said(answer: Decide, repeats: int, words: str) -> None:
+    points = {(ALONE, 1): spread(100)[:repeats], (ALONE, 2): [180.0, 180.5][:repeats]}
+    text = " ".join(answer(points).cautions)
+    assert words in text
+    assert "use 3 or more repeats" in text
+
+
+def test_a_baseline_of_several_devices_is_said(answer: Decide) -> None:
+    decision = answer({(ALONE, 2): spread(100), (ALONE, 4): spread(190)})
+    assert decision.devices == 4
+    assert "faster than 2" in decision.sentence
+    assert decision.cautions == ["Speedups are relative to 2 devices, not to 1."]
+
+
+def test_a_speedup_that_may_be_none_is_not_sold_as_one(answer: Decide) -> None:
+    decision = answer({(ALONE, 1): [60.0, 100.0, 190.0], (ALONE, 2): [100.0, 180.0, 230.0]})
+    assert decision.devices == 2
+    assert any("not been shown to be faster" in caution for caution in decision.cautions)
+
+
+def _gains(make_runs: Runs, faster: float) -> list[str]:
+    runs = pd.concat(
+        [
+            make_runs({("off", 1): spread(100), ("off", 2): spread(180)}, gradient_as_bucket_view=False),
+            make_runs(
+                {("on", 1): spread(100 * faster), ("on", 2): spread(180 * faster)},
+                gradient_as_bucket_view=True,
+                peak_memory_bytes=350e6,
+            ),
+        ],
+        ignore_index=True,
+    )
+    options = option_table(runs, {"gradient_as_bucket_view": [False, True]})
+    return decide("study", scaling_table(runs, "strong"), options, 0.7).options
+
+
+@pytest.mark.parametrize(
+    ("faster", "verdict"),
+    [(1.0, "no difference in throughput was measured"), (1.5, "faster (1.50x"), (0.5, "slower (0.50x")],
+)
+def test_what_an_option_gains_is_said_apart_from_scaling(
+    make_runs: Runs, faster: float, verdict: str
+) -> None:
+    first, second = _gains(make_runs, faster)
+    assert first.startswith("gradient_as_bucket_view true instead of false, on 1 device: ")
+    assert second.startswith("gradient_as_bucket_view true instead of false, on 2 devices: ")
+    assert all(verdict in text and "0.500x the peak memory" in text for text in (first, second))
+
+
+def test_a_decision_is_plain_data(answer: Decide) -> None:
+    decision = answer(FOUR)
+    assert json.loads(json.dumps(decision.as_dict())) == decision.as_dict()
+    assert decision.as_dict()["experiment"] == "study"

@@ -1,0 +1,196 @@
+"""The report: the answer first, one file that needs nothing else, whatever a user calls things."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from scalewise.analysis.decision import decide
+from scalewise.analysis.figures import FIGURES
+from scalewise.analysis.report import Section, render
+from scalewise.analysis.scaling import option_table, scaling_table
+
+Runs = Callable[..., pd.DataFrame]
+MakeSection = Callable[..., Section]
+
+ALONE = "all runs"
+HOSTILE = "<script>alert('x')</script> & \"more\""
+MEASURED: dict[tuple[str, int], list[float | str]] = {
+    (ALONE, 1): [98.0, 100.0, 102.0],
+    (ALONE, 2): [178.0, 180.0, 182.0],
+}
+
+
+class Page(HTMLParser):
+    """Elements with attributes, and the text of each ``p``, in order."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[tuple[str, str]] = []
+        self._open: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        while self._open and self._open.pop() != tag:
+            pass
+
+    def handle_data(self, data: str) -> None:
+        if data.strip() and self._open:
+            self.text.append((self._open[-1], data.strip()))
+
+    def after_heading(self) -> list[tuple[str, str]]:
+        index = next(index for index, (tag, _) in enumerate(self.text) if tag == "h1")
+        return self.text[index + 1 :]
+
+    def all_text(self) -> str:
+        return "\n".join(data for _, data in self.text)
+
+
+@pytest.fixture
+def section(make_runs: Runs, tmp_path: Path) -> MakeSection:
+    for name in FIGURES:
+        (tmp_path / f"{name}.svg").write_text(f"<svg>{name}</svg>", encoding="utf-8")
+
+    def make(
+        name: str = "study",
+        title: str = "Title",
+        description: str = "",
+        points: dict[tuple[str, int], list[float | str]] = MEASURED,
+        origins: dict[str, list[str]] | None = None,
+        reason: str | None = None,
+    ) -> Section:
+        runs = make_runs(points)
+        if reason is not None:
+            runs.loc[runs["outcome"] != "completed", "reason"] = reason
+        scaling = scaling_table(runs, "strong")
+        decision = decide(name, scaling, option_table(runs, {}), 0.7)
+        for table, file in ((runs, "runs.csv"), (scaling, "scaling.csv")):
+            table.to_csv(tmp_path / file, index=False)
+        return Section(
+            name=name,
+            title=title,
+            description=description,
+            decision=decision.as_dict(),
+            scaling=pd.read_csv(tmp_path / "scaling.csv"),
+            runs=pd.read_csv(tmp_path / "runs.csv"),
+            origins=origins or {"commit": ["abc123"]},
+            figures=tmp_path,
+        )
+
+    return make
+
+
+def test_the_answer_comes_right_after_the_heading(section: MakeSection) -> None:
+    page = Page(render([section(title="Digits, strong scaling")], partial=False))
+    assert ("h1", "Digits, strong scaling") in page.text
+    tag, first = page.after_heading()[0]
+    assert tag == "p"
+    assert first.startswith("Use 2 devices: 1.80x")
+
+
+def test_a_report_of_several_experiments_gives_all_answers_before_any_detail(section: MakeSection) -> None:
+    undecided = section("second", "Second study", points={(ALONE, 1): ["failed"]})
+    page = Page(render([section("first", "First study"), undecided], partial=False))
+    assert ("h1", "How many devices?") in page.text
+    text = [data for _, data in page.after_heading()]
+    assert text[0] == "First study"
+    assert text[1].startswith("Use 2 devices")
+    assert text.index("Second study") < text.index("Scaling")
+    assert text[text.index("Second study") + 1] == "No decision: no completed run (failed)."
+    assert [data for tag, data in page.text if tag == "h2"] == ["First study", "Second study"]
+    assert {attrs.get("id") for tag, attrs in page.elements if tag == "section"} == {"first", "second"}
+
+
+def test_the_file_needs_nothing_else(section: MakeSection) -> None:
+    html = render([section()], partial=False)
+    page = Page(html)
+    assert not [tag for tag, _ in page.elements if tag in {"script", "link", "iframe", "object", "embed"}]
+    for tag, attrs in page.elements:
+        for key in ("src", "href", "srcset", "action", "poster"):
+            assert (attrs.get(key) or "data:").startswith("data:"), (tag, key)
+    assert "@import" not in html
+    assert "url(" not in html
+    images = [str(attrs["src"]) for tag, attrs in page.elements if tag == "img"]
+    prefix = "data:image/svg+xml;base64,"
+    shown = [base64.b64decode(image.removeprefix(prefix)).decode() for image in images]
+    assert shown == [f"<svg>{name}</svg>" for name in FIGURES]
+
+
+def test_every_image_is_described_for_those_who_cannot_see_it(section: MakeSection) -> None:
+    page = Page(render([section()], partial=False))
+    described = [str(attrs["alt"]) for tag, attrs in page.elements if tag == "img"]
+    assert [text.split(":")[0] for text in described] == list(FIGURES)
+    assert all(len(text) > 30 for text in described)
+
+
+def test_whatever_a_user_writes_is_text_and_never_markup(section: MakeSection) -> None:
+    hostile = section(
+        title=HOSTILE,
+        description=HOSTILE,
+        points=MEASURED | {(ALONE, 4): ["failed"]},
+        origins={HOSTILE: [HOSTILE]},
+        reason=HOSTILE,
+    )
+    for sections in ([hostile], [hostile, section("other")]):
+        html = render(sections, partial=False)
+        assert "<script" not in html
+        page = Page(html)
+        assert page.all_text().count("<script>alert('x')</script>") >= 5
+
+
+def test_a_partial_report_says_so_first(section: MakeSection) -> None:
+    page = Page(render([section()], partial=True))
+    assert page.after_heading()[0] == ("strong", "Partial report.")
+    assert "Partial report" not in render([section()], partial=False)
+
+
+def test_what_did_not_complete_is_listed_with_its_reason(section: MakeSection) -> None:
+    points = MEASURED | {(ALONE, 4): ["failed", "not run yet", "out-of-memory"]}
+    text = Page(render([section(points=points)], partial=True)).all_text()
+    assert "6 completed, 1 failed, 1 not run yet, 1 out-of-memory" in text
+    assert "why it is failed" in text
+    assert "why it is out-of-memory" in text
+    assert "no completed run (failed, not run yet, out-of-memory)" in text
+
+
+def test_the_tables_show_values_bounds_and_units(section: MakeSection) -> None:
+    html = render([section()], partial=False)
+    headings = [data for tag, data in Page(html).text if tag == "th"]
+    assert {"throughput (samples/s)", "memory (MB)", "time to target (s)", "start-up (s)"} <= set(headings)
+    rows = [re.sub(r"<[^>]+>", "|", row) for row in re.findall(r"<tr>.*?</tr>", html)]
+    (two,) = (row for row in rows if row.startswith("||all runs||2||3||"))
+    assert "180||178 to 182" in two
+    assert f"1.80||{178 / 102:.2f} to {182 / 98:.2f}" in two
+    assert f"0.90||{178 / 204:.2f} to {182 / 196:.2f}" in two
+    assert "98.0%" in two
+    assert "700" in two
+
+
+def test_no_value_is_shown_as_nan_or_none(section: MakeSection) -> None:
+    points: dict[tuple[str, int], list[float | str]] = {(ALONE, 1): ["failed"], (ALONE, 2): ["not run yet"]}
+    for sections in ([section(points=points)], [section(), section("b", points=points)]):
+        text = Page(render(sections, partial=True)).all_text()
+        assert not re.search(r"\b(nan|None|NaN|NaT)\b", text)
+
+
+def test_the_confidence_that_the_intervals_have_is_stated(section: MakeSection) -> None:
+    text = Page(render([section()], partial=False)).all_text()
+    assert "a confidence of 75% for medians and 90% for speedups" in text
+
+
+def test_one_run_a_point_carries_no_interval_and_the_report_says_so(section: MakeSection) -> None:
+    points: dict[tuple[str, int], list[float | str]] = {(ALONE, 1): [100.0], (ALONE, 2): [180.0]}
+    text = Page(render([section(points=points)], partial=False)).all_text()
+    assert "not defined: one run a point" in text
+    assert "0% for medians" not in text

@@ -1,0 +1,195 @@
+"""From run folders on disk to tables, a decision and a report: what is there, and why the rest is not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from scalewise.analysis.study import Analysed, compute, draw, gather_decisions, write_report
+from scalewise.analysis.tables import RUN_COLUMNS, collect, series_name
+from scalewise.plan.config import Experiment
+from scalewise.records import EPOCHS, SUMMARY, RecordError
+
+WriteRun = Callable[..., Path]
+
+
+def experiment(**changed: Any) -> Experiment:
+    values = {
+        "dataset": "digits",
+        "model": "linear",
+        "global_batch_size": 256,
+        "devices": [1, 2],
+        "repeats": 2,
+        "target": {"accuracy": 0.9},
+    }
+    return Experiment.model_validate(values | changed)
+
+
+def test_a_completed_run_brings_its_figures(tmp_path: Path, write_run: WriteRun) -> None:
+    write_run(tmp_path, "d2.r1", 2, rate=1234.5)
+    runs = collect("study", experiment(devices=[2], repeats=1), tmp_path).runs
+    assert list(runs.columns) == RUN_COLUMNS
+    (row,) = runs.to_dict("records")
+    assert (row["experiment"], row["run"], row["series"]) == ("study", "d2.r1", "all runs")
+    assert (row["devices"], row["nodes"], row["devices_per_node"], row["repeat"]) == (2, 1, 2, 1)
+    assert (row["batch_size_per_device"], row["global_batch_size"]) == (128, 256)
+    assert (row["outcome"], row["reason"]) == ("completed", "")
+    assert row["throughput_samples_per_second"] == 1234.5
+    assert row["train_seconds"] == 1 + 2 + 3
+    assert (row["final_accuracy"], row["best_accuracy"]) == (0.98, 0.98)
+    assert row["peak_memory_bytes"] == 700_000_002
+    assert row["wall_seconds"] == 90
+    assert row["device_hours"] == pytest.approx(90 * 2 / 3600)
+    assert (row["imports_seconds"], row["model_seconds"]) == (2.0, 1.25)
+    assert (row["device_name"], row["hosts"], row["commit"]) == ("CPU process", "node-a", "abc123")
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "seconds", "epoch"),
+    [
+        ((0.5, 0.89, 0.95), 1 + 2 + 3, 3),
+        ((0.9, 0.8, 0.95), 1, 1),  # the first epoch that reaches it counts
+        ((0.5, 0.95, 0.95), 1 + 2, 2),
+        ((0.5, 0.6, 0.7), None, None),
+    ],
+)
+def test_time_to_accuracy_is_training_time_until_the_first_epoch_that_reaches_it(
+    tmp_path: Path,
+    write_run: WriteRun,
+    accuracies: tuple[float, ...],
+    seconds: float | None,
+    epoch: int | None,
+) -> None:
+    write_run(tmp_path, "d1.r1", 1, accuracies=accuracies)
+    (row,) = collect("study", experiment(devices=[1], repeats=1), tmp_path).runs.to_dict("records")
+    if seconds is None:
+        assert pd.isna(row["time_to_accuracy_seconds"])
+        assert pd.isna(row["epochs_to_accuracy"])
+    else:
+        assert row["time_to_accuracy_seconds"] == seconds
+        assert row["epochs_to_accuracy"] == epoch
+
+
+def test_without_a_target_there_is_no_time_to_it(tmp_path: Path, write_run: WriteRun) -> None:
+    write_run(tmp_path, "d1.r1", 1)
+    runs = collect("study", experiment(devices=[1], repeats=1, target=None), tmp_path).runs
+    assert runs["time_to_accuracy_seconds"].isna().all()
+
+
+def test_every_planned_run_has_a_row_with_its_outcome_and_reason(tmp_path: Path, write_run: WriteRun) -> None:
+    write_run(tmp_path, "d1.r1", 1)
+    write_run(tmp_path, "d1.r2", 1, "diverged", accuracies=(0.1,))
+    write_run(tmp_path, "d1.r3", 1, "out-of-memory")
+    write_run(tmp_path, "d2.r1", 2, "failed")
+    write_run(tmp_path, "d2.r2", 2, "timed-out")
+    tables = collect("study", experiment(repeats=3), tmp_path)
+    columns = ["outcome", "reason", "devices", "repeat"]
+    found = {row["run"]: [row[column] for column in columns] for row in tables.runs.to_dict("records")}
+    assert found["d1.r1"] == ["completed", "", 1, 1]
+    assert found["d1.r2"] == ["diverged", "why d1.r2 is diverged", 1, 2]
+    assert found["d1.r3"] == ["out-of-memory", "why d1.r3 is out-of-memory", 1, 3]
+    assert found["d2.r1"] == ["failed", "why d2.r1 failed", 2, 1]
+    assert found["d2.r2"] == ["timed-out", "why d2.r2 timed-out", 2, 2]
+    assert found["d2.r3"] == ["not run yet", "", 2, 3]
+    assert tables.epochs["run"].tolist() == ["d1.r1"] * 3 + ["d1.r2"]
+    assert len(tables.origins) == 2
+
+
+def test_folders_of_runs_that_are_no_longer_planned_are_left_alone(
+    tmp_path: Path, write_run: WriteRun
+) -> None:
+    write_run(tmp_path, "d1.r1", 1)
+    write_run(tmp_path, "d4.r1", 4)
+    write_run(tmp_path, "d1.bucket-view-on.r1", 1)
+    damaged = write_run(tmp_path, "d8.r1", 8)
+    (damaged / SUMMARY).write_text("{", encoding="utf-8")
+    tables = collect("study", experiment(devices=[1], repeats=1), tmp_path)
+    assert tables.runs["run"].tolist() == ["d1.r1"]
+    assert set(tables.epochs["run"]) == {"d1.r1"}
+
+
+def test_swept_options_are_columns_and_name_the_series(tmp_path: Path, write_run: WriteRun) -> None:
+    spec = experiment(devices=[1], repeats=1, sweep={"gradient_as_bucket_view": [False, True]})
+    write_run(tmp_path, "d1.bucket-view-on.r1", 1, options={"gradient_as_bucket_view": True})
+    runs = collect("study", spec, tmp_path).runs
+    assert runs["series"].tolist() == ["bucket-view-off", "bucket-view-on"]
+    assert runs["gradient_as_bucket_view"].tolist() == [False, True]
+    assert runs["outcome"].tolist() == ["not run yet", "completed"]
+    assert series_name({}) == "all runs"
+
+
+def test_a_forced_shape_counts_its_devices_before_it_has_run(tmp_path: Path) -> None:
+    runs = collect("study", experiment(devices=[1, "2x2"], repeats=1), tmp_path).runs
+    assert runs["devices"].tolist() == [1, 4]
+    assert runs["run"].tolist() == ["d1.r1", "d2x2.r1"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [(SUMMARY, b""), (SUMMARY, b"\xff\xfe\x00"), (EPOCHS, b""), (EPOCHS, b"\xff\xfe\x00"), (EPOCHS, None)],
+    ids=["empty summary", "binary summary", "empty epochs", "binary epochs", "missing epochs"],
+)
+def test_a_damaged_record_is_named(
+    tmp_path: Path, write_run: WriteRun, name: str, content: bytes | None
+) -> None:
+    folder = write_run(tmp_path, "d1.r1", 1)
+    (folder / name).unlink()
+    if content is not None:
+        (folder / name).write_bytes(content)
+    with pytest.raises(RecordError, match=name):
+        collect("study", experiment(devices=[1], repeats=1), tmp_path)
+
+
+def _study(tmp_path: Path, name: str, **changed: Any) -> Analysed:
+    experiment_folder = tmp_path / name
+    analysed = Analysed(name, experiment(**changed))
+    compute(analysed, experiment_folder / "runs", experiment_folder)
+    draw(analysed, experiment_folder)
+    return analysed
+
+
+def test_a_study_goes_from_records_to_a_report(tmp_path: Path, write_run: WriteRun) -> None:
+    for repeat in (1, 2):
+        write_run(tmp_path / "done" / "runs", f"d1.r{repeat}", 1, rate=1000.0 + repeat)
+        write_run(tmp_path / "done" / "runs", f"d2.r{repeat}", 2, rate=1900.0 + repeat)
+    _study(tmp_path, "done")
+    _study(tmp_path, "nothing-yet")
+    names = ["done", "nothing-yet"]
+    gather_decisions(names, tmp_path, tmp_path / "decision.json")
+    labels = {name: {"title": f"Title of {name}", "description": ""} for name in names}
+    write_report(names, tmp_path, labels, tmp_path / "report.html")
+
+    decided, undecided = json.loads((tmp_path / "decision.json").read_text(encoding="utf-8"))
+    assert (decided["experiment"], decided["devices"]) == ("done", 2)
+    assert undecided["devices"] is None
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert decided["sentence"] in page
+    assert "No decision: no completed run (not run yet)." in page
+    assert "2026-01-01T00:00:00+00:00 to 2026-01-01T00:01:30+00:00" in page
+    assert page.count("data:image/svg+xml;base64,") == 12
+    scaling = pd.read_csv(tmp_path / "done" / "scaling.csv")
+    assert scaling["speedup"].tolist() == pytest.approx([1.0, 1901.5 / 1001.5])
+
+
+def test_equal_records_make_equal_tables(tmp_path: Path, write_run: WriteRun) -> None:
+    made = []
+    for name in ("first", "second"):
+        folder = tmp_path / name
+        for devices in (1, 2):
+            write_run(folder / "runs", f"d{devices}.r1", devices, rate=900.0 * devices)
+        compute(Analysed("study", experiment(repeats=1)), folder / "runs", folder / "out")
+        made.append({path.name: path.read_bytes() for path in (folder / "out").iterdir()})
+    assert made[0] == made[1]
+    assert made[0].keys() == {
+        "runs.csv",
+        "epochs.csv",
+        "scaling.csv",
+        "options.csv",
+        "decision.json",
+        "provenance.json",
+    }

@@ -1,0 +1,240 @@
+"""Speedup and efficiency, joined within a series alone, against numbers worked out by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pandas as pd
+import pytest
+
+from scalewise.analysis.scaling import SCALING_COLUMNS, karp_flatt, option_table, scaling_table
+
+Runs = Callable[..., pd.DataFrame]
+
+ALONE = "all runs"
+NAN = float("nan")
+
+
+def at(table: pd.DataFrame, devices: int, series: str = ALONE) -> pd.Series:
+    (row,) = (row for _, row in table.iterrows() if (row["series"], row["devices"]) == (series, devices))
+    return row
+
+
+@pytest.mark.parametrize(
+    ("speedup", "ratio", "fraction"),
+    [
+        (2.0, 2.0, 0.0),
+        (1.0, 2.0, 1.0),
+        (1.5, 2.0, 1 / 3),
+        (3.2, 4.0, 1 / 12),
+        (4.71, 8.0, (1 / 4.71 - 1 / 8) / (7 / 8)),
+    ],
+)
+def test_the_serial_fraction_is_karp_and_flatts(speedup: float, ratio: float, fraction: float) -> None:
+    assert karp_flatt(speedup, ratio) == pytest.approx(fraction)
+
+
+def test_an_amdahl_program_has_its_serial_fraction_at_every_size() -> None:
+    serial = 0.08
+    for devices in (2, 4, 64):
+        speedup = 1 / (serial + (1 - serial) / devices)
+        assert karp_flatt(speedup, devices) == pytest.approx(serial)
+
+
+def test_speedup_and_efficiency_by_hand(make_runs: Runs) -> None:
+    runs = make_runs(
+        {
+            (ALONE, 1): [98.0, 100.0, 105.0],
+            (ALONE, 2): [170.0, 180.0, 190.0],
+            (ALONE, 4): [310.0, 320.0, 330.0],
+        }
+    )
+    table = scaling_table(runs, "strong")
+    assert list(table.columns) == SCALING_COLUMNS
+    assert table["devices"].tolist() == [1, 2, 4]
+    assert (table["n"] == 3).all()
+    assert (table["n_failed"] == 0).all()
+    assert (table["note"] == "").all()
+    assert (table["baseline_devices"] == 1).all()
+
+    one = at(table, 1)
+    assert one["throughput_samples_per_second"] == 100.0
+    assert (one["throughput_samples_per_second_low"], one["throughput_samples_per_second_high"]) == (98, 105)
+    assert one["throughput_confidence"] == pytest.approx(0.75)
+    assert one["speedup"] == one["parallel_efficiency"] == 1.0
+    assert pd.isna(one["karp_flatt_fraction"])
+
+    four = at(table, 4)
+    assert four["speedup"] == pytest.approx(3.2)
+    assert four["speedup_low"] == pytest.approx(310 / 105)
+    assert four["speedup_high"] == pytest.approx(330 / 98)
+    assert four["speedup_confidence"] == pytest.approx(0.9)
+    assert four["parallel_efficiency"] == pytest.approx(0.8)
+    assert four["parallel_efficiency_low"] == pytest.approx(310 / 105 / 4)
+    assert four["parallel_efficiency_high"] == pytest.approx(330 / 98 / 4)
+    assert four["karp_flatt_fraction"] == pytest.approx(1 / 12)
+    assert at(table, 2)["parallel_efficiency"] == pytest.approx(0.9)
+
+
+def test_other_columns_are_medians_with_their_bounds(make_runs: Runs) -> None:
+    runs = make_runs({(ALONE, 1): [1.0, 1.0, 1.0], (ALONE, 2): [1.0, 1.0, 1.0]})
+    two = runs["devices"] == 2
+    runs.loc[two, "final_accuracy"] = [0.95, 0.99, 0.97]
+    runs.loc[two, "time_to_accuracy_seconds"] = [5.0, NAN, 3.0]
+    runs.loc[two, "epochs_to_accuracy"] = [4.0, NAN, 2.0]
+    runs.loc[two, "peak_memory_bytes"] = [1e6, 3e6, 2e6]
+    runs.loc[two, "device_hours"] = [0.1, 0.4, 0.2]
+    row = at(scaling_table(runs, "strong"), 2)
+    accuracy = [row[f"final_accuracy{end}"] for end in ("", "_low", "_high")]
+    assert accuracy == [0.97, 0.95, 0.99]
+    reached = [row[f"time_to_accuracy_seconds{end}"] for end in ("", "_low", "_high")]
+    assert reached == [4.0, 3.0, 5.0]
+    assert row["n_reached"] == 2
+    assert row["epochs_to_accuracy"] == 3
+    memory = [row[f"peak_memory_bytes{end}"] for end in ("", "_low", "_high")]
+    assert memory == [2e6, 1e6, 3e6]
+    assert row["device_hours"] == 0.2
+
+
+def test_each_series_has_a_baseline_of_its_own(make_runs: Runs) -> None:
+    runs = make_runs(
+        {
+            ("plain", 1): [100.0] * 3,
+            ("plain", 2): [180.0] * 3,
+            ("fast", 1): [200.0] * 3,
+            ("fast", 2): [300.0] * 3,
+        }
+    )
+    table = scaling_table(runs, "strong")
+    assert list(dict.fromkeys(table["series"])) == ["plain", "fast"]
+    assert at(table, 2, "plain")["speedup"] == pytest.approx(1.8)
+    assert at(table, 2, "fast")["speedup"] == pytest.approx(1.5)
+
+
+def test_the_order_of_the_runs_changes_nothing(make_runs: Runs) -> None:
+    runs = make_runs({(ALONE, 1): [90.0, 100.0, 110.0], (ALONE, 2): [150.0, 160.0, "failed"]})
+    shuffled = runs.sample(frac=1, random_state=3)
+    pd.testing.assert_frame_equal(scaling_table(runs, "strong"), scaling_table(shuffled, "strong"))
+
+
+def test_without_a_baseline_there_is_no_speedup_and_a_note_says_why(make_runs: Runs) -> None:
+    runs = make_runs(
+        {
+            (ALONE, 1): ["failed", "timed-out", "failed"],
+            (ALONE, 2): [180.0, 180.0, 180.0],
+            (ALONE, 4): [320.0, 320.0, 320.0],
+        }
+    )
+    table = scaling_table(runs, "strong")
+    assert table["speedup"].isna().all()
+    assert table["parallel_efficiency"].isna().all()
+    assert at(table, 1)["note"] == "no completed run (failed, timed-out)"
+    assert at(table, 1)["n_failed"] == 3
+    assert at(table, 2)["note"] == "no baseline: no completed run on 1 device"
+    assert at(table, 4)["throughput_samples_per_second"] == 320.0
+
+
+def test_one_device_count_alone_has_no_baseline(make_runs: Runs) -> None:
+    table = scaling_table(make_runs({(ALONE, 2): [180.0, 190.0]}), "strong")
+    assert at(table, 2)["note"] == "no baseline: the series has one device count"
+    assert pd.isna(at(table, 2)["speedup"])
+
+
+def test_a_baseline_of_several_devices_is_stated(make_runs: Runs) -> None:
+    table = scaling_table(make_runs({(ALONE, 2): [100.0] * 3, (ALONE, 8): [300.0] * 3}), "strong")
+    assert (table["note"] == "relative to 2 devices, not to 1").all()
+    row = at(table, 8)
+    assert row["baseline_devices"] == 2
+    assert row["speedup"] == pytest.approx(3.0)
+    assert row["parallel_efficiency"] == pytest.approx(0.75)
+    assert row["karp_flatt_fraction"] == pytest.approx(karp_flatt(3.0, 4.0))
+
+
+def test_runs_that_did_not_complete_are_counted_and_never_averaged_in(make_runs: Runs) -> None:
+    runs = make_runs({(ALONE, 1): [100.0] * 3, (ALONE, 2): [150.0, "diverged", "not run yet"]})
+    runs.loc[runs["outcome"] == "diverged", "throughput_samples_per_second"] = 9e9
+    row = at(scaling_table(runs, "strong"), 2)
+    assert (row["n"], row["n_failed"]) == (1, 2)
+    assert row["throughput_samples_per_second"] == 150.0
+    assert row["speedup_confidence"] == pytest.approx(0.5)
+
+
+def test_weak_scaling_has_no_serial_fraction_of_a_fixed_work(make_runs: Runs) -> None:
+    runs = make_runs({(ALONE, 1): [100.0] * 3, (ALONE, 2): [190.0] * 3})
+    table = scaling_table(runs, "weak")
+    assert table["karp_flatt_fraction"].isna().all()
+    assert at(table, 2)["parallel_efficiency"] == pytest.approx(0.95)
+
+
+def test_an_experiment_of_failures_alone_still_has_its_rows(make_runs: Runs) -> None:
+    table = scaling_table(make_runs({(ALONE, 1): ["failed"], (ALONE, 2): ["not run yet"]}), "strong")
+    assert table["devices"].tolist() == [1, 2]
+    assert table["throughput_samples_per_second"].isna().all()
+
+
+def test_an_option_is_compared_at_equal_devices_and_equal_other_options(make_runs: Runs) -> None:
+    swept: dict[str, list[str] | list[bool]] = {
+        "model": ["linear", "digits_cnn"],
+        "gradient_as_bucket_view": [False, True],
+    }
+    tables = []
+    rate = 100.0
+    for model in swept["model"]:
+        for view in swept["gradient_as_bucket_view"]:
+            for devices in (1, 2):
+                rates = [rate * 0.9, rate, rate * 1.1]
+                tables.append(
+                    make_runs(
+                        {(f"{model}-{view}", devices): rates},
+                        model=model,
+                        gradient_as_bucket_view=view,
+                        peak_memory_bytes=600e6 if view else 800e6,
+                    )
+                )
+                rate *= 2
+    table = option_table(pd.concat(tables, ignore_index=True), swept)
+    assert len(table) == 2 * 2 + 2 * 2
+
+    views = table[table["option"] == "gradient_as_bucket_view"]
+    assert (views["throughput_ratio"] - 4.0).abs().max() < 1e-9
+    assert (views["throughput_ratio_low"] - 4 * 0.9 / 1.1).abs().max() < 1e-9
+    assert (views["throughput_ratio_high"] - 4 * 1.1 / 0.9).abs().max() < 1e-9
+    assert (views["confidence"] - 0.9).abs().max() < 1e-9
+    assert (views["peak_memory_ratio"] - 0.75).abs().max() < 1e-9
+    assert sorted(zip(views["devices"], views["beside"], strict=True)) == [
+        (1, "model digits_cnn"),
+        (1, "model linear"),
+        (2, "model digits_cnn"),
+        (2, "model linear"),
+    ]
+    models = table[table["option"] == "model"]
+    assert (models["throughput_ratio"] - 16.0).abs().max() < 1e-9
+    assert set(models["reference"]) == {"linear"}
+    assert set(models["value"]) == {"digits_cnn"}
+
+
+def test_every_further_value_is_compared_with_the_first(make_runs: Runs) -> None:
+    runs = pd.concat(
+        [make_runs({(f"cpus-{c}", 1): [10.0 * c] * 3}, cpus_per_device=c) for c in (1, 2, 4)],
+        ignore_index=True,
+    )
+    table = option_table(runs, {"cpus_per_device": [1, 2, 4]})
+    assert table["value"].tolist() == [2, 4]
+    assert table["throughput_ratio"].tolist() == pytest.approx([2.0, 4.0])
+    assert (table["reference"] == 1).all()
+    assert (table["beside"] == "").all()
+
+
+def test_an_option_whose_runs_failed_gains_nothing_that_could_be_said(make_runs: Runs) -> None:
+    runs = pd.concat(
+        [
+            make_runs({("off", 1): [100.0] * 3}, gradient_as_bucket_view=False),
+            make_runs({("on", 1): ["failed"] * 3}, gradient_as_bucket_view=True),
+        ],
+        ignore_index=True,
+    )
+    assert len(option_table(runs, {"gradient_as_bucket_view": [False, True]})) == 0
+
+
+def test_no_sweep_no_options(make_runs: Runs) -> None:
+    assert len(option_table(make_runs({(ALONE, 1): [1.0]}), {})) == 0

@@ -1,0 +1,231 @@
+"""Figures that say what they show, for every kind of study."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from scalewise.analysis import figures
+from scalewise.analysis.scaling import scaling_table
+
+Runs = Callable[..., pd.DataFrame]
+
+Drawn = list[dict[str, bytes]]
+
+ALONE = "all runs"
+FILES = {f"{name}.{kind}" for name in figures.FIGURES for kind in ("svg", "pdf")}
+
+
+def spread(rate: float) -> list[float]:
+    return [0.98 * rate, rate, 1.03 * rate]
+
+
+@pytest.fixture(scope="module")
+def study(make_runs: Runs) -> pd.DataFrame:
+    return make_runs({(ALONE, 1): spread(100), (ALONE, 2): spread(180), (ALONE, 4): spread(310)})
+
+
+def draw(runs: pd.DataFrame, epochs: pd.DataFrame, folder: Path) -> dict[str, bytes]:
+    figures.draw_all(scaling_table(runs, "strong"), runs, epochs, 0.7, 0.97, folder)
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def words(axes: Axes) -> set[str]:
+    return {text.get_text() for text in axes.texts}
+
+
+def ticks(axes: Axes) -> list[str]:
+    return [label.get_text() for label in axes.get_xticklabels()]
+
+
+def titles(figure: Figure) -> list[str]:
+    return [axes.get_title() for axes in figure.axes]
+
+
+@pytest.fixture(scope="module")
+def drawn(study: pd.DataFrame, make_epochs: Runs, tmp_path_factory: pytest.TempPathFactory) -> Drawn:
+    """The same study twice."""
+    folder = tmp_path_factory.mktemp("figures")
+    return [draw(study, make_epochs(study), folder / "new" / name) for name in ("first", "second")]
+
+
+def test_all_figures_are_written_as_svg_and_pdf(drawn: Drawn) -> None:
+    assert drawn[0].keys() == FILES
+    assert len(FILES) == 12
+    for name, content in drawn[0].items():
+        assert content.startswith(b"%PDF" if name.endswith("pdf") else b"<?xml"), name
+        assert len(content) > 5000, name
+
+
+def test_equal_data_make_equal_files(drawn: Drawn) -> None:
+    first, second = drawn
+    assert [name for name in FILES if first[name] != second[name]] == []
+
+
+def test_a_figure_needs_no_font_and_no_network_where_it_is_read(drawn: Drawn) -> None:
+    for name, content in drawn[0].items():
+        if name.endswith("svg"):
+            assert b"<text" not in content, name
+            assert b"<image" not in content, name
+
+
+def test_throughput_shows_medians_bounds_and_single_runs(study: pd.DataFrame) -> None:
+    (axes,) = figures.throughput(scaling_table(study, "strong"), study).axes
+    assert axes.get_xlabel() == "devices"
+    assert axes.get_ylabel() == "throughput (samples/s)"
+    assert ticks(axes) == ["1", "2", "4"]
+    rings = axes.collections[-1].get_offsets()
+    assert len(np.asarray(rings)) == 9
+    (line,) = (
+        line for line in axes.lines if len(np.atleast_1d(line.get_ydata())) == 3 and line.get_marker() == "o"
+    )
+    assert np.asarray(line.get_ydata()).tolist() == [100.0, 180.0, 310.0]
+    assert axes.get_ylim()[0] == 0
+
+
+def test_speedup_is_drawn_against_the_ideal_and_names_its_baseline(
+    study: pd.DataFrame, make_runs: Runs
+) -> None:
+    (axes,) = figures.speedup(scaling_table(study, "strong")).axes
+    assert axes.get_ylabel() == "speedup over 1 device"
+    assert "ideal" in words(axes)
+    assert np.asarray(axes.lines[0].get_ydata()).tolist() == [1.0, 2.0, 4.0]
+    runs = make_runs({(ALONE, 2): spread(100), (ALONE, 6): spread(240)})
+    (axes,) = figures.speedup(scaling_table(runs, "strong")).axes
+    assert axes.get_ylabel() == "speedup over 2 devices"
+    assert np.asarray(axes.lines[0].get_ydata()).tolist() == [1.0, 3.0]
+
+
+def test_efficiency_shows_what_was_asked_for(study: pd.DataFrame) -> None:
+    figure = figures.efficiency(scaling_table(study, "strong"), 0.85)
+    (axes,) = figure.axes
+    assert axes.get_ylabel() == "parallel efficiency"
+    assert {"ideal: 100%", "asked for: 85%"} <= words(axes)
+    figure.draw_without_rendering()
+    assert all(label.get_text().endswith("%") for label in axes.get_yticklabels())
+
+
+def test_memory_has_its_unit_and_says_what_it_counts(study: pd.DataFrame) -> None:
+    (axes,) = figures.memory(scaling_table(study, "strong"), study).axes
+    assert axes.get_ylabel() == "peak memory per device (MB)\nprocess peak RSS"
+    drawn = [np.asarray(line.get_ydata()).tolist() for line in axes.lines]
+    assert [700.0] * 3 in drawn
+
+
+def test_loss_curves_are_of_both_splits_by_device_count(study: pd.DataFrame, make_epochs: Runs) -> None:
+    figure = figures.loss(make_epochs(study))
+    assert titles(figure) == ["training", "test"]
+    for axes in figure.axes:
+        assert axes.get_xlabel() == "epoch"
+        assert axes.get_ylabel() == "cross entropy per sample"
+    legend = figure.axes[1].get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == ["1", "2", "4"]
+
+
+def test_accuracy_curves_show_the_target(study: pd.DataFrame, make_epochs: Runs) -> None:
+    (axes,) = figures.accuracy(make_epochs(study), 0.97).axes
+    assert axes.get_ylabel() == "test accuracy"
+    assert "target: 97.0%" in words(axes)
+    legend = axes.get_legend()
+    assert legend is not None
+    assert legend.get_title().get_text() == "devices"
+    (axes,) = figures.accuracy(make_epochs(study), None).axes
+    assert words(axes) == set()
+
+
+def test_a_sweep_of_cpus_has_a_panel_for_each_number(
+    make_runs: Runs, make_epochs: Runs, tmp_path: Path
+) -> None:
+    runs = pd.concat(
+        [
+            make_runs({(f"cpus-per-device-{cpus}", d): spread(100 * cpus * d) for d in (1, 2)}).assign(
+                cpus_per_device=cpus
+            )
+            for cpus in (1, 2)
+        ],
+        ignore_index=True,
+    )
+    epochs = make_epochs(runs)
+    assert titles(figures.accuracy(epochs, 0.9)) == [f"{n} CPUs per device" for n in (1, 2)]
+    assert titles(figures.loss(epochs)) == [
+        f"{split}, {n} CPUs per device" for n in (1, 2) for split in ("training", "test")
+    ]
+    assert draw(runs, epochs, tmp_path).keys() == FILES
+
+
+def test_series_are_told_apart_by_colour_marker_and_name(make_runs: Runs, make_epochs: Runs) -> None:
+    runs = make_runs(
+        {(series, d): spread(100 * d) for series in ("bucket-view-off", "bucket-view-on") for d in (1, 2, 4)}
+    )
+    (axes,) = figures.throughput(scaling_table(runs, "strong"), runs).axes
+    legend = axes.get_legend()
+    assert legend is not None
+    assert {"bucket-view-off", "bucket-view-on"} <= {text.get_text() for text in legend.get_texts()}
+    marked = [
+        line for line in axes.lines if line.get_marker() in figures.MARKERS and np.size(line.get_xdata()) == 3
+    ]
+    assert len({line.get_marker() for line in marked}) == 2
+    assert len({line.get_color() for line in marked}) == 2
+    # equal values of two series do not hide each other
+    assert np.asarray(marked[0].get_xdata()).tolist() != np.asarray(marked[1].get_xdata()).tolist()
+    assert titles(figures.accuracy(make_epochs(runs), None)) == ["bucket-view-off", "bucket-view-on"]
+
+
+def test_many_device_counts_have_a_logarithmic_axis(
+    make_runs: Runs, make_epochs: Runs, tmp_path: Path
+) -> None:
+    counts = [1, 2, 4, 8, 16, 32, 64]
+    runs = make_runs({(ALONE, count): spread(100 * count**0.9) for count in counts})
+    scaling = scaling_table(runs, "strong")
+    for figure in (figures.speedup(scaling), figures.efficiency(scaling, 0.7), figures.memory(scaling, runs)):
+        (axes,) = figure.axes
+        assert axes.get_xscale() == "log"
+        assert ticks(axes) == [str(count) for count in counts]
+    assert draw(runs, make_epochs(runs), tmp_path).keys() == FILES
+
+
+def test_few_device_counts_have_a_linear_axis(study: pd.DataFrame) -> None:
+    (axes,) = figures.speedup(scaling_table(study, "strong")).axes
+    assert axes.get_xscale() == "linear"
+
+
+def test_one_run_of_one_epoch_on_one_device_count_is_drawn(
+    make_runs: Runs, make_epochs: Runs, tmp_path: Path
+) -> None:
+    runs = make_runs({(ALONE, 2): [100.0]})
+    files = draw(runs, make_epochs(runs, 1), tmp_path)
+    assert files.keys() == FILES
+    assert len(files["throughput.svg"]) > len(files["efficiency.svg"]), "there is no efficiency to show"
+
+
+def test_without_a_completed_run_every_figure_says_so(
+    make_runs: Runs, make_epochs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved: list[set[str]] = []
+    save = Figure.savefig
+
+    def note(figure: Figure, path: Path, **options: Any) -> None:
+        saved.append({text for axes in figure.axes for text in words(axes)})
+        save(figure, path, **options)
+
+    monkeypatch.setattr(Figure, "savefig", note)
+    runs = make_runs({(ALONE, 1): ["failed"], (ALONE, 2): ["not run yet"]})
+    assert draw(runs, make_epochs(runs), tmp_path).keys() == FILES
+    assert [{f"{name}: no completed run to show"} for name in figures.FIGURES for _ in range(2)] == saved
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
+def test_a_run_that_diverged_does_not_keep_the_others_from_being_drawn(
+    study: pd.DataFrame, make_epochs: Runs, tmp_path: Path, loss: float
+) -> None:
+    epochs = make_epochs(study)
+    epochs.loc[epochs["run"] == epochs["run"].iloc[-1], ["train_loss", "test_loss"]] = loss
+    assert draw(study, epochs, tmp_path).keys() == FILES

@@ -1,0 +1,170 @@
+"""From the notes that ranks leave to the one that explains how a run ended."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from scalewise.records import Definition
+from scalewise.training.attempt import Assignment, Attempt, Progress
+
+HOST = "node-a"
+
+GLOO = [
+    "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:41234",
+    "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection reset by peer",
+    "Broken pipe",
+]
+
+
+@pytest.fixture
+def attempt(tmp_path: Path) -> Attempt:
+    attempt = Attempt(tmp_path / "attempt")
+    attempt.folder.mkdir()
+    return attempt
+
+
+@pytest.fixture
+def assignment(tmp_path: Path) -> Assignment:
+    definition = Definition(
+        experiment="study",
+        run="d2.r1",
+        shape="1x2",
+        batch_size_per_device=8,
+        global_batch_size=16,
+        repeat=1,
+        options={"gradient_as_bucket_view": True},
+        accelerator="cpu",
+        settings={"epochs": 2, "learning_rate": 0.1},
+    )
+    return Assignment(
+        definition=definition,
+        dataset=tmp_path / "d.safetensors",
+        folder=tmp_path,
+        launcher="torchrun",
+        supervisor_host=HOST,
+        supervisor_pid=os.getpid(),
+    )
+
+
+def raised(message: str) -> RuntimeError:
+    try:
+        raise RuntimeError(message)
+    except RuntimeError as error:
+        return error
+
+
+@pytest.mark.parametrize("message", GLOO)
+def test_the_cause_is_the_rank_that_raised_not_the_one_that_noticed(attempt: Attempt, message: str) -> None:
+    for rank in range(3):
+        attempt.started(rank, HOST)
+    attempt.failed(0, HOST, raised(message), out_of_memory=False)
+    attempt.failed(2, HOST, raised("label 11 is out of range"), out_of_memory=False)
+    attempt.failed(1, HOST, raised(message), out_of_memory=False)
+    cause = attempt.cause(3)
+    assert cause is not None
+    assert (cause.rank, cause.host) == (2, HOST)
+    assert cause.message == "RuntimeError: label 11 is out of range"
+
+
+def test_of_several_that_raised_the_first_is_the_cause(attempt: Attempt) -> None:
+    for rank in (1, 0):
+        attempt.started(rank, HOST)
+        attempt.failed(rank, HOST, raised(f"of rank {rank}"), out_of_memory=False)
+    cause = attempt.cause(2)
+    assert cause is not None
+    assert cause.rank == 1
+
+
+def test_the_traceback_leads_to_the_line_that_raised(attempt: Attempt) -> None:
+    attempt.failed(0, HOST, raised("here"), out_of_memory=False)
+    cause = attempt.cause(1)
+    assert cause is not None
+    assert "in raised" in cause.traceback
+    assert "RuntimeError: here" in cause.traceback
+    assert not cause.out_of_memory
+
+
+def test_a_rank_that_was_killed_is_the_cause_though_its_peers_complain(attempt: Attempt) -> None:
+    for rank in range(2):
+        attempt.started(rank, HOST)
+    attempt.failed(0, HOST, raised(GLOO[0]), out_of_memory=False)
+    assert attempt.cause(2) is None
+    (gone,) = attempt.silent(2)
+    assert (gone.rank, gone.host, gone.pid) == (1, HOST, os.getpid())
+
+
+def test_a_complaint_of_its_own_counts_even_beside_a_killed_rank(attempt: Attempt) -> None:
+    for rank in range(2):
+        attempt.started(rank, HOST)
+    attempt.failed(0, HOST, raised("the loss is NaN"), out_of_memory=False)
+    cause = attempt.cause(2)
+    assert cause is not None
+    assert cause.rank == 0
+
+
+def test_where_all_ranks_only_lost_each_other_the_first_one_tells_it(attempt: Attempt) -> None:
+    for rank in range(2):
+        attempt.started(rank, HOST)
+        attempt.failed(rank, HOST, raised(GLOO[0]), out_of_memory=False)
+    cause = attempt.cause(2)
+    assert cause is not None
+    assert cause.rank == 0
+    assert attempt.silent(2) == []
+
+
+@pytest.mark.parametrize("ending", ["finished", "failed", "terminated"])
+def test_a_rank_that_left_word_was_not_killed_from_outside(attempt: Attempt, ending: str) -> None:
+    attempt.started(0, HOST)
+    assert [note.rank for note in attempt.silent(1)] == [0]
+    if ending == "failed":
+        attempt.failed(0, HOST, raised("x"), out_of_memory=False)
+    else:
+        getattr(attempt, ending)(0)
+    assert attempt.silent(1) == []
+
+
+def test_ranks_that_never_came_are_missing_and_not_killed(attempt: Attempt) -> None:
+    attempt.started(1, HOST)
+    attempt.finished(1)
+    assert attempt.missing(4) == [0, 2, 3]
+    assert attempt.silent(4) == []
+    assert attempt.cause(4) is None
+
+
+def test_out_of_memory_is_told_apart(attempt: Attempt) -> None:
+    attempt.failed(0, HOST, raised("CUDA out of memory"), out_of_memory=True)
+    cause = attempt.cause(1)
+    assert cause is not None
+    assert cause.out_of_memory
+
+
+def test_an_attempt_forgets_the_one_before_it(attempt: Attempt, assignment: Assignment) -> None:
+    attempt.started(0, HOST)
+    attempt.failed(0, HOST, raised("of yesterday"), out_of_memory=False)
+    attempt.progress(Progress(epoch=3, epochs=9))
+    attempt.begin(assignment)
+    assert attempt.cause(1) is None
+    assert attempt.missing(1) == [0]
+    assert attempt.read_progress() is None
+
+
+def test_ranks_are_told_exactly_what_was_asked(attempt: Attempt, assignment: Assignment) -> None:
+    attempt.begin(assignment)
+    assert attempt.assignment() == assignment
+
+
+def test_progress_is_the_last_epoch_that_was_reported(attempt: Attempt) -> None:
+    for epoch in (1, 2):
+        attempt.progress(Progress(epoch=epoch, epochs=5))
+    assert attempt.read_progress() == Progress(epoch=2, epochs=5)
+
+
+def test_a_run_that_ended_well_leaves_no_attempt_behind(attempt: Attempt, assignment: Assignment) -> None:
+    attempt.begin(assignment)
+    attempt.started(0, socket.gethostname())
+    attempt.end()
+    assert not attempt.folder.exists()

@@ -1,0 +1,202 @@
+"""Only data that can be trained on gets under its final name."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
+
+from scalewise.plan.catalog import DATASETS, DatasetFacts, dataset_facts
+from scalewise.training.datasets import _DECODERS, DatasetError, check, load, prepare
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def sound() -> Arrays:
+    """40 images to train on and 20 to test on, of 5 classes."""
+    generator = np.random.default_rng(0)
+
+    def images(count: int) -> NDArray[np.uint8]:
+        return generator.integers(0, 256, (count, 3, 6, 5), dtype=np.uint8)
+
+    return {
+        "train_images": images(40),
+        "train_labels": np.arange(40, dtype=np.int64) % 5,
+        "test_images": images(20),
+        "test_labels": np.arange(20, dtype=np.int64) % 5,
+    }
+
+
+def with_label(name: str, label: int) -> Arrays:
+    arrays = sound()
+    arrays[name][0] = label
+    return arrays
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.safetensors"
+    save_file(sound(), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("digits") / "new" / "folders" / "dataset.safetensors"
+    facts = prepare("digits", path)
+    assert facts == DATASETS["digits"]
+    return path
+
+
+def test_the_catalogue_and_the_decoders_know_the_same_datasets() -> None:
+    assert _DECODERS.keys() == DATASETS.keys()
+
+
+def test_the_digits_are_what_the_catalogue_promises(digits: Path) -> None:
+    assert dataset_facts(str(digits)) == DATASETS["digits"]
+    data = load(digits)
+    facts = DATASETS["digits"]
+    shape = (facts.channels, facts.height, facts.width)
+    assert data.train_images.shape == (facts.train_samples, *shape)
+    assert data.test_images.shape == (facts.test_samples, *shape)
+    assert data.train_images.dtype == data.test_images.dtype == torch.uint8
+    assert data.train_labels.dtype == data.test_labels.dtype == torch.int64
+    assert data.classes == 10
+    assert int(data.train_images.max()) == 16
+
+
+def test_every_digit_is_in_both_splits_and_no_image_is_in_two(digits: Path) -> None:
+    arrays = load_file(digits)
+    assert set(arrays["test_labels"].tolist()) == set(arrays["train_labels"].tolist()) == set(range(10))
+    # scikit-learn's 1,797 images are all different
+    both = np.concatenate([arrays["train_images"], arrays["test_images"]]).reshape(1797, -1)
+    assert len(np.unique(both, axis=0)) == 1797
+
+
+def test_preparing_twice_gives_the_same_file(digits: Path, tmp_path: Path) -> None:
+    prepare("digits", tmp_path / "again.safetensors")
+    assert (tmp_path / "again.safetensors").read_bytes() == digits.read_bytes()
+
+
+def test_own_data_comes_through_unchanged(own: Path, tmp_path: Path) -> None:
+    facts = prepare(str(own), tmp_path / "prepared.safetensors")
+    assert facts == DatasetFacts(40, 20, 3, 6, 5) == dataset_facts(str(own))
+    data = load(tmp_path / "prepared.safetensors")
+    assert data.classes == 5
+    for name, array in sound().items():
+        assert np.array_equal(getattr(data, name).numpy(), array), name
+
+
+@pytest.mark.parametrize(
+    ("damaged", "message"),
+    [
+        (sound() | {"train_images": sound()["train_images"].astype(np.float32)}, "train_images are float32"),
+        (sound() | {"test_images": sound()["test_images"].astype(np.int8)}, "test_images are int8"),
+        (sound() | {"train_images": sound()["train_images"][:, 0]}, r"shape \[40, 6, 5\]"),
+        (sound() | {"test_images": sound()["test_images"][:0]}, "at least one sample"),
+        (sound() | {"train_labels": sound()["train_labels"][:-1]}, r"shape \[39\], not 40 integers"),
+        (sound() | {"test_labels": sound()["test_labels"].reshape(-1, 1)}, "not 20 integers"),
+        (sound() | {"test_labels": sound()["test_labels"].astype(np.float64)}, "test_labels are float64"),
+        (with_label("train_labels", -1), "train_labels go down to -1"),
+        (with_label("test_labels", -3), "test_labels go down to -3"),
+        (with_label("train_labels", 6), "train_labels go up to 6.* class 5 has none"),
+        (sound() | {"train_labels": np.zeros(40, np.int64)}, "train_labels go up to 0.* class 1 has none"),
+        (with_label("test_labels", 5), "test_labels go up to 5, but training has 5 classes, 0 to 4"),
+        (
+            sound() | {"test_images": sound()["test_images"][:, :, :, :4]},
+            r"train_images are \[3, 6, 5\] each, test_images \[3, 6, 4\]",
+        ),
+    ],
+    ids=[
+        "images are not bytes",
+        "images are signed",
+        "images have no channels",
+        "no image to test on",
+        "a label is missing",
+        "labels are a column",
+        "labels are fractions",
+        "negative training label",
+        "negative test label",
+        "a class has no image",
+        "one class alone",
+        "test label out of range",
+        "two image shapes",
+    ],
+)
+def test_data_that_cannot_be_trained_on_is_refused_by_name_and_value(
+    damaged: Arrays, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(DatasetError, match=message) as refused:
+        check(damaged, "mine")
+    assert str(refused.value).startswith("mine: ")
+
+    own, output = tmp_path / "mine.safetensors", tmp_path / "out" / "dataset.safetensors"
+    save_file({name: np.ascontiguousarray(array) for name, array in damaged.items()}, own)
+    with pytest.raises(DatasetError, match=message):
+        prepare(str(own), output)
+    assert list(tmp_path.rglob("*")) == [own], "nothing is left, whole or half"
+
+
+def test_a_label_far_out_of_range_is_refused_like_any_other() -> None:
+    """No list as long as the largest label is made to find that out."""
+    with pytest.raises(DatasetError, match=f"train_labels go up to {2**62}"):
+        check(with_label("train_labels", 2**62), "mine")
+    with pytest.raises(DatasetError, match=f"test_labels go up to {2**62}"):
+        check(with_label("test_labels", 2**62), "mine")
+
+
+@pytest.mark.parametrize("integer", ["int8", "int16", "int32", "uint8", "uint16", "uint32", "uint64"])
+def test_labels_of_any_integer_type_that_is_accepted_can_be_trained_on(integer: str, tmp_path: Path) -> None:
+    own, output = tmp_path / "mine.safetensors", tmp_path / "prepared.safetensors"
+    arrays = sound()
+    labels = {name: arrays[name].astype(integer) for name in ("train_labels", "test_labels")}
+    save_file(arrays | labels, own)
+    prepare(str(own), output)
+    data = load(output)
+    assert data.classes == 5
+    assert data.train_labels.tolist() == arrays["train_labels"].tolist()
+
+
+@pytest.mark.parametrize("kept", [0, 4, 60, -1], ids=["empty", "cut length", "cut header", "cut data"])
+def test_a_damaged_file_is_refused_by_name_with_the_cure(own: Path, tmp_path: Path, kept: int) -> None:
+    own.write_bytes(own.read_bytes()[:kept])
+    with pytest.raises(DatasetError, match=r"mine\.safetensors: cannot be read .*\.save_file"):
+        prepare(str(own), tmp_path / "out.safetensors")
+    with pytest.raises(DatasetError, match="Delete it and run snakemake again"):
+        load(own)
+    assert list(tmp_path.iterdir()) == [own]
+
+
+def test_a_prepared_file_that_has_gone_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"gone\.safetensors: cannot be read"):
+        load(tmp_path / "gone.safetensors")
+
+
+class _Trap:
+    """Leaves a file behind where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return os.mkdir, (str(self.path),)
+
+
+def test_a_pickle_in_place_of_data_is_refused_and_not_executed(tmp_path: Path) -> None:
+    sprung = tmp_path / "sprung"
+    own = tmp_path / "mine.safetensors"
+    own.write_bytes(pickle.dumps(_Trap(sprung)))
+    with pytest.raises(DatasetError, match="cannot be read"):
+        prepare(str(own), tmp_path / "out.safetensors")
+    with pytest.raises(DatasetError, match="cannot be read"):
+        load(own)
+    assert list(tmp_path.iterdir()) == [own]
+    pickle.loads(own.read_bytes())
+    assert sprung.exists(), "the trap would have worked"
