@@ -20,7 +20,7 @@ from .measure import Row, spread
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS, MEGABYTES = 20.0, 500.0
 # runs -> repetitions of the measurement
-SIZES = {10: 3, 100: 3, 1_000: 3, 10_000: 1}
+SIZES = {10: 3, 100: 3, 1_000: 3, 10_000: 3}
 REPEATS = 5
 DEVICES = (1, 2)
 # the same files for each run, and nothing of ours

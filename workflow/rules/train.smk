@@ -22,8 +22,8 @@ rule train:
     # train.py holds a lock besides
     threads: 1024
     resources:
-        runtime=lambda wc: SPECS[wc.experiment].runtime_minutes,
-        mem_mb=lambda wc: round((SPECS[wc.experiment].memory_gb or 0) * 1000),
+        runtime=runtime(SPECS),
+        mem_mb=memory(SPECS),
     # all that defines the run, and nothing else: a change makes it anew
     params:
         definition=lambda wc: RUNS[wc.experiment, wc.run].definition,
