@@ -12,7 +12,8 @@ from snakemake.exceptions import WorkflowError
 
 # Snakemake makes hundreds of objects a job and drops few. Looking for dropped ones less often takes a
 # tenth off the planning of 10,000 runs, at equal memory (benchmarks/run.py plan).
-gc.set_threshold(200_000, 50, 1000)
+if workflow.is_main_process:
+    gc.set_threshold(200_000, 50, 1000)
 
 STARTED = time.time()
 DEFAULT_CONFIG = "config/experiments.yaml"
@@ -83,7 +84,8 @@ os.environ.update(
 )
 
 ON_FAILURE = (
-    "Some runs failed; their reasons stand above and in results/*/runs/*/failure.json.\n"
+    "Not all steps were done; the reasons stand above, those of runs also in "
+    "results/*/runs/*/failure.json.\n"
     "The same command tries them again; with `partial_report` behind it, it reports on what has "
     "finished."
 )

@@ -6,8 +6,10 @@ import argparse
 import os
 import socket
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
+from scalewise.plan.config import Settings
 from scalewise.plan.launch import torchrun
 from scalewise.plan.topology import Shape
 from scalewise.records import Definition
@@ -29,18 +31,23 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
 
     folder = options.summary.parent
-    definition = Definition.model_validate_json(options.run)
+    definition = resolved(Definition.model_validate_json(options.run))
     nodes, devices_per_node = map(int, definition.shape.split("x"))
     shape = Shape(nodes, devices_per_node)
     attempt = Attempt(folder / "attempt")
     rank_program = [str(Path(__file__).with_name("train_rank.py")), str(attempt.folder)]
-    launch = torchrun(sys.executable, rank_program, shape, definition.settings["cpus_per_device"])
+    try:
+        launch = torchrun(sys.executable, rank_program, shape, definition.settings["cpus_per_device"])
+    except ValueError as error:
+        print(f"scalewise: {definition.experiment}/{definition.run}: {error}", file=sys.stderr)
+        return 1
     order = Order(
         assignment=Assignment(
             definition=definition,
             dataset=options.dataset,
             folder=folder,
             launcher=launch.name,
+            started_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
             supervisor_host=socket.gethostname(),
             supervisor_pid=os.getpid(),
         ),
@@ -57,6 +64,12 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"scalewise: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def resolved(definition: Definition) -> Definition:
+    """The definition with every setting written out: a run keeps what it really did."""
+    settings = Settings.model_validate(definition.settings)
+    return definition.model_copy(update={"settings": settings.model_dump()})
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 from scalewise.analysis.study import Analysed, compute, draw, write_report
-from scalewise.records import RecordError
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -20,14 +19,10 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     partial = options.results / "partial"
     experiments = [Analysed.from_json(text) for text in options.experiments]
-    try:
-        for experiment in experiments:
-            folder = partial / experiment.name
-            compute(experiment, options.results / experiment.name / "runs", folder)
-            draw(experiment, folder)
-    except RecordError as error:
-        print(f"scalewise: {error}", file=sys.stderr)
-        return 1
+    for experiment in experiments:
+        folder = partial / experiment.name
+        compute(experiment, options.results / experiment.name / "runs", folder, tolerant=True)
+        draw(experiment, folder)
     output = options.results / "partial_report.html"
     labels = json.loads(options.labels)
     write_report([e.name for e in experiments], partial, labels, output, partial=True)

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from scalewise.plan.config import Settings
 from scalewise.records import (
     EPOCHS,
     FAILURE,
@@ -104,7 +105,9 @@ def _definition(run: str, devices: int, repeat: int, options: Mapping[str, Any])
         repeat=repeat,
         options=dict(options),
         accelerator="cpu",
-        settings={"cpus_per_device": 1, "seed": repeat, "learning_rate": 0.1} | dict(options),
+        settings=Settings(dataset="digits", model="linear", global_batch_size=256).model_dump()
+        | {"seed": repeat}
+        | dict(options),
     )
 
 

@@ -55,7 +55,7 @@ def test_the_sentence_carries_speedup_interval_efficiency_and_price(answer: Deci
     sentence = answer(FOUR, 0.7).sentence
     low, high = 297 / 101, 303 / 99
     assert sentence == (
-        f"Use 4 devices: 3.00x ({low:.2f} to {high:.2f}, n = 3) faster than 1, efficiency 0.75, "
+        f"Use 4 devices: 3.00x as fast as 1 ({low:.2f} to {high:.2f}, n = 3), efficiency 0.75, "
         "1.33x the device-hours."
     )
 
@@ -149,7 +149,7 @@ def test_accuracy_that_falls_with_devices_is_said(answer: Decide) -> None:
 
 def test_runs_that_did_not_complete_are_said(answer: Decide) -> None:
     points = {(ALONE, 1): spread(100), (ALONE, 2): [*spread(180), "failed"]}
-    assert answer(points).cautions == ["1 of 4 runs on 2 devices did not complete."]
+    assert answer(points).cautions == ["1 of 4 runs on 2 devices have no result."]
 
 
 def test_a_device_count_none_of_whose_runs_completed_is_said_too(answer: Decide) -> None:
@@ -167,10 +167,27 @@ def test_fewer_than_three_repeats_are_said(answer: Decide, repeats: int, words: 
     assert "use 3 or more repeats" in text
 
 
+def test_a_target_that_was_missed_is_said_beside_the_decision(make_runs: Runs) -> None:
+    runs = make_runs({(ALONE, 1): spread(100), (ALONE, 2): spread(190)})
+    runs.loc[runs["devices"] == 1, "time_to_accuracy_seconds"] = 9.0
+    runs.loc[runs["devices"] == 2, "time_to_accuracy_seconds"] = [5.0, 5.0, float("nan")]
+    scaling = scaling_table(runs, "strong")
+    decision = decide("study", scaling, option_table(runs, {}), 0.7, target=0.97)
+    assert "2 of 3 runs on 2 devices reached 97.0% accuracy." in decision.cautions
+    assert (
+        "Training time to 97.0% accuracy: 9.00 s on 1 device, 5.00 s on 2 devices." in decision.alternatives
+    )
+
+
+def test_more_devices_that_are_slower_are_not_recommended(answer: Decide) -> None:
+    decision = answer({(ALONE, 1): spread(100), (ALONE, 2): spread(190), (ALONE, 3): spread(180)}, 0.5)
+    assert decision.devices == 2
+
+
 def test_a_baseline_of_several_devices_is_said(answer: Decide) -> None:
     decision = answer({(ALONE, 2): spread(100), (ALONE, 4): spread(190)})
     assert decision.devices == 4
-    assert "faster than 2" in decision.sentence
+    assert "as fast as 2" in decision.sentence
     assert decision.cautions == ["Speedups are relative to 2 devices, not to 1."]
 
 

@@ -30,6 +30,23 @@ def experiment(**changed: Any) -> Experiment:
     return Experiment.model_validate(values | changed)
 
 
+def test_a_run_of_earlier_settings_is_not_pooled_with_the_others(tmp_path: Path, write_run: WriteRun) -> None:
+    write_run(tmp_path, "d2.r1", 2)
+    changed = experiment(devices=[2], repeats=1, learning_rate=0.5)
+    (row,) = collect("study", changed, tmp_path).runs.to_dict("records")
+    assert row["outcome"] == "out of date"
+    assert pd.isna(row["throughput_samples_per_second"])
+
+
+def test_a_damaged_record_does_not_keep_a_partial_report_from_the_others(
+    tmp_path: Path, write_run: WriteRun
+) -> None:
+    write_run(tmp_path, "d2.r1", 2)
+    (write_run(tmp_path, "d2.r2", 2) / SUMMARY).write_text("{")
+    runs = collect("study", experiment(devices=[2]), tmp_path, tolerant=True).runs
+    assert list(runs["outcome"]) == ["completed", "unreadable"]
+
+
 def test_a_completed_run_brings_its_figures(tmp_path: Path, write_run: WriteRun) -> None:
     write_run(tmp_path, "d2.r1", 2, rate=1234.5)
     runs = collect("study", experiment(devices=[2], repeats=1), tmp_path).runs

@@ -50,12 +50,12 @@ def test_a_process_held_to_one_cpu_plans_for_one() -> None:
 @pytest.mark.parametrize(
     ("visible", "accelerator", "devices"),
     [
-        pytest.param("0", "cuda", 1, id="one"),
+        pytest.param("0", "cpu", 8, id="one has nothing to scale to"),
         pytest.param("0,1,3", "cuda", 3, id="three"),
         pytest.param("GPU-8932f937-d72c,MIG-GPU-8932f937/1/2", "cuda", 2, id="by UUID"),
         pytest.param("", "cpu", 8, id="none"),
         pytest.param("-1", "cpu", 8, id="hidden"),
-        pytest.param("0,-1,1", "cuda", 1, id="CUDA stops at the first that is invalid"),
+        pytest.param("0,1,-1,2", "cuda", 2, id="CUDA stops at the first that is invalid"),
         pytest.param("NoDevFiles", "cpu", 8, id="Slurm, for a job without a GPU"),
     ],
 )

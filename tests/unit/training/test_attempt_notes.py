@@ -45,6 +45,7 @@ def assignment(tmp_path: Path) -> Assignment:
         dataset=tmp_path / "d.safetensors",
         folder=tmp_path,
         launcher="torchrun",
+        started_at="2026-01-01T00:00:00+00:00",
         supervisor_host=HOST,
         supervisor_pid=os.getpid(),
     )

@@ -63,6 +63,7 @@ def order(folder: Path, program: str, limit_seconds: float = 60) -> Order:
             dataset=folder / "d.safetensors",
             folder=folder,
             launcher="test",
+            started_at="2026-01-01T00:00:00+00:00",
             supervisor_host=socket.gethostname(),
             supervisor_pid=os.getpid(),
         ),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import pandas as pd
 
 from scalewise.analysis.tables import NO_OPTIONS
+
+SAME_TRAINING = {"gradient_as_bucket_view", "cpus_per_device"}
+"""Options that change how fast a training runs, not what it trains."""
 
 
 @dataclass(frozen=True)
@@ -38,22 +41,39 @@ class Decision:
         return asdict(self)
 
 
-def decide(experiment: str, scaling: pd.DataFrame, options: pd.DataFrame, min_efficiency: float) -> Decision:
-    """The most devices whose efficiency is at least the one asked for, in the fastest series.
+def decide(
+    experiment: str,
+    scaling: pd.DataFrame,
+    options: pd.DataFrame,
+    min_efficiency: float,
+    *,
+    target: float | None = None,
+    differences: Sequence[str] = (),
+) -> Decision:
+    """The most devices whose efficiency is at least the one asked for and that are faster than fewer.
+
+    Series compete only where their options leave the training itself alone; else the first of the
+    configuration is decided on, and the others are shown beside it.
 
     Args:
         experiment: its name.
         scaling: as ``scaling_table`` makes it.
         options: as ``option_table`` makes it.
         min_efficiency: the least parallel efficiency that is worth its devices.
+        target: test accuracy to reach, if any.
+        differences: between runs that should differ in devices and options alone, a sentence each.
     """
     usable = scaling[scaling["parallel_efficiency"].notna()]
     if usable.empty:
         notes = "; ".join(dict.fromkeys(note for note in scaling["note"] if note))
         why = notes or "no run has completed"
         return Decision(experiment, None, None, f"No decision: {why}.", [], [], [])
-    eligible = usable[usable["parallel_efficiency"] >= min_efficiency]
-    best = _choose_series(eligible.sort_values("devices").groupby("series", sort=False).tail(1), scaling)
+    eligible = usable[usable["parallel_efficiency"] >= min_efficiency].sort_values("devices")
+    fewer_are_slower = eligible["speedup"] == eligible.groupby("series")["speedup"].cummax()
+    candidates = eligible[fewer_are_slower].groupby("series", sort=False).tail(1)
+    if not set(options["option"]) <= SAME_TRAINING:
+        candidates = candidates[candidates["series"] == candidates["series"].iloc[0]]
+    best = _choose_series(candidates, scaling)
     series = usable[usable["series"] == best["series"]].sort_values("devices")
     others = series[series["devices"] != best["devices"]]
     planned = scaling[scaling["series"] == best["series"]].sort_values("devices")
@@ -62,21 +82,28 @@ def decide(experiment: str, scaling: pd.DataFrame, options: pd.DataFrame, min_ef
         devices=int(best["devices"]),
         series=str(best["series"]),
         sentence=_sentence(best, others, min_efficiency),
-        alternatives=[_alternative(point) for _, point in others.iterrows()],
+        alternatives=[
+            *(_alternative(point) for _, point in others.iterrows()),
+            *_time_to_target(series, target),
+        ],
         options=[_option(row) for _, row in options.iterrows()],
-        cautions=list(_cautions(best, series, planned)),
+        cautions=[
+            *_cautions(best, series, planned, min_efficiency),
+            *_unreached(planned, target),
+            *differences,
+        ],
     )
 
 
 def _choose_series(candidates: pd.DataFrame, scaling: pd.DataFrame) -> pd.Series:
-    """The fastest series, but the first of the configuration unless another is faster beyond doubt."""
+    """The fastest series where its interval is clear of the first one's, else the first."""
     fastest = candidates.sort_values("throughput_samples_per_second").iloc[-1]
     first = candidates[candidates["series"] == scaling["series"].iloc[0]]
     if first.empty:
         return fastest
     plain = first.iloc[0]
-    doubtless = fastest["throughput_samples_per_second_low"] > plain["throughput_samples_per_second_high"]
-    return fastest if doubtless else plain
+    apart = fastest["throughput_samples_per_second_low"] > plain["throughput_samples_per_second_high"]
+    return fastest if apart and fastest["n"] > 1 and plain["n"] > 1 else plain
 
 
 def _sentence(best: pd.Series, others: pd.DataFrame, min_efficiency: float) -> str:
@@ -84,7 +111,7 @@ def _sentence(best: pd.Series, others: pd.DataFrame, min_efficiency: float) -> s
     with_options = "" if best["series"] == NO_OPTIONS else f" ({best['series']})"
     if devices > base:
         return (
-            f"Use {_devices(devices)}{with_options}: {_speedup(best)} faster than {base}, efficiency "
+            f"Use {_devices(devices)}{with_options}: {_speedup(best)}, efficiency "
             f"{best['parallel_efficiency']:.2f}, {1 / best['parallel_efficiency']:.2f}x the "
             "device-hours."
         )
@@ -94,7 +121,7 @@ def _sentence(best: pd.Series, others: pd.DataFrame, min_efficiency: float) -> s
     next_point = more.iloc[0]
     return (
         f"Use {_devices(devices)}{with_options}: {int(next_point['devices'])} would be "
-        f"{_speedup(next_point)} faster, but at efficiency {next_point['parallel_efficiency']:.2f}, "
+        f"{_speedup(next_point)}, but at efficiency {next_point['parallel_efficiency']:.2f}, "
         f"below the {min_efficiency:.2f} asked for."
     )
 
@@ -105,7 +132,7 @@ def _alternative(point: pd.Series) -> str:
         rate = point["throughput_samples_per_second"]
         return f"{_devices(devices)}: the baseline, {rate:,.0f} samples/s."
     return (
-        f"{_devices(devices)}: {_speedup(point)} faster, efficiency "
+        f"{_devices(devices)}: {_speedup(point)}, efficiency "
         f"{point['parallel_efficiency']:.2f}, {1 / point['parallel_efficiency']:.2f}x the "
         "device-hours."
     )
@@ -113,14 +140,16 @@ def _alternative(point: pd.Series) -> str:
 
 def _speedup(point: pd.Series) -> str:
     return (
-        f"{point['speedup']:.2f}x ({point['speedup_low']:.2f} to {point['speedup_high']:.2f}, "
-        f"n = {int(point['n'])})"
+        f"{point['speedup']:.2f}x as fast as {int(point['baseline_devices'])} "
+        f"({point['speedup_low']:.2f} to {point['speedup_high']:.2f}, n = {int(point['n'])})"
     )
 
 
 def _option(row: pd.Series) -> str:
     low, high = row["throughput_ratio_low"], row["throughput_ratio_high"]
-    if low <= 1 <= high:
+    if row["confidence"] == 0:
+        verdict = "not judged from one run each"
+    elif low <= 1 <= high:
         verdict = "no difference in throughput was measured"
     elif low > 1:
         verdict = "faster"
@@ -134,10 +163,36 @@ def _option(row: pd.Series) -> str:
     )
 
 
-def _cautions(best: pd.Series, series: pd.DataFrame, planned: pd.DataFrame) -> Iterator[str]:
+def _time_to_target(series: pd.DataFrame, target: float | None) -> Iterator[str]:
+    reached = series[series["time_to_accuracy_seconds"].notna()]
+    if target is not None and len(reached):
+        times = ", ".join(
+            f"{point['time_to_accuracy_seconds']:,.2f} s on {_devices(int(point['devices']))}"
+            for _, point in reached.iterrows()
+        )
+        yield f"Training time to {target:.1%} accuracy: {times}."
+
+
+def _unreached(planned: pd.DataFrame, target: float | None) -> Iterator[str]:
+    for _, point in planned.iterrows():
+        if target is not None and point["n_reached"] < point["n"]:
+            yield (
+                f"{int(point['n_reached'])} of {int(point['n'])} runs on {_devices(int(point['devices']))} "
+                f"reached {target:.1%} accuracy."
+            )
+
+
+def _cautions(
+    best: pd.Series, series: pd.DataFrame, planned: pd.DataFrame, min_efficiency: float
+) -> Iterator[str]:
     base = series[series["devices"] == best["baseline_devices"]].iloc[0]
     if int(best["baseline_devices"]) > 1:
         yield f"Speedups are relative to {int(best['baseline_devices'])} devices, not to 1."
+    if best["devices"] > base["devices"] and best["parallel_efficiency_low"] < min_efficiency:
+        yield (
+            f"The efficiency of {best['parallel_efficiency']:.2f} is not clear of the {min_efficiency:.2f} "
+            f"asked for: its interval reaches down to {best['parallel_efficiency_low']:.2f}."
+        )
     if best["devices"] > base["devices"] and best["speedup_low"] <= 1:
         yield (
             f"{_devices(int(best['devices']))} have not been shown to be faster: the interval of the "
@@ -150,7 +205,7 @@ def _cautions(best: pd.Series, series: pd.DataFrame, planned: pd.DataFrame) -> I
         yield f"Some points rest on {runs}; use 3 or more repeats."
     for _, point in series.iterrows():
         devices = int(point["devices"])
-        if point["parallel_efficiency_low"] > 1:
+        if point["parallel_efficiency_low"] > 1 and point["n"] > 1:
             yield (
                 f"{devices} devices show an efficiency of {point['parallel_efficiency']:.2f}, above 1 "
                 "beyond its interval. That is an error until it is explained: look for cache effects, "
@@ -165,7 +220,7 @@ def _cautions(best: pd.Series, series: pd.DataFrame, planned: pd.DataFrame) -> I
         if int(point["n_failed"]):
             total = int(point["n_failed"] + point["n"])
             where = _devices(int(point["devices"]))
-            yield f"{int(point['n_failed'])} of {total} runs on {where} did not complete."
+            yield f"{int(point['n_failed'])} of {total} runs on {where} have no result."
 
 
 def _devices(count: int) -> str:

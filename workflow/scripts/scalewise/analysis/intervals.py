@@ -10,9 +10,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from statistics import median
+from statistics import NormalDist, median
 
 CONFIDENCE = 0.95
+EXACT_LIMIT = 40
+"""Repeats of both samples up to which the rank-sum distribution is counted out."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +55,8 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
     ordered = sorted(values)
     n = len(ordered)
     chosen = 0
-    for trim in range(n // 2 + 1):
-        if 2 * trim < n and _median_coverage(n, trim) >= confidence:
-            chosen = trim
+    while 2 * (chosen + 1) < n and _median_coverage(n, chosen + 1) >= confidence:
+        chosen += 1
     coverage = _median_coverage(n, chosen)
     return Interval(median(ordered), ordered[chosen], ordered[n - 1 - chosen], coverage, n)
 
@@ -81,20 +82,30 @@ def ratio_interval(
         confidence: to reach, if the samples are large enough.
     """
     ratios = sorted(top / bottom for top in numerator for bottom in denominator)
-    m, n = len(numerator), len(denominator)
-    chosen = 0
-    for trim in range((len(ratios) + 1) // 2):
-        if _rank_sum_coverage(m, n, trim) >= confidence:
-            chosen = trim
+    chosen, coverage = _rank_sum_trim(len(numerator), len(denominator), confidence)
     estimate = median(numerator) / median(denominator)
     low, high = ratios[chosen], ratios[len(ratios) - 1 - chosen]
-    coverage = _rank_sum_coverage(m, n, chosen)
-    return Interval(estimate, min(low, estimate), max(high, estimate), coverage, min(m, n))
+    n = min(len(numerator), len(denominator))
+    return Interval(estimate, min(low, estimate), max(high, estimate), coverage, n)
 
 
-def _rank_sum_coverage(m: int, n: int, trim: int) -> float:
-    tail = sum(_rank_sum_count(m, n, statistic) for statistic in range(trim + 1))
-    return max(0.0, 1 - 2 * tail / math.comb(m + n, m))
+def _rank_sum_trim(m: int, n: int, confidence: float) -> tuple[int, float]:
+    """How many ratios may be left out at either end, and the coverage that remains.
+
+    Exact for small samples, where it matters; by the normal approximation beyond.
+    """
+    if m + n > EXACT_LIMIT:
+        spread = math.sqrt(m * n * (m + n + 1) / 12)
+        z = NormalDist().inv_cdf((1 + confidence) / 2)
+        return max(math.floor(m * n / 2 - z * spread), 0), confidence
+    orders = math.comb(m + n, m)
+    tail, chosen, coverage = 0, 0, max(0.0, 1 - 2 / orders)
+    for trim in range((m * n + 1) // 2):
+        tail += _rank_sum_count(m, n, trim)
+        if 1 - 2 * tail / orders < confidence:
+            break
+        chosen, coverage = trim, 1 - 2 * tail / orders
+    return chosen, coverage
 
 
 @cache

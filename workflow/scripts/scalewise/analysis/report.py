@@ -94,7 +94,6 @@ def _context(section: Section) -> dict[str, Any]:
         "points": [_point(row) for _, row in section.scaling.iterrows()],
         "runs": [_run(row) for _, row in section.runs.iterrows()],
         "outcomes": ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items()),
-        "unfinished": [_run(row) for _, row in section.runs.iterrows() if row["outcome"] != "completed"],
         "origins": section.origins,
         "confidences": _confidences(section.scaling),
     }

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -15,7 +14,7 @@ from scalewise.analysis.decision import decide
 from scalewise.analysis.report import Section, render
 from scalewise.analysis.scaling import option_table, scaling_table
 from scalewise.analysis.tables import collect
-from scalewise.plan.config import Experiment
+from scalewise.plan.config import Experiment, Settings
 from scalewise.records import Provenance, write_text
 
 RUNS, EPOCHS, SCALING, OPTIONS, DECISION, ORIGINS = (
@@ -52,23 +51,36 @@ class Analysed:
         return self.spec.target.accuracy if self.spec.target else None
 
 
-def compute(experiment: Analysed, runs_folder: Path, folder: Path) -> None:
+def compute(experiment: Analysed, runs_folder: Path, folder: Path, *, tolerant: bool = False) -> None:
     """Write the tables and the decision of an experiment.
 
     Args:
         experiment: what was planned.
         runs_folder: holds a folder for each run.
         folder: receives the files.
+        tolerant: list a damaged record with its reason instead of raising.
 
     Raises:
         RecordError: a record is damaged.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    tables = collect(experiment.name, experiment.spec, runs_folder)
+    tables = collect(experiment.name, experiment.spec, runs_folder, tolerant=tolerant)
     scaling = scaling_table(tables.runs, experiment.spec.scaling)
     options = option_table(tables.runs, experiment.spec.swept)
-    rule = experiment.spec.decision
-    decision = decide(experiment.name, scaling, options, rule.min_efficiency)
+    origins = distinct_origins(tables.origins, experiment.spec)
+    differences = [
+        f"The runs differ in {name} ({'; '.join(origins[name])}), and so do not differ in devices alone."
+        for name in ("devices", "CPU", "operating system", "launcher", "versions")
+        if len(origins[name]) > 1
+    ]
+    decision = decide(
+        experiment.name,
+        scaling,
+        options,
+        experiment.spec.decision.min_efficiency,
+        target=experiment.target,
+        differences=differences,
+    )
     for name, table in (
         (RUNS, tables.runs),
         (EPOCHS, tables.epochs),
@@ -76,7 +88,6 @@ def compute(experiment: Analysed, runs_folder: Path, folder: Path) -> None:
         (OPTIONS, options),
     ):
         write_text(folder / name, table.to_csv(index=False, lineterminator="\n"))
-    origins = distinct_origins(tables.origins, experiment.spec)
     write_text(folder / ORIGINS, json.dumps(origins, indent=2) + "\n")
     write_text(folder / DECISION, json.dumps(decision.as_dict(), indent=2) + "\n")
 
@@ -155,12 +166,9 @@ def distinct_origins(origins: Sequence[Provenance], spec: Experiment) -> dict[st
 
 
 def _settings(spec: Experiment) -> str:
-    """The experiment's training in one line."""
-    shown: dict[str, Any] = spec.model_dump(
-        exclude={"title", "description", "sweep", "exclude", "target", "decision"},
-        exclude_none=True,
-    )
-    return ", ".join(f"{key} {value}" for key, value in shown.items())
+    """The experiment's training in one line, a swept key with all its values."""
+    shown = {key: getattr(spec, key) for key in Settings.model_fields} | spec.swept
+    return ", ".join(f"{key} {value}" for key, value in shown.items() if value is not None)
 
 
 def _distinct(values: Iterable[str]) -> list[str]:

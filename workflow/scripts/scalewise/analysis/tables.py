@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from scalewise.plan.config import Experiment
-from scalewise.plan.runs import points, series_label
+from scalewise.plan.runs import points, seed_of, series_label, settings_of
 from scalewise.records import (
     EPOCHS,
     SUMMARY,
@@ -60,13 +60,14 @@ def series_name(options: dict[str, Any]) -> str:
     return series_label(tuple(options.items())) or NO_OPTIONS
 
 
-def collect(name: str, spec: Experiment, runs_folder: Path) -> Tables:
+def collect(name: str, spec: Experiment, runs_folder: Path, *, tolerant: bool = False) -> Tables:
     """Read the records of the runs that the experiment plans; others in the folder are left alone.
 
     Args:
         name: the experiment's name.
         spec: its settings.
         runs_folder: holds a folder for each run.
+        tolerant: list a damaged record with its reason instead of raising.
 
     Raises:
         RecordError: a record is damaged.
@@ -75,13 +76,23 @@ def collect(name: str, spec: Experiment, runs_folder: Path) -> Tables:
     run_rows: list[dict[str, Any]] = []
     epoch_tables: list[pd.DataFrame] = []
     origins: list[Provenance] = []
-    for planned in _planned_rows(name, spec):
+    for planned, settings in _planned_rows(name, spec):
         folder = runs_folder / str(planned["run"])
-        if not (folder / SUMMARY).exists():
-            run_rows.append(planned | _why_unfinished(read_failure(folder)))
+        try:
+            if not (folder / SUMMARY).exists():
+                run_rows.append(planned | _why_unfinished(read_failure(folder)))
+                continue
+            summary = read_summary(folder)
+            epochs = _read_epochs(folder / EPOCHS)
+        except RecordError as error:
+            if not tolerant:
+                raise
+            run_rows.append(planned | {"outcome": "unreadable", "reason": str(error)})
             continue
-        summary = read_summary(folder)
-        epochs = _read_epochs(folder / EPOCHS)
+        if summary.definition.settings != settings:
+            reason = "its settings have changed since; snakemake trains it again"
+            run_rows.append(planned | {"outcome": "out of date", "reason": reason})
+            continue
         epochs["elapsed_train_seconds"] = epochs["train_seconds"].cumsum()
         row = _finished(summary, epochs, target)
         run_rows.append(row)
@@ -111,21 +122,24 @@ def _read_epochs(path: Path) -> pd.DataFrame:
     return epochs
 
 
-def _planned_rows(experiment: str, spec: Experiment) -> Iterator[dict[str, Any]]:
-    """What is known of every run before it has run."""
+def _planned_rows(experiment: str, spec: Experiment) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """What is known of every run before it has run, and the settings it should have."""
     for point in points(spec):
         if isinstance(point.devices, str):
             devices = math.prod(map(int, point.devices.split("x")))
         else:
             devices = point.devices
+        settings = settings_of(spec, point.options)
         for repeat in range(1, spec.repeats + 1):
-            yield {
+            row = {
                 "experiment": experiment,
                 "run": point.run_name(repeat),
                 "series": series_name(dict(point.options)),
                 "devices": devices,
                 "repeat": repeat,
-            } | dict(point.options)
+            }
+            seed = seed_of(settings, repeat)
+            yield row | dict(point.options), settings.model_dump() | {"seed": seed}
 
 
 def _why_unfinished(failure: Failure | None) -> dict[str, Any]:

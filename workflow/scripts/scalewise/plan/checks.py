@@ -108,11 +108,13 @@ def check_devices(
         except TopologyError as error:
             problems.append(Problem(here, error.what, error.cure))
             continue
-        twin = next((other for other, taken in shapes.items() if taken == shape), None)
+        twin = next((o for o, taken in shapes.items() if taken.world_size == shape.world_size), None)
         if twin is not None:
-            problems.append(
-                Problem(here, f"is {devices!r}, the same {shape} as {twin!r}", "Keep one of the two.")
-            )
+            same, cure = f"is {devices!r}, the same {shape} as {twin!r}", "Keep one of the two."
+            if shapes[twin] != shape:
+                same = f"is {devices!r}, as many devices as {twin!r} in the shape {shapes[twin]}"
+                cure = "Give each of the two shapes an experiment of its own."
+            problems.append(Problem(here, same, cure))
         shapes[devices] = shape
     return shapes, problems
 

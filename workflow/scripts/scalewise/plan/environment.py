@@ -34,7 +34,7 @@ def rule_environment(script: str, origin: str, labels: str, environ: Mapping[str
 
 
 def source_version(origin: str) -> str:
-    """Commit of the checkout, with ``-dirty`` where its files differ; an address speaks for itself.
+    """Commit of the checkout, with ``-dirty`` where its scripts differ; an address speaks for itself.
 
     Empty for a folder that is no checkout.
     """
@@ -42,14 +42,16 @@ def source_version(origin: str) -> str:
     if not folder.is_dir():
         return origin
     try:
-        described = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        )
+        commit = _git(folder, "rev-parse", "HEAD")
+        # the scripts alone: an edited configuration is not changed code
+        changed = _git(folder, "status", "--porcelain", "--", ".")
     except (OSError, subprocess.SubprocessError):
         return ""
-    return described.stdout.strip()
+    return f"{commit}-dirty" if changed else commit
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        ["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=10, check=True
+    )
+    return done.stdout.strip()

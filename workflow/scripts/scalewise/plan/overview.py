@@ -57,6 +57,7 @@ def rows(study: Study, results: Path) -> Iterator[Row]:
         for start in range(0, len(planned.runs), repeats):
             runs = planned.runs[start : start + repeats]
             folders = (results / planned.name / "runs" / run.name for run in runs)
+            # of an earlier definition too: an estimate needs no more
             measured = next((s for s in map(_seconds_taken, folders) if s is not None), None)
             yield Row(runs, planned.spec.runtime_minutes * 60, measured)
 

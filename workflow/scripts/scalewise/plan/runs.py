@@ -43,8 +43,8 @@ class Run:
 
     @property
     def seed(self) -> int:
-        """A seed of its own for each repeat, so that accuracies are independent."""
-        return self.settings.seed + self.repeat - 1
+        """Of this repeat."""
+        return seed_of(self.settings, self.repeat)
 
     @property
     def batch_size_per_device(self) -> int:
@@ -58,7 +58,11 @@ class Run:
 
     @cached_property
     def definition(self) -> str:
-        """All that defines the run, as canonical JSON: when it changes, the run is made again."""
+        """All that defines the run, as canonical JSON: when it changes, the run is made again.
+
+        Settings equal to their default are left out, so that a later version with more keys makes
+        nothing again.
+        """
         return canonical_json(
             {
                 "experiment": self.experiment,
@@ -69,9 +73,19 @@ class Run:
                 "repeat": self.repeat,
                 "options": dict(self.options),
                 "accelerator": self.accelerator,
-                "settings": self.settings.model_dump() | {"seed": self.seed},
+                "settings": settings_values(self.settings) | {"seed": self.seed},
             }
         )
+
+
+def seed_of(settings: Settings, repeat: int) -> int:
+    """A seed of its own for each repeat, so that accuracies are independent."""
+    return settings.seed + repeat - 1
+
+
+def settings_values(settings: Settings) -> dict[str, Any]:
+    """The settings that differ from their defaults."""
+    return settings.model_dump(exclude_defaults=True)
 
 
 def batch_per_device(settings: Settings, world_size: int) -> int:

@@ -25,7 +25,7 @@ class SiteFile(BaseModel):
 
     accelerator: Literal["auto", "cpu", "cuda"] = Field(
         "auto",
-        description="What a device is: a GPU (cuda) or a CPU process (cpu). auto: a GPU if there is one.",
+        description="What a device is: a GPU (cuda) or a CPU process (cpu). auto: GPUs where there are two.",
     )
     devices_per_node: Count | Literal["auto"] = Field(
         "auto",
@@ -58,7 +58,8 @@ def resolve_site(facts: SiteFile) -> Site:
     """Look up on this machine what the site leaves to ``auto``."""
     cpus = available_cpus() if facts.cpus_per_node == "auto" else facts.cpus_per_node
     gpus = visible_gpus()
-    looked_up: Accelerator = "cuda" if gpus else "cpu"
+    # one GPU has nothing to scale to, and the shipped study must run beside it
+    looked_up: Accelerator = "cuda" if gpus > 1 else "cpu"
     accelerator = looked_up if facts.accelerator == "auto" else facts.accelerator
     if facts.devices_per_node != "auto":
         devices = facts.devices_per_node
@@ -71,9 +72,14 @@ def resolve_site(facts: SiteFile) -> Site:
 
 def available_cpus() -> int:
     """CPUs this process may use, which a container or a batch system may have limited."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    if not hasattr(os, "sched_getaffinity"):
+        return os.cpu_count() or 1
+    allowed = len(os.sched_getaffinity(0))
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        return allowed
+    return allowed if quota == "max" else max(min(allowed, int(quota) // int(period)), 1)
 
 
 def visible_gpus() -> int:

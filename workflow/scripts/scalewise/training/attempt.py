@@ -23,6 +23,8 @@ _CONSEQUENCES = (
     "broken pipe",
     "remote process exited",
     "recvvalue failed",
+    "timed out",
+    "timeout",
 )
 """What gloo, nccl and the store say on the ranks that outlive another: never the cause."""
 
@@ -80,6 +82,7 @@ class Assignment(_Note):
         dataset: the prepared file.
         folder: of the run's records.
         launcher: what started the ranks.
+        started_at: UTC, ISO 8601; before the ranks were started.
         supervisor_host: where train.py runs.
         supervisor_pid: its process there.
     """
@@ -88,6 +91,7 @@ class Assignment(_Note):
     dataset: Path
     folder: Path
     launcher: str
+    started_at: str
     supervisor_host: str
     supervisor_pid: int
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -85,6 +86,8 @@ def claim_device(accelerator: str, local_rank: int) -> torch.device:
         )
     device = torch.device("cuda", local_rank)
     torch.cuda.set_device(device)
+    # fp32 means fp32: cuDNN would use TF32 for convolutions by itself
+    torch.backends.cudnn.allow_tf32 = False
     return device
 
 
@@ -99,7 +102,7 @@ def claim_cpus(accelerator: str, identity: Identity, cpus_per_device: int) -> st
         torch.set_num_interop_threads(1)
     if not hasattr(os, "sched_setaffinity"):
         return "unknown"
-    allowed = sorted(os.sched_getaffinity(0))
+    allowed = cores_first(os.sched_getaffinity(0))
     if accelerator == "cpu" and len(allowed) >= identity.local_world_size * cpus_per_device:
         start = identity.local_rank * cpus_per_device
         allowed = allowed[start : start + cpus_per_device]
@@ -107,6 +110,20 @@ def claim_cpus(accelerator: str, identity: Identity, cpus_per_device: int) -> st
         for thread in Path("/proc/self/task").iterdir():
             os.sched_setaffinity(int(thread.name), allowed)
     return cpu_list(allowed)
+
+
+def cores_first(cpus: Iterable[int]) -> list[int]:
+    """CPUs in an order that takes every core once before a second hardware thread of any."""
+
+    def place(cpu: int) -> tuple[int, int]:
+        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        try:
+            listed = [int(part) for part in re.findall(r"\d+", siblings.read_text(encoding="ascii"))]
+        except OSError:
+            return 0, cpu
+        return (0 if cpu == min(listed) else 1), cpu
+
+    return sorted(cpus, key=place)
 
 
 def cpu_list(cpus: Sequence[int]) -> str:

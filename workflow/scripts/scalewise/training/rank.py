@@ -13,7 +13,7 @@ from torch import nn
 
 from scalewise.plan.config import Settings
 from scalewise.records import Definition, EpochRecord, Startup
-from scalewise.training import datasets, provenance
+from scalewise.training import datasets
 from scalewise.training.attempt import Attempt, Progress
 from scalewise.training.clock import CudaTimeline, HostTimeline
 from scalewise.training.distributed import (
@@ -56,7 +56,6 @@ def run_rank(attempt: Attempt, process_started: float) -> None:
     """
     watch = Stopwatch(process_started)
     imports_seconds = watch.lap()
-    started_at = provenance.utc_now()
     assignment = attempt.assignment()
     definition = assignment.definition
     settings = Settings.model_validate(definition.settings)
@@ -91,7 +90,7 @@ def run_rank(attempt: Attempt, process_started: float) -> None:
         reports = gather(report_rank(task, affinity, startup), identity.world_size)
         if identity.rank == 0:
             ranks = [report.record for report in reports]
-            origin = trace(ranks, identity, assignment.launcher, started_at)
+            origin = trace(ranks, identity, assignment.launcher, assignment.started_at)
             measurements = measure(task, epochs, reports)
             write_records(assignment.folder, definition, epochs, ranks, measurements, origin, diverged)
         del task  # DDP must be gone before its process group

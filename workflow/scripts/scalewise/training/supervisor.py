@@ -215,7 +215,9 @@ def _reason(order: Order, ended: _End, cause: Complaint | None) -> str:
     silent = order.attempt.silent(order.world_size)
     if silent:
         names = ", ".join(f"rank {note.rank} on {note.host} (pid {note.pid})" for note in silent)
-        return f"{names} was killed from outside; often that is the system's out-of-memory killer."
+        return (
+            f"{names} left no word: killed from outside, often by the system's out-of-memory killer, or hung."
+        )
     missing = order.attempt.missing(order.world_size)
     if missing:
         return (
