@@ -385,7 +385,7 @@ def test_a_rank_killed_from_outside_is_named_and_the_others_end_with_it(start: S
     failure = read_failure(training.folder)
     assert failure is not None
     assert failure.outcome == "failed"
-    expected = f"rank 1 on {socket.gethostname()} (pid {victim}) was killed from outside"
+    expected = f"rank 1 on {socket.gethostname()} (pid {victim}) left no word: killed from outside"
     assert failure.reason.startswith(expected)
     assert expected in stderr
     assert training.processes() == {}

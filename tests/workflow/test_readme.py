@@ -82,3 +82,8 @@ def test_the_files_it_promises_are_those_the_rules_make() -> None:
     promised = re.findall(r"`results/(?:\{experiment\}/)?([a-z_]+\.(?:html|csv|json))`", readme)
     assert len(promised) >= 5
     assert [name for name in promised if name not in rules] == []
+
+
+def test_nothing_in_it_waits_to_be_filled_in() -> None:
+    words = re.findall(r"(?<![`(/])\b[A-Z]{5,}\b(?!\.)", (ROOT / "README.md").read_text())
+    assert set(words) <= {"MNIST"}
