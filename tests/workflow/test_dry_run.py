@@ -11,9 +11,9 @@ def test_shipped_study_shows_its_plan_and_starts_nothing(workplace: Workplace) -
     shutil.copytree(ROOT / "config", workplace.folder / "config")
     outcome = workplace.snakemake("-n")
     assert outcome.code == 0, outcome.text
-    assert "18 runs, at most 1.350 device-hours." in outcome.text
+    assert "24 runs, at most 1.800 device-hours." in outcome.text
     assert "digits-strong/d2.bucket-view-on.r1-3" in outcome.text
-    assert len(outcome.trained) == 18
+    assert len(outcome.trained) == 24
     assert not (workplace.folder / "results").exists()
 
 
