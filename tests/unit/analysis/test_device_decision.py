@@ -230,3 +230,11 @@ def test_a_decision_is_plain_data(answer: Decide) -> None:
     decision = answer(FOUR)
     assert json.loads(json.dumps(decision.as_dict())) == decision.as_dict()
     assert decision.as_dict()["experiment"] == "study"
+
+
+def test_series_are_compared_at_equal_devices(answer: Decide) -> None:
+    # the second series is no faster than the first on 2 devices, only than the first on 1
+    decision = answer(
+        {("off", 1): spread(100), ("off", 2): spread(120), ("on", 1): spread(70), ("on", 2): spread(121)}
+    )
+    assert (decision.series, decision.devices) == ("off", 1)

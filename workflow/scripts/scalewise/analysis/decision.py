@@ -73,7 +73,7 @@ def decide(
     candidates = eligible[fewer_are_slower].groupby("series", sort=False).tail(1)
     if not set(options["option"]) <= SAME_TRAINING:
         candidates = candidates[candidates["series"] == candidates["series"].iloc[0]]
-    best = _choose_series(candidates, scaling)
+    best = _choose_series(candidates, usable)
     series = usable[usable["series"] == best["series"]].sort_values("devices")
     others = series[series["devices"] != best["devices"]]
     planned = scaling[scaling["series"] == best["series"]].sort_values("devices")
@@ -95,15 +95,17 @@ def decide(
     )
 
 
-def _choose_series(candidates: pd.DataFrame, scaling: pd.DataFrame) -> pd.Series:
-    """The fastest series where its interval is clear of the first one's, else the first."""
+def _choose_series(candidates: pd.DataFrame, usable: pd.DataFrame) -> pd.Series:
+    """The fastest series where its interval is clear of the first one's at equal devices, else the first."""
     fastest = candidates.sort_values("throughput_samples_per_second").iloc[-1]
-    first = candidates[candidates["series"] == scaling["series"].iloc[0]]
+    first = candidates[candidates["series"] == usable["series"].iloc[0]]
     if first.empty:
         return fastest
-    plain = first.iloc[0]
-    apart = fastest["throughput_samples_per_second_low"] > plain["throughput_samples_per_second_high"]
-    return fastest if apart and fastest["n"] > 1 and plain["n"] > 1 else plain
+    beside = usable[(usable["series"] == first["series"].iloc[0]) & (usable["devices"] == fastest["devices"])]
+    clear = (beside["throughput_samples_per_second_high"] < fastest["throughput_samples_per_second_low"]) & (
+        beside["n"] > 1
+    )
+    return fastest if len(beside) and clear.all() and fastest["n"] > 1 else first.iloc[0]
 
 
 def _sentence(best: pd.Series, others: pd.DataFrame, min_efficiency: float) -> str:
