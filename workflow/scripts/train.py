@@ -6,13 +6,12 @@ import argparse
 import os
 import socket
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 
 from scalewise.plan.config import Settings
 from scalewise.plan.launch import torchrun
 from scalewise.plan.topology import Shape
-from scalewise.records import Definition
+from scalewise.records import Definition, utc_now
 from scalewise.training.attempt import Assignment, Attempt
 from scalewise.training.exclusive import MachineBusyError, exclusive_machine
 from scalewise.training.supervisor import Order, RunFailedError, supervise
@@ -32,8 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     folder = options.summary.parent
     definition = resolved(Definition.model_validate_json(options.run))
-    nodes, devices_per_node = map(int, definition.shape.split("x"))
-    shape = Shape(nodes, devices_per_node)
+    shape = Shape.parse(definition.shape)
     attempt = Attempt(folder / "attempt")
     rank_program = [str(Path(__file__).with_name("train_rank.py")), str(attempt.folder)]
     try:
@@ -41,24 +39,25 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as error:
         print(f"scalewise: {definition.experiment}/{definition.run}: {error}", file=sys.stderr)
         return 1
-    order = Order(
-        assignment=Assignment(
-            definition=definition,
-            dataset=options.dataset,
-            folder=folder,
-            launcher=launch.name,
-            started_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
-            supervisor_host=socket.gethostname(),
-            supervisor_pid=os.getpid(),
-        ),
-        attempt=attempt,
-        launch=launch,
-        world_size=shape.world_size,
-        log=options.log,
-        limit_seconds=options.limit_minutes * 60,
-    )
     try:
         with exclusive_machine(MACHINE_WAIT_SECONDS, lambda text: print(text, file=sys.stderr)):
+            # made here: what the run took begins when it holds the machine
+            order = Order(
+                assignment=Assignment(
+                    definition=definition,
+                    dataset=options.dataset,
+                    folder=folder,
+                    launcher=launch.name,
+                    started_at=utc_now(),
+                    supervisor_host=socket.gethostname(),
+                    supervisor_pid=os.getpid(),
+                ),
+                attempt=attempt,
+                launch=launch,
+                world_size=shape.world_size,
+                log=options.log,
+                limit_seconds=options.limit_minutes * 60,
+            )
             supervise(order)
     except (RunFailedError, MachineBusyError) as error:
         print(f"scalewise: {error}", file=sys.stderr)

@@ -7,8 +7,9 @@ import socket
 import pytest
 import torch
 
+from scalewise.records import utc_now
 from scalewise.training.distributed import claim_device, cpu_list, identify
-from scalewise.training.provenance import commit, utc_now, versions
+from scalewise.training.provenance import commit, versions
 
 TORCHRUN = {
     "RANK": "5",

@@ -11,6 +11,7 @@ import io
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -213,6 +214,11 @@ class RankRecord:
     data_seconds: float
     model_seconds: float
     first_step_seconds: float
+
+
+def utc_now() -> str:
+    """ISO 8601, to the millisecond."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def write_text(path: Path, text: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
@@ -13,6 +12,7 @@ import pandas as pd
 
 from scalewise.plan.config import Experiment
 from scalewise.plan.runs import points, seed_of, series_label, settings_of
+from scalewise.plan.topology import Shape
 from scalewise.records import (
     EPOCHS,
     SUMMARY,
@@ -125,10 +125,8 @@ def _read_epochs(path: Path) -> pd.DataFrame:
 def _planned_rows(experiment: str, spec: Experiment) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """What is known of every run before it has run, and the settings it should have."""
     for point in points(spec):
-        if isinstance(point.devices, str):
-            devices = math.prod(map(int, point.devices.split("x")))
-        else:
-            devices = point.devices
+        forced = isinstance(point.devices, str)
+        devices = Shape.parse(str(point.devices)).world_size if forced else point.devices
         settings = settings_of(spec, point.options)
         for repeat in range(1, spec.repeats + 1):
             row = {
@@ -149,15 +147,15 @@ def _why_unfinished(failure: Failure | None) -> dict[str, Any]:
 
 
 def _identity(definition: dict[str, Any]) -> dict[str, Any]:
-    nodes, devices_per_node = map(int, definition["shape"].split("x"))
+    shape = Shape.parse(definition["shape"])
     options: dict[str, Any] = definition["options"]
     return {
         "experiment": definition["experiment"],
         "run": definition["run"],
         "series": series_name(options),
-        "devices": nodes * devices_per_node,
-        "nodes": nodes,
-        "devices_per_node": devices_per_node,
+        "devices": shape.world_size,
+        "nodes": shape.nodes,
+        "devices_per_node": shape.devices_per_node,
         "repeat": definition["repeat"],
         "cpus_per_device": definition["settings"]["cpus_per_device"],
         "batch_size_per_device": definition["batch_size_per_device"],

@@ -54,13 +54,15 @@ class StudyError(Exception):
         super().__init__(f"{heading} in the configuration, nothing was started:\n{bullets}")
 
 
-FEW = 4
-
-
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A hint that names the nearest known word, or all of them when none is near."""
     known = sorted(known)
     near = difflib.get_close_matches(word.lower(), known, n=1, cutoff=0.6)
     if near:
         return f"Did you mean {near[0]!r}?"
-    return "Known: " + ", ".join(known) + "."
+    return name_all(known)
+
+
+def name_all(known: Iterable[str]) -> str:
+    """Every known word."""
+    return f"Known: {', '.join(sorted(known))}."

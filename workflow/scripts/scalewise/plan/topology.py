@@ -29,6 +29,12 @@ class Shape:
         """Ranks, and so devices, in all."""
         return self.nodes * self.devices_per_node
 
+    @classmethod
+    def parse(cls, text: str) -> Shape:
+        """From what ``str`` makes of a shape."""
+        nodes, devices_per_node = map(int, text.split("x"))
+        return cls(nodes, devices_per_node)
+
     def __str__(self) -> str:
         return f"{self.nodes}x{self.devices_per_node}"
 
@@ -88,7 +94,7 @@ def _parse(text: str) -> Shape:
     if match is None or not int(match[1]) or not int(match[2]):
         cure = f"Write {text} without quotes." if text.isdecimal() else 'Write 4 or "2x2".'
         raise TopologyError(f"is {text!r}, neither a number of devices nor nodes x devices per node", cure)
-    return Shape(int(match[1]), int(match[2]))
+    return Shape.parse(text)
 
 
 def _fill(devices: int, devices_per_node: int) -> Shape:

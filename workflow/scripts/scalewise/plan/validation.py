@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from scalewise.plan.config import SWEEPABLE, Experiment
-from scalewise.plan.problems import FEW, Place, Problem, did_you_mean
+from scalewise.plan.problems import Place, Problem, did_you_mean, name_all
 
 _KIND = {
     "int": "a whole number",
@@ -22,6 +22,7 @@ _KIND = {
     "dict": "a mapping of keys to values",
     "model": "a mapping of keys to values",
 }
+FEW = 4
 _NESTED = ("sweep", "target", "decision")
 
 
@@ -81,7 +82,7 @@ def _problem(detail: ErrorDetails, place: Place) -> Problem:
 def _one_of(value: str, known: list[str]) -> str:
     """The nearest of many values; few are all named."""
     if len(known) <= FEW and not difflib.get_close_matches(value.lower(), known, n=1, cutoff=0.8):
-        return "Known: " + ", ".join(known) + "."
+        return name_all(known)
     return did_you_mean(value, known)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -13,11 +12,6 @@ import torch
 from scalewise import __version__
 
 _PACKAGES = ("torch", "torchvision", "numpy", "safetensors", "snakemake", "scikit-learn")
-
-
-def utc_now() -> str:
-    """ISO 8601, to the millisecond."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def versions() -> dict[str, str]:

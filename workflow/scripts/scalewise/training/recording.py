@@ -22,6 +22,7 @@ from scalewise.records import (
     Startup,
     Summary,
     Window,
+    utc_now,
     write_json,
     write_rows,
 )
@@ -109,7 +110,7 @@ def trace(ranks: Sequence[RankRecord], identity: Identity, launcher: str, starte
         operating_system=provenance.operating_system(),
         launcher=launcher,
         started_at=started_at,
-        ended_at=provenance.utc_now(),
+        ended_at=utc_now(),
         slurm_job_id=identity.slurm_job_id,
         restart_count=identity.restart_count,
     )

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 from typing import IO
@@ -27,6 +26,7 @@ from scalewise.records import (
     Failure,
     RankRecord,
     Summary,
+    utc_now,
     write_json,
     write_rows,
 )
@@ -84,7 +84,7 @@ def supervise(order: Order) -> None:
         (order.folder / name).unlink(missing_ok=True)
     order.attempt.begin(order.assignment)
     with order.log.open("a", encoding="utf-8") as log:
-        log.write(f"{_now()} {shlex.join(order.launch.argv)}\n")
+        log.write(f"{utc_now()} {shlex.join(order.launch.argv)}\n")
         log.flush()
         ended = _watch(order, log)
     cause = order.attempt.cause(order.world_size)
@@ -193,7 +193,7 @@ def _fail(order: Order, ended: _End, cause: Complaint | None) -> RunFailedError:
                 "outcome": outcome,
                 "reason": reason,
                 "log_tail": tail,
-                "ended_at": _now(),
+                "ended_at": utc_now(),
             }
         ),
     )
@@ -256,7 +256,3 @@ class _Bar:
         if self._shown:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
