@@ -326,6 +326,9 @@ def test_a_second_training_waits_for_the_first_and_says_so(finished: dict[int, F
     assert first.summary.provenance is not None
     began = datetime.fromisoformat(second.log[0].split()[0])
     assert began >= datetime.fromisoformat(first.summary.provenance.ended_at)
+    # the wait is not counted as the second run's own time
+    assert second.summary.provenance is not None
+    assert second.summary.provenance.started_at >= first.summary.provenance.ended_at
 
 
 def test_a_loss_that_is_no_longer_finite_is_a_result_with_a_reason(start: Start) -> None:

@@ -25,7 +25,7 @@ SOURCES = {
     "site source study topology validation",
     "scalewise/training/": "__init__ attempt clock datasets distributed exclusive loaders loop memory "
     "models optim orphan provenance rank recording sampling supervisor throughput",
-    "scalewise/analysis/": "__init__ decision figures intervals report scaling study tables",
+    "scalewise/analysis/": "__init__ captions decision figures intervals report scaling study tables",
 }
 for folder, modules in SOURCES.items():
     for module in modules.split():
@@ -34,6 +34,7 @@ workflow.source_path("../scripts/scalewise/analysis/report.html.j2")
 SCRIPT = workflow.source_path("../scripts/train.py")
 sys.path.insert(0, str(Path(SCRIPT).parent))
 
+from scalewise.analysis.captions import CAPTIONS
 from scalewise.plan.answer import decisions
 from scalewise.plan.catalog import dataset_id
 from scalewise.plan.environment import rule_environment
@@ -75,7 +76,7 @@ RUN_NAMES = {
 DATASETS = {
     dataset_id(run.settings.dataset): run.settings.dataset for run in RUNS.values()
 }
-FIGURES = ["throughput", "speedup", "efficiency", "loss", "accuracy", "memory"]
+FIGURES = list(CAPTIONS)
 
 os.environ.update(
     rule_environment(

@@ -11,8 +11,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from scalewise.analysis.captions import CAPTIONS
 from scalewise.analysis.decision import decide
-from scalewise.analysis.figures import FIGURES
 from scalewise.analysis.report import Section, render
 from scalewise.analysis.scaling import option_table, scaling_table
 
@@ -59,7 +59,7 @@ class Page(HTMLParser):
 
 @pytest.fixture
 def section(make_runs: Runs, tmp_path: Path) -> MakeSection:
-    for name in FIGURES:
+    for name in CAPTIONS:
         (tmp_path / f"{name}.svg").write_text(f"<svg>{name}</svg>", encoding="utf-8")
 
     def make(
@@ -124,13 +124,13 @@ def test_the_file_needs_nothing_else(section: MakeSection) -> None:
     images = [str(attrs["src"]) for tag, attrs in page.elements if tag == "img"]
     prefix = "data:image/svg+xml;base64,"
     shown = [base64.b64decode(image.removeprefix(prefix)).decode() for image in images]
-    assert shown == [f"<svg>{name}</svg>" for name in FIGURES]
+    assert shown == [f"<svg>{name}</svg>" for name in CAPTIONS]
 
 
 def test_every_image_is_described_for_those_who_cannot_see_it(section: MakeSection) -> None:
     page = Page(render([section()], partial=False))
     described = [str(attrs["alt"]) for tag, attrs in page.elements if tag == "img"]
-    assert [text.split(":")[0] for text in described] == list(FIGURES)
+    assert [text.split(":")[0] for text in described] == list(CAPTIONS)
     assert all(len(text) > 30 for text in described)
 
 

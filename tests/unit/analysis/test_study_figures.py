@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from scalewise.analysis import figures
+from scalewise.analysis.captions import CAPTIONS
 from scalewise.analysis.scaling import scaling_table
 
 Runs = Callable[..., pd.DataFrame]
@@ -20,7 +21,7 @@ Runs = Callable[..., pd.DataFrame]
 Drawn = list[dict[str, bytes]]
 
 ALONE = "all runs"
-FILES = {f"{name}.{kind}" for name in figures.FIGURES for kind in ("svg", "pdf")}
+FILES = {f"{name}.{kind}" for name in CAPTIONS for kind in ("svg", "pdf")}
 
 
 def spread(rate: float) -> list[float]:
@@ -219,7 +220,7 @@ def test_without_a_completed_run_every_figure_says_so(
     monkeypatch.setattr(Figure, "savefig", note)
     runs = make_runs({(ALONE, 1): ["failed"], (ALONE, 2): ["not run yet"]})
     assert draw(runs, make_epochs(runs), tmp_path).keys() == FILES
-    assert [{f"{name}: no completed run to show"} for name in figures.FIGURES for _ in range(2)] == saved
+    assert [{f"{name}: no completed run to show"} for name in CAPTIONS for _ in range(2)] == saved
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])

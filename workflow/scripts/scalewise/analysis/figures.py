@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
+from scalewise.analysis.captions import CAPTIONS
 from scalewise.analysis.tables import NO_OPTIONS
 
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
@@ -240,9 +241,6 @@ def accuracy(epochs: pd.DataFrame, target: float | None) -> Figure:
     return figure
 
 
-FIGURES = ("throughput", "speedup", "efficiency", "loss", "accuracy", "memory")
-
-
 def draw_all(
     scaling: pd.DataFrame,
     runs: pd.DataFrame,
@@ -273,7 +271,7 @@ def draw_all(
         "accuracy": (epochs, lambda: accuracy(epochs, target)),
         "memory": (measured, lambda: memory(measured, runs)),
     }
-    for name in FIGURES:
+    for name in CAPTIONS:
         table, draw = drawings[name]
         figure = draw() if len(table) else _empty(f"{name}: no completed run to show")
         for kind in ("svg", "pdf"):

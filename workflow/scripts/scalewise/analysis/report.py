@@ -12,18 +12,7 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from scalewise import __version__
-from scalewise.analysis.figures import FIGURES
-
-CAPTIONS = {
-    "throughput": "Training throughput against devices. Filled marks are medians over repeats, bars their "
-    "intervals, rings single runs. Warm-up, evaluation and start-up are left out.",
-    "speedup": "Throughput over that of the series' fewest devices. The dotted line is ideal scaling.",
-    "efficiency": "Speedup over the number of times more devices. The dashed line is what was asked for.",
-    "loss": "Loss against epochs by number of devices: median over repeats, bands from least to most.",
-    "accuracy": "Test accuracy against epochs by number of devices: median over repeats, bands from least to "
-    "most. Every test sample is counted exactly once.",
-    "memory": "Peak memory of the device that used most: median over repeats, bars their intervals.",
-}
+from scalewise.analysis.captions import CAPTIONS
 
 
 @dataclass(frozen=True)
@@ -87,9 +76,9 @@ def _context(section: Section) -> dict[str, Any]:
             {
                 "name": name,
                 "uri": _data_uri(section.figures / f"{name}.svg"),
-                "caption": CAPTIONS[name],
+                "caption": caption,
             }
-            for name in FIGURES
+            for name, caption in CAPTIONS.items()
         ],
         "points": [_point(row) for _, row in section.scaling.iterrows()],
         "runs": [_run(row) for _, row in section.runs.iterrows()],
