@@ -1,20 +1,27 @@
-# Each target sets up all it needs, in .venv. Needs python3 >= 3.11, make and git, nothing else.
+# Each target sets up all it needs, in .venv. Needs python3 >= 3.11, make and git, nothing else; as root on
+# Debian or Ubuntu, test and slurm-lab also install Slurm from the system's packages.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
+SLURM_PACKAGES := slurmctld slurmd slurmdbd slurm-client slurm-wlm-mysql-plugin munge \
+  mariadb-server-core mariadb-client-core iproute2
 # rules and tests find snakemake and python here
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help run test lint bench generated clean
+.PHONY: help setup run test lint bench generated slurm-packages slurm-lab clean
 
 help:
+	@echo "make setup    install what a study needs into .venv, and nothing else"
 	@echo "make run      run the study of config/experiments.yaml on this machine and print its decision"
 	@echo "make test     run all tests"
 	@echo "make lint     check style, types and the workflow"
+	@echo "make slurm-lab  start a real Slurm cluster of four nodes on this machine (root on Debian or Ubuntu)"
 	@echo "make bench    measure speed and memory against plain PyTorch, torchvision and Snakemake"
 	@echo "make generated  write what is generated: JSON Schemas, the table of keys, figure captions"
 	@echo "make clean    remove the virtual environment; results stay"
+
+setup: $(VENV)/run.installed
 
 run: $(VENV)/run.installed
 	@touch $(VENV)/run.began
@@ -22,8 +29,21 @@ run: $(VENV)/run.installed
 	@# a run that made the report has printed the decision; one that had nothing to do has not
 	@[ results/report.html -nt $(VENV)/run.began ] || python workflow/scripts/show_decisions.py results
 
-test: $(VENV)/dev.installed
+test: $(VENV)/dev.installed slurm-packages
 	pytest
+
+slurm-lab: $(VENV)/dev.installed slurm-packages
+	python tests/slurm/lab.py up
+
+# the tests say what is missing and skip where this cannot install it
+slurm-packages:
+	@for program in slurmctld slurmd slurmdbd munged mariadbd; do command -v $$program >/dev/null || missing=1; done; \
+	[ -z "$$missing" ] || { \
+	  [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null || exit 0; \
+	  echo "installing $(SLURM_PACKAGES)"; \
+	  export DEBIAN_FRONTEND=noninteractive; \
+	  apt-get update --quiet=2 && apt-get install --quiet=2 --yes --no-install-recommends $(SLURM_PACKAGES) >/dev/null || \
+	  echo "not installed: the tests on a Slurm cluster will say what is missing"; }
 
 lint: $(VENV)/dev.installed
 	ruff check .

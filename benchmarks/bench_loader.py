@@ -33,7 +33,7 @@ REFERENCE_SAMPLES = 6_000
 
 def rows() -> list[Row]:
     """Batches of both in turn, on one core."""
-    claim_cpus("cpu", identify(os.environ | ONE_RANK), cpus_per_device=1)
+    claim_cpus("cpu", identify(os.environ | ONE_RANK, "spawn"), cpus_per_device=1)
     with tempfile.TemporaryDirectory() as folder:
         write_mnist(Path(folder))
         plain = MNIST(folder, train=True)

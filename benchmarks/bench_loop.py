@@ -11,12 +11,15 @@ from pathlib import Path
 import torch
 from torch.nn.functional import cross_entropy
 
+from scalewise.plan.launch import Start
 from scalewise.plan.study import load_study
 from scalewise.records import Definition
 from scalewise.training import datasets
+from scalewise.training.attempt import Attempt
 from scalewise.training.distributed import claim_cpus, identify, process_group
 from scalewise.training.loop import Task, train_epoch
 from scalewise.training.rank import build_task, resident_loaders
+from scalewise.training.supervisor import muster_for
 
 from .measure import Row, interleave, spread
 
@@ -35,23 +38,20 @@ EXPERIMENT = {
     "repeats": 1,
     "warmup_steps": 0,
 }
-ONE_RANK = {
-    "RANK": "0",
-    "LOCAL_RANK": "0",
-    "WORLD_SIZE": "1",
-    "LOCAL_WORLD_SIZE": "1",
-    "MASTER_ADDR": "127.0.0.1",
-    "MASTER_PORT": "0",
-}
+ONE_RANK = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
 
 
 def rows() -> list[Row]:
     """Epochs of both loops in turn, in one process on one core."""
-    os.environ.update(ONE_RANK)
-    identity = identify(os.environ)
+    identity = identify(os.environ | ONE_RANK, "spawn")
     claim_cpus("cpu", identity, cpus_per_device=1)
     device = torch.device("cpu")
-    with tempfile.TemporaryDirectory() as folder, process_group(device):
+    (run,) = load_study({"experiments": {"bench": EXPERIMENT}}).runs.values()
+    meeting = muster_for("1x1", "cpu", 1, "spawn", "tcp", Start(), timeout_seconds=60)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        process_group(Attempt(Path(folder)), meeting, identity, device),
+    ):
         file = Path(folder) / "digits.safetensors"
         datasets.prepare("digits", file)
         whole = datasets.load(file)
@@ -59,7 +59,6 @@ def rows() -> list[Row]:
         dataset = replace(
             whole, train_images=whole.train_images[:samples], train_labels=whole.train_labels[:samples]
         )
-        (run,) = load_study({"experiments": {"bench": EXPERIMENT}}).runs.values()
         definition = Definition.model_validate_json(run.definition)
         task = build_task(definition, dataset, *resident_loaders(dataset, device), identity, device)
         compared = _compare(task)

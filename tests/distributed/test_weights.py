@@ -13,8 +13,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from scalewise.plan.launch import Start
 from scalewise.plan.study import load_study
+from scalewise.training.attempt import Attempt
 from scalewise.training.datasets import prepare
+from scalewise.training.supervisor import muster_for
 
 pytestmark = [
     pytest.mark.skipif(
@@ -65,7 +68,7 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> Learned:
     states = {}
     for world_size in (1, 2):
         output = folder / f"world{world_size}"
-        output.mkdir()
+        Attempt(output).begin(muster_for(f"1x{world_size}", "cpu", 1, "torchrun", "tcp", Start(), 120))
         definitions = [json.loads(study.runs[model, f"d{world_size}.r1"].definition) for model in models]
         (output / "definitions.json").write_text(json.dumps(definitions), encoding="utf-8")
         _start_ranks(world_size, [str(output / "definitions.json"), str(dataset), str(output)])

@@ -43,7 +43,7 @@ SETTINGS = {
     "devices": [1, 2],
     "repeats": 1,
 }
-ENDLESS = {"epochs": 1_000_000}
+ENDLESS: dict[str, Any] = {"epochs": 1_000_000}
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -76,13 +76,16 @@ class Training:
         return int(note["pid"])
 
     def processes(self) -> dict[int, str]:
-        """Launcher and ranks that still run: all of them have the attempt's folder as an argument."""
+        """Launcher and ranks that still run: the attempt's folder is their argument, or they left a note."""
         found = {}
+        notes = [path.read_text(encoding="utf-8") for path in self.attempt.glob("rank*.started.json")]
+        ranks = {int(json.loads(note)["pid"]) for note in notes if note}
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
                 with suppress(OSError):
                     command = (entry / "cmdline").read_bytes().decode().split("\0")
-                    if str(self.attempt) in command:
+                    # the command of one that has died and still stands in the table is empty
+                    if str(self.attempt) in command or (int(entry.name) in ranks and command != [""]):
                         found[int(entry.name)] = " ".join(command)
         return found
 
@@ -112,14 +115,15 @@ def _starter(folder: Path) -> tuple[Start, list[Training]]:
         devices: int,
         changed: Mapping[str, Any] | None = None,
         dataset: Path = digits,
-        limit_minutes: float = 2,
+        limit_seconds: float = 120,
+        timeout_seconds: int = 60,
     ) -> Training:
         config = {"experiments": {name: SETTINGS | dict(changed or {})}}
         run = load_study(config, site_file=site).runs[name, f"d{devices}.r1"]
         run_folder = folder / name / run.name
         run_folder.mkdir(parents=True, exist_ok=True)
         options = ["--run", run.definition, "--dataset", str(dataset), "--log", str(run_folder / "train.log")]
-        limit = ["--limit-minutes", str(limit_minutes)]
+        limit = ["--limit-seconds", str(limit_seconds), "--timeout-seconds", str(timeout_seconds)]
         process = subprocess.Popen(
             [sys.executable, str(TRAIN), *options, *limit, str(run_folder / SUMMARY)],
             env=os.environ | {"TMPDIR": str(locks), "SCALEWISE_COMMIT": COMMIT},
@@ -193,6 +197,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Fin
     _clean_up(started)
 
 
+both_launchers = pytest.mark.parametrize("launcher", ["torchrun", "spawn"])
 both_sizes = pytest.mark.parametrize("devices", [1, 2])
 
 
@@ -331,6 +336,93 @@ def test_a_second_training_waits_for_the_first_and_says_so(finished: dict[int, F
     assert second.summary.provenance.started_at >= first.summary.provenance.ended_at
 
 
+OTHER_WAYS = [("spawn", "tcp"), ("spawn", "file"), ("torchrun", "file")]
+
+
+@pytest.fixture(scope="module", params=OTHER_WAYS, ids=lambda way: f"{way[0]} by {way[1]}")
+def other_way(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, Finished]]:
+    """A run of two ranks that are started, or meet, in another way; its launcher."""
+    launcher, rendezvous = request.param
+    starter, started = _starter(tmp_path_factory.mktemp("other"))
+    changed = {
+        "schedule": "step",
+        "schedule_gamma": 0.5,
+        "launcher": launcher,
+        "rendezvous": rendezvous,
+    }
+    yield launcher, _finish(starter("study", 2, changed))
+    _clean_up(started)
+
+
+def test_however_ranks_are_started_and_meet_they_leave_the_same_records(
+    other_way: tuple[str, Finished], finished: dict[int, Finished]
+) -> None:
+    run, usual = other_way[1], finished[2]
+    assert {path.name for path in run.folder.iterdir()} == {path.name for path in usual.folder.iterdir()}
+    assert list(run.epochs.columns) == list(usual.epochs.columns)
+    assert list(run.ranks.columns) == list(usual.ranks.columns)
+    for column in ("epoch", "train_loss", "test_loss", "test_accuracy", "learning_rate"):
+        assert run.epochs[column].tolist() == pytest.approx(usual.epochs[column].tolist(), rel=1e-6)
+    for column in ("rank", "local_rank", "host", "device", "threads", "train_samples", "test_samples"):
+        assert run.ranks[column].tolist() == usual.ranks[column].tolist()
+    assert len(set(run.ranks["cpu_affinity"])) == 2
+    measured, expected = run.summary.measurements, usual.summary.measurements
+    assert measured is not None
+    assert expected is not None
+    assert [(w.first_step, w.steps, w.samples) for w in measured.windows] == [
+        (w.first_step, w.steps, w.samples) for w in expected.windows
+    ]
+
+
+def test_a_run_says_what_started_its_ranks(other_way: tuple[str, Finished]) -> None:
+    launcher, run = other_way
+    assert run.summary.definition.launcher == launcher
+    assert run.summary.provenance is not None
+    assert run.summary.provenance.launcher.split()[0] == launcher
+    assert run.summary.provenance.other_jobs is None
+    assert ("torch.distributed.run" in run.log[0]) == (launcher == "torchrun")
+
+
+def test_of_two_trainings_of_one_run_the_second_adopts_what_the_first_has_left(start: Start) -> None:
+    first = start("twice", 2)
+    first.wait_for("assignment.json")
+    # held back until the second has come, however slow the machine is; its ranks go on
+    first.process.send_signal(signal.SIGSTOP)
+    second = start("twice", 2)
+    assert second.process.stderr is not None
+    word = second.process.stderr.readline()
+    assert f"twice/d2.r1: process {first.process.pid} on {socket.gethostname()} is training this run" in word
+    first.process.send_signal(signal.SIGCONT)
+
+    trained = _finish(first)
+    before = (trained.folder / SUMMARY).stat().st_mtime_ns
+    code, stderr = second.end()
+
+    assert code == 0, stderr
+    assert "twice/d2.r1: the other training has left its result" in stderr
+    assert (trained.folder / SUMMARY).stat().st_mtime_ns == before
+    assert len([line for line in trained.log if line.startswith("epoch ")]) == 3
+    assert {path.name for path in trained.folder.iterdir()} == {SUMMARY, EPOCHS, RANKS, "train.log"}
+
+
+def test_a_training_that_finds_the_other_without_a_result_trains(start: Start) -> None:
+    first = start("again", 2)
+    first.wait_for("assignment.json")
+    first.process.send_signal(signal.SIGSTOP)
+    second = start("again", 2)
+    assert second.process.stderr is not None
+    assert "is training this run" in second.process.stderr.readline()
+    first.process.send_signal(signal.SIGTERM)
+    first.process.send_signal(signal.SIGCONT)
+
+    code, stderr = first.end()
+    assert code == 1
+    assert "again/d2.r1 interrupted" in stderr
+    assert _finish(second).summary.outcome == "completed"
+
+
 def test_a_loss_that_is_no_longer_finite_is_a_result_with_a_reason(start: Start) -> None:
     run = _finish(start("wild", 1, {"learning_rate": 1e38}))
     assert run.summary.outcome == "diverged"
@@ -378,8 +470,9 @@ def test_a_rank_that_raises_ends_the_run_with_its_traceback_and_no_stale_result(
     assert training.processes() == {}
 
 
-def test_a_rank_killed_from_outside_is_named_and_the_others_end_with_it(start: Start) -> None:
-    training = start("killed", 2, ENDLESS)
+@both_launchers
+def test_a_rank_killed_from_outside_is_named_and_the_others_end_with_it(start: Start, launcher: str) -> None:
+    training = start("killed", 2, ENDLESS | {"launcher": launcher})
     training.wait_for("progress.json")
     victim = training.pid(1)
     os.kill(victim, signal.SIGKILL)
@@ -395,8 +488,9 @@ def test_a_rank_killed_from_outside_is_named_and_the_others_end_with_it(start: S
     assert not (training.folder / SUMMARY).exists()
 
 
-def test_a_run_that_is_asked_to_end_takes_its_ranks_along(start: Start) -> None:
-    training = start("stopped", 2, ENDLESS)
+@both_launchers
+def test_a_run_that_is_asked_to_end_takes_its_ranks_along(start: Start, launcher: str) -> None:
+    training = start("stopped", 2, ENDLESS | {"launcher": launcher})
     training.wait_for("progress.json")
     assert len(training.processes()) >= 3
     training.process.send_signal(signal.SIGTERM)
@@ -410,7 +504,7 @@ def test_a_run_that_is_asked_to_end_takes_its_ranks_along(start: Start) -> None:
 
 
 def test_a_run_over_its_limit_is_ended_and_told_what_to_change(start: Start) -> None:
-    training = start("late", 2, ENDLESS, limit_minutes=0.05)
+    training = start("late", 2, ENDLESS, limit_seconds=3)
     code, stderr = training.end()
     assert code == 1
     failure = read_failure(training.folder)
@@ -432,6 +526,26 @@ def test_a_rank_that_hangs_does_not_outlive_its_run(start: Start) -> None:
     assert training.left_over() == {}
 
 
+@both_launchers
+def test_ranks_wait_for_one_that_hangs_as_long_as_they_are_told(start: Start, launcher: str) -> None:
+    training = start("waiting", 2, ENDLESS | {"launcher": launcher}, timeout_seconds=5)
+    training.wait_for("progress.json")
+    hung = training.pid(1)
+    os.kill(hung, signal.SIGSTOP)
+    complaint = json.loads(training.wait_for("rank0.failed.json").read_text(encoding="utf-8"))
+    # launchers give it 30 seconds more, and kill it then
+    os.kill(hung, signal.SIGKILL)
+    code, _ = training.end()
+    assert "5000ms" in complaint["message"]
+    assert code == 1
+    failure = read_failure(training.folder)
+    assert failure is not None
+    assert failure.outcome == "failed"
+    assert failure.reason.startswith(f"rank 1 on {socket.gethostname()} (pid {hung}) left no word")
+    assert "or hung" in failure.reason
+    assert training.left_over() == {}
+
+
 def test_ranks_do_not_outlive_a_launcher_that_is_killed(start: Start) -> None:
     training = start("orphaned", 2, ENDLESS)
     training.wait_for("progress.json")
@@ -447,8 +561,9 @@ def test_ranks_do_not_outlive_a_launcher_that_is_killed(start: Start) -> None:
     assert training.left_over() == {}
 
 
-def test_ranks_do_not_outlive_a_train_py_that_is_killed(start: Start) -> None:
-    training = start("headless", 2, ENDLESS)
+@both_launchers
+def test_ranks_do_not_outlive_a_train_py_that_is_killed(start: Start, launcher: str) -> None:
+    training = start("headless", 2, ENDLESS | {"launcher": launcher})
     training.wait_for("progress.json")
     training.process.kill()
     training.end()

@@ -1,6 +1,7 @@
 """One rank that trains the given runs with the project's own parts and saves what it has learned.
 
-Started by torchrun: weights_probe.py DEFINITIONS DATASET FOLDER. Writes {model}.rank{rank}.safetensors.
+Started as weights_probe.py DEFINITIONS DATASET FOLDER; the folder says how ranks meet. Writes
+{model}.rank{rank}.safetensors.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from safetensors.torch import save_file
 
 from scalewise.records import Definition
 from scalewise.training import datasets
+from scalewise.training.attempt import Attempt
 from scalewise.training.distributed import claim_cpus, claim_device, identify, process_group
 from scalewise.training.loop import train
 from scalewise.training.rank import build_task, resident_loaders
@@ -21,10 +23,12 @@ from scalewise.training.rank import build_task, resident_loaders
 
 def main() -> None:
     definitions, dataset_file, folder = map(Path, sys.argv[1:])
-    identity = identify(os.environ)
+    attempt = Attempt(folder)
+    muster = attempt.muster()
+    identity = identify(os.environ, muster.launcher)
     claim_cpus("cpu", identity, 1)
     device = claim_device("cpu", identity.local_rank)
-    with process_group(device):
+    with process_group(attempt, muster, identity, device):
         dataset = datasets.load(dataset_file)
         loaders = resident_loaders(dataset, device)
         for values in json.loads(definitions.read_text(encoding="utf-8")):

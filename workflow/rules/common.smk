@@ -19,12 +19,14 @@ STARTED = time.time()
 DEFAULT_CONFIG = "config/experiments.yaml"
 
 SOURCES = {
-    "": "prepare_dataset train train_rank compute_scaling plot_figures write_report write_partial_report",
+    "": "prepare_dataset train train_rank start_ranks check_site hello hello_rank conclude_preflight compute_scaling plot_figures write_report "
+    "write_partial_report",
     "scalewise/": "__init__ records",
-    "scalewise/plan/": "__init__ answer batches catalog checks config environment launch overview problems resources runs "
-    "site source study topology validation",
-    "scalewise/training/": "__init__ attempt clock datasets distributed exclusive loaders loop memory "
-    "models optim orphan provenance rank recording sampling supervisor throughput",
+    "scalewise/plan/": "__init__ allocation_checks answer batches catalog checks config environment launch overview "
+    "preflight problems resources runs site site_questions slurm source study submission topology validation",
+    "scalewise/training/": "__init__ attempt clock datasets distributed exclusive execution greetings hello loaders loop memory "
+    "models network nodes optim orphan ownership provenance rank recording sampling slurm_job supervisor "
+    "throughput",
     "scalewise/analysis/": "__init__ captions decision figures intervals report scaling study tables",
 }
 for folder, modules in SOURCES.items():
@@ -35,14 +37,25 @@ SCRIPT = workflow.source_path("../scripts/train.py")
 sys.path.insert(0, str(Path(SCRIPT).parent))
 
 from scalewise.analysis.captions import CAPTIONS
-from scalewise.plan.answer import decisions
+from scalewise.plan.answer import decisions, failures
 from scalewise.plan.catalog import dataset_id
 from scalewise.plan.environment import rule_environment
 from scalewise.plan.overview import plan_table
 from scalewise.plan.problems import StudyError
-from scalewise.plan.resources import memory, runtime
+from scalewise.plan.preflight import Preflight, hello_allocation
+from scalewise.plan.resources import (
+    job_resources,
+    job_threads,
+    train_resources,
+    train_threads,
+)
 from scalewise.plan.runs import priority
 from scalewise.plan.study import check_results_folder, check_spelling, load_study
+from scalewise.plan.submission import (
+    begin_submission,
+    check_site_is_given,
+    check_surroundings,
+)
 
 # an example given by --configfile replaces the shipped study, it does not add to it
 SHIPPED = not config.get("experiments") and not workflow.overwrite_configfiles
@@ -58,8 +71,14 @@ if SHIPPED:
 
 
 try:
+    # the budget comes from the profile of a cluster, and from nowhere else
+    ON_CLUSTER = "device_budget" in workflow.global_resources
+    if workflow.is_main_process:
+        check_site_is_given(config.get("site"), ON_CLUSTER)
     STUDY = load_study(config, workflow.configfiles, config.get("site"))
     check_results_folder(Path("results"))
+    if workflow.is_main_process:
+        check_surroundings(STUDY.site, ON_CLUSTER, os.environ)
 except StudyError as error:
     raise WorkflowError(str(error)) from None
 
@@ -77,16 +96,27 @@ DATASETS = {
     dataset_id(run.settings.dataset): run.settings.dataset for run in RUNS.values()
 }
 FIGURES = list(CAPTIONS)
+HELLO = hello_allocation(STUDY)
 
 os.environ.update(
     rule_environment(
-        SCRIPT, SCRIPT.flags["sourcecache_entry"], STUDY.labels, os.environ
+        SCRIPT,
+        SCRIPT.flags["sourcecache_entry"],
+        STUDY.labels,
+        Preflight.of(
+            STUDY,
+            [
+                f"resources/datasets/{dataset}/dataset.safetensors"
+                for dataset in DATASETS
+            ],
+        ),
+        STUDY.site,
+        os.environ,
     )
 )
 
 ON_FAILURE = (
-    "Not all steps were done; the reasons stand above, those of runs also in "
-    "results/*/runs/*/failure.json.\n"
+    "Not all steps were done. Why runs failed also stands in results/*/runs/*/failure.json.\n"
     "The same command tries them again; with `partial_report` behind it, it reports on what has "
     "finished."
 )

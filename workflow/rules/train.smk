@@ -1,6 +1,6 @@
 # Contract: one run, trained and recorded, or a reason why not.
 # in:  the prepared dataset and the run's definition
-# out: results/{experiment}/runs/{run}/summary.json, epochs.csv, ranks.csv; train.log survives a failure
+# out: results/{experiment}/runs/{run}/summary.json, epochs.csv, ranks.csv; train.log survives a failure, until the next try
 
 
 rule train:
@@ -18,16 +18,16 @@ rule train:
     priority: lambda wc: priority(RUNS[wc.experiment, wc.run])
     conda:
         "../envs/scalewise.yaml"
-    # what is measured has the machine to itself: this is cut to all cores that there are, and
-    # train.py holds a lock besides
-    threads: 1024
+    # one machine: all cores, so that no two trainings overlap. A cluster: the CPUs of a node's ranks
+    threads: train_threads(STUDY.allocations, STUDY.site)
+    # what Slurm is asked for, alike for one device and for many; plan/resources.py says why
     resources:
-        runtime=runtime(SPECS),
-        mem_mb=memory(SPECS),
+        **train_resources(RUNS, STUDY.allocations, STUDY.site),
     # all that defines the run, and nothing else: a change makes it anew
     params:
         definition=lambda wc: RUNS[wc.experiment, wc.run].definition,
     shell:
         'python "$SCALEWISE_SCRIPTS/train.py" '
         "--run {params.definition:q} --dataset {input.dataset:q} "
-        "--limit-minutes {resources.runtime} --log {log:q} {output.summary:q}"
+        "--limit-seconds {resources.limit_seconds} --timeout-seconds {resources.timeout_seconds} "
+        "--attempt {resources.attempt} --log {log:q} {output.summary:q}"

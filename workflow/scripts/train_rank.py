@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from scalewise.training.attempt import Attempt
-from scalewise.training.rank import run_or_complain
+from scalewise.training.rank import run_or_complain, run_rank
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -18,7 +18,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("attempt", type=Path, help="folder with the assignment of the ranks")
     options = parser.parse_args(arguments)
-    run_or_complain(Attempt(options.attempt), PROCESS_STARTED)
+    attempt = Attempt(options.attempt)
+    run_or_complain(attempt, lambda: run_rank(attempt, PROCESS_STARTED))
     return 0
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from scalewise.analysis.captions import CAPTIONS
 from scalewise.plan.config import study_schema
 from scalewise.plan.reference import configuration_reference
-from scalewise.plan.site import SiteFile
+from scalewise.plan.site import site_schema
 from scalewise.records import write_text
 
 ROOT = Path(__file__).parents[2]
@@ -20,7 +20,7 @@ def generated() -> dict[Path, str]:
     readme = ROOT / "config" / "README.md"
     return {
         ROOT / "workflow" / "schemas" / "experiments.schema.json": _json(study_schema()),
-        ROOT / "workflow" / "schemas" / "site.schema.json": _json(SiteFile.model_json_schema()),
+        ROOT / "workflow" / "schemas" / "site.schema.json": _json(site_schema()),
         **{
             ROOT / "workflow" / "report" / f"{figure}.rst": f"{caption}\n"
             for figure, caption in CAPTIONS.items()

@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 
 from scalewise.plan.environment import rule_environment, source_version
+from scalewise.plan.launch import Start, start_of
+from scalewise.plan.preflight import Preflight
+from scalewise.plan.site import Proxies, SiteFile, resolve_site
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -63,12 +66,49 @@ def test_an_address_speaks_for_itself() -> None:
     assert source_version(address) == address
 
 
-def test_commands_find_the_scripts_the_labels_the_commit_and_this_python(script: Path) -> None:
-    variables = rule_environment("/cache/scripts/train.py", str(script), '{"a":"b"}', {"PATH": "/usr/bin"})
+def environment(script: Path, facts: SiteFile) -> dict[str, str]:
+    preflight = Preflight(
+        facts=facts,
+        shape="1x2",
+        accelerator="cpu",
+        cpus_per_device=1,
+        launcher="torchrun",
+        rendezvous="tcp",
+        options=[],
+        cpus_per_node=2,
+        memory_mb_per_node=0,
+        longest_minutes=10,
+        datasets=[],
+    )
+    site = resolve_site(facts)
+    environ = {"PATH": "/usr/bin"}
+    return rule_environment("/cache/scripts/train.py", str(script), '{"a":"b"}', preflight, site, environ)
 
-    assert variables == {
+
+def test_commands_find_the_scripts_the_labels_the_commit_and_this_python(script: Path) -> None:
+    variables = environment(script, SiteFile())
+
+    for_programs = {"SCALEWISE_START", "SCALEWISE_PREFLIGHT"}
+    assert {name: value for name, value in variables.items() if name not in for_programs} == {
         "SCALEWISE_SCRIPTS": "/cache/scripts",
         "SCALEWISE_LABELS": '{"a":"b"}',
         "SCALEWISE_COMMIT": git(script.parent, "rev-parse", "HEAD"),
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), "/usr/bin"]),
     }
+
+
+def test_jobs_learn_how_the_site_starts_a_program(script: Path) -> None:
+    facts = SiteFile(python="/opt/python", prelude=["module load cuda; true"], network_interface="ib0")
+
+    assert start_of(environment(script, facts)) == Start.on(resolve_site(facts))
+    assert start_of({}) == Start()
+
+
+def test_downloads_go_through_the_proxies_of_the_site(script: Path) -> None:
+    facts = SiteFile(proxies=Proxies(http="http://proxy:3128", no="localhost,.example.org"))
+
+    variables = environment(script, facts)
+
+    assert variables["http_proxy"] == "http://proxy:3128"
+    assert variables["no_proxy"] == "localhost,.example.org"
+    assert "https_proxy" not in variables

@@ -1,41 +1,286 @@
-"""The command that starts the ranks of a run."""
+"""The command that starts the ranks of a run: on one machine, on a cluster, in a container."""
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from scalewise.plan.launch import torchrun
+from scalewise.plan.launch import Launch, Programs, Start, build_launch, start_of, with_prelude
+from scalewise.plan.site import Container, SiteFile, resolve_site
+from scalewise.plan.slurm import Slurm
 from scalewise.plan.topology import Shape
+from scalewise.records import LauncherName
+
+ATTEMPT = "an attempt; $(x)"
+PROGRAMS = Programs(("train_rank.py", ATTEMPT), ("start_ranks.py", "train_rank.py", ATTEMPT))
+RANK = ("/usr/bin/python3", *PROGRAMS.rank)
+NODE = ("/usr/bin/python3", *PROGRAMS.node)
 
 
-def test_torchrun_starts_one_rank_a_device_with_its_threads() -> None:
-    launch = torchrun("/usr/bin/python3", ["train_rank.py", "an attempt; $(x)"], Shape(1, 2), 3)
+def launch(
+    launcher: LauncherName,
+    nodes: int,
+    devices: int,
+    cpus: int = 3,
+    visible: tuple[Path, ...] = (),
+    **start: Any,
+) -> Launch:
+    shape = Shape(nodes, devices)
+    return build_launch(launcher, shape, cpus, Start(**start), PROGRAMS, "/usr/bin/python3", visible)
 
-    assert launch.name == "torchrun"
-    assert launch.argv == (
+
+def standalone(processes: int) -> tuple[str, ...]:
+    return (
         "/usr/bin/python3",
         "-m",
         "torch.distributed.run",
         "--standalone",
         "--local-addr=127.0.0.1",
         "--nnodes=1",
-        "--nproc-per-node=2",
+        f"--nproc-per-node={processes}",
         "train_rank.py",
-        "an attempt; $(x)",
+        ATTEMPT,
     )
-    assert launch.environment == {
+
+
+def srun(nodes: int, tasks: int, tasks_per_node: int, cpus: int) -> tuple[str, ...]:
+    return (
+        *("srun", "--kill-on-bad-exit=1", "--mpi=none", "--input=none", f"--nodes={nodes}"),
+        *(f"--ntasks={tasks}", f"--ntasks-per-node={tasks_per_node}", f"--cpus-per-task={cpus}"),
+    )
+
+
+def test_torchrun_starts_one_rank_a_device_with_its_threads() -> None:
+    started = launch("torchrun", 1, 2)
+
+    assert started.name == "torchrun"
+    assert started.argv == standalone(2)
+    assert started.environment == {
         "OMP_NUM_THREADS": "3",
         "MKL_NUM_THREADS": "3",
         "OPENBLAS_NUM_THREADS": "3",
     }
 
 
-def test_one_device_is_started_as_many_are() -> None:
-    one, two = (torchrun("python", ["rank.py"], Shape(1, devices), 1) for devices in (1, 2))
+@pytest.mark.parametrize(
+    ("launcher", "shape", "argv"),
+    [
+        pytest.param("srun", (1, 1), (*srun(1, 1, 1, 3), *RANK), id="srun on a device"),
+        pytest.param("srun", (1, 4), (*srun(1, 4, 4, 3), *RANK), id="srun on a node"),
+        pytest.param("srun", (2, 4), (*srun(2, 8, 4, 3), *RANK), id="srun on two nodes"),
+        pytest.param("torchrun", (1, 1), (*srun(1, 1, 1, 3), *standalone(1)), id="torchrun on a device"),
+        pytest.param("torchrun", (1, 4), (*srun(1, 1, 1, 12), *standalone(4)), id="torchrun on a node"),
+        pytest.param("torchrun", (2, 4), (*srun(2, 2, 1, 12), *NODE), id="torchrun on two nodes"),
+        pytest.param("spawn", (1, 4), (*srun(1, 1, 1, 12), *NODE), id="spawn on a node"),
+        pytest.param("spawn", (2, 4), (*srun(2, 2, 1, 12), *NODE), id="spawn on two nodes"),
+    ],
+)
+def test_on_slurm_every_launcher_is_a_step_with_the_same_tasks_on_each_node(
+    launcher: LauncherName, shape: tuple[int, int], argv: tuple[str, ...]
+) -> None:
+    started = launch(launcher, *shape, slurm=True)
 
-    assert [set(one.argv) ^ set(two.argv)] == [{"--nproc-per-node=1", "--nproc-per-node=2"}]
+    assert started.name == launcher
+    assert started.argv == argv
+    assert started.environment["OMP_NUM_THREADS"] == "3"
 
 
-def test_several_nodes_are_not_started_on_one_machine() -> None:
-    with pytest.raises(ValueError, match="cannot start 2 nodes"):
-        torchrun("python", ["rank.py"], Shape(2, 2), 1)
+def test_on_one_machine_spawn_starts_one_process_that_starts_the_ranks() -> None:
+    assert launch("spawn", 1, 2).argv == NODE
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "spawn"])
+def test_one_device_is_started_as_many_are(launcher: LauncherName) -> None:
+    one, two = (launch(launcher, 1, devices, cpus=1) for devices in (1, 2))
+
+    assert set(one.argv) ^ set(two.argv) <= {"--nproc-per-node=1", "--nproc-per-node=2"}
+    assert len(one.argv) == len(two.argv)
+    assert one.environment == two.environment
+
+
+@pytest.mark.parametrize("launcher", ["srun", "torchrun", "spawn"])
+def test_several_nodes_are_not_started_on_one_machine(launcher: LauncherName) -> None:
+    with pytest.raises(ValueError, match="2 nodes need a cluster"):
+        launch(launcher, 2, 2)
+
+
+def test_srun_is_not_called_where_there_is_no_slurm() -> None:
+    with pytest.raises(ValueError, match="launcher srun needs Slurm"):
+        launch("srun", 1, 2)
+
+
+def test_further_options_of_srun_stand_before_the_program() -> None:
+    argv = launch("srun", 2, 4, slurm=True, srun_extra=("--cpu-bind=cores", "--label")).argv
+
+    assert argv == (*srun(2, 8, 4, 3), "--cpu-bind=cores", "--label", *RANK)
+
+
+def test_the_program_of_a_rank_and_of_a_node_are_those_beside_train_py() -> None:
+    programs = Programs.of(Path("/cache/scripts"), "train_rank.py", Path("results/a b/attempt"))
+
+    assert programs.rank == ("/cache/scripts/train_rank.py", "results/a b/attempt")
+    assert programs.node == ("/cache/scripts/start_ranks.py", *programs.rank)
+
+
+IMAGE = Container(image="/images/py torch.sif")
+
+
+@pytest.mark.parametrize(
+    ("start", "python"),
+    [
+        pytest.param({}, "/usr/bin/python3", id="the one that runs snakemake"),
+        pytest.param({"python": "/opt/a b/python"}, "/opt/a b/python", id="the site's"),
+        pytest.param({"container": IMAGE}, "python3", id="the container's own"),
+        pytest.param({"container": IMAGE, "python": "/opt/python"}, "/opt/python", id="the site's inside"),
+    ],
+)
+@pytest.mark.parametrize("launcher", ["srun", "torchrun", "spawn"])
+def test_every_rank_runs_the_python_of_the_site(
+    launcher: LauncherName, start: dict[str, Any], python: str
+) -> None:
+    argv = launch(launcher, 1, 2, slurm=True, **start).argv
+
+    script = next(
+        index for index, word in enumerate(argv) if word in {"train_rank.py", "start_ranks.py", "-m"}
+    )
+    assert argv[script - 1] == python
+
+
+def test_a_container_sees_the_working_folder_and_all_that_ranks_read() -> None:
+    container = Container(image="a.sif", binds=["/scratch", "/data:/mnt"], runtime="singularity")
+    visible = (Path("/cache/scripts"), Path("/data sets"), Path.cwd())
+
+    argv = launch(
+        "srun", 1, 2, slurm=True, container=container, container_arguments=("--nv",), visible=visible
+    ).argv
+
+    assert argv == (
+        *srun(1, 2, 2, 3),
+        *("singularity", "exec", "--nv", f"--bind={Path.cwd()}"),
+        *("--bind=/cache/scripts", "--bind=/data sets", "--bind=/scratch", "--bind=/data:/mnt"),
+        *(f"--pwd={Path.cwd()}", "a.sif", "python3", *PROGRAMS.rank),
+    )
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "arguments", "options"),
+    [
+        ("cuda", None, ("--nv",)),
+        ("cpu", None, ()),
+        ("cuda", [], ()),
+        ("cuda", ["--rocm"], ("--rocm",)),
+        ("cpu", ["--writable-tmpfs"], ("--writable-tmpfs",)),
+    ],
+)
+def test_a_container_gets_the_gpus_of_a_site_that_has_them_unless_told_otherwise(
+    accelerator: Any, arguments: list[str] | None, options: tuple[str, ...]
+) -> None:
+    container = Container(image="a.sif", arguments=arguments)
+    facts = SiteFile(accelerator=accelerator, devices_per_node=4, cpus_per_node=8, container=container)
+
+    assert Start.on(resolve_site(facts)).container_arguments == options
+
+
+def test_the_facts_of_a_site_arrive_in_its_jobs_unchanged() -> None:
+    facts = SiteFile(
+        accelerator="cuda",
+        devices_per_node=4,
+        cpus_per_node=8,
+        python="/opt/a b/python",
+        prelude=["module load cuda; export A=\"$(hostname)\" B='c'  # why"],
+        container=Container(image="a.sif", binds=["/a:/b"]),
+        network_interface="ib0",
+        slurm=Slurm(srun_extra=["--cpu-bind=cores"]),
+    )
+    start = Start.on(resolve_site(facts))
+
+    assert (start.slurm, start.srun_extra) == (True, ("--cpu-bind=cores",))
+    assert start_of({"SCALEWISE_START": start.model_dump_json()}) == start
+
+
+needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="runs real lines of shell: needs bash")
+SAY = (sys.executable, "-c", "import os, sys; print(sys.argv[1:], os.environ.get('GREETING'))")
+
+
+def run(lines: list[str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The prelude in front of a program that says what arrived."""
+    return subprocess.run(
+        with_prelude(lines, (*SAY, *arguments)), capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def test_without_lines_there_is_no_shell() -> None:
+    assert with_prelude((), SAY) == SAY
+
+
+@needs_bash
+def test_what_the_lines_set_is_there_in_the_program() -> None:
+    done = run(["export GREETING=hello", 'greet() { export GREETING="$GREETING, $1"; }', "greet you"])
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[] hello, you\n", "")
+
+
+@needs_bash
+@pytest.mark.parametrize(
+    "argument",
+    ["a b", "$(touch hacked)", "`x`", "a;b", "'", '"', "a\nb", "", "*", "$HOME", "\\", "-c", "--", "ä"],
+)
+def test_arguments_arrive_as_they_were_given(argument: str, tmp_path: Path) -> None:
+    done = run([f"cd {tmp_path}"], argument, "last")
+
+    assert done.stdout == f"{[argument, 'last']} None\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_bash
+@pytest.mark.parametrize(
+    ("lines", "named"),
+    [
+        pytest.param(["true", "false"], "false", id="last"),
+        pytest.param(["false", "true"], "false", id="first"),
+        pytest.param(["false  # module load cuda"], "false  # module load cuda", id="a trailing comment"),
+        pytest.param(["true", "(exit 3) # why", "true"], "(exit 3) # why", id="a comment in the middle"),
+        pytest.param(["no-such-command --x"], "no-such-command --x", id="unknown command"),
+        pytest.param(["true && false"], "true && false", id="and"),
+        pytest.param(["test 'a b' = \"$GREETING;x\""], "test 'a b' = \"$GREETING;x\"", id="quotes"),
+        pytest.param(["set -e", "false"], "false", id="after set -e"),
+        pytest.param(["true", "exit 0"], "exit 0", id="an end without an error"),
+        pytest.param(["ls /no/such/folder | grep x"], "ls /no/such/folder | grep x", id="pipe"),
+        pytest.param(["false \\"], "false \\", id="a backslash at the end"),
+        pytest.param(["false &&"], "false &&", id="an unfinished line"),
+        pytest.param(["echo 'x"], "echo 'x", id="an open quote"),
+    ],
+)
+def test_a_line_that_fails_is_named_and_the_program_never_starts(lines: list[str], named: str) -> None:
+    done = run(lines)
+
+    assert done.returncode != 0
+    assert done.stdout == ""
+    assert f"this line of prelude failed: {named}" in done.stderr
+
+
+@needs_bash
+def test_a_comment_alone_and_a_line_that_succeeds_with_one_are_no_failure() -> None:
+    assert run(["# why", "true # || exit 1"], "x").stdout == "['x'] None\n"
+
+
+@needs_bash
+def test_the_end_of_the_program_is_the_end_of_the_whole() -> None:
+    argv = with_prelude(["true"], (sys.executable, "-c", "raise SystemExit(7)"))
+
+    assert subprocess.run(argv, check=False, timeout=60).returncode == 7
+
+
+def test_on_slurm_the_lines_run_on_every_node_and_outside_of_the_container() -> None:
+    argv = launch("srun", 2, 4, slurm=True, prelude=("module load cuda",), container=IMAGE).argv
+
+    assert argv[0] == "srun"
+    assert argv.index("bash") == len(srun(2, 8, 4, 3))
+    assert (
+        argv.index("bash") < argv.index("apptainer") < argv.index(IMAGE.image) < argv.index("train_rank.py")
+    )

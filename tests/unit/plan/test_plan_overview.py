@@ -113,6 +113,86 @@ def test_a_long_plan_is_cut_after_40_rows_and_counted_whole(load: Load, tmp_path
     assert lines[42].startswith("85 runs, at most 23.000 device-hours.")
 
 
+CLUSTER = """\
+accelerator: cuda
+devices_per_node: 4
+cpus_per_node: 64
+memory_gb_per_node: 240
+max_nodes: 2
+slurm:
+"""
+ON_CLUSTER = {
+    "dataset": "digits",
+    "model": "linear",
+    "global_batch_size": 240,
+    "devices": [1, 2, 8],
+    "repeats": 2,
+    "runtime_minutes": 30,
+    "cpus_per_device": 8,
+}
+
+
+def cluster_table(tmp_path: Path, *slurm: str) -> str:
+    site = tmp_path / "site.yaml"
+    site.write_text(CLUSTER + "".join(f"  {line}\n" for line in slurm), encoding="utf-8")
+    more = ON_CLUSTER | {"devices": [1], "runtime_minutes": 50}
+    study = load_study({"experiments": {"a": ON_CLUSTER, "b": more}}, (), site)
+    return plan_table(study, tmp_path)
+
+
+def without_sbatch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+
+def test_on_a_cluster_the_plan_shows_what_sbatch_will_be_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_sbatch(monkeypatch, tmp_path)
+
+    assert cluster_table(tmp_path, "account: nn9999k", "constraint: a&b", 'longest_walltime: "01:00:00"') == (
+        "run        nodes x devices  batch/device  epochs  device-hours  sbatch\n"
+        "a/d1.r1-2  1x1              240           10      <= 1.000      "
+        "--nodes=1 --ntasks-per-node=1 --cpus-per-task=8 --gres=gpu:1 --mem=60000 --time=31\n"
+        "a/d2.r1-2  1x2              120           10      <= 2.000      "
+        "--nodes=1 --ntasks-per-node=2 --cpus-per-task=8 --gres=gpu:2 --mem=120000 --time=31\n"
+        "a/d8.r1-2  2x4              30            10      <= 8.000      "
+        "--nodes=2 --ntasks-per-node=4 --cpus-per-task=8 --gres=gpu:4 --mem=240000 --time=31\n"
+        "b/d1.r1-2  1x1              240           10      <= 1.667      "
+        "--nodes=1 --ntasks-per-node=1 --cpus-per-task=8 --gres=gpu:1 --mem=60000 --time=51\n"
+        "8 runs, at most 12.667 device-hours. Devices are GPUs, 4 per node.\n"
+        "Each run is a job of its own: account nn9999k, partition by default, constraint a&b. "
+        "The longest asks for 51 of 60 minutes.\n"
+        "Warning: there is no sbatch on this machine, so the plan cannot be started here."
+    )
+
+
+def test_without_a_known_limit_the_longest_job_is_named_alone(tmp_path: Path) -> None:
+    assert "The longest asks for 51 minutes." in cluster_table(tmp_path, "account: a")
+
+
+def test_where_there_is_sbatch_nothing_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sbatch").write_text("#!/bin/sh\n", encoding="utf-8")
+    (tmp_path / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    assert "Warning" not in cluster_table(tmp_path, "account: a")
+
+
+@pytest.mark.parametrize(
+    ("line", "hours"),
+    [
+        pytest.param("partial_nodes: allowed", ["1.000", "2.000", "8.000", "1.667"], id="shared"),
+        pytest.param("partial_nodes: billed-whole", ["4.000", "4.000", "8.000", "6.667"], id="billed whole"),
+        pytest.param("exclusive: true", ["4.000", "4.000", "8.000", "6.667"], id="exclusive"),
+    ],
+)
+def test_device_hours_are_those_that_are_paid(line: str, hours: list[str], tmp_path: Path) -> None:
+    table = cluster_table(tmp_path, line)
+
+    assert [row.split("<= ")[1].split()[0] for row in table.splitlines()[1:5]] == hours
+    assert f"8 runs, at most {sum(map(float, hours)):.3f} device-hours." in table
+
+
 def test_gpus_are_called_gpus(tmp_path: Path) -> None:
     site = tmp_path / "site.yaml"
     site.write_text("accelerator: cuda\ndevices_per_node: 8\ncpus_per_node: 64\n")

@@ -31,7 +31,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_machine_without_a_gpu_counts_the_cpus_this_process_may_use() -> None:
     cpus = len(os.sched_getaffinity(0))
 
-    assert resolve_site(SiteFile()) == Site("cpu", cpus, cpus, 1)
+    assert resolve_site(SiteFile()) == Site("cpu", cpus, cpus, 1, SiteFile())
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="needs CPU affinity, which Linux has")
@@ -83,9 +83,11 @@ def test_without_that_variable_the_device_files_are_counted(monkeypatch: pytest.
 def test_stated_facts_are_kept_where_the_planning_machine_differs() -> None:
     facts = SiteFile(accelerator="cuda", devices_per_node=8, cpus_per_node=96, max_nodes=4)
 
-    assert resolve_site(facts) == Site("cuda", 8, 96, 4)
+    assert resolve_site(facts) == Site("cuda", 8, 96, 4, facts)
 
 
 @pytest.mark.usefixtures("no_gpu")
 def test_a_cpu_site_has_as_many_devices_as_it_states_cpus() -> None:
-    assert resolve_site(SiteFile(accelerator="cpu", cpus_per_node=6)) == Site("cpu", 6, 6, 1)
+    facts = SiteFile(accelerator="cpu", cpus_per_node=6)
+
+    assert resolve_site(facts) == Site("cpu", 6, 6, 1, facts)

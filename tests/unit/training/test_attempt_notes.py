@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from scalewise.records import Definition
-from scalewise.training.attempt import Assignment, Attempt, Progress
+from scalewise.training.attempt import Assignment, Attempt, Muster, Progress
 
 HOST = "node-a"
 
@@ -44,8 +44,21 @@ def assignment(tmp_path: Path) -> Assignment:
         definition=definition,
         dataset=tmp_path / "d.safetensors",
         folder=tmp_path,
-        launcher="torchrun",
         started_at="2026-01-01T00:00:00+00:00",
+        other_jobs=3,
+    )
+
+
+@pytest.fixture
+def muster() -> Muster:
+    return Muster(
+        shape="1x2",
+        accelerator="cpu",
+        cpus_per_device=1,
+        launcher="torchrun",
+        rendezvous="tcp",
+        network_interface="eth0",
+        timeout_seconds=120,
         supervisor_host=HOST,
         supervisor_pid=os.getpid(),
     )
@@ -143,18 +156,25 @@ def test_out_of_memory_is_told_apart(attempt: Attempt) -> None:
     assert cause.out_of_memory
 
 
-def test_an_attempt_forgets_the_one_before_it(attempt: Attempt, assignment: Assignment) -> None:
+def test_an_attempt_forgets_the_one_before_it(attempt: Attempt, muster: Muster) -> None:
     attempt.started(0, HOST)
     attempt.failed(0, HOST, raised("of yesterday"), out_of_memory=False)
     attempt.progress(Progress(epoch=3, epochs=9))
-    attempt.begin(assignment)
+    attempt.wait_here("10.0.0.1", 41234)
+    attempt.begin(muster)
     assert attempt.cause(1) is None
     assert attempt.missing(1) == [0]
     assert attempt.read_progress() is None
+    with pytest.raises(TimeoutError):
+        attempt.meeting_point(0)
 
 
-def test_ranks_are_told_exactly_what_was_asked(attempt: Attempt, assignment: Assignment) -> None:
-    attempt.begin(assignment)
+def test_ranks_are_told_exactly_what_was_asked(
+    attempt: Attempt, muster: Muster, assignment: Assignment
+) -> None:
+    attempt.begin(muster)
+    attempt.assign(assignment)
+    assert attempt.muster() == muster
     assert attempt.assignment() == assignment
 
 
@@ -164,8 +184,8 @@ def test_progress_is_the_last_epoch_that_was_reported(attempt: Attempt) -> None:
     assert attempt.read_progress() == Progress(epoch=2, epochs=5)
 
 
-def test_a_run_that_ended_well_leaves_no_attempt_behind(attempt: Attempt, assignment: Assignment) -> None:
-    attempt.begin(assignment)
+def test_a_run_that_ended_well_leaves_no_attempt_behind(attempt: Attempt, muster: Muster) -> None:
+    attempt.begin(muster)
     attempt.started(0, socket.gethostname())
     attempt.end()
     assert not attempt.folder.exists()

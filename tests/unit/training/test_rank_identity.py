@@ -7,8 +7,17 @@ import socket
 import pytest
 import torch
 
+from scalewise.plan.topology import Shape
 from scalewise.records import utc_now
-from scalewise.training.distributed import claim_device, cpu_list, identify
+from scalewise.training.distributed import (
+    Identity,
+    check_place,
+    claim_device,
+    cpu_list,
+    identify,
+    node_rank,
+    tasks_on_node,
+)
 from scalewise.training.provenance import commit, versions
 
 TORCHRUN = {
@@ -16,13 +25,19 @@ TORCHRUN = {
     "LOCAL_RANK": "1",
     "WORLD_SIZE": "8",
     "LOCAL_WORLD_SIZE": "4",
-    "MASTER_ADDR": "127.0.0.1",
-    "MASTER_PORT": "29500",
+}
+SRUN = {
+    "SLURM_JOB_ID": "4711",
+    "SLURM_PROCID": "9",
+    "SLURM_LOCALID": "1",
+    "SLURM_NTASKS": "11",
+    "SLURM_NODEID": "2",
+    "SLURM_STEP_TASKS_PER_NODE": "4(x2),3",
 }
 
 
 def test_torchrun_says_who_a_rank_is() -> None:
-    identity = identify(TORCHRUN)
+    identity = identify(TORCHRUN, "torchrun")
     assert (identity.rank, identity.local_rank) == (5, 1)
     assert (identity.world_size, identity.local_world_size) == (8, 4)
     assert identity.host == socket.gethostname()
@@ -31,19 +46,87 @@ def test_torchrun_says_who_a_rank_is() -> None:
 
 
 def test_the_slurm_job_and_its_restarts_are_recorded() -> None:
-    identity = identify(TORCHRUN | {"SLURM_JOB_ID": "4711", "SLURM_RESTART_COUNT": "2"})
+    identity = identify(TORCHRUN | {"SLURM_JOB_ID": "4711", "SLURM_RESTART_COUNT": "2"}, "torchrun")
     assert identity.slurm_job_id == "4711"
     assert identity.restart_count == 2
 
 
-@pytest.mark.parametrize("left_out", [("RANK",), ("WORLD_SIZE", "MASTER_PORT"), tuple(TORCHRUN)])
-def test_a_half_set_identity_is_an_error_that_names_what_is_missing(left_out: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("left_out", [("RANK",), ("WORLD_SIZE", "LOCAL_WORLD_SIZE"), tuple(TORCHRUN)])
+@pytest.mark.parametrize("launcher", ["torchrun", "spawn"])
+def test_a_half_set_identity_is_an_error_that_names_what_is_missing(
+    left_out: tuple[str, ...], launcher: str
+) -> None:
     environ = {name: value for name, value in TORCHRUN.items() if name not in left_out}
-    with pytest.raises(RuntimeError, match="not started as a rank") as refused:
-        identify(environ)
+    with pytest.raises(RuntimeError, match=f"not started as a rank by {launcher}") as refused:
+        identify(environ, launcher)
     message = str(refused.value)
     assert f": {', '.join(left_out)} not set" in message
     assert "train.py" in message
+
+
+def test_srun_says_who_a_rank_is() -> None:
+    identity = identify(SRUN, "srun")
+    assert (identity.rank, identity.local_rank) == (9, 1)
+    assert (identity.world_size, identity.local_world_size) == (11, 3)
+    assert identity.slurm_job_id == "4711"
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "spawn"])
+def test_inside_a_slurm_job_the_word_of_the_launcher_counts(launcher: str) -> None:
+    identity = identify(SRUN | TORCHRUN, launcher)
+    assert (identity.rank, identity.local_rank, identity.world_size, identity.local_world_size) == (
+        5,
+        1,
+        8,
+        4,
+    )
+    assert identify(SRUN | TORCHRUN, "srun").rank == 9
+
+
+@pytest.mark.parametrize("left_out", [("SLURM_PROCID",), ("SLURM_NTASKS", "SLURM_STEP_TASKS_PER_NODE")])
+def test_a_rank_that_slurm_told_half_names_what_is_missing(left_out: tuple[str, ...]) -> None:
+    environ = {name: value for name, value in SRUN.items() if name not in left_out}
+    with pytest.raises(RuntimeError, match="not started as a rank by srun") as refused:
+        identify(environ, "srun")
+    assert f": {', '.join(left_out)} not set" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("counts", "tasks"),
+    [("4", [4]), ("4(x2),3", [4, 4, 3]), ("1(x3)", [1, 1, 1]), ("2,1(x2),16", [2, 1, 1, 16])],
+)
+def test_the_tasks_of_every_node_are_read_from_the_notation_of_slurm(counts: str, tasks: list[int]) -> None:
+    assert [tasks_on_node(counts, node) for node in range(len(tasks))] == tasks
+
+
+def test_the_process_of_a_node_knows_which_node_it_is() -> None:
+    assert node_rank({}) == 0
+    assert node_rank({"SLURM_PROCID": "3"}) == 3
+
+
+def at_place(world_size: int, local_world_size: int) -> Identity:
+    return Identity(0, 0, world_size, local_world_size, "node-a", None, 0)
+
+
+def test_ranks_that_stand_as_planned_pass() -> None:
+    check_place(at_place(8, 4), Shape(2, 4))
+
+
+@pytest.mark.parametrize(
+    ("found", "says"),
+    [
+        ((8, 8), "planned were 8 ranks, 4 on each node (2x4), but 8 were started, 8 of them on node-a."),
+        ((4, 4), "planned were 8 ranks, 4 on each node (2x4), but 4 were started, 4 of them on node-a."),
+        ((8, 1), "planned were 8 ranks, 4 on each node (2x4), but 8 were started, 1 of them on node-a."),
+    ],
+)
+def test_ranks_that_stand_elsewhere_are_not_measured_and_both_shapes_are_named(
+    found: tuple[int, int], says: str
+) -> None:
+    with pytest.raises(RuntimeError) as refused:
+        check_place(at_place(*found), Shape(2, 4))
+    assert str(refused.value).startswith(says)
+    assert "srun_extra" in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 Outcome = Literal["completed", "diverged", "out-of-memory"]
 """How a run that is a result ended; a retry would end the same way."""
 
+LauncherName = Literal["srun", "torchrun", "spawn"]
+"""What starts the ranks of a run."""
+
 R = TypeVar("R", bound=BaseModel)
 
 SUMMARY, EPOCHS, RANKS, FAILURE = "summary.json", "epochs.csv", "ranks.csv", "failure.json"
@@ -76,6 +79,7 @@ class Provenance(_Record):
         ended_at: UTC, ISO 8601.
         slurm_job_id: None outside Slurm.
         restart_count: how often the batch system started this job anew.
+        other_jobs: of anybody, on the run's nodes when it began; None where nobody can say.
     """
 
     commit: str | None
@@ -89,6 +93,7 @@ class Provenance(_Record):
     ended_at: str
     slurm_job_id: str | None
     restart_count: int
+    other_jobs: int | None = None
 
 
 class Measurements(_Record):
@@ -134,6 +139,7 @@ class Definition(_Record):
     repeat: int
     options: dict[str, Any]
     accelerator: Literal["cpu", "cuda"]
+    launcher: LauncherName = "torchrun"
     settings: dict[str, Any]
 
 
@@ -162,6 +168,8 @@ class Failure(_Record):
     Args:
         outcome: failed, timed-out or interrupted.
         reason: a sentence that names rank and host where they are known.
+        limit_seconds: that the run had.
+        traceback: of the first rank that raised; empty where none did.
         log_tail: last lines of train.log.
         ended_at: UTC, ISO 8601.
     """
@@ -169,6 +177,8 @@ class Failure(_Record):
     definition: Definition
     outcome: Literal["failed", "timed-out", "interrupted"]
     reason: str
+    limit_seconds: float | None = None
+    traceback: str = ""
     log_tail: list[str]
     ended_at: str
 

@@ -71,8 +71,9 @@ def compute(experiment: Analysed, runs_folder: Path, folder: Path, *, tolerant: 
     differences = [
         f"The runs differ in {name} ({'; '.join(origins[name])}), and so do not differ in devices alone."
         for name in ("devices", "CPU", "operating system", "launcher", "versions")
-        if len(origins[name]) > 1
+        if len(origins[name]) > 1 and name not in experiment.spec.swept
     ]
+    differences += _shared_nodes(tables.origins)
     decision = decide(
         experiment.name,
         scaling,
@@ -154,6 +155,7 @@ def distinct_origins(origins: Sequence[Provenance], spec: Experiment) -> dict[st
         "CPU": _distinct(origin.cpu_model for origin in origins),
         "operating system": _distinct(origin.operating_system for origin in origins),
         "launcher": _distinct(origin.launcher for origin in origins),
+        "neighbours": _shared_nodes(origins) or ["no other job on the nodes, or unknown"],
         "versions": _distinct(
             ", ".join(f"{name} {version}" for name, version in origin.versions.items()) for origin in origins
         ),
@@ -163,6 +165,17 @@ def distinct_origins(origins: Sequence[Provenance], spec: Experiment) -> dict[st
         last = max(origin.ended_at for origin in origins)
         found["measured (UTC)"] = [f"{first} to {last}"]
     return found
+
+
+def _shared_nodes(origins: Sequence[Provenance]) -> list[str]:
+    """A sentence where other jobs may have disturbed the figures."""
+    shared = sum(1 for origin in origins if origin.other_jobs)
+    if not shared:
+        return []
+    return [
+        f"{shared} of {len(origins)} runs began on nodes where other jobs ran, which may have slowed them. "
+        "The site file's slurm.exclusive asks for whole nodes."
+    ]
 
 
 def _settings(spec: Experiment) -> str:

@@ -16,6 +16,7 @@ from scalewise.plan.topology import Shape
 from scalewise.records import (
     EPOCHS,
     SUMMARY,
+    Definition,
     EpochRecord,
     Failure,
     Provenance,
@@ -36,6 +37,7 @@ RUN_COLUMNS = [
     "peak_memory_kind", "loader_wait_fraction", "imports_seconds", "process_group_seconds",
     "data_seconds", "model_seconds", "first_step_seconds", "wall_seconds", "device_hours",
     "parameters", "seed", "device_name", "hosts", "commit", "started_at",
+    "launcher", "slurm_job_id", "restart_count", "other_jobs",
 ]  # fmt: skip
 
 
@@ -89,7 +91,7 @@ def collect(name: str, spec: Experiment, runs_folder: Path, *, tolerant: bool = 
                 raise
             run_rows.append(planned | {"outcome": "unreadable", "reason": str(error)})
             continue
-        if summary.definition.settings != settings:
+        if not _is_of(summary.definition, settings):
             reason = "its settings have changed since; snakemake trains it again"
             run_rows.append(planned | {"outcome": "out of date", "reason": reason})
             continue
@@ -105,6 +107,13 @@ def collect(name: str, spec: Experiment, runs_folder: Path, *, tolerant: bool = 
     filled = [table for table in epoch_tables if len(table)]
     epochs = pd.concat(filled, ignore_index=True) if filled else pd.DataFrame(columns=["run"])
     return Tables(runs, epochs, origins)
+
+
+def _is_of(definition: Definition, settings: dict[str, Any]) -> bool:
+    """Whether a run was made with these settings; a launcher left to the site may be any."""
+    rest = {key: value for key, value in settings.items() if key != "launcher"}
+    made = {key: value for key, value in definition.settings.items() if key != "launcher"}
+    return made == rest and settings["launcher"] in {None, definition.launcher}
 
 
 def _read_epochs(path: Path) -> pd.DataFrame:
@@ -182,6 +191,10 @@ def _finished(summary: Summary, epochs: pd.DataFrame, target: float | None) -> d
             "hosts": ", ".join(origin.hosts),
             "commit": origin.commit,
             "started_at": origin.started_at,
+            "launcher": origin.launcher,
+            "slurm_job_id": origin.slurm_job_id,
+            "restart_count": origin.restart_count,
+            "other_jobs": origin.other_jobs,
         }
     if target is not None and len(epochs):
         reached = epochs[epochs["test_accuracy"] >= target]

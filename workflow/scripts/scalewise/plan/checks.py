@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from scalewise.plan.allocation_checks import check_allocations, check_launch
 from scalewise.plan.batches import MIN_SAMPLES_PER_RANK, step_sizes
 from scalewise.plan.catalog import (
     DATASETS,
@@ -29,7 +30,7 @@ from scalewise.plan.runs import (
     settings_of,
 )
 from scalewise.plan.site import Site
-from scalewise.plan.topology import Shape, TopologyError, shape_for
+from scalewise.plan.topology import Shape, TopologyError, count_devices, shape_for
 
 MAX_NAME_BYTES = 255
 """Longest file name on the file systems in use."""
@@ -85,6 +86,7 @@ def check_experiment(
     problems += topology_problems
     problems += _check_exclude(place, experiment)
     problems += _check_series(place, experiment, shapes, site)
+    problems += check_allocations(place, experiment, shapes, site)
     # options multiply runs, and one mistake then shows in many of them
     return shapes, list(dict.fromkeys(problems))
 
@@ -203,7 +205,7 @@ def _check_series(
         yield from _check_names_of_runs(place, experiment, options)
         yield from _check_fit(where, settings, facts)
         yield from _check_batch(where, settings, facts, [shape.world_size for shape in used.values()])
-        yield from _check_cpus(where, settings, max(s.devices_per_node for s in used.values()), site)
+        yield from check_launch(where, settings, used.values(), site)
 
 
 class _Where:
@@ -263,7 +265,7 @@ def _check_batch(
     if over:
         yield Problem(
             where(key),
-            f"({stated}) makes a global batch of {totals[over[0]]} on {_devices(over[0])}, but "
+            f"({stated}) makes a global batch of {totals[over[0]]} on {count_devices(over[0])}, but "
             f"{settings.dataset} has {facts.train_samples} training samples",
             "Use a smaller batch."
             if settings.scaling == "strong"
@@ -275,7 +277,7 @@ def _check_batch(
     if MODELS[settings.model].batch_norm and per_device < MIN_SAMPLES_PER_RANK:
         yield Problem(
             where(key),
-            f"({stated}) leaves {per_device} sample per device on {_devices(most)}, and "
+            f"({stated}) leaves {per_device} sample per device on {count_devices(most)}, and "
             f"{settings.model} normalises over the batch",
             f"Use at least {MIN_SAMPLES_PER_RANK} per device.",
         )
@@ -286,22 +288,6 @@ def _check_batch(
         yield Problem(
             where("warmup_steps"),
             f"({settings.warmup_steps}) is not below the {whole_run} steps of the whole run "
-            f"({settings.epochs} epochs of {steps[fewest]} steps on {_devices(fewest)})",
+            f"({settings.epochs} epochs of {steps[fewest]} steps on {count_devices(fewest)})",
             "Use fewer warm-up steps, or more epochs.",
         )
-
-
-def _check_cpus(where: _Where, settings: Settings, devices_per_node: int, site: Site) -> Iterator[Problem]:
-    needed = devices_per_node * settings.cpus_per_device
-    if needed > site.cpus_per_node:
-        possible = site.cpus_per_node // devices_per_node
-        yield Problem(
-            where("cpus_per_device"),
-            f"({settings.cpus_per_device}) on each of {_devices(devices_per_node)} of a node takes "
-            f"{needed} CPUs, but a node has {site.cpus_per_node}",
-            f"Use at most {possible}, or fewer devices." if possible else "Use fewer devices.",
-        )
-
-
-def _devices(count: int) -> str:
-    return "1 device" if count == 1 else f"{count} devices"

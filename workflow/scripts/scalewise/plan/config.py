@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 from pydantic_core import PydanticCustomError
 
+from scalewise.records import LauncherName
+
 MAX_REPEATS = 1000
 
 Count = Annotated[int, Field(gt=0)]
@@ -71,6 +73,16 @@ class Settings(Model):
     cpus_per_device: Count = Field(
         1,
         description="CPUs, and so threads, of each rank. Sweep it where CPU work may be the limit.",
+    )
+    launcher: LauncherName | None = Field(
+        None,
+        description="What starts the ranks. srun: one task a device. torchrun: one agent a node. spawn: "
+        "torch.multiprocessing, one process a node. Default: the site's.",
+    )
+    rendezvous: Literal["tcp", "file"] = Field(
+        "tcp",
+        description="How ranks meet. tcp: at a port of rank 0 that is free. file: in a file of the run's "
+        "folder, where the network between nodes is in the way.",
     )
     warmup_steps: Annotated[int, Field(ge=0)] = Field(
         10,
@@ -165,6 +177,12 @@ class Experiment(Settings):
     memory_gb: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
         None, description="Memory to ask for, per node, in GB. Changing it reruns nothing."
     )
+    timeout_seconds: Annotated[int, Field(ge=5)] = Field(
+        120,
+        description="A run ends when a rank has waited this long for another: at the start, or in a "
+        "collective operation. Raise it where evaluation or a slow file system keeps ranks apart. Changing "
+        "it reruns nothing.",
+    )
 
     @property
     def swept(self) -> dict[str, list[Any]]:
@@ -185,12 +203,10 @@ class StudyFile(Model):
 
 def study_schema() -> dict[str, Any]:
     """JSON Schema of the YAML. Nothing is required in it, because ``defaults`` may give any key."""
-    schema = StudyFile.model_json_schema()
+    schema = schema_of(StudyFile)
     for name, definition in schema["$defs"].items():
         if name == "Experiment":
             definition.pop("required", None)
-    _drop_nulls(schema)
-    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     names = {"pattern": EXPERIMENT_NAME, "maxLength": MAX_EXPERIMENT_NAME}
     schema["properties"]["experiments"]["propertyNames"] = names
     # --profile, --config and other tools put keys of their own beside ours in the same file
@@ -198,6 +214,14 @@ def study_schema() -> dict[str, Any]:
         "type": "string",
         "description": "Path of the site file; the profile sets it.",
     }
+    return schema
+
+
+def schema_of(model: type[BaseModel]) -> dict[str, Any]:
+    """JSON Schema of a model for editors: a key is left out, never null."""
+    schema = model.model_json_schema()
+    _drop_nulls(schema)
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     return schema
 
 

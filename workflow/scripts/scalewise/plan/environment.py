@@ -8,8 +8,14 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from scalewise.plan import launch
+from scalewise.plan.preflight import ENVIRONMENT_VARIABLE, Preflight
+from scalewise.plan.site import Site
 
-def rule_environment(script: str, origin: str, labels: str, environ: Mapping[str, str]) -> dict[str, str]:
+
+def rule_environment(
+    script: str, origin: str, labels: str, preflight: Preflight, site: Site, environ: Mapping[str, str]
+) -> dict[str, str]:
     """What a command needs but no result depends on.
 
     It stands here and not in ``params``, so that moving the checkout or changing a title makes
@@ -19,13 +25,19 @@ def rule_environment(script: str, origin: str, labels: str, environ: Mapping[str
         script: an entry script, where Snakemake has put it.
         origin: where Snakemake took it from, a path or an address.
         labels: titles and descriptions, as JSON.
+        preflight: what a preflight is to look at.
+        site: facts of the machine or cluster.
         environ: the environment as it is.
 
     Returns:
         variables to set. ``python`` becomes the interpreter that runs Snakemake, unless Snakemake
         activates an environment of its own in front of it.
     """
+    proxies = site.facts.proxies.model_dump(exclude_none=True) if site.facts.proxies else {}
     return {
+        **{f"{scheme}_proxy": address for scheme, address in proxies.items()},
+        launch.ENVIRONMENT_VARIABLE: launch.Start.on(site).model_dump_json(),
+        ENVIRONMENT_VARIABLE: preflight.model_dump_json(),
         "SCALEWISE_SCRIPTS": str(Path(script).parent),
         "SCALEWISE_LABELS": labels,
         "SCALEWISE_COMMIT": source_version(origin),

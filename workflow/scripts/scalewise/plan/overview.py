@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from scalewise.plan.resources import Allocation
 from scalewise.plan.runs import Run
 from scalewise.plan.study import Study
 
@@ -23,17 +25,21 @@ class Row:
         runs: the repeats.
         limit_seconds: a run is ended after this long.
         measured_seconds: of a repeat that has finished; None before.
+        billed_devices: of one run; more than it uses where a site bills whole nodes.
+        allocation: what each of them asks of Slurm; None on one machine.
     """
 
     runs: Sequence[Run]
     limit_seconds: float
     measured_seconds: float | None
+    billed_devices: int
+    allocation: Allocation | None
 
     @property
     def device_hours(self) -> float:
         """Of all repeats: as measured, or at most, by the time limit."""
         seconds = self.limit_seconds if self.measured_seconds is None else self.measured_seconds
-        return sum(run.shape.world_size for run in self.runs) * seconds / 3600
+        return len(self.runs) * self.billed_devices * seconds / 3600
 
     def cells(self) -> tuple[str, ...]:
         """The row as text."""
@@ -47,6 +53,7 @@ class Row:
             str(run.batch_size_per_device),
             str(run.settings.epochs),
             f"{bound}{self.device_hours:.3f}",
+            *([] if self.allocation is None else [self.allocation.options()]),
         )
 
 
@@ -59,7 +66,11 @@ def rows(study: Study, results: Path) -> Iterator[Row]:
             folders = (results / planned.name / "runs" / run.name for run in runs)
             # of an earlier definition too: an estimate needs no more
             measured = next((s for s in map(_seconds_taken, folders) if s is not None), None)
-            yield Row(runs, planned.spec.runtime_minutes * 60, measured)
+            shape, slurm = runs[0].shape, study.site.slurm
+            whole = slurm is not None and (slurm.exclusive or slurm.partial_nodes == "billed-whole")
+            billed = shape.nodes * study.site.devices_per_node if whole else shape.world_size
+            allocation = study.allocations[planned.name, runs[0].name] if slurm is not None else None
+            yield Row(runs, planned.spec.runtime_minutes * 60, measured, billed, allocation)
 
 
 def plan_table(study: Study, results: Path = Path("results")) -> str:
@@ -70,10 +81,11 @@ def plan_table(study: Study, results: Path = Path("results")) -> str:
     """
     planned = list(rows(study, results))
     body = [row.cells() for row in planned[:MAX_ROWS]]
-    widths = [max(map(len, column)) for column in zip(_HEADINGS, *body, strict=True)]
+    headings = _HEADINGS if study.site.slurm is None else (*_HEADINGS, "sbatch")
+    widths = [max(map(len, column)) for column in zip(headings, *body, strict=True)]
     lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
-        for cells in (_HEADINGS, *body)
+        for cells in (headings, *body)
     ]
     if len(planned) > MAX_ROWS:
         lines.append(f"... and {len(planned) - MAX_ROWS} more")
@@ -84,9 +96,27 @@ def plan_table(study: Study, results: Path = Path("results")) -> str:
     lines += [
         f"{len(study.runs)} runs, {bound}{hours:.3f} device-hours. Devices are {kind}, "
         f"{site.devices_per_node} per node.",
+        *_jobs(study),
         *(f"Warning: {warning}" for warning in study.warnings),
     ]
     return "\n".join(lines)
+
+
+def _jobs(study: Study) -> Iterator[str]:
+    """What the scheduler will see as a whole."""
+    slurm = study.site.slurm
+    if slurm is None:
+        return
+    longest = max(allocation.minutes for allocation in study.allocations.values())
+    limit = f" of {study.site.longest_minutes}" if study.site.longest_minutes is not None else ""
+    where = [
+        f"account {slurm.account or 'by default'}",
+        f"partition {slurm.partition or 'by default'}",
+        *(f"{key} {value}" for key in ("qos", "constraint") if (value := getattr(slurm, key))),
+    ]
+    yield f"Each run is a job of its own: {', '.join(where)}. The longest asks for {longest}{limit} minutes."
+    if shutil.which("sbatch") is None:
+        yield "Warning: there is no sbatch on this machine, so the plan cannot be started here."
 
 
 def _seconds_taken(folder: Path) -> float | None:

@@ -6,6 +6,8 @@ import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from pydantic_core import PydanticCustomError
+
 Place = tuple[str | int, ...]
 """Where in the YAML a value stands: ``("experiments", "digits", "devices", 0)``."""
 
@@ -52,6 +54,11 @@ class StudyError(Exception):
         heading = "1 mistake" if count == 1 else f"{count} mistakes"
         bullets = "\n".join(f"  - {line}" for line in self.lines)
         super().__init__(f"{heading} in the configuration, nothing was started:\n{bullets}")
+
+
+def refused(what: str, cure: str) -> PydanticCustomError:
+    """What a validator of a model raises: said to the user in these words, at the value's place."""
+    return PydanticCustomError("refused", "{what}", {"what": what, "cure": cure})
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -1,24 +1,33 @@
-"""The table of configuration keys, from the models."""
+"""The tables of keys of the configuration and of site files, from the models."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from scalewise.plan.config import SWEEPABLE, study_schema
+from scalewise.plan.site import site_schema
 
-BEGIN = "<!-- keys: made by `make generated` from workflow/scripts/scalewise/plan/config.py -->"
-END = "<!-- end of keys -->"
+MADE = "made by `make generated` from workflow/scripts/scalewise/plan"
+STUDY_KEYS = (f"<!-- keys: {MADE}/config.py -->", "<!-- end of keys -->")
+SITE_KEYS = (f"<!-- site keys: {MADE}/site.py and slurm.py -->", "<!-- end of site keys -->")
 
 
 def configuration_reference(text: str) -> str:
-    """The text with the table between its markers made anew."""
-    head, rest = text.split(BEGIN)
-    _, foot = rest.split(END)
-    return f"{head}{BEGIN}\n\n{_table()}\n{END}{foot}"
+    """The text with the tables between its markers made anew."""
+    experiment = study_schema()["$defs"]
+    text = _between(text, STUDY_KEYS, _study_table(experiment))
+    site = site_schema()
+    return _between(text, SITE_KEYS, _site_table(site["properties"], site["$defs"]))
 
 
-def _table() -> str:
-    definitions = study_schema()["$defs"]
+def _between(text: str, markers: tuple[str, str], table: str) -> str:
+    begin, end = markers
+    head, rest = text.split(begin)
+    _, foot = rest.split(end)
+    return f"{head}{begin}\n\n{table}\n{end}{foot}"
+
+
+def _study_table(definitions: dict[str, Any]) -> str:
     rows = ["| key | type | default | sweep | meaning |", "|---|---|---|---|---|"]
     for key, schema in definitions["Experiment"]["properties"].items():
         swept = "yes" if key in SWEEPABLE else ""
@@ -34,9 +43,25 @@ def _table() -> str:
     return "\n".join(rows) + "\n"
 
 
+def _site_table(properties: dict[str, Any], definitions: dict[str, Any]) -> str:
+    rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
+
+    def add(prefix: str, keys: dict[str, Any]) -> None:
+        for key, schema in keys.items():
+            meaning = schema.get("description", "")
+            rows.append(f"| `{prefix}{key}` | {_type(schema)} | {_default(schema)} | {meaning} |")
+            if nested := schema.get("$ref", "").rsplit("/", 1)[-1]:
+                add(f"{prefix}{key}.", definitions[nested]["properties"])
+
+    add("", properties)
+    return "\n".join(rows) + "\n"
+
+
 def _type(schema: dict[str, Any]) -> str:
     if "enum" in schema:
         return ", ".join(f"`{value}`" for value in schema["enum"])
+    if "const" in schema:
+        return f"`{schema['const']}`"
     if "anyOf" in schema:
         return " or ".join(_type(branch) for branch in schema["anyOf"])
     if schema.get("type") == "array":

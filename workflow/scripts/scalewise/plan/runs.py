@@ -12,6 +12,7 @@ from typing import Any
 
 from scalewise.plan.config import MAX_REPEATS, Experiment, Settings
 from scalewise.plan.topology import Shape
+from scalewise.records import LauncherName
 
 Options = tuple[tuple[str, Any], ...]
 """The swept keys of a series with their values, in the order of the configuration's model."""
@@ -31,6 +32,7 @@ class Run:
         settings: what the training does, with the seed of this repeat.
         repeat: from 1.
         accelerator: ``cuda`` or ``cpu``.
+        site_launcher: what starts the ranks where the settings do not say.
     """
 
     experiment: str
@@ -40,6 +42,12 @@ class Run:
     settings: Settings
     repeat: int
     accelerator: str
+    site_launcher: LauncherName = "torchrun"
+
+    @property
+    def launcher(self) -> LauncherName:
+        """What starts the ranks: two launchers are two measurements."""
+        return self.settings.launcher or self.site_launcher
 
     @property
     def seed(self) -> int:
@@ -73,6 +81,7 @@ class Run:
                 "repeat": self.repeat,
                 "options": dict(self.options),
                 "accelerator": self.accelerator,
+                "launcher": self.launcher,
                 "settings": settings_values(self.settings) | {"seed": self.seed},
             }
         )
@@ -84,8 +93,8 @@ def seed_of(settings: Settings, repeat: int) -> int:
 
 
 def settings_values(settings: Settings) -> dict[str, Any]:
-    """The settings that differ from their defaults."""
-    return settings.model_dump(exclude_defaults=True)
+    """The settings that differ from their defaults; the launcher stands beside them, as it was resolved."""
+    return settings.model_dump(exclude_defaults=True, exclude={"launcher"})
 
 
 def batch_per_device(settings: Settings, world_size: int) -> int:
@@ -173,7 +182,11 @@ def points(experiment: Experiment) -> Iterator[Point]:
 
 
 def expand(
-    name: str, experiment: Experiment, shapes: Mapping[int | str, Shape], accelerator: str
+    name: str,
+    experiment: Experiment,
+    shapes: Mapping[int | str, Shape],
+    accelerator: str,
+    launcher: LauncherName = "torchrun",
 ) -> list[Run]:
     """All runs of an experiment.
 
@@ -182,6 +195,7 @@ def expand(
         experiment: its validated settings.
         shapes: the shape of each entry of ``experiment.devices``.
         accelerator: ``cuda`` or ``cpu``.
+        launcher: of the site.
     """
     runs = []
     for point in points(experiment):
@@ -195,6 +209,7 @@ def expand(
                 settings=settings,
                 repeat=repeat,
                 accelerator=accelerator,
+                site_launcher=launcher,
             )
             for repeat in range(1, experiment.repeats + 1)
         ]

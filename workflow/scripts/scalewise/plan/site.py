@@ -5,17 +5,78 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from scalewise.plan.config import schema_of
+from scalewise.plan.problems import refused
+from scalewise.plan.slurm import Slurm, check_placeholder, walltime_minutes
+from scalewise.records import LauncherName
 
 Accelerator = Literal["cpu", "cuda"]
 Count = Annotated[int, Field(gt=0)]
 
 # CUDA stops reading the variable at the first entry that names no device
 _GPU_ENTRY = re.compile(r"\d+|(GPU|MIG)-.+")
+_INTERFACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,14}")
+_PROXY = re.compile(r"[^\s\"'`$;|&<>()]+")
+
+
+def _argument(value: str) -> str:
+    """Text that stands alone as one argument of a command."""
+    check_placeholder(value)
+    if not value or value.startswith("-") or "\n" in value or "\0" in value:
+        raise refused(f"is {value!r}, which no command takes for a path", "Write a path.")
+    return value
+
+
+def _interface(value: str) -> str:
+    if not _INTERFACE.fullmatch(value):
+        raise refused(f"is {value!r}, which is no network interface", "Name one that `ip address` shows.")
+    return value
+
+
+def _shell_line(value: str) -> str:
+    if not value.strip() or "\n" in value or "\0" in value:
+        raise refused(f"is {value!r}, not one line of shell", "Write each line as an entry of its own.")
+    return value
+
+
+def _proxy(value: str) -> str:
+    if not _PROXY.fullmatch(value):
+        raise refused("is not an address that a proxy variable takes", 'Write such as "http://proxy:3128".')
+    return value
+
+
+class Container(BaseModel):
+    """The container that the ranks run in; snakemake itself runs outside."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    image: Annotated[str, AfterValidator(_argument)] = Field(description="Path of the image.")
+    binds: list[Annotated[str, AfterValidator(_argument)]] = Field(
+        default_factory=list,
+        description="Folders to make visible inside, beside the working folder, which always is.",
+    )
+    runtime: Annotated[str, AfterValidator(_argument)] = Field(
+        "apptainer", description="Program that starts it: apptainer or singularity."
+    )
+    arguments: list[str] | None = Field(
+        None, description='Options before the image. Default: ["--nv"] for cuda, none for cpu.'
+    )
+
+
+class Proxies(BaseModel):
+    """Proxies for what is downloaded, on the login node."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    http: Annotated[str, AfterValidator(_proxy)] | None = Field(None, description="Sets http_proxy.")
+    https: Annotated[str, AfterValidator(_proxy)] | None = Field(None, description="Sets https_proxy.")
+    no: Annotated[str, AfterValidator(_proxy)] | None = Field(None, description="Sets no_proxy.")
 
 
 class SiteFile(BaseModel):
@@ -34,7 +95,38 @@ class SiteFile(BaseModel):
     cpus_per_node: Count | Literal["auto"] = Field(
         "auto", description="CPUs of one node. auto: the CPUs this process may use."
     )
+    max_cpus_per_device: Count | None = Field(
+        None, description="Most CPUs that a job may ask for per device."
+    )
+    memory_gb_per_node: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+        None,
+        description="Memory of one node that jobs may ask for. A run without memory_gb asks for its devices' "
+        "share.",
+    )
     max_nodes: Count = Field(1, description="Nodes one run may take.")
+    launcher: LauncherName | None = Field(
+        None, description="What starts the ranks. Default: srun on Slurm, torchrun on one machine."
+    )
+    python: Annotated[str, AfterValidator(_argument)] | None = Field(
+        None,
+        description="Interpreter of the ranks, with torch, pydantic, numpy and safetensors. Default: the one "
+        "that runs snakemake; python3 in a container.",
+    )
+    prelude: list[Annotated[str, AfterValidator(_shell_line)]] = Field(
+        default_factory=list,
+        description="Lines of shell on every node before the ranks start, such as `module load cuda`.",
+    )
+    container: Container | None = Field(None, description="Run the ranks in a container.")
+    network_interface: Annotated[str, AfterValidator(_interface)] | None = Field(
+        None, description="Between nodes. Default: the one that has the address of the node's name."
+    )
+    proxies: Proxies | None = Field(None, description="For downloads on the login node.")
+    slurm: Slurm | None = Field(None, description="The cluster's scheduler; without it, one machine.")
+
+
+def site_schema() -> dict[str, Any]:
+    """JSON Schema of a site file, for editors."""
+    return schema_of(SiteFile)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +138,33 @@ class Site:
         devices_per_node: devices of one node.
         cpus_per_node: CPUs of one node.
         max_nodes: nodes one run may take.
+        facts: all that the file says.
     """
 
     accelerator: Accelerator
     devices_per_node: int
     cpus_per_node: int
     max_nodes: int
+    facts: SiteFile = field(default_factory=SiteFile)
+
+    @property
+    def slurm(self) -> Slurm | None:
+        """The cluster's scheduler; None on one machine."""
+        return self.facts.slurm
+
+    @property
+    def launcher(self) -> LauncherName:
+        """What starts the ranks where an experiment does not say."""
+        if self.facts.launcher is not None:
+            return self.facts.launcher
+        return "srun" if self.slurm else "torchrun"
+
+    @property
+    def longest_minutes(self) -> int | None:
+        """Of a job."""
+        if self.slurm is None or self.slurm.longest_walltime is None:
+            return None
+        return walltime_minutes(self.slurm.longest_walltime)
 
 
 def resolve_site(facts: SiteFile) -> Site:
@@ -67,7 +180,11 @@ def resolve_site(facts: SiteFile) -> Site:
         devices = max(gpus, 1)
     else:
         devices = cpus
-    return Site(accelerator, devices, cpus, facts.max_nodes)
+    return Site(accelerator, devices, cpus, facts.max_nodes, facts)
+
+
+LOOKED_UP = ("accelerator", "devices_per_node", "cpus_per_node")
+"""Keys that ``auto`` looks up where snakemake runs, which on a cluster is not a compute node."""
 
 
 def available_cpus() -> int:

@@ -16,7 +16,9 @@ import yaml
 from scalewise.plan.problems import Place, Problem
 
 _TRUE_BOOLEANS = {"true", "false", "True", "False", "TRUE", "FALSE"}
-_BOOL, _NULL, _STR, _MERGE = (f"tag:yaml.org,2002:{kind}" for kind in ("bool", "null", "str", "merge"))
+_BOOL, _NULL, _STR, _MERGE, _INT, _FLOAT = (
+    f"tag:yaml.org,2002:{kind}" for kind in ("bool", "null", "str", "merge", "int", "float")
+)
 _SCIENTIFIC = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
 
@@ -115,6 +117,10 @@ def _scalar_problems(node: yaml.ScalarNode, place: Place) -> Iterator[Problem]:
             place,
             f"is {text}, which YAML readers take for a boolean or for text",
             f'Write {meaning}, or "{text}" in quotes if it is text.',
+        )
+    elif node.tag in {_INT, _FLOAT} and ":" in text:
+        yield Problem(
+            place, f"is {text}, which YAML takes for a number in base 60", f'Write "{text}" in quotes.'
         )
     elif node.tag == _NULL:
         yield Problem(place, "has no value", "Give it one, or leave the key out for its default.")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,11 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from scalewise.plan.allocation_checks import check_facts
 from scalewise.plan.checks import check_devices, check_experiment, check_names
 from scalewise.plan.config import Experiment
 from scalewise.plan.problems import Place, Problem, StudyError, did_you_mean
+from scalewise.plan.resources import Allocation, allocate
 from scalewise.plan.runs import Options, Run, canonical_json, expand, series_label
 from scalewise.plan.site import Site, SiteFile, resolve_site
 from scalewise.plan.source import Source, read_source
@@ -22,7 +25,7 @@ from scalewise.plan.validation import problems_of, validate
 
 _TOP_KEYS = ("defaults", "experiments", "site")
 _PRESENTATION = {"title", "description"}
-_ALLOCATION = {"runtime_minutes", "memory_gb"}
+_ALLOCATION = {"runtime_minutes", "memory_gb", "timeout_seconds"}
 
 
 @dataclass(frozen=True)
@@ -60,12 +63,14 @@ class Study:
         site: facts of the machine.
         warnings: what is allowed but seldom meant.
         runs: every job of every experiment, by (experiment, run).
+        allocations: what each of them asks for.
     """
 
     experiments: Mapping[str, PlannedExperiment]
     site: Site
     warnings: Sequence[str]
     runs: Mapping[tuple[str, str], Run] = field(repr=False)
+    allocations: Mapping[tuple[str, str], Allocation] = field(repr=False)
 
     def deleted_runs(self, results: Path) -> list[tuple[str, str]]:
         """Runs without a summary in experiments that have been analysed: the user has deleted them.
@@ -134,7 +139,8 @@ def load_study(
     if lines:
         raise StudyError(lines)
     runs = {(name, run.name): run for name, planned in experiments.items() for run in planned.runs}
-    return Study(experiments, site, list(_warnings(experiments)), runs)
+    allocations = {key: allocate(run, experiments[run.experiment].spec, site) for key, run in runs.items()}
+    return Study(experiments, site, list(_warnings(experiments)), runs, allocations)
 
 
 def check_spelling(file: str | Path) -> None:
@@ -166,26 +172,52 @@ def check_results_folder(folder: Path) -> None:
 
 
 def _load_site(site_file: str | Path | None) -> tuple[Site, list[str]]:
-    fallback = resolve_site(SiteFile())
     if site_file is None:
-        return fallback, []
+        return resolve_site(SiteFile()), []
     source = read_source(Path(site_file), "Write one fact a line, such as `accelerator: auto`.")
     if source.problems:
-        return fallback, [p.render(source.origin(p.place)) for p in source.problems]
+        lines = [p.render(source.origin(p.place)) for p in source.problems]
+        wrong = {problem.place for problem in source.problems}
+        # a mistake of the whole file has no place
+        values = None if () in wrong else yaml.safe_load(Path(site_file).read_text(encoding="utf-8"))
+        return _without(values, wrong), lines
     values = yaml.safe_load(Path(site_file).read_text(encoding="utf-8"))
     try:
-        return resolve_site(SiteFile.model_validate(values)), []
+        facts = SiteFile.model_validate(values)
     except ValidationError as error:
-        # a fact that may be a number or auto is found wanting twice: the first finding is enough
-        found = {str(p.place[0]): _site_problem(p) for p in reversed(problems_of(error, ()))}
-        return fallback, [p.render(source.origin(p.place)) for p in reversed(found.values())]
+        problems = problems_of(error, (), SiteFile)
+    else:
+        problems = list(check_facts(facts))
+        if not problems:
+            return resolve_site(facts), []
+    # a fact that may be a number or auto is found wanting twice: one finding is enough
+    found = {problem.place: problem for problem in reversed(problems)}
+    lines = [p.render(source.origin(p.place)) for p in reversed(found.values())]
+    return _without(values, found), lines
 
 
-def _site_problem(problem: Problem) -> Problem:
-    place = problem.place[:1]
-    if problem.what == "is not a known key":
-        return Problem(place, problem.what, did_you_mean(str(place[0]), SiteFile.model_fields))
-    return Problem(place, problem.what, problem.cure)
+UNBOUNDED = {"accelerator": "cpu", "devices_per_node": 10**6, "cpus_per_node": 10**9, "max_nodes": 10**6}
+"""What a study is held against where a site does not say: nothing that it could be found wanting by."""
+
+
+def _without(values: object, wrong: Iterable[Place]) -> Site:
+    """The site's sound facts: a mistake in one must not have a study judged by this machine."""
+    if not isinstance(values, dict):
+        return resolve_site(SiteFile.model_validate(UNBOUNDED))
+    kept = copy.deepcopy(values)
+    if {("devices_per_node",), ("cpus_per_node",)} & set(wrong):
+        # each of the two says something about a node beside the other alone
+        wrong = [*wrong, ("devices_per_node",), ("cpus_per_node",)]
+    for place in wrong:
+        holder: Any = kept
+        for key in place[:-1]:
+            holder = holder.get(key) if isinstance(holder, dict) else None
+        if isinstance(holder, dict):
+            holder.pop(place[-1], None)
+    try:
+        return resolve_site(SiteFile.model_validate(UNBOUNDED | kept))
+    except ValidationError:
+        return resolve_site(SiteFile.model_validate(UNBOUNDED))
 
 
 def _check_top(raw: Mapping[str, Any]) -> Iterator[Problem]:
@@ -236,7 +268,7 @@ def _plan(raw: Mapping[str, Any], site: Site) -> tuple[dict[str, PlannedExperime
         shapes, found = check_experiment(name, spec, own, site)
         problems += found
         if not found:
-            runs = expand(name, spec, shapes, site.accelerator)
+            runs = expand(name, spec, shapes, site.accelerator, site.launcher)
             planned[name] = PlannedExperiment(name, spec, shapes, runs)
     return planned, problems
 

@@ -63,7 +63,7 @@ def shape_for(devices: int | str, *, devices_per_node: int, max_nodes: int) -> S
         shape = _parse(devices)
         if shape.devices_per_node > devices_per_node:
             raise TopologyError(
-                f"is {devices!r}, but a node of this site has {_count(devices_per_node)}",
+                f"is {devices!r}, but a node of this site has {count_devices(devices_per_node)}",
                 f"Use at most {devices_per_node} after the x.",
             )
         if shape.nodes > 1 and shape.devices_per_node == 1 and devices_per_node > 1:
@@ -75,15 +75,15 @@ def shape_for(devices: int | str, *, devices_per_node: int, max_nodes: int) -> S
     else:
         most = max_nodes * devices_per_node
         if devices > most:
-            nodes = _count(max_nodes, "node")
+            nodes = count_devices(max_nodes, "node")
             raise TopologyError(
-                f"is {devices}, but a run may take {nodes} of {_count(devices_per_node)} here",
+                f"is {devices}, but a run may take {nodes} of {count_devices(devices_per_node)} here",
                 f"Use at most {most}.",
             )
         shape = _fill(devices, devices_per_node)
     if shape.nodes > max_nodes:
         raise TopologyError(
-            f"is {devices!r}, but a run may take {_count(max_nodes, 'node')} here",
+            f"is {devices!r}, but a run may take {count_devices(max_nodes, 'node')} here",
             f"Use at most {max_nodes} before the x.",
         )
     return shape
@@ -114,5 +114,6 @@ def _fill(devices: int, devices_per_node: int) -> Shape:
     return Shape(nodes, devices_per_node)
 
 
-def _count(number: int, noun: str = "device") -> str:
+def count_devices(number: int, noun: str = "device") -> str:
+    """``1 device``, ``4 devices``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from scalewise.plan.config import SWEEPABLE, Experiment
@@ -23,37 +23,44 @@ _KIND = {
     "model": "a mapping of keys to values",
 }
 FEW = 4
-_NESTED = ("sweep", "target", "decision")
+_VARIANTS = {"constrained-int", "literal['auto']", "int", "str"}
+"""What pydantic puts behind the place of a value that may be of several kinds."""
 
 
-def problems_of(error: ValidationError, place: Place) -> list[Problem]:
+def problems_of(error: ValidationError, place: Place, model: type[BaseModel] = Experiment) -> list[Problem]:
     """One problem for each of pydantic's findings.
 
     Args:
-        error: raised by a model of ``scalewise.plan.config``.
+        error: raised by ``model``.
         place: where the validated mapping stands in the YAML.
+        model: says which keys are known where.
     """
     details = error.errors(include_url=False)
+    for detail in details:
+        if detail["loc"] and detail["loc"][-1] in _VARIANTS:
+            detail["loc"] = detail["loc"][:-1]
     misspelt = {
         (*detail["loc"][:-1], near)
         for detail in details
         if detail["type"] == "extra_forbidden"
-        for near in difflib.get_close_matches(str(detail["loc"][-1]), _known_keys(detail["loc"]), n=1)
+        for near in difflib.get_close_matches(str(detail["loc"][-1]), _known_keys(detail["loc"], model), n=1)
     }
     return [
-        _problem(detail, place)
+        _problem(detail, place, model)
         for detail in details
         if not (detail["type"] == "missing" and detail["loc"] in misspelt)
     ]
 
 
-def _problem(detail: ErrorDetails, place: Place) -> Problem:
+def _problem(detail: ErrorDetails, place: Place, model: type[BaseModel]) -> Problem:
     kind, value = detail["type"], detail["input"]
     context = detail.get("ctx", {})
     here = place + tuple(detail["loc"])
     key = str(here[-1])
     if kind == "extra_forbidden":
-        return Problem(here, "is not a known key", did_you_mean(key, _known_keys(detail["loc"])))
+        return Problem(here, "is not a known key", did_you_mean(key, _known_keys(detail["loc"], model)))
+    if kind == "refused":
+        return Problem(here, context["what"], context["cure"])
     if kind == "missing":
         return Problem(here, "is missing", f"Add `{key}:`. {_describe(key)}".rstrip())
     if kind == "device_count":
@@ -109,14 +116,15 @@ def _retype(kind: str, value: object) -> str:
     return "Write a whole number, such as 4." if kind == "int" else "Write a number, such as 0.1."
 
 
-def _known_keys(loc: tuple[int | str, ...]) -> list[str]:
-    """The keys that are known beside the one at ``loc`` of an experiment."""
-    if len(loc) > 1 and loc[0] in _NESTED:
-        if loc[0] == "sweep":
-            return list(SWEEPABLE)
-        model: Any = _unwrap(Experiment.model_fields[str(loc[0])].annotation)
-        return list(model.model_fields)
-    return list(Experiment.model_fields)
+def _known_keys(loc: tuple[int | str, ...], model: type[BaseModel]) -> list[str]:
+    """The keys that are known beside the one at ``loc``."""
+    if loc and loc[0] == "sweep":
+        return list(SWEEPABLE)
+    known: Any = model
+    for part in loc[:-1]:
+        field = known.model_fields.get(part) if hasattr(known, "model_fields") else None
+        known = _unwrap(field.annotation) if field else None
+    return list(getattr(known, "model_fields", model.model_fields))
 
 
 def _unwrap(annotation: Any) -> Any:

@@ -15,11 +15,22 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-COLLECTIVE_TIMEOUT = timedelta(seconds=120)
-"""How long a rank waits for the others; torch's own default on gloo is 30 minutes."""
+from scalewise.plan.topology import Shape
+from scalewise.training.attempt import Attempt, Muster
+from scalewise.training.network import choose_interface
 
-_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+"""Set by torchrun, and by our own spawn."""
+
+_SLURM_VARIABLES = (
+    "SLURM_PROCID",
+    "SLURM_LOCALID",
+    "SLURM_NTASKS",
+    "SLURM_NODEID",
+    "SLURM_STEP_TASKS_PER_NODE",
+)
 
 
 @dataclass(frozen=True)
@@ -45,27 +56,65 @@ class Identity:
     restart_count: int
 
 
-def identify(environ: Mapping[str, str]) -> Identity:
-    """Read the identity that torchrun gave this process.
+def identify(environ: Mapping[str, str], launcher: str) -> Identity:
+    """Read the identity that the launcher gave this process.
+
+    Args:
+        environ: of the process. Under Slurm torchrun's ranks find the variables of both.
+        launcher: whose variables count.
 
     Raises:
-        RuntimeError: the variables are missing or incomplete; names those that are.
+        RuntimeError: some are missing; names those that are.
     """
-    missing = [name for name in _TORCHRUN if name not in environ]
+    names = _SLURM_VARIABLES if launcher == "srun" else RANK_VARIABLES
+    missing = [name for name in names if name not in environ]
     if missing:
         raise RuntimeError(
-            f"this process was not started as a rank: {', '.join(missing)} not set. "
-            "Start it by train.py, which calls torchrun."
+            f"this process was not started as a rank by {launcher}: {', '.join(missing)} not set. "
+            "Ranks are started by train.py alone."
         )
+    if launcher == "srun":
+        rank, local_rank, world_size, node = (int(environ[name]) for name in names[:4])
+        local_world_size = tasks_on_node(environ["SLURM_STEP_TASKS_PER_NODE"], node)
+    else:
+        rank, local_rank, world_size, local_world_size = (int(environ[name]) for name in names)
     return Identity(
-        rank=int(environ["RANK"]),
-        local_rank=int(environ["LOCAL_RANK"]),
-        world_size=int(environ["WORLD_SIZE"]),
-        local_world_size=int(environ["LOCAL_WORLD_SIZE"]),
+        rank=rank,
+        local_rank=local_rank,
+        world_size=world_size,
+        local_world_size=local_world_size,
         host=socket.gethostname(),
         slurm_job_id=environ.get("SLURM_JOB_ID"),
         restart_count=int(environ.get("SLURM_RESTART_COUNT", "0")),
     )
+
+
+def node_rank(environ: Mapping[str, str]) -> int:
+    """Of a process that starts the ranks of one node: one task a node under Slurm, else the only one."""
+    return int(environ.get("SLURM_PROCID", "0"))
+
+
+def tasks_on_node(counts: str, node: int) -> int:
+    """Tasks of one node from Slurm's notation, such as ``4(x2),3``."""
+    expanded: list[int] = []
+    for tasks, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", counts):
+        expanded += [int(tasks)] * int(times or 1)
+    return expanded[node]
+
+
+def check_place(identity: Identity, shape: Shape) -> None:
+    """Stop where the ranks do not stand as planned: their figures would be of something else.
+
+    Raises:
+        RuntimeError: names what was planned and what was found.
+    """
+    found = (identity.world_size, identity.local_world_size)
+    if found != (shape.world_size, shape.devices_per_node):
+        raise RuntimeError(
+            f"planned were {shape.world_size} ranks, {shape.devices_per_node} on each node ({shape}), but "
+            f"{found[0]} were started, {found[1]} of them on {identity.host}. Look for options in the site's "
+            "extra and srun_extra that place tasks."
+        )
 
 
 def claim_device(accelerator: str, local_rank: int) -> torch.device:
@@ -77,6 +126,13 @@ def claim_device(accelerator: str, local_rank: int) -> torch.device:
     if accelerator == "cpu":
         return torch.device("cpu")
     count = torch.cuda.device_count()
+    if count == 1 and local_rank > 0:
+        raise RuntimeError(
+            f"local rank {local_rank} on {socket.gethostname()} sees one GPU alone, and it may be another's "
+            f"(CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', 'not set')}). Slurm binds GPUs "
+            "to tasks here: remove options such as --gpu-bind from the site's srun_extra, or add a line such "
+            "as `export CUDA_VISIBLE_DEVICES=0,1,2,3` to its prelude."
+        )
     if local_rank >= count:
         raise RuntimeError(
             f"local rank {local_rank} needs a GPU, but torch {torch.__version__} sees {count} on "
@@ -96,6 +152,9 @@ def claim_cpus(accelerator: str, identity: Identity, cpus_per_device: int) -> st
 
     Returns:
         the CPUs the rank may run on, such as ``0-3,8``.
+
+    Raises:
+        RuntimeError: there are fewer than it needs.
     """
     torch.set_num_threads(cpus_per_device)
     if torch.get_num_interop_threads() != 1:
@@ -103,6 +162,12 @@ def claim_cpus(accelerator: str, identity: Identity, cpus_per_device: int) -> st
     if not hasattr(os, "sched_setaffinity"):
         return "unknown"
     allowed = cores_first(os.sched_getaffinity(0))
+    if len(allowed) < cpus_per_device:
+        raise RuntimeError(
+            f"rank {identity.rank} on {identity.host} may use {len(allowed)} CPUs ({cpu_list(allowed)}), "
+            f"but cpus_per_device is {cpus_per_device}. Look for options in the site's srun_extra "
+            "that bind tasks."
+        )
     if accelerator == "cpu" and len(allowed) >= identity.local_world_size * cpus_per_device:
         start = identity.local_rank * cpus_per_device
         allowed = allowed[start : start + cpus_per_device]
@@ -138,20 +203,63 @@ def cpu_list(cpus: Sequence[int]) -> str:
 
 
 @contextmanager
-def process_group(device: torch.device) -> Iterator[None]:
+def process_group(
+    attempt: Attempt, muster: Muster, identity: Identity, device: torch.device
+) -> Iterator[None]:
     """Join the ranks' process group: nccl on GPUs, gloo on CPUs; leave it in order.
 
     Without the barrier and the destruction at the end, gloo ranks abort now and then after correct
     results. After an error the group is left without waiting for the others.
+
+    Args:
+        attempt: whose folder every rank sees.
+        muster: how the ranks meet.
+        identity: of this rank.
+        device: of this rank.
     """
+    timeout = timedelta(seconds=muster.timeout_seconds)
+    interface = choose_interface(Shape.parse(muster.shape).nodes, muster.network_interface)
+    # gloo would take the address of the host's name, which on many machines is a loopback one
+    os.environ["GLOO_SOCKET_IFNAME"] = interface.name
+    if muster.network_interface is not None:
+        # a site's module may have named several
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", interface.name)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    options: dict[str, Any] = {"backend": backend, "timeout": timeout}
     if device.type == "cuda":
-        dist.init_process_group("nccl", timeout=COLLECTIVE_TIMEOUT, device_id=device)
+        options["device_id"] = device
+    place: dict[str, Any] = {"rank": identity.rank, "world_size": identity.world_size}
+    if muster.rendezvous == "file":
+        dist.init_process_group(init_method=f"file://{attempt.meeting_file}", **place, **options)
+    elif muster.launcher == "torchrun":
+        dist.init_process_group(**options)
     else:
-        dist.init_process_group("gloo", timeout=COLLECTIVE_TIMEOUT)
+        store = open_store(attempt, identity.rank == 0, interface.address, timeout)
+        dist.init_process_group(store=store, **place, **options)
     yield
     barrier(device)
     gc.collect()
     dist.destroy_process_group()
+
+
+def open_store(attempt: Attempt, host: bool, address: str, timeout: timedelta) -> TCPStore:
+    """The store through which ranks, or the agents of nodes, find each other.
+
+    The system chooses a free port, and the attempt's folder tells it to the others: any number of runs
+    start on one node at once, and nothing depends on names, lists of hosts or a batch system's commands.
+
+    Args:
+        attempt: whose folder all of them see.
+        host: this process keeps the store.
+        address: of this host.
+        timeout: that one waits for another.
+    """
+    if host:
+        store = TCPStore(address, 0, is_master=True, wait_for_workers=False, timeout=timeout)
+        attempt.wait_here(address, store.port)
+        return store
+    point = attempt.meeting_point(timeout.total_seconds())
+    return TCPStore(point.host, point.port, is_master=False, timeout=timeout)
 
 
 def barrier(device: torch.device) -> None:

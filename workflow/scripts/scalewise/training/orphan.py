@@ -14,14 +14,14 @@ PR_SET_PDEATHSIG = 1
 """From linux/prctl.h: the signal that this process gets when its parent ends."""
 
 
-def exit_with(supervisor: int, supervisor_is_here: bool) -> None:
+def exit_with(supervisor: int | None, supervisor_is_here: bool) -> None:
     """End this process once its parent or its supervisor has gone.
 
     A supervisor that was killed cannot end its ranks. Left alone they would train on beside the run
     that comes next, and spoil its figures.
 
     Args:
-        supervisor: process id of train.py.
+        supervisor: process id of train.py; None where somebody else ends its ranks.
         supervisor_is_here: it runs on this host, so that its id means something here.
     """
     parent = os.getppid()
@@ -29,8 +29,10 @@ def exit_with(supervisor: int, supervisor_is_here: bool) -> None:
         # by the kernel: also when this process is stopped, or waits inside a collective
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
+    watched = supervisor if supervisor_is_here else None
+
     def watch() -> None:
-        while os.getppid() == parent and (not supervisor_is_here or _alive(supervisor)):
+        while os.getppid() == parent and (watched is None or _alive(watched)):
             time.sleep(POLL_SECONDS)
         os._exit(1)
 

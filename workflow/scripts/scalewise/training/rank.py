@@ -6,18 +6,21 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Callable
 from types import FrameType
 
 import torch
 from torch import nn
 
 from scalewise.plan.config import Settings
+from scalewise.plan.topology import Shape
 from scalewise.records import Definition, EpochRecord, Startup
 from scalewise.training import datasets
-from scalewise.training.attempt import Attempt, Progress
+from scalewise.training.attempt import Attempt, Muster, Progress
 from scalewise.training.clock import CudaTimeline, HostTimeline
 from scalewise.training.distributed import (
     Identity,
+    check_place,
     claim_cpus,
     claim_device,
     gather,
@@ -59,18 +62,15 @@ def run_rank(attempt: Attempt, process_started: float) -> None:
     assignment = attempt.assignment()
     definition = assignment.definition
     settings = Settings.model_validate(definition.settings)
-    identity = identify(os.environ)
-    attempt.started(identity.rank, identity.host)
-    exit_with(assignment.supervisor_pid, assignment.supervisor_host == identity.host)
-    affinity = claim_cpus(definition.accelerator, identity, settings.cpus_per_device)
-    device = claim_device(definition.accelerator, identity.local_rank)
+    muster = attempt.muster()
+    identity, affinity, device = report_for_duty(attempt, muster)
 
     def report(record: EpochRecord) -> None:
         if identity.rank == 0:
             print(describe(record, settings.epochs), flush=True)
             attempt.progress(Progress(epoch=record.epoch, epochs=settings.epochs))
 
-    with process_group(device):
+    with process_group(attempt, muster, identity, device):
         process_group_seconds = watch.lap()
         dataset = datasets.load(assignment.dataset)
         train_loader, test_loader = resident_loaders(dataset, device)
@@ -90,11 +90,25 @@ def run_rank(attempt: Attempt, process_started: float) -> None:
         reports = gather(report_rank(task, affinity, startup), identity.world_size)
         if identity.rank == 0:
             ranks = [report.record for report in reports]
-            origin = trace(ranks, identity, assignment.launcher, assignment.started_at)
+            origin = trace(ranks, identity, muster.launcher, assignment)
             measurements = measure(task, epochs, reports)
             write_records(assignment.folder, definition, epochs, ranks, measurements, origin, diverged)
         del task  # DDP must be gone before its process group
     attempt.finished(identity.rank)
+
+
+def report_for_duty(attempt: Attempt, muster: Muster) -> tuple[Identity, str, torch.device]:
+    """Who this rank is, the CPUs it may use and its device; the supervisor learns that it is there.
+
+    Raises:
+        RuntimeError: something is not as planned.
+    """
+    identity = identify(os.environ, muster.launcher)
+    attempt.started(identity.rank, identity.host)
+    exit_with(muster.supervisor_pid, muster.supervisor_host == identity.host)
+    check_place(identity, Shape.parse(muster.shape))
+    affinity = claim_cpus(muster.accelerator, identity, muster.cpus_per_device)
+    return identity, affinity, claim_device(muster.accelerator, identity.local_rank)
 
 
 def resident_loaders(
@@ -166,12 +180,17 @@ def leave_word(attempt: Attempt, rank: int) -> None:
     signal.signal(signal.SIGTERM, stop)
 
 
-def run_or_complain(attempt: Attempt, process_started: float) -> None:
-    """``run_rank``, with the exception left for the supervisor before it is raised again."""
-    rank = identify(os.environ).rank
+def run_or_complain(attempt: Attempt, work: Callable[[], None]) -> None:
+    """A rank's work, with an exception left for the supervisor before it is raised again.
+
+    Args:
+        attempt: where the supervisor looks.
+        work: what the rank does.
+    """
+    rank = identify(os.environ, attempt.muster().launcher).rank
     leave_word(attempt, rank)
     try:
-        run_rank(attempt, process_started)
+        work()
     except Exception as error:
         out_of_memory = isinstance(error, torch.OutOfMemoryError)
         attempt.failed(rank, socket.gethostname(), error, out_of_memory)

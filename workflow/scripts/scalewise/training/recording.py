@@ -27,6 +27,7 @@ from scalewise.records import (
     write_rows,
 )
 from scalewise.training import provenance
+from scalewise.training.attempt import Assignment
 from scalewise.training.distributed import Identity
 from scalewise.training.loop import Task
 from scalewise.training.memory import MemoryKind, peak_memory
@@ -99,7 +100,9 @@ def measure(task: Task, epochs: Sequence[EpochRecord], reports: Sequence[RankRep
     )
 
 
-def trace(ranks: Sequence[RankRecord], identity: Identity, launcher: str, started_at: str) -> Provenance:
+def trace(
+    ranks: Sequence[RankRecord], identity: Identity, launcher: str, assignment: Assignment
+) -> Provenance:
     """Where the figures of this run come from."""
     return Provenance(
         commit=provenance.commit(),
@@ -109,10 +112,11 @@ def trace(ranks: Sequence[RankRecord], identity: Identity, launcher: str, starte
         cpu_model=provenance.cpu_model(),
         operating_system=provenance.operating_system(),
         launcher=launcher,
-        started_at=started_at,
+        started_at=assignment.started_at,
         ended_at=utc_now(),
         slurm_job_id=identity.slurm_job_id,
         restart_count=identity.restart_count,
+        other_jobs=assignment.other_jobs,
     )
 
 

@@ -1,10 +1,14 @@
-"""One run from outside: start its ranks, watch them, end them all, say why it failed. Needs no torch."""
+"""The ranks of one attempt from outside: start them, watch them, end them all, say why they failed.
+
+Needs no torch.
+"""
 
 from __future__ import annotations
 
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,99 +17,98 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import IO
+from typing import IO, Literal
 
-from scalewise.plan.launch import Launch
-from scalewise.records import (
-    EPOCHS,
-    FAILURE,
-    RANKS,
-    SUMMARY,
-    Definition,
-    EpochRecord,
-    Failure,
-    RankRecord,
-    Summary,
-    utc_now,
-    write_json,
-    write_rows,
-)
-from scalewise.training.attempt import Assignment, Attempt, Complaint
+from scalewise.plan.launch import Launch, Start
+from scalewise.records import LauncherName, utc_now, write_text
+from scalewise.training.attempt import Attempt, Complaint, Muster
 
-LOG_TAIL_LINES = 25
 GRACE_SECONDS = 10.0
 POLL_SECONDS = 0.2
 
 
-class RunFailedError(Exception):
-    """The run has no result; the message is for the user."""
-
-
 @dataclass(frozen=True)
 class Order:
-    """One run to supervise.
+    """Ranks to supervise.
 
     Args:
-        assignment: what its ranks are told.
+        label: what they do, for messages.
         attempt: where they leave word.
         launch: what starts them.
         world_size: how many they are.
         log: receives what the ranks print.
-        limit_seconds: the run is ended after this long.
+        limit_seconds: they are ended after this long.
+        cure: what to do about that.
     """
 
-    assignment: Assignment
+    label: str
     attempt: Attempt
     launch: Launch
     world_size: int
     log: Path
     limit_seconds: float
-
-    @property
-    def folder(self) -> Path:
-        """Of the run's records."""
-        return self.assignment.folder
-
-    @property
-    def definition(self) -> Definition:
-        """The run."""
-        return self.assignment.definition
-
-
-def supervise(order: Order) -> None:
-    """Run the ranks to their end.
-
-    Leaves the run's records, or ``failure.json`` with the reason.
-
-    Raises:
-        RunFailedError: there is no result.
-    """
-    for name in (SUMMARY, EPOCHS, RANKS, FAILURE):
-        (order.folder / name).unlink(missing_ok=True)
-    order.attempt.begin(order.assignment)
-    with order.log.open("a", encoding="utf-8") as log:
-        log.write(f"{utc_now()} {shlex.join(order.launch.argv)}\n")
-        log.flush()
-        ended = _watch(order, log)
-    cause = order.attempt.cause(order.world_size)
-    if ended.code == 0 and (order.folder / SUMMARY).exists():
-        order.attempt.end()
-        return
-    if cause is not None and cause.out_of_memory and ended.why == "failed":
-        _record_out_of_memory(order, cause)
-        order.attempt.end()
-        return
-    raise _fail(order, ended, cause)
+    cure: str = "Raise runtime_minutes, or train fewer epochs."
 
 
 @dataclass(frozen=True)
-class _End:
+class End:
+    """How the ranks ended.
+
+    Args:
+        code: of the launcher.
+        why: ``failed`` also where the code is 0 and a result is missing.
+    """
+
     code: int
-    why: str
+    why: Literal["failed", "interrupted", "timed-out"]
 
 
-def _watch(order: Order, log: IO[str]) -> _End:
-    """Start the ranks and wait for them, for the limit, or for a signal."""
+def muster_for(
+    shape: str,
+    accelerator: Literal["cpu", "cuda"],
+    cpus_per_device: int,
+    launcher: LauncherName,
+    rendezvous: Literal["tcp", "file"],
+    start: Start,
+    timeout_seconds: int,
+) -> Muster:
+    """How ranks that this process starts will meet."""
+    return Muster(
+        shape=shape,
+        accelerator=accelerator,
+        cpus_per_device=cpus_per_device,
+        launcher=launcher,
+        rendezvous=rendezvous,
+        network_interface=start.network_interface,
+        timeout_seconds=timeout_seconds,
+        supervisor_host=socket.gethostname(),
+        supervisor_pid=None if start.slurm else os.getpid(),
+    )
+
+
+def watch(order: Order) -> End:
+    """Start the ranks and wait for them, for the limit, or for a signal; nothing of them stays."""
+    with order.log.open("a+", encoding="utf-8", errors="replace") as log:
+        log.write(f"{utc_now()} {shlex.join(order.launch.argv)}\n")
+        log.flush()
+        try:
+            return _watch(order, log)
+        finally:
+            _restore(log, order.log)
+
+
+def _restore(log: IO[str], path: Path) -> None:
+    """Put the log back where it was taken away while it was written.
+
+    Another snakemake's job for this run, which waits for this one to end, begins by removing its log.
+    """
+    with suppress(OSError):
+        if not path.exists() or not os.path.samestat(os.fstat(log.fileno()), path.stat()):
+            log.seek(0)
+            write_text(path, log.read())
+
+
+def _watch(order: Order, log: IO[str]) -> End:
     deadline = time.monotonic() + order.limit_seconds
     with _signals() as received:
         process = subprocess.Popen(
@@ -120,13 +123,13 @@ def _watch(order: Order, log: IO[str]) -> _End:
         try:
             while True:
                 try:
-                    return _End(process.wait(timeout=POLL_SECONDS), "failed")
+                    return End(process.wait(timeout=POLL_SECONDS), "failed")
                 except subprocess.TimeoutExpired:
                     bar.draw()
                 if received:
-                    return _End(_end_group(process), "interrupted")
+                    return End(_end_group(process), "interrupted")
                 if time.monotonic() > deadline:
-                    return _End(_end_group(process), "timed-out")
+                    return End(_end_group(process), "timed-out")
         finally:
             bar.clear()
             _kill_group(process)
@@ -164,66 +167,34 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def _record_out_of_memory(order: Order, cause: Complaint) -> None:
-    """Out of device memory is a result: another attempt would end the same way."""
-    write_rows(order.folder / EPOCHS, EpochRecord, [])
-    write_rows(order.folder / RANKS, RankRecord, [])
-    summary = Summary(
-        definition=order.definition,
-        outcome="out-of-memory",
-        reason=f"rank {cause.rank} on {cause.host}: {cause.message.splitlines()[0]}",
-        measurements=None,
-        provenance=None,
-    )
-    write_json(order.folder / SUMMARY, summary)
-
-
-def _fail(order: Order, ended: _End, cause: Complaint | None) -> RunFailedError:
-    """Record the failure and say it: reason first, then the traceback or the log's last lines."""
-    reason = _reason(order, ended, cause)
-    tail = order.log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_TAIL_LINES:]
-    for name in (SUMMARY, EPOCHS, RANKS):
-        (order.folder / name).unlink(missing_ok=True)
-    outcome = ended.why
-    write_json(
-        order.folder / FAILURE,
-        Failure.model_validate(
-            {
-                "definition": order.definition,
-                "outcome": outcome,
-                "reason": reason,
-                "log_tail": tail,
-                "ended_at": utc_now(),
-            }
-        ),
-    )
-    name = f"{order.definition.experiment}/{order.definition.run}"
-    details = cause.traceback.rstrip() if cause is not None else "\n".join(tail)
-    return RunFailedError(f"{name} {outcome}: {reason}\n{details}\nWhole log: {order.log}")
-
-
-def _reason(order: Order, ended: _End, cause: Complaint | None) -> str:
+def reason(order: Order, ended: End, cause: Complaint | None) -> str:
+    """Why there is no result, in a sentence that names rank and host where they are known."""
     if ended.why == "timed-out":
-        return (
-            f"not done after {order.limit_seconds / 60:g} minutes. Raise runtime_minutes, or train "
-            "fewer epochs."
-        )
+        return f"not done after {order.limit_seconds / 60:.3g} minutes. {order.cure}"
     if ended.why == "interrupted":
         return "ended by a signal."
-    if cause is not None:
-        return f"rank {cause.rank} on {cause.host}: {cause.message.splitlines()[0]}"
+    if cause is not None and not cause.is_consequence:
+        return f"rank {cause.rank} on {cause.host}: {cause.headline}"
+    missing = order.attempt.missing(order.world_size)
+    if missing and len(missing) < order.world_size:
+        return (
+            f"{order.world_size - len(missing)} of {order.world_size} ranks started; "
+            f"missing: {', '.join(map(str, missing))}."
+        )
+    if missing:
+        return f"no rank started, and the launcher exited with code {ended.code}. Its words stand below."
     silent = order.attempt.silent(order.world_size)
     if silent:
         names = ", ".join(f"rank {note.rank} on {note.host} (pid {note.pid})" for note in silent)
         return (
             f"{names} left no word: killed from outside, often by the system's out-of-memory killer, or hung."
         )
-    missing = order.attempt.missing(order.world_size)
-    if missing:
-        return (
-            f"{order.world_size - len(missing)} of {order.world_size} ranks started; "
-            f"missing: {', '.join(map(str, missing))}."
-        )
+    if cause is not None:
+        quiet = order.attempt.unanswering(order.world_size)
+        if quiet:
+            names = ", ".join(f"rank {note.rank} on {note.host} (pid {note.pid})" for note in quiet)
+            return f"{names} did not answer the other ranks in time: hung, or cut off from them."
+        return f"rank {cause.rank} on {cause.host}: {cause.headline}"
     return f"the launcher exited with code {ended.code}."
 
 
@@ -234,7 +205,7 @@ class _Bar:
 
     def __init__(self, order: Order) -> None:
         self._attempt = order.attempt
-        self._label = f"{order.definition.experiment}/{order.definition.run}"
+        self._label = order.label
         self._shown = ""
 
     def draw(self) -> None:

@@ -1,0 +1,315 @@
+"""What a run asks of Slurm, up to the line that the executor plugin gives to sbatch."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from snakemake_executor_plugin_slurm.submit_string import get_submit_command
+from snakemake_executor_plugin_slurm.utils import set_gres_string
+from snakemake_executor_plugin_slurm.validation import validate_slurm_extra
+
+from scalewise.plan.resources import Allocation, job_resources, job_threads, train_resources, train_threads
+from scalewise.plan.study import Study, load_study
+
+NODE = """\
+accelerator: cuda
+devices_per_node: 4
+cpus_per_node: 64
+memory_gb_per_node: 240
+max_nodes: 2
+"""
+EXPERIMENT = {
+    "dataset": "digits",
+    "model": "linear",
+    "global_batch_size": 240,
+    "devices": [1, 2, 4, 8],
+    "repeats": 1,
+    "cpus_per_device": 8,
+    "runtime_minutes": 30,
+}
+SHAPES = {"1x1": "d1.r1", "1x2": "d2.r1", "1x4": "d4.r1", "2x4": "d8.r1"}
+
+Plan = Callable[..., Study]
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    """The study of one experiment a name, on a cluster with these lines below ``slurm:``."""
+
+    def plan(
+        *slurm: str, node: str = NODE, others: dict[str, dict[str, Any]] | None = None, **own: Any
+    ) -> Study:
+        lines = "".join(f"  {line}\n" for line in slurm)
+        site = tmp_path / "site.yaml"
+        site.write_text(f"{node}slurm:\n{lines}" if slurm else node, encoding="utf-8")
+        experiments = {"a": EXPERIMENT | own}
+        experiments |= {name: EXPERIMENT | more for name, more in (others or {}).items()}
+        return load_study({"experiments": experiments}, (), site)
+
+    return plan
+
+
+def of(study: Study, shape: str, experiment: str = "a") -> Allocation:
+    return study.allocations[experiment, SHAPES[shape]]
+
+
+class Resources(SimpleNamespace):
+    """As Snakemake gives them to an executor: attributes, and ``get``."""
+
+    def get(self, name: str, default: object = None) -> object:
+        return getattr(self, name, default)
+
+
+def resources_of(study: Study, shape: str, experiment: str = "a") -> dict[str, Any]:
+    """What the rule says of one job, its functions called."""
+    run = study.runs[experiment, SHAPES[shape]]
+    wildcards = SimpleNamespace(experiment=experiment, run=run.name)
+    stated: dict[str, Any] = dict(train_resources(study.runs, study.allocations, study.site))
+    attempt = stated.pop("attempt")
+    assert attempt(wildcards, attempt=2) == 2
+    return {name: value(wildcards) if callable(value) else value for name, value in stated.items()}
+
+
+def sbatch(study: Study, shape: str, experiment: str = "a") -> list[str]:
+    """The words of the plugin's own line for one job, from where a run can change them."""
+    resources = resources_of(study, shape, experiment)
+    threads = job_threads(of(study, shape, experiment), study.site)
+    job = SimpleNamespace(resources=Resources(**resources), threads=threads)
+    validate_slurm_extra(job)
+    params = {
+        "run_uuid": "uuid",
+        "slurm_logfile": "log",
+        "comment_str": "rule_train",
+        # as the plugin's get_account_arg and get_partition_arg make them
+        "account": f"-A {shlex.quote(resources['slurm_account'])}" if "slurm_account" in resources else "",
+        "partition": f"-p {resources['slurm_partition']}" if "slurm_partition" in resources else "",
+        "workdir": "/work",
+    }
+    words = shlex.split(get_submit_command(job, params) + set_gres_string(job))
+    return words[words.index("rule_train") + 1 :]
+
+
+GEOMETRY = {
+    "1x1": ("--nodes=1", "--ntasks-per-node=1", "--cpus-per-task=8"),
+    "1x2": ("--nodes=1", "--ntasks-per-node=2", "--cpus-per-task=8"),
+    "1x4": ("--nodes=1", "--ntasks-per-node=4", "--cpus-per-task=8"),
+    "2x4": ("--nodes=2", "--ntasks-per-node=4", "--cpus-per-task=8"),
+}
+DEVICES = {"1x1": 1, "1x2": 2, "1x4": 4, "2x4": 4}
+NTASKS = {"1x1": 1, "1x2": 2, "1x4": 4, "2x4": 8}
+every_shape = pytest.mark.parametrize("shape", SHAPES)
+
+
+@every_shape
+def test_one_device_or_many_are_asked_for_by_the_same_line(shape: str, plan: Plan) -> None:
+    words = sbatch(plan("account: a", "partition: p1,p2", "qos: devel", "constraint: a&b"), shape)
+
+    nodes, tasks, cpus = GEOMETRY[shape]
+    assert words == [
+        *("-A", "a", "-p", "p1,p2", "-t", "31", "-C", "a&b", "--qos=devel"),
+        *("--mem", str(60_000 * DEVICES[shape]), nodes, cpus, tasks),
+        *("-D", "/work", f"--gres=gpu:{DEVICES[shape]}"),
+    ]
+
+
+@every_shape
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        pytest.param(("account: a",), "--gres=gpu:{}", id="default"),
+        pytest.param(("gpu_request: gres", "gpu_type: h100"), "--gres=gpu:h100:{}", id="gres with a type"),
+        pytest.param(("gpu_type: nvidia_3g.40gb",), "--gres=gpu:nvidia_3g.40gb:{}", id="part of a GPU"),
+        pytest.param(("gpu_request: gpus-per-node",), "--gpus-per-node={}", id="per node"),
+        pytest.param(
+            ("gpu_request: gpus-per-node", "gpu_type: h100"),
+            "--gpus-per-node=h100:{}",
+            id="per node with a type",
+        ),
+        pytest.param(("gpu_type: a100-sxm4-80gb",), "--gpus-per-node=a100-sxm4-80gb:{}", id="hyphens"),
+        pytest.param(("gpu_request: none",), None, id="not at all"),
+    ],
+)
+def test_gpus_are_asked_for_once_and_alike_on_every_node(
+    shape: str, lines: tuple[str, ...], expected: str | None, plan: Plan
+) -> None:
+    words = sbatch(plan(*lines), shape)
+
+    asked = [word for word in words if "gpu" in word or "gres" in word]
+    assert asked == ([expected.format(DEVICES[shape])] if expected else [])
+    tasks = [word for word in words if word.startswith("--ntasks")]
+    by_gres = expected is not None and expected.startswith("--gres")
+    whole = [] if by_gres else [f"--ntasks={NTASKS[shape]}"]
+    assert sorted(tasks) == sorted([*whole, GEOMETRY[shape][1]])
+
+
+@every_shape
+def test_cpu_processes_ask_for_no_gpu(shape: str, plan: Plan) -> None:
+    words = sbatch(plan("account: a", node=NODE.replace("cuda", "cpu")), shape)
+
+    assert [word for word in words if "gpu" in word or "gres" in word] == []
+    assert f"--ntasks={NTASKS[shape]}" in words
+    assert set(GEOMETRY[shape]) <= set(words)
+
+
+@every_shape
+@pytest.mark.parametrize(
+    "request_line", ["gpu_request: gres", "gpu_request: gpus-per-node", "gpu_request: none"]
+)
+def test_nothing_stands_there_that_would_place_gpus_or_tasks_unevenly(
+    shape: str, request_line: str, plan: Plan
+) -> None:
+    resources = resources_of(plan(request_line), shape)
+
+    assert not {"gpu", "gpus", "gpu_model", "tasks_per_gpu", "tasks_per_node"} & resources.keys()
+    assert ("tasks" in resources) == ("gres" not in resources)
+    assert resources["device_budget"] == NTASKS[shape]
+
+
+@every_shape
+@pytest.mark.parametrize(
+    ("lines", "own", "node", "per_device"),
+    [
+        pytest.param(("account: a",), {}, NODE, ("--mem", 60_000), id="share of the node"),
+        pytest.param(
+            ("memory: per-cpu",), {}, NODE, ("--mem-per-cpu", 7_500), id="share of the node, for each CPU"
+        ),
+        pytest.param(
+            ("account: a",), {}, NODE.replace("memory_gb_per_node: 240\n", ""), None, id="left to the cluster"
+        ),
+        pytest.param(
+            ("memory: none",), {}, NODE.replace("memory_gb_per_node: 240\n", ""), None, id="not asked for"
+        ),
+    ],
+)
+def test_memory_is_asked_for_as_the_site_wants_it(
+    shape: str,
+    lines: tuple[str, ...],
+    own: dict[str, Any],
+    node: str,
+    per_device: tuple[str, int] | None,
+    plan: Plan,
+) -> None:
+    words = sbatch(plan(*lines, node=node, **own), shape)
+
+    asked = [(word, words[words.index(word) + 1]) for word in words if word.startswith("--mem")]
+    if per_device is None:
+        assert asked == []
+    else:
+        option, megabytes = per_device
+        assert asked == [(option, str(megabytes * (DEVICES[shape] if option == "--mem" else 1)))]
+
+
+@every_shape
+@pytest.mark.parametrize(("memory", "expected"), [("per-node", "--mem"), ("per-cpu", "--mem-per-cpu")])
+def test_the_memory_of_an_experiment_is_of_each_node(
+    shape: str, memory: str, expected: str, plan: Plan
+) -> None:
+    words = sbatch(plan(f"memory: {memory}", memory_gb=64), shape)
+
+    megabytes = 64_000 if memory == "per-node" else 64_000 // (8 * DEVICES[shape])
+    assert words[words.index(expected) + 1] == str(megabytes)
+
+
+def test_experiments_with_and_without_memory_stand_in_one_study(plan: Plan) -> None:
+    node = NODE.replace("memory_gb_per_node: 240\n", "")
+    for memory in ("per-node", "per-cpu"):
+        study = plan(f"memory: {memory}", node=node, memory_gb=64, others={"b": {}})
+
+        assert [word for word in sbatch(study, "1x1") if word.startswith("--mem")]
+        assert not [word for word in sbatch(study, "1x1", "b") if word.startswith("--mem")]
+
+
+@pytest.mark.parametrize(
+    ("lines", "minutes", "expected"),
+    [
+        pytest.param(("account: a",), 30, (31, 1800), id="a minute to leave a reason in"),
+        pytest.param(('longest_walltime: "01:00:00"',), 30, (31, 1800), id="below the longest"),
+        pytest.param(('longest_walltime: "01:00:00"',), 59, (60, 3540), id="up to the longest"),
+        pytest.param(('longest_walltime: "01:00:00"',), 60, (60, 3570), id="as long: ended 30 s earlier"),
+        pytest.param(('longest_walltime: "00:01:00"',), 1, (1, 30), id="a minute in all"),
+        pytest.param(('longest_walltime: "2-00:00:00"',), 2880, (2880, 172770), id="days"),
+    ],
+)
+def test_a_run_is_ended_before_its_job_is_which_would_leave_no_reason(
+    lines: tuple[str, ...], minutes: int, expected: tuple[int, int], plan: Plan
+) -> None:
+    study = plan(*lines, runtime_minutes=minutes)
+
+    allocation = of(study, "2x4")
+    assert (allocation.minutes, allocation.limit_seconds) == expected
+    words = sbatch(study, "2x4")
+    assert words[words.index("-t") + 1] == str(expected[0])
+    assert resources_of(study, "2x4")["limit_seconds"] == expected[1] < expected[0] * 60
+
+
+@every_shape
+def test_whole_nodes_a_reservation_mail_and_further_options_are_passed_on(shape: str, plan: Plan) -> None:
+    words = sbatch(
+        plan(
+            "exclusive: true",
+            "reservation: training",
+            "mail_user: anna@example.org",
+            "mail_type: [END, FAIL]",
+            "extra: ['--signal=TERM@60', '--licenses=a b;$(x)']",
+        ),
+        shape,
+    )
+
+    assert words[words.index(GEOMETRY[shape][1]) + 1 : words.index("-D")] == [
+        "--exclusive",
+        "--reservation=training",
+        "--mail-user=anna@example.org",
+        "--mail-type=END,FAIL",
+        "--signal=TERM@60",
+        "--licenses=a b;$(x)",
+    ]
+
+
+@every_shape
+def test_what_the_user_is_shown_is_what_sbatch_is_given(shape: str, plan: Plan) -> None:
+    long = {"-t": "--time", "--mem": "--mem", "--mem-per-cpu": "--mem-per-cpu"}
+    for memory, request in product(("per-node", "per-cpu"), ("gres", "gpus-per-node", "none")):
+        study = plan(f"memory: {memory}", f"gpu_request: {request}", "extra: ['--licenses=a b']")
+
+        words = iter(sbatch(study, shape))
+        given = {f"{long[word]}={next(words)}" if word in long else word for word in words}
+        derived = {"-D", "/work", f"--ntasks={NTASKS[shape]}"}
+        assert given - derived == set(shlex.split(of(study, shape).options()))
+
+
+def test_runs_of_all_sizes_are_jobs_of_one_rule(plan: Plan) -> None:
+    study = plan("account: a")
+    stated = train_resources(study.runs, study.allocations, study.site)
+
+    assert callable(stated["gres"])
+    assert stated["slurm_account"] == "a"
+    assert stated["runtime"] == 31
+    threads: Any = train_threads(study.allocations, study.site)
+    counts = [threads(SimpleNamespace(experiment="a", run=run)) for run in SHAPES.values()]
+    assert counts == [8, 16, 32, 32]
+
+
+def test_without_slurm_a_run_takes_the_machine_and_asks_for_nothing_of_a_cluster(plan: Plan) -> None:
+    study = plan(devices=[1, 2, 4], memory_gb=4, timeout_seconds=77)
+
+    assert resources_of(study, "1x1") == {
+        "runtime": 30,
+        "mem_mb": 4000,
+        "limit_seconds": 1800,
+        "timeout_seconds": 77,
+    }
+    assert train_threads(study.allocations, study.site) == 1024
+
+
+def test_a_job_of_its_own_asks_in_the_same_words(plan: Plan) -> None:
+    study = plan("account: a")
+    allocation = of(study, "1x2")
+
+    assert job_resources(allocation, study.site) == {**allocation.resources(), "slurm_account": "a"}
+    assert job_threads(allocation, study.site) == 16

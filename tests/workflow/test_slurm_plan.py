@@ -1,0 +1,226 @@
+"""What a user of a cluster sees before anything is sent to it, on a machine without Slurm."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from tests.workflow.conftest import TINY
+from tests.workflow.login_node import LoginNode
+
+SITE = "profiles/slurm/site.yaml"
+BROKEN = """\
+defaults:
+  dataset: digits
+  model: linear
+  epochs: 2
+  warmup_steps: 2
+  repeats: 1
+  global_batch_size: 252
+  learning_rate: 0.05
+experiments:
+  processors:
+    devices: [4]
+    cpus_per_device: 17
+  patience:
+    devices: [4]
+    runtime_minutes: 1441
+  memory:
+    devices: [4]
+    memory_gb: 241
+  parts:
+    devices: [1, 4, "2x3"]
+"""
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> LoginNode:
+    return LoginNode.at(tmp_path)
+
+
+@pytest.fixture
+def ready(fresh: LoginNode) -> LoginNode:
+    fresh.fill_in(SITE)
+    return fresh
+
+
+def mistakes(text: str) -> list[str]:
+    """The lines of the error that a command ended in."""
+    return re.findall("^  - (.*)$", text, re.MULTILINE)
+
+
+def made(node: LoginNode) -> set[str]:
+    """What a command left in the checkout, but for snakemake's own folder."""
+    return {path.name for path in node.folder.iterdir()} - {".snakemake"}
+
+
+def line_of(node: LoginNode, key: str) -> int:
+    lines = (node.folder / SITE).read_text(encoding="utf-8").splitlines()
+    (number,) = [number for number, line in enumerate(lines, start=1) if line.startswith(f"  {key}:")]
+    return number
+
+
+def test_shipped_site_lacks_two_facts_and_nothing_else(fresh: LoginNode) -> None:
+    outcome = fresh.snakemake("-n")
+
+    assert outcome.code == 1
+    assert mistakes(outcome.text) == [
+        f"{SITE}:{line_of(fresh, key)}: slurm.{key} is '<{key}>', a placeholder. "
+        "Write your own, or leave the key out."
+        for key in ("account", "partition")
+    ]
+
+
+def test_a_mistake_in_the_site_does_not_judge_the_study_by_this_machine(fresh: LoginNode) -> None:
+    fresh.write("study.yaml", TINY.replace("devices: [1]", 'devices: [1, 4, "2x4"]'))
+    outcome = fresh.snakemake("-n", "--configfile", "study.yaml")
+
+    assert outcome.code == 1
+    assert [line.split(":")[0] for line in mistakes(outcome.text)] == [SITE, SITE]
+
+
+def test_filled_in_site_shows_what_every_run_asks_for(ready: LoginNode) -> None:
+    outcome = ready.snakemake("-n")
+
+    assert outcome.code == 0, outcome.text
+    assert len(outcome.trained) == 24
+    for devices, hours in ((1, "0.150"), (2, "0.300")):
+        rows = re.findall(rf"^digits-\S+/d{devices}\.\S+ .*$", outcome.text, re.MULTILINE)
+        assert len(rows) == 4
+        for row in rows:
+            assert f" 1x{devices} " in row
+            assert f"<= {hours} " in row
+            assert row.endswith(
+                f"--nodes=1 --ntasks-per-node={devices} --cpus-per-task=1 --gres=gpu:{devices} "
+                f"--mem={devices * 60000} --time=4"
+            )
+    assert "24 runs, at most 1.800 device-hours. Devices are GPUs, 4 per node." in outcome.text
+    assert (
+        "Each run is a job of its own: account proj123, partition gpu. "
+        "The longest asks for 4 of 1440 minutes." in outcome.text
+    )
+    assert "Warning: there is no sbatch on this machine" in outcome.text
+    assert not (ready.folder / "results").exists()
+
+
+def test_billed_whole_nodes_count_in_the_device_hours(ready: LoginNode) -> None:
+    text = (ready.folder / SITE).read_text(encoding="utf-8")
+    ready.write(SITE, text.replace("partial_nodes: allowed", "partial_nodes: billed-whole"))
+    outcome = ready.snakemake("-n")
+
+    # 24 runs pay 4 devices each for 3 minutes, though they use one or two
+    assert "24 runs, at most 4.800 device-hours." in outcome.text
+
+
+def test_all_that_the_scheduler_would_refuse_is_said_in_one_go(ready: LoginNode) -> None:
+    text = (ready.folder / SITE).read_text(encoding="utf-8")
+    ready.write(SITE, text.replace("partial_nodes: allowed", "partial_nodes: refused"))
+    ready.write("study.yaml", BROKEN)
+    outcome = ready.snakemake("-n", "--configfile", "study.yaml")
+
+    assert outcome.code == 1
+    found = [line.split(": ", 1)[1] for line in mistakes(outcome.text)]
+    assert found == [
+        "experiments.processors.cpus_per_device (17) on each of 4 devices of a node takes 68 CPUs, but a "
+        "node has 64. Use at most 16, or fewer devices.",
+        "experiments.patience.runtime_minutes (1441) is over the 1440 minutes that a job may take here "
+        "(24:00:00); Slurm would leave it waiting for ever. Use at most 1440, or correct longest_walltime in "
+        "the site file.",
+        "experiments.memory.memory_gb (241) is over the 240 GB of a node. Use at most 240.",
+        "experiments.parts.devices[0] is 1, part of a node of 4 devices, and this site gives whole nodes "
+        "only. Use multiples of 4.",
+        "experiments.parts.devices[2] is '2x3', part of a node of 4 devices, and this site gives whole nodes "
+        "only. Use multiples of 4.",
+    ]
+    assert "Traceback" not in outcome.text
+
+
+@pytest.mark.parametrize("dry_run", [("-n",), ()], ids=["dry run", "real run"])
+@pytest.mark.parametrize(
+    ("config", "devices"),
+    [
+        pytest.param('defaults={"model":"linear"}', "[1]", id="known key"),
+        pytest.param("foo=bar", "[1]", id="unknown key"),
+        pytest.param('defaults={"model":"linear"}', '[1, 4, "2x4"]', id="larger than this machine"),
+    ],
+)
+def test_a_config_of_ones_own_that_drops_the_site_stops_with_the_cure(
+    ready: LoginNode, dry_run: tuple[str, ...], config: str, devices: str
+) -> None:
+    ready.write("study.yaml", TINY.replace("devices: [1]", f"devices: {devices}"))
+    before = made(ready)
+    outcome = ready.snakemake(*dry_run, "--configfile", "study.yaml", "--config", config)
+
+    assert outcome.code == 1
+    assert "Add site=profiles/slurm/site.yaml to it." in outcome.text
+    assert "devices here" not in outcome.text
+    assert made(ready) == before
+
+
+def test_an_example_file_keeps_the_sites_facts(ready: LoginNode) -> None:
+    ready.write("study.yaml", TINY.replace("devices: [1]", 'devices: [1, 4, "2x4"]'))
+    outcome = ready.snakemake("-n", "--configfile", "study.yaml")
+
+    assert outcome.code == 0, outcome.text
+    assert "weak/d2x4.r1" in outcome.trained
+    assert "account proj123, partition gpu" in outcome.text
+    assert "--nodes=2 --ntasks-per-node=4 --cpus-per-task=1 --gres=gpu:4 --mem=240000" in outcome.text
+
+
+def test_without_sbatch_a_run_stops_before_anything_is_made(ready: LoginNode) -> None:
+    before = made(ready)
+    outcome = ready.snakemake()
+
+    assert outcome.code == 1
+    assert "sbatch, squeue, scancel not on PATH, so no job can be sent. Go to a login node" in outcome.text
+    assert made(ready) == before
+
+
+@pytest.mark.parametrize("dry_run", [("-n",), ()], ids=["dry run", "real run"])
+def test_inside_a_slurm_job_it_stops_with_the_cure(ready: LoginNode, dry_run: tuple[str, ...]) -> None:
+    before = made(ready)
+    outcome = ready.snakemake(*dry_run, SLURM_JOB_ID="4711")
+
+    assert outcome.code == 1
+    assert "snakemake was started inside Slurm job 4711" in outcome.text
+    assert "env -u SLURM_JOB_ID snakemake" in outcome.text
+    assert made(ready) == before
+
+
+def test_a_clusters_site_does_not_run_on_the_login_node(ready: LoginNode) -> None:
+    before = made(ready)
+    outcome = ready.snakemake("--config", f"site={SITE}", profile="profiles/local")
+
+    assert outcome.code == 1
+    assert "the runs would start here, on the login node. Use --profile profiles/slurm" in outcome.text
+    assert made(ready) == before
+
+
+def test_what_the_scheduler_is_asked_for_defines_no_run(ready: LoginNode) -> None:
+    def definitions() -> list[str]:
+        outcome = ready.snakemake("-n", "--printshellcmds", "--configfile", "study.yaml")
+        assert outcome.code == 0, outcome.text
+        return re.findall(r'train\.py" --run (\S+) ', outcome.text)
+
+    ready.write("study.yaml", TINY)
+    before = definitions()
+    for file, old, new in (
+        ("study.yaml", "title: First", "title: Second"),
+        (
+            "study.yaml",
+            "  epochs: 2",
+            "  epochs: 2\n  runtime_minutes: 7\n  memory_gb: 3\n  timeout_seconds: 50",
+        ),
+        (SITE, "account: proj123", "account: other"),
+        (SITE, "partition: gpu", "partition: other\n  qos: high"),
+        (SITE, "gpu_request: gres", "gpu_request: gpus-per-node"),
+        (SITE, "exclusive: false", "exclusive: true"),
+        (SITE, "memory_gb_per_node: 240", "memory_gb_per_node: 500"),
+    ):
+        text = (ready.folder / file).read_text(encoding="utf-8")
+        assert old in text
+        ready.write(file, text.replace(old, new))
+
+    assert len(before) == 3
+    assert definitions() == before

@@ -1,0 +1,61 @@
+# Contract: the site's facts are proved by questions to Slurm and one short job, before anything expensive.
+# in:  the site file, the prepared datasets
+# out: lines on the terminal that say ok or what to do, the same below results/preflight; made anew each time
+
+
+localrules:
+    check_site,
+    preflight,
+
+
+rule check_site:
+    output:
+        "results/preflight/site.json",
+    log:
+        "logs/preflight/check_site.log",
+    retries: 0
+    conda:
+        "../envs/scalewise.yaml"
+    # looked at anew each time it is asked for
+    params:
+        asked=STARTED,
+    shell:
+        "set -o pipefail; "
+        'python "$SCALEWISE_SCRIPTS/check_site.py" --output {output:q} 2>&1 | tee {log:q}'
+
+
+rule hello:
+    input:
+        "results/preflight/site.json",
+        expand(
+            "resources/datasets/{dataset}/dataset.safetensors", dataset=list(DATASETS)
+        ),
+    output:
+        "results/preflight/hello.json",
+    log:
+        "logs/preflight/hello.log",
+    retries: 0
+    conda:
+        "../envs/scalewise.yaml"
+    threads: job_threads(HELLO, STUDY.site)
+    resources:
+        **job_resources(HELLO, STUDY.site),
+    params:
+        asked=STARTED,
+    shell:
+        'python "$SCALEWISE_SCRIPTS/hello.py" --log {log:q} '
+        "--limit-seconds {resources.limit_seconds} --timeout-seconds {resources.timeout_seconds} "
+        "{output:q}"
+
+
+rule preflight:
+    input:
+        "results/preflight/hello.json",
+    log:
+        "logs/preflight/preflight.log",
+    retries: 0
+    conda:
+        "../envs/scalewise.yaml"
+    shell:
+        "set -o pipefail; "
+        'python "$SCALEWISE_SCRIPTS/conclude_preflight.py" {input:q} 2>&1 | tee {log:q}'
