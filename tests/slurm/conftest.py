@@ -1,0 +1,79 @@
+"""One Slurm cluster for all tests in this folder, and a check that no test leaves something on it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from tests.slurm.lab import Lab, missing
+from tests.slurm.machines import LabError, until
+from tests.slurm.study import ClusterStudy
+
+
+def _or_skip() -> None:
+    """Skip where no cluster can run, but not where one must, as in continuous integration."""
+    if reason := missing():
+        if os.environ.get("SCALEWISE_REQUIRE_SLURM") == "1":
+            pytest.fail(reason)
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def lab() -> Iterator[Lab]:
+    """A Slurm cluster of four nodes, each with 16 pretended CPUs and 4 pretended GPUs."""
+    _or_skip()
+    # a name of its own: pytest may run twice at once, and cgroups are named by node
+    prefix = f"t{os.getpid()}n"
+    lab = Lab.up(Path(tempfile.gettempdir()) / f"scalewise-{prefix}", prefix)
+    yield lab
+    lab.down()
+
+
+@pytest.fixture(autouse=True)
+def _left_as_found(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test after which jobs are queued or nodes do not work, and mend that for the next one."""
+    if "lab" not in request.fixturenames:
+        yield
+        return
+    lab: Lab = request.getfixturevalue("lab")
+    yield
+    stopped = [name for name in ("slurmdbd", "slurmctld") if lab.pid(name) is None]
+    if "slurmdbd" in stopped:
+        lab.start_accounting()
+    if "slurmctld" in stopped:
+        lab.start_controller()
+    if stopped:
+        pytest.fail(f"The test leaves {' and '.join(stopped)} stopped.")
+
+    def settled() -> bool:
+        return not lab.queue() and set(lab.node_states().values()) == {"idle"}
+
+    with suppress(LabError):
+        until(settled, lambda: "it is busy", 30)
+        return
+    jobs, states = lab.queue(), lab.node_states()
+    _mend(lab)
+    pytest.fail(f"The test leaves jobs {jobs} in the queue and nodes {states}.")
+
+
+def _mend(lab: Lab) -> None:
+    if jobs := lab.queue():
+        lab.run("scancel", *jobs)
+    for node, state in lab.node_states().items():
+        if lab.pid(node) is None:
+            lab.start_node(node)
+        if state.startswith(("down", "drain")):
+            lab.run("scontrol", "update", f"nodename={node}", "state=resume")
+    lab.await_idle()
+
+
+@pytest.fixture
+def study(lab: Lab, tmp_path: Path) -> Iterator[ClusterStudy]:
+    """An empty folder for a study on the cluster."""
+    study = ClusterStudy(lab, tmp_path)
+    yield study
+    study.end()

@@ -1,0 +1,111 @@
+"""The shipped study's training over nodes, from the configuration to the report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tests.slurm.lab import Lab
+from tests.slurm.study import ENDLESS, ClusterStudy
+
+pytestmark = pytest.mark.timeout(420)
+
+SHAPES = {"d1": (1, 1), "d2": (1, 2), "d4": (1, 4), "d2x4": (2, 4)}
+
+
+@pytest.fixture(scope="module")
+def digits(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterStudy]:
+    """The digits over 1x1, 1x2, 1x4 and 2x4 devices, reported."""
+    study = ClusterStudy(lab, tmp_path_factory.mktemp("digits"))
+    experiment = {
+        "model": "digits_cnn",
+        "optimizer": "sgd",
+        "learning_rate": 0.2,
+        "schedule": "onecycle",
+        "epochs": 4,
+        "devices": [1, 2, 4, "2x4"],
+        "target": {"accuracy": 0.9},
+    }
+    study.configure({"digits": experiment}, slurm={"longest_walltime": "01:00:00"})
+    code, output = study.snakemake(limit=400)
+    assert code == 0, output
+    (study.folder / "output.txt").write_text(output)
+    yield study
+    study.end()
+
+
+def test_study_ends_in_a_report_with_a_decision(digits: ClusterStudy) -> None:
+    report = (digits.folder / "results" / "report.html").read_text()
+    assert "Use " in report
+    assert "digits: " in (digits.folder / "output.txt").read_text().rsplit("Report:", 1)[0]
+    for run in SHAPES:
+        summary = digits.summary("digits", f"{run}.r1")
+        assert summary.outcome == "completed"
+        assert summary.measurements is not None
+        assert summary.measurements.final_accuracy is not None
+        assert summary.measurements.final_accuracy > 0.9
+
+
+@pytest.mark.parametrize("run", SHAPES)
+def test_allocation_is_exactly_what_the_experiment_says(digits: ClusterStudy, run: str) -> None:
+    nodes, per_node = SHAPES[run]
+    job = digits.jobs()[f"rule_train_wildcards_digits_{run}.r1"]
+    assert (job.state, job.account, job.partition) == ("COMPLETED", "lab", "main")
+    assert (job.nodes, job.gpus, job.cpus) == (nodes, nodes * per_node, nodes * per_node)
+    assert job.memory_mb == 32_000 * nodes * per_node // 4
+    (ranks,) = (step for step in job.steps if step.name == "0")
+    assert (ranks.nodes, ranks.tasks, ranks.gpus) == (nodes, nodes * per_node, nodes * per_node)
+
+
+@pytest.mark.parametrize("run", SHAPES)
+def test_every_rank_is_where_the_plan_put_it(digits: ClusterStudy, run: str) -> None:
+    nodes, per_node = SHAPES[run]
+    ranks = digits.ranks("digits", f"{run}.r1")
+    assert list(ranks["rank"]) == list(range(nodes * per_node))
+    assert ranks["host"].nunique() == nodes
+    for _, on_host in ranks.groupby("host"):
+        assert list(on_host["local_rank"]) == list(range(per_node))
+        (visible,) = set(on_host["visible_devices"])
+        assert len(visible.split(",")) == per_node
+    assert set(ranks["threads"]) == {1}
+
+
+def test_ranks_of_a_node_have_cpus_of_their_own(digits: ClusterStudy) -> None:
+    affinities = list(digits.ranks("digits", "d2.r1")["cpu_affinity"])
+    assert len(set(affinities)) == 2
+    assert all(affinity.isdecimal() for affinity in affinities)  # one CPU each: cpus_per_device is 1
+
+
+def test_records_name_the_job_and_its_nodes(digits: ClusterStudy) -> None:
+    provenance = digits.summary("digits", "d2x4.r1").provenance
+    assert provenance is not None
+    assert provenance.slurm_job_id in digits.submitted()
+    assert len(provenance.hosts) == 2
+    assert provenance.launcher == "srun"
+    assert provenance.other_jobs is not None
+
+
+def test_only_trainings_go_to_the_cluster(digits: ClusterStudy) -> None:
+    assert set(digits.jobs("")) == {f"rule_train_wildcards_digits_{run}.r1" for run in SHAPES}
+
+
+def test_nothing_is_left_to_do_or_on_the_nodes(digits: ClusterStudy) -> None:
+    assert digits.processes() == []
+    code, output = digits.snakemake()
+    assert code == 0
+    assert "Nothing to be done" in output
+
+
+def test_study_goes_on_after_ctrl_c(lab: Lab, study: ClusterStudy) -> None:
+    study.configure({"study": {"devices": [1, 2], **ENDLESS}})
+    process = study.start()
+    study.wait_training("study", "d1.r1")
+    process.send_signal(2)
+    output, _ = process.communicate(timeout=60)
+    lab.wait_until_queue_is_empty()
+    study.seconds_until_nothing_runs()
+
+    study.configure({"study": {"devices": [1, 2]}})
+    code, output = study.snakemake()
+    assert code == 0, output
+    assert study.summary("study", "d2.r1").outcome == "completed"

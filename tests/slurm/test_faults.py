@@ -1,0 +1,360 @@
+"""What goes wrong on a cluster: every fault ends with a reason or is survived, and leaves nothing behind.
+
+How long the end took is printed, for the record; no test asserts on it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from tests.slurm.lab import Lab
+from tests.slurm.machines import until
+from tests.slurm.study import ENDLESS, ClusterStudy
+
+pytestmark = pytest.mark.timeout(420)
+
+ONE_RANK_A_NODE = {"devices_per_node": 1, "memory_gb_per_node": 4}
+"""Two devices are then two nodes, and many runs fit on them."""
+
+RAISES_ON_SIGNAL = """
+import signal
+
+def fail(*_):
+    raise ValueError("a fault on purpose")
+
+signal.signal(signal.SIGUSR1, fail)
+"""
+
+# fails as often as the file beside it has lines, then becomes the real command
+FAILS_AT_FIRST = """#!/bin/bash
+left={folder}/{name}.left
+if [ -s "$left" ]; then sed -i 1d "$left"; echo "{name}: error: away for a moment" >&2; exit 1; fi
+exec {real} "$@"
+"""
+
+
+PRELUDE = """
+case "$*" in
+  *missing*) if [ "$SLURM_PROCID" = 1 ]; then sleep 1000; fi;;
+  *bound*) taskset --pid --cpu-list 0 $$ > /dev/null;;
+  *unloaded*) module load no-such-module;;
+esac
+"""
+"""What happens on the nodes before the ranks of some runs start; the arguments name the run."""
+
+
+@dataclass(frozen=True)
+class Faults:
+    """A study in which every run met another fault.
+
+    Args:
+        output: of snakemake.
+        seconds: from the fault until no process of the run was left on any node.
+        hosts: of the rank that was hit.
+    """
+
+    study: ClusterStudy
+    code: int
+    output: str
+    seconds: dict[str, float]
+    hosts: dict[str, str]
+
+    def told(self, experiment: str) -> str:
+        """What snakemake says last of a run, with its traceback."""
+        last = self.output[self.output.rindex("Exiting because a job execution failed") :]
+        found = re.search(rf"^{experiment}/d[12]\.r1 .*(?:\n    .*)*", last, re.MULTILINE)
+        assert found is not None, last
+        return found[0]
+
+
+@pytest.fixture(scope="module")
+def faults(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Faults]:
+    """Eight runs at once, two nodes each but the last two."""
+    study = ClusterStudy(lab, tmp_path_factory.mktemp("faults"))
+    (study.folder / "sitecustomize.py").write_text(RAISES_ON_SIGNAL)
+    two = {"devices": [2], **ENDLESS, "timeout_seconds": 30}
+    hit = ("killed", "stopped", "raising", "cancelled", "overtime")
+    experiments = {name: dict(two) for name in (*hit, "missing")}
+    experiments["bound"] = {"devices": [1], "cpus_per_device": 2}
+    experiments["unloaded"] = {"devices": [1]}
+    prelude = [f"export PYTHONPATH={shlex.quote(str(study.folder))}"]
+    lines = PRELUDE.strip().replace("\n", " ")
+    study.configure(experiments, **ONE_RANK_A_NODE, prelude=[*prelude, lines])
+    process = study.start("--retries", "0")
+    for name in hit:
+        study.wait_training(name, "d2.r1", 120)
+    # accounting learns a comment when its job has ended
+    queued = lab.run("squeue", "--noheader", "--format=%i|%k").stdout.splitlines()
+    jobs = {comment.split("_")[3]: job for job, comment in (line.split("|") for line in queued)}
+    ranks = {name: study.rank_process(name, "d2.r1", 1) for name in hit}
+    began = time.monotonic()
+    os.kill(ranks["killed"][0], signal.SIGKILL)
+    os.kill(ranks["stopped"][0], signal.SIGSTOP)
+    os.kill(ranks["raising"][0], signal.SIGUSR1)
+    lab.run("scancel", jobs["cancelled"])
+    lab.run("scontrol", "update", f"jobid={jobs['overtime']}", "endtime=now+1")
+    seconds: dict[str, float] = {}
+
+    def all_ended() -> bool:
+        running = study.processes()
+        for name in set(hit) - set(seconds):
+            if not any(f"results/{name}/" in line for line in running):
+                seconds[name] = time.monotonic() - began
+        return len(seconds) == len(hit)
+
+    until(all_ended, lambda: f"these are left: {study.processes()}", 120)
+    output, _ = process.communicate(timeout=150)
+    hosts = {name: host for name, (_, host) in ranks.items()}
+    for name, taken in seconds.items():
+        print(f"{name}: no process left after {taken:.1f} s")
+    yield Faults(study, process.returncode, output, seconds, hosts)
+    study.end()
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("killed", r"rank 1 on {host} \(pid \d+\) left no word: killed from outside"),
+        ("stopped", r"rank 1 on {host} \(pid \d+\) (left no word: .* or hung|did not answer .* in time)"),
+        ("raising", r"rank 1 on {host}: ValueError: a fault on purpose"),
+    ],
+)
+def test_rank_that_is_lost_ends_the_job_and_is_named(faults: Faults, fault: str, reason: str) -> None:
+    expected = reason.format(host=faults.hosts[fault])
+    assert re.search(expected, faults.study.failure(fault, "d2.r1").reason)
+    assert re.match(f"{fault}/d2.r1 failed: {expected}", faults.told(fault))
+
+
+def test_first_traceback_is_what_the_user_sees_last(faults: Faults) -> None:
+    assert 'raise ValueError("a fault on purpose")' in faults.told("raising")
+    assert "Connection closed" not in faults.told("raising")
+
+
+def test_peer_that_never_comes_is_counted_and_named(faults: Faults) -> None:
+    assert "failed: 1 of 2 ranks started; missing: 1." in faults.told("missing")
+
+
+def test_cancelled_job_is_recognised(faults: Faults) -> None:
+    assert "SLURM status is: 'CANCELLED'" in faults.output
+
+
+def test_end_of_the_walltime_is_recognised(faults: Faults) -> None:
+    assert "SLURM status is: 'TIMEOUT'" in faults.output
+
+
+def test_rank_with_fewer_cpus_than_it_was_promised_is_refused(faults: Faults) -> None:
+    assert re.search(r"may use 1 CPUs \(0\), but cpus_per_device is 2", faults.told("bound"))
+
+
+def test_prelude_that_fails_is_named(faults: Faults) -> None:
+    assert "failed: no rank started" in faults.told("unloaded")
+    log = (faults.study.run("unloaded", "d1.r1") / "train.log").read_text()
+    assert "scalewise: this line of prelude failed: case" in log
+
+
+def test_faults_leave_neither_processes_nor_jobs_nor_locks(faults: Faults) -> None:
+    assert faults.code == 1
+    assert faults.study.processes() == []
+    faults.study.lab.wait_until_queue_is_empty()
+    left = {path.parts[-4] for path in faults.study.folder.glob("results/*/runs/*/holder.json")}
+    # Slurm's own SIGKILL leaves no time; the next training of the run sees that the job has ended
+    assert left <= {"cancelled", "overtime"}
+
+
+def test_host_name_that_leads_to_loopback_does_no_harm(lab: Lab, study: ClusterStudy) -> None:
+    hosts = study.folder / "hosts"
+    known = lab.run("cat", "/etc/hosts").stdout
+    for node in lab.names:
+        ours = "\n".join(line for line in known.splitlines() if not line.endswith(f" {node}"))
+        own_file = hosts.with_name(f"hosts.{node}")
+        own_file.write_text(f"{ours}\n127.0.1.1 {node}\n")
+        lab.run("mount", "--bind", own_file, "/etc/hosts", host=node)
+    try:
+        study.configure({"e": {"devices": [2]}}, **ONE_RANK_A_NODE)
+        code, output = study.snakemake("--retries", "0")
+    finally:
+        for node in lab.names:
+            lab.run("umount", "/etc/hosts", host=node)
+    assert code == 0, output
+    assert study.ranks("e", "d2.r1")["host"].nunique() == 2
+
+
+def test_twenty_runs_on_one_node_at_once_all_start(lab: Lab, study: ClusterStudy) -> None:
+    node = lab.names[1]
+    slurm = {"gpu_request": "none", "memory": "none", "extra": [f"--nodelist={node}"]}
+    del study.site["slurm"]["gpu_type"], study.site["memory_gb_per_node"]
+    study.configure({"e": {"devices": [1], "repeats": 20, "timeout_seconds": 250}}, slurm=slurm)
+    code, output = study.snakemake("--retries", "0")
+    assert code == 0, output
+    hosts = [study.ranks("e", f"d1.r{repeat}")["host"].item() for repeat in range(1, 21)]
+    assert hosts == [node] * 20
+    summaries = [study.summary("e", f"d1.r{repeat}") for repeat in range(1, 21)]
+    assert max(s.provenance.other_jobs or 0 for s in summaries if s.provenance) > 0
+    report = (study.folder / "results" / "report.html").read_text()
+    assert "of 20 runs began on nodes where other jobs ran" in report
+
+
+def test_preempted_run_is_trained_again_whether_slurm_requeues_or_ends_it(
+    lab: Lab, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    studies = {name: ClusterStudy(lab, tmp_path_factory.mktemp(name)) for name in ("scavenge", "fragile")}
+    processes = {}
+    for partition, study in studies.items():
+        # the first start of the job gets no further than this
+        wait = 'if [ "$SLURM_RESTART_COUNT" = 0 ]; then touch began; sleep 600; fi'
+        study.configure({"e": {"devices": [1]}}, slurm={"partition": partition}, prelude=[wait])
+        processes[partition] = study.start()
+    for study in studies.values():
+        study.wait_for(study.folder / "began")
+    job = lab.run(
+        *("sbatch", "--parsable", "--exclusive", "--nodes=4", "--output=/dev/null", "--wrap=sleep 1")
+    ).stdout.strip()
+    lab.wait(job, "COMPLETED")
+    for partition, study in studies.items():
+        output, _ = processes[partition].communicate(timeout=300)
+        assert processes[partition].returncode == 0, output
+        provenance = study.summary("e", "d1.r1").provenance
+        assert provenance is not None
+        assert provenance.restart_count == 1
+        assert len(study.submitted()) == 1
+        assert ("was preempted or lost its node and had ended; it is back in the queue" in output) == (
+            partition == "fragile"
+        )
+        study.end()
+
+
+def test_run_on_a_node_that_dies_is_trained_on_another(lab: Lab, study: ClusterStudy) -> None:
+    study.configure({"e": {"devices": [2], "epochs": 60}}, **ONE_RANK_A_NODE)
+    process = study.start()
+    study.wait_training("e", "d2.r1")
+    _, host = study.rank_process("e", "d2.r1", 1)
+    lab.power_off(host)
+    try:
+        output, _ = process.communicate(timeout=300)
+    finally:
+        lab.power_on(host)
+    assert process.returncode == 0, output
+    assert host not in set(study.ranks("e", "d2.r1")["host"])
+
+
+def test_sigterm_to_snakemake_ends_with_its_jobs(lab: Lab, study: ClusterStudy) -> None:
+    study.configure({"e": {"devices": [1], "epochs": 60}, "f": {"devices": [1], "epochs": 60}})
+    process = study.start("--resources", "device_budget=1")
+    study.wait_for(study.folder / "results" / "e" / "runs", 60)
+    study.wait_until(lambda: bool(lab.queue()), "no job in the queue")
+    process.terminate()
+    process.communicate(timeout=300)
+    lab.wait_until_queue_is_empty()
+    study.seconds_until_nothing_runs()
+    assert len(study.submitted()) == 1
+
+
+def test_workflow_started_twice_or_killed_and_started_again_trains_a_run_once(study: ClusterStudy) -> None:
+    study.configure({"e": {"devices": [2], "epochs": 800}}, **ONE_RANK_A_NODE)
+    first = study.start()
+    study.wait_training("e", "d2.r1")
+    code, output = study.snakemake()
+    assert code == 1
+    assert "Directory cannot be locked" in output
+    first.kill()
+    first.communicate()
+    assert study.snakemake("--unlock")[0] == 0
+    code, output = study.snakemake()
+    assert code == 0, output
+    assert len(study.submitted()) == 2
+    log = (study.run("e", "d2.r1") / "train.log").read_text()
+    assert log.count("srun --kill-on-bad-exit=1") == 1
+    provenance = study.summary("e", "d2.r1").provenance
+    assert provenance is not None
+    assert provenance.slurm_job_id == min(study.submitted(), key=int)
+    study.seconds_until_nothing_runs()
+
+
+def test_commands_of_slurm_that_fail_for_a_while_are_survived(lab: Lab, study: ClusterStudy) -> None:
+    wrappers = study.folder / "wrappers"
+    wrappers.mkdir()
+    for name, times in (("sbatch", 2), ("squeue", 3)):
+        (wrappers / f"{name}.left").write_text("again\n" * times)
+        script = FAILS_AT_FIRST.format(folder=shlex.quote(str(wrappers)), name=name, real=f"/usr/bin/{name}")
+        (wrappers / name).write_text(script)
+        (wrappers / name).chmod(0o755)
+    study.path = str(wrappers)
+    study.configure({"e": {"devices": [1]}})
+    process = study.start()
+    study.wait_training("e", "d1.r1")
+    lab.stop_accounting()
+    try:
+        output, _ = process.communicate(timeout=120)
+    finally:
+        lab.start_accounting()
+    assert process.returncode == 0, output
+    assert [(wrappers / f"{name}.left").read_text() for name in ("sbatch", "squeue")] == ["", ""]
+    assert output.count("SLURM sbatch failed") == 2
+    assert study.summary("e", "d1.r1").outcome == "completed"
+
+
+def test_study_needs_no_internet(lab: Lab, study: ClusterStudy) -> None:
+    assert lab.run("ip", "route", "get", "192.0.2.1", check=False).returncode != 0
+    assert lab.run("ip", "route", "get", "192.0.2.1", host=lab.names[0], check=False).returncode != 0
+    study.configure({"e": {"devices": [1]}})
+    code, output = study.snakemake("resources/datasets/digits/dataset.safetensors")
+    assert code == 0, output
+    assert study.submitted() == set()
+
+
+def test_gpus_that_are_not_there_are_an_error_and_never_replaced(study: ClusterStudy) -> None:
+    study.configure({"e": {"devices": [1]}}, accelerator="cuda")
+    code, output = study.snakemake("--retries", "0")
+    assert code == 1
+    assert re.search(
+        r"local rank 0 needs a GPU, but torch \S+ sees 0 on \S+ \(CUDA_VISIBLE_DEVICES=\d", output
+    )
+    assert "Set `accelerator: cpu` in the site file to train on CPUs" in output
+
+
+CONTAINER = """#!{python}
+# Stands in for apptainer, which not every machine that tests this has: refuses what that would refuse,
+# and runs the program where no command of Slurm's is to be found.
+import os, sys
+assert sys.argv[1] == "exec"
+options = sys.argv[2:]
+binds = []
+while options[0].startswith("--"):
+    option = options.pop(0)
+    if option.startswith("--bind="):
+        binds.append(option.removeprefix("--bind="))
+image, *program = options
+assert os.path.exists(image), f"FATAL: could not open image {{image}}"
+assert all(os.path.exists(bind) for bind in binds), binds
+assert any(program[1].startswith(bind + "/") for bind in binds), (program, binds)
+os.environ["PATH"] = "/nowhere"
+os.execv(program[0], program)
+"""
+
+
+def test_ranks_in_a_container_without_commands_of_slurm_find_each_other(study: ClusterStudy) -> None:
+    runtime = study.folder / "apptainer"
+    runtime.write_text(CONTAINER.format(python=sys.executable))
+    runtime.chmod(0o755)
+    image = study.folder / "image with a space.sif"
+    container = {"image": str(image), "runtime": str(runtime)}
+    site = {**ONE_RANK_A_NODE, "container": container, "python": sys.executable}
+    study.configure({"e": {"devices": [2]}}, **site)
+    code, output = study.snakemake("--retries", "0")
+    assert code == 1
+    assert "could not open image" in output
+
+    image.write_text("")
+    code, output = study.snakemake("--retries", "0")
+    assert code == 0, output
+    log = (study.run("e", "d2.r1") / "train.log").read_text()
+    assert f"{runtime} exec --bind=" in log
+    assert study.ranks("e", "d2.r1")["host"].nunique() == 2

@@ -1,0 +1,181 @@
+"""The cluster that other tests rely on: what they may expect of it, shown once."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from tests.slurm.lab import Lab
+from tests.slurm.machines import CGROUPS, LabError
+
+pytestmark = pytest.mark.timeout(150)
+
+# The receiver prints the rate at which 10 MB came in, in Mbit/s.
+RECEIVER = """
+import socket, time
+with socket.create_server(("", 5000)) as server:
+    print("ready", flush=True)
+    connection = server.accept()[0]
+    received, began = len(connection.recv(1 << 16)), time.monotonic()
+    while part := connection.recv(1 << 16):
+        received += len(part)
+print(8e-6 * received / (time.monotonic() - began))
+"""
+SENDER = """
+import socket, sys
+with socket.create_connection((sys.argv[1], 5000)) as connection:
+    connection.sendall(bytes(10_000_000))
+"""
+
+
+def submit(lab: Lab, folder: Path, *arguments: str) -> str:
+    return lab.run("sbatch", "--parsable", "--output=%j.out", *arguments, cwd=folder).stdout.strip()
+
+
+def megabits_per_second(lab: Lab) -> float:
+    sender, receiver = lab.names[:2]
+    with lab.start(sys.executable, "-c", RECEIVER, host=receiver) as receiving:
+        assert receiving.stdout
+        assert receiving.stdout.readline() == "ready\n"
+        lab.run(sys.executable, "-c", SENDER, receiver, host=sender)
+        return float(receiving.stdout.read())
+
+
+def test_job_on_two_nodes_has_a_task_per_gpu_and_is_accounted(lab: Lab, tmp_path: Path) -> None:
+    say = "echo $(hostname) $SLURM_PROCID $CUDA_VISIBLE_DEVICES"
+    shape = ["--nodes=2", "--ntasks-per-node=2", "--gres=gpu:2", "--comment=rule_train|1"]
+    job_id = submit(lab, tmp_path, *shape, "--wrap", f"srun bash -c '{say}'")
+
+    job = lab.accounting(job_id)
+
+    assert (job.state, job.exit_code, job.account, job.partition) == ("COMPLETED", 0, "lab", "main")
+    assert (job.nodes, job.gpus, job.cpus, job.memory_mb, job.tasks) == (2, 4, 4, 8000, 4)
+    assert job.comment == "rule_train|1"
+    assert [step.name for step in job.steps if step.tasks == 4] == ["0"]
+    assert job in lab.jobs()
+    first, second = lab.names[:2]
+    assert sorted((tmp_path / f"{job_id}.out").read_text().splitlines()) == sorted(
+        [f"{first} 0 0,1", f"{first} 1 0,1", f"{second} 2 0,1", f"{second} 3 0,1"]
+    )
+
+
+def test_power_cut_fails_the_job_and_the_node_comes_back(lab: Lab, tmp_path: Path) -> None:
+    node = lab.names[-1]
+    job_id = submit(lab, tmp_path, "--no-requeue", f"--nodelist={node}", "--wrap", "srun sleep 600")
+    lab.wait(job_id, "RUNNING")
+
+    lab.power_off(node)
+    assert lab.processes(node) == {}
+    job = lab.accounting(job_id, limit=60)
+    lab.power_on(node)
+
+    assert job.state == "NODE_FAIL"
+    assert (
+        lab.accounting(submit(lab, tmp_path, f"--nodelist={node}", "--wrap", "srun true")).state
+        == "COMPLETED"
+    )
+
+
+def test_cancelled_job_leaves_no_process(lab: Lab, tmp_path: Path) -> None:
+    node = lab.names[0]
+    job_id = submit(lab, tmp_path, f"--nodelist={node}", "--wrap", "srun sleep 600")
+    lab.wait(job_id, "RUNNING")
+
+    running = lab.processes(node).values()
+    lab.run("scancel", job_id)
+    job = lab.accounting(job_id)
+
+    assert any(line.startswith(f"slurmstepd: [{job_id}.") for line in running)
+    assert job.state == "CANCELLED"
+    lab.await_idle(node)
+    assert lab.processes(node) == {}
+
+
+def test_network_is_as_slow_as_asked(lab: Lab) -> None:
+    lab.limit_network("100mbit")
+    try:
+        limited = megabits_per_second(lab)
+    finally:
+        lab.unlimit_network()
+
+    assert limited < 130
+    assert megabits_per_second(lab) > limited
+
+
+def test_jobs_outlive_the_daemons_of_the_head(lab: Lab, tmp_path: Path) -> None:
+    job_id = submit(lab, tmp_path, "--wrap", "sleep 4")
+    lab.wait(job_id, "RUNNING")
+
+    lab.stop_controller()
+    lab.stop_accounting()
+    with pytest.raises(subprocess.CalledProcessError):
+        lab.jobs()
+    lab.start_accounting()
+    lab.start_controller()
+
+    assert lab.accounting(job_id, limit=30).state == "COMPLETED"
+
+
+@pytest.mark.parametrize("words", [["--account=other"], ["--qos=other"], ["--partition=brief", "--time=61"]])
+def test_what_a_computing_centre_would_refuse_is_refused(lab: Lab, tmp_path: Path, words: list[str]) -> None:
+    with pytest.raises(subprocess.CalledProcessError):
+        submit(lab, tmp_path, *words, "--wrap", "true")
+
+
+def traces(prefix: str) -> list[str]:
+    """Files, cgroups, mounts and processes that bear a lab's prefix."""
+    found = [str(path) for path in Path(tempfile.gettempdir()).glob(f"*{prefix}*")]
+    found += [str(path) for path in CGROUPS.glob(f"**/*{prefix}*")]
+    found += [line for line in Path("/proc/mounts").read_text().splitlines() if prefix in line]
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            line = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
+            # daemons do not all name their folder, but all were started in it
+            if prefix.encode() in line or prefix in str((process / "cwd").readlink()):
+                found.append(f"{process.name}: {line.decode(errors='replace')[:200]}")
+    return found
+
+
+def test_second_cluster_lives_beside_the_first_and_leaves_no_trace(lab: Lab, tmp_path: Path) -> None:
+    prefix = lab.prefix.removesuffix("n") + "m"
+    folder = Path(tempfile.gettempdir()) / f"scalewise-{prefix}"
+    second = Lab.up(folder, prefix, nodes=2)
+    try:
+        job_id = submit(second, tmp_path, "--nodes=2", "--wrap", "srun sleep 600")
+        second.wait(job_id, "RUNNING")
+        assert len(traces(prefix)) > 10
+        assert Lab.at(folder) == second
+        with pytest.raises(LabError, match="exists"):
+            Lab.up(folder, prefix)
+    finally:
+        second.down()
+
+    assert traces(prefix) == []
+    assert lab.accounting(submit(lab, tmp_path, "--nodes=4", "--wrap", "srun true")).state == "COMPLETED"
+
+
+def test_failed_start_says_why_and_leaves_no_trace(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    prefix = lab.prefix.removesuffix("n") + "f"
+
+    def broken(lab: Lab) -> None:
+        """As `Lab._configure`, but slurmctld does not understand the outcome."""
+        configure(lab)
+        with (lab.folder / "etc" / "slurm.conf").open("a") as conf:
+            conf.write("PartitionName=lost Nodes=nowhere\n")
+
+    configure = Lab._configure
+    monkeypatch.setattr(Lab, "_configure", broken)
+    with pytest.raises(LabError, match="nowhere"):
+        Lab.up(Path(tempfile.gettempdir()) / f"scalewise-{prefix}", prefix)
+
+    assert traces(prefix) == []
+
+
+def test_folder_too_long_for_sockets_is_named(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match=re.escape("bytes too long for Unix sockets")):
+        Lab.up(tmp_path / ("long" * 20))

@@ -1,0 +1,99 @@
+"""Three launchers and two ways to meet, over nodes: the same ranks learn the same."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.slurm.lab import Lab
+from tests.slurm.study import ROOT, SITE, TRAINING, ClusterStudy
+
+from scalewise.plan.launch import Start
+from scalewise.plan.study import load_study
+from scalewise.training.attempt import Attempt
+from scalewise.training.datasets import prepare
+from scalewise.training.supervisor import muster_for
+
+pytestmark = pytest.mark.timeout(400)
+
+
+def test_every_launcher_and_rendezvous_trains_the_same_over_nodes(study: ClusterStudy) -> None:
+    sweep = {"launcher": ["srun", "torchrun", "spawn"], "rendezvous": ["tcp", "file"]}
+    experiment = {"devices": [2, "2x2"], "sweep": sweep, "exclude": [{"devices": 2, "rendezvous": "file"}]}
+    study.configure({"e": experiment})
+    code, output = study.snakemake("--resources", "device_budget=8", limit=380)
+    assert code == 0, output
+    losses = {}
+    for launcher in sweep["launcher"]:
+        for rendezvous in sweep["rendezvous"]:
+            name = f"d2x2.launcher-{launcher}.rendezvous-{rendezvous}.r1"
+            ranks = study.ranks("e", name)
+            assert list(ranks["rank"]) == [0, 1, 2, 3]
+            assert sorted(ranks.groupby("host")["local_rank"].apply(list)) == [[0, 1], [0, 1]]
+            provenance = study.summary("e", name).provenance
+            assert provenance is not None
+            assert provenance.launcher == launcher
+            losses[name] = pd.read_csv(study.run("e", name) / "epochs.csv")["train_loss"].to_numpy()
+        one_node = study.ranks("e", f"d2.launcher-{launcher}.rendezvous-tcp.r1")
+        assert one_node["host"].nunique() == 1
+    first = losses.pop("d2x2.launcher-srun.rendezvous-tcp.r1")
+    for name, loss in losses.items():
+        assert loss == pytest.approx(first, rel=1e-4), name
+    steps = {job.comment: job.steps for job in study.jobs().values()}
+    tasks = {
+        re.sub(r".*launcher-(\w+).*", r"\1", comment): step.tasks
+        for comment, found in steps.items()
+        if "d2x2" in comment
+        for step in found
+        if step.name == "0"
+    }
+    assert tasks == {"srun": 4, "torchrun": 2, "spawn": 2}
+
+
+@pytest.fixture
+def slow_network(lab: Lab) -> Iterator[None]:
+    """Nodes joined at 1 Gbit/s."""
+    lab.limit_network("1gbit")
+    yield
+    lab.unlimit_network()
+
+
+@pytest.mark.usefixtures("slow_network")
+def test_two_nodes_learn_the_weights_of_one(lab: Lab, tmp_path: Path) -> None:
+    prepare("digits", tmp_path / "dataset.safetensors")
+    site = tmp_path / "site.json"
+    site.write_text(json.dumps(SITE))
+    experiment = TRAINING | {"devices": [1, 2], "epochs": 3}
+    runs = load_study({"experiments": {"e": experiment}}, site_file=site).runs
+    definitions = tmp_path / "definitions.json"
+    learned: dict[str, dict[str, torch.Tensor]] = {}
+    for shape, nodes in (("1x1", 1), ("2x1", 2)):
+        definition = json.loads(runs["e", f"d{nodes}.r1"].definition)
+        definitions.write_text(json.dumps([definition]))
+        folder = tmp_path / shape
+        Attempt(folder).begin(muster_for(shape, "cpu", 1, "srun", "tcp", Start(slurm=True), 60))
+        probe = ROOT / "tests" / "distributed" / "weights_probe.py"
+        program: list[str | Path] = [
+            sys.executable,
+            probe,
+            definitions,
+            tmp_path / "dataset.safetensors",
+            folder,
+        ]
+        scripts = str(ROOT / "workflow" / "scripts")
+        lab.run(
+            *("srun", f"--nodes={nodes}", "--ntasks-per-node=1", "--kill-on-bad-exit=1"),
+            *program,
+            env={"PYTHONPATH": scripts, "OMP_NUM_THREADS": "1"},
+            timeout=120,
+        )
+        learned[shape] = load_file(folder / "linear.rank0.safetensors")
+    for name, alone in learned["1x1"].items():
+        torch.testing.assert_close(learned["2x1"][name], alone, rtol=1e-4, atol=1e-4)

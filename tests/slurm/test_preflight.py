@@ -1,0 +1,76 @@
+"""`snakemake preflight`: the site's facts proved, or the cure, before anything expensive."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.slurm.study import ClusterStudy
+
+pytestmark = pytest.mark.timeout(200)
+
+LARGEST = {"e": {"devices": [1, "2x2"]}}
+
+
+def test_every_fact_and_every_rank_is_shown_to_be_ok(study: ClusterStudy) -> None:
+    slurm = {"qos": "short", "longest_walltime": "01:00:00"}
+    study.configure(LARGEST, slurm=slurm)
+    code, output = study.snakemake("preflight")
+    assert code == 0, output
+    lines = [line.removeprefix("ok      ") for line in output.splitlines() if line.startswith("ok  ")]
+    found = "\n".join(lines)
+    assert "account lab" in lines
+    assert "QoS short" in lines
+    assert "partition main" in found
+    assert "4 nodes with 2 CPUs, 16000 MB and gpu:h100:2 or more; the largest run takes 2" in lines
+    assert "Slurm takes the largest job (2x2); it would start at " in found
+    for rank in range(4):
+        assert f"rank {rank} on {study.lab.prefix}" in found
+    assert "all-reduce over 4 ranks" in lines
+    assert "resources/datasets/digits/dataset.safetensors: " in found
+    assert output.index("All is ok: the study can start.") > output.index("all-reduce")
+    assert set(study.jobs("")) == {"rule_hello"}
+
+    code, output = study.snakemake("preflight")
+    assert code == 0, output
+    assert "all-reduce over 4 ranks" in output
+
+
+@pytest.mark.parametrize(
+    ("wrong", "line"),
+    [
+        (
+            {"slurm": {"account": "nobody"}},
+            "account nobody is not yours. Set slurm.account to one of yours. Known: ",
+        ),
+        ({"slurm": {"partition": "gpus"}}, "partition gpus does not exist. Set slurm.partition"),
+        (
+            {"slurm": {"partition": "brief"}},
+            "partition brief ends jobs after 01:00:00, and the longest asks for 101",
+        ),
+        ({"slurm": {"qos": "urgent"}}, "QoS urgent is not open to your account."),
+        ({"slurm": {"gpu_type": "a100"}}, "0 nodes have 2 CPUs, 16000 MB and gpu:a100:2"),
+        ({"memory_gb_per_node": 4000}, "0 nodes have 2 CPUs, 2000000 MB"),
+        ({"slurm": {"reservation": "course"}}, "reservation course does not exist now."),
+        ({"slurm": {"constraint": "hbm80g"}}, "Slurm refuses the largest job: "),
+    ],
+    ids=lambda value: next(iter(value.get("slurm", value))) if isinstance(value, dict) else "",
+)
+def test_fact_that_is_wrong_is_named_and_nothing_is_sent(
+    study: ClusterStudy, wrong: dict[str, Any], line: str
+) -> None:
+    study.configure({"e": {"devices": [1, "2x2"], "runtime_minutes": 100}}, **wrong)
+    code, output = study.snakemake("preflight")
+    assert code == 1
+    assert f"NOT OK  {line}" in output
+    assert "Nothing was sent to the cluster." in output
+    assert study.submitted() == set()
+
+
+def test_hello_that_fails_says_why_and_what_to_do(study: ClusterStudy) -> None:
+    study.configure(LARGEST, accelerator="cuda")
+    code, output = study.snakemake("preflight")
+    assert code == 1
+    assert "NOT OK  the hello job over 2x2 ended without a result: rank " in output
+    assert "Set `accelerator: cpu` in the site file to train on CPUs" in output
+    assert "Something is not ok: see above." in output
