@@ -85,6 +85,8 @@ class Machines:
             enter += ["--pid", "setpriv", "--pdeathsig", "KILL"]
         # not nsenter's --wdns, which Ubuntu 22.04 does not have
         place = ["env", "--chdir", str(cwd or Path.cwd()), f"SLURM_CONF={self.folder}/etc/slurm.conf"]
+        # what a shell starts in the background ignores Ctrl-C, and so would all that the tests start
+        place.insert(1, "--default-signal=INT")
         return [*enter, *place, *map(str, argv)]
 
     def run(
