@@ -13,12 +13,13 @@ from pathlib import Path
 
 from safetensors.torch import save_file
 
+from scalewise.plan.settings import Settings
 from scalewise.records import Definition
 from scalewise.training import datasets
 from scalewise.training.attempt import Attempt
 from scalewise.training.distributed import claim_cpus, claim_device, identify, process_group
 from scalewise.training.loop import train
-from scalewise.training.rank import build_task, resident_loaders
+from scalewise.training.task import build_loaders, build_task
 
 
 def main() -> None:
@@ -30,13 +31,14 @@ def main() -> None:
     device = claim_device("cpu", identity.local_rank)
     with process_group(attempt, muster, identity, device):
         dataset = datasets.load(dataset_file)
-        loaders = resident_loaders(dataset, device)
         for values in json.loads(definitions.read_text(encoding="utf-8")):
             definition = Definition.model_validate(values)
-            task = build_task(definition, dataset, *loaders, identity, device)
-            train(task, definition.settings["epochs"], lambda _record: None)
-            state = {name: tensor.contiguous() for name, tensor in task.model.module.state_dict().items()}
-            save_file(state, folder / f"{definition.settings['model']}.rank{identity.rank}.safetensors")
+            settings = Settings.model_validate(definition.settings)
+            loaders = build_loaders(settings, dataset, identity.rank, device, muster.timeout_seconds)
+            task = build_task(definition, dataset, loaders, identity, device)
+            train(task, lambda _record: None)
+            state = {name: tensor.contiguous() for name, tensor in task.replica.network.state_dict().items()}
+            save_file(state, folder / f"{settings.model}.rank{identity.rank}.safetensors")
             del task
 
 

@@ -26,8 +26,10 @@ from scalewise.records import (
     Provenance,
     RankRecord,
     RecordError,
+    RowKind,
     Startup,
     Summary,
+    UtilizationRecord,
     Window,
     read_failure,
     read_summary,
@@ -237,14 +239,21 @@ def test_a_host_name_with_a_comma_or_a_quote_stays_one_value(tmp_path: Path) -> 
 
 UNITLESS = {
     "counts and ranks": {"epoch", "rank", "local_rank", "threads", "train_samples", "test_samples"},
-    "names": {"host", "device", "visible_devices", "cpu_affinity"},
-    "without a unit": {"train_loss", "test_loss", "test_accuracy", "learning_rate"},
+    "names": {"host", "device", "visible_devices", "cpu_affinity", "timestamp", "phase"},
+    "without a unit": {
+        "train_loss",
+        "test_loss",
+        "test_accuracy",
+        "learning_rate",
+        "mean_utilization",
+        "utilization",
+    },
 }
-UNIT = re.compile(r"_seconds(_p\d\d|_max)?$|_bytes$|_per_second$")
+UNIT = re.compile(r"_seconds(_p\d\d|_max|_per_step)?$|_bytes$|_watts$|_per_second$")
 
 
-@pytest.mark.parametrize("kind", [EpochRecord, RankRecord])
-def test_every_column_names_its_unit_where_it_has_one(kind: type[EpochRecord] | type[RankRecord]) -> None:
+@pytest.mark.parametrize("kind", [EpochRecord, RankRecord, UtilizationRecord])
+def test_every_column_names_its_unit_where_it_has_one(kind: RowKind) -> None:
     known = set().union(*UNITLESS.values())
     assert [f.name for f in fields(kind) if f.name not in known and not UNIT.search(f.name)] == []
 

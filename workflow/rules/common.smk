@@ -19,15 +19,18 @@ STARTED = time.time()
 DEFAULT_CONFIG = "config/experiments.yaml"
 
 SOURCES = {
-    "": "prepare_dataset train train_rank start_ranks check_site hello hello_rank conclude_preflight compute_scaling plot_figures write_report "
-    "write_partial_report",
+    "": "check_site compute_scaling conclude_preflight hello hello_rank plot_figures prepare_dataset "
+    "prepare_weights start_ranks train train_rank write_partial_report write_report",
     "scalewise/": "__init__ records",
-    "scalewise/plan/": "__init__ allocation_checks answer batches catalog checks config environment launch overview "
-    "preflight problems resources runs site site_questions slurm source study submission topology validation",
-    "scalewise/training/": "__init__ attempt clock datasets distributed exclusive execution greetings hello loaders loop memory "
-    "models network nodes optim orphan ownership provenance rank recording sampling slurm_job supervisor "
-    "throughput",
-    "scalewise/analysis/": "__init__ captions decision figures intervals report scaling study tables",
+    "scalewise/plan/": "__init__ allocation_checks answer batches checks config dataset_catalog environment launch "
+    "model_catalog option_checks overview own_data preflight problems resources runs settings site "
+    "site_questions slurm source study submission topology validation",
+    "scalewise/training/": "__init__ attempt augmentation clock datasets decoders distributed download exclusive execution "
+    "greetings hello http_transfer loaders loop memory models monitor network nodes optim orphan "
+    "own_arrays own_model ownership precision pretrained provenance published_files rank recording "
+    "replica resnets sampling sensors slurm_job sources storage supervisor task throughput transformer "
+    "worker_loader",
+    "scalewise/analysis/": "__init__ captions curves decision figures intervals report scaling study style tables utilization",
 }
 for folder, modules in SOURCES.items():
     for module in modules.split():
@@ -38,7 +41,7 @@ sys.path.insert(0, str(Path(SCRIPT).parent))
 
 from scalewise.analysis.captions import CAPTIONS
 from scalewise.plan.answer import decisions, failures
-from scalewise.plan.catalog import dataset_id
+from scalewise.plan.dataset_catalog import dataset_id, decode_options, own_inputs
 from scalewise.plan.environment import rule_environment
 from scalewise.plan.overview import plan_table
 from scalewise.plan.problems import StudyError
@@ -92,8 +95,13 @@ RUN_NAMES = {
     name: [run.name for run in planned.runs]
     for name, planned in STUDY.experiments.items()
 }
+# the name and image size of each prepared dataset
 DATASETS = {
-    dataset_id(run.settings.dataset): run.settings.dataset for run in RUNS.values()
+    dataset_id(run.settings.dataset, run.settings.image_size): (
+        run.settings.dataset,
+        run.settings.image_size,
+    )
+    for run in RUNS.values()
 }
 FIGURES = list(CAPTIONS)
 HELLO = hello_allocation(STUDY)

@@ -1,15 +1,17 @@
-# Contract: a dataset, decoded once and checked, in the one file that every rank maps.
-# in:  a known name, or the user's own file
-# out: resources/datasets/{dataset}/dataset.safetensors
+# Contract: a dataset, or a model's published weights, fetched and decoded once, in the one file that every rank maps.
+# in:  a known name, or the user's own files
+# out: resources/datasets/{dataset}/dataset.safetensors, resources/weights/{model}/model.safetensors; what was fetched
+#      stays below resources/downloads
 
 
 localrules:
     prepare_dataset,
+    prepare_weights,
 
 
 rule prepare_dataset:
     input:
-        own=lambda wc: [path for path in [DATASETS[wc.dataset]] if path != wc.dataset],
+        own=lambda wc: own_inputs(DATASETS[wc.dataset][0]),
     output:
         "resources/datasets/{dataset}/dataset.safetensors",
     log:
@@ -17,8 +19,26 @@ rule prepare_dataset:
     conda:
         "../envs/scalewise.yaml"
     params:
-        dataset=lambda wc: DATASETS[wc.dataset],
+        dataset=lambda wc: DATASETS[wc.dataset][0],
+        options=lambda wc: decode_options(*DATASETS[wc.dataset]),
     shell:
+        "set -o pipefail; "
         'python "$SCALEWISE_SCRIPTS/prepare_dataset.py" '
-        "--dataset {params.dataset:q} --output {output:q} "
+        "--dataset {params.dataset:q} {params.options:q} --output {output:q} "
+        "2>&1 | tee {log:q}"
+
+
+rule prepare_weights:
+    output:
+        "resources/weights/{model}/model.safetensors",
+    log:
+        "logs/prepare_weights/{model}.log",
+    wildcard_constraints:
+        model="[A-Za-z0-9_-]+",
+    conda:
+        "../envs/scalewise.yaml"
+    shell:
+        "set -o pipefail; "
+        'python "$SCALEWISE_SCRIPTS/prepare_weights.py" '
+        "--model {wildcards.model:q} --output {output:q} "
         "2>&1 | tee {log:q}"

@@ -45,6 +45,7 @@ rule write_report:
     input:
         "results/{experiment}/runs.csv",
         "results/{experiment}/scaling.csv",
+        "results/{experiment}/options.csv",
         "results/{experiment}/decision.json",
         expand("results/{{experiment}}/figures/{name}.svg", name=FIGURES),
     output:

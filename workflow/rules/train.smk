@@ -1,17 +1,17 @@
 # Contract: one run, trained and recorded, or a reason why not.
-# in:  the prepared dataset and the run's definition
-# out: results/{experiment}/runs/{run}/summary.json, epochs.csv, ranks.csv; train.log survives a failure, until the next try
+# in:  the prepared dataset and the run's definition; weights to begin from and a model of the user's own, if any
+# out: results/{experiment}/runs/{run}/summary.json, epochs.csv, ranks.csv, utilization.csv; train.log survives a failure,
+#      until the next try
 
 
 rule train:
     input:
-        dataset=lambda wc: "resources/datasets/{}/dataset.safetensors".format(
-            dataset_id(RUNS[wc.experiment, wc.run].settings.dataset)
-        ),
+        unpack(lambda wc: RUNS[wc.experiment, wc.run].inputs),
     output:
         summary="results/{experiment}/runs/{run}/summary.json",
         epochs="results/{experiment}/runs/{run}/epochs.csv",
         ranks="results/{experiment}/runs/{run}/ranks.csv",
+        utilization="results/{experiment}/runs/{run}/utilization.csv",
     log:
         "results/{experiment}/runs/{run}/train.log",
     # repeats in shuffled order, each before the next
@@ -29,5 +29,6 @@ rule train:
     shell:
         'python "$SCALEWISE_SCRIPTS/train.py" '
         "--run {params.definition:q} --dataset {input.dataset:q} "
+        "--weights {input.weights:q} "
         "--limit-seconds {resources.limit_seconds} --timeout-seconds {resources.timeout_seconds} "
         "--attempt {resources.attempt} --log {log:q} {output.summary:q}"

@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import argparse
+import functools
+import os
 import sys
 from pathlib import Path
 
+from scalewise.plan.dataset_catalog import CHECKSUMS_VARIABLE, MIRROR_VARIABLE
 from scalewise.training.datasets import DatasetError, prepare
+from scalewise.training.download import Mirror
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Entry of the rule ``prepare_dataset``."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--dataset", required=True, help="name, or path of a .safetensors file")
+    parser.add_argument("--dataset", required=True, help="name, or path of your own data")
+    parser.add_argument("--image-size", type=int, help="height and width of a folder's images, in pixels")
     parser.add_argument("--output", required=True, type=Path, help="file to write")
     options = parser.parse_args(arguments)
+    checksums = os.environ.get(CHECKSUMS_VARIABLE)
     try:
-        facts = prepare(options.dataset, options.output)
+        mirror = Mirror.of(os.environ.get(MIRROR_VARIABLE), Path(checksums) if checksums else None)
+        facts = prepare(
+            options.dataset,
+            options.output,
+            image_size=options.image_size,
+            mirror=mirror,
+            # seen while it happens, through the pipe to the log
+            notify=functools.partial(print, flush=True),
+        )
     except DatasetError as error:
         print(f"scalewise: {error}", file=sys.stderr)
         return 1

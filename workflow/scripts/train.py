@@ -9,8 +9,9 @@ import time
 from contextlib import nullcontext
 from pathlib import Path
 
-from scalewise.plan.config import Settings
 from scalewise.plan.launch import Programs, build_launch, start_of
+from scalewise.plan.model_catalog import own_model_file
+from scalewise.plan.settings import Settings
 from scalewise.plan.topology import Shape
 from scalewise.records import Definition, utc_now, write_text
 from scalewise.training.attempt import Assignment, Attempt
@@ -28,6 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run", required=True, help="definition of the run, as JSON")
     parser.add_argument("--dataset", required=True, type=Path, help="the prepared file")
+    parser.add_argument("--weights", nargs="?", type=Path, help="to begin from; empty for random ones")
     parser.add_argument("--log", required=True, type=Path, help="receives what the ranks print")
     parser.add_argument("--limit-seconds", required=True, type=float, help="end the run then")
     parser.add_argument("--timeout-seconds", required=True, type=int, help="that a rank waits for another")
@@ -46,6 +48,8 @@ def main(arguments: list[str] | None = None) -> int:
         os.environ["SLURM_RESTART_COUNT"] = restart_count(os.environ)
     attempt = Attempt(folder / "attempt")
     scripts = Path(__file__).parent
+    own_model = own_model_file(definition.settings["model"])
+    read = [path for path in (options.dataset, options.weights, own_model) if path is not None]
     try:
         launch = build_launch(
             definition.launcher,
@@ -54,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
             start,
             Programs.of(scripts, "train_rank.py", attempt.folder),
             sys.executable,
-            visible=[scripts, options.dataset.resolve().parent],
+            visible=[scripts, *(path.resolve().parent for path in read)],
         )
         wait_seconds = options.limit_seconds if start.slurm else MACHINE_WAIT_SECONDS
         # a cluster has its own way to give a node to one job; here all trainings of a machine take turns
@@ -78,6 +82,7 @@ def main(arguments: list[str] | None = None) -> int:
                 dataset=options.dataset,
                 folder=folder,
                 started_at=utc_now(),
+                weights=options.weights,
                 other_jobs=other_jobs(os.environ) if start.slurm else None,
             )
             meeting = muster_for(

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from scalewise.plan.config import Settings
+from scalewise.plan.settings import Settings
 from scalewise.records import (
     EPOCHS,
     FAILURE,
@@ -56,7 +56,14 @@ def _runs(points: Mapping[Point, Sequence[float | str]], **columns: Any) -> pd.D
                     "best_accuracy": 0.99 if done else None,
                     "peak_memory_bytes": 700e6 if done else None,
                     "peak_memory_kind": "process peak RSS" if done else None,
+                    "loader": "resident" if done else None,
                     "loader_wait_fraction": 0.01 if done else None,
+                    "communication_fraction": 0.1 if done else None,
+                    "mean_utilization": 0.9 if done else None,
+                    "throttled": None,
+                    "energy_joules": 5000.0 if done else None,
+                    "samples_per_joule": 20.0 if done else None,
+                    "monitor_note": "" if done else None,
                     "imports_seconds": 2.0 if done else None,
                     "process_group_seconds": 0.1 if done else None,
                     "data_seconds": 0.1 if done else None,
@@ -120,6 +127,7 @@ def _write_run(
     options: Mapping[str, Any] | None = None,
     accuracies: Sequence[float] = (0.5, 0.9, 0.98),
     rate: float = 1000.0,
+    **monitored: Any,
 ) -> Path:
     repeat = int(run.rsplit(".r", 1)[1])
     definition = _definition(run, devices, repeat, options or {})
@@ -153,6 +161,7 @@ def _write_run(
             model_seconds=1.25,
             first_step_seconds=0.125,
         ),
+        **monitored,
     )
     origin = Provenance(
         commit="abc123",
@@ -184,5 +193,8 @@ def _write_run(
 
 @pytest.fixture(scope="session")
 def write_run() -> Callable[..., Path]:
-    """Leaves the records of a run in a folder; epoch ``n`` of its training takes ``n`` seconds."""
+    """Leaves the records of a run in a folder; epoch ``n`` of its training takes ``n`` seconds.
+
+    Further keyword arguments are what its monitor has measured.
+    """
     return _write_run

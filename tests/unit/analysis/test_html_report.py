@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -69,13 +70,16 @@ def section(make_runs: Runs, tmp_path: Path) -> MakeSection:
         points: dict[tuple[str, int], list[float | str]] = MEASURED,
         origins: dict[str, list[str]] | None = None,
         reason: str | None = None,
+        swept: dict[str, list[str]] | None = None,
+        **columns: Any,
     ) -> Section:
-        runs = make_runs(points)
+        runs = make_runs(points, **columns)
         if reason is not None:
             runs.loc[runs["outcome"] != "completed", "reason"] = reason
         scaling = scaling_table(runs, "strong")
-        decision = decide(name, scaling, option_table(runs, {}), 0.7)
-        for table, file in ((runs, "runs.csv"), (scaling, "scaling.csv")):
+        options = option_table(runs, swept or {})
+        decision = decide(name, scaling, options, 0.7)
+        for table, file in ((runs, "runs.csv"), (scaling, "scaling.csv"), (options, "options.csv")):
             table.to_csv(tmp_path / file, index=False)
         return Section(
             name=name,
@@ -84,6 +88,7 @@ def section(make_runs: Runs, tmp_path: Path) -> MakeSection:
             decision=decision.as_dict(),
             scaling=pd.read_csv(tmp_path / "scaling.csv"),
             runs=pd.read_csv(tmp_path / "runs.csv"),
+            options=pd.read_csv(tmp_path / "options.csv"),
             origins=origins or {"commit": ["abc123"]},
             figures=tmp_path,
         )
@@ -175,6 +180,65 @@ def test_the_tables_show_values_bounds_and_units(section: MakeSection) -> None:
     assert f"0.90||{178 / 204:.2f} to {182 / 196:.2f}" in two
     assert "98.0%" in two
     assert "700" in two
+
+
+def cells(html: str, heading: str) -> list[str]:
+    """The rows of the table below a heading, cells parted by bars."""
+    table = html.split(f"<h3>{heading}</h3>")[1].split("</table>", maxsplit=1)[0]
+    return [re.sub(r"(<[^>]+>)+", "|", row) for row in re.findall(r"<tr>.*?</tr>", table)]
+
+
+def test_memory_per_device_of_each_parallelism_stands_beside_ddps_in_the_first_table(
+    section: MakeSection,
+) -> None:
+    names = ["ddp", "zero1", "fsdp"]
+    points: dict[tuple[str, int], list[float | str]] = {
+        (f"parallelism-{name}", devices): [100.0 * devices, 101.0 * devices, 102.0 * devices]
+        for name in names
+        for devices in (1, 2)
+    }
+    sharded = {"ddp": 8e9, "zero1": 6e9, "fsdp": 2e9}
+    order = [name for name in names for _ in range(6)]
+    html = render(
+        [
+            section(
+                points=points,
+                swept={"parallelism": names},
+                parallelism=order,
+                peak_memory_bytes=[sharded[name] for name in order],
+            )
+        ],
+        partial=False,
+    )
+    rows = cells(html, "Options: throughput and memory per device")
+    assert [row.split("|")[1:5] for row in rows[1:]] == [
+        ["parallelism zero1", "ddp", "1", "3"],
+        ["parallelism fsdp", "ddp", "1", "3"],
+        ["parallelism zero1", "ddp", "2", "3"],
+        ["parallelism fsdp", "ddp", "2", "3"],
+    ]
+    assert rows[1].endswith("|6,000|8,000|0.750|")
+    assert rows[4].endswith("|2,000|8,000|0.250|")
+    headings = [data for tag, data in Page(html).text if tag == "h3"]
+    assert headings[0] == "Options: throughput and memory per device"
+
+
+def test_without_a_sweep_there_is_no_table_of_options(section: MakeSection) -> None:
+    assert "Options:" not in render([section()], partial=False)
+
+
+def test_what_the_devices_did_with_their_time_is_shown_with_the_cause_where_they_waited(
+    section: MakeSection,
+) -> None:
+    note = "rank 0: not monitored: NVML: Driver Not Loaded"
+    html = render(
+        [section(mean_utilization=[0.9] * 3 + [0.3] * 3, monitor_note=[note] + [""] * 5)], partial=False
+    )
+    _, one, two, why = cells(html, "Devices at work")
+    assert one == "|all runs|1|90%|resident|1.0%|10.0%|5.00|20.0|"
+    assert two == "|all runs|2|30%|resident|1.0%|10.0%|5.00|20.0|"
+    assert "Launch-bound" in why
+    assert f"{note} (1 of 6 runs)." in Page(html).all_text()
 
 
 def test_no_value_is_shown_as_nan_or_none(section: MakeSection) -> None:

@@ -66,6 +66,49 @@ def test_a_completed_run_brings_its_figures(tmp_path: Path, write_run: WriteRun)
     assert (row["device_name"], row["hosts"], row["commit"]) == ("CPU process", "node-a", "abc123")
 
 
+def test_what_the_monitor_saw_is_beside_the_figures_of_the_run(tmp_path: Path, write_run: WriteRun) -> None:
+    write_run(
+        tmp_path,
+        "d2.r1",
+        2,
+        mean_utilization=0.4,
+        least_utilization=0.3,
+        energy_joules=512.0,
+        throttled=True,
+        communication_fraction=0.5,
+        loader="workers",
+        monitor_note="rank 1: hot",
+    )
+    write_run(tmp_path, "d2.r2", 2)
+    watched, unwatched = collect("study", experiment(devices=[2]), tmp_path).runs.to_dict("records")
+    assert (watched["mean_utilization"], watched["least_utilization"]) == (0.4, 0.3)
+    assert (watched["energy_joules"], watched["samples_per_joule"]) == (512.0, 256 / 512)
+    assert (watched["throttled"], watched["communication_fraction"]) == (True, 0.5)
+    assert (watched["loader"], watched["monitor_note"]) == ("workers", "rank 1: hot")
+    for column in ("mean_utilization", "energy_joules", "samples_per_joule", "throttled"):
+        assert pd.isna(unwatched[column]), column
+
+
+def test_a_swept_loader_keeps_the_runs_of_each_apart(tmp_path: Path, write_run: WriteRun) -> None:
+    spec = experiment(devices=[1], repeats=1, sweep={"loader": ["resident", "workers"]})
+    for name in ("resident", "workers"):
+        write_run(tmp_path, f"d1.loader-{name}.r1", 1, options={"loader": name})
+    runs = collect("study", spec, tmp_path).runs
+    assert runs["loader"].tolist() == ["resident", "workers"]
+    assert runs["outcome"].tolist() == ["completed", "completed"]
+
+
+def test_devices_that_waited_are_said_beside_the_decision(tmp_path: Path, write_run: WriteRun) -> None:
+    for devices in (1, 2):
+        for repeat in (1, 2):
+            write_run(
+                tmp_path / "runs", f"d{devices}.r{repeat}", devices, mean_utilization=0.3, loader="workers"
+            )
+    compute(Analysed("study", experiment()), tmp_path / "runs", tmp_path)
+    cautions = json.loads((tmp_path / "decision.json").read_text(encoding="utf-8"))["cautions"]
+    assert any("1 device (30%)" in caution and "Launch-bound" in caution for caution in cautions)
+
+
 @pytest.mark.parametrize(
     ("accuracies", "seconds", "epoch"),
     [

@@ -12,7 +12,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from scalewise.analysis import figures
+from scalewise.analysis import curves, figures, style
 from scalewise.analysis.captions import CAPTIONS
 from scalewise.analysis.scaling import scaling_table
 
@@ -121,24 +121,24 @@ def test_memory_has_its_unit_and_says_what_it_counts(study: pd.DataFrame) -> Non
 
 
 def test_loss_curves_are_of_both_splits_by_device_count(study: pd.DataFrame, make_epochs: Runs) -> None:
-    figure = figures.loss(make_epochs(study))
+    figure = curves.loss(make_epochs(study))
     assert titles(figure) == ["training", "test"]
     for axes in figure.axes:
         assert axes.get_xlabel() == "epoch"
-        assert axes.get_ylabel() == "cross entropy per sample"
+    assert [axes.get_ylabel() for axes in figure.axes] == ["cross entropy per sample", ""]
     legend = figure.axes[1].get_legend()
     assert legend is not None
     assert [text.get_text() for text in legend.get_texts()] == ["1", "2", "4"]
 
 
 def test_accuracy_curves_show_the_target(study: pd.DataFrame, make_epochs: Runs) -> None:
-    (axes,) = figures.accuracy(make_epochs(study), 0.97).axes
+    (axes,) = curves.accuracy(make_epochs(study), 0.97).axes
     assert axes.get_ylabel() == "test accuracy"
     assert "target: 97.0%" in words(axes)
     legend = axes.get_legend()
     assert legend is not None
     assert legend.get_title().get_text() == "devices"
-    (axes,) = figures.accuracy(make_epochs(study), None).axes
+    (axes,) = curves.accuracy(make_epochs(study), None).axes
     assert words(axes) == set()
 
 
@@ -155,11 +155,60 @@ def test_a_sweep_of_cpus_has_a_panel_for_each_number(
         ignore_index=True,
     )
     epochs = make_epochs(runs)
-    assert titles(figures.accuracy(epochs, 0.9)) == [f"{n} CPUs per device" for n in (1, 2)]
-    assert titles(figures.loss(epochs)) == [
-        f"{split}, {n} CPUs per device" for n in (1, 2) for split in ("training", "test")
-    ]
+    names = ["1 CPU per device", "2 CPUs per device"]
+    assert titles(curves.accuracy(epochs, 0.9)) == names
+    assert titles(curves.loss(epochs)) == [f"{split}, {n}" for split in ("training", "test") for n in names]
     assert draw(runs, epochs, tmp_path).keys() == FILES
+
+
+def curve(axes: Axes, devices: int) -> dict[float, float]:
+    (line,) = (line for line in axes.lines if line.get_label() == str(devices))
+    return dict(zip(np.asarray(line.get_xdata()), np.asarray(line.get_ydata()), strict=True))
+
+
+def faded(axes: Axes) -> list[list[float]]:
+    return [
+        np.asarray(line.get_xdata()).tolist()
+        for line in axes.lines
+        if line.get_alpha() == curves.FADED and np.size(line.get_xdata()) > 1
+    ]
+
+
+def test_repeats_that_stop_early_leave_a_curve_that_says_from_where(
+    make_runs: Runs, make_epochs: Runs
+) -> None:
+    """At the target: the repeats that go on are not those that were fast."""
+    epochs = make_epochs(make_runs({(ALONE, 1): spread(100), (ALONE, 2): spread(180)}), 6)
+    stopped = (epochs["devices"] == 2) & (epochs["epoch"] > 2 + 2 * (epochs["repeat"] - 1))
+    epochs = epochs[~stopped]
+    figure = curves.loss(epochs)
+    for axes in figure.axes:
+        assert list(curve(axes, 1)) == [1, 2, 3, 4, 5, 6]
+        assert list(curve(axes, 2)) == [1, 2]
+        assert faded(axes) == [[2, 3, 4, 5, 6]]
+    tail = next(line for line in figure.axes[0].lines if line.get_alpha() and np.size(line.get_xdata()) > 1)
+    # repeats 2 and 3 have epochs 3 and 4, repeat 3 alone has 5 and 6
+    assert np.asarray(tail.get_ydata()).tolist() == pytest.approx(
+        [2 / 2 + 0.02, 2 / 3 + 0.025, 2 / 4 + 0.025, 2 / 5 + 0.03, 2 / 6 + 0.03]
+    )
+
+
+def test_a_curve_is_the_median_of_its_repeats(make_runs: Runs, make_epochs: Runs) -> None:
+    epochs = make_epochs(make_runs({(ALONE, 1): spread(100)}))
+    epochs.loc[epochs["repeat"] == 3, "test_accuracy"] = 0.01
+    (axes,) = curves.accuracy(epochs, None).axes
+    assert curve(axes, 1) == {epoch: pytest.approx(1 - 0.5 / epoch) for epoch in (1, 2, 3, 4)}
+    assert faded(axes) == []
+
+
+def test_every_column_of_panels_has_its_axis_named_where_the_last_row_is_shorter(
+    make_runs: Runs, make_epochs: Runs
+) -> None:
+    runs = make_runs({(f"series-{index}", d): spread(100 * d) for index in range(6) for d in (1, 2)})
+    drawn = [axes for axes in curves.accuracy(make_epochs(runs), None).axes if axes.get_visible()]
+    assert [axes.get_xlabel() for axes in drawn] == ["", "", "epoch", "epoch", "epoch", "epoch"]
+    assert [axes.get_ylabel() for axes in drawn] == ["test accuracy", "", "", "", "test accuracy", ""]
+    assert sum(axes.get_legend() is not None for axes in drawn) == 1
 
 
 def test_series_are_told_apart_by_colour_marker_and_name(make_runs: Runs, make_epochs: Runs) -> None:
@@ -171,13 +220,13 @@ def test_series_are_told_apart_by_colour_marker_and_name(make_runs: Runs, make_e
     assert legend is not None
     assert {"bucket-view-off", "bucket-view-on"} <= {text.get_text() for text in legend.get_texts()}
     marked = [
-        line for line in axes.lines if line.get_marker() in figures.MARKERS and np.size(line.get_xdata()) == 3
+        line for line in axes.lines if line.get_marker() in style.MARKERS and np.size(line.get_xdata()) == 3
     ]
     assert len({line.get_marker() for line in marked}) == 2
     assert len({line.get_color() for line in marked}) == 2
     # equal values of two series do not hide each other
     assert np.asarray(marked[0].get_xdata()).tolist() != np.asarray(marked[1].get_xdata()).tolist()
-    assert titles(figures.accuracy(make_epochs(runs), None)) == ["bucket-view-off", "bucket-view-on"]
+    assert titles(curves.accuracy(make_epochs(runs), None)) == ["bucket-view-off", "bucket-view-on"]
 
 
 def test_many_device_counts_have_a_logarithmic_axis(

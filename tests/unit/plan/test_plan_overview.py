@@ -65,6 +65,12 @@ def test_the_plan_shows_every_point_with_the_most_that_it_can_cost(load: Load, t
     )
 
 
+def test_the_plan_tells_a_batch_of_one_pass_from_a_step_of_several(load: Load, tmp_path: Path) -> None:
+    table = plan_table(load(STUDY.replace("repeats: 2", "repeats: 2, accumulation_steps: 2")), tmp_path)
+
+    assert "strong/d2.bucket-view-on.r1-2  1x2              60 (2 passes)   5       <= 0.667\n" in table
+
+
 def test_the_cost_of_a_finished_run_replaces_its_limit(load: Load, tmp_path: Path) -> None:
     study = load(STUDY)
     finish(study.runs["strong", "d2.bucket-view-on.r1"], tmp_path, seconds=90)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -237,6 +238,41 @@ def test_strong_scaling_keeps_the_global_batch_and_weak_scaling_the_batch_per_de
     assert batches("weak") == [(64, 64), (64, 128), (64, 256), (64, 384)]
 
 
+def test_accumulation_divides_the_batch_that_strong_scaling_keeps_and_multiplies_the_other(
+    load: Load,
+) -> None:
+    study = load(STUDY.replace("  repeats: 2\n", "  repeats: 1\n  accumulation_steps: 4\n"))
+
+    def batches(experiment: str) -> list[tuple[int, int]]:
+        runs = study.experiments[experiment].runs
+        first = {run.shape: (run.batch_size_per_device, run.global_batch_size) for run in runs}
+        return list(first.values())
+
+    assert batches("strong") == [(60, 240), (30, 240)]
+    assert batches("weak") == [(64, 256), (64, 512)]
+    definition = Definition.model_validate_json(study.runs["weak", "d2.r1"].definition)
+    assert (definition.batch_size_per_device, definition.global_batch_size) == (64, 512)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "label"),
+    [
+        ("accumulation_steps", 4, "accumulation-4"),
+        ("bucket_cap_mb", 50, "bucket-mb-50"),
+        ("communication_hook", "powersgd", "hook-powersgd"),
+        ("crop_padding", 4, "crop-4"),
+        ("horizontal_flip", True, "flip-on"),
+        ("learning_rate_scaling", "linear", "rate-scaling-linear"),
+        ("learning_rate_warmup_epochs", 0.5, "rate-warmup-0.5"),
+        ("model", "models/mine.py:build", "model-models-mine.py-build"),
+        ("precision", "bf16", "precision-bf16"),
+        ("stop_patience_epochs", 3, "patience-3"),
+    ],
+)
+def test_options_have_short_names_in_a_run(key: str, value: object, label: str) -> None:
+    assert option_label(key, value) == label
+
+
 def test_a_forced_shape_is_kept_and_named(load: Load) -> None:
     study = load(edited("64\n    devices: [1, 2]", '64\n    devices: [1, "2x2", "1x3", 8]'))
 
@@ -290,3 +326,23 @@ def test_added_runs_leave_the_order_of_the_others_as_it_was(load: Load) -> None:
 
     assert len(after) > len(before)
     assert [key for key in after if key in small.runs] == before
+
+
+def test_a_run_waits_for_its_data_its_first_weights_and_its_own_model(load: Load, tmp_path: Path) -> None:
+    plain = load(STUDY).runs["weak", "d1.r1"].inputs
+    assert plain == {
+        "dataset": "resources/datasets/digits/dataset.safetensors",
+        "weights": [],
+        "model": [],
+    }
+
+    pretrained = "dataset: cifar10\n  image_size: 224\n  pretrained: true"
+    text = edited("model: digits_cnn", "model: resnet18", edited("dataset: digits", pretrained))
+    assert (
+        load(text).runs["weak", "d1.r1"].inputs["weights"] == "resources/weights/resnet18/model.safetensors"
+    )
+
+    own = tmp_path / "mine.py"
+    own.write_text("def build(image, classes): ...\n", encoding="utf-8")
+    text = edited("model: digits_cnn", f"model: {own}:build")
+    assert load(text).runs["weak", "d1.r1"].inputs["model"] == [str(own)]

@@ -110,7 +110,7 @@ def test_a_missing_key_is_asked_for_with_what_it_means(refuse: Refuse) -> None:
         "defaults: {dataset: digits, global_batch_size: 240}\nexperiments:\n  a: {devices: [1]}\n"
     )
 
-    assert line.endswith("experiments.a.model is missing. Add `model:`. The network to train.")
+    assert "experiments.a.model is missing. Add `model:`. The network to train: linear, " in line
 
 
 @pytest.mark.parametrize(

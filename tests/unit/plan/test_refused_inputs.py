@@ -188,14 +188,29 @@ TYPES_AND_KEYS = [
         id="a number for an experiment",
     ),
     pytest.param(
-        digits("model: resnet50"),
-        ("experiments.digits.model is 'resnet50'", "not known", "Known: digits_cnn, "),
+        digits("model: vgg16"),
+        ("experiments.digits.model is 'vgg16'", "not known", "Known: digits_cnn, ", "transformer-25M"),
         id="unknown model",
     ),
     pytest.param(
         digits("model: digit_cnn"),
         ("experiments.digits.model is 'digit_cnn'", "not known", "Did you mean 'digits_cnn'?"),
         id="misspelt model",
+    ),
+    pytest.param(
+        digits("model: wrn-27-10"),
+        ("experiments.digits.model is 'wrn-27-10'", "6n + 4", "Use wrn-22-10 or wrn-28-10."),
+        id="a depth that no wide ResNet has",
+    ),
+    pytest.param(
+        digits("model: models/missing.py:build"),
+        ("experiments.digits.model is 'models/missing.py:build'", "cannot be read", "Give the path of a .py"),
+        id="own model missing",
+    ),
+    pytest.param(
+        digits("sweep: {model: [linear, digit_cnn]}"),
+        ("experiments.digits.sweep.model is 'digit_cnn'", "not known", "Did you mean 'digits_cnn'?"),
+        id="misspelt model in a sweep",
     ),
     pytest.param(
         digits("dataset: imagenet"),
@@ -251,9 +266,47 @@ BATCH = [
         id="1 sample per device with batch norm",
     ),
     pytest.param(
+        digits("devices: [1, 4]", "accumulation_steps: 3", "global_batch_size: 250"),
+        (
+            "experiments.digits.global_batch_size (250) is not divisible by 3",
+            "the world size (1) times accumulation_steps (3)",
+            "Use 240 or 252.",
+        ),
+        id="not divisible by the passes of all devices",
+    ),
+    pytest.param(
+        digits("devices: [4]", "accumulation_steps: 3", "global_batch_size: 6"),
+        ("(6) is not divisible by 12: the world size (4) times accumulation_steps (3)", "Use 12."),
+        id="under one sample a pass",
+    ),
+    pytest.param(
+        digits("devices: [4]", "accumulation_steps: 3", "scaling: weak", "batch_size_per_device: 120"),
+        (
+            "batch_size_per_device (120) makes a global batch of 1440 on 4 devices over 3 passes",
+            "1437 training samples",
+        ),
+        id="accumulated batches over the dataset",
+    ),
+    pytest.param(
+        digits("devices: [1, 4]", "accumulation_steps: 4", "global_batch_size: 16"),
+        (
+            "(16) leaves 1 sample per device and pass on 4 devices, and digits_cnn normalises",
+            "Use at least 2 per device and pass.",
+        ),
+        id="passes of 1 sample with batch norm",
+    ),
+    pytest.param(
         digits("devices: [1]", "epochs: 1", "warmup_steps: 6"),
         ("experiments.digits.warmup_steps (6)", "the 6 steps of the whole run", "Use fewer warm-up steps"),
         id="warm-up as long as the run",
+    ),
+    pytest.param(
+        # 3 steps of 476 leave 9 samples, under 2 for each of the 7 passes
+        digits(
+            "devices: [1]", "global_batch_size: 476", "accumulation_steps: 7", "epochs: 1", "warmup_steps: 3"
+        ),
+        ("experiments.digits.warmup_steps (3)", "the 3 steps of the whole run", "Use fewer warm-up steps"),
+        id="warm-up as long as a run of accumulated steps",
     ),
 ]
 

@@ -11,8 +11,9 @@ from jsonschema import Draft202012Validator
 
 import write_generated
 from scalewise.analysis.captions import CAPTIONS
-from scalewise.plan.config import SWEEPABLE, study_schema
+from scalewise.plan.config import study_schema
 from scalewise.plan.problems import StudyError
+from scalewise.plan.settings import SWEEPABLE
 from scalewise.plan.site import SiteFile
 from scalewise.plan.study import load_study
 
@@ -77,7 +78,7 @@ def test_a_shipped_site_validates_in_an_editor(path: str) -> None:
         pytest.param({"epochs": None}, id="null"),
         pytest.param({"global_batch_size": None}, id="null for an optional key"),
         pytest.param({"learning_rate": -0.1}, id="negative rate"),
-        pytest.param({"model": "resnet50"}, id="unknown model"),
+        pytest.param({"optimizer": "lion"}, id="unknown optimizer"),
         pytest.param({"gradient_as_bucket_view": "true"}, id="text for a boolean"),
         pytest.param({"devices": []}, id="no devices"),
         pytest.param({"devices": [True]}, id="a boolean for a device count"),

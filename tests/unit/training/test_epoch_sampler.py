@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from scalewise.training.sampling import EpochSampler
+from scalewise.training.sampling import EpochSampler, Step
 
 WORLD_SIZES = [1, 2, 3, 4, 7]
 GLOBAL_BATCH = 168
@@ -16,23 +16,35 @@ every_world = pytest.mark.parametrize("world_size", WORLD_SIZES)
 
 
 def steps(
-    samples: int, rank: int, world_size: int, *, epoch: int = 0, seed: int = 1, batch: int = GLOBAL_BATCH
-) -> list[tuple[int, torch.Tensor]]:
-    sampler = EpochSampler(samples, batch, rank, world_size, seed)
+    samples: int,
+    rank: int,
+    world_size: int,
+    *,
+    epoch: int = 0,
+    seed: int = 1,
+    batch: int = GLOBAL_BATCH,
+    passes: int = 1,
+) -> list[Step]:
+    sampler = EpochSampler(samples, batch, rank, world_size, seed, passes)
     sampler.set_epoch(epoch)
     return list(sampler)
 
 
+def indices(step: Step) -> torch.Tensor:
+    """Of the rank, in all passes of the step."""
+    return torch.cat(list(step.passes))
+
+
 def order(samples: int, **kwargs: int) -> list[int]:
     """The epoch of a single process."""
-    return torch.cat([indices for _, indices in steps(samples, 0, 1, **kwargs)]).tolist()
+    return [sample for step in steps(samples, 0, 1, **kwargs) for sample in indices(step).tolist()]
 
 
 @every_size
 @every_world
 def test_an_epoch_uses_every_sample_exactly_once(samples: int, world_size: int) -> None:
     seen = torch.cat(
-        [indices for rank in range(world_size) for _, indices in steps(samples, rank, world_size)]
+        [indices(step) for rank in range(world_size) for step in steps(samples, rank, world_size)]
     )
     assert sorted(seen.tolist()) == list(range(samples))
 
@@ -40,7 +52,7 @@ def test_an_epoch_uses_every_sample_exactly_once(samples: int, world_size: int) 
 @every_size
 @every_world
 def test_all_ranks_take_the_same_number_of_steps_of_the_same_size(samples: int, world_size: int) -> None:
-    sizes = [[size for size, _ in steps(samples, rank, world_size)] for rank in range(world_size)]
+    sizes = [[step.samples for step in steps(samples, rank, world_size)] for rank in range(world_size)]
     assert all(of_rank == sizes[0] for of_rank in sizes)
     assert sum(sizes[0]) == samples
     assert len(EpochSampler(samples, GLOBAL_BATCH, 0, world_size, 1)) == len(sizes[0])
@@ -50,10 +62,10 @@ def test_all_ranks_take_the_same_number_of_steps_of_the_same_size(samples: int, 
 @every_world
 def test_ranks_share_each_step_of_a_single_process(samples: int, world_size: int) -> None:
     parts = [steps(samples, rank, world_size) for rank in range(world_size)]
-    for step, (size, whole) in enumerate(steps(samples, 0, 1)):
-        shares = [part[step][1] for part in parts]
-        assert torch.cat(shares).tolist() == whole.tolist()
-        assert all(part[step][0] == size for part in parts)
+    for number, whole in enumerate(steps(samples, 0, 1)):
+        shares = [indices(part[number]) for part in parts]
+        assert torch.cat(shares).tolist() == indices(whole).tolist()
+        assert all(part[number].samples == whole.samples for part in parts)
         assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
@@ -65,7 +77,32 @@ def test_every_rank_has_two_samples_in_every_step_even_where_few_are_left(
     for batch in (84, samples - 1, samples):
         for rank in range(world_size):
             mine = steps(samples, rank, world_size, batch=batch)
-            assert min(len(indices) for _, indices in mine) >= 2
+            assert min(len(indices(step)) for step in mine) >= 2
+
+
+@every_size
+@every_world
+@pytest.mark.parametrize("passes", [2, 3])
+def test_a_rank_shares_its_part_of_a_step_evenly_between_passes(
+    samples: int, world_size: int, passes: int
+) -> None:
+    for rank in range(world_size):
+        whole = steps(samples, rank, world_size, batch=840)
+        divided = steps(samples, rank, world_size, batch=840, passes=passes)
+        assert [step.samples for step in divided] == [step.samples for step in whole]
+        for step, undivided in zip(divided, whole, strict=True):
+            sizes = [len(part) for part in step.passes]
+            assert len(sizes) == passes
+            assert max(sizes) - min(sizes) <= 1
+            assert indices(step).tolist() == indices(undivided).tolist()
+
+
+@every_world
+def test_a_rest_too_small_for_every_pass_of_every_rank_joins_the_step_before(world_size: int) -> None:
+    for rank in range(world_size):
+        mine = steps(168 * 3 + 10, rank, world_size, passes=6)
+        assert [step.samples for step in mine] == [168, 168, 178]
+        assert min(len(part) for step in mine for part in step.passes) >= 2
 
 
 def test_each_epoch_has_an_order_of_its_own() -> None:
@@ -91,5 +128,5 @@ def test_repeats_do_not_share_the_orders_of_their_epochs() -> None:
 def test_reading_an_epoch_again_gives_the_same_samples() -> None:
     sampler = EpochSampler(1437, GLOBAL_BATCH, 1, 2, 1)
     sampler.set_epoch(2)
-    first = [indices.tolist() for _, indices in sampler]
-    assert [indices.tolist() for _, indices in sampler] == first
+    first = [indices(step).tolist() for step in sampler]
+    assert [indices(step).tolist() for step in sampler] == first

@@ -1,39 +1,64 @@
-"""The planner's facts on models are true of the models that are built."""
+"""Every model builds, trains and is what the planner says it is."""
 
 from __future__ import annotations
 
-from typing import get_args
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from torch import distributed, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
-from scalewise.plan.catalog import DATASETS, MODELS
-from scalewise.plan.config import Settings
-from scalewise.training.models import BUILDERS, build
+from scalewise.plan.dataset_catalog import DATASETS
+from scalewise.plan.model_catalog import MODELS, known_models, model_facts
+from scalewise.training.models import BUILDERS, blocks, build
 
-every_model = pytest.mark.parametrize("name", sorted(BUILDERS))
+SMALL_OF_EACH_KIND = [*sorted(BUILDERS), "wrn-10-1", "transformer-1M"]
+every_model = pytest.mark.parametrize("name", SMALL_OF_EACH_KIND)
 
 
-def test_configuration_catalogue_and_builders_know_the_same_models() -> None:
+def images_for(name: str, samples: int, channels: int = 1) -> torch.Tensor:
+    pixels = max(8, model_facts(name).min_pixels)
+    return torch.randn(samples, channels, pixels, pixels)
+
+
+@pytest.fixture
+def one_rank(tmp_path: Path) -> Iterator[DeviceMesh]:
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1,))
+    distributed.destroy_process_group()
+
+
+def count(network: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in network.parameters())
+
+
+def test_the_planner_and_the_builders_know_the_same_models() -> None:
     assert BUILDERS.keys() == MODELS.keys()
-    assert set(get_args(Settings.model_fields["model"].annotation)) == set(MODELS)
+
+
+@pytest.mark.parametrize("name", [name for name in known_models() if not name.startswith("path/")])
+def test_every_model_that_is_named_to_the_user_can_be_built(name: str) -> None:
+    image = torch.Size([3, 32, 32])
+    with torch.device("meta"):
+        assert build(name, image, 10)(torch.empty(2, *image)).shape == (2, 10)
 
 
 @every_model
 def test_batch_normalisation_is_announced_where_it_is_used(name: str) -> None:
     network = build(name, torch.Size([1, 8, 8]), 10)
     normalised = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in network.modules())
-    assert MODELS[name].batch_norm == normalised
+    assert model_facts(name).batch_norm == normalised
 
 
 @every_model
-@pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("stretched", [(1, 1), (1, 2), (3, 2)])
+@pytest.mark.parametrize(("channels", "stretched"), [(1, (1, 1)), (3, (1, 2)), (3, (3, 2))])
 def test_a_model_trains_on_the_smallest_images_it_is_said_to_take(
     name: str, channels: int, stretched: tuple[int, int]
 ) -> None:
-    pixels = MODELS[name].min_pixels
+    pixels = model_facts(name).min_pixels
     image = torch.Size([channels, pixels * stretched[0], pixels * stretched[1]])
     torch.manual_seed(0)
     network = build(name, image, 7)
@@ -43,6 +68,14 @@ def test_a_model_trains_on_the_smallest_images_it_is_said_to_take(
     for label, parameter in network.named_parameters():
         assert parameter.grad is not None, label
         assert torch.isfinite(parameter.grad).all(), label
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+def test_one_pixel_less_than_the_least_is_too_few_for_the_convolutions_of_the_mnist_cnn() -> None:
+    pixels = model_facts("mnist_cnn").min_pixels - 1
+    network = build("mnist_cnn", torch.Size([1, pixels, pixels]), 10)
+    with pytest.raises(RuntimeError, match="Output size is too small"):
+        network(torch.randn(2, 1, pixels, pixels))
 
 
 @every_model
@@ -55,18 +88,148 @@ def test_a_batch_of_two_is_enough(name: str) -> None:
 @pytest.mark.parametrize("dataset", sorted(DATASETS))
 def test_every_model_takes_every_shipped_dataset_it_is_allowed_to(name: str, dataset: str) -> None:
     facts = DATASETS[dataset]
-    if min(facts.height, facts.width) < MODELS[name].min_pixels:
+    if min(facts.height, facts.width) < model_facts(name).min_pixels:
         pytest.skip(f"the planner refuses {name} on {dataset}")
     image = torch.Size([facts.channels, facts.height, facts.width])
-    assert build(name, image, 10)(torch.randn(3, *image)).shape == (3, 10)
+    with torch.device("meta"):
+        assert build(name, image, 10)(torch.empty(3, *image)).shape == (3, 10)
 
 
 @every_model
 def test_one_seed_builds_one_model(name: str) -> None:
-    states = []
-    for seed in (3, 3, 4):
+    def built(seed: int) -> list[torch.Tensor]:
         torch.manual_seed(seed)
-        states.append(build(name, torch.Size([1, 8, 8]), 10).state_dict())
-    first, again, other = (torch.cat([t.flatten().double() for t in s.values()]) for s in states)
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
+        return list(build(name, torch.Size([1, 8, 8]), 10).parameters())
+
+    first, again, other = (built(seed) for seed in (3, 3, 4))
+    assert all(map(torch.equal, first, again))
+    assert not all(map(torch.equal, first, other))
+
+
+@every_model
+def test_a_model_computes_the_same_with_channels_last(name: str) -> None:
+    torch.manual_seed(0)
+    images = images_for(name, 2, channels=3)
+    network = build(name, images.shape[1:], 5).eval()
+    expected = network(images)
+    network.to(memory_format=torch.channels_last)
+    torch.testing.assert_close(
+        network(images.to(memory_format=torch.channels_last)), expected, rtol=1e-3, atol=1e-4
+    )
+
+
+@every_model
+def test_a_model_is_one_graph_to_the_compiler(name: str) -> None:
+    images = images_for(name, 2)
+    network = build(name, images.shape[1:], 5)
+    # stops at the first thing that would be left to Python; needs no compiler
+    compiled = torch.compile(network, fullgraph=True, backend="eager")
+    assert compiled(images).shape == (2, 5)
+
+
+@every_model
+def test_a_model_without_its_values_gets_them_from_the_resets_of_its_modules(name: str) -> None:
+    image = torch.Size([1, 8, 8])
+    with torch.device("meta"):
+        network = build(name, image, 10)
+    network.to_empty(device="cpu")
+    for tensor in [*network.parameters(), *network.buffers()]:
+        tensor.detach().fill_(-7)
+    for module in network.modules():
+        if callable(reset := getattr(module, "reset_parameters", None)):
+            reset()
+    untouched = [label for label, tensor in network.state_dict().items() if bool((tensor == -7).any())]
+    assert untouched == []
+
+
+def test_the_mnist_cnn_is_that_of_the_tutorials() -> None:
+    network = build("mnist_cnn", torch.Size([1, 28, 28]), 10)
+    assert count(network) == 1_199_882
+    assert [module.p for module in network.modules() if isinstance(module, nn.Dropout)] == [0.25, 0.5]
+    wide = [module.in_features for module in network.modules() if isinstance(module, nn.Linear)]
+    assert wide == [9216, 128]
+    # logits, not their logarithms as probabilities
+    assert not torch.allclose(network(torch.randn(2, 1, 28, 28)).exp().sum(dim=1), torch.ones(2))
+
+
+def test_an_unknown_model_is_not_built() -> None:
+    with pytest.raises(KeyError):
+        build("resnet19", torch.Size([3, 32, 32]), 10)
+
+
+def test_weights_for_a_model_that_takes_none_are_an_error_that_names_both() -> None:
+    with pytest.raises(ValueError, match=r"linear takes no pretrained weights \(w.safetensors\)"):
+        build("linear", torch.Size([1, 8, 8]), 10, Path("w.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("linear", ["Linear"]),
+        ("digits_cnn", ["Conv2d", "BatchNorm2d"] * 3 + ["Linear"]),
+        ("mnist_cnn", ["Conv2d", "Conv2d", "Linear", "Linear"]),
+        ("resnet18", ["BasicBlock"] * 8),
+        ("wide_resnet", ["Sequential"] + ["GuideBlock"] * 6),
+        ("wrn-16-2", ["PreactivationBlock"] * 6),
+        ("transformer-2M", ["Layer"] * 10),
+    ],
+)
+def test_a_model_is_sharded_block_by_block(name: str, parts: list[str]) -> None:
+    with torch.device("meta"):
+        network = build(name, torch.Size([3, 32, 32]), 10)
+    assert [type(block).__name__ for block in blocks(network)] == parts
+
+
+class Residual(nn.Module):
+    """A block with a list of branches inside, as users write them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.branches = nn.ModuleList([nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(2)])
+
+
+class Own(nn.Module):
+    """Stages of blocks, one of them by name, between a stem and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Linear(4, 4)
+        self.body = nn.ModuleDict({"stages": nn.ModuleList([nn.Sequential(Residual(), Residual())])})
+        self.more = nn.ModuleList([nn.ModuleList([Residual()])])
+        self.head = nn.Linear(4, 4)
+
+
+@pytest.mark.parametrize("name", ["digits_cnn", "resnet18", "wide_resnet", "wrn-10-1", "transformer-1M"])
+def test_what_is_sharded_block_by_block_computes_the_same(name: str, one_rank: DeviceMesh) -> None:
+    torch.manual_seed(0)
+    images = images_for(name, 2)
+    network = build(name, images.shape[1:], 5).eval()
+    expected = network(images)
+    for block in blocks(network):
+        fully_shard(block, mesh=one_rank)
+    fully_shard(network, mesh=one_rank)
+    logits = network(images)
+    torch.testing.assert_close(logits, expected)
+    logits.sum().backward()
+    # a block whose forward is never called would have stayed in pieces, and got no gradient
+    assert [label for label, parameter in network.named_parameters() if parameter.grad is None] == []
+
+
+def test_blocks_of_an_own_model_are_found_wherever_they_stand_and_none_in_another() -> None:
+    network = Own()
+    found = blocks(network)
+    assert found == [module for module in network.modules() if isinstance(module, Residual)]
+    assert len(found) == 3
+
+
+def test_an_own_model_without_rows_is_sharded_layer_by_layer() -> None:
+    class Plain(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(4, 4)
+            self.activation = nn.ReLU()
+            self.second = nn.Linear(4, 4)
+
+    network = Plain()
+    assert blocks(network) == [network.first, network.second]
+    assert blocks(nn.Linear(4, 4)) == []

@@ -50,6 +50,7 @@ class Training:
 
     def step(self, device_milliseconds: int = 400) -> None:
         self.clock.begin_step()
+        self.clock.begin_load()
         self.timeline.host_seconds += 0.1
         self.clock.loaded()
         self.timeline.device_milliseconds += device_milliseconds

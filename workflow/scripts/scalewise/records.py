@@ -9,7 +9,8 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +27,7 @@ LauncherName = Literal["srun", "torchrun", "spawn"]
 R = TypeVar("R", bound=BaseModel)
 
 SUMMARY, EPOCHS, RANKS, FAILURE = "summary.json", "epochs.csv", "ranks.csv", "failure.json"
+UTILIZATION, MODEL = "utilization.csv", "model.safetensors"
 
 
 class RecordError(Exception):
@@ -112,6 +114,15 @@ class Measurements(_Record):
         peak_memory_kind: what that counts.
         loader_wait_fraction: share of the measured step time spent waiting for data, slowest rank.
         startup: before the first step.
+        mean_utilization: share of the training that the devices were busy, a fraction, mean over ranks;
+            this and the next five are None where nobody could say.
+        least_utilization: of the rank whose device was least busy.
+        energy_joules: of all devices, from the first step to the last evaluation.
+        monitor_cpu_fraction: CPU time of the monitor over wall time, of the rank where it cost most.
+        throttled: a device lowered its clock, against heat or for want of power.
+        communication_fraction: share of the step time that waited for gradients of other ranks.
+        loader: what brought the batches.
+        monitor_note: what could not be measured, or which device was throttled, and why.
     """
 
     parameters: int
@@ -126,6 +137,14 @@ class Measurements(_Record):
     peak_memory_kind: Literal["CUDA allocator peak", "process peak RSS"]
     loader_wait_fraction: float
     startup: Startup
+    mean_utilization: float | None = None
+    least_utilization: float | None = None
+    energy_joules: float | None = None
+    monitor_cpu_fraction: float | None = None
+    throttled: bool | None = None
+    communication_fraction: float | None = None
+    loader: str = "resident"
+    monitor_note: str = ""
 
 
 class Definition(_Record):
@@ -202,7 +221,10 @@ class EpochRecord:
 
 @dataclass(frozen=True)
 class RankRecord:
-    """One row of ``ranks.csv``; step times are of the measured steps, on the device's clock."""
+    """One row of ``ranks.csv``; step times are of the measured steps, on the device's clock.
+
+    Utilization is of the training, a fraction; it and the communication are None where nobody could say.
+    """
 
     rank: int
     local_rank: int
@@ -224,6 +246,39 @@ class RankRecord:
     data_seconds: float
     model_seconds: float
     first_step_seconds: float
+    mean_utilization: float | None = None
+    communication_seconds_per_step: float | None = None
+
+
+@dataclass(frozen=True)
+class UtilizationRecord:
+    """One row of ``utilization.csv``: one device at one time; None for what it does not tell.
+
+    Args:
+        timestamp: UTC, ISO 8601.
+        host: of the device.
+        rank: that uses it.
+        device: index and name.
+        phase: of the run: ``start``, then ``warm-up``, ``train`` and ``evaluate``.
+        utilization: a fraction. Of a GPU: the time with a kernel on it, in the driver's last sample period.
+            Of a CPU process: its CPU time and its children's since the row before, over wall time and its
+            CPUs.
+        memory_bytes: used on the GPU, by whomever; resident memory of a CPU process.
+        power_watts: of the GPU.
+    """
+
+    timestamp: str
+    host: str
+    rank: int
+    device: str
+    phase: str
+    utilization: float | None
+    memory_bytes: int | None
+    power_watts: float | None
+
+
+RowKind = type[EpochRecord] | type[RankRecord] | type[UtilizationRecord]
+"""What a CSV file of a run holds."""
 
 
 def utc_now() -> str:
@@ -231,13 +286,13 @@ def utc_now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all, surviving a crash of the machine."""
+@contextmanager
+def replaced_whole(path: Path) -> Iterator[Path]:
+    """A temporary file to write, which then becomes ``path``, whole or not at all, surviving a crash."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
+        yield temporary
+        with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException:
@@ -245,13 +300,19 @@ def write_text(path: Path, text: str) -> None:
         raise
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a file whole or not at all, surviving a crash of the machine."""
+    with replaced_whole(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
 def write_json(path: Path, record: BaseModel) -> None:
     """Write a record as indented JSON."""
     write_text(path, record.model_dump_json(indent=2) + "\n")
 
 
-def write_rows(path: Path, kind: type[EpochRecord] | type[RankRecord], rows: Sequence[Any]) -> None:
-    """Write rows of one kind as CSV; an empty sequence leaves the header alone."""
+def write_rows(path: Path, kind: RowKind, rows: Sequence[Any]) -> None:
+    """Write rows of one kind as CSV; an empty sequence leaves the header alone, None an empty value."""
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, [field.name for field in fields(kind)], lineterminator="\n")
     writer.writeheader()

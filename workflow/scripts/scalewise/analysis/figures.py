@@ -2,45 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import matplotlib as mpl
-import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter, PercentFormatter
 
+from scalewise.analysis import curves
 from scalewise.analysis.captions import CAPTIONS
+from scalewise.analysis.style import marks, set_style
 from scalewise.analysis.tables import NO_OPTIONS
 
-MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
-DASHES = ["", (4, 1.5), (1, 1), (3, 1, 1, 1), (6, 2), (2, 2), (5, 1, 1, 1, 1, 1), (1, 3)]
-MAX_PANELS = 12
-PANELS_A_ROW = 4
 DODGE = 0.02
 _BYTES_PER_MB = 1e6
-
-
-def _style() -> None:
-    sns.set_theme(
-        context="notebook",
-        style="whitegrid",
-        palette="colorblind",
-        rc={
-            "figure.figsize": (6.0, 4.0),
-            "figure.constrained_layout.use": True,
-            "font.size": 11,
-            "axes.titlesize": 11,
-            "legend.frameon": True,
-            "svg.hashsalt": "scalewise",  # equal data, equal file
-            "svg.fonttype": "path",  # needs no font where it is read
-            "pdf.fonttype": 42,
-        },
-    )
 
 
 def _empty(message: str) -> Figure:
@@ -86,7 +64,7 @@ def _lines(axes: Axes, scaling: pd.DataFrame, column: str) -> None:
         )  # fmt: skip
     sns.lineplot(
         shifted, x="devices", y=column, hue="series", style="series", hue_order=names,
-        style_order=names, **_marks(len(names)),
+        style_order=names, **marks(len(names)),
         palette=colours, markersize=8, ax=axes, legend="full" if names != [NO_OPTIONS] else False,
     )  # fmt: skip
     legend = axes.get_legend()
@@ -161,86 +139,6 @@ def memory(scaling: pd.DataFrame, runs: pd.DataFrame) -> Figure:
     return figure
 
 
-def _marks(count: int) -> dict[str, list[object]]:
-    """Markers and dashes for so many lines; beyond eight, the same marker comes with another dash."""
-    return {
-        "markers": [MARKERS[index % 8] for index in range(count)],
-        "dashes": [DASHES[(index + index // 8) % 8] for index in range(count)],
-    }
-
-
-def _panels(epochs: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """A panel for each series, named by its CPUs per device where that is all that varies."""
-    groups = list(epochs.groupby("series", sort=False))
-    cpus = [sorted(set(table["cpus_per_device"])) for _, table in groups]
-    if len(groups) > 1 and len({tuple(counts) for counts in cpus}) == len(groups):
-        names = [f"{', '.join(f'{count:g}' for count in counts)} CPUs per device" for counts in cpus]
-    else:
-        names = [str(name) if len(groups) > 1 else "" for name, _ in groups]
-    panels = list(zip(names, (table for _, table in groups), strict=True))
-    if len(panels) > MAX_PANELS:
-        name, table = panels[MAX_PANELS - 1]
-        panels[MAX_PANELS - 1] = (f"{name} (and {len(panels) - MAX_PANELS} more in epochs.csv)", table)
-    return panels[:MAX_PANELS]
-
-
-def _curves(axes: Axes, epochs: pd.DataFrame, column: str, counts: Sequence[int]) -> None:
-    """Median over repeats with the range as a band; a colour, marker and dash for each device count."""
-    sns.lineplot(
-        epochs, x="epoch", y=column, hue="devices", style="devices", hue_order=counts,
-        style_order=counts, **_marks(len(counts)),
-        palette=sns.color_palette("colorblind", len(counts)), estimator="median",
-        errorbar=("pi", 100), markersize=6, ax=axes,
-    )  # fmt: skip
-    # equal curves lie on each other: the marks of the first are larger than those of the last
-    for index, line in enumerate(line for line in axes.lines if np.size(line.get_xdata()) > 2):
-        line.set_markersize(max(10 - 2.5 * index, 4))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlabel("epoch")
-
-
-def loss(epochs: pd.DataFrame) -> Figure:
-    """Training and test loss against epochs by device count; a row for each panel of ``_panels``."""
-    panels = _panels(epochs)
-    counts = sorted(set(epochs["devices"]))
-    figure = Figure(figsize=(8.0, 0.6 + 3.2 * len(panels)))
-    grid = figure.subplots(len(panels), 2, sharex=True, sharey=True, squeeze=False)
-    for row, (name, table) in zip(grid, panels, strict=True):
-        for axes, column in zip(row, ("train_loss", "test_loss"), strict=True):
-            _curves(axes, table, column, counts)
-            split = column.removesuffix("_loss").replace("train", "training")
-            axes.set_title(", ".join(filter(None, (split, name))))
-            axes.set_ylabel("cross entropy per sample")
-            axes.set_ylim(bottom=0)
-        row[0].get_legend().remove()
-    return figure
-
-
-def accuracy(epochs: pd.DataFrame, target: float | None) -> Figure:
-    """Test accuracy against epochs by device count, with the target; a panel for each of ``_panels``."""
-    panels = _panels(epochs)
-    counts = sorted(set(epochs["devices"]))
-    columns = min(len(panels), PANELS_A_ROW)
-    rows = math.ceil(len(panels) / columns)
-    figure = Figure(figsize=(6.0 if len(panels) == 1 else 4.0 * columns, 4.0 * rows))
-    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flatten()
-    for unused in grid[len(panels) :]:
-        unused.set_visible(False)
-    for axes, (name, table) in zip(grid[: len(panels)], panels, strict=True):
-        if target is not None:
-            axes.axhline(target, color="0.35", linestyle="--", linewidth=1.2)
-            axes.annotate(
-                f"target: {target:.1%}", (0, target), xycoords=("axes fraction", "data"),
-                xytext=(4, -11), textcoords="offset points", color="0.35", fontsize=9,
-            )  # fmt: skip
-        _curves(axes, table, "test_accuracy", counts)
-        axes.set_title(name)
-        axes.yaxis.set_major_formatter(PercentFormatter(1))
-        axes.set_ylabel("test accuracy")
-        axes.legend(title="devices", loc="lower right")
-    return figure
-
-
 def draw_all(
     scaling: pd.DataFrame,
     runs: pd.DataFrame,
@@ -259,7 +157,7 @@ def draw_all(
         target: test accuracy, drawn in the accuracy figure.
         folder: receives ``{name}.svg`` and ``{name}.pdf``.
     """
-    _style()
+    set_style()
     folder.mkdir(parents=True, exist_ok=True)
     measured = scaling[scaling["throughput_samples_per_second"].notna()]
     relative = scaling[scaling["speedup"].notna()]
@@ -267,8 +165,8 @@ def draw_all(
         "throughput": (measured, lambda: throughput(measured, runs)),
         "speedup": (relative, lambda: speedup(relative)),
         "efficiency": (relative, lambda: efficiency(relative, min_efficiency)),
-        "loss": (epochs, lambda: loss(epochs)),
-        "accuracy": (epochs, lambda: accuracy(epochs, target)),
+        "loss": (epochs, lambda: curves.loss(epochs)),
+        "accuracy": (epochs, lambda: curves.accuracy(epochs, target)),
         "memory": (measured, lambda: memory(measured, runs)),
     }
     for name in CAPTIONS:

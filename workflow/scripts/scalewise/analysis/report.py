@@ -13,6 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from scalewise import __version__
 from scalewise.analysis.captions import CAPTIONS
+from scalewise.analysis.utilization import cause_at
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Section:
         decision: as ``Decision.as_dict`` gives it.
         scaling: scaling.csv.
         runs: runs.csv.
+        options: options.csv.
         origins: what the runs have in common and where they differ, name -> values.
         figures: folder of the SVG files.
     """
@@ -36,6 +38,7 @@ class Section:
     decision: Mapping[str, Any]
     scaling: pd.DataFrame
     runs: pd.DataFrame
+    options: pd.DataFrame
     origins: Mapping[str, Sequence[str]]
     figures: Path
 
@@ -80,6 +83,9 @@ def _context(section: Section) -> dict[str, Any]:
             }
             for name, caption in CAPTIONS.items()
         ],
+        "options": [_option(row) for _, row in section.options.iterrows()],
+        "memory_kind": ", ".join(section.runs["peak_memory_kind"].dropna().unique()),
+        "monitor_notes": _monitor_notes(section.runs),
         "points": [_point(row) for _, row in section.scaling.iterrows()],
         "runs": [_run(row) for _, row in section.runs.iterrows()],
         "outcomes": ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items()),
@@ -106,8 +112,44 @@ def _point(row: pd.Series) -> dict[str, Any]:
         "accuracy": _spread(row, "final_accuracy", "{:.1%}"),
         "memory": _number(row["peak_memory_bytes"] / 1e6, "{:,.0f}"),
         "device_hours": _number(row["device_hours"], "{:.4f}"),
+        "busy": _number(row["mean_utilization"], "{:.0%}"),
+        "wait": _number(row["loader_wait_fraction"], "{:.1%}"),
+        "loader": row["loader"] if isinstance(row["loader"], str) else "–",
+        "communication": _number(row["communication_fraction"], "{:.1%}"),
+        "energy": _number(row["energy_joules"] / 1000, "{:,.2f}"),
+        "samples_per_joule": _number(row["samples_per_joule"], "{:,.1f}"),
+        "cause": cause_at(row),
         "note": row["note"] if isinstance(row["note"], str) else "",
     }
+
+
+def _option(row: pd.Series) -> dict[str, str]:
+    low, high = row["throughput_ratio_low"], row["throughput_ratio_high"]
+    return {
+        "option": row["option"],
+        "value": _value(row["value"]),
+        "reference": _value(row["reference"]),
+        "beside": row["beside"] if isinstance(row["beside"], str) else "",
+        "devices": str(row["devices"]),
+        "n": str(row["n"]),
+        "throughput": f"{row['throughput_ratio']:.2f}",
+        "interval": "" if low == high else f"{low:.2f} to {high:.2f}",
+        "memory": _number(row["peak_memory_bytes"] / 1e6, "{:,.0f}"),
+        "reference_memory": _number(row["reference_peak_memory_bytes"] / 1e6, "{:,.0f}"),
+        "memory_ratio": _number(row["peak_memory_ratio"], "{:.3f}"),
+    }
+
+
+def _value(value: Any) -> str:
+    """As the user wrote it in YAML."""
+    text = str(value)
+    return text.lower() if text in {"True", "False"} else text
+
+
+def _monitor_notes(runs: pd.DataFrame) -> list[str]:
+    """What the monitors of the runs had to say, each once with the number of runs."""
+    counts = runs["monitor_note"].dropna().value_counts(sort=False)
+    return [f"{note} ({count} of {len(runs)} runs)." for note, count in counts.items() if note]
 
 
 def _run(row: pd.Series) -> dict[str, str]:
@@ -122,6 +164,8 @@ def _run(row: pd.Series) -> dict[str, str]:
         "accuracy": _number(row["final_accuracy"], "{:.2%}"),
         "memory": _number(row["peak_memory_bytes"] / 1e6, "{:,.0f}"),
         "wait": _number(row["loader_wait_fraction"], "{:.1%}"),
+        "busy": _number(row["mean_utilization"], "{:.0%}"),
+        "energy": _number(row["energy_joules"] / 1000, "{:,.2f}"),
         "startup": _number(
             row[["imports_seconds", "process_group_seconds", "data_seconds", "model_seconds"]].sum(
                 min_count=1

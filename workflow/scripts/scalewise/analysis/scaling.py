@@ -21,8 +21,16 @@ SCALING_COLUMNS = [
     "time_to_accuracy_seconds_low", "time_to_accuracy_seconds_high", "epochs_to_accuracy",
     "final_accuracy", "final_accuracy_low", "final_accuracy_high",
     "peak_memory_bytes", "peak_memory_bytes_low", "peak_memory_bytes_high", "device_hours",
+    "loader", "loader_wait_fraction", "communication_fraction", "mean_utilization",
+    "energy_joules", "samples_per_joule",
     "note",
 ]  # fmt: skip
+
+AT_WORK = (
+    "loader_wait_fraction", "communication_fraction", "mean_utilization", "energy_joules",
+    "samples_per_joule",
+)  # fmt: skip
+"""What the devices did with their time: medians over the repeats."""
 
 
 def karp_flatt(speedup: float, devices_ratio: float) -> float:
@@ -68,6 +76,8 @@ def _series_rows(series: pd.DataFrame, scaling: str) -> Iterator[dict[str, Any]]
             "n_reached": int(done["time_to_accuracy_seconds"].notna().sum()),
             "epochs_to_accuracy": done["epochs_to_accuracy"].median(),
             "device_hours": done["device_hours"].median(),
+            "loader": ", ".join(dict.fromkeys(done["loader"].dropna())),
+            **{column: done[column].median() for column in AT_WORK},
             "note": _note(point, base, base_rates, rates, len(points)),
         }
         for column in ("time_to_accuracy_seconds", "final_accuracy", "peak_memory_bytes"):
@@ -153,6 +163,7 @@ def option_table(runs: pd.DataFrame, swept: Mapping[str, Sequence[Any]]) -> pd.D
         columns=[
             "option", "value", "reference", "beside", "devices", "n", "throughput_ratio",
             "throughput_ratio_low", "throughput_ratio_high", "confidence", "peak_memory_ratio",
+            "peak_memory_bytes", "reference_peak_memory_bytes",
         ],
     )  # fmt: skip
 
@@ -168,7 +179,7 @@ def _gain(
 ) -> dict[str, Any]:
     ratio = ratio_interval(chosen[THROUGHPUT].tolist(), reference[THROUGHPUT].tolist())
     beside = ", ".join(f"{name} {item}" for name, item in zip(others, group[1:], strict=True))
-    memory = chosen["peak_memory_bytes"].median() / reference["peak_memory_bytes"].median()
+    memory, reference_memory = (table["peak_memory_bytes"].median() for table in (chosen, reference))
     return {
         "option": key,
         "value": value,
@@ -177,6 +188,8 @@ def _gain(
         "devices": int(group[0]),
         "n": ratio.n,
         "confidence": ratio.confidence,
-        "peak_memory_ratio": memory,
+        "peak_memory_ratio": memory / reference_memory,
+        "peak_memory_bytes": memory,
+        "reference_peak_memory_bytes": reference_memory,
         **_columns("throughput_ratio", ratio),
     }

@@ -14,7 +14,9 @@ from scalewise.analysis.decision import decide
 from scalewise.analysis.report import Section, render
 from scalewise.analysis.scaling import option_table, scaling_table
 from scalewise.analysis.tables import collect
-from scalewise.plan.config import Experiment, Settings
+from scalewise.analysis.utilization import flags
+from scalewise.plan.config import Experiment
+from scalewise.plan.settings import Settings
 from scalewise.records import Provenance, write_text
 
 RUNS, EPOCHS, SCALING, OPTIONS, DECISION, ORIGINS = (
@@ -73,7 +75,7 @@ def compute(experiment: Analysed, runs_folder: Path, folder: Path, *, tolerant: 
         for name in ("devices", "CPU", "operating system", "launcher", "versions")
         if len(origins[name]) > 1 and name not in experiment.spec.swept
     ]
-    differences += _shared_nodes(tables.origins)
+    differences += [*_shared_nodes(tables.origins), *flags(scaling, tables.runs)]
     decision = decide(
         experiment.name,
         scaling,
@@ -140,6 +142,7 @@ def _section(name: str, folder: Path, label: Mapping[str, str]) -> Section:
         decision=json.loads((folder / DECISION).read_text(encoding="utf-8")),
         scaling=pd.read_csv(folder / SCALING),
         runs=pd.read_csv(folder / RUNS),
+        options=pd.read_csv(folder / OPTIONS),
         origins=json.loads((folder / ORIGINS).read_text(encoding="utf-8")),
         figures=folder / "figures",
     )

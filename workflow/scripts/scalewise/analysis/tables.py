@@ -34,7 +34,9 @@ RUN_COLUMNS = [
     "cpus_per_device", "batch_size_per_device", "global_batch_size", "outcome", "reason",
     "throughput_samples_per_second", "train_seconds", "time_to_accuracy_seconds",
     "epochs_to_accuracy", "final_accuracy", "best_accuracy", "peak_memory_bytes",
-    "peak_memory_kind", "loader_wait_fraction", "imports_seconds", "process_group_seconds",
+    "peak_memory_kind", "loader", "loader_wait_fraction", "communication_fraction",
+    "mean_utilization", "least_utilization", "throttled", "energy_joules", "samples_per_joule",
+    "monitor_cpu_fraction", "monitor_note", "imports_seconds", "process_group_seconds",
     "data_seconds", "model_seconds", "first_step_seconds", "wall_seconds", "device_hours",
     "parameters", "seed", "device_name", "hosts", "commit", "started_at",
     "launcher", "slurm_job_id", "restart_count", "other_jobs",
@@ -180,6 +182,10 @@ def _finished(summary: Summary, epochs: pd.DataFrame, target: float | None) -> d
         measured = summary.measurements.model_dump(exclude={"windows", "startup"})
         row |= {key: value for key, value in measured.items() if key in RUN_COLUMNS}
         row |= summary.measurements.startup.model_dump()
+        row |= summary.definition.options  # as planned, where a measurement has the same name
+        energy = summary.measurements.energy_joules
+        if energy:
+            row["samples_per_joule"] = sum(w.samples for w in summary.measurements.windows) / energy
     if summary.provenance:
         origin = summary.provenance
         started, ended = map(datetime.fromisoformat, (origin.started_at, origin.ended_at))

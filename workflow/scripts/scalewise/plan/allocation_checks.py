@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from scalewise.plan.config import Experiment, Settings
+from scalewise.plan.config import Experiment
 from scalewise.plan.problems import Place, Problem
 from scalewise.plan.resources import MB_PER_GB
+from scalewise.plan.settings import Settings
 from scalewise.plan.site import LOOKED_UP, Site, SiteFile
 from scalewise.plan.topology import Shape, count_devices
 

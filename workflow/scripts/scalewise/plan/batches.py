@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 MIN_SAMPLES_PER_RANK = 2
-"""Batch normalisation needs two values; a last batch below this joins the one before it."""
+"""Of one forward pass: batch normalisation needs two values. A last batch below this joins the one before."""
 
 
-def step_sizes(samples: int, global_batch_size: int, world_size: int) -> list[int]:
+def step_sizes(samples: int, global_batch_size: int, parts: int) -> list[int]:
     """Samples of each step of an epoch; together they are ``samples``, none dropped or repeated.
 
     All steps have ``global_batch_size`` samples but the last, which has the rest. A rest too small to
-    give each rank two samples is added to the step before it.
+    give each part two samples is added to the step before it.
 
     Args:
         samples: training samples.
         global_batch_size: samples of a full step over all ranks, at most ``samples``.
-        world_size: number of ranks.
+        parts: forward passes of a step over all ranks: world size x accumulation steps.
     """
     full, rest = divmod(samples, global_batch_size)
     sizes = [global_batch_size] * full
-    if rest >= MIN_SAMPLES_PER_RANK * world_size or not full:
+    if rest >= MIN_SAMPLES_PER_RANK * parts or not full:
         sizes.append(rest)
     elif rest:
         sizes[-1] += rest

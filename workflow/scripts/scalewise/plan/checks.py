@@ -10,15 +10,16 @@ from typing import Any
 
 from scalewise.plan.allocation_checks import check_allocations, check_launch
 from scalewise.plan.batches import MIN_SAMPLES_PER_RANK, step_sizes
-from scalewise.plan.catalog import (
+from scalewise.plan.config import EXPERIMENT_NAME, MAX_EXPERIMENT_NAME, Experiment
+from scalewise.plan.dataset_catalog import (
     DATASETS,
-    MODELS,
     DatasetFacts,
     DatasetFileError,
     dataset_facts,
-    is_file_dataset,
+    is_own_data,
 )
-from scalewise.plan.config import EXPERIMENT_NAME, MAX_EXPERIMENT_NAME, Experiment, Settings
+from scalewise.plan.model_catalog import ModelFacts, ModelNameError, known_models, model_facts
+from scalewise.plan.option_checks import Where, check_images, check_options, check_warmup
 from scalewise.plan.problems import Place, Problem, did_you_mean
 from scalewise.plan.runs import (
     Options,
@@ -29,6 +30,7 @@ from scalewise.plan.runs import (
     option_label,
     settings_of,
 )
+from scalewise.plan.settings import Settings
 from scalewise.plan.site import Site
 from scalewise.plan.topology import Shape, TopologyError, count_devices, shape_for
 
@@ -85,7 +87,7 @@ def check_experiment(
     shapes, topology_problems = check_devices(place, experiment.devices, site)
     problems += topology_problems
     problems += _check_exclude(place, experiment)
-    problems += _check_series(place, experiment, shapes, site)
+    problems += _check_series(place, experiment, own, shapes, site)
     problems += check_allocations(place, experiment, shapes, site)
     # options multiply runs, and one mistake then shows in many of them
     return shapes, list(dict.fromkeys(problems))
@@ -182,8 +184,13 @@ def _check_exclude(place: Place, experiment: Experiment) -> Iterator[Problem]:
 
 
 def _check_series(
-    place: Place, experiment: Experiment, shapes: Mapping[int | str, Shape], site: Site
+    place: Place,
+    experiment: Experiment,
+    own: Mapping[str, Any],
+    shapes: Mapping[int | str, Shape],
+    site: Site,
 ) -> Iterator[Problem]:
+    given = {*own, *experiment.swept}
     for options in combinations(experiment):
         used = {
             devices: shape for devices, shape in shapes.items() if not excluded(experiment, options, devices)
@@ -191,32 +198,57 @@ def _check_series(
         if not used:
             continue
         settings = settings_of(experiment, options)
-        where = _Where(place, options)
-        try:
-            facts = dataset_facts(settings.dataset)
-        except KeyError:
-            near = difflib.get_close_matches(settings.dataset, DATASETS, n=1)
-            cure = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(DATASETS)}; or a path."
-            yield Problem(where("dataset"), f"is {settings.dataset!r}, which is not known", cure)
-            continue
-        except DatasetFileError as error:
-            yield Problem(where("dataset"), error.what, error.cure)
-            continue
+        where = Where(place, options)
+        yield from check_options(where, experiment, settings, site, given)
         yield from _check_names_of_runs(place, experiment, options)
-        yield from _check_fit(where, settings, facts)
-        yield from _check_batch(where, settings, facts, [shape.world_size for shape in used.values()])
         yield from check_launch(where, settings, used.values(), site)
+        facts = _dataset(where("dataset"), settings.dataset, settings.image_size)
+        model = _model(where("model"), settings.model)
+        yield from (fact for fact in (facts, model) if isinstance(fact, Problem))
+        if isinstance(facts, Problem):
+            continue
+        if isinstance(model, Problem):
+            model = ModelFacts(batch_norm=False, min_pixels=1)  # of an unknown model nothing is asked
+        else:
+            yield from _check_fit(where, settings, facts, model)
+            yield from check_images(where, settings, facts)
+        yield from _check_batch(where, settings, facts, model, [shape.world_size for shape in used.values()])
 
 
-class _Where:
-    """The place of a key that may stand in the experiment or, with several values, in its sweep."""
+def check_model_names(place: Place, values: Mapping[str, Any]) -> Iterator[Problem]:
+    """Unknown models of an experiment in which other keys are so wrong that nothing else can be checked.
 
-    def __init__(self, place: Place, options: Options) -> None:
-        self.place = place
-        self.swept = {key for key, _ in options}
+    Args:
+        place: of the experiment.
+        values: of its keys, as they were read.
+    """
+    sweep = values.get("sweep")
+    swept = sweep.get("model") if isinstance(sweep, dict) else None
+    for here, names in (((*place, "model"), [values.get("model")]), ((*place, "sweep", "model"), swept)):
+        for name in names if isinstance(names, list) else ():
+            if isinstance(name, str) and isinstance(found := _model(here, name), Problem):
+                yield found
 
-    def __call__(self, key: str) -> Place:
-        return (*self.place, "sweep", key) if key in self.swept else (*self.place, key)
+
+def _dataset(here: Place, name: str, image_size: int | None) -> DatasetFacts | Problem:
+    try:
+        return dataset_facts(name, image_size)
+    except KeyError:
+        near = difflib.get_close_matches(name, DATASETS, n=1)
+        known = f"Known: {', '.join(DATASETS)}; such as synthetic-3x32x32; or a path."
+        cure = f"Did you mean {near[0]!r}?" if near else known
+        return Problem(here, f"is {name!r}, which is not known", cure)
+    except DatasetFileError as error:
+        return Problem(here, error.what, error.cure)
+
+
+def _model(here: Place, name: str) -> ModelFacts | Problem:
+    try:
+        return model_facts(name)
+    except KeyError:
+        return Problem(here, f"is {name!r}, which is not known", did_you_mean(name, known_models()))
+    except ModelNameError as error:
+        return Problem(here, error.what, error.cure)
 
 
 def _check_names_of_runs(place: Place, experiment: Experiment, options: Options) -> Iterator[Problem]:
@@ -231,42 +263,52 @@ def _check_names_of_runs(place: Place, experiment: Experiment, options: Options)
         )
 
 
-def _check_fit(where: _Where, settings: Settings, facts: DatasetFacts) -> Iterator[Problem]:
-    model = MODELS[settings.model]
+def _check_fit(where: Where, settings: Settings, facts: DatasetFacts, model: ModelFacts) -> Iterator[Problem]:
     pixels = min(facts.height, facts.width)
-    if pixels < model.min_pixels:
-        source = "the file" if is_file_dataset(settings.dataset) else settings.dataset
+    if pixels >= model.min_pixels:
+        return
+    if settings.image_size is not None:
+        yield Problem(
+            where("image_size"),
+            f"({pixels}) is below the {model.min_pixels} pixels that {settings.model!r} needs",
+            f"Use {model.min_pixels} or more.",
+        )
+    else:
+        source = "the file" if is_own_data(settings.dataset) else settings.dataset
         yield Problem(
             where("model"),
             f"is {settings.model!r}, which needs {model.min_pixels} pixels, but {source} has {pixels}",
-            "Use another model.",
+            f"Use another model, or add `image_size: {model.min_pixels}`.",
         )
 
 
 def _check_batch(
-    where: _Where, settings: Settings, facts: DatasetFacts, world_sizes: list[int]
+    where: Where, settings: Settings, facts: DatasetFacts, model: ModelFacts, world_sizes: list[int]
 ) -> Iterator[Problem]:
     """One problem a mistake, however many device counts it shows on."""
     key = _BATCH_KEY[settings.scaling]
     stated: int | None = getattr(settings, key)
     if stated is None:
         return
-    uneven = [size for size in world_sizes if settings.scaling == "strong" and stated % size]
+    passes = settings.accumulation_steps
+    uneven = [size for size in world_sizes if settings.scaling == "strong" and stated % (size * passes)]
     if uneven:
-        common = math.lcm(*world_sizes)
+        common = math.lcm(*world_sizes) * passes
         below, above = stated // common * common, (stated // common + 1) * common
         nearest = f"{below} or {above}" if below else str(above)
-        yield Problem(
-            where(key), f"({stated}) is not divisible by the world size ({uneven[0]})", f"Use {nearest}."
-        )
+        parts = f"the world size ({uneven[0]})"
+        if passes > 1:
+            parts = f"{uneven[0] * passes}: {parts} times accumulation_steps ({passes})"
+        yield Problem(where(key), f"({stated}) is not divisible by {parts}", f"Use {nearest}.")
         return
-    totals = {size: size * batch_per_device(settings, size) for size in world_sizes}
+    totals = {size: size * passes * batch_per_device(settings, size) for size in world_sizes}
     over = [size for size, total in totals.items() if total > facts.train_samples]
     if over:
+        accumulated = f" over {passes} passes" if passes > 1 else ""
         yield Problem(
             where(key),
-            f"({stated}) makes a global batch of {totals[over[0]]} on {count_devices(over[0])}, but "
-            f"{settings.dataset} has {facts.train_samples} training samples",
+            f"({stated}) makes a global batch of {totals[over[0]]} on {count_devices(over[0])}{accumulated}, "
+            f"but {settings.dataset} has {facts.train_samples} training samples",
             "Use a smaller batch."
             if settings.scaling == "strong"
             else "Use a smaller batch, or fewer devices.",
@@ -274,20 +316,13 @@ def _check_batch(
         return
     most = max(world_sizes)
     per_device = batch_per_device(settings, most)
-    if MODELS[settings.model].batch_norm and per_device < MIN_SAMPLES_PER_RANK:
+    if model.batch_norm and per_device < MIN_SAMPLES_PER_RANK:
+        each = "per device and pass" if passes > 1 else "per device"
         yield Problem(
             where(key),
-            f"({stated}) leaves {per_device} sample per device on {count_devices(most)}, and "
+            f"({stated}) leaves {per_device} sample {each} on {count_devices(most)}, and "
             f"{settings.model} normalises over the batch",
-            f"Use at least {MIN_SAMPLES_PER_RANK} per device.",
+            f"Use at least {MIN_SAMPLES_PER_RANK} {each}.",
         )
-    steps = {size: len(step_sizes(facts.train_samples, total, size)) for size, total in totals.items()}
-    fewest = min(steps, key=lambda size: steps[size])
-    whole_run = settings.epochs * steps[fewest]
-    if settings.warmup_steps >= whole_run:
-        yield Problem(
-            where("warmup_steps"),
-            f"({settings.warmup_steps}) is not below the {whole_run} steps of the whole run "
-            f"({settings.epochs} epochs of {steps[fewest]} steps on {count_devices(fewest)})",
-            "Use fewer warm-up steps, or more epochs.",
-        )
+    sizes = {size: step_sizes(facts.train_samples, total, size * passes) for size, total in totals.items()}
+    yield from check_warmup(where, settings, sizes)

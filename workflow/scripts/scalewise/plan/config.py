@@ -6,92 +6,14 @@ from these models (``workflow/scripts/write_generated.py``).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 from pydantic_core import PydanticCustomError
 
-from scalewise.records import LauncherName
+from scalewise.plan.settings import SWEEPABLE, Count, Fraction, Model, Settings
 
 MAX_REPEATS = 1000
-
-Count = Annotated[int, Field(gt=0)]
-Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Fraction = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
-
-
-class Model(BaseModel):
-    """Unknown keys are errors and nothing is converted: ``"4"`` is not 4."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class Settings(Model):
-    """What one training does. Every key may stand under ``sweep`` as a list, except ``scaling``."""
-
-    dataset: str = Field(
-        description="digits, or the path of your own .safetensors file with train_images and test_images "
-        "(uint8, [samples, channels, height, width]) and train_labels and test_labels.",
-        json_schema_extra={"examples": ["digits", "data/mine.safetensors"]},
-    )
-    model: Literal["digits_cnn", "linear"] = Field(description="The network to train.")
-    scaling: Literal["strong", "weak"] = Field(
-        "strong",
-        description="strong: global_batch_size stays as devices grow. weak: batch_size_per_device stays.",
-    )
-    global_batch_size: Count | None = Field(
-        None, description="Samples of one optimizer step over all devices. For strong scaling."
-    )
-    batch_size_per_device: Count | None = Field(
-        None, description="Samples of one step on one device. For weak scaling."
-    )
-    epochs: Count = Field(
-        10,
-        description="Passes over the training data. Throughput needs few, time to accuracy enough to reach "
-        "the target.",
-    )
-    optimizer: Literal["sgd", "adam", "adadelta"] = Field(
-        "sgd", description="The optimizer, as in torch.optim."
-    )
-    learning_rate: Rate = Field(0.1, description="Initial rate; the peak of a onecycle schedule.")
-    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.9, description="Momentum of sgd; other optimizers ignore it."
-    )
-    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(0.0, description="L2 penalty.")
-    schedule: Literal["constant", "step", "onecycle"] = Field(
-        "constant",
-        description="step: times schedule_gamma every schedule_step_epochs. onecycle: up, then down, over "
-        "the whole run.",
-    )
-    schedule_gamma: Fraction = Field(0.7, description="Factor of the step schedule, at each of its steps.")
-    schedule_step_epochs: Count = Field(1, description="Epochs between two steps of the step schedule.")
-    gradient_as_bucket_view: bool = Field(
-        False,
-        description="DistributedDataParallel keeps gradients as views of its communication buckets, which "
-        "saves one copy of them.",
-    )
-    cpus_per_device: Count = Field(
-        1,
-        description="CPUs, and so threads, of each rank. Sweep it where CPU work may be the limit.",
-    )
-    launcher: LauncherName | None = Field(
-        None,
-        description="What starts the ranks. srun: one task a device. torchrun: one agent a node. spawn: "
-        "torch.multiprocessing, one process a node. Default: the site's.",
-    )
-    rendezvous: Literal["tcp", "file"] = Field(
-        "tcp",
-        description="How ranks meet. tcp: at a port of rank 0 that is free. file: in a file of the run's "
-        "folder, where the network between nodes is in the way.",
-    )
-    warmup_steps: Annotated[int, Field(ge=0)] = Field(
-        10,
-        description="First steps left out of the throughput; they train all the same. Raise it where "
-        "the first epochs are slower.",
-    )
-    seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(
-        1, description="Seed of the first repeat; each further repeat adds one."
-    )
 
 
 class Target(Model):
@@ -119,8 +41,6 @@ def _device_count(value: object) -> object:
 
 
 DeviceCount = Annotated[int | str, BeforeValidator(_device_count)]
-
-SWEEPABLE = tuple(key for key in Settings.model_fields if key != "scaling")
 
 
 def _sweep_model() -> type[Model]:

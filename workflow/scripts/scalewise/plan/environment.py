@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from scalewise.plan import launch
+from scalewise.plan.dataset_catalog import CHECKSUMS_VARIABLE, MIRROR_VARIABLE
 from scalewise.plan.preflight import ENVIRONMENT_VARIABLE, Preflight
 from scalewise.plan.site import Site
 
@@ -34,7 +35,10 @@ def rule_environment(
         activates an environment of its own in front of it.
     """
     proxies = site.facts.proxies.model_dump(exclude_none=True) if site.facts.proxies else {}
+    # where files come from changes nothing in them: their checksums say what they must be
+    downloads = {MIRROR_VARIABLE: site.facts.data_mirror, CHECKSUMS_VARIABLE: site.facts.data_checksums}
     return {
+        **{name: place for name, place in downloads.items() if place is not None},
         **{f"{scheme}_proxy": address for scheme, address in proxies.items()},
         launch.ENVIRONMENT_VARIABLE: launch.Start.on(site).model_dump_json(),
         ENVIRONMENT_VARIABLE: preflight.model_dump_json(),

@@ -47,10 +47,11 @@ class Row:
         stem = run.name.rsplit(".", 1)[0]
         repeats = "r1" if len(self.runs) == 1 else f"r1-{len(self.runs)}"
         bound = "" if self.measured_seconds is not None else "<= "
+        passes = run.settings.accumulation_steps
         return (
             f"{run.experiment}/{stem}.{repeats}",
             str(run.shape),
-            str(run.batch_size_per_device),
+            f"{run.batch_size_per_device}" + (f" ({passes} passes)" if passes > 1 else ""),
             str(run.settings.epochs),
             f"{bound}{self.device_hours:.3f}",
             *([] if self.allocation is None else [self.allocation.options()]),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from scalewise.plan.config import SWEEPABLE, study_schema
+from scalewise.plan.config import study_schema
+from scalewise.plan.settings import SWEEPABLE
 from scalewise.plan.site import site_schema
 
 MADE = "made by `make generated` from workflow/scripts/scalewise/plan"
-STUDY_KEYS = (f"<!-- keys: {MADE}/config.py -->", "<!-- end of keys -->")
+STUDY_KEYS = (f"<!-- keys: {MADE}/settings.py and config.py -->", "<!-- end of keys -->")
 SITE_KEYS = (f"<!-- site keys: {MADE}/site.py and slurm.py -->", "<!-- end of site keys -->")
 
 

@@ -10,14 +10,28 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from scalewise.plan.config import MAX_REPEATS, Experiment, Settings
+from scalewise.plan.config import MAX_REPEATS, Experiment
+from scalewise.plan.dataset_catalog import dataset_id
+from scalewise.plan.model_catalog import own_model_file
+from scalewise.plan.settings import Settings
 from scalewise.plan.topology import Shape
 from scalewise.records import LauncherName
 
 Options = tuple[tuple[str, Any], ...]
 """The swept keys of a series with their values, in the order of the configuration's model."""
 
-_SHORT = {"gradient_as_bucket_view": "bucket-view"}
+_SHORT = {
+    "accumulation_steps": "accumulation",
+    "bucket_cap_mb": "bucket-mb",
+    "communication_hook": "hook",
+    "crop_padding": "crop",
+    "gradient_as_bucket_view": "bucket-view",
+    "horizontal_flip": "flip",
+    "learning_rate_scaling": "rate-scaling",
+    "learning_rate_warmup_epochs": "rate-warmup",
+    "stop_patience_epochs": "patience",
+}
+"""Keys that a run's name has in fewer letters. A changed entry would rename, and so repeat, runs."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +70,25 @@ class Run:
 
     @property
     def batch_size_per_device(self) -> int:
-        """Samples of one step on one device."""
+        """Samples of one forward pass on one device."""
         return batch_per_device(self.settings, self.shape.world_size)
 
     @property
     def global_batch_size(self) -> int:
         """Samples of one step over all devices."""
-        return self.batch_size_per_device * self.shape.world_size
+        return self.batch_size_per_device * self.shape.world_size * self.settings.accumulation_steps
+
+    @cached_property
+    def inputs(self) -> dict[str, str | list[str]]:
+        """The files that training needs: prepared data; first weights and the user's model, if any."""
+        settings = self.settings
+        data = dataset_id(settings.dataset, settings.image_size)
+        own_model = own_model_file(settings.model)
+        return {
+            "dataset": f"resources/datasets/{data}/dataset.safetensors",
+            "weights": f"resources/weights/{settings.model}/model.safetensors" if settings.pretrained else [],
+            "model": [str(own_model)] if own_model else [],
+        }
 
     @cached_property
     def definition(self) -> str:
@@ -98,12 +124,12 @@ def settings_values(settings: Settings) -> dict[str, Any]:
 
 
 def batch_per_device(settings: Settings, world_size: int) -> int:
-    """Samples of one step on one device, from whichever batch size the scaling keeps."""
+    """Samples of one forward pass on one device, from whichever batch size the scaling keeps."""
     if settings.scaling == "weak":
         assert settings.batch_size_per_device is not None
         return settings.batch_size_per_device
     assert settings.global_batch_size is not None
-    return settings.global_batch_size // world_size
+    return settings.global_batch_size // (world_size * settings.accumulation_steps)
 
 
 def canonical_json(value: object) -> str:

@@ -51,6 +51,17 @@ def _proxy(value: str) -> str:
     return value
 
 
+def _mirror(value: str) -> str:
+    _argument(value)
+    scheme, separator, _ = value.partition("://")
+    if separator and scheme not in ("http", "https", "file"):
+        raise refused(
+            f"begins with {scheme}://, which nothing is downloaded from",
+            "Write an http://, https:// or file:// address, or a folder.",
+        )
+    return value
+
+
 class Container(BaseModel):
     """The container that the ranks run in; snakemake itself runs outside."""
 
@@ -109,7 +120,8 @@ class SiteFile(BaseModel):
     )
     python: Annotated[str, AfterValidator(_argument)] | None = Field(
         None,
-        description="Interpreter of the ranks, with torch, pydantic, numpy and safetensors. Default: the one "
+        description="Interpreter of the ranks, with torch, pydantic, numpy, safetensors and psutil; with "
+        "torchvision for the workers loader and resnet18, with nvidia-ml-py to watch GPUs. Default: the one "
         "that runs snakemake; python3 in a container.",
     )
     prelude: list[Annotated[str, AfterValidator(_shell_line)]] = Field(
@@ -121,6 +133,16 @@ class SiteFile(BaseModel):
         None, description="Between nodes. Default: the one that has the address of the node's name."
     )
     proxies: Proxies | None = Field(None, description="For downloads on the login node.")
+    data_mirror: Annotated[str, AfterValidator(_mirror)] | None = Field(
+        None,
+        description="A folder, or an http(s):// or file:// address, that holds the files of public datasets "
+        "and weights under their own names. Tried before the places they are published at.",
+    )
+    data_checksums: Annotated[str, AfterValidator(_argument)] | None = Field(
+        None,
+        description="Path of a file as sha256sum writes it: checksums of the files on data_mirror where they "
+        "are not the published ones, such as a subset for a test.",
+    )
     slurm: Slurm | None = Field(None, description="The cluster's scheduler; without it, one machine.")
 
 

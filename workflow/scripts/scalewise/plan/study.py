@@ -13,8 +13,9 @@ import yaml
 from pydantic import ValidationError
 
 from scalewise.plan.allocation_checks import check_facts
-from scalewise.plan.checks import check_devices, check_experiment, check_names
+from scalewise.plan.checks import check_devices, check_experiment, check_model_names, check_names
 from scalewise.plan.config import Experiment
+from scalewise.plan.option_checks import option_warnings
 from scalewise.plan.problems import Place, Problem, StudyError, did_you_mean
 from scalewise.plan.resources import Allocation, allocate
 from scalewise.plan.runs import Options, Run, canonical_json, expand, series_label
@@ -196,7 +197,7 @@ def _load_site(site_file: str | Path | None) -> tuple[Site, list[str]]:
     return _without(values, found), lines
 
 
-UNBOUNDED = {"accelerator": "cpu", "devices_per_node": 10**6, "cpus_per_node": 10**9, "max_nodes": 10**6}
+UNBOUNDED = {"accelerator": "cuda", "devices_per_node": 10**6, "cpus_per_node": 10**9, "max_nodes": 10**6}
 """What a study is held against where a site does not say: nothing that it could be found wanting by."""
 
 
@@ -251,6 +252,8 @@ def _plan(raw: Mapping[str, Any], site: Site) -> tuple[dict[str, PlannedExperime
         if not any(problem.place[1] == key for problem in problems)
     }
     broken = set(defaults) - set(sound)
+    if broken:
+        problems += check_model_names(("defaults",), sound)
     planned = {}
     for name, own in raw["experiments"].items():
         place: Place = ("experiments", name)
@@ -262,8 +265,9 @@ def _plan(raw: Mapping[str, Any], site: Site) -> tuple[dict[str, PlannedExperime
         spec, found = validate(merged, place)
         problems += [p for p in found if not (p.what == "is missing" and p.place[-1] in broken)]
         if spec is None or broken:
-            # what is missing or broken would make other rules complain; the device counts stand alone
+            # what is missing or broken would make other rules complain; these two stand alone
             problems += check_devices(place, _sound_counts(merged.get("devices")), site)[1]
+            problems += check_model_names(place, own if broken else merged)
             continue
         shapes, found = check_experiment(name, spec, own, site)
         problems += found
@@ -281,6 +285,7 @@ def _sound_counts(devices: object) -> list[int | str]:
 
 def _warnings(experiments: Mapping[str, PlannedExperiment]) -> Iterator[str]:
     for name, planned in experiments.items():
+        yield from option_warnings(name, planned.spec, [run.shape.world_size for run in planned.runs])
         fewest: dict[Options, int] = {}
         for run in planned.runs:
             fewest[run.options] = min(run.shape.world_size, fewest.get(run.options, run.shape.world_size))

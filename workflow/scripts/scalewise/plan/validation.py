@@ -10,8 +10,9 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from scalewise.plan.config import SWEEPABLE, Experiment
+from scalewise.plan.config import Experiment
 from scalewise.plan.problems import Place, Problem, did_you_mean, name_all
+from scalewise.plan.settings import SWEEPABLE
 
 _KIND = {
     "int": "a whole number",

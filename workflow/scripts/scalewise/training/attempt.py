@@ -115,6 +115,7 @@ class Assignment(_Note):
         folder: of the run's records.
         started_at: UTC, ISO 8601; before the ranks were started.
         other_jobs: of anybody on the run's nodes when it began; None where nobody can say.
+        weights: to begin from; None for random ones.
     """
 
     definition: Definition
@@ -122,6 +123,7 @@ class Assignment(_Note):
     folder: Path
     started_at: str
     other_jobs: int | None = None
+    weights: Path | None = None
 
 
 class MeetingPoint(_Note):

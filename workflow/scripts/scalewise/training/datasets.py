@@ -5,28 +5,27 @@ A dataset on disk is one safetensors file: no pickle is read, and ranks of a nod
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.numpy import load_file as load_arrays
-from safetensors.numpy import save_file
 from safetensors.torch import load_file
 
-from scalewise.plan.catalog import DATASETS, DatasetFacts, is_file_dataset
+from scalewise.plan.dataset_catalog import DATASETS, DatasetFacts, DatasetFileError
+from scalewise.training import storage
+from scalewise.training.storage import DatasetError
 
-Arrays = dict[str, NDArray[np.uint8] | NDArray[np.int64]]
+if TYPE_CHECKING:
+    from scalewise.training.download import Mirror, Notify
 
-TEST_SAMPLES_OF_DIGITS = 360
+__all__ = ["Dataset", "DatasetError", "check", "load", "prepare"]
 
-
-class DatasetError(ValueError):
-    """Data that must not be trained on; the message names the file, the values and the cure."""
+DOWNLOADS = Path("resources/downloads")
 
 
 @dataclass(frozen=True)
@@ -48,34 +47,50 @@ class Dataset:
     classes: int
 
 
-def prepare(dataset: str, destination: Path) -> DatasetFacts:
+def prepare(
+    dataset: str,
+    destination: Path,
+    *,
+    image_size: int | None = None,
+    downloads: Path = DOWNLOADS,
+    mirror: Mirror | None = None,
+    notify: Notify = print,
+) -> DatasetFacts:
     """Decode a dataset and store it, checked, under its final name.
 
     Args:
-        dataset: a known name, or the path of the user's own file.
+        dataset: a known name, or the path of the user's own data.
         destination: the safetensors file to write.
+        image_size: height and width in pixels; a folder of images needs it, others are stored as they are.
+        downloads: folder of what is fetched, and of files placed by hand: downloads/{dataset}/{file}.
+        mirror: where the site has downloads from.
+        notify: told of progress now and then.
 
     Raises:
-        DatasetError: the data is not what it should be.
+        DatasetError: the data is not what it should be, or cannot be had.
     """
-    arrays = _own(Path(dataset)) if is_file_dataset(dataset) else _DECODERS[dataset]()
-    facts = check(arrays, dataset)
-    if not is_file_dataset(dataset) and facts != DATASETS[dataset]:
-        raise DatasetError(
-            f"{dataset}: decoded as {facts}, but the catalogue says {DATASETS[dataset]}. "
-            "The library that ships it has changed: pin the version in constraints.txt."
-        )
-    destination.parent.mkdir(parents=True, exist_ok=True)
-    temporary = destination.with_name(f".{destination.name}.{os.getpid()}.part")
+    # only to prepare: what reads and downloads is needed by no rank
+    from scalewise.training.download import Mirror  # noqa: PLC0415
+    from scalewise.training.sources import arrays_of, is_published  # noqa: PLC0415
+
+    mirror = mirror or Mirror()
     try:
-        # labels of one type, whatever integers they came as
-        plain = {
-            key: array if key.endswith("images") else array.astype(np.int64) for key, array in arrays.items()
-        }
-        save_file(plain, temporary)
-        temporary.replace(destination)
-    finally:
-        temporary.unlink(missing_ok=True)
+        with storage.scratch_folder(destination) as scratch:
+            arrays = arrays_of(dataset, image_size, downloads, mirror, scratch, notify)
+            facts = check(arrays, dataset)
+            if is_published(dataset, mirror) and facts != DATASETS[dataset]:
+                raise DatasetError(
+                    f"{dataset}: decoded as {facts}, but the catalogue says {DATASETS[dataset]}. "
+                    "The library that ships it has changed: pin the version in constraints.txt."
+                )
+            storage.write(_plain(arrays), destination)
+    except DatasetFileError as error:
+        raise DatasetError(f"dataset {error.what}. {error.cure}") from error
+    except OSError as error:
+        raise DatasetError(
+            f"{destination}: cannot be written ({error.strerror or error}). Make room, or make "
+            "the folder writable."
+        ) from error
     return facts
 
 
@@ -88,7 +103,7 @@ def check(arrays: Mapping[str, NDArray[np.generic]], name: str) -> DatasetFacts:
     train, test = arrays["train_images"], arrays["test_images"]
     for split in ("train", "test"):
         images, labels = arrays[f"{split}_images"], arrays[f"{split}_labels"]
-        if images.dtype != np.uint8 or images.ndim != 4 or not len(images):
+        if images.dtype != np.uint8 or images.ndim != 4 or not images.size:
             raise DatasetError(
                 f"{name}: {split}_images are {images.dtype} of shape {list(images.shape)}, "
                 "not uint8 of [samples, channels, height, width] with at least one sample."
@@ -105,6 +120,7 @@ def check(arrays: Mapping[str, NDArray[np.generic]], name: str) -> DatasetFacts:
             f"{name}: train_images are {list(train.shape[1:])} each, test_images "
             f"{list(test.shape[1:])}; both must have one shape."
         )
+    # only what is there: an array as long as the largest label could be endless
     present = np.unique(arrays["train_labels"])
     classes = int(present[-1]) + 1
     if len(present) < 2 or len(present) < classes:
@@ -121,50 +137,35 @@ def check(arrays: Mapping[str, NDArray[np.generic]], name: str) -> DatasetFacts:
     return DatasetFacts(len(train), len(test), *train.shape[1:])
 
 
-def load(path: Path) -> Dataset:
-    """Map a prepared dataset into memory; nothing is copied until it is used.
+def load(path: Path, verify_bytes: int = storage.VERIFY_BYTES) -> Dataset:
+    """Map a prepared dataset into memory; images are not copied, and ranks of a node share their pages.
+
+    Args:
+        path: the prepared file.
+        verify_bytes: most that is read to compare it with its sums; the labels are in any case.
 
     Raises:
         DatasetError: the file is damaged.
     """
     try:
         tensors = load_file(path)
-    except (SafetensorError, OSError) as error:
+        storage.verify(path, verify_bytes)
+    except (SafetensorError, OSError, storage.DamagedFileError) as error:
         raise DatasetError(f"{path}: cannot be read ({error}). Delete it and run snakemake again.") from error
+    # copies the labels alone
+    train_labels, test_labels = (tensors[f"{split}_labels"].long() for split in ("train", "test"))
     return Dataset(
         tensors["train_images"],
-        tensors["train_labels"].long(),
+        train_labels,
         tensors["test_images"],
-        tensors["test_labels"].long(),
-        classes=int(tensors["train_labels"].max()) + 1,
+        test_labels,
+        classes=int(train_labels.max()) + 1,
     )
 
 
-def _own(path: Path) -> Arrays:
-    try:
-        return dict(load_arrays(path))
-    except (SafetensorError, OSError) as error:
-        raise DatasetError(
-            f"{path}: cannot be read ({error}). Write it with safetensors.numpy.save_file."
-        ) from error
-
-
-def _digits() -> Arrays:
-    """The 1,797 handwritten digits in scikit-learn (UCI Optical Recognition, 8x8, values 0 to 16)."""
-    # only to prepare: no rank pays for the import
-    from sklearn.datasets import load_digits  # noqa: PLC0415
-    from sklearn.model_selection import train_test_split  # noqa: PLC0415
-
-    images, labels = load_digits(return_X_y=True)
-    split = train_test_split(
-        images.reshape(-1, 1, 8, 8).astype(np.uint8),
-        labels.astype(np.int64),
-        test_size=TEST_SAMPLES_OF_DIGITS,
-        stratify=labels,
-        random_state=0,
-    )
-    names = ("train_images", "test_images", "train_labels", "test_labels")
-    return {name: np.ascontiguousarray(array) for name, array in zip(names, split, strict=True)}
-
-
-_DECODERS = {"digits": _digits}
+def _plain(arrays: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArray[np.generic]]:
+    """As ranks map them: contiguous, and labels of one type, whatever integers they came as."""
+    return {
+        name: np.ascontiguousarray(array if name.endswith("images") else array.astype(np.int64))
+        for name, array in arrays.items()
+    }

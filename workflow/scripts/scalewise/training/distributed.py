@@ -142,8 +142,6 @@ def claim_device(accelerator: str, local_rank: int) -> torch.device:
         )
     device = torch.device("cuda", local_rank)
     torch.cuda.set_device(device)
-    # fp32 means fp32: cuDNN would use TF32 for convolutions by itself
-    torch.backends.cudnn.allow_tf32 = False
     return device
 
 

@@ -7,14 +7,17 @@ from pathlib import Path
 from scalewise.records import (
     EPOCHS,
     FAILURE,
+    MODEL,
     RANKS,
     SUMMARY,
+    UTILIZATION,
     Definition,
     EpochRecord,
     Failure,
     RankRecord,
     RecordError,
     Summary,
+    UtilizationRecord,
     read_failure,
     read_summary,
     utc_now,
@@ -25,6 +28,7 @@ from scalewise.training.attempt import Assignment, Complaint, Muster
 from scalewise.training.supervisor import End, Order, reason, watch
 
 LOG_TAIL_LINES = 25
+RECORDS = (SUMMARY, EPOCHS, RANKS, UTILIZATION)
 
 
 class RunFailedError(Exception):
@@ -44,7 +48,7 @@ def execute(order: Order, muster: Muster, assignment: Assignment) -> None:
     Raises:
         RunFailedError: there is no result.
     """
-    for name in (SUMMARY, EPOCHS, RANKS, FAILURE):
+    for name in (*RECORDS, MODEL, FAILURE):
         (assignment.folder / name).unlink(missing_ok=True)
     order.attempt.begin(muster)
     order.attempt.assign(assignment)
@@ -83,6 +87,7 @@ def _record_out_of_memory(assignment: Assignment, cause: Complaint) -> None:
     """Out of device memory is a result: another attempt would end the same way."""
     write_rows(assignment.folder / EPOCHS, EpochRecord, [])
     write_rows(assignment.folder / RANKS, RankRecord, [])
+    write_rows(assignment.folder / UTILIZATION, UtilizationRecord, [])
     summary = Summary(
         definition=assignment.definition,
         outcome="out-of-memory",
@@ -99,8 +104,10 @@ def _fail(order: Order, assignment: Assignment, ended: End, cause: Complaint | N
     The reason also ends the log, which is what Snakemake shows of a job that failed elsewhere.
     """
     why = reason(order, ended, cause)
-    tail = order.log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_TAIL_LINES:]
-    for name in (SUMMARY, EPOCHS, RANKS):
+    # whoever deleted the folder of a run at work should still read why it ended
+    text = order.log.read_text(encoding="utf-8", errors="replace") if order.log.exists() else ""
+    tail = text.splitlines()[-LOG_TAIL_LINES:]
+    for name in (*RECORDS, MODEL):
         (assignment.folder / name).unlink(missing_ok=True)
     failure = Failure(
         definition=assignment.definition,

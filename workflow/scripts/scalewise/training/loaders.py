@@ -1,47 +1,114 @@
-"""From indices to a normalised batch on the device."""
+"""From indices to a normalised batch on the device: the resident loader, and what both loaders promise."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
 import torch
+from torch.nn.functional import interpolate
+
+from scalewise.training.augmentation import Augmentation, Cropper
 
 Batch = tuple[torch.Tensor, torch.Tensor]
+"""float32 [batch, channels, height, width] of zero mean and unit variance, and int64 [batch]."""
+
+
+class Loader(Protocol):
+    """Gives the batches of one split; both loaders draw crops and flips from the same distribution."""
+
+    def __len__(self) -> int:
+        """Samples of the split."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin an epoch: what is drawn at random follows from the seed, the epoch and the rank."""
+
+    def batches(self, indices: Iterable[torch.Tensor]) -> Iterator[Batch]:
+        """One batch for each tensor of indices, int64 [batch], in their order."""
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """How stored images become a batch, whichever loader does it.
+
+    Args:
+        mean: of each channel, in pixel values.
+        std: of each channel, in pixel values.
+        augmentation: of each image.
+        image_size: height and width of the batches in pixels; None for those of the dataset.
+        memory_format: of the batches.
+        seed: of what is drawn at random; each rank has its own.
+    """
+
+    mean: torch.Tensor
+    std: torch.Tensor
+    augmentation: Augmentation = field(default_factory=Augmentation)
+    image_size: int | None = None
+    memory_format: torch.memory_format = torch.contiguous_format
+    seed: int = 0
+
+    def seed_of(self, epoch: int) -> int:
+        """Of what is drawn in an epoch."""
+        return self.seed * 1_000_003 + epoch
 
 
 class ResidentLoader:
-    """The whole uint8 dataset on the device; a batch is one gather.
+    """The whole uint8 dataset on one device; a batch is one gather.
 
     Args:
         images: uint8, [samples, channels, height, width].
         labels: int64, [samples].
-        mean: of each channel, in pixel values.
-        std: of each channel, in pixel values.
+        preparation: of the batches.
         device: where the batches are used.
+        home: where the dataset lies; None for the same device.
     """
-
-    name = "resident"
 
     def __init__(
         self,
         images: torch.Tensor,
         labels: torch.Tensor,
-        mean: torch.Tensor,
-        std: torch.Tensor,
+        preparation: Preparation,
         device: torch.device,
+        home: torch.device | None = None,
     ) -> None:
-        self._images = images.to(device)
-        self._labels = labels.to(device)
-        self._mean = mean.to(device).view(1, -1, 1, 1)
-        self._scale = (1 / std).to(device).view(1, -1, 1, 1)
+        self._device = device
+        self._home = home or device
+        self._labels = labels.to(self._home)
+        self._images = images.to(self._home)
+        self._preparation = preparation
+        augmentation = preparation.augmentation
+        self._cropper = Cropper(self._images, augmentation) if augmentation else None
+        self._mean = preparation.mean.to(device).view(1, -1, 1, 1)
+        self._scale = (1 / preparation.std).to(device).view(1, -1, 1, 1)
+        self._generator = torch.Generator(self._home)
 
     def __len__(self) -> int:
         """Samples."""
         return len(self._labels)
 
+    def set_epoch(self, epoch: int) -> None:
+        """Draw anew."""
+        self._generator.manual_seed(self._preparation.seed_of(epoch))
+
+    def batches(self, indices: Iterable[torch.Tensor]) -> Iterator[Batch]:
+        """One batch for each tensor of indices."""
+        return map(self.load, indices)
+
     def load(self, indices: torch.Tensor) -> Batch:
-        """Images as float32 [batch, channels, height, width], zero mean and unit variance; labels."""
-        here = indices.to(self._images.device, non_blocking=True)
-        images = self._images.index_select(0, here).float()
-        return images.sub_(self._mean).mul_(self._scale), self._labels.index_select(0, here)
+        """The batch of these samples."""
+        here = indices.to(self._home, non_blocking=True)
+        if self._cropper:
+            chosen = self._cropper.draw(here, self._generator)
+        else:
+            chosen = self._images.index_select(0, here)
+        images = chosen.to(self._device).float()
+        size = self._preparation.image_size
+        if size is not None and images.shape[2:] != (size, size):
+            images = interpolate(images, (size, size), mode="bilinear", antialias=True)
+        images = images.sub_(self._mean).mul_(self._scale)
+        images = images.contiguous(memory_format=self._preparation.memory_format)
+        return images, self._labels.index_select(0, here).to(self._device)
 
 
 def channel_statistics(images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -4,60 +4,26 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.nn.functional import cross_entropy
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 
 from scalewise.plan.batches import share
+from scalewise.plan.settings import Settings
 from scalewise.records import EpochRecord
-from scalewise.training.distributed import Identity, sum_over_ranks
-from scalewise.training.loaders import ResidentLoader
-from scalewise.training.sampling import EpochSampler
-from scalewise.training.throughput import StepClock
+from scalewise.training.distributed import sum_over_ranks
+from scalewise.training.task import Task
 
 EVALUATION_BATCH = 1024
 
 
-@dataclass(frozen=True)
-class Task:
-    """All that a rank needs to train.
-
-    Args:
-        model: wrapped in DistributedDataParallel, at every world size.
-        optimizer: of its parameters.
-        schedule: advanced once a step.
-        sampler: indices of each step.
-        train: batches to train on.
-        test: batches to evaluate on.
-        clock: of the steps.
-        identity: this rank.
-        device: this rank's.
-    """
-
-    model: nn.parallel.DistributedDataParallel
-    optimizer: Optimizer
-    schedule: LRScheduler
-    sampler: EpochSampler
-    train: ResidentLoader
-    test: ResidentLoader
-    clock: StepClock[Any]
-    identity: Identity
-    device: torch.device
-
-
-def train(task: Task, epochs: int, report: Callable[[EpochRecord], None]) -> tuple[list[EpochRecord], bool]:
-    """Train for a number of epochs, or until the loss is no longer finite.
+def train(task: Task, report: Callable[[EpochRecord], None]) -> tuple[list[EpochRecord], bool]:
+    """Train for all epochs, until the accuracy asked for is reached, or until the loss is no longer finite.
 
     Args:
         task: this rank's part.
-        epochs: passes over the data.
         report: called with each epoch as it ends.
 
     Returns:
@@ -65,10 +31,11 @@ def train(task: Task, epochs: int, report: Callable[[EpochRecord], None]) -> tup
         diverged.
     """
     records: list[EpochRecord] = []
-    for epoch in range(epochs):
+    for epoch in range(task.settings.epochs):
         windows_before = len(task.clock.windows)
         train_loss, learning_rate = train_epoch(task, epoch)
         ended = time.perf_counter()
+        task.monitor.phase = "evaluate"
         test_loss, accuracy = evaluate(task)
         windows = task.clock.windows[windows_before:]
         seconds = sum(window.seconds for window in windows)
@@ -86,7 +53,17 @@ def train(task: Task, epochs: int, report: Callable[[EpochRecord], None]) -> tup
         report(record)
         if not (math.isfinite(train_loss) and math.isfinite(test_loss)):
             return records, True
+        if is_accurate_enough([record.test_accuracy for record in records], task.settings):
+            break
     return records, False
+
+
+def is_accurate_enough(accuracies: Sequence[float], settings: Settings) -> bool:
+    """Whether the last epochs, as many as patience asks for, have all been accurate enough to stop."""
+    last = accuracies[-settings.stop_patience_epochs :]
+    if settings.stop_at_accuracy is None or len(last) < settings.stop_patience_epochs:
+        return False
+    return min(last) >= settings.stop_at_accuracy
 
 
 def train_epoch(task: Task, epoch: int) -> tuple[float, float]:
@@ -95,49 +72,75 @@ def train_epoch(task: Task, epoch: int) -> tuple[float, float]:
     Returns:
         mean loss per sample over all ranks, and the learning rate of the first step.
     """
-    task.model.train()
+    task.replica.train()
     task.sampler.set_epoch(epoch)
+    task.train.set_epoch(epoch)
+    steps = list(task.sampler)
+    batches = iter(task.train.batches(indices for step in steps for indices in step.passes))
     loss_sum = torch.zeros((), device=task.device)
     learning_rate = float(task.schedule.get_last_lr()[0])
     task.clock.open_window()
-    for samples, indices in task.sampler:
+    for step in steps:
+        task.monitor.phase = task.clock.phase
         task.clock.begin_step()
+        last = len(step.passes) - 1
+        for index in range(len(step.passes)):
+            task.clock.begin_load()
+            images, labels = next(batches)
+            task.clock.loaded()
 
-        images, labels = task.train.load(indices)
-        task.clock.loaded()
+            with task.replica.exchange(now=index == last):
+                with task.precision.autocast():
+                    logits = task.replica.model(images)
+                    loss = cross_entropy(
+                        logits, labels, reduction="sum", label_smoothing=task.settings.label_smoothing
+                    )
 
-        loss = cross_entropy(task.model(images), labels, reduction="sum")
+                # gradients are averaged over ranks: this makes it the mean over the step's samples,
+                # however they fall
+                task.precision.backward(loss * (task.identity.world_size / step.samples))
+            loss_sum += loss.detach()
 
-        # DDP averages over ranks: this makes it the mean over the step's samples, however they fall
-        (loss * (task.identity.world_size / samples)).backward()
-
-        task.optimizer.step()
+        task.precision.step(task.optimizer)
         task.optimizer.zero_grad()
         task.schedule.step()
-
-        loss_sum += loss.detach()
-        task.clock.end_step(samples)
+        task.clock.end_step(step.samples)
     task.clock.close_window()
     (total,) = sum_over_ranks([loss_sum.item()], task.device)
     return total / len(task.train), learning_rate
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def evaluate(task: Task) -> tuple[float, float]:
     """Mean loss and accuracy over the test split, each sample counted once, over all ranks."""
-    network: nn.Module = task.model.module
+    network = task.replica.network
     network.eval()
-    # batch statistics differ between ranks until DDP's next forward: all evaluate rank 0's
+    # batch statistics differ between ranks until the next forward pass: all evaluate rank 0's
     for buffer in network.buffers():
         dist.broadcast(buffer, src=0)
-    mine = share(len(task.test), task.identity.rank, task.identity.world_size)
     loss_sum = torch.zeros((), dtype=torch.float64, device=task.device)
     correct = torch.zeros((), dtype=torch.float64, device=task.device)
-    for start in range(mine.start, mine.stop, EVALUATION_BATCH):
-        images, labels = task.test.load(torch.arange(start, min(start + EVALUATION_BATCH, mine.stop)))
-        logits = network(images)
-        loss_sum += cross_entropy(logits, labels, reduction="sum")
-        correct += (logits.argmax(1) == labels).sum()
-    loss, right, count = sum_over_ranks([loss_sum.item(), correct.item(), len(mine)], task.device)
+    seen = 0
+    for indices, counted in _test_batches(len(task.test), task.identity.rank, task.identity.world_size):
+        images, labels = task.test.load(indices)
+        with task.precision.autocast():
+            logits = network(images)[:counted]
+        loss_sum += cross_entropy(logits.float(), labels[:counted], reduction="sum")
+        correct += (logits.argmax(1) == labels[:counted]).sum()
+        seen += counted
+    loss, right, count = sum_over_ranks([loss_sum.item(), correct.item(), seen], task.device)
     assert count == len(task.test), f"{count} test samples counted, not {len(task.test)}"
     return loss / count, right / count
+
+
+def _test_batches(samples: int, rank: int, world_size: int) -> Iterator[tuple[torch.Tensor, int]]:
+    """This rank's indices, and how many of them count, in as many batches on every rank.
+
+    A model in parts is gathered for each batch, which all ranks must then have. One without a sample of
+    its own takes the first, and does not count it.
+    """
+    mine = share(samples, rank, world_size)
+    number = math.ceil(math.ceil(samples / world_size) / EVALUATION_BATCH)
+    for part in (share(len(mine), index, number) for index in range(number)):
+        chosen = torch.arange(mine.start + part.start, mine.start + part.stop)
+        yield (chosen, len(chosen)) if len(chosen) else (torch.zeros(1, dtype=torch.int64), 0)

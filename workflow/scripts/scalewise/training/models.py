@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import torch
 from torch import nn
+
+from scalewise.plan.model_catalog import (
+    is_own_model,
+    is_transformer,
+    is_wide_resnet,
+    takes_pretrained,
+    transformer_parameters,
+    wide_resnet_shape,
+)
+from scalewise.training.own_model import own_model
+from scalewise.training.resnets import paper_wide_resnet, resnet18, wide_resnet
+from scalewise.training.transformer import transformer
 
 ModelBuilder = Callable[[torch.Size, int], nn.Module]
 """From the shape of an image, [channels, height, width], and the number of classes."""
@@ -38,9 +51,102 @@ def digits_cnn(image: torch.Size, classes: int) -> nn.Module:
     )
 
 
-BUILDERS: dict[str, ModelBuilder] = {"digits_cnn": digits_cnn, "linear": linear}
+def mnist_cnn(image: torch.Size, classes: int) -> nn.Module:
+    """The network of PyTorch's MNIST example, which tutorials on several GPUs train: 1.2 M parameters.
+
+    It gives logits where the example gives their log-softmax: our loss takes that. The linear layer after
+    the convolutions grows with the image, which is to have 6 pixels or more.
+    """
+    height, width = ((pixels - 4) // 2 for pixels in image[1:])
+    return nn.Sequential(
+        nn.Conv2d(image[0], 32, 3),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(32, 64, 3),
+        # the example pools after the ReLU: the same values and gradients, for four times the work
+        nn.MaxPool2d(2),
+        nn.ReLU(inplace=True),
+        nn.Dropout(0.25),
+        nn.Flatten(),
+        nn.Linear(64 * height * width, 128),
+        nn.ReLU(inplace=True),
+        nn.Dropout(0.5),
+        nn.Linear(128, classes),
+    )
 
 
-def build(name: str, image: torch.Size, classes: int) -> nn.Module:
-    """The named network, from images of shape [batch, *image] to logits [batch, classes]."""
-    return BUILDERS[name](image, classes)
+BUILDERS: dict[str, ModelBuilder] = {
+    "digits_cnn": digits_cnn,
+    "linear": linear,
+    "mnist_cnn": mnist_cnn,
+    "resnet18": resnet18,
+    "wide_resnet": wide_resnet,
+}
+
+
+def build(model: str, image: torch.Size, classes: int, weights: Path | None = None) -> nn.Module:
+    """The named network, from images of shape [batch, *image] to logits [batch, classes].
+
+    Args:
+        model: as in the configuration: a name, or the user's ``path/to/file.py:build``.
+        image: [channels, height, width].
+        classes: number of classes.
+        weights: a safetensors file of pretrained weights, for a model that takes them.
+
+    Raises:
+        KeyError: unknown name.
+        ValueError: a model that cannot be built so; the message says why, and what to do.
+    """
+    if weights is not None:
+        if not takes_pretrained(model):
+            raise ValueError(f"{model} takes no pretrained weights ({weights}). Set pretrained: false.")
+        return resnet18(image, classes, weights)
+    if is_own_model(model):
+        return own_model(model, image, classes)
+    if is_wide_resnet(model):
+        return paper_wide_resnet(image, classes, *wide_resnet_shape(model))
+    if is_transformer(model):
+        return transformer(image, classes, transformer_parameters(model))
+    return BUILDERS[model](image, classes)
+
+
+def blocks(network: nn.Module) -> list[nn.Module]:
+    """Parts to shard one by one, so that the parameters of one at a time need be whole.
+
+    They are the composite modules that stand in a row, in an ``nn.Sequential`` or ``nn.ModuleList``: residual
+    blocks, transformer layers, also those of the user's own model. A network without any is divided into its
+    layers.
+
+    Args:
+        network: not sharded yet.
+
+    Returns:
+        No part within another, in the order of the network. What belongs to none of them, such as a stem or a
+        head, is left for the network as a whole.
+    """
+    rows = list(_rows(network))
+    if rows:
+        return rows
+    return [child for child in network.children() if _has_parameters(child) and not _only_holds(child)]
+
+
+def _rows(module: nn.Module) -> Iterator[nn.Module]:
+    in_a_row = isinstance(module, nn.Sequential | nn.ModuleList)
+    for child in module.children():
+        holds_rows = isinstance(child, nn.Sequential) and any(map(_is_composite, child.children()))
+        if in_a_row and _is_composite(child) and not holds_rows and not _only_holds(child):
+            yield child
+        else:
+            yield from _rows(child)
+
+
+def _is_composite(module: nn.Module) -> bool:
+    return any(_has_parameters(child) for child in module.children())
+
+
+def _has_parameters(module: nn.Module) -> bool:
+    return any(True for _ in module.parameters())
+
+
+def _only_holds(module: nn.Module) -> bool:
+    """Lists and dictionaries of modules are never called, and so cannot be sharded themselves."""
+    return isinstance(module, nn.ModuleList | nn.ModuleDict)

@@ -2,34 +2,70 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
+from typing import Any
 
 from torch import nn, optim
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR, StepLR
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.optim.lr_scheduler import (
+    CosineAnnealingLR,
+    LambdaLR,
+    LinearLR,
+    LRScheduler,
+    OneCycleLR,
+    SequentialLR,
+    StepLR,
+)
 
-from scalewise.plan.config import Settings
+from scalewise.plan.settings import Settings
 
 
-def build_optimizer(settings: Settings, parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
-    """The optimizer of the settings."""
-    rate, decay = settings.learning_rate, settings.weight_decay
+def initial_rate(settings: Settings, world_size: int) -> float:
+    """The learning rate that a schedule starts from, or peaks at, on so many devices."""
+    factors = {"none": 1.0, "linear": float(world_size), "sqrt": math.sqrt(world_size)}
+    return settings.learning_rate * factors[settings.learning_rate_scaling]
+
+
+def build_optimizer(
+    settings: Settings, parameters: Iterable[nn.Parameter], world_size: int
+) -> optim.Optimizer:
+    """The optimizer of the settings; with zero1 its states are divided among the ranks."""
+    kind, options = _optimizer(settings)
+    options |= {"lr": initial_rate(settings, world_size), "weight_decay": settings.weight_decay}
+    if settings.parallelism == "zero1":
+        return ZeroRedundancyOptimizer(parameters, optimizer_class=kind, **options)
+    return kind(parameters, **options)
+
+
+def _optimizer(settings: Settings) -> tuple[type[optim.Optimizer], dict[str, Any]]:
+    # fused: one kernel for all parameters, and no copies of their gradients. SGD has none for the parts of
+    # fsdp, Adadelta none at all
+    fused = settings.parallelism != "fsdp"
     if settings.optimizer == "adam":
-        return optim.Adam(parameters, lr=rate, weight_decay=decay)
+        return optim.Adam, {"fused": fused}
+    if settings.optimizer == "adamw":
+        return optim.AdamW, {"fused": fused}
     if settings.optimizer == "adadelta":
-        return optim.Adadelta(parameters, lr=rate, weight_decay=decay)
-    return optim.SGD(parameters, lr=rate, momentum=settings.momentum, weight_decay=decay)
+        return optim.Adadelta, {}
+    return optim.SGD, {"momentum": settings.momentum, "fused": fused}
 
 
 def build_schedule(settings: Settings, optimizer: optim.Optimizer, steps_per_epoch: int) -> LRScheduler:
     """The schedule of the settings, counted in optimizer steps whatever its own unit is."""
+    total = settings.epochs * steps_per_epoch
+    warmup = round(settings.learning_rate_warmup_epochs * steps_per_epoch)
     if settings.schedule == "onecycle":
         # cycle_momentum would change the momentum that the settings state
-        return OneCycleLR(
-            optimizer,
-            max_lr=settings.learning_rate,
-            total_steps=settings.epochs * steps_per_epoch,
-            cycle_momentum=False,
-        )
+        peak = optimizer.param_groups[0]["lr"]
+        return OneCycleLR(optimizer, max_lr=peak, total_steps=total, cycle_momentum=False)
+    # LinearLR reaches the full rate after its last step, so that the first step already moves
+    rise = LinearLR(optimizer, 1 / (warmup + 1), total_iters=warmup) if warmup else None
+    after: LRScheduler
     if settings.schedule == "step":
-        return StepLR(optimizer, settings.schedule_step_epochs * steps_per_epoch, settings.schedule_gamma)
-    return LambdaLR(optimizer, lambda _step: 1.0)
+        after = StepLR(optimizer, settings.schedule_step_epochs * steps_per_epoch, settings.schedule_gamma)
+    elif settings.schedule == "cosine":
+        after = CosineAnnealingLR(optimizer, T_max=max(total - warmup, 1))
+    else:
+        after = LambdaLR(optimizer, lambda _step: 1.0)
+    return after if rise is None else SequentialLR(optimizer, [rise, after], milestones=[warmup])

@@ -10,14 +10,12 @@ from collections.abc import Callable
 from types import FrameType
 
 import torch
-from torch import nn
 
-from scalewise.plan.config import Settings
+from scalewise.plan.settings import Settings
 from scalewise.plan.topology import Shape
-from scalewise.records import Definition, EpochRecord, Startup
+from scalewise.records import EpochRecord, Startup
 from scalewise.training import datasets
 from scalewise.training.attempt import Attempt, Muster, Progress
-from scalewise.training.clock import CudaTimeline, HostTimeline
 from scalewise.training.distributed import (
     Identity,
     check_place,
@@ -27,14 +25,10 @@ from scalewise.training.distributed import (
     identify,
     process_group,
 )
-from scalewise.training.loaders import ResidentLoader, channel_statistics
-from scalewise.training.loop import Task, train
-from scalewise.training.models import build
-from scalewise.training.optim import build_optimizer, build_schedule
+from scalewise.training.loop import train
 from scalewise.training.orphan import exit_with
-from scalewise.training.recording import measure, report_rank, trace, write_records
-from scalewise.training.sampling import EpochSampler
-from scalewise.training.throughput import StepClock
+from scalewise.training.recording import measure, report_rank, save_model, trace, write_records
+from scalewise.training.task import build_loaders, build_task
 
 
 class Stopwatch:
@@ -73,12 +67,13 @@ def run_rank(attempt: Attempt, process_started: float) -> None:
     with process_group(attempt, muster, identity, device):
         process_group_seconds = watch.lap()
         dataset = datasets.load(assignment.dataset)
-        train_loader, test_loader = resident_loaders(dataset, device)
+        loaders = build_loaders(settings, dataset, identity.rank, device, muster.timeout_seconds)
         data_seconds = watch.lap()
-        task = build_task(definition, dataset, train_loader, test_loader, identity, device)
+        task = build_task(definition, dataset, loaders, identity, device, assignment.weights)
         model_seconds = watch.lap()
 
-        epochs, diverged = train(task, settings.epochs, report)
+        with task.monitor:
+            epochs, diverged = train(task, report)
 
         startup = Startup(
             imports_seconds=imports_seconds,
@@ -89,10 +84,11 @@ def run_rank(attempt: Attempt, process_started: float) -> None:
         )
         reports = gather(report_rank(task, affinity, startup), identity.world_size)
         if identity.rank == 0:
-            ranks = [report.record for report in reports]
-            origin = trace(ranks, identity, muster.launcher, assignment)
+            origin = trace(reports, identity, muster.launcher, assignment)
             measurements = measure(task, epochs, reports)
-            write_records(assignment.folder, definition, epochs, ranks, measurements, origin, diverged)
+            write_records(assignment.folder, definition, epochs, reports, measurements, origin, diverged)
+        if settings.save_model:
+            save_model(task.replica, identity.rank, assignment.folder)
         del task  # DDP must be gone before its process group
     attempt.finished(identity.rank)
 
@@ -109,56 +105,6 @@ def report_for_duty(attempt: Attempt, muster: Muster) -> tuple[Identity, str, to
     check_place(identity, Shape.parse(muster.shape))
     affinity = claim_cpus(muster.accelerator, identity, muster.cpus_per_device)
     return identity, affinity, claim_device(muster.accelerator, identity.local_rank)
-
-
-def resident_loaders(
-    dataset: datasets.Dataset, device: torch.device
-) -> tuple[ResidentLoader, ResidentLoader]:
-    """Batches of both splits, normalised by the statistics of the training split."""
-    mean, std = channel_statistics(dataset.train_images)
-    return (
-        ResidentLoader(dataset.train_images, dataset.train_labels, mean, std, device),
-        ResidentLoader(dataset.test_images, dataset.test_labels, mean, std, device),
-    )
-
-
-def build_task(
-    definition: Definition,
-    dataset: datasets.Dataset,
-    train_loader: ResidentLoader,
-    test_loader: ResidentLoader,
-    identity: Identity,
-    device: torch.device,
-) -> Task:
-    """Model, optimizer, schedule, sampler and clock of this rank; one device takes the same path."""
-    settings = Settings.model_validate(definition.settings)
-    torch.manual_seed(settings.seed)
-    network = build(settings.model, dataset.train_images.shape[1:], dataset.classes).to(device)
-    model = nn.parallel.DistributedDataParallel(
-        network,
-        device_ids=[device.index] if device.type == "cuda" else None,
-        gradient_as_bucket_view=settings.gradient_as_bucket_view,
-    )
-    optimizer = build_optimizer(settings, model.parameters())
-    sampler = EpochSampler(
-        len(train_loader),
-        definition.global_batch_size,
-        identity.rank,
-        identity.world_size,
-        settings.seed,
-    )
-    timeline = CudaTimeline(device) if device.type == "cuda" else HostTimeline()
-    return Task(
-        model=model,
-        optimizer=optimizer,
-        schedule=build_schedule(settings, optimizer, len(sampler)),
-        sampler=sampler,
-        train=train_loader,
-        test=test_loader,
-        clock=StepClock(timeline, settings.warmup_steps),
-        identity=identity,
-        device=device,
-    )
 
 
 def describe(record: EpochRecord, epochs: int) -> str:

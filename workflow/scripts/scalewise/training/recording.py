@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors.torch import save_file
 
 from scalewise.plan.batches import share
 from scalewise.records import (
     EPOCHS,
+    MODEL,
     RANKS,
     SUMMARY,
+    UTILIZATION,
     Definition,
     EpochRecord,
     Measurements,
@@ -21,7 +24,9 @@ from scalewise.records import (
     RankRecord,
     Startup,
     Summary,
+    UtilizationRecord,
     Window,
+    replaced_whole,
     utc_now,
     write_json,
     write_rows,
@@ -29,8 +34,10 @@ from scalewise.records import (
 from scalewise.training import provenance
 from scalewise.training.attempt import Assignment
 from scalewise.training.distributed import Identity
-from scalewise.training.loop import Task
 from scalewise.training.memory import MemoryKind, peak_memory
+from scalewise.training.monitor import MonitorReport, across_ranks
+from scalewise.training.replica import Replica
+from scalewise.training.task import Task
 from scalewise.training.throughput import quantile, slowest, throughput
 
 
@@ -41,6 +48,7 @@ class RankReport:
     record: RankRecord
     windows: list[Window]
     memory_kind: MemoryKind
+    device: MonitorReport
 
 
 def report_rank(task: Task, affinity: str, startup: Startup) -> RankReport:
@@ -52,6 +60,7 @@ def report_rank(task: Task, affinity: str, startup: Startup) -> RankReport:
         startup: seconds of this rank.
     """
     identity, clock = task.identity, task.clock
+    device = task.monitor.stop()
     memory, memory_kind = peak_memory(task.device)
     tested = share(len(task.test), identity.rank, identity.world_size)
     record = RankRecord(
@@ -62,7 +71,7 @@ def report_rank(task: Task, affinity: str, startup: Startup) -> RankReport:
         visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES", ""),
         threads=torch.get_num_threads(),
         cpu_affinity=affinity,
-        train_samples=sum(len(indices) for _, indices in task.sampler),
+        train_samples=task.sampler.samples_of_rank,
         test_samples=len(tested),
         step_seconds_p05=quantile(clock.step_seconds, 0.05),
         step_seconds_p50=quantile(clock.step_seconds, 0.50),
@@ -71,8 +80,10 @@ def report_rank(task: Task, affinity: str, startup: Startup) -> RankReport:
         loader_wait_seconds=clock.loader_wait_seconds,
         peak_memory_bytes=memory,
         **startup.model_dump(),
+        mean_utilization=device.mean_utilization,
+        communication_seconds_per_step=task.replica.communication_seconds(),
     )
-    return RankReport(record, clock.windows, memory_kind)
+    return RankReport(record, clock.windows, memory_kind, device)
 
 
 def measure(task: Task, epochs: Sequence[EpochRecord], reports: Sequence[RankReport]) -> Measurements:
@@ -83,7 +94,7 @@ def measure(task: Task, epochs: Sequence[EpochRecord], reports: Sequence[RankRep
     waited = max(rank.loader_wait_seconds for rank in ranks)
     accuracies = [record.test_accuracy for record in epochs]
     return Measurements(
-        parameters=sum(p.numel() for p in task.model.parameters() if p.requires_grad),
+        parameters=task.replica.parameters,
         epochs_completed=len(epochs),
         throughput_samples_per_second=throughput(windows),
         windows=windows,
@@ -97,13 +108,31 @@ def measure(task: Task, epochs: Sequence[EpochRecord], reports: Sequence[RankRep
         startup=Startup(
             **{part: max(getattr(rank, part) for rank in ranks) for part in Startup.model_fields}
         ),
+        **across_ranks([report.device for report in reports]),
+        communication_fraction=_communication_fraction(ranks, windows),
+        loader=task.settings.loader,
     )
 
 
+def _communication_fraction(ranks: Sequence[RankRecord], windows: Sequence[Window]) -> float | None:
+    """Share of a step that the fastest rank spends on exchanging gradients: no rank's delay is in it.
+
+    A rank that is ahead waits for the others inside its own exchange.
+    """
+    exchanged = [rank.communication_seconds_per_step for rank in ranks]
+    counted = [seconds for seconds in exchanged if seconds is not None]
+    measured = [window for window in windows if not window.warmup]
+    if len(counted) < len(ranks) or not measured:
+        return None
+    step_seconds = sum(window.seconds for window in measured) / sum(window.steps for window in measured)
+    return min(min(counted) / step_seconds, 1.0)
+
+
 def trace(
-    ranks: Sequence[RankRecord], identity: Identity, launcher: str, assignment: Assignment
+    reports: Sequence[RankReport], identity: Identity, launcher: str, assignment: Assignment
 ) -> Provenance:
     """Where the figures of this run come from."""
+    ranks = [report.record for report in reports]
     return Provenance(
         commit=provenance.commit(),
         versions=provenance.versions(),
@@ -124,7 +153,7 @@ def write_records(
     folder: Path,
     definition: Definition,
     epochs: Sequence[EpochRecord],
-    ranks: Sequence[RankRecord],
+    reports: Sequence[RankReport],
     measurements: Measurements,
     origin: Provenance,
     diverged: bool,
@@ -138,7 +167,9 @@ def write_records(
             f"{last.test_loss}). Lower learning_rate ({definition.settings['learning_rate']})."
         )
     write_rows(folder / EPOCHS, EpochRecord, epochs)
-    write_rows(folder / RANKS, RankRecord, ranks)
+    write_rows(folder / RANKS, RankRecord, [report.record for report in reports])
+    samples = [sample for report in reports for sample in report.device.samples]
+    write_rows(folder / UTILIZATION, UtilizationRecord, sorted(samples, key=lambda row: row.timestamp))
     summary = Summary(
         definition=definition,
         outcome="diverged" if diverged else "completed",
@@ -147,3 +178,11 @@ def write_records(
         provenance=origin,
     )
     write_json(folder / SUMMARY, summary)
+
+
+def save_model(replica: Replica, rank: int, folder: Path) -> None:
+    """Leave the trained weights beside the records; all ranks must call it."""
+    state = replica.state()
+    if rank == 0:
+        with replaced_whole(folder / MODEL) as temporary:
+            save_file(state, temporary)

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 
 from scalewise.plan.batches import share, step_sizes
 
 
+@dataclass(frozen=True)
+class Step:
+    """One optimizer step of an epoch.
+
+    Args:
+        samples: of all ranks.
+        passes: int64 indices of this rank's samples, for each of its forward and backward passes.
+    """
+
+    samples: int
+    passes: Sequence[torch.Tensor]
+
+
 class EpochSampler:
     """Shuffles anew each epoch and shares every step's samples between the ranks.
 
     Unlike torch's DistributedSampler it neither repeats nor drops samples; all ranks take the same
-    number of steps.
+    number of steps and passes.
 
     Args:
         samples: in the training split.
@@ -21,13 +35,23 @@ class EpochSampler:
         rank: this one.
         world_size: ranks in all.
         seed: equal on all ranks.
+        accumulation_steps: passes of a step.
     """
 
-    def __init__(self, samples: int, global_batch_size: int, rank: int, world_size: int, seed: int) -> None:
-        self._sizes = step_sizes(samples, global_batch_size, world_size)
+    def __init__(
+        self,
+        samples: int,
+        global_batch_size: int,
+        rank: int,
+        world_size: int,
+        seed: int,
+        accumulation_steps: int = 1,
+    ) -> None:
+        self._sizes = step_sizes(samples, global_batch_size, world_size * accumulation_steps)
         self._samples = samples
         self._rank = rank
         self._world_size = world_size
+        self._accumulation_steps = accumulation_steps
         self._seed = seed
         self._epoch = 0
 
@@ -39,12 +63,23 @@ class EpochSampler:
         """Steps of an epoch."""
         return len(self._sizes)
 
-    def __iter__(self) -> Iterator[tuple[int, torch.Tensor]]:
-        """Samples of the step over all ranks, and the int64 indices of this rank's part of them."""
+    @property
+    def samples_of_rank(self) -> int:
+        """Training samples of this rank in an epoch."""
+        return sum(len(share(size, self._rank, self._world_size)) for size in self._sizes)
+
+    def __iter__(self) -> Iterator[Step]:
+        """The steps of the epoch."""
         generator = torch.Generator().manual_seed(self._seed * 1_000_003 + self._epoch)
         order = torch.randperm(self._samples, generator=generator)
         start = 0
         for size in self._sizes:
             mine = share(size, self._rank, self._world_size)
-            yield size, order[start + mine.start : start + mine.stop]
+            indices = order[start + mine.start : start + mine.stop]
+            parts = (share(len(indices), part, self._accumulation_steps) for part in self._passes)
+            yield Step(size, [indices[part.start : part.stop] for part in parts])
             start += size
+
+    @property
+    def _passes(self) -> range:
+        return range(self._accumulation_steps)

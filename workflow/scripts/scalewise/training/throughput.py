@@ -49,7 +49,7 @@ class StepClock(Generic[Mark]):
         self._samples = 0
         self._marks: list[tuple[Mark, Mark]] = []
         self._step_start: Mark | None = None
-        self._host_step_start = 0.0
+        self._load_start = 0.0
         self.windows: list[Window] = []
         self.step_seconds: list[float] = []
         """Of each measured step."""
@@ -57,20 +57,28 @@ class StepClock(Generic[Mark]):
         """Host time of the measured steps in which the rank waited for its batch."""
         self.first_step_seconds = 0.0
 
+    @property
+    def phase(self) -> str:
+        """What the next step is: ``warm-up`` or ``train``."""
+        return "warm-up" if self._steps < self._warmup_steps else "train"
+
     def open_window(self) -> None:
         """Start a window at the beginning of an epoch."""
         self._timeline.synchronize()
         self._window_start = self._timeline.now()
 
     def begin_step(self) -> None:
-        """Before the batch is loaded."""
-        self._host_step_start = self._timeline.now()
+        """Before the first batch of a step is loaded."""
         self._step_start = self._timeline.mark()
 
+    def begin_load(self) -> None:
+        """Before a batch is loaded."""
+        self._load_start = self._timeline.now()
+
     def loaded(self) -> None:
-        """After the batch is loaded."""
+        """After a batch is loaded."""
         if self._steps >= self._warmup_steps:
-            self.loader_wait_seconds += self._timeline.now() - self._host_step_start
+            self.loader_wait_seconds += self._timeline.now() - self._load_start
 
     def end_step(self, samples: int) -> None:
         """After the update.

@@ -1,0 +1,173 @@
+"""Runs that end before their time: what is left, what is said, and that nothing runs on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+from tests.distributed.whole_runs import ENDLESS, Start, finish
+
+from scalewise.records import EPOCHS, RANKS, SUMMARY, UTILIZATION, read_failure
+from scalewise.training.datasets import prepare
+
+pytestmark = [
+    pytest.mark.skipif(
+        len(os.sched_getaffinity(0)) < 2, reason="starts two ranks at once: needs 2 CPU cores"
+    ),
+    pytest.mark.timeout(150),
+]
+
+both_launchers = pytest.mark.parametrize("launcher", ["torchrun", "spawn"])
+
+
+def test_a_loss_that_is_no_longer_finite_is_a_result_with_a_reason(start: Start) -> None:
+    run = finish(start("wild", 1, {"learning_rate": 1e38}))
+    assert run.summary.outcome == "diverged"
+    assert "the loss is no longer finite in epoch" in run.summary.reason
+    assert "Lower learning_rate (1e+38)" in run.summary.reason
+    measured = run.summary.measurements
+    assert measured is not None
+    assert measured.epochs_completed == len(run.epochs) >= 1
+    assert not np.isfinite(run.epochs[["train_loss", "test_loss"]].iloc[-1]).all()
+    assert len(run.ranks) == 1
+
+
+def test_a_rank_that_raises_ends_the_run_with_its_traceback_and_no_stale_result(
+    start: Start, tmp_path: Path
+) -> None:
+    own, prepared = tmp_path / "mine.safetensors", tmp_path / "prepared.safetensors"
+    labels = np.arange(600, dtype=np.int64) % 10
+    images = np.zeros((600, 1, 8, 8), dtype=np.uint8)
+    save_file(
+        {"train_images": images, "train_labels": labels, "test_images": images, "test_labels": labels}, own
+    )
+    prepare(str(own), prepared)
+    prepared.write_bytes(prepared.read_bytes()[:10_000])
+    folder = tmp_path / "damaged" / "d2.r1"
+    folder.mkdir(parents=True)
+    for name in (SUMMARY, EPOCHS, RANKS, UTILIZATION):
+        (folder / name).write_text("of an earlier run", encoding="utf-8")
+
+    training = start("damaged", 2, {"dataset": str(own)}, dataset=prepared)
+    code, stderr = training.end()
+
+    assert code == 1
+    assert training.folder == folder
+    failure = read_failure(folder)
+    assert failure is not None
+    assert failure.outcome == "failed"
+    host = socket.gethostname()
+    assert failure.reason.startswith((f"rank 0 on {host}: DatasetError", f"rank 1 on {host}: DatasetError"))
+    assert str(prepared) in failure.reason
+    assert "damaged/d2.r1 failed" in stderr
+    assert "Traceback (most recent call last)" in stderr
+    assert "in load" in stderr
+    assert not any((folder / name).exists() for name in (SUMMARY, EPOCHS, RANKS, UTILIZATION))
+    assert failure.log_tail
+    assert training.processes() == {}
+
+
+@both_launchers
+def test_a_rank_killed_from_outside_is_named_and_the_others_end_with_it(start: Start, launcher: str) -> None:
+    training = start("killed", 2, ENDLESS | {"launcher": launcher})
+    training.wait_for("progress.json")
+    victim = training.pid(1)
+    os.kill(victim, signal.SIGKILL)
+    code, stderr = training.end()
+    assert code == 1
+    failure = read_failure(training.folder)
+    assert failure is not None
+    assert failure.outcome == "failed"
+    expected = f"rank 1 on {socket.gethostname()} (pid {victim}) left no word: killed from outside"
+    assert failure.reason.startswith(expected)
+    assert expected in stderr
+    assert training.processes() == {}
+    assert not (training.folder / SUMMARY).exists()
+
+
+@both_launchers
+def test_a_run_that_is_asked_to_end_takes_its_ranks_along(start: Start, launcher: str) -> None:
+    training = start("stopped", 2, ENDLESS | {"launcher": launcher})
+    training.wait_for("progress.json")
+    assert len(training.processes()) >= 3
+    training.process.send_signal(signal.SIGTERM)
+    code, stderr = training.end()
+    assert code == 1
+    failure = read_failure(training.folder)
+    assert failure is not None
+    assert failure.outcome == "interrupted"
+    assert "stopped/d2.r1 interrupted" in stderr
+    assert training.processes() == {}
+
+
+def test_a_run_over_its_limit_is_ended_and_told_what_to_change(start: Start) -> None:
+    training = start("late", 2, ENDLESS, limit_seconds=3)
+    code, stderr = training.end()
+    assert code == 1
+    failure = read_failure(training.folder)
+    assert failure is not None
+    assert failure.outcome == "timed-out"
+    assert "not done after 0.05 minutes. Raise runtime_minutes" in failure.reason
+    assert failure.reason in stderr
+    assert training.processes() == {}
+
+
+def test_a_rank_that_hangs_does_not_outlive_its_run(start: Start) -> None:
+    """It cannot hear SIGTERM, and its launcher is gone before it would resort to SIGKILL."""
+    training = start("hung", 2, ENDLESS)
+    training.wait_for("progress.json")
+    os.kill(training.pid(1), signal.SIGSTOP)
+    training.process.send_signal(signal.SIGTERM)
+    code, _ = training.end()
+    assert code == 1
+    assert training.left_over() == {}
+
+
+@both_launchers
+def test_ranks_wait_for_one_that_hangs_as_long_as_they_are_told(start: Start, launcher: str) -> None:
+    training = start("waiting", 2, ENDLESS | {"launcher": launcher}, timeout_seconds=5)
+    training.wait_for("progress.json")
+    hung = training.pid(1)
+    os.kill(hung, signal.SIGSTOP)
+    complaint = json.loads(training.wait_for("rank0.failed.json").read_text(encoding="utf-8"))
+    # launchers give it 30 seconds more, and kill it then
+    os.kill(hung, signal.SIGKILL)
+    code, _ = training.end()
+    assert "5000ms" in complaint["message"]
+    assert code == 1
+    failure = read_failure(training.folder)
+    assert failure is not None
+    assert failure.outcome == "failed"
+    assert failure.reason.startswith(f"rank 1 on {socket.gethostname()} (pid {hung}) left no word")
+    assert "or hung" in failure.reason
+    assert training.left_over() == {}
+
+
+def test_ranks_do_not_outlive_a_launcher_that_is_killed(start: Start) -> None:
+    training = start("orphaned", 2, ENDLESS)
+    training.wait_for("progress.json")
+    launcher = next(
+        pid for pid, command in training.processes().items() if "torch.distributed.run" in command
+    )
+    os.kill(launcher, signal.SIGKILL)
+    code, _ = training.end()
+    assert code == 1
+    failure = read_failure(training.folder)
+    assert failure is not None
+    assert failure.outcome == "failed"
+    assert training.left_over() == {}
+
+
+@both_launchers
+def test_ranks_do_not_outlive_a_train_py_that_is_killed(start: Start, launcher: str) -> None:
+    training = start("headless", 2, ENDLESS | {"launcher": launcher})
+    training.wait_for("progress.json")
+    training.process.kill()
+    training.end()
+    assert training.left_over() == {}

@@ -1,0 +1,206 @@
+"""One rank that trains many definitions in one process group, with the project's own parts, and watches.
+
+Started as training_probe.py VARIANTS DATASET FOLDER. The folder says how ranks meet; VARIANTS is a JSON list
+of {name, definition, weights, train}. For each variant it leaves in the folder {name}.rank{rank}.json,
+what it saw, and {name}.rank{rank}.safetensors: the whole weights at the start (``start/``) and at the end
+(``end/``), on rank 0; what of them this rank holds at the end (``here/``); the images of the first epoch as
+the network got them (``images``).
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from torch._dynamo.utils import counters
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from scalewise.plan.settings import Settings
+from scalewise.records import Definition, EpochRecord
+from scalewise.training import datasets
+from scalewise.training.attempt import Attempt
+from scalewise.training.distributed import Identity, claim_cpus, claim_device, identify, process_group
+from scalewise.training.loop import train
+from scalewise.training.task import Task, build_loaders, build_task
+
+TIMEOUT_SECONDS = 60.0
+
+
+@dataclass
+class Seen:
+    """What a rank saw of one training; a pass is one forward call while training.
+
+    Args:
+        dtypes: of what the layers put out.
+        channels_last: of the images of the first pass, and of the convolutions' weights.
+        gradients_at_pass: digest of this rank's gradients as each pass begins; None where there are none.
+        gradients_at_step: the same as each update begins.
+        matrix_ranks: of the gradient of the second matrix, at each update; for powersgd.
+        rates: learning rate of each update.
+        gradient_storages: stretches of memory that the gradients lie in, at the last update.
+        worker_processes: of the loader, in the last pass.
+        threads: of this rank.
+        deterministic: what torch was told, in the last pass.
+        parameters_here: elements of parameters on this rank.
+        states_here: elements of the optimizer's states on this rank.
+        ddp: DistributedDataParallel's own account; empty without it.
+        compiled_frames: by dynamo.
+        epochs: the records.
+        loader_wait_seconds: as recorded.
+    """
+
+    dtypes: list[str] = field(default_factory=list)
+    channels_last: dict[str, bool] = field(default_factory=dict)
+    gradients_at_pass: list[float | None] = field(default_factory=list)
+    gradients_at_step: list[float | None] = field(default_factory=list)
+    matrix_ranks: list[int] = field(default_factory=list)
+    rates: list[float] = field(default_factory=list)
+    gradient_storages: int = 0
+    worker_processes: int = 0
+    threads: int = 0
+    deterministic: bool = False
+    parameters_here: int = 0
+    states_here: int = 0
+    ddp: dict[str, Any] = field(default_factory=dict)
+    compiled_frames: int = 0
+    epochs: list[dict[str, Any]] = field(default_factory=list)
+    loader_wait_seconds: float = 0.0
+
+
+class Watcher:
+    """Hooks into a task; compiled code is left alone, for a hook would be compiled with it."""
+
+    def __init__(self, task: Task) -> None:
+        self.seen = Seen()
+        self.images: list[torch.Tensor] = []
+        self._task = task
+        self._first_epoch = True
+        network = task.replica.network
+        if not task.settings.compile:
+            network.register_forward_pre_hook(self._before_pass)
+            for layer in network.modules():
+                if not list(layer.children()):
+                    layer.register_forward_hook(self._after_layer)
+        task.optimizer.register_step_pre_hook(self._before_update)
+
+    def report(self, record: EpochRecord) -> None:
+        self._first_epoch = False
+        self.seen.epochs.append(asdict(record))
+
+    def close(self) -> None:
+        """Look at what training has left."""
+        task, seen = self._task, self.seen
+        optimizer = getattr(task.optimizer, "optim", task.optimizer)
+        seen.threads = torch.get_num_threads()
+        seen.parameters_here = sum(_local(weight).numel() for weight in task.replica.network.parameters())
+        values = [value for state in optimizer.state.values() for value in state.values()]
+        seen.states_here = sum(_local(value).numel() for value in values if torch.is_tensor(value))
+        wrapper = task.replica.wrapper
+        if isinstance(wrapper, DistributedDataParallel):
+            seen.ddp = {name: str(value) for name, value in wrapper._get_ddp_logging_data().items()}
+        seen.compiled_frames = counters["frames"]["ok"]
+        seen.loader_wait_seconds = task.clock.loader_wait_seconds
+
+    def _gradients(self) -> list[torch.Tensor]:
+        found = [weight.grad for weight in self._task.replica.network.parameters()]
+        return [_local(gradient) for gradient in found if gradient is not None]
+
+    def _digest(self) -> float | None:
+        gradients = self._gradients()
+        return float(sum(gradient.double().abs().sum() for gradient in gradients)) if gradients else None
+
+    def _before_pass(self, network: nn.Module, inputs: tuple[torch.Tensor]) -> None:
+        if not network.training:
+            return
+        seen = self.seen
+        if self._first_epoch:
+            self.images.append(inputs[0].detach().clone())
+        if not seen.channels_last:
+            looked_at = {"images": inputs[0]} | dict(network.named_parameters())
+            seen.channels_last = {
+                name: tensor.is_contiguous(memory_format=torch.channels_last)
+                for name, tensor in looked_at.items()
+                if tensor.dim() == 4
+            }
+        seen.gradients_at_pass.append(self._digest())
+        seen.worker_processes = len(psutil.Process().children())
+        seen.deterministic = torch.are_deterministic_algorithms_enabled()
+
+    def _after_layer(self, layer: nn.Module, _inputs: object, output: torch.Tensor) -> None:
+        name = f"{type(layer).__name__} {output.dtype}".replace("torch.", "")
+        if layer.training and name not in self.seen.dtypes:
+            self.seen.dtypes.append(name)
+
+    def _before_update(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        gradients = self._gradients()
+        seen = self.seen
+        seen.gradients_at_step.append(self._digest())
+        seen.rates.append(float(optimizer.param_groups[0]["lr"]))
+        seen.gradient_storages = len({gradient.untyped_storage().data_ptr() for gradient in gradients})
+        if self._task.settings.communication_hook == "powersgd":
+            matrices = [gradient for gradient in gradients if gradient.dim() == 2]
+            seen.matrix_ranks.append(int(torch.linalg.matrix_rank(matrices[1])))
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _whole_state(task: Task, when: str) -> dict[str, torch.Tensor]:
+    return {f"{when}/{name}": value.detach().clone() for name, value in task.replica.state().items()}
+
+
+def probe(
+    variant: dict[str, Any], dataset: datasets.Dataset, identity: Identity, device: torch.device, folder: Path
+) -> None:
+    """Train one variant and leave what was seen."""
+    definition = Definition.model_validate(variant["definition"])
+    settings = Settings.model_validate(definition.settings)
+    torch.set_num_threads(settings.cpus_per_device)
+    counters.clear()
+    torch._dynamo.reset()
+    weights = Path(variant["weights"]) if variant["weights"] else None
+    loaders = build_loaders(settings, dataset, identity.rank, device, TIMEOUT_SECONDS)
+    task = build_task(definition, dataset, loaders, identity, device, weights)
+    tensors = _whole_state(task, "start")
+    watcher = Watcher(task)
+    if variant["train"]:
+        train(task, watcher.report)
+    watcher.close()
+    tensors |= _whole_state(task, "end")
+    held = task.replica.network.state_dict()
+    tensors |= {f"here/{name}": _local(value).detach().clone().contiguous() for name, value in held.items()}
+    if watcher.images:
+        tensors["images"] = torch.cat(watcher.images).contiguous()
+    name = f"{variant['name']}.rank{identity.rank}"
+    save_file(tensors, folder / f"{name}.safetensors")
+    (folder / f"{name}.json").write_text(json.dumps(asdict(watcher.seen)), encoding="utf-8")
+
+
+def main() -> None:
+    variants, dataset_file, folder = map(Path, sys.argv[1:])
+    attempt = Attempt(folder)
+    muster = attempt.muster()
+    identity = identify(os.environ, muster.launcher)
+    claim_cpus("cpu", identity, muster.cpus_per_device)
+    device = claim_device("cpu", identity.local_rank)
+    with process_group(attempt, muster, identity, device):
+        dataset = datasets.load(dataset_file)
+        for variant in json.loads(variants.read_text(encoding="utf-8")):
+            probe(variant, dataset, identity, device, folder)
+            # the workers of one loader must not be forked into those of the next
+            gc.collect()
+
+
+if __name__ == "__main__":
+    main()

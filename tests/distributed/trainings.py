@@ -1,0 +1,217 @@
+"""The trainings that the tests of options look at: one launch for each number of ranks trains them all."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file as save_arrays
+from safetensors.torch import load_file, save_file
+from sklearn.datasets import load_digits
+from tests.distributed.training_probe import Seen
+from torch import Tensor
+from torchvision.models import resnet18
+
+from scalewise.plan.launch import Start
+from scalewise.plan.settings import Settings
+from scalewise.records import Definition
+from scalewise.training.attempt import Attempt
+from scalewise.training.datasets import prepare
+from scalewise.training.supervisor import muster_for
+
+HERE = Path(__file__).parent
+SCRIPTS = HERE.parents[1] / "workflow" / "scripts"
+
+TRAIN_SAMPLES, TEST_SAMPLES = 475, 121
+GLOBAL_BATCH = 120
+"""Leaves 115 samples for the last of 4 steps, which two ranks share as 58 and 57."""
+STEPS_PER_EPOCH = 4
+
+DEEP_MODEL = """
+from torch import nn
+
+def build(image, classes):
+    hidden = [layer for _ in range(6) for layer in (nn.Linear(400, 400), nn.ReLU())]
+    first = (nn.Flatten(), nn.Linear(image.numel(), 400), nn.ReLU())
+    return nn.Sequential(*first, *hidden, nn.Linear(400, classes))
+"""
+"""4 MiB of parameters, in matrices of 0.6 MiB."""
+
+DEEP = "deep.py:build"
+CNN = {"model": "digits_cnn"}
+ADAMW = {"model": DEEP, "optimizer": "adamw", "learning_rate": 1e-3, "schedule": "step"}
+FSDP = ADAMW | {"parallelism": "fsdp"}
+ONCE = {"epochs": 1}
+
+SHARED: dict[str, Any] = {"model": "linear", "epochs": 3, "learning_rate": 0.05, "warmup_steps": 2}
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "linear": {},
+    "cnn": CNN,
+    "deep": {"model": DEEP},
+    "seed": {"seed": 2} | ONCE,
+    "deterministic": {"deterministic": True} | ONCE,
+    "smoothed": {"label_smoothing": 0.2, "learning_rate": 1e-9} | ONCE,
+    "unsmoothed": {"learning_rate": 1e-9} | ONCE,
+    "rising": {"learning_rate_scaling": "linear", "learning_rate_warmup_epochs": 0.5} | ONCE,
+    "stopped": {"stop_at_accuracy": 0.3, "stop_patience_epochs": 2, "epochs": 30},
+    # images
+    "cropped": {"crop_padding": 2} | ONCE,
+    "flipped": {"horizontal_flip": True} | ONCE,
+    "resized": {"image_size": 12} | ONCE,
+    "workers": {"loader": "workers", "cpus_per_device": 2},
+    "cropped-workers": {"loader": "workers", "crop_padding": 2} | ONCE,
+    # numbers and layouts
+    "bf16": CNN | {"precision": "bf16"},
+    "fp16": {"precision": "fp16"},
+    "channels-last": CNN | {"channels_last": True},
+    "compiled": {"compile": True} | ONCE,
+    # exchange of gradients
+    "accumulated": {"accumulation_steps": 3},
+    "bucket-view": {"model": DEEP, "gradient_as_bucket_view": True},
+    "static": {"model": DEEP, "static_graph": True},
+    "small-buckets": {"model": DEEP, "bucket_cap_mb": 1},
+    "fp16-hook": {"model": DEEP, "communication_hook": "fp16"},
+    "powersgd-1": {"model": DEEP, "communication_hook": "powersgd"},
+    "powersgd-2": {"model": DEEP, "communication_hook": "powersgd", "powersgd_rank": 2},
+    # models in parts
+    "adamw": ADAMW,
+    "zero1": ADAMW | {"parallelism": "zero1"},
+    "fsdp": FSDP,
+    "fsdp-accumulated": FSDP | {"accumulation_steps": 3},
+    "fsdp-cnn": CNN | {"parallelism": "fsdp"},
+    "pretrained": {"model": "resnet18", "image_size": 64, "pretrained": True},
+}
+ON_ONE_RANK = ("linear", "cnn", "accumulated", "adamw", "fsdp", "fsdp-accumulated", "workers")
+
+
+@dataclass(frozen=True)
+class Training:
+    """What one rank saw of one variant, and its tensors."""
+
+    seen: Seen
+    tensors: Mapping[str, Tensor]
+
+    def part(self, prefix: str) -> dict[str, Tensor]:
+        """Tensors whose names begin so: ``start``, ``end`` or ``here``."""
+        return {
+            name.removeprefix(f"{prefix}/"): tensor
+            for name, tensor in self.tensors.items()
+            if name.startswith(f"{prefix}/")
+        }
+
+    @property
+    def end(self) -> dict[str, Tensor]:
+        """The whole model after training; on rank 0 alone."""
+        return self.part("end")
+
+    @property
+    def images(self) -> Tensor:
+        """Of this rank in the first epoch, as the network got them."""
+        return self.tensors["images"]
+
+
+@dataclass(frozen=True)
+class Trainings:
+    """All that was trained.
+
+    Args:
+        folder: of one folder for each number of ranks.
+        dataset: the prepared file.
+        weights: of torchvision's ResNet-18, for the variant ``pretrained``.
+    """
+
+    folder: Path
+    dataset: Path
+    weights: Path
+
+    @cache  # noqa: B019 - lives as long as the session
+    def of(self, name: str, world_size: int = 2, rank: int = 0) -> Training:
+        """One rank of one variant."""
+        path = self.folder / f"world{world_size}" / f"{name}.rank{rank}"
+        values = json.loads(path.with_name(f"{path.name}.json").read_text(encoding="utf-8"))
+        return Training(Seen(**values), load_file(path.with_name(f"{path.name}.safetensors")))
+
+
+def largest_difference(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
+    """Over all weights of two models of one kind."""
+    assert one
+    assert one.keys() == other.keys()
+    return max(float((one[name].double() - other[name].double()).abs().max()) for name in one)
+
+
+def train_all(folder: Path) -> Trainings:
+    """Train every variant, on two ranks and some of them on one too."""
+    arrays = folder / "digits.safetensors"
+    _colour_digits(arrays)
+    dataset = folder / "prepared.safetensors"
+    prepare(str(arrays), dataset)
+    (folder / "deep.py").write_text(DEEP_MODEL, encoding="utf-8")
+    weights = folder / "resnet18.safetensors"
+    save_file(resnet18(weights=None).state_dict(), weights)
+    for world_size in (1, 2):
+        names = ON_ONE_RANK if world_size == 1 else tuple(VARIANTS)
+        output = folder / f"world{world_size}"
+        Attempt(output).begin(muster_for(f"1x{world_size}", "cpu", 1, "torchrun", "tcp", Start(), 120))
+        variants = [_variant(name, world_size, folder, weights) for name in names]
+        (output / "variants.json").write_text(json.dumps(variants), encoding="utf-8")
+        _start_ranks(world_size, output / "variants.json", dataset, output)
+    return Trainings(folder, dataset, weights)
+
+
+def _variant(name: str, world_size: int, folder: Path, weights: Path) -> dict[str, Any]:
+    chosen = SHARED | {"dataset": str(folder / "digits.safetensors")} | VARIANTS[name]
+    if chosen["model"] == DEEP:
+        chosen["model"] = str(folder / DEEP)
+    settings = Settings(global_batch_size=GLOBAL_BATCH, **chosen)
+    definition = Definition(
+        experiment="options",
+        run=name,
+        shape=f"1x{world_size}",
+        batch_size_per_device=GLOBAL_BATCH // world_size // settings.accumulation_steps,
+        global_batch_size=GLOBAL_BATCH,
+        repeat=1,
+        options={},
+        accelerator="cpu",
+        settings=settings.model_dump(),
+    )
+    return {
+        "name": name,
+        "definition": definition.model_dump(),
+        "weights": str(weights) if settings.pretrained else None,
+        "train": not settings.pretrained,
+    }
+
+
+def _colour_digits(path: Path) -> None:
+    """Handwritten digits of three unlike channels: layouts of one channel cannot be told apart."""
+    digits = load_digits()
+    grey = digits.images[: TRAIN_SAMPLES + TEST_SAMPLES, np.newaxis] * 15
+    images = np.concatenate([grey, 250 - grey, grey / 2], axis=1).astype(np.uint8)
+    labels = digits.target[: len(images)].astype(np.int64)
+    arrays = {}
+    for split, part in (("train", slice(TRAIN_SAMPLES)), ("test", slice(TRAIN_SAMPLES, None))):
+        arrays[f"{split}_images"] = np.ascontiguousarray(images[part])
+        arrays[f"{split}_labels"] = np.ascontiguousarray(labels[part])
+    save_arrays(arrays, path)
+
+
+def _start_ranks(world_size: int, *arguments: Path) -> None:
+    launch = ["torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
+    launch.append(f"--nproc-per-node={world_size}")
+    ended = subprocess.run(
+        [sys.executable, "-m", *launch, str(HERE / "training_probe.py"), *map(str, arguments)],
+        env=os.environ | {"PYTHONPATH": str(SCRIPTS), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr

@@ -1,0 +1,165 @@
+"""Starts whole runs through train.py, and reads what they leave."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from scalewise.plan.study import load_study
+from scalewise.records import EPOCHS, RANKS, SUMMARY, Summary, read_summary
+from scalewise.training.datasets import prepare
+
+TRAIN = Path(__file__).parents[2] / "workflow" / "scripts" / "train.py"
+SETTINGS = {
+    "model": "linear",
+    "dataset": "digits",
+    "global_batch_size": 250,
+    "epochs": 3,
+    "learning_rate": 0.05,
+    "warmup_steps": 2,
+    "devices": [1, 2],
+    "repeats": 1,
+}
+ENDLESS: dict[str, Any] = {"epochs": 1_000_000}
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@dataclass(frozen=True)
+class Training:
+    """A train.py that was started, and where it leaves its records."""
+
+    process: subprocess.Popen[str]
+    folder: Path
+
+    @property
+    def attempt(self) -> Path:
+        return self.folder / "attempt"
+
+    def end(self) -> tuple[int, str]:
+        """Exit code and stderr, once it has ended."""
+        _, stderr = self.process.communicate()
+        return self.process.returncode, stderr
+
+    def wait_for(self, name: str) -> Path:
+        """A file of the attempt, once the ranks have written it."""
+        path = self.attempt / name
+        while not path.exists():
+            assert self.process.poll() is None, self.process.communicate()[1]
+            time.sleep(0.05)
+        return path
+
+    def pid(self, rank: int) -> int:
+        note = json.loads(self.wait_for(f"rank{rank}.started.json").read_text(encoding="utf-8"))
+        return int(note["pid"])
+
+    def processes(self) -> dict[int, str]:
+        """Launcher and ranks that still run: the attempt's folder is their argument, or they left a note."""
+        found = {}
+        notes = [path.read_text(encoding="utf-8") for path in self.attempt.glob("rank*.started.json")]
+        ranks = {int(json.loads(note)["pid"]) for note in notes if note}
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with suppress(OSError):
+                    command = (entry / "cmdline").read_bytes().decode().split("\0")
+                    # the command of one that has died and still stands in the table is empty
+                    if str(self.attempt) in command or (int(entry.name) in ranks and command != [""]):
+                        found[int(entry.name)] = " ".join(command)
+        return found
+
+    def left_over(self) -> dict[int, str]:
+        """What still runs once ranks that must look for themselves have had the time to."""
+        deadline = time.monotonic() + 15
+        while self.processes() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return self.processes()
+
+
+Start = Callable[..., Training]
+
+
+def starter(folder: Path) -> tuple[Start, list[Training]]:
+    """Starts runs below a folder; its lock is apart from that of a user's training on this machine."""
+    site = folder / "site.yaml"
+    site.write_text("accelerator: cpu\ndevices_per_node: 2\ncpus_per_node: 2\n", encoding="utf-8")
+    digits = folder / "digits.safetensors"
+    prepare("digits", digits)
+    locks = folder / "locks"
+    locks.mkdir()
+    started: list[Training] = []
+
+    def start(
+        name: str,
+        devices: int,
+        changed: Mapping[str, Any] | None = None,
+        dataset: Path = digits,
+        limit_seconds: float = 120,
+        timeout_seconds: int = 60,
+    ) -> Training:
+        config = {"experiments": {name: SETTINGS | dict(changed or {})}}
+        run = load_study(config, site_file=site).runs[name, f"d{devices}.r1"]
+        run_folder = folder / name / run.name
+        run_folder.mkdir(parents=True, exist_ok=True)
+        options = ["--run", run.definition, "--dataset", str(dataset), "--log", str(run_folder / "train.log")]
+        limit = ["--limit-seconds", str(limit_seconds), "--timeout-seconds", str(timeout_seconds)]
+        process = subprocess.Popen(
+            [sys.executable, str(TRAIN), *options, *limit, str(run_folder / SUMMARY)],
+            env=os.environ | {"TMPDIR": str(locks), "SCALEWISE_COMMIT": COMMIT},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        training = Training(process, run_folder)
+        started.append(training)
+        return training
+
+    return start, started
+
+
+def clean_up(started: list[Training]) -> None:
+    """Nothing that a failed test has left may slow the next one."""
+    for training in started:
+        if training.process.poll() is None:
+            training.process.kill()
+            training.process.communicate()
+        for pid in training.processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that has ended in order."""
+
+    folder: Path
+    stderr: str
+    summary: Summary
+    epochs: pd.DataFrame
+    ranks: pd.DataFrame
+
+    @property
+    def log(self) -> list[str]:
+        return (self.folder / "train.log").read_text(encoding="utf-8").splitlines()
+
+
+def finish(training: Training) -> Finished:
+    code, stderr = training.end()
+    assert code == 0, stderr
+    folder = training.folder
+    return Finished(
+        folder,
+        stderr,
+        read_summary(folder),
+        pd.read_csv(folder / EPOCHS),
+        pd.read_csv(folder / RANKS),
+    )

@@ -1,0 +1,56 @@
+"""Options that are possible but seldom meant are warned of, with their values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from scalewise.plan.option_checks import option_warnings
+from scalewise.plan.study import Study
+
+Load = Callable[[str], Study]
+
+STRONG = "model: linear, dataset: digits, global_batch_size: 240, devices: [1, 4]"
+WEAK = "model: linear, dataset: digits, scaling: weak, batch_size_per_device: 64, devices: [1, 4]"
+
+
+def warnings(load: Load, keys: str) -> list[str]:
+    planned = load(f"experiments:\n  study: {{{keys}}}\n").experiments["study"]
+    return list(option_warnings("study", planned.spec, [run.shape.world_size for run in planned.runs]))
+
+
+@pytest.mark.parametrize(
+    ("option", "warning"),
+    [
+        pytest.param(
+            "learning_rate_scaling: linear",
+            "experiments.study.learning_rate_scaling is linear, but strong scaling keeps the global batch: "
+            "4 devices would take the steps of one at 4 times its learning rate. Use none, or weak scaling.",
+            id="linear",
+        ),
+        pytest.param(
+            "sweep: {learning_rate_scaling: [none, sqrt]}",
+            "experiments.study.sweep.learning_rate_scaling is sqrt, but strong scaling keeps the global "
+            "batch: 4 devices would take the steps of one at 2 times its learning rate. "
+            "Use none, or weak scaling.",
+            id="square root in a sweep",
+        ),
+    ],
+)
+def test_a_learning_rate_that_grows_while_its_batch_stays_is_warned_of(
+    option: str, warning: str, load: Load
+) -> None:
+    assert warnings(load, f"{STRONG}, {option}") == [warning]
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        pytest.param(STRONG, id="a rate that stays"),
+        pytest.param(f"{WEAK}, learning_rate_scaling: linear", id="a batch that grows"),
+        pytest.param(STRONG.replace("1, 4", "1") + ", learning_rate_scaling: linear", id="one device"),
+    ],
+)
+def test_a_learning_rate_that_follows_its_batch_is_not_warned_of(keys: str, load: Load) -> None:
+    assert warnings(load, keys) == []

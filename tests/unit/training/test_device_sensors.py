@@ -1,0 +1,240 @@
+"""What the devices tell: how busy they are, what they draw and why they are slow."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+from scalewise.training.monitor import TRAIN, Monitor
+from scalewise.training.sensors import THROTTLING, CpuSensor, NvmlSensor, Reading, sensor_of
+
+CPU = torch.device("cpu")
+BURN = "import time\nwhile time.process_time() < {}: sum(range(100_000))\nprint(flush=True)\ninput()"
+"""A process that uses so many CPU seconds, says so, and waits to be told to end."""
+
+
+def burn(seconds: float) -> None:
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+
+
+@pytest.fixture
+def child() -> Iterator[Callable[[float], subprocess.Popen[str]]]:
+    started: list[subprocess.Popen[str]] = []
+
+    def start(seconds: float) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", BURN.format(seconds)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        assert process.stdout is not None
+        process.stdout.readline()
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_a_cpu_process_is_as_busy_as_its_cpu_time_says() -> None:
+    sensor = CpuSensor(1)
+    wall, cpu = time.monotonic(), time.process_time()
+    burn(0.2)
+    time.sleep(0.1)
+    reading = sensor.read()
+    expected = (time.process_time() - cpu) / (time.monotonic() - wall)
+    assert reading.utilization == pytest.approx(expected, abs=0.05)
+    assert reading.memory_bytes == pytest.approx(psutil.Process().memory_info().rss, rel=0.2)
+    assert (reading.power_watts, reading.energy_joules, reading.throttling) == (None, None, None)
+
+
+def test_a_process_with_two_cpus_is_half_as_busy_with_one_thread() -> None:
+    sensors = CpuSensor(1), CpuSensor(2)
+    burn(0.2)
+    one, two = (sensor.read().utilization for sensor in sensors)
+    assert one is not None
+    assert two == pytest.approx(one / 2, rel=0.1)
+
+
+@pytest.mark.parametrize("ended", [False, True], ids=["at work", "that has ended"])
+def test_a_worker_counts_with_the_process_that_started_it(
+    child: Callable[[float], subprocess.Popen[str]], ended: bool
+) -> None:
+    sensor = CpuSensor(1)
+    wall, cpu = time.monotonic(), time.process_time()
+    process = child(0.3)
+    if ended:
+        process.communicate("\n")
+    alone = (time.process_time() - cpu) / (time.monotonic() - wall)
+    utilization = sensor.read().utilization
+    assert utilization is not None
+    assert utilization - alone > 0.5 * 0.3 / (time.monotonic() - wall)
+
+
+def test_workers_count_where_the_kernel_lists_no_children(
+    child: Callable[[float], subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    listed, asked = CpuSensor(1), CpuSensor(1)
+    asked._children_of_main_thread = tmp_path / "no such file"
+    child(0.3)
+    found, expected = asked.read().utilization, listed.read().utilization
+    assert found is not None
+    assert expected is not None
+    assert expected > 0.05
+    assert found == pytest.approx(expected, rel=0.3)
+
+
+class NvmlError(Exception):
+    """As pynvml.NVMLError."""
+
+
+REASONS = {
+    "nvmlClocksEventReasonGpuIdle": 0x1,
+    "nvmlClocksEventReasonSwPowerCap": 0x4,
+    "nvmlClocksEventReasonHwSlowdown": 0x8,
+    "nvmlClocksEventReasonSwThermalSlowdown": 0x20,
+    "nvmlClocksEventReasonHwThermalSlowdown": 0x40,
+    "nvmlClocksEventReasonHwPowerBrakeSlowdown": 0x80,
+}
+IDLE, POWER_CAP = REASONS["nvmlClocksEventReasonGpuIdle"], REASONS["nvmlClocksEventReasonSwPowerCap"]
+UUID = "ffc79498-8ff3-c2dc-3b0d-fafd804516ae"
+
+
+@dataclass
+class Nvml:
+    """Stands in for pynvml's functions, in the units of NVIDIA's reference: no GPU is needed here."""
+
+    known: str = f"GPU-{UUID}"
+    unsupported: set[str] = field(default_factory=set)
+    reasons: int = 0
+    users: int = 0
+    millijoules: Iterator[int] = field(default_factory=lambda: iter(range(1_000_000, 10**9, 250_000)))
+    NVMLError = NvmlError
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        self.users += 1
+
+    def nvmlShutdown(self) -> None:  # noqa: N802
+        self.users -= 1
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
+        if uuid != self.known:
+            raise NvmlError("Not Found")
+        return uuid
+
+    def __getattr__(self, name: str) -> Any:
+        if name in REASONS:
+            return REASONS[name]
+        answers: dict[str, Callable[[], Any]] = {
+            "nvmlDeviceGetUtilizationRates": lambda: SimpleNamespace(gpu=37, memory=90),
+            "nvmlDeviceGetMemoryInfo": lambda: SimpleNamespace(total=8 << 30, free=6 << 30, used=2 << 30),
+            "nvmlDeviceGetPowerUsage": lambda: 412_500,
+            "nvmlDeviceGetTotalEnergyConsumption": lambda: next(self.millijoules),
+            "nvmlDeviceGetCurrentClocksEventReasons": lambda: self.reasons,
+        }
+
+        def call(handle: str) -> Any:
+            assert handle == self.known
+            if name in self.unsupported:
+                raise NvmlError("Not Supported")
+            return answers[name]()
+
+        return call
+
+
+def test_nvmls_percent_milliwatts_and_millijoules_become_fraction_watts_and_joules() -> None:
+    reading = NvmlSensor(Nvml(), UUID).read()
+    assert reading == Reading(0.37, 2 << 30, 412.5, 1000.0, ())
+
+
+def test_what_a_gpu_does_not_tell_is_left_out_and_named_and_the_rest_is_there() -> None:
+    nvml = Nvml(unsupported={"nvmlDeviceGetUtilizationRates", "nvmlDeviceGetTotalEnergyConsumption"})
+    with Monitor(CPU, 1, "node-a", 0, sensor=NvmlSensor(nvml, UUID)) as monitor:
+        monitor.phase = TRAIN
+        report = monitor.stop()
+    sample = report.samples[-1]
+    assert (sample.utilization, sample.memory_bytes, sample.power_watts) == (None, 2 << 30, 412.5)
+    assert report.mean_utilization is None
+    assert report.note == "NVML gives no utilization (Not Supported); NVML gives no energy (Not Supported)"
+    assert nvml.users == 0
+
+
+def test_energy_is_what_the_counter_gained_between_start_and_stop() -> None:
+    nvml = Nvml(millijoules=iter([5_000_000, 5_700_000]))
+    with Monitor(CPU, 1, "node-a", 0, sensor=NvmlSensor(nvml, UUID)) as monitor:
+        assert monitor.stop().energy_joules == pytest.approx(700.0)
+
+
+def test_energy_is_power_times_time_where_there_is_no_counter() -> None:
+    nvml = Nvml(unsupported={"nvmlDeviceGetTotalEnergyConsumption"})
+    before = time.monotonic()
+    with Monitor(CPU, 1, "node-a", 0, sensor=NvmlSensor(nvml, UUID)) as monitor:
+        time.sleep(0.05)
+        energy = monitor.stop().energy_joules
+    assert energy is not None
+    assert 412.5 * 0.05 <= energy <= 412.5 * (time.monotonic() - before)
+
+
+@pytest.mark.parametrize("constant", list(THROTTLING))
+def test_a_gpu_that_slows_down_for_heat_or_power_is_flagged_with_nvmls_reason(constant: str) -> None:
+    nvml = Nvml(reasons=REASONS[constant] | IDLE)
+    with Monitor(CPU, 1, "node-a", 0, sensor=NvmlSensor(nvml, UUID)) as monitor:
+        report = monitor.stop()
+    assert report.throttled
+    assert report.note == f"throttled in 1 samples: {THROTTLING[constant]}"
+
+
+def test_a_gpu_at_its_power_cap_or_idle_is_not_flagged() -> None:
+    nvml = Nvml(reasons=POWER_CAP | IDLE)
+    with Monitor(CPU, 1, "node-a", 0, sensor=NvmlSensor(nvml, UUID)) as monitor:
+        report = monitor.stop()
+    assert report.throttled is False
+    assert report.note == ""
+
+
+def test_a_slice_of_a_gpu_is_found_too() -> None:
+    assert NvmlSensor(Nvml(known=f"MIG-{UUID}"), UUID).read().memory_bytes == 2 << 30
+
+
+def test_the_names_of_nvml_are_those_of_its_package() -> None:
+    """The stand-in may know what the package does not."""
+    pynvml = pytest.importorskip("pynvml")
+    assert {name: getattr(pynvml, name) for name in REASONS} == REASONS
+    for call in ("UtilizationRates", "MemoryInfo", "PowerUsage", "TotalEnergyConsumption"):
+        assert callable(getattr(pynvml, f"nvmlDeviceGet{call}"))
+    assert callable(pynvml.nvmlDeviceGetCurrentClocksEventReasons)
+    assert set(THROTTLING) <= set(REASONS)
+
+
+@pytest.mark.parametrize("installed", [True, False], ids=["no such GPU", "no package"])
+def test_a_gpu_that_nvml_does_not_know_is_trained_on_and_the_record_says_why_it_was_not_watched(
+    monkeypatch: pytest.MonkeyPatch, installed: bool
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid=UUID))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA Z9")
+    if not installed:
+        monkeypatch.setitem(sys.modules, "pynvml", None)
+    device = torch.device("cuda", 1)
+    sensor, why = sensor_of(device, 4)
+    assert sensor is None
+    with Monitor(device, 4, "node-a", 1) as monitor:
+        monitor.phase = TRAIN
+        report = monitor.stop()
+    assert report.note == why
+    assert why.startswith("not monitored: NVML: " if installed else "not monitored: the package nvidia-ml-py")
+    assert (report.samples, report.mean_utilization, report.energy_joules) == ([], None, None)

@@ -1,0 +1,348 @@
+"""A download gives the right file or an error that says what to do, whatever the network does."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests import file_server
+from tests.file_server import FileServer, cut_after, good, serving, status, wait_for
+
+from scalewise.training.download import DownloadError, Mirror, fetch, read_checksums
+from scalewise.training.http_transfer import Patience, redacted
+from scalewise.training.published_files import FILES, WEIGHTS, PublishedFile
+
+ROOT = Path(__file__).parents[3]
+SCRIPTS = ROOT / "workflow" / "scripts"
+CONTENT = np.random.default_rng(0).bytes(300_000)
+SUM = hashlib.sha256(CONTENT).hexdigest()
+QUICK = Patience(connect_seconds=2, read_seconds=0.5, pauses=(0.01, 0.01, 0.01), slow_bytes=10_000)
+NAME = "data.tar.gz"
+
+FETCH = """\
+import sys
+from pathlib import Path
+from scalewise.training.download import fetch
+from scalewise.training.published_files import PublishedFile
+fetch(PublishedFile("data.tar.gz", sys.argv[1], (sys.argv[2],)), Path(sys.argv[3]))
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The servers are on this machine."""
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "downloads" / "data"
+
+
+def published(*mirrors: FileServer | str) -> PublishedFile:
+    places = tuple(mirror if isinstance(mirror, str) else mirror.address for mirror in mirrors)
+    return PublishedFile(NAME, SUM, places)
+
+
+def get(folder: Path, *mirrors: FileServer | str, patience: Patience = QUICK) -> list[str]:
+    """Fetch, prove the result, and give the lines of progress."""
+    lines: list[str] = []
+    assert fetch(published(*mirrors), folder, notify=lines.append, patience=patience) == folder / NAME
+    assert (folder / NAME).read_bytes() == CONTENT
+    assert visible(folder) == [NAME]
+    assert not (folder / f".{NAME}.part").exists()
+    return lines
+
+
+def visible(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+
+
+def test_a_file_is_fetched_once_and_then_used_without_the_network(folder: Path) -> None:
+    with serving(CONTENT, good) as server:
+        get(folder, server)
+        get(folder, server)
+        assert server.ranges == [None]
+    get(folder, server)
+
+
+def test_a_cut_download_goes_on_where_it_stopped(folder: Path) -> None:
+    with serving(CONTENT, cut_after(100_000), cut_after(100_000), good) as server:
+        get(folder, server)
+    assert server.ranges == [None, "bytes=100000-", "bytes=200000-"]
+
+
+def test_a_line_that_is_cut_often_but_moves_is_not_given_up(folder: Path) -> None:
+    with serving(CONTENT, cut_after(20_000)) as server:
+        get(folder, server)
+    assert len(server.ranges) == 15 > len(QUICK.pauses) + 1
+
+
+def test_a_busy_mirror_is_asked_again(folder: Path) -> None:
+    with serving(CONTENT, status(503), status(429), good) as server:
+        get(folder, server)
+    assert len(server.ranges) == 3
+
+
+def test_what_one_mirror_gave_is_kept_for_the_next(folder: Path) -> None:
+    with serving(CONTENT, cut_after(100_000), status(503)) as first, serving(CONTENT, good) as second:
+        get(folder, first, second)
+    assert second.ranges == ["bytes=100000-"]
+
+
+def test_a_mirror_without_ranges_begins_anew(folder: Path) -> None:
+    with serving(CONTENT, cut_after(100_000), file_server.whole) as server:
+        get(folder, server)
+    assert server.ranges == [None, "bytes=100000-"]
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        pytest.param(status(404), "answered 404 Not Found", id="no such file"),
+        pytest.param(status(403), "answered 403 Forbidden", id="forbidden"),
+        pytest.param(status(503), "answered 503 Service Unavailable; tried 4 times", id="busy for ever"),
+        pytest.param(file_server.page, "gave a web page in place of the file", id="a web page"),
+        pytest.param(
+            file_server.gives(b"<html>login</html>"),
+            "gave other bytes than published",
+            id="a page in disguise",
+        ),
+        pytest.param(
+            file_server.gives(CONTENT[:-1] + b"!"), "gave other bytes than published", id="wrong bytes"
+        ),
+        pytest.param(file_server.gives(CONTENT[:-1]), "gave other bytes than published", id="truncated"),
+        pytest.param(file_server.silent, "was silent for 0 s; tried 4 times", id="silent"),
+    ],
+)
+def test_a_bad_mirror_is_passed_over_and_named_where_no_other_helps(
+    bad: file_server.Answer, said: str, folder: Path
+) -> None:
+    with serving(CONTENT, bad) as server, serving(CONTENT, good) as other:
+        with pytest.raises(DownloadError) as refused:
+            fetch(published(server), folder, patience=QUICK)
+        assert f"  {server.address}/{NAME}: {said}" in str(refused.value)
+        assert visible(folder) == [], "no bad file gets the final name"
+        get(folder, server, other)
+
+
+def test_a_mirror_that_dribbles_is_given_up_for_a_faster_one(folder: Path) -> None:
+    patience = Patience(read_seconds=5, pauses=(0.01,), slow_seconds=0.2, slow_bytes=10_000)
+    with serving(CONTENT, file_server.dribble(0.05)) as slow, serving(CONTENT, good) as fast:
+        lines = get(folder, slow, fast, patience=patience)
+    assert any("bytes in 0 s" in line for line in lines)
+    assert fast.ranges[0] is not None
+
+
+def test_a_slow_download_says_now_and_then_how_far_it_is(folder: Path) -> None:
+    patience = Patience(report_seconds=0.05)
+    with serving(CONTENT, file_server.dribble(0.03, 20_000)) as server:
+        lines = get(folder, server, patience=patience)
+    progress = [line for line in lines if "of 0 MB" in line]
+    assert "kB/s, about 1 min left" in progress[0]
+    assert len(progress) < 15, "not a line for each piece"
+
+
+def test_remains_of_another_file_do_no_harm(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    for remains in (b"x" * 1000, b"x" * 400_000):
+        (folder / f".{NAME}.part").write_bytes(remains)
+        with serving(CONTENT, good) as server:
+            get(folder, server)
+        (folder / NAME).unlink()
+
+
+def test_a_good_file_placed_by_hand_needs_no_internet(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    (folder / NAME).write_bytes(CONTENT)
+
+    get(folder, "http://127.0.0.1:9")
+
+
+def test_a_bad_file_placed_by_hand_is_named_and_left_alone(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    (folder / NAME).write_bytes(b"other")
+    with serving(CONTENT, good) as server, pytest.raises(DownloadError) as refused:
+        fetch(published(server), folder)
+
+    assert str(folder / NAME) in str(refused.value)
+    assert hashlib.sha256(b"other").hexdigest() in str(refused.value)
+    assert SUM in str(refused.value)
+    assert "Delete it" in str(refused.value)
+    assert (folder / NAME).read_bytes() == b"other"
+    assert server.ranges == []
+
+
+def test_an_unreachable_network_is_an_error_that_says_what_to_do(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("https_proxy", "http://user:secret@proxy.example:3128")
+    with pytest.raises(DownloadError) as refused:
+        fetch(published("http://me:hidden@127.0.0.1:9"), folder, notify=print, patience=QUICK)
+
+    message = str(refused.value)
+    assert message.startswith(
+        f"{NAME} cannot be downloaded:\n  http://127.0.0.1:9/{NAME}: could not be reached"
+    )
+    assert "(Connection refused); tried 2 times" in message
+    assert "http_proxy is not set, https_proxy is set, no_proxy is not set" in message
+    assert "set `data_mirror:`" in message
+    assert str(folder / NAME) in message
+    assert SUM in message
+    assert "secret" not in message
+    assert "hidden" not in message
+
+
+def test_no_password_is_shown(folder: Path) -> None:
+    """Neither by us nor by what we call."""
+    with serving(CONTENT, good) as server:
+        shown = start(server.address.replace("//", "//me:hidden@"), folder).communicate(timeout=60)[0]
+    assert f"{server.address}/{NAME}" in shown
+    assert "hidden" not in shown
+    assert (folder / NAME).read_bytes() == CONTENT
+    assert redacted("https://me:hidden@host:1/a?token=b") == "https://host:1/a"
+
+
+@pytest.mark.parametrize("form", ["folder", "file:// address"])
+def test_a_folder_that_has_the_files_comes_before_the_internet(
+    form: str, folder: Path, tmp_path: Path
+) -> None:
+    near = tmp_path / "near by"
+    near.mkdir()
+    (near / NAME).write_bytes(CONTENT)
+    mirror = Mirror.of(str(near) if form == "folder" else near.as_uri(), None)
+    with serving(CONTENT, good) as server:
+        fetch(published(server), folder, mirror, patience=QUICK)
+        assert (folder / NAME).read_bytes() == CONTENT
+        assert server.ranges == []
+        # what others of a group may read there they may read here
+        assert (folder / NAME).stat().st_mode == (near / NAME).stat().st_mode
+
+        (folder / NAME).unlink()
+        (near / NAME).unlink()
+        lines: list[str] = []
+        fetch(published(server), folder, mirror, lines.append, QUICK)
+    assert f"{NAME}: cannot be read (No such file or directory)" in lines
+    assert server.ranges == [None]
+
+
+def test_a_site_with_files_of_its_own_gets_no_published_ones_in_their_place(
+    folder: Path, tmp_path: Path
+) -> None:
+    own = b"a subset for a test"
+    sums = tmp_path / "SHA256SUMS"
+    sums.write_text(f"{hashlib.sha256(own).hexdigest()} *./{NAME}\n\n")
+    with serving(own, good) as near, serving(CONTENT, good) as server:
+        mirror = Mirror.of(near.address, sums)
+        assert fetch(published(server), folder, mirror).read_bytes() == own
+        (folder / NAME).unlink()
+        near.answers = [status(404)]
+        with pytest.raises(DownloadError, match="404"):
+            fetch(published(server), folder, mirror)
+    assert server.ranges == []
+    assert mirror.differs([NAME])
+    assert not mirror.differs(["other"])
+
+
+@pytest.mark.parametrize(
+    "line", ["d41d8cd98f00b204e9800998ecf8427e  md5.gz", "0" * 64, "0" * 64 + "  ../up.gz"]
+)
+def test_a_line_that_is_no_checksum_is_named(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "SHA256SUMS"
+    path.write_text(f"{'0' * 64}  good.gz\n{line}\n")
+    with pytest.raises(DownloadError, match=r"SHA256SUMS, line 2: .*sha256sum"):
+        read_checksums(path)
+    with pytest.raises(DownloadError, match=r"data_checksums is .*gone"):
+        read_checksums(tmp_path / "gone")
+
+
+def start(address: str, folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", FETCH, SUM, address, str(folder)],
+        env=os.environ | {"PYTHONPATH": str(SCRIPTS)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def test_two_processes_at_once_make_one_download(folder: Path) -> None:
+    with serving(CONTENT, file_server.dribble(0.15, 30_000)) as server:
+        first = start(server.address, folder)
+        second = start(server.address, folder)
+        outputs = [process.communicate(timeout=60)[0] for process in (first, second)]
+        assert (first.returncode, second.returncode) == (0, 0), outputs
+        assert server.ranges == [None]
+    assert (folder / NAME).read_bytes() == CONTENT
+
+
+def test_another_process_goes_on_where_a_killed_one_stopped(folder: Path) -> None:
+    part = folder / f".{NAME}.part"
+    with serving(CONTENT, file_server.dribble(0.2, 50_000), good) as server:
+        killed = start(server.address, folder)
+        wait_for(lambda: part.exists() and part.stat().st_size > 0)
+        killed.send_signal(signal.SIGKILL)
+        killed.communicate()
+        kept = part.stat().st_size
+        assert 0 < kept < len(CONTENT)
+        get(folder, server)
+        assert server.ranges == [None, f"bytes={kept}-"]
+
+
+def test_a_full_disk_is_no_fault_of_the_mirror(folder: Path) -> None:
+    code = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100000, 100000))\n{FETCH}"
+    with serving(CONTENT, good) as server:
+        done = subprocess.run(
+            [sys.executable, "-c", code, SUM, server.address, str(folder)],
+            env=os.environ | {"PYTHONPATH": str(SCRIPTS)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert f"DownloadError: {folder / NAME}: cannot be written (File too large)" in done.stderr
+    assert len(server.ranges) == 1
+    assert visible(folder) == []
+
+
+def test_a_machine_without_internet_gets_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+    alone: list[str | Path] = ["unshare", "--net"]
+    if (
+        not shutil.which("unshare")
+        or subprocess.run([*alone, "true"], capture_output=True, check=False).returncode
+    ):
+        pytest.skip("needs root and unshare, for a network namespace without a network")
+    done = subprocess.run(
+        [
+            *(*alone, sys.executable, SCRIPTS / "prepare_dataset.py", "--dataset", "mnist"),
+            *("--output", "resources/datasets/mnist/dataset.safetensors"),
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "train-images-idx3-ubyte.gz cannot be downloaded" in done.stderr
+    for mirror in FILES["mnist"][0].mirrors:
+        assert f"{mirror}train-images-idx3-ubyte.gz: could not be reached" in done.stderr
+    assert "https_proxy is not set" in done.stderr
+    assert str(tmp_path / "resources/downloads/mnist/train-images-idx3-ubyte.gz") in done.stderr
+    assert not (tmp_path / "resources/datasets/mnist/dataset.safetensors").exists()
+
+
+def test_every_published_file_has_a_sum_and_a_safe_place() -> None:
+    files = [file for group in FILES.values() for file in group] + list(WEIGHTS.values())
+    assert len({file.name for file in files}) == len(files) == 7
+    for file in files:
+        assert len(bytes.fromhex(file.sha256)) == 32
+        assert all(mirror.startswith("https://") and mirror.endswith("/") for mirror in file.mirrors)

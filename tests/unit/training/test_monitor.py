@@ -1,0 +1,197 @@
+"""How busy the devices were, in every run and at no cost to the training."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+from scalewise.records import UTILIZATION, UtilizationRecord, write_rows
+from scalewise.training import monitor as monitoring
+from scalewise.training.monitor import EVALUATE, TRAIN, Monitor, MonitorReport, across_ranks
+from scalewise.training.sensors import Reading
+
+CPU = torch.device("cpu")
+
+
+def burn(seconds: float) -> None:
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+
+
+def test_a_short_run_leaves_one_sample() -> None:
+    with Monitor(CPU, 1, "node-a", 3) as monitor:
+        report = monitor.stop()
+    (sample,) = report.samples
+    assert (sample.host, sample.rank, sample.device, sample.phase) == ("node-a", 3, "CPU process", "start")
+    assert (report.energy_joules, report.throttled, report.note) == (None, None, "")
+
+
+def test_samples_come_while_the_training_computes_and_end_with_it() -> None:
+    monitor = Monitor(CPU, 1, "node-a", 0, interval_seconds=0.01)
+    monitor.start()
+    monitor.phase = TRAIN
+    while len(monitor._samples) <= 3:
+        burn(0.01)
+    assert "monitor" in {thread.name for thread in threading.enumerate()}
+    report = monitor.stop()
+    assert "monitor" not in {thread.name for thread in threading.enumerate()}
+    assert monitor.stop() is report
+    assert len(report.samples) > 3
+    assert report.mean_utilization is not None
+    assert 0 < report.mean_utilization <= 1
+    assert 0 < report.cpu_fraction < 1
+
+
+def test_a_training_that_fails_leaves_no_thread() -> None:
+    def fail() -> None:
+        with Monitor(CPU, 1, "node-a", 0):
+            raise ValueError("of the training")
+
+    with pytest.raises(ValueError, match="of the training"):
+        fail()
+    assert "monitor" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_the_mean_is_of_the_training_alone() -> None:
+    monitor = Monitor(CPU, 1, "node-a", 0, interval_seconds=60)
+    monitor.start()
+    time.sleep(0.1)
+    for _ in range(2):
+        monitor.phase = TRAIN
+        burn(0.1)
+        monitor.phase = EVALUATE
+        time.sleep(0.1)
+    report = monitor.stop()
+    assert [sample.phase for sample in report.samples] == ["start", TRAIN, EVALUATE, TRAIN, EVALUATE]
+    by_phase = {sample.phase: sample.utilization or 0.0 for sample in report.samples}
+    assert by_phase[EVALUATE] < 0.5 * by_phase[TRAIN]
+    trained = [sample.utilization or 0.0 for sample in report.samples if sample.phase == TRAIN]
+    assert report.mean_utilization is not None
+    assert min(trained) <= report.mean_utilization <= max(trained)
+
+
+@dataclass
+class Script:
+    """A sensor that says what a test tells it to."""
+
+    readings: Iterator[Reading]
+    action: Callable[[], None] = lambda: None
+    closed: bool = False
+
+    def read(self) -> Reading:
+        self.action()
+        return next(self.readings)
+
+    def missing(self) -> str:
+        return ""
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def idle() -> Iterator[Reading]:
+    while True:
+        yield Reading(0.5, 1)
+
+
+def test_a_sensor_that_costs_much_is_asked_less_often() -> None:
+    sensor = Script(idle(), action=lambda: burn(0.02))
+    with Monitor(CPU, 1, "node-a", 0, sensor=sensor, interval_seconds=0.01) as monitor:
+        time.sleep(0.6)
+        report = monitor.stop()
+    # 10, 20, 40, ... 320 ms apart: else there were 20
+    assert len(report.samples) <= 8
+    assert sensor.closed
+
+
+def test_a_long_run_keeps_a_bounded_number_of_samples_from_its_whole_length(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(monitoring, "MAX_SAMPLES", 10)
+    monitor = Monitor(CPU, 1, "node-a", 0, sensor=Script(idle()), interval_seconds=60)
+    monitor.start()
+    time.sleep(0.002)
+    for index in range(50):
+        monitor.phase = f"part {index}"
+        time.sleep(0.002)
+    samples = monitor.stop().samples
+    assert [sample.phase for sample in samples[1:]] == [f"part {n}" for n in (7, 15, 23, 31, 39, 47, 49)]
+
+
+def test_a_sensor_that_hangs_delays_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monitoring, "PATIENCE_SECONDS", 0.05)
+    hangs, release = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        if threading.current_thread().name == "monitor":
+            hangs.set()
+            release.wait()
+
+    sensor = Script(idle(), hang)
+    monitor = Monitor(CPU, 1, "node-a", 0, sensor=sensor, interval_seconds=0.01)
+    monitor.start()
+    try:
+        hangs.wait()
+        monitor.phase = TRAIN  # would wait for ever
+        report = monitor.stop()
+    finally:
+        release.set()
+    assert report.note == "the sensor stopped answering"
+    assert report.mean_utilization is None
+    assert not sensor.closed
+
+
+def seen(**changed: Any) -> MonitorReport:
+    values: dict[str, Any] = {
+        "samples": [],
+        "mean_utilization": 0.8,
+        "energy_joules": 100.0,
+        "cpu_fraction": 0.001,
+        "throttled": False,
+        "note": "",
+    }
+    return MonitorReport(**(values | changed))
+
+
+def test_a_run_is_as_busy_as_its_devices_in_the_mean_and_draws_what_they_draw_together() -> None:
+    slow = seen(mean_utilization=0.4, energy_joules=50.0, cpu_fraction=0.004, throttled=True, note="hot")
+    assert across_ranks([seen(), slow, seen(note="hot")]) == {
+        "mean_utilization": pytest.approx(2.0 / 3),
+        "least_utilization": 0.4,
+        "energy_joules": 250.0,
+        "monitor_cpu_fraction": 0.004,
+        "throttled": True,
+        "monitor_note": "rank 1, 2: hot",
+    }
+
+
+def test_a_rank_that_saw_nothing_leaves_no_mean_and_no_sum_of_the_others() -> None:
+    blind = seen(mean_utilization=None, energy_joules=None, throttled=None, note="not monitored")
+    of_run = across_ranks([seen(), blind])
+    assert (of_run["mean_utilization"], of_run["least_utilization"], of_run["energy_joules"]) == (None,) * 3
+    assert of_run["throttled"] is False
+    assert of_run["monitor_note"] == "rank 1: not monitored"
+    assert across_ranks([blind])["throttled"] is None
+
+
+def test_samples_come_back_from_their_file_and_what_is_not_known_is_empty(tmp_path: Path) -> None:
+    rows = [
+        UtilizationRecord("2026-01-01T00:00:00.500+00:00", "node-a", 0, "cuda:0 GPU", TRAIN, 0.5, 1, 300.5),
+        UtilizationRecord("2026-01-01T00:00:01.000+00:00", "node-a", 1, "CPU process", TRAIN, 1.0, 2, None),
+    ]
+    write_rows(tmp_path / UTILIZATION, UtilizationRecord, rows)
+    table = pd.read_csv(tmp_path / UTILIZATION)
+    assert list(table.columns) == [
+        "timestamp", "host", "rank", "device", "phase", "utilization", "memory_bytes", "power_watts",
+    ]  # fmt: skip
+    assert table["power_watts"].tolist()[0] == 300.5
+    assert pd.isna(table["power_watts"].iloc[1])

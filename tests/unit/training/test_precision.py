@@ -1,0 +1,136 @@
+"""Number formats: what autocast computes in, which switches of the GPU are set, what the scaler does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn, optim
+
+from scalewise.plan.settings import Settings
+from scalewise.training.precision import Precision
+from scalewise.training.task import choose_algorithms
+
+CPU = torch.device("cpu")
+
+
+def precision(name: Any) -> Precision:
+    return Precision(Settings(dataset="digits", model="linear", precision=name), CPU)
+
+
+def tf32_switches() -> tuple[bool, bool]:
+    return torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+
+
+@pytest.fixture(autouse=True)
+def untouched_switches() -> Iterator[None]:
+    convolutions, products = tf32_switches()
+    searching = torch.backends.cudnn.benchmark
+    yield
+    torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = convolutions, products
+    torch.backends.cudnn.benchmark = searching
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("fp32", torch.float32), ("tf32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)],
+)
+def test_products_are_computed_in_the_format_asked_for_and_weights_stay_whole(
+    name: str, dtype: torch.dtype
+) -> None:
+    layer = nn.Linear(4, 3)
+    with precision(name).autocast():
+        output = layer(torch.ones(2, 4))
+    assert output.dtype == dtype
+    assert layer.weight.dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", ["fp32", "tf32", "bf16", "fp16"])
+def test_tf32_is_on_where_it_is_asked_for_and_nowhere_else(name: str) -> None:
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = name != "tf32"
+    precision(name)
+    assert tf32_switches() == (name == "tf32", name == "tf32")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="multiplies in TF32: needs an NVIDIA GPU")
+def test_tf32_rounds_what_fp32_does_not() -> None:
+    matrix = torch.rand(512, 512, device="cuda", generator=torch.Generator("cuda").manual_seed(0))
+    exact = matrix.double() @ matrix.double()
+    errors = {}
+    for name in ("fp32", "tf32"):
+        precision(name)
+        errors[name] = float((matrix @ matrix - exact).abs().max())
+    assert errors["tf32"] > 10 * errors["fp32"]
+
+
+def update(name: str, loss_of: float = 1.0) -> tuple[torch.Tensor, float, float]:
+    """The weight after a step of SGD from 0 at rate 1, and the largest gradient before and after."""
+    weight = nn.Parameter(torch.zeros(1))
+    optimizer = optim.SGD([weight], lr=1.0)
+    used = precision(name)
+    used.backward((weight * loss_of).sum())
+    assert weight.grad is not None
+    scaled = float(weight.grad)
+    used.step(optimizer)
+    return weight.detach(), scaled, float(weight.grad)
+
+
+def test_fp16_scales_gradients_up_and_updates_by_the_true_ones() -> None:
+    weight, scaled, _ = update("fp16", 1e-6)
+    assert scaled == pytest.approx(1e-6 * 2**16)
+    assert float(weight) == pytest.approx(-1e-6)
+
+
+@pytest.mark.parametrize("name", ["fp32", "tf32", "bf16"])
+def test_other_formats_leave_gradients_as_they_are(name: str) -> None:
+    weight, gradient, _ = update(name, 1e-6)
+    assert gradient == pytest.approx(1e-6)
+    assert float(weight) == pytest.approx(-1e-6)
+
+
+def test_fp16_leaves_out_a_step_whose_gradients_overflow() -> None:
+    weight, scaled, _ = update("fp16", 1e38)
+    assert scaled == float("inf")
+    assert float(weight) == 0.0
+
+
+def test_after_an_overflow_the_next_step_is_scaled_less() -> None:
+    weight = nn.Parameter(torch.zeros(1))
+    optimizer = optim.SGD([weight], lr=1.0)
+    used = precision("fp16")
+    scales: list[float] = []
+    for size in (1e38, 1e-6):
+        weight.grad = None
+        used.backward((weight * size).sum())
+        assert weight.grad is not None
+        scales.append(float(weight.grad) / size)
+        used.step(optimizer)
+    assert scales[1] == pytest.approx(2**15)
+    assert float(weight.detach()) == pytest.approx(-1e-6)
+
+
+def scatter() -> None:
+    """Which of two values stays is up to chance where threads write at once."""
+    torch.zeros(4).put_(torch.tensor([0, 0]), torch.tensor([1.0, 2.0]))
+
+
+def test_deterministic_refuses_what_has_no_deterministic_way() -> None:
+    chosen = Settings(dataset="digits", model="linear", deterministic=True)
+    choose_algorithms(chosen, CPU)
+    with pytest.raises(RuntimeError, match="does not have a deterministic implementation"):
+        scatter()
+    choose_algorithms(chosen.model_copy(update={"deterministic": False}), CPU)
+    scatter()
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_the_fastest_convolutions_are_looked_for_unless_they_must_be_deterministic(
+    deterministic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
+    chosen = Settings(dataset="digits", model="linear", deterministic=deterministic)
+    choose_algorithms(chosen, torch.device("cuda", 0))
+    assert torch.backends.cudnn.benchmark is not deterministic

@@ -1,0 +1,221 @@
+"""The files of MNIST and CIFAR come through whole, and what pretends to be them is refused by name."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import pickle
+import tarfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.data_files import (
+    class_images,
+    idx,
+    write_checksums,
+    write_cifar10,
+    write_cifar100,
+    write_mirror,
+    write_mnist,
+)
+
+from scalewise.training import decoders
+from scalewise.training.datasets import DatasetError, load, prepare
+from scalewise.training.decoders import FormatError, decode_cifar, decode_mnist, read_idx, read_members
+from scalewise.training.download import Mirror
+
+
+def mnist_files(folder: Path) -> dict[str, Path]:
+    return {path.name: path for path in write_mnist(folder, samples=40, test_samples=20)}
+
+
+def test_mnist_comes_through_unchanged(tmp_path: Path) -> None:
+    arrays = decode_mnist(mnist_files(tmp_path))
+    for split, count, seed in (("train", 40, 0), ("test", 20, 1)):
+        images, labels = class_images(count, 10, (28, 28), seed)
+        assert np.array_equal(arrays[f"{split}_images"], images[:, None])
+        assert np.array_equal(arrays[f"{split}_labels"], labels)
+
+
+@pytest.mark.parametrize(("dataset", "write"), [("cifar10", write_cifar10), ("cifar100", write_cifar100)])
+def test_cifar_comes_through_unchanged(dataset: str, write: Callable[..., Path], tmp_path: Path) -> None:
+    """The five training members in order, whatever order they have in the archive; fine labels."""
+    arrays = decode_cifar(dataset, write(tmp_path, samples=33, test_samples=20, classes=10))
+    for split, count, seed in (("train", 33, 0), ("test", 20, 1)):
+        images, labels = class_images(count, 10, (3072,), seed)
+        assert np.array_equal(arrays[f"{split}_images"], images.reshape(-1, 3, 32, 32))
+        assert np.array_equal(arrays[f"{split}_labels"], labels)
+
+
+@pytest.mark.parametrize("dataset", ["mnist", "cifar10", "cifar100"])
+def test_a_site_with_small_files_of_its_own_trains_on_them(dataset: str, tmp_path: Path) -> None:
+    near = write_mirror(tmp_path / "near", samples=120, test_samples=100)
+    mirror = Mirror.of(str(near), near / "SHA256SUMS")
+    prepared = tmp_path / "dataset.safetensors"
+
+    facts = prepare(dataset, prepared, downloads=tmp_path / "downloads", mirror=mirror)
+
+    assert (facts.train_samples, facts.test_samples) == (120, 100)
+    assert load(prepared).classes == (100 if dataset == "cifar100" else 10)
+
+
+def test_a_published_dataset_of_another_size_is_refused(tmp_path: Path) -> None:
+    """Of files that pass for the published ones the catalogue knows the sizes."""
+    near = tmp_path / "near"
+    near.mkdir()
+    write_cifar10(near)
+    sums = write_checksums(near)
+    prepare("cifar10", tmp_path / "out", downloads=near / "d", mirror=Mirror.of(str(near), sums))
+    mirror = Mirror.of(str(near), sums)
+
+    # as it would be, were these sums the published ones
+    class Pretending(Mirror):
+        def differs(self, names: Iterable[str]) -> bool:
+            return False
+
+    pretending = Pretending(mirror.place, mirror.sums)
+    with pytest.raises(DatasetError, match=r"decoded as .*train_samples=200.* catalogue says .*50000"):
+        prepare("cifar10", tmp_path / "out", downloads=near / "d", mirror=pretending)
+
+
+def packed(content: bytes) -> bytes:
+    return gzip.compress(content)
+
+
+IMAGES = idx(np.zeros((4, 2, 2), np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        pytest.param(b"", "ends after 0 of 16 bytes", id="empty"),
+        pytest.param(b"<html>404</html>", "cannot be unpacked", id="HTML"),
+        pytest.param(pickle.dumps([1]), "cannot be unpacked", id="pickle"),
+        pytest.param(packed(IMAGES)[:-12], "cannot be unpacked", id="cut archive"),
+        pytest.param(packed(IMAGES)[:-8] + bytes(8), "cannot be unpacked", id="damaged archive"),
+        pytest.param(packed(IMAGES[:-1]), "ends after 15 of 16 bytes", id="cut values"),
+        pytest.param(packed(IMAGES + b"1"), "goes on after its 16 values", id="too long"),
+        pytest.param(packed(b"\0\0\x08\x01" + IMAGES[4:]), "begins with 00000801, not 00000803", id="labels"),
+        pytest.param(packed(b"\0\0\x0d\x03" + IMAGES[4:]), "begins with 00000d03", id="fractions"),
+        pytest.param(
+            packed(b"\0\0\x08\x03" + b"\xff" * 12), r"shape \[4294967295, .* bytes", id="absurd sizes"
+        ),
+    ],
+)
+def test_a_damaged_idx_file_is_named(content: bytes, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "train-images-idx3-ubyte.gz"
+    path.write_bytes(content)
+    with pytest.raises(FormatError, match=message) as refused:
+        read_idx(path, 3)
+    assert str(refused.value).startswith(f"{path}: ")
+
+
+def test_a_label_that_no_digit_has_is_named_with_its_place(tmp_path: Path) -> None:
+    files = mnist_files(tmp_path)
+    labels = np.arange(40, dtype=np.uint8) % 10
+    labels[7] = 11
+    files["train-labels-idx1-ubyte.gz"].write_bytes(packed(idx(labels)))
+    with pytest.raises(FormatError, match=r"train-labels-idx1-ubyte\.gz: record 7 has label 11, not 0 to 9"):
+        decode_mnist(files)
+
+
+def archive_of(path: Path, *members: tuple[tarfile.TarInfo, bytes]) -> Path:
+    with tarfile.open(path, "w:gz") as archive:
+        for member, content in members:
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return path
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type = kind
+    info.linkname = target
+    return info
+
+
+@pytest.mark.parametrize(
+    ("hostile", "message"),
+    [
+        pytest.param(member("../../outside"), r"leads out of it, '\.\./\.\./outside'", id="parent"),
+        pytest.param(member("a/../../outside"), "leads out of it", id="parent within"),
+        pytest.param(member("/etc/outside"), "leads out of it, '/etc/outside'", id="absolute"),
+        pytest.param(
+            member("wanted", tarfile.SYMTYPE, "/etc/passwd"), "no file, 'wanted'", id="symbolic link"
+        ),
+        pytest.param(member("wanted", tarfile.LNKTYPE, "/etc/passwd"), "no file, 'wanted'", id="hard link"),
+        pytest.param(member("null", tarfile.CHRTYPE), "no file, 'null'", id="device"),
+        pytest.param(member("pipe", tarfile.FIFOTYPE), "no file, 'pipe'", id="pipe"),
+        pytest.param(member("wanted", tarfile.DIRTYPE), "has no member 'wanted'", id="folder of that name"),
+    ],
+)
+def test_a_hostile_archive_is_refused_and_writes_nothing(
+    hostile: tarfile.TarInfo, message: str, tmp_path: Path
+) -> None:
+    archive = archive_of(tmp_path / "a.tar.gz", (hostile, b""))
+    with pytest.raises(FormatError, match=message) as refused:
+        read_members(archive, {"wanted"})
+    assert str(refused.value).startswith(f"{archive}: ")
+    assert list(tmp_path.iterdir()) == [archive]
+
+
+def test_a_member_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    archive = archive_of(tmp_path / "a.tar.gz", (member("wanted"), b"1"), (member("./wanted"), b"2"))
+    with pytest.raises(FormatError, match="has 'wanted' twice"):
+        read_members(archive, {"wanted"})
+
+
+@pytest.mark.parametrize("name", ["wanted", "other"])
+def test_an_archive_that_unpacks_without_end_is_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the member that swells is passed over."""
+    archive = archive_of(tmp_path / "a.tar.gz", (member(name), bytes(3 << 20)), (member("wanted"), b"1"))
+    assert archive.stat().st_size < 10_000
+    monkeypatch.setattr(decoders, "MAX_UNPACKED_BYTES", 2 << 20)
+    with pytest.raises(FormatError, match="unpacks to more than 2,097,152 bytes"):
+        read_members(archive, {"wanted"})
+
+
+def test_headers_that_unpack_without_end_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """tarfile reads a long name whole, before anyone can ask how long it is."""
+    archive = archive_of(tmp_path / "a.tar.gz", (member("x" * (3 << 20)), b""), (member("wanted"), b"1"))
+    monkeypatch.setattr(decoders, "MAX_UNPACKED_BYTES", 2 << 20)
+    with pytest.raises(FormatError, match="unpacks to more than 2,097,152 bytes"):
+        read_members(archive, {"wanted"})
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        pytest.param(lambda whole: whole[: len(whole) // 2], "cannot be unpacked|has no member", id="cut"),
+        pytest.param(lambda whole: b"<html>" + whole, "cannot be unpacked", id="HTML"),
+        pytest.param(lambda whole: b"", "cannot be unpacked", id="empty"),
+        pytest.param(lambda whole: pickle.dumps({"data": 1}), "cannot be unpacked", id="pickle"),
+    ],
+)
+def test_a_damaged_archive_is_named(damage: Callable[[bytes], bytes], message: str, tmp_path: Path) -> None:
+    archive = write_cifar10(tmp_path)
+    archive.write_bytes(damage(archive.read_bytes()))
+    with pytest.raises(FormatError, match=message) as refused:
+        decode_cifar("cifar10", archive)
+    assert str(refused.value).startswith(f"{archive}: ")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        pytest.param(b"", "has 0 bytes, no whole number of 3074-byte records", id="empty"),
+        pytest.param(bytes(3073), "has 3,073 bytes, no whole number of 3074-byte records", id="of CIFAR-10"),
+        pytest.param(
+            bytes(3074) + b"\0\x64" + bytes(3072), "record 1 has label 100, not 0 to 99", id="label"
+        ),
+    ],
+)
+def test_records_that_are_not_of_cifar_are_named(content: bytes, message: str, tmp_path: Path) -> None:
+    names = ("cifar-100-binary/train.bin", "cifar-100-binary/test.bin")
+    archive = archive_of(tmp_path / "a.tar.gz", *((member(name), content) for name in names))
+    with pytest.raises(FormatError, match=rf"a\.tar\.gz: cifar-100-binary/train\.bin.*{message}"):
+        decode_cifar("cifar100", archive)

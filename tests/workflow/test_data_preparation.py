@@ -1,0 +1,86 @@
+"""Datasets and weights are prepared by the rules, and made anew for what changes them alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from tests.data_files import write_checksums, write_mirror
+from tests.workflow.conftest import SITE, Outcome, Workplace
+
+from scalewise.plan.dataset_catalog import prepared_path
+
+STUDY = """\
+experiments:
+  study:
+    dataset: {dataset}
+    image_size: 16
+    model: linear
+    devices: [1]
+    global_batch_size: 20
+    epochs: 1
+    repeats: 1
+    warmup_steps: 1
+"""
+
+
+def prepare(workplace: Workplace, dataset: str, *arguments: str, site: str = SITE) -> Outcome:
+    target = str(prepared_path(dataset, 16))
+    return workplace.snakemake(*arguments, target, config=STUDY.format(dataset=dataset), site=site)
+
+
+def test_a_folder_of_images_is_prepared_again_when_an_image_comes(workplace: Workplace) -> None:
+    for split in ("train", "test"):
+        for name in ("cat", "dog"):
+            held = workplace.folder / "my photos" / split / name
+            held.mkdir(parents=True)
+            for index in range(20):
+                Image.new("RGB", (20, 30), (index, 0, 0)).save(held / f"{index}.png")
+    first = prepare(workplace, "./my photos")
+    assert first.code == 0, first.text
+    assert "train_samples=40, test_samples=40, channels=3, height=16, width=16" in first.text
+    assert "Nothing to be done" in prepare(workplace, "./my photos").text
+
+    Image.new("RGB", (20, 30)).save(workplace.folder / "my photos/train/cat/new.png")
+    again = prepare(workplace, "./my photos")
+    assert again.code == 0, again.text
+    assert "train_samples=41" in again.text
+
+
+def test_a_mirror_of_the_site_is_used_and_its_change_reruns_nothing(workplace: Workplace) -> None:
+    write_mirror(workplace.folder / "near", samples=100, test_samples=100)
+    site = f"{SITE}data_mirror: near\ndata_checksums: near/SHA256SUMS\n"
+    first = prepare(workplace, "mnist", site=site)
+    assert first.code == 0, first.text
+    assert "train_samples=100, test_samples=100" in first.text
+    assert (workplace.folder / "resources/downloads/mnist/t10k-labels-idx1-ubyte.gz").exists()
+
+    elsewhere = f"{SITE}data_mirror: https://mirror.example/data\n"
+    assert "Nothing to be done" in prepare(workplace, "mnist", site=elsewhere).text
+
+
+def test_a_refused_download_is_an_error_without_a_traceback(workplace: Workplace) -> None:
+    (workplace.folder / "resources/downloads/mnist").mkdir(parents=True)
+    (workplace.folder / "resources/downloads/mnist/train-images-idx3-ubyte.gz").write_bytes(b"<html>")
+    outcome = prepare(workplace, "mnist")
+    assert outcome.code != 0
+    assert "train-images-idx3-ubyte.gz is there already, but is not" in outcome.text
+    assert "Traceback" not in outcome.text
+
+
+@pytest.mark.parametrize("sums", [True, False])
+def test_weights_are_prepared_where_they_are_the_right_ones(sums: bool, workplace: Workplace) -> None:
+    near = workplace.folder / "near"
+    near.mkdir()
+    torch.save({"fc.bias": torch.ones(3)}, near / "resnet18-f37072fd.pth")
+    write_checksums(near)
+    # without sums of its own the file must be the published one; what cannot be asked is as good as absent
+    site = f"{SITE}data_mirror: near\n" + (
+        "data_checksums: near/SHA256SUMS\n" if sums else "proxies: {https: http://127.0.0.1:9}\n"
+    )
+    target = "resources/weights/resnet18/model.safetensors"
+    outcome = workplace.snakemake(target, config=STUDY.format(dataset="digits"), site=site)
+    assert (workplace.folder / Path(target)).exists() == sums, outcome.text
+    assert ("gave other bytes than published" in outcome.text) != sums

@@ -1,0 +1,182 @@
+"""What one training does: every key, its type, its unit and its default."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from scalewise.records import LauncherName
+
+Count = Annotated[int, Field(gt=0)]
+Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+
+
+class Model(BaseModel):
+    """Unknown keys are errors and nothing is converted: ``"4"`` is not 4."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Settings(Model):
+    """What one training does. Every key may stand under ``sweep`` as a list, except ``scaling``."""
+
+    dataset: str = Field(
+        description="digits, mnist, cifar10, cifar100; synthetic-3x32x32-100classes-50000samples, random "
+        "images of any shape; or the path of your own data: a folder with train/ and test/, each with a "
+        "folder of images for each class, or an .npz or .safetensors file with train_images and test_images "
+        "(uint8, [samples, channels, height, width]), train_labels and test_labels.",
+        json_schema_extra={"examples": ["digits", "cifar10", "data/mine.safetensors"]},
+    )
+    image_size: Count | None = Field(
+        None,
+        description="Height and width in pixels that images are brought to: on the device, batch by batch; a "
+        "folder's images when they are decoded. Default: as they are.",
+    )
+    model: str = Field(
+        description="The network to train: linear, digits_cnn, mnist_cnn, resnet18, wide_resnet, wrn-28-10 "
+        "(depth, widening), transformer-25M (parameters); or your own as path/to/file.py:build, a function "
+        "from the shape of an image and the number of classes to a torch.nn.Module.",
+        json_schema_extra={"examples": ["digits_cnn", "resnet18", "models/mine.py:build"]},
+    )
+    pretrained: bool = Field(
+        False,
+        description="Begin from torchvision's ImageNet weights, fetched on the login node. For resnet18 with "
+        "images of 224 pixels.",
+    )
+    scaling: Literal["strong", "weak"] = Field(
+        "strong",
+        description="strong: global_batch_size stays as devices grow. weak: batch_size_per_device stays.",
+    )
+    global_batch_size: Count | None = Field(
+        None, description="Samples of one optimizer step over all devices. For strong scaling."
+    )
+    batch_size_per_device: Count | None = Field(
+        None, description="Samples of one forward pass on one device. For weak scaling."
+    )
+    accumulation_steps: Count = Field(
+        1,
+        description="Forward and backward passes of one optimizer step; gradients are exchanged in the last "
+        "of them alone.",
+    )
+    epochs: Count = Field(
+        10,
+        description="Passes over the training data. Throughput needs few, time to accuracy enough to reach "
+        "the target.",
+    )
+    stop_at_accuracy: Fraction | None = Field(
+        None,
+        description="End the training once the test accuracy has been at least this, 0.69 for 69 %, in "
+        "stop_patience_epochs epochs in a row. Default: train all epochs.",
+    )
+    stop_patience_epochs: Count = Field(
+        1, description="Epochs in a row at stop_at_accuracy before the training ends."
+    )
+    optimizer: Literal["sgd", "adam", "adamw", "adadelta"] = Field(
+        "sgd", description="The optimizer, as in torch.optim."
+    )
+    learning_rate: Rate = Field(0.1, description="Initial rate; the peak of a onecycle schedule.")
+    learning_rate_scaling: Literal["none", "linear", "sqrt"] = Field(
+        "none",
+        description="Multiplies learning_rate by the number of devices (linear) or its square root (sqrt).",
+    )
+    learning_rate_warmup_epochs: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+        0.0,
+        description="Epochs over which the rate rises linearly to its first value, ahead of its schedule. "
+        "Parts of an epoch are possible.",
+    )
+    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.9, description="Momentum of sgd; other optimizers ignore it."
+    )
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+        0.0, description="L2 penalty; decoupled from the gradient for adamw."
+    )
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="Share of each label spread over all classes while training."
+    )
+    schedule: Literal["constant", "step", "cosine", "onecycle"] = Field(
+        "constant",
+        description="step: times schedule_gamma every schedule_step_epochs. cosine: down to zero over the "
+        "whole run. onecycle: up, then down, over the whole run.",
+    )
+    schedule_gamma: Fraction = Field(0.7, description="Factor of the step schedule, at each of its steps.")
+    schedule_step_epochs: Count = Field(1, description="Epochs between two steps of the step schedule.")
+    crop_padding: Annotated[int, Field(ge=0)] = Field(
+        0,
+        description="Training images are padded by so many black pixels on each side and cropped back at a "
+        "random place, each at its own.",
+    )
+    horizontal_flip: bool = Field(
+        False, description="Training images are mirrored at random, every second one."
+    )
+    loader: Literal["resident", "workers"] = Field(
+        "resident",
+        description="resident: the whole dataset on the device, a batch is one gather. workers: torch's "
+        "DataLoader with cpus_per_device processes and a transform for each sample.",
+    )
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] = Field(
+        "fp32",
+        description="Of matrix products and convolutions. tf32: inside the GPU alone. bf16, fp16: by "
+        "autocast, fp16 with a gradient scaler.",
+    )
+    channels_last: bool = Field(
+        False, description="Keep images and weights in the layout that tensor cores take, channels last."
+    )
+    compile: bool = Field(False, description="torch.compile the model. Costs time before the first step.")
+    parallelism: Literal["ddp", "zero1", "fsdp"] = Field(
+        "ddp",
+        description="ddp: every device holds all. zero1: optimizer states are divided "
+        "(ZeroRedundancyOptimizer). fsdp: parameters, gradients and states are (FSDP2).",
+    )
+    gradient_as_bucket_view: bool = Field(
+        False,
+        description="DistributedDataParallel keeps gradients as views of its communication buckets, which "
+        "saves one copy of them.",
+    )
+    static_graph: bool = Field(
+        False, description="Tell DistributedDataParallel that every step uses the same parameters."
+    )
+    bucket_cap_mb: Count | None = Field(
+        None,
+        description="Size in MiB of the buckets in which gradients are exchanged. Default: torch's, 25.",
+    )
+    communication_hook: Literal["none", "fp16", "bf16", "powersgd"] = Field(
+        "none",
+        description="Compresses gradients on their way between devices: to 16 bits, or to matrices of rank "
+        "powersgd_rank from step 10 on.",
+    )
+    powersgd_rank: Count = Field(1, description="Rank of the matrices that powersgd sends; more is nearer.")
+    cpus_per_device: Count = Field(
+        1,
+        description="CPUs, and so threads, of each rank, and processes of the workers loader. Sweep it where "
+        "CPU work may be the limit.",
+    )
+    launcher: LauncherName | None = Field(
+        None,
+        description="What starts the ranks. srun: one task a device. torchrun: one agent a node. spawn: "
+        "torch.multiprocessing, one process a node. Default: the site's.",
+    )
+    rendezvous: Literal["tcp", "file"] = Field(
+        "tcp",
+        description="How ranks meet. tcp: at a port of rank 0 that is free. file: in a file of the run's "
+        "folder, where the network between nodes is in the way.",
+    )
+    warmup_steps: Annotated[int, Field(ge=0)] = Field(
+        10,
+        description="First steps left out of the throughput; they train all the same. Raise it where "
+        "the first epochs are slower.",
+    )
+    deterministic: bool = Field(
+        False,
+        description="Use deterministic algorithms alone, which may be slower: equal seeds, equal weights.",
+    )
+    save_model: bool = Field(
+        False, description="Leave the trained weights in the run's folder, as model.safetensors."
+    )
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(
+        1, description="Seed of the first repeat; each further repeat adds one."
+    )
+
+
+SWEEPABLE = tuple(key for key in Settings.model_fields if key != "scaling")

@@ -1,0 +1,190 @@
+"""One file over HTTP: goes on where it was cut, waits a while, never for ever."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import requests
+import urllib3.exceptions
+
+CHUNK_BYTES = 1 << 16
+_AGAIN = (408, 425, 429, 500, 502, 503, 504)
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a mirror is waited for.
+
+    Args:
+        connect_seconds: for a connection.
+        read_seconds: for the next bytes.
+        pauses: seconds before each new try; a try that brought slow_bytes or more is not counted.
+        slow_seconds: a window of time.
+        slow_bytes: that must arrive in each such window.
+        report_seconds: between two lines of progress.
+    """
+
+    connect_seconds: float = 15
+    read_seconds: float = 60
+    pauses: tuple[float, ...] = (1, 4, 15)
+    slow_seconds: float = 60
+    slow_bytes: int = 60_000
+    report_seconds: float = 20
+
+
+class TransferError(ValueError):
+    """What a mirror answered in place of the file."""
+
+
+class _InterruptedError(Exception):
+    """Worth another try; ``unreachable`` where nobody answered."""
+
+    def __init__(self, what: str, unreachable: bool = False) -> None:
+        super().__init__(what)
+        self.unreachable = unreachable
+
+
+def redacted(url: str) -> str:
+    """Without user, password and query, which may be secrets."""
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def transfer(url: str, part: Path, notify: Callable[[str], None], patience: Patience) -> None:
+    """Bring ``part`` to the whole of what the address gives; what arrived stays there in any case.
+
+    Raises:
+        TransferError: the mirror does not have it, or was tried often enough.
+        OSError: ``part`` cannot be written.
+    """
+    failures = 0
+    arrived = False
+    while True:
+        before = part.stat().st_size if part.exists() else 0
+        try:
+            _attempt(url, part, notify, patience)
+            return
+        except _InterruptedError as error:
+            failures += 1
+            if part.exists() and part.stat().st_size - before >= patience.slow_bytes:
+                arrived, failures = True, 1
+            # who has never answered is not waited for as long as who has stopped
+            tries = 2 if error.unreachable and not arrived else len(patience.pauses) + 1
+            if failures >= tries:
+                raise TransferError(f"{error}; tried {failures} times") from error
+            pause = patience.pauses[failures - 1]
+            notify(f"{urlsplit(url).hostname}: {error}; again in {pause:.0f} s")
+            time.sleep(pause)
+
+
+def _attempt(url: str, part: Path, notify: Callable[[str], None], patience: Patience) -> None:
+    kept = part.stat().st_size if part.exists() else 0
+    # bytes as they are stored: some servers would unpack a .gz on its way
+    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={kept}-"} if kept else {})
+    try:
+        with requests.get(
+            url, headers=headers, stream=True, timeout=(patience.connect_seconds, patience.read_seconds)
+        ) as response:
+            offset, total = _accept(response, kept, part)
+            if offset:
+                notify(f"{urlsplit(url).hostname}: goes on at {offset / 1e6:.1f} MB")
+            _write(response, part, offset, total, notify, patience)
+    except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
+        unreachable = isinstance(error, requests.ConnectionError)
+        raise _InterruptedError(_reason(error, patience), unreachable) from error
+
+
+def _accept(response: requests.Response, kept: int, part: Path) -> tuple[int, int | None]:
+    """Where the bytes of an answer belong, and how many there are in all, where it says so.
+
+    Raises:
+        TransferError: it is not the file.
+        _InterruptedError: it may be later.
+    """
+    status = f"{response.status_code} {response.reason}".strip()
+    if response.status_code == 416:  # the part is longer than the file: it is of another
+        part.unlink(missing_ok=True)
+        raise _InterruptedError(f"answered {status} to {kept:,} bytes and on")
+    if response.status_code in _AGAIN:
+        raise _InterruptedError(f"answered {status}")
+    if response.status_code not in (200, 206):
+        raise TransferError(f"answered {status}")
+    if response.headers.get("Content-Type", "").startswith(("text/html", "application/xhtml")):
+        raise TransferError("gave a web page in place of the file")
+    length = response.headers.get("Content-Length", "")
+    size = int(length) if re.fullmatch(r"\d{1,18}", length) else None
+    if response.status_code == 200:
+        return 0, size
+    begins = re.match(r"bytes (\d{1,18})-", response.headers.get("Content-Range", ""))
+    if begins is None or int(begins[1]) != kept:
+        part.unlink(missing_ok=True)
+        raise _InterruptedError(f"gave another range than {kept:,} bytes and on")
+    return kept, None if size is None else kept + size
+
+
+def _write(
+    response: requests.Response,
+    part: Path,
+    offset: int,
+    total: int | None,
+    notify: Callable[[str], None],
+    patience: Patience,
+) -> None:
+    host = urlsplit(response.url).hostname
+    done = window = offset
+    started = window_started = reported = time.monotonic()
+    with part.open("r+b" if offset else "wb") as file:
+        file.seek(offset)
+        for chunk in _chunks(response):
+            file.write(chunk)
+            done += len(chunk)
+            now = time.monotonic()
+            if now - reported >= patience.report_seconds:
+                reported = now
+                notify(f"{host}: {_progress(done, total, (done - offset) / (now - started))}")
+            if now - window_started >= patience.slow_seconds:
+                if done - window < patience.slow_bytes:
+                    raise _InterruptedError(f"gave {done - window:,} bytes in {now - window_started:.0f} s")
+                window, window_started = done, now
+    if total is not None and done != total:
+        raise _InterruptedError(f"ended after {done:,} of {total:,} bytes")
+
+
+def _chunks(response: requests.Response) -> Iterator[bytes]:
+    """What has arrived, as it arrives: waiting for a full piece would lose it where the line is cut."""
+    while chunk := response.raw.read1(CHUNK_BYTES, decode_content=False):
+        yield chunk
+
+
+def _progress(done: int, total: int | None, rate: float) -> str:
+    line = f"{done / 1e6:.0f} MB" if total is None else f"{done / 1e6:.0f} of {total / 1e6:.0f} MB"
+    line += f", {rate / 1e3:,.0f} kB/s"
+    if total is None or rate <= 0:
+        return line
+    return f"{line}, about {max((total - done) / rate / 60, 1):.0f} min left"
+
+
+def _reason(error: BaseException, patience: Patience) -> str:
+    """In a few words, and without what an exception's text may hold: an address with a password."""
+    if isinstance(error, requests.ConnectTimeout):
+        return f"did not answer within {patience.connect_seconds:.0f} s"
+    if isinstance(error, requests.ReadTimeout | urllib3.exceptions.ReadTimeoutError):
+        return f"was silent for {patience.read_seconds:.0f} s"
+    if isinstance(error, requests.exceptions.ProxyError):
+        return "could not be reached through the proxy"
+    if isinstance(error, requests.exceptions.SSLError):
+        return "has a certificate that is not accepted"
+    if isinstance(error, urllib3.exceptions.IncompleteRead | urllib3.exceptions.ProtocolError):
+        return "cut the connection"
+    cause: BaseException | None = error
+    while cause is not None:
+        # the system's own words: unknown name, refused, unreachable
+        if isinstance(cause, OSError) and cause.strerror and not isinstance(cause, requests.RequestException):
+            return f"could not be reached ({cause.strerror})"
+        cause = cause.__cause__ or cause.__context__
+    return "could not be reached" if isinstance(error, requests.ConnectionError) else type(error).__name__

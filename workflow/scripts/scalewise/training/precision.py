@@ -1,0 +1,44 @@
+"""The number formats of a training: what autocast does, and the gradient scaler that fp16 needs."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+import torch
+from torch.optim import Optimizer
+
+from scalewise.plan.settings import Settings
+
+_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Precision:
+    """Of forward and backward passes on one device; parameters and updates stay fp32.
+
+    Args:
+        settings: whose ``precision`` counts.
+        device: of the rank.
+    """
+
+    def __init__(self, settings: Settings, device: torch.device) -> None:
+        self._device_type = device.type
+        self._dtype = _AUTOCAST.get(settings.precision)
+        # fp32 means fp32: cuDNN would use TF32 for convolutions by itself
+        tf32 = settings.precision == "tf32"
+        torch.backends.cudnn.allow_tf32 = tf32
+        torch.backends.cuda.matmul.allow_tf32 = tf32
+        # the smallest gradients of fp16 would be zero
+        self._scaler = torch.amp.GradScaler(device.type, enabled=settings.precision == "fp16")
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """For forward passes."""
+        return torch.autocast(self._device_type, dtype=self._dtype, enabled=self._dtype is not None)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Gradients of the loss, scaled where they must be."""
+        self._scaler.scale(loss).backward()
+
+    def step(self, optimizer: Optimizer) -> None:
+        """Update the parameters, unless scaled gradients overflowed; the next scale is then smaller."""
+        self._scaler.step(optimizer)
+        self._scaler.update()

@@ -1,0 +1,65 @@
+"""Published weights, fetched where there is an internet and stored as ranks read them: without pickle."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from scalewise.training.datasets import DOWNLOADS
+from scalewise.training.download import Mirror, Notify, fetch
+from scalewise.training.published_files import WEIGHTS
+from scalewise.training.storage import DatasetError
+
+
+class WeightsError(DatasetError):
+    """Weights that cannot be used; the message names the file and the cure."""
+
+
+def prepare_weights(
+    model: str,
+    destination: Path,
+    *,
+    downloads: Path = DOWNLOADS,
+    mirror: Mirror | None = None,
+    notify: Notify = print,
+) -> int:
+    """Fetch the weights torchvision publishes for a model, and store them by their names.
+
+    Args:
+        model: such as resnet18.
+        destination: the safetensors file to write.
+        downloads: folder of what is fetched: downloads/{model}/{file}.
+        mirror: where the site has downloads from.
+        notify: told of progress now and then.
+
+    Returns:
+        number of tensors.
+
+    Raises:
+        DownloadError: the file cannot be had.
+        WeightsError: it holds no weights.
+    """
+    path = fetch(WEIGHTS[model], downloads / model, mirror, notify)
+    try:
+        # the published format is a pickle; this reads tensors and refuses all else in it
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise WeightsError(
+            f"{path}: cannot be read ({reason}). Delete it and run snakemake again."
+        ) from error
+    if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
+        raise WeightsError(f"{path}: holds no tensors by name. Delete it and run snakemake again.")
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    temporary = destination.with_name(f".{destination.name}.{os.getpid()}.part")
+    try:
+        # tensors that share memory in the published file are stored each for itself
+        save_file({name: value.clone().contiguous() for name, value in state.items()}, temporary)
+        temporary.replace(destination)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return len(state)

@@ -1,0 +1,144 @@
+"""The network as one rank holds it: whole (DDP) or in parts (FSDP2), and how gradients are exchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from scalewise.plan.option_checks import COMPRESSED_FROM_STEP
+from scalewise.plan.settings import Settings
+
+SAMPLED_STEPS = 25
+"""DDP times the communication of one step in so many, and of the first ten."""
+
+NANOSECONDS = 1e9
+
+
+@dataclass
+class Replica:
+    """This rank's part of the model.
+
+    Args:
+        network: eager, for evaluation and for its state.
+        model: what trains; compiled where that was asked for.
+        wrapper: what exchanges gradients.
+        knows_graph: False until DDP has seen the first step of a static graph.
+    """
+
+    network: nn.Module
+    model: Callable[[torch.Tensor], torch.Tensor]
+    wrapper: DistributedDataParallel | FSDPModule
+    knows_graph: bool = True
+
+    @classmethod
+    def build(
+        cls, network: nn.Module, blocks: Sequence[nn.Module], settings: Settings, device: torch.device
+    ) -> Replica:
+        """Place a network, which lies on the device, in the process group; one rank takes the same path.
+
+        Args:
+            network: equal on all ranks.
+            blocks: the parts of it that fsdp gathers one after the other.
+            settings: how.
+            device: of the rank.
+        """
+        wrapper: Any = _shard(network, blocks) if settings.parallelism == "fsdp" else None
+        if wrapper is None:
+            wrapper = DistributedDataParallel(
+                network,
+                device_ids=[device.index] if device.type == "cuda" else None,
+                gradient_as_bucket_view=settings.gradient_as_bucket_view,
+                static_graph=settings.static_graph,
+                bucket_cap_mb=settings.bucket_cap_mb,
+            )
+            _compress(wrapper, settings)
+            wrapper._set_ddp_runtime_logging_sample_rate(SAMPLED_STEPS)
+        model = torch.compile(wrapper) if settings.compile else wrapper
+        return cls(network, model, wrapper, knows_graph=not settings.static_graph)
+
+    def train(self) -> None:
+        """Switch to training."""
+        self.network.train()
+
+    def exchange(self, now: bool) -> AbstractContextManager[None]:
+        """Around a forward and backward pass: whether its gradients are exchanged between ranks."""
+        if isinstance(self.wrapper, FSDPModule):
+            self.wrapper.set_requires_gradient_sync(now)
+            return nullcontext()
+        if now or not self.knows_graph:
+            # DDP learns a static graph from the passes of the first step, which must all exchange; the sum
+            # of the averages they leave is the average of the sums
+            self.knows_graph |= now
+            return nullcontext()
+        return self.wrapper.no_sync()
+
+    def communication_seconds(self) -> float | None:
+        """Of a step, as far as the backward pass did not hide it; None where nobody counted it.
+
+        From DDP's own counters, means over the steps it sampled. It includes waiting for slower ranks.
+        """
+        if isinstance(self.wrapper, FSDPModule):
+            return None
+        counted = self.wrapper._get_ddp_logging_data()
+        total, hidden = (
+            counted.get(f"avg_backward_{part}_time", 0) for part in ("comm", "compute_comm_overlap")
+        )
+        return max(float(total) - float(hidden), 0.0) / NANOSECONDS
+
+    @property
+    def parameters(self) -> int:
+        """Trainable parameters of the whole model."""
+        return sum(parameter.numel() for parameter in self.network.parameters() if parameter.requires_grad)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """The whole model's state in host memory, on rank 0; all ranks must call it."""
+        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+        gathered: dict[str, Any] = get_model_state_dict(self.network, options=options)
+        return {name: value.contiguous() for name, value in gathered.items()}
+
+
+def _shard(network: nn.Module, blocks: Sequence[nn.Module]) -> FSDPModule:
+    # without a mesh of its own, one over all ranks
+    for block in blocks:
+        fully_shard(block)
+    return fully_shard(network)
+
+
+def _compress(wrapper: DistributedDataParallel, settings: Settings) -> None:
+    """Register the hook that makes gradients smaller on their way."""
+    if settings.communication_hook == "powersgd":
+        state = powerSGD_hook.PowerSGDState(
+            dist.group.WORLD,
+            matrix_approximation_rank=settings.powersgd_rank,
+            start_powerSGD_iter=COMPRESSED_FROM_STEP,
+        )
+        on_cpus = dist.get_backend() == "gloo"
+        wrapper.register_comm_hook(state, _bucket_by_bucket if on_cpus else powerSGD_hook.powerSGD_hook)
+    elif settings.communication_hook == "fp16":
+        wrapper.register_comm_hook(dist.group.WORLD, default_hooks.fp16_compress_hook)
+    elif settings.communication_hook == "bf16":
+        wrapper.register_comm_hook(dist.group.WORLD, default_hooks.bf16_compress_hook)
+
+
+# the signature, which DDP looks at, and the name, which it logs
+@wraps(powerSGD_hook.powerSGD_hook)
+def _bucket_by_bucket(
+    state: powerSGD_hook.PowerSGDState,
+    bucket: dist.GradBucket,  # type: ignore[name-defined]
+) -> torch.futures.Future[torch.Tensor]:
+    # its callbacks wait for further exchanges inside gloo's two threads: those of two buckets at once leave
+    # no thread for what they wait for, and the ranks hang
+    compressed = powerSGD_hook.powerSGD_hook(state, bucket)
+    compressed.wait()
+    return compressed

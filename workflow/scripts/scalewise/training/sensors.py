@@ -1,0 +1,198 @@
+"""What tells how busy a device is: NVML for a GPU, the kernel's accounts for a CPU process.
+
+A sensor is read from a thread beside the training, so it never calls into CUDA: that could wait for the
+device, or make it wait.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import psutil
+import torch
+
+THROTTLING = {
+    "nvmlClocksEventReasonHwSlowdown": "hardware slowdown",
+    "nvmlClocksEventReasonHwThermalSlowdown": "hardware thermal slowdown",
+    "nvmlClocksEventReasonHwPowerBrakeSlowdown": "power brake",
+    "nvmlClocksEventReasonSwThermalSlowdown": "thermal slowdown",
+}
+"""NVML's reasons that disturb a measurement. Not the power cap: a GPU at full load is meant to run at it."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A device at one time; None for what it does not tell.
+
+    Args:
+        utilization: a fraction, 0 to 1.
+        memory_bytes: in use.
+        power_watts: drawn now.
+        energy_joules: drawn since some time before the first reading.
+        throttling: why the device runs slower than it could; empty where it does not.
+    """
+
+    utilization: float | None
+    memory_bytes: int | None
+    power_watts: float | None = None
+    energy_joules: float | None = None
+    throttling: tuple[str, ...] | None = None
+
+
+class Sensor(Protocol):
+    """Reads one device."""
+
+    def read(self) -> Reading:
+        """The device now. Raises nothing for what the device does not tell."""
+
+    def missing(self) -> str:
+        """What the device did not tell in any reading, and why; empty where it told all."""
+
+    def close(self) -> None:
+        """Let go of the device."""
+
+
+class CpuSensor:
+    """A CPU process as a device: its own CPU time and that of its children, the loader's workers.
+
+    Args:
+        cpus: that the process and its children share.
+    """
+
+    def __init__(self, cpus: int) -> None:
+        self._cpus = cpus
+        self._process = psutil.Process()
+        # the loader starts its workers from the main thread; asking psutil reads every process of the node
+        self._children_of_main_thread = Path(f"/proc/self/task/{os.getpid()}/children")
+        self._last = (time.monotonic(), self._cpu_seconds())
+
+    def read(self) -> Reading:
+        """Utilization is since the reading before, memory the process's own."""
+        now, used = time.monotonic(), self._cpu_seconds()
+        (last_time, last_used), self._last = self._last, (now, used)
+        share = (used - last_used) / ((now - last_time) * self._cpus)
+        # children are accounted in clock ticks, which may fall into the reading after
+        return Reading(min(max(share, 0.0), 1.0), int(self._process.memory_info().rss))
+
+    def missing(self) -> str:
+        """Power is not looked for, and so not missed."""
+        return ""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _cpu_seconds(self) -> float:
+        mine = self._process.cpu_times()
+        seconds = time.process_time() + mine.children_user + mine.children_system
+        for child in self._children():
+            with suppress(psutil.Error):  # ended a moment ago
+                times = child.cpu_times()
+                seconds += times.user + times.system + times.children_user + times.children_system
+        return seconds
+
+    def _children(self) -> list[psutil.Process]:
+        try:
+            pids = self._children_of_main_thread.read_text(encoding="ascii").split()
+        except OSError:  # a kernel without this file
+            return self._process.children()
+        children = []
+        for pid in pids:
+            with suppress(psutil.Error):
+                children.append(psutil.Process(int(pid)))
+        return children
+
+
+class NvmlSensor:
+    """A GPU by NVIDIA's management library, which needs no CUDA context.
+
+    Args:
+        nvml: the module pynvml.
+        uuid: of the device as CUDA gives it, without a prefix.
+
+    Raises:
+        pynvml.NVMLError: there is no driver, or it does not know the device.
+    """
+
+    def __init__(self, nvml: Any, uuid: str) -> None:
+        self._nvml = nvml
+        self._failures: dict[str, str] = {}
+        self._told: set[str] = set()
+        nvml.nvmlInit()
+        try:
+            self._handle = self._find(uuid)
+        except nvml.NVMLError:
+            nvml.nvmlShutdown()
+            raise
+
+    def _find(self, uuid: str) -> Any:
+        try:
+            return self._nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+        except self._nvml.NVMLError:
+            return self._nvml.nvmlDeviceGetHandleByUUID(f"MIG-{uuid}")
+
+    def read(self) -> Reading:
+        """NVML counts percent, milliwatts and millijoules."""
+        nvml = self._nvml
+        rates = self._ask("utilization", nvml.nvmlDeviceGetUtilizationRates)
+        memory = self._ask("memory", nvml.nvmlDeviceGetMemoryInfo)
+        milliwatts = self._ask("power", nvml.nvmlDeviceGetPowerUsage)
+        millijoules = self._ask("energy", nvml.nvmlDeviceGetTotalEnergyConsumption)
+        reasons = self._ask("throttling", nvml.nvmlDeviceGetCurrentClocksEventReasons)
+        return Reading(
+            utilization=None if rates is None else rates.gpu / 100,
+            memory_bytes=None if memory is None else int(memory.used),
+            power_watts=None if milliwatts is None else milliwatts / 1000,
+            energy_joules=None if millijoules is None else millijoules / 1000,
+            throttling=None if reasons is None else self._name(reasons),
+        )
+
+    def missing(self) -> str:
+        """Quantities by NVML's own words."""
+        return "; ".join(
+            f"NVML gives no {quantity} ({error})"
+            for quantity, error in self._failures.items()
+            if quantity not in self._told
+        )
+
+    def close(self) -> None:
+        """NVML counts its users: others in this process keep it."""
+        with suppress(self._nvml.NVMLError):
+            self._nvml.nvmlShutdown()
+
+    def _ask(self, quantity: str, question: Callable[[Any], Any]) -> Any:
+        try:
+            answer = question(self._handle)
+        except self._nvml.NVMLError as error:
+            self._failures.setdefault(quantity, str(error))
+            return None
+        self._told.add(quantity)
+        return answer
+
+    def _name(self, reasons: int) -> tuple[str, ...]:
+        return tuple(name for constant, name in THROTTLING.items() if reasons & getattr(self._nvml, constant))
+
+
+def sensor_of(device: torch.device, cpus_per_device: int) -> tuple[Sensor | None, str]:
+    """The sensor of a rank's own device; none where it has none, with the reason.
+
+    Args:
+        device: a GPU, or the CPU.
+        cpus_per_device: CPUs of the rank.
+    """
+    if device.type != "cuda":
+        return CpuSensor(cpus_per_device), ""
+    try:
+        import pynvml  # noqa: PLC0415 - a machine without GPUs has no use for it
+    except ImportError:
+        return None, "not monitored: the package nvidia-ml-py is not installed"
+    try:
+        # by its UUID: indices differ between CUDA and NVML where CUDA_VISIBLE_DEVICES is set
+        return NvmlSensor(pynvml, str(torch.cuda.get_device_properties(device).uuid)), ""
+    except pynvml.NVMLError as error:
+        return None, f"not monitored: NVML: {error}"

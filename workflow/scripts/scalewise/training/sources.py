@@ -1,0 +1,54 @@
+"""Where the arrays of a dataset come from. Needed to prepare alone: no rank imports this."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scalewise.plan.dataset_catalog import DATASETS, is_folder, is_own_data, is_synthetic
+from scalewise.training.decoders import decode_cifar, decode_digits, decode_mnist
+from scalewise.training.download import Mirror, Notify, fetch
+from scalewise.training.own_arrays import make_synthetic, read_folder, read_npz, read_safetensors
+from scalewise.training.published_files import FILES
+from scalewise.training.storage import DatasetError
+
+Arrays = dict[str, NDArray[np.generic]]
+
+
+def arrays_of(
+    dataset: str, image_size: int | None, downloads: Path, mirror: Mirror, scratch: Path, notify: Notify
+) -> Arrays:
+    """Images and labels of both splits, as they come: what they must be is checked afterwards.
+
+    Args:
+        dataset: a known name, or the path of the user's own data.
+        image_size: height and width in pixels; a folder of images needs it.
+        downloads: folder of what is fetched.
+        mirror: where the site has downloads from.
+        scratch: folder for arrays that memory need not hold.
+        notify: told of progress now and then.
+
+    Raises:
+        DatasetError: the data cannot be had or read.
+    """
+    if is_folder(dataset):
+        if image_size is None:
+            raise DatasetError(f"{dataset}: a folder of images needs image_size, 224 for example.")
+        return read_folder(Path(dataset), image_size, scratch, notify)
+    if is_own_data(dataset):
+        return (read_npz if dataset.endswith(".npz") else read_safetensors)(Path(dataset))
+    if is_synthetic(dataset):
+        return make_synthetic(dataset, scratch)
+    if dataset == "digits":
+        return decode_digits(DATASETS["digits"].test_samples)
+    files = {file.name: fetch(file, downloads / dataset, mirror, notify) for file in FILES[dataset]}
+    if dataset == "mnist":
+        return decode_mnist(files)
+    return decode_cifar(dataset, *files.values())
+
+
+def is_published(dataset: str, mirror: Mirror) -> bool:
+    """Whether its files are the published ones, so that its sizes are known."""
+    return dataset in DATASETS and not mirror.differs(file.name for file in FILES.get(dataset, ()))

@@ -1,0 +1,142 @@
+"""The loader of most tutorials: torch's DataLoader, a process for each CPU, a transform for each sample."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+from torchvision.transforms import v2
+
+from scalewise.training.loaders import Batch, Preparation
+
+_SEEDS = 2**62
+
+
+class WorkerLoader:
+    """Batches from worker processes, each sample through torchvision's transforms.
+
+    What is drawn at random does not depend on how many processes there are.
+
+    Args:
+        images: uint8, [samples, channels, height, width], in shared or mapped memory.
+        labels: int64, [samples].
+        preparation: of the batches.
+        device: where the batches are used.
+        workers: processes.
+        timeout_seconds: that ranks wait for each other. A batch may take half of it: the rank whose
+            worker hangs then says so before the others complain of the rank.
+    """
+
+    def __init__(
+        self,
+        images: torch.Tensor,
+        labels: torch.Tensor,
+        preparation: Preparation,
+        device: torch.device,
+        *,
+        workers: int,
+        timeout_seconds: float,
+    ) -> None:
+        self._samples = _Samples(images, labels, _transform(tuple(images.shape[2:]), preparation))
+        self._plan = _Plan()
+        self._device = device
+        self._preparation = preparation
+        self._generator = torch.Generator()
+        self._loader = DataLoader(
+            self._samples,
+            batch_sampler=self._plan,
+            num_workers=workers,
+            # the images are read from pages that all processes share
+            multiprocessing_context="fork",
+            persistent_workers=True,
+            pin_memory=device.type == "cuda",
+            timeout=timeout_seconds / 2,
+            # leaves torch's own, which dropout draws from, alone
+            generator=self._generator,
+        )
+
+    def __len__(self) -> int:
+        """Samples."""
+        return len(self._samples)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Draw anew."""
+        self._generator.manual_seed(self._preparation.seed_of(epoch))
+
+    def batches(self, indices: Iterable[torch.Tensor]) -> Iterator[Batch]:
+        """One batch for each tensor of indices."""
+        self._plan.batches = [
+            [int(torch.randint(_SEEDS, (), generator=self._generator)), *batch.tolist()] for batch in indices
+        ]
+        for images, labels in self._arriving():
+            here = images.to(self._device, non_blocking=True)
+            yield (
+                here.contiguous(memory_format=self._preparation.memory_format),
+                labels.to(self._device, non_blocking=True),
+            )
+
+    def _arriving(self) -> Iterator[Batch]:
+        """The batches; what ends them is put into words that no rank has for the loss of another rank."""
+        processes = self._loader.num_workers
+        try:
+            yield from self._loader
+        except (OSError, EOFError) as error:
+            raise RuntimeError(
+                f"the workers loader lost one of its {processes} processes: killed from outside, often by "
+                "the system's out-of-memory killer."
+            ) from error
+        except RuntimeError as error:
+            if "timed out" not in str(error):
+                raise
+            raise RuntimeError(
+                f"the workers loader had no batch within {self._loader.timeout:g} s: one of its {processes} "
+                "processes hangs. Look at the machine's disk and memory."
+            ) from error
+
+
+class _Samples(Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    def __init__(self, images: torch.Tensor, labels: torch.Tensor, transform: v2.Transform) -> None:
+        self._images = images
+        self._labels = labels
+        self._transform = transform
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._transform(self._images[index]), self._labels[index]
+
+    def __getitems__(self, seed_and_indices: list[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """How the DataLoader asks for a batch."""
+        seed, *indices = seed_and_indices
+        torch.manual_seed(seed)
+        return [self[index] for index in indices]
+
+
+class _Plan:
+    """The batches of an epoch, each a seed and its indices; lives in the rank, whose workers load them."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter(self.batches)
+
+
+def _transform(size: tuple[int, ...], preparation: Preparation) -> v2.Transform:
+    steps: list[v2.Transform] = []
+    if preparation.augmentation.crop_padding:
+        steps.append(v2.RandomCrop(size, padding=preparation.augmentation.crop_padding))
+    if preparation.augmentation.horizontal_flip:
+        steps.append(v2.RandomHorizontalFlip())
+    if preparation.image_size is not None:
+        steps.append(v2.Resize((preparation.image_size, preparation.image_size), antialias=True))
+    steps += [
+        v2.ToDtype(torch.float32, scale=True),
+        v2.Normalize((preparation.mean / 255).tolist(), (preparation.std / 255).tolist()),
+    ]
+    return v2.Compose(steps)
