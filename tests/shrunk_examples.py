@@ -1,0 +1,105 @@
+"""The shipped examples, made small: the same experiments and launchers, for CPUs and in seconds.
+
+What is shrunk stands in the tables here, and nothing else is changed. Their data are stand-ins, in the
+published formats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from tests.data_files import (
+    CHECKSUMS,
+    write_checksums,
+    write_cifar10,
+    write_cifar100,
+    write_mnist,
+    write_resnet18_weights,
+)
+
+FOLDER = Path(__file__).parents[1] / "config" / "examples"
+EXAMPLES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+Experiments = dict[str, dict[str, Any]]
+
+SMALL = {
+    "epochs": 1,
+    "repeats": 1,
+    "warmup_steps": 1,
+    "runtime_minutes": 5,
+    "timeout_seconds": 120,
+}
+"""In every experiment."""
+
+SMALLER: dict[str, dict[Any, Any]] = {
+    "batch_size_per_device": {64: 8, 32: 8, 256: 16},
+    "global_batch_size": {1024: 16},
+    "cpus_per_device": {4: 2, 8: 2},
+    "stop_patience_epochs": {2: 1},
+    # ResNet-18 takes its ImageNet stem from 64 pixels on
+    "image_size": {224: 64},
+    "model": {"transformer-100M": "transformer-1M"},
+    # fp16 and tf32 are refused on CPUs
+    "precision": {"fp16": "bf16", "tf32": "fp32"},
+    # compiling takes longer than all else here
+    "compile": {True: False},
+}
+"""Values that become smaller ones, wherever they stand; the others stay."""
+
+FEWER = {"olivia-options": {"batch_size_per_device": [16], "cpus_per_device": [1]}}
+"""Sweeps that are cut to fewer values."""
+
+NARROWER = {"olivia-weak", "olivia-strong", "olivia-options", "olivia-fast"}
+"""Whose WideResNet becomes wrn-10-1; it stays itself in olivia-one-gpu."""
+
+
+def shrunk(example: str, devices: Mapping[str, list[int | str]]) -> Experiments:
+    """An example's experiments, their defaults merged in, small.
+
+    Args:
+        example: its file's name.
+        devices: for each experiment, those of its device counts that the machine has room for.
+    """
+    content = yaml.safe_load((FOLDER / f"{example}.yaml").read_text(encoding="utf-8"))
+    small: Experiments = {}
+    for name, own in content["experiments"].items():
+        full = content["defaults"] | own
+        assert set(devices[name]) <= set(full["devices"]), f"{name} has devices {full['devices']}"
+        swept = full.get("sweep", {}) | FEWER.get(name, {})
+        # an experiment's sweep stands in for the default of the same key
+        experiment = {key: smaller(key, value) for key, value in full.items() if key not in swept} | SMALL
+        if swept:
+            experiment["sweep"] = {
+                key: list(dict.fromkeys(smaller(key, value) for value in values))
+                for key, values in swept.items()
+            }
+        if name in NARROWER:
+            experiment["model"] = "wrn-10-1"
+        small[name] = experiment | {"devices": devices[name]}
+    return small
+
+
+def smaller(key: str, value: Any) -> Any:
+    """A setting's value on a machine without a GPU."""
+    known = SMALLER.get(key, {})
+    return known.get(value, value) if known else value
+
+
+def fill_mirror(folder: Path) -> Path:
+    """Stand-ins for all published files that the examples need: images for two steps of the most devices."""
+    folder.mkdir(exist_ok=True)
+    write_mnist(folder, samples=96, test_samples=40)
+    write_cifar10(folder, samples=48, test_samples=20)
+    # a training step of the WideResNet takes 14.5 GFLOP an image
+    write_cifar100(folder, samples=48, test_samples=16, classes=16)
+    write_resnet18_weights(folder)
+    write_checksums(folder)
+    return folder
+
+
+def mirror_facts(mirror: Path) -> dict[str, str]:
+    """What a site says of it."""
+    return {"data_mirror": str(mirror), "data_checksums": str(mirror / CHECKSUMS)}

@@ -1,0 +1,78 @@
+"""The shipped examples on a cluster, all in one study, each started as its tutorial starts it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.shrunk_examples import EXAMPLES, fill_mirror, mirror_facts, shrunk
+from tests.slurm.study import ClusterStudy
+
+from scalewise.plan.topology import Shape
+
+pytestmark = pytest.mark.timeout(900)
+
+# the largest shape of each that fits: launchers are shown here, not scaling
+DEVICES: dict[str, list[int | str]] = {
+    "hello-ddp": ["2x2"],
+    "nyu-ddp": ["2x2"],
+    "nyu-ddp-memory": [2],
+    "olivia-weak": [2],
+    "olivia-strong": [2],
+    "olivia-one-gpu": [1],
+    "olivia-options": [1],
+    "olivia-fast": [2],
+    "palmetto-plain": [1],
+    "palmetto-torchrun": ["2x2"],
+    "princeton-mnist": [2],
+    "princeton-mnist-nodes": ["3x2"],
+    "resnet18-launchers": ["2x2"],
+    "resnet18-random-weights": [1],
+}
+
+
+def test_every_example_runs_on_a_cluster_under_its_own_launcher(study: ClusterStudy, tmp_path: Path) -> None:
+    experiments: dict[str, dict[str, Any]] = {}
+    for example in EXAMPLES:
+        experiments |= shrunk(example, DEVICES)
+    assert experiments.keys() == DEVICES.keys()
+    # sites say where data come from, studies do not
+    study.configure({}, **mirror_facts(fill_mirror(tmp_path / "mirror")))
+    (study.folder / "study.yaml").write_text(yaml.safe_dump({"experiments": experiments}))
+
+    code, output = study.snakemake("--resources", "device_budget=8", limit=840)
+    assert code == 0, output
+
+    found: dict[str, set[str]] = {}
+    jobs = study.jobs()
+    for name, experiment in experiments.items():
+        (devices,) = experiment["devices"]
+        shape = Shape.parse(devices) if isinstance(devices, str) else Shape(1, devices)
+        runs = sorted(path.name for path in (study.folder / "results" / name / "runs").iterdir())
+        assert runs
+        for run in runs:
+            summary = study.summary(name, run)
+            assert summary.outcome == "completed"
+            assert summary.provenance is not None
+            launcher = summary.provenance.launcher
+            found.setdefault(name, set()).add(launcher)
+            ranks = study.ranks(name, run)
+            assert list(ranks["rank"]) == list(range(shape.world_size))
+            assert ranks["host"].nunique() == shape.nodes
+            (job,) = [job for comment, job in jobs.items() if comment.endswith(f"_{name}_{run}")]
+            (step,) = [step for step in job.steps if step.name == "0"]
+            assert step.tasks == (shape.world_size if launcher == "srun" else shape.nodes)
+            assert (job.nodes, job.gpus) == (shape.nodes, shape.world_size)
+    asked = {name: _launchers(experiment) for name, experiment in experiments.items()}
+    assert found == asked
+    assert set().union(*asked.values()) == {"srun", "torchrun", "spawn"}
+    report = (study.folder / "results" / "report.html").read_text()
+    assert [name for name in experiments if not re.search(rf"\b{name}\b", report)] == []
+
+
+def _launchers(experiment: dict[str, Any]) -> set[str]:
+    """Those it names; srun is a cluster's own."""
+    return set(experiment.get("sweep", {}).get("launcher", [experiment.get("launcher", "srun")]))

@@ -1,0 +1,153 @@
+"""The shipped examples: each plans as it is, and each runs to its report when it is made small."""
+
+from __future__ import annotations
+
+import html
+import math
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+from tests.shrunk_examples import EXAMPLES, FOLDER, fill_mirror, mirror_facts, shrunk
+from tests.workflow.conftest import ROOT, Workplace
+from tests.workflow.login_node import LoginNode
+
+from scalewise.records import Summary, read_summary
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a file plans, untouched.
+
+    Args:
+        site: of its tutorial, or of any cluster.
+        shapes: nodes x devices of its runs.
+        runs: their number.
+    """
+
+    site: str
+    shapes: set[str]
+    runs: int
+
+
+PLANS = {
+    "hello-ddp": Plan("profiles/slurm/site.yaml", {"1x1", "1x2", "2x2"}, 6),
+    "nyu-ddp": Plan("profiles/sites/nyu-greene.yaml", {"1x1", "1x2", "2x2"}, 36),
+    "olivia-cifar100": Plan("profiles/sites/sigma2-olivia.yaml", {"1x1", "1x2", "1x4", "2x4"}, 78),
+    "palmetto-torchrun": Plan("profiles/sites/clemson-palmetto.yaml", {"1x1", "1x2", "2x2"}, 12),
+    "princeton-mnist": Plan("profiles/sites/princeton-della.yaml", {"1x1", "1x2", "1x4", "2x2", "3x2"}, 36),
+    "resnet18-spawn": Plan("profiles/slurm/site.yaml", {"1x1", "1x2", "2x2"}, 27),
+}
+
+
+def commands(example: str) -> list[list[str]]:
+    """What its comment says to type, as words."""
+    comment = [line.removeprefix("#") for line in (FOLDER / f"{example}.yaml").read_text().splitlines()]
+    text = "\n".join(comment).replace("\\\n", " ")
+    return [shlex.split(line) for line in re.findall(r"^   (snakemake .*)$", text, re.MULTILINE)]
+
+
+def test_every_example_is_tested_and_listed_in_the_documentation() -> None:
+    assert set(PLANS) == set(EXAMPLES)
+    listed = re.findall(r"\(examples/([a-z0-9-]+)\.yaml\)", (ROOT / "config" / "README.md").read_text())
+    assert sorted(listed) == sorted(EXAMPLES)
+
+
+@pytest.mark.parametrize("example", PLANS)
+def test_an_example_plans_on_its_cluster_as_its_comment_says(example: str, tmp_path: Path) -> None:
+    plan = PLANS[example]
+    node = LoginNode.at(tmp_path)
+    node.fill_in(plan.site)
+    typed = commands(example)
+    assert typed
+    for program, *words in typed:
+        assert program == "snakemake"
+        assert words[words.index("--configfile") + 1] == f"config/examples/{example}.yaml"
+        assert plan.site == "profiles/slurm/site.yaml" or f"site={plan.site}" in words
+        outcome = node.snakemake(*words, "-n")
+        assert outcome.code == 0, outcome.text
+        assert f"\n{plan.runs} runs, " in outcome.text
+        row = r"^\S+/d\S+ +(\d+x\d+) .*--nodes=(\d+) --ntasks-per-node=(\d+)"
+        rows = re.findall(row, outcome.text, re.MULTILINE)
+        assert {shape for shape, _, _ in rows} == plan.shapes
+        assert all(shape == f"{nodes}x{tasks}" for shape, nodes, tasks in rows)
+        assert "Warning: experiments" not in outcome.text
+
+
+# a machine with two CPU processes as devices; those counts that it has room for, but one is enough
+DEVICES: dict[str, dict[str, list[int | str]]] = {
+    "hello-ddp": {"hello-ddp": [2]},
+    "nyu-ddp": {"nyu-ddp": [2], "nyu-ddp-memory": [2]},
+    "olivia-cifar100": {
+        "olivia-weak": [2],
+        "olivia-strong": [2],
+        "olivia-one-gpu": [1],
+        "olivia-options": [1],
+        "olivia-fast": [2],
+    },
+    "palmetto-torchrun": {"palmetto-plain": [1], "palmetto-torchrun": [1, 2]},
+    "princeton-mnist": {"princeton-mnist": [1, 2], "princeton-mnist-nodes": [1]},
+    "resnet18-spawn": {"resnet18-launchers": [2], "resnet18-random-weights": [1]},
+}
+
+
+@pytest.fixture(scope="session")
+def mirror(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with stand-ins for all published files."""
+    return fill_mirror(tmp_path_factory.mktemp("mirror"))
+
+
+@pytest.mark.parametrize("example", sorted(DEVICES.keys() - {"princeton-mnist"}))
+def test_an_example_runs_to_its_report(example: str, workplace: Workplace, mirror: Path) -> None:
+    _run_to_its_report(example, workplace, mirror)
+
+
+def test_princetons_to_do_is_drawn(workplace: Workplace, mirror: Path) -> None:
+    results = _run_to_its_report("princeton-mnist", workplace, mirror)
+    for figure in ("loss", "accuracy"):
+        drawn = (results / "princeton-mnist" / "figures" / f"{figure}.svg").read_text()
+        # text is drawn as paths, each below a comment that says it
+        assert set(re.findall(r"(\d+) CPUs? per device -->", drawn)) == {"1", "2"}
+    epochs = pd.read_csv(results / "princeton-mnist" / "epochs.csv")
+    assert set(zip(epochs["devices"], epochs["cpus_per_device"], strict=True)) == {
+        (1, 1),
+        (1, 2),
+        (2, 1),
+        (2, 2),
+    }
+
+
+def _run_to_its_report(example: str, workplace: Workplace, mirror: Path) -> Path:
+    experiments = shrunk(example, DEVICES[example])
+    # four CPUs, of which there may be two: these runs are not for their speed
+    site = {"accelerator": "cpu", "devices_per_node": 2, "cpus_per_node": 4} | mirror_facts(mirror)
+    config = yaml.safe_dump({"experiments": experiments})
+    outcome = workplace.snakemake("--scheduler", "greedy", config=config, site=yaml.safe_dump(site))
+    assert outcome.code == 0, outcome.text
+    results = workplace.folder / "results"
+    report = html.unescape((results / "report.html").read_text())
+    for name, experiment in experiments.items():
+        assert experiment["title"] in report
+        runs = pd.read_csv(results / name / "runs.csv")
+        series = math.prod(len(values) for values in experiment.get("sweep", {}).values())
+        assert list(runs["outcome"]) == ["completed"] * (series * len(experiment["devices"]))
+        assert set(runs["devices"]) == set(experiment["devices"])
+        for run in sorted((results / name / "runs").iterdir()):
+            _check_run(read_summary(run), experiment)
+    return results
+
+
+def _check_run(summary: Summary, experiment: Mapping[str, Any]) -> None:
+    """It is the training that the example describes."""
+    assert summary.provenance is not None
+    assert summary.measurements is not None
+    sweep = experiment.get("sweep", {})
+    assert summary.provenance.launcher in sweep.get("launcher", [experiment.get("launcher", "torchrun")])
+    assert summary.measurements.loader == experiment.get("loader", "resident")
+    assert summary.measurements.epochs_completed == 1
