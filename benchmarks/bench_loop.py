@@ -1,9 +1,11 @@
-"""What our training loop costs over a bare one: same network, same DDP, same optimizer, same batches."""
+"""What our training loop costs over a bare one: same network, same DDP, same optimizer, same batches.
+
+python benchmarks/run.py loop
+"""
 
 from __future__ import annotations
 
 import itertools
-import os
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -11,17 +13,12 @@ from pathlib import Path
 import torch
 from torch.nn.functional import cross_entropy
 
-from scalewise.plan.launch import Start
-from scalewise.plan.study import load_study
-from scalewise.records import Definition
 from scalewise.training import datasets
-from scalewise.training.attempt import Attempt
-from scalewise.training.distributed import claim_cpus, identify, process_group
-from scalewise.training.loop import Task, train_epoch
-from scalewise.training.rank import build_task, resident_loaders
-from scalewise.training.supervisor import muster_for
+from scalewise.training.loop import train_epoch
+from scalewise.training.task import Task
 
 from .measure import Row, interleave, spread
+from .one_rank import one_rank, project_task
 
 MOST = 1.02
 # Many short passes: the two of a pair are so close in time that they meet the same machine. What an
@@ -30,28 +27,12 @@ ROUNDS = 300
 STEPS = 4
 # the smallest batch of the study that ships: the fewer samples, the more a step's own cost shows
 BATCH = 128
-EXPERIMENT = {
-    "dataset": "digits",
-    "model": "digits_cnn",
-    "global_batch_size": BATCH,
-    "devices": [1],
-    "repeats": 1,
-    "warmup_steps": 0,
-}
-ONE_RANK = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+OPTIONS = {"model": "digits_cnn", "global_batch_size": BATCH}
 
 
 def rows() -> list[Row]:
     """Epochs of both loops in turn, in one process on one core."""
-    identity = identify(os.environ | ONE_RANK, "spawn")
-    claim_cpus("cpu", identity, cpus_per_device=1)
-    device = torch.device("cpu")
-    (run,) = load_study({"experiments": {"bench": EXPERIMENT}}).runs.values()
-    meeting = muster_for("1x1", "cpu", 1, "spawn", "tcp", Start(), timeout_seconds=60)
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        process_group(Attempt(Path(folder)), meeting, identity, device),
-    ):
+    with one_rank() as (identity, device), tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "digits.safetensors"
         datasets.prepare("digits", file)
         whole = datasets.load(file)
@@ -59,25 +40,21 @@ def rows() -> list[Row]:
         dataset = replace(
             whole, train_images=whole.train_images[:samples], train_labels=whole.train_labels[:samples]
         )
-        definition = Definition.model_validate_json(run.definition)
-        task = build_task(definition, dataset, *resident_loaders(dataset, device), identity, device)
-        compared = _compare(task)
-        del task  # DDP must be gone before its process group
-    return compared
+        return _compare(project_task(OPTIONS, dataset, identity, device))
 
 
 def _compare(task: Task) -> list[Row]:
-    images, labels = task.train.load(torch.arange(len(task.train)))
+    images, labels = next(iter(task.train.batches([torch.arange(len(task.train))])))
     epochs = itertools.count()
 
     def ours() -> None:
         train_epoch(task, next(epochs))
 
     # One network and one optimizer for both: two copies would differ by where they lie in memory.
-    model, optimizer = task.model, task.optimizer
+    model, optimizer = task.replica.model, task.optimizer
 
     def bare() -> None:
-        model.train()
+        task.replica.train()
         order = torch.randperm(len(images))
         for start in range(0, len(images), BATCH):
             chosen = order[start : start + BATCH]

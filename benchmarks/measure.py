@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 _HEADINGS = ("what", "ours", "reference", "ratio median (min to max)", "n", "target")
@@ -101,9 +102,53 @@ def interleave(
     return pairs
 
 
+def rate_rows(
+    what: str,
+    pairs: Sequence[tuple[Spent, Spent]],
+    our_samples: int,
+    reference_samples: int,
+    least: float,
+    digits: int = 1,
+) -> list[Row]:
+    """Samples per second and how many times as many ours are, by CPU time and by wall time.
+
+    Judged by CPU time: other processes on the machine lengthen the wall time of whichever side they
+    meet. Wall time is quoted too, since it alone would show a side that waits.
+
+    Args:
+        what: was measured.
+        pairs: times of ours and of the reference.
+        our_samples: of a pass of ours.
+        reference_samples: of a pass of the reference.
+        least: ratio to reach.
+        digits: of the ratio.
+    """
+    rows = []
+    for clock in ("cpu", "wall"):
+        ours = [our_samples / getattr(mine, clock) for mine, _ in pairs]
+        reference = [reference_samples / getattr(other, clock) for _, other in pairs]
+        ratio = spread([mine / other for mine, other in zip(ours, reference, strict=True)])
+        judged = clock == "cpu"
+        rows.append(
+            Row(
+                what=f"{what}, by {clock} time",
+                ours=spread(ours).show(digits=0),
+                reference=spread(reference).show(digits=0),
+                ratio=ratio.show(digits=digits),
+                n=len(pairs),
+                target=f"at least {least:g}" if judged else "",
+                met=not judged or ratio.median >= least,
+            )
+        )
+    return rows
+
+
 def machine_line() -> str:
     """Where and when the figures were taken, and with which versions."""
-    packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "torchvision", "snakemake"))
+    # a borrowed machine with a GPU may lack what only plans
+    packages = ", ".join(
+        f"{name} {version(name)}" for name in ("torch", "torchvision", "snakemake") if find_spec(name)
+    )
     return (
         f"{_cpu_model()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}, "
         f"Python {platform.python_version()}, {packages}, {datetime.now(UTC):%Y-%m-%d}"

@@ -1,4 +1,4 @@
-"""Speed and memory against targets: ``python benchmarks/run.py [loop] [loader] [plan]``.
+"""Speed and memory against targets: ``python benchmarks/run.py [name ...]``.
 
 Prints a Markdown table; exit status 1 when a target is missed.
 """
@@ -21,7 +21,7 @@ from benchmarks.measure import Row, machine_line, markdown
 
 from scalewise.plan.launch import thread_environment
 
-BENCHMARKS = ("loop", "loader", "plan")
+BENCHMARKS = ("loop", "loader", "training", "memory", "gpu", "plan")
 
 
 def main(arguments: list[str] | None = None) -> int:

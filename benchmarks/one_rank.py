@@ -1,0 +1,64 @@
+"""The project's own training as a process group of one, built as a rank of a run builds it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from scalewise.plan.launch import Start
+from scalewise.plan.settings import Settings
+from scalewise.records import Definition
+from scalewise.training.attempt import Attempt
+from scalewise.training.datasets import Dataset
+from scalewise.training.distributed import Identity, claim_cpus, claim_device, identify, process_group
+from scalewise.training.supervisor import muster_for
+from scalewise.training.task import Task, build_loaders, build_task
+
+TIMEOUT_SECONDS = 60
+_ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+
+
+@contextmanager
+def one_rank(
+    accelerator: Literal["cpu", "cuda"] = "cpu", cpus: int = 1
+) -> Iterator[tuple[Identity, torch.device]]:
+    """Be rank 0 of 1, on so many CPUs and the first device.
+
+    Whatever holds a DistributedDataParallel must be gone when this ends.
+    """
+    identity = identify(os.environ | _ALONE, "spawn")
+    claim_cpus(accelerator, identity, cpus)
+    device = claim_device(accelerator, identity.local_rank)
+    muster = muster_for("1x1", accelerator, cpus, "spawn", "tcp", Start(), TIMEOUT_SECONDS)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        process_group(Attempt(Path(folder)), muster, identity, device),
+    ):
+        yield identity, device
+
+
+def project_task(
+    options: Mapping[str, Any], dataset: Dataset, identity: Identity, device: torch.device
+) -> Task:
+    """A task of these options, with ``global_batch_size`` among them, and no warm-up of the clock."""
+    settings = Settings.model_validate({"dataset": "digits", "warmup_steps": 0} | dict(options))
+    assert settings.global_batch_size is not None
+    definition = Definition(
+        experiment="bench",
+        run="bench",
+        shape="1x1",
+        batch_size_per_device=settings.global_batch_size,
+        global_batch_size=settings.global_batch_size,
+        repeat=1,
+        options={},
+        accelerator="cuda" if device.type == "cuda" else "cpu",
+        settings=settings.model_dump(mode="json"),
+    )
+    loaders = build_loaders(settings, dataset, identity.rank, device, TIMEOUT_SECONDS)
+    return build_task(definition, dataset, loaders, identity, device)
