@@ -121,7 +121,7 @@ def _draw(axes: Axes, epochs: pd.DataFrame, column: str, counts: Sequence[int]) 
         )
         axes.plot(of_some.index, of_some["median"], **look, alpha=FADED)
         axes.plot(of_all.index, of_all["median"], **look, label=f"{count}")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     # half an epoch of room on either side, and an axis where there is but one
     axes.set_xlim(epochs["epoch"].min() - 0.5, epochs["epoch"].max() + 0.5)
 

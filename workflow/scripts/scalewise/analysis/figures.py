@@ -85,7 +85,9 @@ def throughput(scaling: pd.DataFrame, runs: pd.DataFrame) -> Figure:
         done["devices"] + 0.06, done["throughput_samples_per_second"], s=18, facecolors="none",
         edgecolors="0.4", linewidths=0.8, zorder=3, label="single runs",
     )  # fmt: skip
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.yaxis.set_major_formatter(
+        FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 10 else f"{value:g}")
+    )
     axes.set_ylabel("throughput (samples/s)")
     _device_axis(axes, scaling["devices"].tolist())
     return figure
@@ -171,7 +173,10 @@ def draw_all(
     }
     for name in CAPTIONS:
         table, draw = drawings[name]
-        figure = draw() if len(table) else _empty(f"{name}: no completed run to show")
+        missing = (
+            "series with a completed baseline" if len(measured) and table is relative else "completed run"
+        )
+        figure = draw() if len(table) else _empty(f"{name}: no {missing} to show")
         for kind in ("svg", "pdf"):
             # without dates, so that equal data make equal files
             dates = {"Date": None} if kind == "svg" else {"CreationDate": None}

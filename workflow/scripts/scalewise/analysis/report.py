@@ -15,6 +15,8 @@ from scalewise import __version__
 from scalewise.analysis.captions import CAPTIONS
 from scalewise.analysis.utilization import cause_at
 
+RATE = "throughput_samples_per_second"
+
 
 @dataclass(frozen=True)
 class Section:
@@ -103,7 +105,7 @@ def _point(row: pd.Series) -> dict[str, Any]:
         "series": row["series"],
         "devices": str(row["devices"]),
         "n": str(row["n"]),
-        "throughput": _spread(row, "throughput_samples_per_second", "{:,.0f}"),
+        "throughput": _spread(row, RATE, _rate_form(row[RATE])),
         "speedup": _spread(row, "speedup", "{:.2f}"),
         "efficiency": _spread(row, "parallel_efficiency", "{:.2f}"),
         "serial": _number(row["karp_flatt_fraction"], "{:.3f}"),
@@ -158,7 +160,7 @@ def _run(row: pd.Series) -> dict[str, str]:
         "devices": str(row["devices"]),
         "outcome": row["outcome"],
         "reason": row["reason"] if isinstance(row["reason"], str) else "",
-        "throughput": _number(row["throughput_samples_per_second"], "{:,.0f}"),
+        "throughput": _number(row[RATE], _rate_form(row[RATE])),
         "train_seconds": _number(row["train_seconds"], "{:.2f}"),
         "time_to_accuracy": _number(row["time_to_accuracy_seconds"], "{:.2f}"),
         "accuracy": _number(row["final_accuracy"], "{:.2%}"),
@@ -173,6 +175,11 @@ def _run(row: pd.Series) -> dict[str, str]:
             "{:.1f}",
         ),
     }
+
+
+def _rate_form(rate: float) -> str:
+    """Whole samples a second, or three digits of a slow training."""
+    return "{:.3g}" if rate < 100 else "{:,.0f}"
 
 
 def _number(value: float, form: str) -> str:

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
@@ -53,7 +54,7 @@ class Replica:
             settings: how.
             device: of the rank.
         """
-        wrapper: Any = _shard(network, blocks) if settings.parallelism == "fsdp" else None
+        wrapper: Any = _shard(network, blocks, device) if settings.parallelism == "fsdp" else None
         if wrapper is None:
             wrapper = DistributedDataParallel(
                 network,
@@ -108,11 +109,12 @@ class Replica:
         return {name: value.contiguous() for name, value in gathered.items()}
 
 
-def _shard(network: nn.Module, blocks: Sequence[nn.Module]) -> FSDPModule:
-    # without a mesh of its own, one over all ranks
+def _shard(network: nn.Module, blocks: Sequence[nn.Module], device: torch.device) -> FSDPModule:
+    # left to itself, FSDP takes a GPU wherever there is one, also for CPU processes
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     for block in blocks:
-        fully_shard(block)
-    return fully_shard(network)
+        fully_shard(block, mesh=mesh)
+    return fully_shard(network, mesh=mesh)
 
 
 def _compress(wrapper: DistributedDataParallel, settings: Settings) -> None:
