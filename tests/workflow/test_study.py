@@ -20,7 +20,7 @@ def test_every_promised_file_is_there(study: Study) -> None:
         assert [name for name in names if not (folder / name).is_file()] == []
     for run in RUNS:
         kept = {path.name for path in (study.results / run).iterdir()}
-        assert kept == {"summary.json", "epochs.csv", "ranks.csv", "train.log"}
+        assert kept == {"summary.json", "epochs.csv", "ranks.csv", "utilization.csv", "train.log"}
 
 
 def test_the_report_needs_no_other_file_and_opens_with_the_decision(study: Study) -> None:

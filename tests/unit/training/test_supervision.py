@@ -10,7 +10,16 @@ from pathlib import Path
 import pytest
 
 from scalewise.plan.launch import Launch
-from scalewise.records import EPOCHS, FAILURE, RANKS, SUMMARY, Definition, read_failure, read_summary
+from scalewise.records import (
+    EPOCHS,
+    FAILURE,
+    RANKS,
+    SUMMARY,
+    UTILIZATION,
+    Definition,
+    read_failure,
+    read_summary,
+)
 from scalewise.training.attempt import Assignment, Attempt, Muster
 from scalewise.training.execution import LOG_TAIL_LINES, RunFailedError, execute, has_result
 from scalewise.training.supervisor import End, Order, reason
@@ -104,8 +113,8 @@ def test_running_out_of_device_memory_is_a_result_with_a_reason(tmp_path: Path) 
     assert summary.outcome == "out-of-memory"
     assert summary.reason == "rank 1 on node-a: MemoryError: tried to allocate 3 GiB"
     assert summary.measurements is None
-    assert {path.name for path in tmp_path.iterdir()} == {SUMMARY, EPOCHS, RANKS, "train.log"}
-    for name in (EPOCHS, RANKS):
+    assert {path.name for path in tmp_path.iterdir()} == {SUMMARY, EPOCHS, RANKS, UTILIZATION, "train.log"}
+    for name in (EPOCHS, RANKS, UTILIZATION):
         assert len((tmp_path / name).read_text(encoding="utf-8").splitlines()) == 1
 
 
