@@ -27,11 +27,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 from torchvision import transforms
 
-from scalewise.training.datasets import Dataset
-from scalewise.training.loaders import channel_statistics
+from scalewise.training.data.datasets import Dataset
+from scalewise.training.data.loaders import channel_statistics
 from scalewise.training.loop import train_epoch
 from scalewise.training.memory import peak_memory
-from scalewise.training.models import build
+from scalewise.training.models.builders import build
 from scalewise.training.task import Task
 
 from .measure import Row, spend, spread

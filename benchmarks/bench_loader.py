@@ -17,9 +17,9 @@ from torch.utils.data import DataLoader, Subset
 from torchvision import transforms
 from torchvision.datasets import MNIST
 
-from scalewise.training.augmentation import Augmentation
-from scalewise.training.loaders import Preparation, ResidentLoader, channel_statistics
-from scalewise.training.sampling import EpochSampler
+from scalewise.training.data.augmentation import Augmentation
+from scalewise.training.data.loaders import Preparation, ResidentLoader, channel_statistics
+from scalewise.training.data.sampling import EpochSampler
 
 from .measure import Row, interleave, rate_rows
 from .one_rank import one_rank

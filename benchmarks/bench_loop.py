@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch.nn.functional import cross_entropy
 
-from scalewise.training import datasets
+from scalewise.training.data import datasets
 from scalewise.training.loop import train_epoch
 from scalewise.training.task import Task
 

@@ -24,11 +24,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Subset
 from torchvision.datasets import MNIST
 
-from scalewise.training.datasets import Dataset
-from scalewise.training.distributed import Identity
-from scalewise.training.loaders import channel_statistics
+from scalewise.training.data.datasets import Dataset
+from scalewise.training.data.loaders import channel_statistics
 from scalewise.training.loop import evaluate, train_epoch
-from scalewise.training.models import build
+from scalewise.training.models.builders import build
+from scalewise.training.ranks.distributed import Identity
 
 from .measure import Row, interleave, rate_rows, spread
 from .one_rank import one_rank, project_task

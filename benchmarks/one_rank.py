@@ -14,10 +14,10 @@ import torch
 from scalewise.plan.launch import Start
 from scalewise.plan.settings import Settings
 from scalewise.records import Definition
-from scalewise.training.attempt import Attempt
-from scalewise.training.datasets import Dataset
-from scalewise.training.distributed import Identity, claim_cpus, claim_device, identify, process_group
-from scalewise.training.supervisor import muster_for
+from scalewise.training.data.datasets import Dataset
+from scalewise.training.ranks.distributed import Identity, claim_cpus, claim_device, identify, process_group
+from scalewise.training.supervision.attempt import Attempt
+from scalewise.training.supervision.supervisor import muster_for
 from scalewise.training.task import Task, build_loaders, build_task
 
 TIMEOUT_SECONDS = 60

@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 from tests.distributed.whole_runs import ENDLESS, Start, finish
 
 from scalewise.records import EPOCHS, RANKS, SUMMARY, UTILIZATION, read_failure
-from scalewise.training.datasets import prepare
+from scalewise.training.data.datasets import prepare
 
 pytestmark = [
     pytest.mark.skipif(

@@ -16,9 +16,9 @@ from safetensors.torch import load_file
 from tests.distributed.whole_runs import ENDLESS, Finished, Start, Training, clean_up, finish, starter
 
 from scalewise.records import MODEL, SUMMARY, read_failure
-from scalewise.training import datasets
-from scalewise.training.loaders import channel_statistics
-from scalewise.training.models import build
+from scalewise.training.data import datasets
+from scalewise.training.data.loaders import channel_statistics
+from scalewise.training.models.builders import build
 
 pytestmark = [
     pytest.mark.skipif(

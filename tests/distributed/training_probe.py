@@ -27,10 +27,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from scalewise.plan.settings import Settings
 from scalewise.records import Definition, EpochRecord
-from scalewise.training import datasets
-from scalewise.training.attempt import Attempt
-from scalewise.training.distributed import Identity, claim_cpus, claim_device, identify, process_group
+from scalewise.training.data import datasets
 from scalewise.training.loop import train
+from scalewise.training.ranks.distributed import Identity, claim_cpus, claim_device, identify, process_group
+from scalewise.training.supervision.attempt import Attempt
 from scalewise.training.task import Task, build_loaders, build_task
 
 TIMEOUT_SECONDS = 60.0

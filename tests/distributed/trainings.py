@@ -23,9 +23,9 @@ from torchvision.models import resnet18
 from scalewise.plan.launch import Start
 from scalewise.plan.settings import Settings
 from scalewise.records import Definition
-from scalewise.training.attempt import Attempt
-from scalewise.training.datasets import prepare
-from scalewise.training.supervisor import muster_for
+from scalewise.training.data.datasets import prepare
+from scalewise.training.supervision.attempt import Attempt
+from scalewise.training.supervision.supervisor import muster_for
 
 HERE = Path(__file__).parent
 SCRIPTS = HERE.parents[1] / "workflow" / "scripts"

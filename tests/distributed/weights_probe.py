@@ -15,10 +15,10 @@ from safetensors.torch import save_file
 
 from scalewise.plan.settings import Settings
 from scalewise.records import Definition
-from scalewise.training import datasets
-from scalewise.training.attempt import Attempt
-from scalewise.training.distributed import claim_cpus, claim_device, identify, process_group
+from scalewise.training.data import datasets
 from scalewise.training.loop import train
+from scalewise.training.ranks.distributed import claim_cpus, claim_device, identify, process_group
+from scalewise.training.supervision.attempt import Attempt
 from scalewise.training.task import build_loaders, build_task
 
 

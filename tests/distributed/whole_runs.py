@@ -18,7 +18,7 @@ import pandas as pd
 
 from scalewise.plan.study import load_study
 from scalewise.records import EPOCHS, RANKS, SUMMARY, Summary, read_summary
-from scalewise.training.datasets import prepare
+from scalewise.training.data.datasets import prepare
 
 TRAIN = Path(__file__).parents[2] / "workflow" / "scripts" / "train.py"
 SETTINGS = {

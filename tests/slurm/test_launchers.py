@@ -17,9 +17,9 @@ from tests.slurm.study import ROOT, SITE, TRAINING, ClusterStudy
 
 from scalewise.plan.launch import Start
 from scalewise.plan.study import load_study
-from scalewise.training.attempt import Attempt
-from scalewise.training.datasets import prepare
-from scalewise.training.supervisor import muster_for
+from scalewise.training.data.datasets import prepare
+from scalewise.training.supervision.attempt import Attempt
+from scalewise.training.supervision.supervisor import muster_for
 
 pytestmark = pytest.mark.timeout(400)
 

@@ -25,11 +25,13 @@ SOURCES = {
     "scalewise/plan/": "__init__ allocation_checks answer batches checks config dataset_catalog environment launch "
     "model_catalog option_checks overview own_data preflight problems resources runs settings site "
     "site_questions slurm source study submission topology validation",
-    "scalewise/training/": "__init__ attempt augmentation clock datasets decoders distributed download exclusive execution "
-    "greetings hello http_transfer loaders loop memory models monitor network nodes optim orphan "
-    "own_arrays own_model ownership precision pretrained provenance published_files rank recording "
-    "replica resnets sampling sensors slurm_job sources storage supervisor task throughput transformer "
-    "worker_loader",
+    "scalewise/training/": "__init__ clock loop memory monitor optim precision provenance recording replica sensors task "
+    "throughput",
+    "scalewise/training/data/": "__init__ augmentation datasets decoders download http_transfer loaders own_arrays pretrained "
+    "published_files sampling sources storage worker_loader",
+    "scalewise/training/models/": "__init__ builders own_model resnets transformer",
+    "scalewise/training/ranks/": "__init__ distributed greetings hello network nodes rank",
+    "scalewise/training/supervision/": "__init__ attempt exclusive execution orphan ownership slurm_job supervisor",
     "scalewise/analysis/": "__init__ captions curves decision figures intervals report scaling study style tables utilization",
 }
 for folder, modules in SOURCES.items():

@@ -11,9 +11,9 @@ from scalewise.plan.launch import Programs, build_launch, start_of
 from scalewise.plan.preflight import ENVIRONMENT_VARIABLE, Lines, Preflight, bad, ok
 from scalewise.plan.topology import Shape
 from scalewise.records import write_json, write_text
-from scalewise.training.attempt import Attempt
-from scalewise.training.greetings import DATASETS, GREETINGS, Greetings, judge, sizes
-from scalewise.training.supervisor import Order, muster_for, reason, watch
+from scalewise.training.ranks.greetings import DATASETS, GREETINGS, Greetings, judge, sizes
+from scalewise.training.supervision.attempt import Attempt
+from scalewise.training.supervision.supervisor import Order, muster_for, reason, watch
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -6,9 +6,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from scalewise.training.attempt import Attempt
-from scalewise.training.hello import say_hello
-from scalewise.training.rank import run_or_complain
+from scalewise.training.ranks.hello import say_hello
+from scalewise.training.ranks.rank import run_or_complain
+from scalewise.training.supervision.attempt import Attempt
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 from scalewise.plan.dataset_catalog import CHECKSUMS_VARIABLE, MIRROR_VARIABLE
-from scalewise.training.datasets import DatasetError, prepare
-from scalewise.training.download import Mirror
+from scalewise.training.data.datasets import DatasetError, prepare
+from scalewise.training.data.download import Mirror
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 from scalewise.plan.dataset_catalog import CHECKSUMS_VARIABLE, MIRROR_VARIABLE
-from scalewise.training.datasets import DatasetError
-from scalewise.training.download import Mirror
-from scalewise.training.pretrained import prepare_weights
-from scalewise.training.published_files import WEIGHTS
+from scalewise.training.data.datasets import DatasetError
+from scalewise.training.data.download import Mirror
+from scalewise.training.data.pretrained import prepare_weights
+from scalewise.training.data.published_files import WEIGHTS
 
 
 def main(arguments: list[str] | None = None) -> int:

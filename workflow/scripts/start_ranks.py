@@ -6,8 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from scalewise.training.attempt import Attempt
-from scalewise.training.nodes import start_ranks
+from scalewise.training.ranks.nodes import start_ranks
+from scalewise.training.supervision.attempt import Attempt
 
 
 def main(arguments: list[str] | None = None) -> int:

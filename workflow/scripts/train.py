@@ -14,12 +14,12 @@ from scalewise.plan.model_catalog import own_model_file
 from scalewise.plan.settings import Settings
 from scalewise.plan.topology import Shape
 from scalewise.records import Definition, utc_now, write_text
-from scalewise.training.attempt import Assignment, Attempt
-from scalewise.training.exclusive import MachineBusyError, exclusive_machine
-from scalewise.training.execution import RunFailedError, execute, has_result, would_end_alike
-from scalewise.training.ownership import Holder, RunBusyError, owned_run
-from scalewise.training.slurm_job import other_jobs, restart_count
-from scalewise.training.supervisor import Order, muster_for
+from scalewise.training.supervision.attempt import Assignment, Attempt
+from scalewise.training.supervision.exclusive import MachineBusyError, exclusive_machine
+from scalewise.training.supervision.execution import RunFailedError, execute, has_result, would_end_alike
+from scalewise.training.supervision.ownership import Holder, RunBusyError, owned_run
+from scalewise.training.supervision.slurm_job import other_jobs, restart_count
+from scalewise.training.supervision.supervisor import Order, muster_for
 
 MACHINE_WAIT_SECONDS = 24 * 3600.0
 

@@ -9,8 +9,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from scalewise.training.attempt import Attempt
-from scalewise.training.rank import run_or_complain, run_rank
+from scalewise.training.ranks.rank import run_or_complain, run_rank
+from scalewise.training.supervision.attempt import Attempt
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from scalewise.records import Definition
-from scalewise.training.attempt import Assignment, Attempt, Muster, Progress
+from scalewise.training.supervision.attempt import Assignment, Attempt, Muster, Progress
 
 HOST = "node-a"
 

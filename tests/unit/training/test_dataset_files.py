@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from scalewise.plan.dataset_catalog import DATASETS, DatasetFacts, dataset_facts
-from scalewise.training.datasets import DatasetError, check, load, prepare
-from scalewise.training.published_files import FILES
+from scalewise.training.data.datasets import DatasetError, check, load, prepare
+from scalewise.training.data.published_files import FILES
 
 Arrays = dict[str, NDArray[Any]]
 

@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
-from scalewise.training import storage
-from scalewise.training.datasets import DatasetError, load, prepare
-from scalewise.training.storage import ORDER, DamagedFileError, verify
+from scalewise.training.data import storage
+from scalewise.training.data.datasets import DatasetError, load, prepare
+from scalewise.training.data.storage import ORDER, DamagedFileError, verify
 
 SCRIPTS = Path(__file__).parents[3] / "workflow" / "scripts"
 
@@ -146,7 +146,7 @@ def mapping_of(address: int) -> list[str]:
 def test_no_rank_needs_what_downloads_and_decodes() -> None:
     """A container of a site need not have it, and no rank pays for its import."""
     loaded = subprocess.run(
-        [sys.executable, "-c", "import sys, scalewise.training.datasets; print(*sys.modules)"],
+        [sys.executable, "-c", "import sys, scalewise.training.data.datasets; print(*sys.modules)"],
         env=os.environ | {"PYTHONPATH": str(SCRIPTS)},
         capture_output=True,
         text=True,

@@ -15,9 +15,9 @@ import pytest
 from tests import file_server
 from tests.file_server import FileServer, cut_after, good, serving, status, wait_for
 
-from scalewise.training.download import DownloadError, Mirror, fetch, read_checksums
-from scalewise.training.http_transfer import Patience, redacted
-from scalewise.training.published_files import FILES, WEIGHTS, PublishedFile
+from scalewise.training.data.download import DownloadError, Mirror, fetch, read_checksums
+from scalewise.training.data.http_transfer import Patience, redacted
+from scalewise.training.data.published_files import FILES, WEIGHTS, PublishedFile
 
 ROOT = Path(__file__).parents[3]
 SCRIPTS = ROOT / "workflow" / "scripts"
@@ -29,8 +29,8 @@ NAME = "data.tar.gz"
 FETCH = """\
 import sys
 from pathlib import Path
-from scalewise.training.download import fetch
-from scalewise.training.published_files import PublishedFile
+from scalewise.training.data.download import fetch
+from scalewise.training.data.published_files import PublishedFile
 fetch(PublishedFile("data.tar.gz", sys.argv[1], (sys.argv[2],)), Path(sys.argv[3]))
 """
 

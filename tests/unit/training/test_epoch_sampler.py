@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from scalewise.training.sampling import EpochSampler, Step
+from scalewise.training.data.sampling import EpochSampler, Step
 
 WORLD_SIZES = [1, 2, 3, 4, 7]
 GLOBAL_BATCH = 168

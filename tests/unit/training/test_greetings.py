@@ -9,7 +9,7 @@ import pytest
 
 from scalewise.plan.preflight import Preflight
 from scalewise.plan.site import SiteFile
-from scalewise.training.greetings import Greeting, Greetings, judge, sizes
+from scalewise.training.ranks.greetings import Greeting, Greetings, judge, sizes
 
 DATASET = "resources/datasets/digits/dataset.safetensors"
 

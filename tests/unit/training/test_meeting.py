@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.training import network
-from scalewise.training.attempt import Attempt, MeetingPoint
-from scalewise.training.distributed import open_store
-from scalewise.training.network import Interface, choose_interface, interface_addresses
+from scalewise.training.ranks import network
+from scalewise.training.ranks.distributed import open_store
+from scalewise.training.ranks.network import Interface, choose_interface, interface_addresses
+from scalewise.training.supervision.attempt import Attempt, MeetingPoint
 
 SCRIPTS = Path(__file__).parents[3] / "workflow" / "scripts"
 OUTWARD = {name: it for name, it in interface_addresses().items() if not it.startswith("127.")}
@@ -25,8 +25,8 @@ MEET = """
 import sys
 from datetime import timedelta
 from pathlib import Path
-from scalewise.training.attempt import Attempt
-from scalewise.training.distributed import open_store
+from scalewise.training.supervision.attempt import Attempt
+from scalewise.training.ranks.distributed import open_store
 rank = sys.argv[2]
 store = open_store(Attempt(Path(sys.argv[1])), rank == "0", "127.0.0.1", timedelta(seconds=60))
 store.set(f"from {rank}", f"rank {rank} was here")

@@ -13,7 +13,7 @@ from torch.distributed.fsdp import fully_shard
 
 from scalewise.plan.dataset_catalog import DATASETS
 from scalewise.plan.model_catalog import MODELS, known_models, model_facts
-from scalewise.training.models import BUILDERS, blocks, build
+from scalewise.training.models.builders import BUILDERS, blocks, build
 
 SMALL_OF_EACH_KIND = [*sorted(BUILDERS), "wrn-10-1", "transformer-1M"]
 every_model = pytest.mark.parametrize("name", SMALL_OF_EACH_KIND)

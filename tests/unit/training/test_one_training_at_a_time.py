@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.training.exclusive import MachineBusyError, exclusive_machine
+from scalewise.training.supervision.exclusive import MachineBusyError, exclusive_machine
 
 SCRIPTS = Path(__file__).parents[3] / "workflow" / "scripts"
 
 HOLDER = """
 import sys
 from pathlib import Path
-from scalewise.training.exclusive import exclusive_machine
+from scalewise.training.supervision.exclusive import exclusive_machine
 with exclusive_machine(3600, lambda text: print(text, flush=True), Path(sys.argv[1])):
     print("holds", flush=True)
     sys.stdin.read()

@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 
-from scalewise.training import ownership
-from scalewise.training.ownership import Holder, RunBusyError, owned_run
+from scalewise.training.supervision import ownership
+from scalewise.training.supervision.ownership import Holder, RunBusyError, owned_run
 
 SCRIPTS = Path(__file__).parents[3] / "workflow" / "scripts"
 
 HOLD = """
 import sys
 from pathlib import Path
-from scalewise.training.ownership import owned_run
+from scalewise.training.supervision.ownership import owned_run
 with owned_run(Path(sys.argv[1]), 3600, lambda text: print(text, flush=True)) as waited:
     print("holds", waited, flush=True)
     sys.stdin.read()
@@ -34,8 +34,8 @@ with owned_run(Path(sys.argv[1]), 3600, lambda text: print(text, flush=True)) as
 CONTEND = """
 import os, random, sys, time
 from pathlib import Path
-from scalewise.training import ownership
-from scalewise.training.ownership import owned_run
+from scalewise.training.supervision import ownership
+from scalewise.training.supervision.ownership import owned_run
 
 def late(call):
     def wrapped(*arguments, **options):

@@ -16,8 +16,8 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 from scalewise.plan.dataset_catalog import DatasetFacts, dataset_facts
-from scalewise.training.datasets import DatasetError, load, prepare
-from scalewise.training.own_arrays import read_image
+from scalewise.training.data.datasets import DatasetError, load, prepare
+from scalewise.training.data.own_arrays import read_image
 
 SIZES = [(40, 24), (24, 40), (16, 16), (61, 33)]
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from scalewise.training.models import build
-from scalewise.training.own_model import OwnModelError
+from scalewise.training.models.builders import build
+from scalewise.training.models.own_model import OwnModelError
 
 IMAGE = torch.Size([2, 6, 5])
 

@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file
 from tests.data_files import write_checksums
 
-from scalewise.training.datasets import DatasetError
-from scalewise.training.download import Mirror
-from scalewise.training.pretrained import prepare_weights
+from scalewise.training.data.datasets import DatasetError
+from scalewise.training.data.download import Mirror
+from scalewise.training.data.pretrained import prepare_weights
 
 NAME = "resnet18-f37072fd.pth"
 

@@ -21,10 +21,10 @@ from tests.data_files import (
     write_mnist,
 )
 
-from scalewise.training import decoders
-from scalewise.training.datasets import DatasetError, load, prepare
-from scalewise.training.decoders import FormatError, decode_cifar, decode_mnist, read_idx, read_members
-from scalewise.training.download import Mirror
+from scalewise.training.data import decoders
+from scalewise.training.data.datasets import DatasetError, load, prepare
+from scalewise.training.data.decoders import FormatError, decode_cifar, decode_mnist, read_idx, read_members
+from scalewise.training.data.download import Mirror
 
 
 def mnist_files(folder: Path) -> dict[str, Path]:

@@ -9,7 +9,8 @@ import torch
 
 from scalewise.plan.topology import Shape
 from scalewise.records import utc_now
-from scalewise.training.distributed import (
+from scalewise.training.provenance import commit, versions
+from scalewise.training.ranks.distributed import (
     Identity,
     check_place,
     claim_device,
@@ -18,7 +19,6 @@ from scalewise.training.distributed import (
     node_rank,
     tasks_on_node,
 )
-from scalewise.training.provenance import commit, versions
 
 TORCHRUN = {
     "RANK": "5",

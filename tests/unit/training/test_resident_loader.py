@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from scalewise.training.loaders import Preparation, ResidentLoader, channel_statistics
+from scalewise.training.data.loaders import Preparation, ResidentLoader, channel_statistics
 
 CPU = torch.device("cpu")
 

@@ -11,8 +11,8 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 from torchvision.models import resnet
 
-from scalewise.training.models import build
-from scalewise.training.resnets import GuideBlock, PreactivationBlock, WeightsError
+from scalewise.training.models.builders import build
+from scalewise.training.models.resnets import GuideBlock, PreactivationBlock, WeightsError
 
 State = dict[str, torch.Tensor]
 

@@ -20,16 +20,16 @@ from scalewise.records import (
     read_failure,
     read_summary,
 )
-from scalewise.training.attempt import Assignment, Attempt, Muster
-from scalewise.training.execution import LOG_TAIL_LINES, RunFailedError, execute, has_result
-from scalewise.training.supervisor import End, Order, reason
+from scalewise.training.supervision.attempt import Assignment, Attempt, Muster
+from scalewise.training.supervision.execution import LOG_TAIL_LINES, RunFailedError, execute, has_result
+from scalewise.training.supervision.supervisor import End, Order, reason
 
 SCRIPTS = Path(__file__).parents[3] / "workflow" / "scripts"
 
 PREAMBLE = """
 import sys
 from pathlib import Path
-from scalewise.training.attempt import Attempt
+from scalewise.training.supervision.attempt import Attempt
 attempt = Attempt(Path(sys.argv[1]))
 """
 

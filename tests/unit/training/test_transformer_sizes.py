@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from scalewise.training.models import build
-from scalewise.training.transformer import Layer, TransformerSizeError, architecture
+from scalewise.training.models.builders import build
+from scalewise.training.models.transformer import Layer, TransformerSizeError, architecture
 
 CIFAR = torch.Size([3, 32, 32])
 MILLION = 1_000_000

@@ -11,10 +11,10 @@ import psutil
 import pytest
 import torch
 
-from scalewise.training.augmentation import Augmentation
-from scalewise.training.loaders import Batch, Loader, Preparation, ResidentLoader, channel_statistics
-from scalewise.training.sampling import EpochSampler
-from scalewise.training.worker_loader import WorkerLoader
+from scalewise.training.data.augmentation import Augmentation
+from scalewise.training.data.loaders import Batch, Loader, Preparation, ResidentLoader, channel_statistics
+from scalewise.training.data.sampling import EpochSampler
+from scalewise.training.data.worker_loader import WorkerLoader
 
 CPU = torch.device("cpu")
 SAMPLES = 60

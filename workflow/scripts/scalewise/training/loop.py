@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 from scalewise.plan.batches import share
 from scalewise.plan.settings import Settings
 from scalewise.records import EpochRecord
-from scalewise.training.distributed import sum_over_ranks
+from scalewise.training.ranks.distributed import sum_over_ranks
 from scalewise.training.task import Task
 
 EVALUATION_BATCH = 1024

@@ -32,11 +32,11 @@ from scalewise.records import (
     write_rows,
 )
 from scalewise.training import provenance
-from scalewise.training.attempt import Assignment
-from scalewise.training.distributed import Identity
 from scalewise.training.memory import MemoryKind, peak_memory
 from scalewise.training.monitor import MonitorReport, across_ranks
+from scalewise.training.ranks.distributed import Identity
 from scalewise.training.replica import Replica
+from scalewise.training.supervision.attempt import Assignment
 from scalewise.training.task import Task
 from scalewise.training.throughput import quantile, slowest, throughput
 

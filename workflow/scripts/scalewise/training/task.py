@@ -13,17 +13,17 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from scalewise.plan.settings import Settings
 from scalewise.records import Definition
-from scalewise.training.augmentation import Augmentation
 from scalewise.training.clock import CudaTimeline, HostTimeline
-from scalewise.training.datasets import Dataset
-from scalewise.training.distributed import Identity
-from scalewise.training.loaders import Loader, Preparation, ResidentLoader, channel_statistics
-from scalewise.training.models import blocks, build
+from scalewise.training.data.augmentation import Augmentation
+from scalewise.training.data.datasets import Dataset
+from scalewise.training.data.loaders import Loader, Preparation, ResidentLoader, channel_statistics
+from scalewise.training.data.sampling import EpochSampler
+from scalewise.training.models.builders import blocks, build
 from scalewise.training.monitor import Monitor
 from scalewise.training.optim import build_optimizer, build_schedule
 from scalewise.training.precision import Precision
+from scalewise.training.ranks.distributed import Identity
 from scalewise.training.replica import Replica
-from scalewise.training.sampling import EpochSampler
 from scalewise.training.throughput import StepClock
 
 
@@ -95,7 +95,7 @@ def build_loaders(
     if resident:
         return Loaders(ResidentLoader(*train), test)
     # torchvision's transforms take seconds to import, which no other run should pay
-    from scalewise.training.worker_loader import WorkerLoader  # noqa: PLC0415
+    from scalewise.training.data.worker_loader import WorkerLoader  # noqa: PLC0415
 
     workers = settings.cpus_per_device
     return Loaders(WorkerLoader(*train, workers=workers, timeout_seconds=timeout_seconds), test)

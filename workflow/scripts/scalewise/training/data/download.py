@@ -19,9 +19,9 @@ from urllib.parse import unquote, urlsplit
 import pooch
 from filelock import FileLock, Timeout
 
-from scalewise.training.http_transfer import Patience, TransferError, redacted, transfer
-from scalewise.training.published_files import PublishedFile
-from scalewise.training.storage import DatasetError
+from scalewise.training.data.http_transfer import Patience, TransferError, redacted, transfer
+from scalewise.training.data.published_files import PublishedFile
+from scalewise.training.data.storage import DatasetError
 
 PROXY_VARIABLES = ("http_proxy", "https_proxy", "no_proxy")
 WAIT_MESSAGE_SECONDS = 60.0

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalewise.plan.dataset_catalog import DATASETS, is_folder, is_own_data, is_synthetic
-from scalewise.training.decoders import decode_cifar, decode_digits, decode_mnist
-from scalewise.training.download import Mirror, Notify, fetch
-from scalewise.training.own_arrays import make_synthetic, read_folder, read_npz, read_safetensors
-from scalewise.training.published_files import FILES
-from scalewise.training.storage import DatasetError
+from scalewise.training.data.decoders import decode_cifar, decode_digits, decode_mnist
+from scalewise.training.data.download import Mirror, Notify, fetch
+from scalewise.training.data.own_arrays import make_synthetic, read_folder, read_npz, read_safetensors
+from scalewise.training.data.published_files import FILES
+from scalewise.training.data.storage import DatasetError
 
 Arrays = dict[str, NDArray[np.generic]]
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from scalewise.training.datasets import DOWNLOADS
-from scalewise.training.download import Mirror, Notify, fetch
-from scalewise.training.published_files import WEIGHTS
-from scalewise.training.storage import DatasetError
+from scalewise.training.data.datasets import DOWNLOADS
+from scalewise.training.data.download import Mirror, Notify, fetch
+from scalewise.training.data.published_files import WEIGHTS
+from scalewise.training.data.storage import DatasetError
 
 
 class WeightsError(DatasetError):

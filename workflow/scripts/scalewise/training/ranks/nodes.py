@@ -12,9 +12,9 @@ from torch.distributed import run as torchrun
 from torch.multiprocessing.spawn import spawn
 
 from scalewise.plan.topology import Shape
-from scalewise.training.attempt import Attempt, Muster
-from scalewise.training.distributed import RANK_VARIABLES, node_rank, open_store
-from scalewise.training.network import choose_interface
+from scalewise.training.ranks.distributed import RANK_VARIABLES, node_rank, open_store
+from scalewise.training.ranks.network import choose_interface
+from scalewise.training.supervision.attempt import Attempt, Muster
 
 
 def start_ranks(script: Path, attempt: Attempt) -> None:

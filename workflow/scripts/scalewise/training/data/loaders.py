@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch.nn.functional import interpolate
 
-from scalewise.training.augmentation import Augmentation, Cropper
+from scalewise.training.data.augmentation import Augmentation, Cropper
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 """float32 [batch, channels, height, width] of zero mean and unit variance, and int64 [batch]."""

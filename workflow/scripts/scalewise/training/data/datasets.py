@@ -17,11 +17,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from scalewise.plan.dataset_catalog import DATASETS, DatasetFacts, DatasetFileError
-from scalewise.training import storage
-from scalewise.training.storage import DatasetError
+from scalewise.training.data import storage
+from scalewise.training.data.storage import DatasetError
 
 if TYPE_CHECKING:
-    from scalewise.training.download import Mirror, Notify
+    from scalewise.training.data.download import Mirror, Notify
 
 __all__ = ["Dataset", "DatasetError", "check", "load", "prepare"]
 
@@ -70,8 +70,8 @@ def prepare(
         DatasetError: the data is not what it should be, or cannot be had.
     """
     # only to prepare: what reads and downloads is needed by no rank
-    from scalewise.training.download import Mirror  # noqa: PLC0415
-    from scalewise.training.sources import arrays_of, is_published  # noqa: PLC0415
+    from scalewise.training.data.download import Mirror  # noqa: PLC0415
+    from scalewise.training.data.sources import arrays_of, is_published  # noqa: PLC0415
 
     mirror = mirror or Mirror()
     try:

@@ -9,11 +9,11 @@ import torch
 import torch.distributed as dist
 
 from scalewise.records import write_json
-from scalewise.training.attempt import Attempt
-from scalewise.training.distributed import gather, process_group
-from scalewise.training.greetings import DATASETS, GREETINGS, Greeting, Greetings, sizes
 from scalewise.training.provenance import device_name
-from scalewise.training.rank import report_for_duty
+from scalewise.training.ranks.distributed import gather, process_group
+from scalewise.training.ranks.greetings import DATASETS, GREETINGS, Greeting, Greetings, sizes
+from scalewise.training.ranks.rank import report_for_duty
+from scalewise.training.supervision.attempt import Attempt
 
 
 def say_hello(attempt: Attempt) -> None:

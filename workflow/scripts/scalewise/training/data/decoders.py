@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from scalewise.training.storage import DatasetError
+from scalewise.training.data.storage import DatasetError
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer

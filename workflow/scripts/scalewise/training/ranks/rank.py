@@ -14,9 +14,9 @@ import torch
 from scalewise.plan.settings import Settings
 from scalewise.plan.topology import Shape
 from scalewise.records import EpochRecord, Startup
-from scalewise.training import datasets
-from scalewise.training.attempt import Attempt, Muster, Progress
-from scalewise.training.distributed import (
+from scalewise.training.data import datasets
+from scalewise.training.loop import train
+from scalewise.training.ranks.distributed import (
     Identity,
     check_place,
     claim_cpus,
@@ -25,9 +25,9 @@ from scalewise.training.distributed import (
     identify,
     process_group,
 )
-from scalewise.training.loop import train
-from scalewise.training.orphan import exit_with
 from scalewise.training.recording import measure, report_rank, save_model, trace, write_records
+from scalewise.training.supervision.attempt import Attempt, Muster, Progress
+from scalewise.training.supervision.orphan import exit_with
 from scalewise.training.task import build_loaders, build_task
 
 

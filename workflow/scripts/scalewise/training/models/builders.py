@@ -16,9 +16,9 @@ from scalewise.plan.model_catalog import (
     transformer_parameters,
     wide_resnet_shape,
 )
-from scalewise.training.own_model import own_model
-from scalewise.training.resnets import paper_wide_resnet, resnet18, wide_resnet
-from scalewise.training.transformer import transformer
+from scalewise.training.models.own_model import own_model
+from scalewise.training.models.resnets import paper_wide_resnet, resnet18, wide_resnet
+from scalewise.training.models.transformer import transformer
 
 ModelBuilder = Callable[[torch.Size, int], nn.Module]
 """From the shape of an image, [channels, height, width], and the number of classes."""

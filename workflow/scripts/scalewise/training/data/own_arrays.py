@@ -18,8 +18,8 @@ from safetensors.torch import load_file
 
 from scalewise.plan.dataset_catalog import ARRAYS, synthetic_facts
 from scalewise.plan.own_data import class_folders, class_images
-from scalewise.training.decoders import FormatError
-from scalewise.training.storage import scratch_array
+from scalewise.training.data.decoders import FormatError
+from scalewise.training.data.storage import scratch_array
 
 Arrays = dict[str, NDArray[np.generic]]
 

@@ -24,8 +24,8 @@ from scalewise.records import (
     write_json,
     write_rows,
 )
-from scalewise.training.attempt import Assignment, Complaint, Muster
-from scalewise.training.supervisor import End, Order, reason, watch
+from scalewise.training.supervision.attempt import Assignment, Complaint, Muster
+from scalewise.training.supervision.supervisor import End, Order, reason, watch
 
 LOG_TAIL_LINES = 25
 RECORDS = (SUMMARY, EPOCHS, RANKS, UTILIZATION)

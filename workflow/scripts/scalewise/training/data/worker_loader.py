@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 from torchvision.transforms import v2
 
-from scalewise.training.loaders import Batch, Preparation
+from scalewise.training.data.loaders import Batch, Preparation
 
 _SEEDS = 2**62
 

@@ -21,7 +21,7 @@ from typing import IO, Literal
 
 from scalewise.plan.launch import Launch, Start
 from scalewise.records import LauncherName, utc_now, write_text
-from scalewise.training.attempt import Attempt, Complaint, Muster
+from scalewise.training.supervision.attempt import Attempt, Complaint, Muster
 
 GRACE_SECONDS = 10.0
 POLL_SECONDS = 0.2

@@ -1,0 +1,1 @@
+"""A run from outside: one writer, its ranks watched, its end told."""
