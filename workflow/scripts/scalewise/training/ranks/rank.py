@@ -138,6 +138,8 @@ def run_or_complain(attempt: Attempt, work: Callable[[], None]) -> None:
     try:
         work()
     except Exception as error:
+        # a loader process that ends makes torch raise wherever the rank is, and so also while it tells why
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         out_of_memory = isinstance(error, torch.OutOfMemoryError)
         attempt.failed(rank, socket.gethostname(), error, out_of_memory)
         raise
