@@ -20,7 +20,8 @@ ADVICE = {
     "communication": "Communication-bound: raise the batch size per device or accumulation_steps, set "
     "communication_hook, or use fewer devices.",
     "launch": "Launch-bound, by elimination: the devices waited for the program between short pieces of "
-    "work. Raise the batch size per device or set compile; on CPUs, lower cpus_per_device.",
+    "work. Raise the batch size per device or set compile; on CPUs, look for other programs that take them, "
+    "or lower cpus_per_device.",
     "unknown": "Not loader-bound; communication was not measured. Raise the batch size per device, and "
     "compare with one device.",
 }
