@@ -203,7 +203,7 @@ def test_twenty_runs_on_one_node_at_once_all_start(lab: Lab, study: ClusterStudy
 
 
 def test_preempted_run_is_trained_again_whether_slurm_requeues_or_ends_it(
-    lab: Lab, tmp_path_factory: pytest.TempPathFactory
+    lab: Lab, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> None:
     studies = {name: ClusterStudy(lab, tmp_path_factory.mktemp(name)) for name in ("scavenge", "fragile")}
     processes = {}
@@ -211,6 +211,7 @@ def test_preempted_run_is_trained_again_whether_slurm_requeues_or_ends_it(
         # the first start of the job gets no further than this
         wait = 'if [ "$SLURM_RESTART_COUNT" = 0 ]; then touch began; sleep 600; fi'
         study.configure({"e": {"devices": [1]}}, slurm={"partition": partition}, prelude=[wait])
+        request.addfinalizer(study.end)
         processes[partition] = study.start()
     for study in studies.values():
         study.wait_for(study.folder / "began")
@@ -228,7 +229,6 @@ def test_preempted_run_is_trained_again_whether_slurm_requeues_or_ends_it(
         assert ("was preempted or lost its node and had ended; it is back in the queue" in output) == (
             partition == "fragile"
         )
-        study.end()
 
 
 def test_run_on_a_node_that_dies_is_trained_on_another(lab: Lab, study: ClusterStudy) -> None:
