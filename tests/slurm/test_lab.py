@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.slurm.lab import Lab
-from tests.slurm.machines import CGROUPS, LabError
+from tests.slurm.machines import CGROUPS, LabError, until
 
 pytestmark = pytest.mark.timeout(150)
 
@@ -86,14 +86,18 @@ def test_cancelled_job_leaves_no_process(lab: Lab, tmp_path: Path) -> None:
     job_id = submit(lab, tmp_path, f"--nodelist={node}", "--wrap", "srun sleep 600")
     lab.wait(job_id, "RUNNING")
 
-    running = lab.processes(node).values()
+    # Slurm calls a job running before its node has started anything
+    until(lambda: is_running(lab, node, job_id), lambda: f"nothing of job {job_id} runs on {node}", 30)
     lab.run("scancel", job_id)
     job = lab.accounting(job_id)
 
-    assert any(line.startswith(f"slurmstepd: [{job_id}.") for line in running)
     assert job.state == "CANCELLED"
     lab.await_idle(node)
-    assert lab.processes(node) == {}
+    until(lambda: not lab.processes(node), lambda: f"these are left: {lab.processes(node)}", 30)
+
+
+def is_running(lab: Lab, node: str, job_id: str) -> bool:
+    return any(line.startswith(f"slurmstepd: [{job_id}.") for line in lab.processes(node).values())
 
 
 def test_network_is_as_slow_as_asked(lab: Lab) -> None:
