@@ -8,7 +8,6 @@ import os
 import sys
 from pathlib import Path
 
-from scalewise.plan.dataset_catalog import CHECKSUMS_VARIABLE, MIRROR_VARIABLE
 from scalewise.training.data.datasets import DatasetError, prepare
 from scalewise.training.data.download import Mirror
 
@@ -20,9 +19,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--image-size", type=int, help="height and width of a folder's images, in pixels")
     parser.add_argument("--output", required=True, type=Path, help="file to write")
     options = parser.parse_args(arguments)
-    checksums = os.environ.get(CHECKSUMS_VARIABLE)
     try:
-        mirror = Mirror.of(os.environ.get(MIRROR_VARIABLE), Path(checksums) if checksums else None)
+        mirror = Mirror.of_environment(os.environ)
         facts = prepare(
             options.dataset,
             options.output,

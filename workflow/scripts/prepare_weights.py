@@ -8,7 +8,6 @@ import os
 import sys
 from pathlib import Path
 
-from scalewise.plan.dataset_catalog import CHECKSUMS_VARIABLE, MIRROR_VARIABLE
 from scalewise.training.data.datasets import DatasetError
 from scalewise.training.data.download import Mirror
 from scalewise.training.data.pretrained import prepare_weights
@@ -21,12 +20,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--model", required=True, choices=sorted(WEIGHTS), help="name")
     parser.add_argument("--output", required=True, type=Path, help="file to write")
     options = parser.parse_args(arguments)
-    checksums = os.environ.get(CHECKSUMS_VARIABLE)
     try:
         count = prepare_weights(
             options.model,
             options.output,
-            mirror=Mirror.of(os.environ.get(MIRROR_VARIABLE), Path(checksums) if checksums else None),
+            mirror=Mirror.of_environment(os.environ),
             notify=functools.partial(print, flush=True),
         )
     except DatasetError as error:

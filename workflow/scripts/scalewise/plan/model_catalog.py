@@ -33,6 +33,9 @@ class ModelFacts:
     min_pixels: int
 
 
+IMAGENET_STEM_PIXELS = 64
+"""Least height and width of images for ResNet-18's ImageNet stem; smaller ones get one with other weights."""
+
 MODELS = {
     "digits_cnn": ModelFacts(True, 4),
     "linear": ModelFacts(False, 1),

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from scalewise.plan.config import Experiment
 from scalewise.plan.dataset_catalog import DatasetFacts, dataset_facts, is_folder
-from scalewise.plan.model_catalog import MODELS, takes_pretrained
+from scalewise.plan.model_catalog import IMAGENET_STEM_PIXELS, MODELS, takes_pretrained
 from scalewise.plan.problems import Place, Problem
 from scalewise.plan.runs import Options
 from scalewise.plan.settings import Settings
@@ -22,9 +22,6 @@ from scalewise.plan.topology import count_devices
 
 COMPRESSED_FROM_STEP = 10
 """First step of powersgd, counted from 0: the first gradients are large and change fast."""
-
-PRETRAINED_PIXELS = 64
-"""Least height and width of images for ImageNet's stem; smaller ones get a stem that has other weights."""
 
 PRETRAINED_CHANNELS = 3
 
@@ -239,10 +236,10 @@ def check_images(where: Where, settings: Settings, facts: DatasetFacts) -> Itera
             f"for {PRETRAINED_CHANNELS}",
             where.part("Remove it, or use other data.", dataset=settings.dataset, pretrained=True),
         )
-    elif pixels < PRETRAINED_PIXELS:
+    elif pixels < IMAGENET_STEM_PIXELS:
         yield Problem(
             here,
-            f"is true, but below {PRETRAINED_PIXELS} pixels {settings.model} has another first layer, and "
+            f"is true, but below {IMAGENET_STEM_PIXELS} pixels {settings.model} has another first layer, and "
             f"these images have {pixels}",
             "Add `image_size: 224`, or remove it."
             if settings.image_size is None

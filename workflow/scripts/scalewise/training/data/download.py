@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 import pooch
 from filelock import FileLock, Timeout
 
+from scalewise.plan.dataset_catalog import CHECKSUMS_VARIABLE, MIRROR_VARIABLE
 from scalewise.training.data.http_transfer import Patience, TransferError, redacted, transfer
 from scalewise.training.data.published_files import PublishedFile
 from scalewise.training.data.storage import DatasetError
@@ -54,6 +55,16 @@ class Mirror:
             DownloadError: the file of sums cannot be read.
         """
         return cls(place or None, read_checksums(checksums) if checksums else None)
+
+    @classmethod
+    def of_environment(cls, environ: Mapping[str, str]) -> Mirror:
+        """As the rules' environment carries the site's keys.
+
+        Raises:
+            DownloadError: the file of sums cannot be read.
+        """
+        checksums = environ.get(CHECKSUMS_VARIABLE)
+        return cls.of(environ.get(MIRROR_VARIABLE), Path(checksums) if checksums else None)
 
     def apply(self, file: PublishedFile) -> PublishedFile:
         """The file as it is here: a sum of the site's own leaves no other mirror that could have it."""

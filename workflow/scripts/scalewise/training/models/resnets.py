@@ -12,10 +12,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
-IMAGENET_CLASSES = 1000
-IMAGENET_STEM_PIXELS = 64
-"""From this height and width on, ResNet-18 begins as it does on ImageNet."""
+from scalewise.plan.model_catalog import IMAGENET_STEM_PIXELS
 
+IMAGENET_CLASSES = 1000
 GUIDE_CHANNELS = (16, 160, 320, 640)
 
 
