@@ -56,6 +56,71 @@ class Window(_Record):
     warmup: bool
 
 
+class Pass(_Record):
+    """One forward and backward pass of a device by itself, nothing exchanged; medians over some passes.
+
+    Args:
+        batch_size: samples.
+        forward_seconds: with the loss.
+        backward_seconds: until all gradients are there.
+    """
+
+    batch_size: int
+    forward_seconds: float
+    backward_seconds: float
+
+
+class Bucket(_Record):
+    """Gradients that travel together, in the order in which they do.
+
+    Args:
+        bytes: as they travel.
+        ready_fraction: of the backward pass after which the last of them is there.
+    """
+
+    bytes: int
+    ready_fraction: float
+
+
+class AllReduce(_Record):
+    """One message size.
+
+    Args:
+        bytes: of the message, on each rank.
+        seconds: of each all-reduce, on the slowest rank.
+    """
+
+    bytes: int
+    seconds: list[float]
+
+
+class Collectives(_Record):
+    """``collectives.json``: all-reduce over one shape.
+
+    Args:
+        shape: nodes x devices per node.
+        backend: gloo or nccl.
+        launcher: what started the ranks.
+        hosts: one for each node.
+        devices: device name of each rank.
+        versions: of Python and the libraries that matter.
+        measured_at: UTC, ISO 8601.
+        reductions: by message size, smallest first; empty where there was an error.
+        error: why there is no measurement.
+    """
+
+    record_version: Literal[1] = 1
+    shape: str
+    backend: str
+    launcher: str
+    hosts: list[str]
+    devices: list[str]
+    versions: dict[str, str]
+    measured_at: str
+    reductions: list[AllReduce]
+    error: str = ""
+
+
 class Startup(_Record):
     """Seconds before the first result, of the slowest rank for each part."""
 
@@ -123,6 +188,8 @@ class Measurements(_Record):
         communication_fraction: share of the step time that waited for gradients of other ranks.
         loader: what brought the batches.
         monitor_note: what could not be measured, or which device was throttled, and why.
+        passes: one for each batch size that was tried after the training, the run's own first.
+        buckets: of the model's gradients; empty where they do not travel in DDP's buckets.
     """
 
     parameters: int
@@ -145,6 +212,8 @@ class Measurements(_Record):
     communication_fraction: float | None = None
     loader: str = "resident"
     monitor_note: str = ""
+    passes: list[Pass] = []
+    buckets: list[Bucket] = []
 
 
 class Definition(_Record):
@@ -223,7 +292,9 @@ class EpochRecord:
 class RankRecord:
     """One row of ``ranks.csv``; step times are of the measured steps, on the device's clock.
 
-    Utilization is of the training, a fraction; it and the communication are None where nobody could say.
+    Utilization is of the training, a fraction; it and the communication are None where nobody could say,
+    and so are the two passes, forward and backward over one batch after the training: by the rank itself,
+    and with gradients exchanged.
     """
 
     rank: int
@@ -248,6 +319,8 @@ class RankRecord:
     first_step_seconds: float
     mean_utilization: float | None = None
     communication_seconds_per_step: float | None = None
+    local_pass_seconds: float | None = None
+    exchanged_pass_seconds: float | None = None
 
 
 @dataclass(frozen=True)

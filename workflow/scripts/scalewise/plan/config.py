@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 from pydantic_core import PydanticCustomError
 
-from scalewise.plan.settings import SWEEPABLE, Count, Fraction, Model, Settings
+from scalewise.plan.settings import SWEEPABLE, Count, Fraction, Model, Rate, Settings
 
 MAX_REPEATS = 1000
+RepeatCount = Annotated[int, Field(gt=0, le=MAX_REPEATS)]
 
 
 class Target(Model):
@@ -23,10 +24,38 @@ class Target(Model):
 
 
 class DecisionRule(Model):
-    """How the number of devices is chosen."""
+    """How the number of devices is chosen. Without a key: the knee, where speedup x efficiency is largest."""
 
-    min_efficiency: Fraction = Field(
-        0.7, description="Recommend the most devices whose parallel efficiency is at least this."
+    min_efficiency: Fraction | None = Field(
+        None, description="Recommend the most devices whose parallel efficiency is at least this."
+    )
+    deadline_minutes: Rate | None = Field(
+        None,
+        description="Recommend the fewest devices on which a whole run, start-up and the site's queue "
+        "included, takes at most this long.",
+    )
+    max_device_hours: Rate | None = Field(
+        None,
+        description="Recommend the fastest devices on which a whole run takes at most so many device-hours.",
+    )
+
+
+class Repeats(Model):
+    """More repeats of just those points whose interval is too wide, until it is narrow."""
+
+    min: RepeatCount = Field(3, description="Jobs of every point.")
+    max: RepeatCount = Field(10, description="Most jobs of a point.")
+    until_interval: Fraction = Field(
+        description="Ask for more until half the width of the throughput's interval is at most this share of "
+        "the throughput, 0.03 for 3 %."
+    )
+
+
+class Projection(Model):
+    """Device counts to predict beyond those that are measured."""
+
+    devices: Annotated[list[Count], Field(min_length=1)] = Field(
+        description="Device counts, such as [16, 64, 256]; nodes are filled."
     )
 
 
@@ -74,7 +103,7 @@ class Experiment(Settings):
         description="Device counts to compare, such as [1, 2, 4]. "
         '"2x2" (nodes x devices per node) forces a shape.'
     )
-    repeats: Annotated[int, Field(gt=0, le=MAX_REPEATS)] = Field(
+    repeats: RepeatCount = Field(
         3, description="Jobs per device count and option. 3 show a trend; from 6 on there are 95 % intervals."
     )
     sweep: Sweep = Field(
@@ -87,6 +116,14 @@ class Experiment(Settings):
         "devices) is not made.",
     )
     target: Target | None = Field(None, description="What counts as trained.")
+    predict: bool = Field(
+        True,
+        description="Measure the all-reduce over the study's shapes, in short jobs of their own, and predict "
+        "every point from one device's computing. Changing it reruns nothing.",
+    )
+    project: Projection | None = Field(
+        None, description="Predict larger device counts too. Changing it reruns nothing."
+    )
     decision: DecisionRule = Field(
         default_factory=DecisionRule,
         description="The rule by which the report recommends a number of devices.",
