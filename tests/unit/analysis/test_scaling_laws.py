@@ -1,0 +1,245 @@
+"""Laws are fitted with intervals that hold, and refused with the reason where runs do not carry them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from scalewise.analysis.statistics.bootstrap import studentised_bounds
+from scalewise.analysis.statistics.laws import Law, fit_laws, study_laws
+
+SEEDS = 200
+LEAST_SHARE = 0.90
+"""With 95 % in truth, 180 or fewer of 200 come by in one study of 500."""
+
+Rate = Callable[[float], float]
+
+
+def amdahl(serial: float) -> Rate:
+    return lambda n: 1 / (serial + (1 - serial) / n)
+
+
+def gustafson(serial: float) -> Rate:
+    return lambda n: n - serial * (n - 1)
+
+
+def usl(contention: float, coherency: float) -> Rate:
+    return lambda n: n / (1 + contention * (n - 1) + coherency * n * (n - 1))
+
+
+def measure(
+    rate: Rate, counts: Sequence[int], *, repeats: int = 3, noise: float = 0.02, seed: int = 0
+) -> dict[int, list[float]]:
+    """Runs that some disturbance slows down: skewed, by ``noise`` on average; of even seeds lognormal."""
+    generator = np.random.default_rng(seed)
+    shape = (len(counts), repeats)
+    slowed = (
+        generator.lognormal(0, noise, shape) if seed % 2 == 0 else 1 + generator.exponential(noise, shape)
+    )
+    return {n: (1000 * rate(n) / row).tolist() for n, row in zip(counts, slowed, strict=True)}
+
+
+def the(law: str, laws: Sequence[Law]) -> Law:
+    return next(found for found in laws if found.law == law)
+
+
+def refusal(law: str, rates: dict[int, list[float]], scaling: str = "strong", base: int | None = None) -> str:
+    found = the(law, fit_laws("plain", rates, scaling, base))
+    assert not found.parameters
+    assert not found.curve
+    return found.refused
+
+
+@pytest.mark.parametrize(
+    ("law", "scaling", "rate", "counts", "truth"),
+    [
+        ("amdahl", "strong", amdahl(0.04), (1, 2, 4, 8), {"serial_fraction": 0.04}),
+        ("gustafson", "weak", gustafson(0.15), (1, 2, 4, 8), {"serial_fraction": 0.15}),
+        (
+            "usl",
+            "strong",
+            usl(0.03, 0.0008),
+            (1, 2, 4, 8, 16, 32),
+            {"contention": 0.03, "coherency": 0.0008, "peak_devices": math.sqrt(0.97 / 0.0008)},
+        ),
+    ],
+)
+def test_laws_recover_their_parameters_within_their_intervals(
+    law: str, scaling: str, rate: Rate, counts: Sequence[int], truth: dict[str, float]
+) -> None:
+    covered = dict.fromkeys([*truth, "curve"], 0)
+    for seed in range(SEEDS):
+        found = the(law, fit_laws("plain", measure(rate, counts, seed=seed), scaling))
+        if found.refused:
+            continue  # counts as missed
+        for name, value in truth.items():
+            covered[name] += found.parameters[name].low <= value <= found.parameters[name].high
+        end = found.curve[-1]
+        covered["curve"] += end.low <= rate(counts[-1]) / rate(counts[0]) <= end.high
+    shares = {name: count / SEEDS for name, count in covered.items()}
+    assert min(shares.values()) >= LEAST_SHARE, f"{law} recovered in {shares} of {SEEDS} studies"
+
+
+def test_bounds_reach_far_where_draws_fell_far_from_the_truth_they_came_from() -> None:
+    """Draws too high by up to 4 of their own spreads, too low by none: the truth lies below, not above."""
+    redrawn = 10 + 0.5 * np.linspace(0, 4, 101)[:, None]
+    low, high = studentised_bounds(np.array([10.0]), 1.0, redrawn, np.full(101, 0.5), confidence=0.5)
+    assert low == pytest.approx(10 - 3)
+    assert high == pytest.approx(10 - 1)
+
+
+def test_a_baseline_of_two_devices_gives_the_law_of_one() -> None:
+    found = the("amdahl", fit_laws("plain", measure(amdahl(0.1), (2, 4, 8, 16), noise=0.005), "strong"))
+    assert found.parameters["serial_fraction"].estimate == pytest.approx(0.1, abs=0.01)
+    assert found.parameters["single_device_rate"].estimate == pytest.approx(1000, rel=0.03)
+    assert found.curve[0].devices == 2
+    assert found.curve[0].speedup == pytest.approx(1.0)
+    expected = amdahl(0.1)(16) / amdahl(0.1)(2)
+    assert found.curve[-1].speedup == pytest.approx(expected, rel=0.03)
+
+
+def test_the_drawn_curve_has_its_estimate_inside_its_band_and_never_beats_the_ideal() -> None:
+    rates = measure(amdahl(0.0005), (1, 4, 16, 64), noise=0.05, seed=6)
+    curve = the("amdahl", fit_laws("plain", rates, "strong")).curve
+    assert {1, 4, 16, 64} <= {point.devices for point in curve}
+    assert len(curve) > 20
+    assert all(a.devices < b.devices for a, b in pairwise(curve))
+    assert all(point.low <= point.speedup <= point.high <= point.devices * (1 + 1e-12) for point in curve)
+    assert curve[-1].low < curve[-1].speedup
+    assert curve[-1].high == pytest.approx(64)
+
+
+def test_more_repeats_give_narrower_intervals() -> None:
+    def width(repeats: int) -> float:
+        rates = measure(amdahl(0.1), (1, 2, 4, 8), repeats=repeats, seed=2)
+        serial = the("amdahl", fit_laws("plain", rates, "strong")).parameters["serial_fraction"]
+        return serial.high - serial.low
+
+    assert width(20) < 0.6 * width(3)
+
+
+def test_perfect_scaling_has_no_serial_part_and_no_peak() -> None:
+    rates = measure(lambda n: n, (1, 2, 4, 8, 16, 32), noise=0.001, seed=4)
+    laws = fit_laws("plain", rates, "strong")
+    assert the("amdahl", laws).parameters["serial_fraction"].high < 0.002
+    peak = the("usl", laws).parameters["peak_devices"]
+    assert peak.high == math.inf
+    assert peak.low > 32
+    assert the("usl", laws).as_dict()["parameters"]["peak_devices"]["high"] is None
+
+
+def test_the_same_runs_give_the_same_law_whatever_their_order() -> None:
+    rates = measure(usl(0.05, 0.001), (1, 2, 4, 8, 16, 32))
+    again = {devices: rates[devices] for devices in reversed(rates)}
+    assert fit_laws("plain", rates, "strong") == fit_laws("plain", again, "strong")
+
+
+def test_a_law_is_written_as_plain_json() -> None:
+    law = the("amdahl", fit_laws("plain", measure(amdahl(0.1), (1, 2, 4)), "strong"))
+    read = json.loads(json.dumps(law.as_dict(), allow_nan=False))
+    assert read["series"] == "plain"
+    assert (read["law"], read["confidence"], read["refused"]) == ("amdahl", 0.95, "")
+    assert set(read["parameters"]["serial_fraction"]) == {"estimate", "low", "high"}
+    assert set(read["curve"][0]) == {"devices", "speedup", "low", "high"}
+
+
+@pytest.mark.parametrize(
+    ("scaling", "first", "least"), [("strong", "Amdahl's law", 3), ("weak", "Gustafson's law", 3)]
+)
+def test_two_device_counts_carry_no_law(scaling: str, first: str, least: int) -> None:
+    reasons = [law.refused for law in fit_laws("plain", measure(amdahl(0.1), (1, 2)), scaling)]
+    assert reasons == [
+        f"{first} needs runs on {least} or more device counts; there are 2 (1, 2)",
+        "the universal scalability law needs runs on 6 or more device counts; there are 2 (1, 2)",
+    ]
+
+
+def test_five_device_counts_carry_no_universal_law() -> None:
+    assert "6 or more" in refusal("usl", measure(usl(0.1, 0.01), (1, 2, 4, 8, 16)))
+
+
+def test_single_runs_carry_no_law() -> None:
+    rates = measure(amdahl(0.1), (1, 2, 4, 8)) | {4: [3000.0]}
+    assert "a single comparable run on 4 devices shows no spread" in refusal("amdahl", rates)
+
+
+def test_two_repeats_on_three_device_counts_are_too_few_to_know_how_they_scatter() -> None:
+    refused = refusal("amdahl", measure(amdahl(0.1), (1, 2, 4), repeats=2))
+    assert "too few repeats to know how they scatter (2 on 1 device, 2 on 2 devices" in refused
+    assert "needs 3 on each" in refused
+
+
+def test_one_repeat_lost_of_nine_does_no_harm() -> None:
+    rates = measure(amdahl(0.1), (1, 2, 4), noise=0.005)
+    rates[2].pop()
+    assert the("amdahl", fit_laws("plain", rates, "strong")).refused == ""
+
+
+def test_a_law_without_its_baseline_is_refused() -> None:
+    refused = refusal("amdahl", measure(amdahl(0.1), (2, 4, 8)), base=1)
+    assert refused == "no comparable run of the baseline (1 device) has a throughput"
+
+
+def test_a_point_off_the_law_is_named_with_its_distance() -> None:
+    rates = measure(amdahl(0.05), (1, 2, 4, 8), noise=0.005)
+    rates[8] = [0.8 * rate for rate in rates[8]]
+    refused = refusal("amdahl", rates)
+    assert "devices ran" in refused
+    assert "than the best fit of Amdahl's law, while repeats scatter by 0." in refused
+
+
+def test_a_law_that_misses_by_less_than_machines_drift_is_kept() -> None:
+    exact = {n: [1000 * amdahl(0.05)(n) * jitter for jitter in (1, 1.00001, 1.00002)] for n in (1, 2, 4, 8)}
+    exact[4] = [1.002 * rate for rate in exact[4]]
+    assert the("amdahl", fit_laws("plain", exact, "strong")).refused == ""
+
+
+def test_throughput_that_grows_by_more_than_the_devices_is_refused() -> None:
+    refused = refusal("amdahl", measure(lambda n: n**1.1, (1, 2, 4, 8), noise=0.005))
+    assert "grows by more than Amdahl's law allows: its serial fraction would be below 0" in refused
+
+
+def test_throughput_that_falls_is_no_serial_fraction() -> None:
+    refused = refusal("amdahl", measure(lambda n: n**-0.3, (1, 2, 4, 8), noise=0.005))
+    assert "would be above 1" in refused
+
+
+def test_runs_that_scatter_too_widely_say_nothing_of_the_serial_fraction() -> None:
+    refused = refusal("amdahl", measure(amdahl(0.3), (1, 2, 3), noise=0.4, seed=2))
+    assert "anywhere between" in refused
+
+
+def test_repeats_without_any_scatter_are_fitted_too() -> None:
+    rates = {n: [1000 * amdahl(0.1)(n)] * 3 for n in (1, 2, 4, 8, 16, 32)}
+    laws = fit_laws("plain", rates, "strong")
+    assert [law.refused for law in laws] == ["", ""]
+    assert the("amdahl", laws).parameters["serial_fraction"].estimate == pytest.approx(0.1)
+    assert the("usl", laws).parameters["contention"].estimate == pytest.approx(0.1)
+
+
+def test_a_law_is_fitted_for_each_series_to_its_comparable_runs_alone(
+    make_runs: Callable[..., pd.DataFrame],
+) -> None:
+    clean = measure(amdahl(0.1), (1, 2, 4), noise=0.005)
+    runs = make_runs(
+        {
+            **{("fast", n): [*rates, 10 * rates[0]] for n, rates in clean.items()},
+            **{("slow", n): [rates[0], "failed", rates[2]] for n, rates in clean.items()},
+        }
+    )
+    odd = (runs["series"] == "fast") & (runs["repeat"] == 4)
+    runs["fingerprint"] = odd.map({True: "another", False: "usual"})
+    lost = runs["outcome"] == "failed"
+    runs.loc[lost, "throughput_samples_per_second"] = 1000.0  # of the epochs before it failed
+    laws = study_laws(runs, "strong")
+    assert [(law.series, law.law) for law in laws] == [
+        (series, law) for series in ("fast", "slow") for law in ("amdahl", "usl")
+    ]
+    assert laws[0] == the("amdahl", fit_laws("fast", clean, "strong"))
+    assert "too few repeats" in laws[2].refused
