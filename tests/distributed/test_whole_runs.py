@@ -106,6 +106,25 @@ def test_windows_hold_every_step_once_and_give_the_throughput(
 
 
 @both_sizes
+def test_passes_after_the_training_are_recorded_for_a_prediction_and_for_a_check(
+    finished: dict[int, Finished], devices: int
+) -> None:
+    measured, ranks = finished[devices].summary.measurements, finished[devices].ranks
+    assert measured is not None
+    sizes = [each.batch_size for each in measured.passes]
+    assert sizes[0] == 250 // devices
+    assert (ranks["local_pass_seconds"] > 0).all()
+    if devices == 1:
+        assert sizes[1:] == [250 // 2**halved for halved in range(1, len(sizes))]
+        assert [bucket.bytes for bucket in measured.buckets] == [4 * measured.parameters]
+        assert ranks["exchanged_pass_seconds"].isna().all()
+    else:
+        assert len(sizes) == 1
+        assert measured.buckets == []
+        assert (ranks["exchanged_pass_seconds"] > 0).all()
+
+
+@both_sizes
 def test_the_loss_falls_and_the_epochs_agree_with_the_summary(
     finished: dict[int, Finished], devices: int
 ) -> None:

@@ -163,6 +163,20 @@ def test_versions_name_what_matters_to_a_measurement() -> None:
     assert {"scalewise", "python", "numpy", "safetensors"} <= found.keys()
 
 
+def test_a_cpu_process_names_no_driver_that_it_does_not_use() -> None:
+    if torch.cuda.is_initialized():
+        pytest.skip("an earlier test has put this process to work on a GPU")
+    assert versions().keys().isdisjoint({"driver", "nccl"})
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_process_names_its_driver_and_nccl() -> None:
+    torch.cuda.init()
+    found = versions()
+    assert found["driver"].split(".")[0].isdigit()
+    assert found["nccl"].count(".") == 2
+
+
 def test_outside_a_checkout_the_commit_is_unknown_and_not_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SCALEWISE_COMMIT", raising=False)
     assert commit() is None

@@ -49,3 +49,8 @@ class CudaTimeline:
     def now(self) -> float:
         """Monotonic seconds of the host."""
         return time.perf_counter()
+
+
+def timeline_of(device: torch.device) -> HostTimeline | CudaTimeline:
+    """The clock of a device."""
+    return CudaTimeline(device) if device.type == "cuda" else HostTimeline()

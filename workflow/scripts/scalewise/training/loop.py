@@ -90,12 +90,7 @@ def train_epoch(task: Task, epoch: int) -> tuple[float, float]:
             task.clock.loaded()
 
             with task.replica.exchange(now=index == last):
-                with task.precision.autocast():
-                    logits = task.replica.model(images)
-                    loss = cross_entropy(
-                        logits, labels, reduction="sum", label_smoothing=task.settings.label_smoothing
-                    )
-
+                loss = summed_loss(task, images, labels)
                 # gradients are averaged over ranks: this makes it the mean over the step's samples,
                 # however they fall
                 task.precision.backward(loss * (task.identity.world_size / step.samples))
@@ -108,6 +103,13 @@ def train_epoch(task: Task, epoch: int) -> tuple[float, float]:
     task.clock.close_window()
     (total,) = sum_over_ranks([loss_sum.item()], task.device)
     return total / len(task.train), learning_rate
+
+
+def summed_loss(task: Task, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """The forward pass of a batch while training: its loss, summed over the samples."""
+    with task.precision.autocast():
+        logits = task.replica.model(images)
+        return cross_entropy(logits, labels, reduction="sum", label_smoothing=task.settings.label_smoothing)
 
 
 @torch.no_grad()

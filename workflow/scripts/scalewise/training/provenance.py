@@ -24,6 +24,28 @@ def versions() -> dict[str, str]:
             continue
     if torch.version.cuda:
         found["cuda"] = torch.version.cuda
+    if torch.cuda.is_initialized():  # this process works on a GPU, not only beside one
+        found |= _gpu_versions()
+    return found
+
+
+def _gpu_versions() -> dict[str, str]:
+    """Of the driver, as NVML tells it, and of NCCL; what nobody can say is left out."""
+    found = {}
+    if torch.distributed.is_available() and torch.distributed.is_nccl_available():
+        found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+    try:
+        import pynvml  # noqa: PLC0415 - a machine without GPUs has no use for it
+    except ImportError:
+        return found
+    try:
+        pynvml.nvmlInit()
+        try:
+            found["driver"] = str(pynvml.nvmlSystemGetDriverVersion())
+        finally:
+            pynvml.nvmlShutdown()
+    except pynvml.NVMLError:
+        pass
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -27,13 +27,13 @@ from scalewise.records import (
     UtilizationRecord,
     Window,
     replaced_whole,
-    utc_now,
     write_json,
     write_rows,
 )
 from scalewise.training import provenance
 from scalewise.training.memory import MemoryKind, peak_memory
 from scalewise.training.monitor import MonitorReport, across_ranks
+from scalewise.training.passes import PassTimes, of_all_ranks
 from scalewise.training.ranks.distributed import Identity
 from scalewise.training.replica import Replica
 from scalewise.training.supervision.attempt import Assignment
@@ -43,12 +43,25 @@ from scalewise.training.throughput import quantile, slowest, throughput
 
 @dataclass(frozen=True)
 class RankReport:
-    """What one rank brings to the records of the run."""
+    """What one rank brings to the records of the run.
+
+    Args:
+        record: its row of ranks.csv.
+        windows: of its steps.
+        memory_kind: what its peak memory counts.
+        device: as the monitor saw it.
+        times: of the passes after the training.
+    """
 
     record: RankRecord
     windows: list[Window]
     memory_kind: MemoryKind
     device: MonitorReport
+    times: PassTimes = field(default_factory=PassTimes)
+
+    def with_passes(self, times: PassTimes) -> RankReport:
+        """The same with what was timed after it was made, so that no memory or sample of that is in it."""
+        return replace(self, record=times.on(self.record), times=times)
 
 
 def report_rank(task: Task, affinity: str, startup: Startup) -> RankReport:
@@ -93,6 +106,7 @@ def measure(task: Task, epochs: Sequence[EpochRecord], reports: Sequence[RankRep
     measured_seconds = sum(window.seconds for window in windows if not window.warmup)
     waited = max(rank.loader_wait_seconds for rank in ranks)
     accuracies = [record.test_accuracy for record in epochs]
+    passes, buckets = of_all_ranks([report.times for report in reports])
     return Measurements(
         parameters=task.replica.parameters,
         epochs_completed=len(epochs),
@@ -111,6 +125,8 @@ def measure(task: Task, epochs: Sequence[EpochRecord], reports: Sequence[RankRep
         **across_ranks([report.device for report in reports]),
         communication_fraction=_communication_fraction(ranks, windows),
         loader=task.settings.loader,
+        passes=passes,
+        buckets=buckets,
     )
 
 
@@ -129,9 +145,17 @@ def _communication_fraction(ranks: Sequence[RankRecord], windows: Sequence[Windo
 
 
 def trace(
-    reports: Sequence[RankReport], identity: Identity, launcher: str, assignment: Assignment
+    reports: Sequence[RankReport], identity: Identity, launcher: str, assignment: Assignment, ended_at: str
 ) -> Provenance:
-    """Where the figures of this run come from."""
+    """Where the figures of this run come from.
+
+    Args:
+        reports: of all ranks.
+        identity: of this one.
+        launcher: that started them.
+        assignment: of the run.
+        ended_at: when the training had ended, before further passes were timed.
+    """
     ranks = [report.record for report in reports]
     return Provenance(
         commit=provenance.commit(),
@@ -142,7 +166,7 @@ def trace(
         operating_system=provenance.operating_system(),
         launcher=launcher,
         started_at=assignment.started_at,
-        ended_at=utc_now(),
+        ended_at=ended_at,
         slurm_job_id=identity.slurm_job_id,
         restart_count=identity.restart_count,
         other_jobs=assignment.other_jobs,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
 
@@ -20,10 +20,42 @@ from torch.nn.parallel import DistributedDataParallel
 from scalewise.plan.option_checks import COMPRESSED_FROM_STEP
 from scalewise.plan.settings import Settings
 
-SAMPLED_STEPS = 25
-"""DDP times the communication of one step in so many, and of the first ten."""
+SAMPLED_STEPS = {"cuda": 25, "cpu": 5}
+"""DDP times the communication of one step in so many, and of the first ten. It costs a CPU process 10 us a
+time; on a GPU it waits for its events."""
+
+FIRST_SAMPLED = 10
 
 NANOSECONDS = 1e9
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Communication that DDP has timed.
+
+    Args:
+        steps: that it has sampled.
+        seconds: of all of them, as far as the backward pass did not hide it.
+    """
+
+    steps: int = 0
+    seconds: float = 0.0
+
+    @classmethod
+    def of(cls, wrapper: DistributedDataParallel, every: int) -> Counted:
+        """What DDP has counted so far; the last step is not in it yet.
+
+        Args:
+            wrapper: of the model.
+            every: it samples one step in so many, and the first ten.
+        """
+        logged = wrapper._get_ddp_logging_data()
+        last = int(logged.get("iteration", 0))
+        steps = min(last, FIRST_SAMPLED) + max(last // every - FIRST_SAMPLED // every, 0)
+        total, hidden = (
+            float(logged.get(f"avg_backward_{part}_time", 0)) for part in ("comm", "compute_comm_overlap")
+        )
+        return cls(steps, steps * max(total - hidden, 0.0) / NANOSECONDS)
 
 
 @dataclass
@@ -35,12 +67,16 @@ class Replica:
         model: what trains; compiled where that was asked for.
         wrapper: what exchanges gradients.
         knows_graph: False until DDP has seen the first step of a static graph.
+        warmup_steps: whose communication is not counted.
     """
 
     network: nn.Module
     model: Callable[[torch.Tensor], torch.Tensor]
     wrapper: DistributedDataParallel | FSDPModule
     knows_graph: bool = True
+    warmup_steps: int = 0
+    _steps: int = field(default=0, init=False)
+    _warm_up: Counted = field(default=Counted(), init=False)
 
     @classmethod
     def build(
@@ -64,9 +100,9 @@ class Replica:
                 bucket_cap_mb=settings.bucket_cap_mb,
             )
             _compress(wrapper, settings)
-            wrapper._set_ddp_runtime_logging_sample_rate(SAMPLED_STEPS)
+            wrapper._set_ddp_runtime_logging_sample_rate(SAMPLED_STEPS[device.type])
         model = torch.compile(wrapper) if settings.compile else wrapper
-        return cls(network, model, wrapper, knows_graph=not settings.static_graph)
+        return cls(network, model, wrapper, not settings.static_graph, settings.warmup_steps)
 
     def train(self) -> None:
         """Switch to training."""
@@ -77,6 +113,8 @@ class Replica:
         if isinstance(self.wrapper, FSDPModule):
             self.wrapper.set_requires_gradient_sync(now)
             return nullcontext()
+        if now:
+            self._begin_step()
         if now or not self.knows_graph:
             # DDP learns a static graph from the passes of the first step, which must all exchange; the sum
             # of the averages they leave is the average of the sums
@@ -87,15 +125,26 @@ class Replica:
     def communication_seconds(self) -> float | None:
         """Of a step, as far as the backward pass did not hide it; None where nobody counted it.
 
-        From DDP's own counters, means over the steps it sampled. It includes waiting for slower ranks.
+        From DDP's own counters, mean over the measured steps it sampled; over all it sampled, warm-up
+        included, where none of these was measured. It includes waiting for slower ranks.
         """
         if isinstance(self.wrapper, FSDPModule):
             return None
-        counted = self.wrapper._get_ddp_logging_data()
-        total, hidden = (
-            counted.get(f"avg_backward_{part}_time", 0) for part in ("comm", "compute_comm_overlap")
-        )
-        return max(float(total) - float(hidden), 0.0) / NANOSECONDS
+        counted = self._count()
+        later = Counted(counted.steps - self._warm_up.steps, counted.seconds - self._warm_up.seconds)
+        if later.steps:
+            return max(later.seconds, 0.0) / later.steps
+        return counted.seconds / counted.steps if counted.steps else None
+
+    def _begin_step(self) -> None:
+        self._steps += 1
+        # DDP adds a step to its counts as the next one begins
+        if self._steps == self.warmup_steps + 2:
+            self._warm_up = self._count()
+
+    def _count(self) -> Counted:
+        assert isinstance(self.wrapper, DistributedDataParallel)
+        return Counted.of(self.wrapper, SAMPLED_STEPS[self.wrapper.device.type])
 
     @property
     def parameters(self) -> int:

@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from scalewise.plan.settings import Settings
 from scalewise.records import Definition
-from scalewise.training.clock import CudaTimeline, HostTimeline
+from scalewise.training.clock import timeline_of
 from scalewise.training.data.augmentation import Augmentation
 from scalewise.training.data.datasets import Dataset
 from scalewise.training.data.loaders import Loader, Preparation, ResidentLoader, channel_statistics
@@ -140,7 +140,6 @@ def build_task(
         settings.seed,
         settings.accumulation_steps,
     )
-    timeline = CudaTimeline(device) if device.type == "cuda" else HostTimeline()
     return Task(
         settings=settings,
         replica=replica,
@@ -150,7 +149,7 @@ def build_task(
         sampler=sampler,
         train=loaders.train,
         test=loaders.test,
-        clock=StepClock(timeline, settings.warmup_steps),
+        clock=StepClock(timeline_of(device), settings.warmup_steps),
         monitor=Monitor(device, settings.cpus_per_device, identity.host, identity.rank),
         identity=identity,
         device=device,

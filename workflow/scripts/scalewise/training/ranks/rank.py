@@ -13,9 +13,10 @@ import torch
 
 from scalewise.plan.settings import Settings
 from scalewise.plan.topology import Shape
-from scalewise.records import EpochRecord, Startup
+from scalewise.records import EpochRecord, Startup, utc_now
 from scalewise.training.data import datasets
 from scalewise.training.loop import train
+from scalewise.training.passes import time_passes
 from scalewise.training.ranks.distributed import (
     Identity,
     check_place,
@@ -82,9 +83,13 @@ def run_rank(attempt: Attempt, process_started: float) -> None:
             model_seconds=model_seconds,
             first_step_seconds=task.clock.first_step_seconds,
         )
-        reports = gather(report_rank(task, affinity, startup), identity.world_size)
+        own_report = report_rank(task, affinity, startup)
+        ended_at = utc_now()
+        if not diverged:
+            own_report = own_report.with_passes(time_passes(task))
+        reports = gather(own_report, identity.world_size)
         if identity.rank == 0:
-            origin = trace(reports, identity, muster.launcher, assignment)
+            origin = trace(reports, identity, muster.launcher, assignment, ended_at)
             measurements = measure(task, epochs, reports)
             write_records(assignment.folder, definition, epochs, reports, measurements, origin, diverged)
         if settings.save_model:

@@ -1,0 +1,95 @@
+"""What keeps a training from scaling is planted in real runs of two ranks, and named, it alone."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from tests.distributed.whole_runs import SETTINGS, Start, finish
+
+from scalewise.analysis.causes.limits import limit_at, limit_sentences
+from scalewise.analysis.scaling import scaling_table
+from scalewise.analysis.tables import collect
+from scalewise.plan.config import Experiment
+
+pytestmark = [
+    pytest.mark.skipif(
+        len(os.sched_getaffinity(0)) < 2, reason="starts two ranks at once: needs 2 CPU cores"
+    ),
+    pytest.mark.timeout(150),
+]
+
+MODELS = """
+import os
+import time
+from torch import nn
+
+class Working(nn.Module):
+    def __init__(self, image, classes, seconds):
+        super().__init__()
+        self.layer = nn.Linear(image.numel(), classes)
+        self.seconds = seconds
+
+    def forward(self, images):
+        if self.training:
+            time.sleep(self.seconds)
+        return self.layer(images.flatten(1))
+
+def balanced(image, classes):
+    return Working(image, classes, 0.5)
+
+def unbalanced(image, classes):
+    return Working(image, classes, 0.6 if os.environ["RANK"] == "1" else 0.2)
+"""
+"""Work that takes its time whatever else the machine does: ranks that compute would slow each other."""
+
+STARVED = {"loader": "workers", "crop_padding": 2, "horizontal_flip": True, "image_size": 64}
+"""Two ranks and their two processes on two CPUs: transforms of 125 samples take far longer than a step."""
+
+
+def split_of(
+    start: Start, folder: Path, name: str, changed: dict[str, Any]
+) -> tuple[pd.DataFrame, list[str]]:
+    """The scaling table of a study with one run, on two devices, and what limits it."""
+    (folder / "models.py").write_text(MODELS, encoding="utf-8")
+    settings = SETTINGS | {"devices": [2], "epochs": 2} | changed
+    if "model" in changed:
+        settings["model"] = f"{folder}/models.py:{changed['model']}"
+    run = finish(start(name, 2, settings))
+    runs = collect(name, Experiment.model_validate(settings), run.folder.parent).runs
+    scaling = scaling_table(runs, "strong")
+    return scaling, limit_sentences(scaling, runs)
+
+
+def cause(scaling: pd.DataFrame) -> str | None:
+    point = scaling.iloc[0]
+    limit = limit_at(point, point)
+    return limit.cause if limit is not None else None
+
+
+def test_a_rank_that_takes_longer_is_named_as_the_straggler(start: Start, tmp_path: Path) -> None:
+    scaling, said = split_of(start, tmp_path, "straggler", {"model": "unbalanced"})
+    assert cause(scaling) == "straggler"
+    assert said[0].startswith("Rank 1 on ")
+
+
+def test_batches_that_come_late_are_named_as_the_loaders(start: Start, tmp_path: Path) -> None:
+    scaling, said = split_of(start, tmp_path, "starved", STARVED)
+    assert cause(scaling) == "loader"
+    assert said[0].startswith("Loader-bound at 2 devices")
+    assert "raise cpus_per_device or use the resident loader" in said[0]
+
+
+def test_a_balanced_training_that_computes_is_blamed_on_nothing(start: Start, tmp_path: Path) -> None:
+    said: list[list[str]] = []
+    # what another program on this machine does to a run is named too, and rightly; it ends some time
+    for attempt in range(3):
+        scaling, sentences = split_of(start, tmp_path, f"balanced{attempt}", {"model": "balanced"})
+        said.append(sentences)
+        if cause(scaling) is None:
+            break
+    assert cause(scaling) is None, said
+    assert not any("bound" in sentence or "slower" in sentence for sentence in said[-1])

@@ -1,0 +1,65 @@
+"""A slow link between nodes is named as what keeps a training from scaling, and only where there is one."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+from tests.slurm.lab import Lab
+from tests.slurm.study import ClusterStudy
+
+from scalewise.analysis.causes.limits import limit_at, limit_sentences
+
+pytestmark = pytest.mark.timeout(420)
+
+MODEL = """
+import time
+from torch import nn
+
+class Working(nn.Module):
+    def __init__(self, image, classes):
+        super().__init__()
+        sizes = (image.numel(), 4000, 250, classes)
+        self.layers = nn.Sequential(*(nn.Linear(*pair) for pair in zip(sizes, sizes[1:])))
+
+    def forward(self, images):
+        if self.training:
+            time.sleep(0.6)
+        return self.layers(images.flatten(1))
+
+def build(image, classes):
+    return Working(image, classes)
+"""
+"""5 MB of gradients for 0.6 s of work, which it takes whatever else the machine does."""
+
+EXPERIMENT = {"model": "working.py:build", "devices": [2], "warmup_steps": 2}
+
+
+def cause(study: ClusterStudy, experiment: str) -> tuple[str | None, list[str]]:
+    """Of the study's only point, on two nodes."""
+    folder = study.folder / "results" / experiment
+    scaling, runs = pd.read_csv(folder / "scaling.csv"), pd.read_csv(folder / "runs.csv")
+    (_, point), *others = scaling.iterrows()
+    assert others == []
+    assert (point["nodes"], point["devices"]) == (2, 2)
+    limit = limit_at(point, point)
+    return limit.cause if limit is not None else None, limit_sentences(scaling, runs)
+
+
+def test_a_slow_link_is_named_and_a_fast_one_is_not(lab: Lab, study: ClusterStudy) -> None:
+    (study.folder / "working.py").write_text(MODEL, encoding="utf-8")
+    lab.limit_network("100mbit")
+    try:
+        study.configure({"slow": EXPERIMENT}, devices_per_node=1)
+        code, output = study.snakemake()
+        assert code == 0, output
+    finally:
+        lab.unlimit_network()
+    named, said = cause(study, "slow")
+    assert named == "communication", said
+    assert said[0].startswith("Communication-bound at 2 devices")
+
+    study.configure({"fast": EXPERIMENT}, devices_per_node=1)
+    code, output = study.snakemake()
+    assert code == 0, output
+    named, said = cause(study, "fast")
+    assert named is None, said

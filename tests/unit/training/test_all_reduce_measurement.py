@@ -1,0 +1,133 @@
+"""All-reduce measured: by the sizes that the link can carry in time, and with sums that are right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from measure_collectives import was_interrupted
+from scalewise.plan.launch import Launch
+from scalewise.records import AllReduce
+from scalewise.training.clock import HostTimeline
+from scalewise.training.collectives import check_sum, expected_seconds, measure_all_reduce, repetitions
+from scalewise.training.supervision.attempt import Attempt
+from scalewise.training.supervision.supervisor import End, Order
+
+CPU = torch.device("cpu")
+SIZES = (4096, 65536, 262144)
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[None]:
+    """A real process group, of this process alone."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'meeting'}", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+class SteppingClock:
+    """A clock on which every all-reduce takes so long."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._now, self._reading = seconds, 0.0, 0
+
+    def synchronize(self) -> None:
+        """Nothing is ever pending."""
+
+    def now(self) -> float:
+        """Moves on between a start and its end."""
+        self._reading += 1
+        if self._reading % 2 == 0:
+            self._now += self._seconds
+        return self._now
+
+
+@pytest.mark.usefixtures("group")
+def test_every_size_is_measured_several_times() -> None:
+    measured = measure_all_reduce(CPU, HostTimeline(), SIZES)
+
+    assert [size.bytes for size in measured] == list(SIZES)
+    assert all(5 <= len(size.seconds) <= 20 for size in measured)
+    assert all(seconds > 0 for size in measured for seconds in size.seconds)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "sizes", "repeats"),
+    [
+        pytest.param(0.001, 3, 20, id="fast link: all sizes, often"),
+        pytest.param(0.5, 2, 8, id="slower: fewer, and not what would take over two seconds"),
+        pytest.param(9.0, 1, 5, id="hardly any: what is smallest is measured still"),
+    ],
+)
+@pytest.mark.usefixtures("group")
+def test_a_slow_link_is_not_given_what_it_cannot_carry_in_time(
+    seconds: float, sizes: int, repeats: int
+) -> None:
+    measured = measure_all_reduce(CPU, SteppingClock(seconds), (4096, 16384, 98304))
+
+    assert len(measured) == sizes
+    assert {len(size.seconds) for size in measured} == {repeats}
+    assert measured[0].seconds == pytest.approx([seconds] * repeats)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "repeats"), [(0.0, 20), (0.1, 20), (0.2, 20), (0.5, 8), (0.8, 5), (30.0, 5)]
+)
+def test_repetitions_are_as_many_as_there_is_time_for(seconds: float, repeats: int) -> None:
+    assert repetitions(seconds, budget_seconds=4.0) == repeats
+
+
+def test_a_larger_message_is_expected_to_take_at_most_its_share_of_bytes_longer() -> None:
+    assert expected_seconds(AllReduce(bytes=1000, seconds=[0.3, 0.2, 0.9]), 4000) == pytest.approx(0.8)
+
+
+def test_a_sum_that_is_wrong_in_one_value_ends_the_measurement() -> None:
+    message = torch.full((1024,), 10.0)
+    check_sum(message, 10.0, rank=3)
+    message[700] = 9.0
+
+    with pytest.raises(RuntimeError, match=r"of 4096 bytes gave rank 3 9 in place of 10 \(1 of 1024 values"):
+        check_sum(message, 10.0, rank=3)
+
+
+@pytest.fixture
+def order(tmp_path: Path) -> Order:
+    """Two ranks that have come."""
+    attempt = Attempt(tmp_path / "attempt")
+    attempt.folder.mkdir()
+    for rank in range(2):
+        attempt.started(rank, "node1")
+    return Order("all-reduce", attempt, Launch("spawn", ("true",), {}), 2, tmp_path / "log", 60.0)
+
+
+def leave(order: Order, rank: int, ending: str) -> None:
+    if ending == "raised":
+        order.attempt.failed(rank, "node1", RuntimeError("no such network"), out_of_memory=False)
+    elif ending != "silent":
+        getattr(order.attempt, ending)(rank)
+
+
+@pytest.mark.parametrize(
+    ("why", "endings", "interrupted"),
+    [
+        pytest.param("interrupted", ("silent", "silent"), True, id="seen by the supervisor"),
+        pytest.param("failed", ("terminated", "terminated"), True, id="seen by the ranks first"),
+        pytest.param("failed", ("terminated", "finished"), True, id="seen by one of them"),
+        pytest.param("failed", ("raised", "terminated"), False, id="a rank failed, its peer was ended"),
+        pytest.param("failed", ("silent", "terminated"), False, id="a rank was killed"),
+        pytest.param("failed", ("finished", "finished"), False, id="all done, and no record"),
+        pytest.param("timed-out", ("terminated", "terminated"), False, id="took too long"),
+    ],
+)
+def test_an_interrupted_measurement_is_told_from_one_that_failed(
+    order: Order, why: Any, endings: tuple[str, str], interrupted: bool
+) -> None:
+    for rank, ending in enumerate(endings):
+        leave(order, rank, ending)
+
+    assert was_interrupted(order, End(1, why)) is interrupted

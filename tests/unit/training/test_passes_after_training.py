@@ -1,0 +1,207 @@
+"""Passes timed after a training: which sizes and buckets they tell of, and that they leave all as it was."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
+
+from scalewise.plan.settings import Settings
+from scalewise.records import Definition, Pass
+from scalewise.training.data.datasets import Dataset
+from scalewise.training.loop import train_epoch
+from scalewise.training.passes import LEAST_COUNTED, PassTimes, affordable, of_all_ranks, time_passes
+from scalewise.training.ranks.distributed import Identity
+from scalewise.training.task import Task, build_loaders, build_task
+
+CPU = torch.device("cpu")
+ALONE = Identity(0, 0, 1, 1, "node", None, 0)
+BATCH = 24
+ENOUGH_SECONDS = 300.0
+"""For all sizes, however busy the machine is."""
+
+MODELS = """
+import time
+import torch
+from torch import nn
+
+SLEEP_SECONDS = 0.05
+
+def deep(image, classes):
+    hidden = [layer for _ in range(6) for layer in (nn.Linear(400, 400), nn.ReLU())]
+    first = (nn.Flatten(), nn.Linear(image.numel(), 400), nn.ReLU())
+    return nn.Sequential(*first, *hidden, nn.Linear(400, classes))
+
+def normed(image, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(image.numel(), 8), nn.BatchNorm1d(8), nn.Linear(8, classes))
+
+class Slow(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, inputs):
+        time.sleep(SLEEP_SECONDS)
+        return inputs.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        time.sleep(3 * SLEEP_SECONDS)
+        return gradient
+
+class SlowNet(nn.Module):
+    def __init__(self, image, classes):
+        super().__init__()
+        self.first = nn.Linear(image.numel(), 400)
+        self.last = nn.Sequential(nn.Linear(400, 800), nn.Linear(800, classes))
+
+    def forward(self, images):
+        return self.last(Slow.apply(self.first(images.flatten(1))))
+
+def slow(image, classes):
+    return SlowNet(image, classes)
+"""
+
+MakeTask = Callable[..., Task]
+
+
+@pytest.fixture
+def make_task(tmp_path: Path) -> Iterator[MakeTask]:
+    """A task of one rank after an epoch of training."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
+    (tmp_path / "models.py").write_text(MODELS, encoding="utf-8")
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(256, (80, 1, 8, 8), dtype=torch.uint8, generator=generator)
+    labels = torch.randint(10, (80,), generator=generator)
+    dataset = Dataset(images[:72], labels[:72], images[72:], labels[72:], 10)
+
+    def make(model: str, **chosen: Any) -> Task:
+        model = f"{tmp_path}/models.py:{model}"
+        settings = Settings(dataset="digits", model=model, global_batch_size=BATCH, warmup_steps=1, **chosen)
+        definition = Definition(
+            experiment="study",
+            run="d1.r1",
+            shape="1x1",
+            batch_size_per_device=BATCH,
+            global_batch_size=BATCH,
+            repeat=1,
+            options={},
+            accelerator="cpu",
+            settings=settings.model_dump(),
+        )
+        task = build_task(definition, dataset, build_loaders(settings, dataset, 0, CPU, 60), ALONE, CPU)
+        train_epoch(task, 0)
+        return task
+
+    yield make
+    distributed.destroy_process_group()
+    torch.set_num_threads(threads)
+
+
+def test_passes_begin_with_the_runs_own_batch_and_halve_down_to_one_sample(make_task: MakeTask) -> None:
+    found = time_passes(make_task("deep"), ENOUGH_SECONDS).passes
+    assert [each.batch_size for each in found] == [24, 12, 6, 3, 1]
+    assert all(each.forward_seconds > 0 and each.backward_seconds > 0 for each in found)
+
+
+def test_a_batch_too_small_for_batch_norm_is_left_out_and_the_others_stay(make_task: MakeTask) -> None:
+    assert [each.batch_size for each in time_passes(make_task("normed"), ENOUGH_SECONDS).passes] == [
+        24,
+        12,
+        6,
+        3,
+    ]
+
+
+def test_smaller_batches_are_left_when_the_time_is_up_and_the_runs_own_never_is(make_task: MakeTask) -> None:
+    assert [each.batch_size for each in time_passes(make_task("deep"), 0.0).passes] == [24]
+
+
+def test_a_pass_of_a_step_is_what_is_timed_where_steps_have_several(make_task: MakeTask) -> None:
+    assert time_passes(make_task("deep", accumulation_steps=3), 0.0).passes[0].batch_size == 8
+
+
+def test_forward_and_backward_are_told_apart_and_sum_to_the_rank_s_own_pass(make_task: MakeTask) -> None:
+    times = time_passes(make_task("slow"), 0.0)
+    own = times.passes[0]
+    assert own.forward_seconds >= 0.05
+    assert own.backward_seconds >= 0.15
+    assert times.local_seconds is not None
+    assert times.local_seconds == pytest.approx(own.forward_seconds + own.backward_seconds, rel=0.5)
+    assert times.exchanged_seconds is None
+
+
+@pytest.mark.parametrize("bucket_cap_mb", [None, 1, 2])
+def test_buckets_are_those_that_ddp_itself_has_built(make_task: MakeTask, bucket_cap_mb: int | None) -> None:
+    task = make_task("deep", bucket_cap_mb=bucket_cap_mb)
+    wrapper = task.replica.wrapper
+    assert isinstance(wrapper, DistributedDataParallel)
+    built = str(wrapper._get_ddp_logging_data()["rebuilt_bucket_sizes"])
+    buckets = time_passes(task, 0.0).buckets
+    assert [each.bytes for each in buckets] == [int(size) for size in built.split(", ")]
+    assert len(buckets) > 1
+
+
+def test_gradients_behind_a_slow_layer_are_ready_late_and_those_before_it_early(make_task: MakeTask) -> None:
+    """The backward pass of ``slow`` sleeps between its last layers, 1.3 MB, and its first."""
+    early, late = time_passes(make_task("slow"), 0.0).buckets
+    assert 0 < early.ready_fraction < 0.5 < late.ready_fraction <= 1
+
+
+def test_buckets_become_ready_one_after_the_other(make_task: MakeTask) -> None:
+    fractions = [each.ready_fraction for each in time_passes(make_task("deep", bucket_cap_mb=1), 0.0).buckets]
+    assert fractions == sorted(fractions)
+    assert 0 < fractions[0] < fractions[-1] <= 1
+
+
+def test_compressed_gradients_are_counted_as_they_travel(make_task: MakeTask) -> None:
+    whole = time_passes(make_task("deep"), 0.0).buckets
+    half = time_passes(make_task("deep", communication_hook="fp16"), 0.0).buckets
+    assert [each.bytes for each in half] == [each.bytes // 2 for each in whole]
+    assert time_passes(make_task("deep", communication_hook="powersgd"), 0.0).buckets == []
+
+
+def test_a_model_in_parts_has_no_passes(make_task: MakeTask) -> None:
+    assert time_passes(make_task("deep", parallelism="fsdp")) == PassTimes()
+
+
+def test_weights_buffers_and_optimizer_are_as_the_training_left_them(
+    make_task: MakeTask,
+) -> None:
+    task = make_task("normed", momentum=0.9)
+    network = task.replica.network
+    network.eval()
+    state = {name: value.clone() for name, value in network.state_dict().items()}
+    momenta = json.dumps(task.optimizer.state_dict(), default=lambda tensor: tensor.tolist())
+    time_passes(task, 0.0)
+    after = network.state_dict()
+    assert any("running_mean" in name for name in state)
+    assert all(torch.equal(value, after[name]) for name, value in state.items())
+    assert json.dumps(task.optimizer.state_dict(), default=lambda tensor: tensor.tolist()) == momenta
+    assert not network.training
+    assert all(weight.grad is None for weight in network.parameters())
+    assert all(not weight._post_accumulate_grad_hooks for weight in network.parameters())
+
+
+def test_long_passes_are_few_and_short_ones_no_more_than_needed() -> None:
+    assert affordable(10.0, 0.001, 8) == 8
+    assert affordable(10.0, 2.0, 8) == 4
+    assert affordable(10.0, 60.0, 8) == LEAST_COUNTED
+
+
+def test_a_run_of_several_ranks_tells_the_median_pass_under_the_size_of_rank_0() -> None:
+    sizes_and_seconds = [(63, 1.0), (62, 5.0), (62, 2.0)]
+    ranks = [
+        PassTimes(passes=[Pass(batch_size=size, forward_seconds=seconds, backward_seconds=2 * seconds)])
+        for size, seconds in sizes_and_seconds
+    ]
+    passes, buckets = of_all_ranks(ranks)
+    assert passes == [Pass(batch_size=63, forward_seconds=2.0, backward_seconds=4.0)]
+    assert buckets == []
+    assert of_all_ranks([replace(rank, passes=[]) for rank in ranks]) == ([], [])
