@@ -10,7 +10,7 @@ import yaml
 from jsonschema import Draft202012Validator
 
 import write_generated
-from scalewise.analysis.captions import CAPTIONS
+from scalewise.analysis.report.captions import CAPTIONS
 from scalewise.plan.config import study_schema
 from scalewise.plan.problems import StudyError
 from scalewise.plan.settings import SWEEPABLE

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+MAX_CAUTIONS = 2
 MAX_FAILURES = 10
 TRACEBACK_LINES = 6
 
@@ -32,7 +35,10 @@ def failures(results: Path, since: float) -> str:
 
 
 def decisions(results: Path, since: float = 0.0) -> str:
-    """A line for each experiment and the path of the report; nothing if it is older than ``since``.
+    """Each experiment's decision, and the path of the report; nothing if it is older than ``since``.
+
+    Below the decision stand its criterion, the first reason why the training stops scaling, and the first
+    cautions; the report has all.
 
     Args:
         results: folder of all experiments.
@@ -42,5 +48,20 @@ def decisions(results: Path, since: float = 0.0) -> str:
     if not report.exists() or report.stat().st_mtime < since:
         return ""
     answers = json.loads((results / "decision.json").read_text(encoding="utf-8"))
-    lines = [f"{answer['experiment']}: {answer['sentence']}" for answer in answers]
+    lines = [line for answer in answers for line in _told(answer)]
     return "\n".join([*lines, f"Report: {report}"])
+
+
+def _told(answer: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{answer['experiment']}: {answer['sentence']}"
+    # tables of an earlier version have none of these
+    limits, cautions = answer.get("limits", []), answer.get("cautions", [])
+    shown = [
+        answer.get("criterion", ""),
+        *limits[:1],
+        *(f"Caution: {line}" for line in cautions[:MAX_CAUTIONS]),
+    ]
+    yield from (f"  {line}" for line in shown if line)
+    if len(cautions) > MAX_CAUTIONS:
+        more = len(cautions) - MAX_CAUTIONS
+        yield f"  ... and {more} more caution{'s' if more > 1 else ''} in the report"

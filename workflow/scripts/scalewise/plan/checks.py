@@ -21,6 +21,7 @@ from scalewise.plan.dataset_catalog import (
 from scalewise.plan.model_catalog import ModelFacts, ModelNameError, known_models, model_facts
 from scalewise.plan.option_checks import Where, check_images, check_options, check_warmup
 from scalewise.plan.problems import Place, Problem, did_you_mean
+from scalewise.plan.projection import check_projected_batch, check_projection
 from scalewise.plan.runs import (
     Options,
     Point,
@@ -89,6 +90,7 @@ def check_experiment(
     problems += _check_exclude(place, experiment)
     problems += _check_series(place, experiment, own, shapes, site)
     problems += check_allocations(place, experiment, shapes, site)
+    problems += check_projection(place, experiment, own, site)
     # options multiply runs, and one mistake then shows in many of them
     return shapes, list(dict.fromkeys(problems))
 
@@ -213,6 +215,9 @@ def _check_series(
             yield from _check_fit(where, settings, facts, model)
             yield from check_images(where, settings, facts)
         yield from _check_batch(where, settings, facts, model, [shape.world_size for shape in used.values()])
+        yield from check_projected_batch(
+            where, experiment, settings, facts.train_samples, site.devices_per_node
+        )
 
 
 def check_model_names(place: Place, values: Mapping[str, Any]) -> Iterator[Problem]:
@@ -253,7 +258,7 @@ def _model(here: Place, name: str) -> ModelFacts | Problem:
 
 def _check_names_of_runs(place: Place, experiment: Experiment, options: Options) -> Iterator[Problem]:
     widest = max(experiment.devices, key=lambda devices: len(str(devices)))
-    longest = Point(widest, options).run_name(experiment.repeats)
+    longest = Point(widest, options).run_name(experiment.max_repeats)
     if len(longest.encode()) > MAX_NAME_BYTES:
         yield Problem(
             (*place, "sweep"),

@@ -9,12 +9,26 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from scalewise.plan.expectations import (
+    PREDICTION,
+    Expectation,
+    digits,
+    read_expectations,
+    read_remarks,
+    series_of,
+)
+from scalewise.plan.repeats import asked_for, is_settled, known_rounds
 from scalewise.plan.resources import Allocation
 from scalewise.plan.runs import Run
 from scalewise.plan.study import Study
 
 MAX_ROWS = 40
+MAX_PROJECTED = 20
 _HEADINGS = ("run", "nodes x devices", "batch/device", "epochs", "device-hours")
+_LEGEND = (
+    "Expected speedups, and device-hours marked ~, are predicted from 1-device runs and the measured "
+    "all-reduce. They are of training alone: start-up and evaluation come on top."
+)
 
 
 @dataclass(frozen=True)
@@ -22,67 +36,100 @@ class Row:
     """One point of the plan, its repeats together.
 
     Args:
-        runs: the repeats.
+        runs: the repeats that are asked for.
+        most_runs: repeats that may be asked for.
         limit_seconds: a run is ended after this long.
         measured_seconds: of a repeat that has finished; None before.
         billed_devices: of one run; more than it uses where a site bills whole nodes.
         allocation: what each of them asks of Slurm; None on one machine.
+        expected: of the point, where it was predicted.
     """
 
     runs: Sequence[Run]
+    most_runs: int
     limit_seconds: float
     measured_seconds: float | None
     billed_devices: int
     allocation: Allocation | None
+    expected: Expectation | None = None
 
     @property
     def device_hours(self) -> float:
-        """Of all repeats: as measured, or at most, by the time limit."""
-        seconds = self.limit_seconds if self.measured_seconds is None else self.measured_seconds
-        return len(self.runs) * self.billed_devices * seconds / 3600
+        """Of the repeats asked for: as measured, or at most, by the time limit."""
+        return len(self.runs) * self.device_hours_per_run
 
-    def cells(self) -> tuple[str, ...]:
-        """The row as text."""
+    @property
+    def device_hours_per_run(self) -> float:
+        """As measured, or at most, by the time limit."""
+        seconds = self.limit_seconds if self.measured_seconds is None else self.measured_seconds
+        return self.billed_devices * seconds / 3600
+
+    def cells(self, predicted: bool = False) -> tuple[str, ...]:
+        """The row as text.
+
+        Args:
+            predicted: with a column for the expected speedup.
+        """
         run = self.runs[0]
         stem = run.name.rsplit(".", 1)[0]
         repeats = "r1" if len(self.runs) == 1 else f"r1-{len(self.runs)}"
-        bound = "" if self.measured_seconds is not None else "<= "
+        repeats += f" (up to {self.most_runs})" if self.most_runs > len(self.runs) else ""
         passes = run.settings.accumulation_steps
         return (
             f"{run.experiment}/{stem}.{repeats}",
             str(run.shape),
             f"{run.batch_size_per_device}" + (f" ({passes} passes)" if passes > 1 else ""),
             str(run.settings.epochs),
-            f"{bound}{self.device_hours:.3f}",
+            *([self.expected.band if self.expected is not None else ""] if predicted else []),
+            self._cost(),
             *([] if self.allocation is None else [self.allocation.options()]),
         )
+
+    def _cost(self) -> str:
+        if self.measured_seconds is not None:
+            return f"{self.device_hours:.3f}"
+        if self.expected is None:
+            return f"<= {self.device_hours:.3f}"
+        run, paid = self.runs[0], self.billed_devices / self.runs[0].shape.world_size
+        hours = self.expected.device_hours_per_epoch * run.settings.epochs * paid * len(self.runs)
+        return f"~{digits(hours)}"
 
 
 def rows(study: Study, results: Path) -> Iterator[Row]:
     """The points of a study, in the order of the configuration."""
     for planned in study.experiments.values():
-        repeats = planned.spec.repeats
-        for start in range(0, len(planned.runs), repeats):
-            runs = planned.runs[start : start + repeats]
+        repeats, most = planned.spec.repeats, planned.spec.max_repeats
+        rounds = known_rounds(repeats, results / planned.name)
+        asked, settled = asked_for(repeats, rounds), is_settled(repeats, rounds)
+        expectations = read_expectations(results / planned.name)
+        for start in range(0, len(planned.runs), most):
+            point = planned.runs[start].point
+            runs = planned.runs[start : start + asked.get(point, planned.spec.min_repeats)]
+            possible = len(runs) if settled else most
             folders = (results / planned.name / "runs" / run.name for run in runs)
             # of an earlier definition too: an estimate needs no more
             measured = next((s for s in map(_seconds_taken, folders) if s is not None), None)
             shape, slurm = runs[0].shape, study.site.slurm
-            whole = slurm is not None and (slurm.exclusive or slurm.partial_nodes == "billed-whole")
-            billed = shape.nodes * study.site.devices_per_node if whole else shape.world_size
+            billed = study.site.billed_devices(shape)
             allocation = study.allocations[planned.name, runs[0].name] if slurm is not None else None
-            yield Row(runs, planned.spec.runtime_minutes * 60, measured, billed, allocation)
+            expected = expectations.get((series_of(runs[0].options), shape))
+            limit = planned.spec.runtime_minutes * 60
+            yield Row(runs, possible, limit, measured, billed, allocation, expected)
 
 
 def plan_table(study: Study, results: Path = Path("results")) -> str:
     """The plan for a terminal.
 
     Device-hours are those of finished repeats where there are any, else the most that the time limit
-    allows, marked ``<=``.
+    allows, marked ``<=``, or what was predicted, marked ``~``.
     """
     planned = list(rows(study, results))
-    body = [row.cells() for row in planned[:MAX_ROWS]]
-    headings = _HEADINGS if study.site.slurm is None else (*_HEADINGS, "sbatch")
+    predicted = any(row.expected is not None for row in planned)
+    body = [row.cells(predicted) for row in planned[:MAX_ROWS]]
+    headings = (
+        *(*_HEADINGS[:-1], *(["expected speedup"] if predicted else []), _HEADINGS[-1]),
+        *([] if study.site.slurm is None else ["sbatch"]),
+    )
     widths = [max(map(len, column)) for column in zip(headings, *body, strict=True)]
     lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
@@ -95,12 +142,59 @@ def plan_table(study: Study, results: Path = Path("results")) -> str:
     site = study.site
     kind = "GPUs" if site.accelerator == "cuda" else "CPU processes (no GPU in use)"
     lines += [
-        f"{len(study.runs)} runs, {bound}{hours:.3f} device-hours. Devices are {kind}, "
+        f"{sum(len(row.runs) for row in planned)} runs, {bound}{hours:.3f} device-hours. Devices are {kind}, "
         f"{site.devices_per_node} per node.",
+        *_most(planned),
+        *([_LEGEND] if predicted else []),
+        *_projected(study, planned, results),
         *_jobs(study),
         *(f"Warning: {warning}" for warning in study.warnings),
     ]
     return "\n".join(lines)
+
+
+def predicted_plan(study: Study, results: Path, since: float) -> str:
+    """The plan and what is to be said of its predictions, where one was made in this session; else nothing.
+
+    Args:
+        study: checked.
+        results: folder of all experiments.
+        since: seconds since the epoch.
+    """
+    paths = {name: results / name / PREDICTION for name in study.experiments}
+    made = [name for name, path in paths.items() if path.exists() and path.stat().st_mtime >= since]
+    if not made:
+        return ""
+    remarks = (f"{name}: {remark}" for name in made for remark in read_remarks(results / name))
+    return "\n".join([plan_table(study, results), *remarks])
+
+
+def _most(planned: Sequence[Row]) -> Iterator[str]:
+    """What repeats that are not asked for yet may come to."""
+    if any(row.most_runs > len(row.runs) for row in planned):
+        hours = sum(row.most_runs * row.device_hours_per_run for row in planned)
+        runs = sum(row.most_runs for row in planned)
+        yield f"Up to {hours:.3f} device-hours ({runs} runs) if all points need their most repeats."
+
+
+def _projected(study: Study, planned: Sequence[Row], results: Path) -> Iterator[str]:
+    """What was predicted beyond the runs: a line for each device count of each series."""
+    first = {(row.runs[0].experiment, series_of(row.runs[0].options)): row.runs[0] for row in planned}
+    lines = []
+    for name, experiment in study.experiments.items():
+        for (series, shape), expected in read_expectations(results / name).items():
+            run = first.get((name, series))
+            if run is None or shape not in experiment.projected:
+                continue
+            hours = expected.device_hours_per_epoch * run.settings.epochs
+            which = f"{name} ({series})" if run.options else name
+            lines.append(
+                f"{which} on {shape.world_size} devices ({shape}): {expected.band} times as fast, efficiency "
+                f"{expected.efficiency:.2f}, ~{digits(hours)} device-hours a run: predicted, not measured."
+            )
+    yield from lines[:MAX_PROJECTED]
+    if len(lines) > MAX_PROJECTED:
+        yield f"... and {len(lines) - MAX_PROJECTED} more in results/*/prediction.csv"
 
 
 def _jobs(study: Study) -> Iterator[str]:

@@ -34,7 +34,8 @@ def _study_table(definitions: dict[str, Any]) -> str:
         swept = "yes" if key in SWEEPABLE else ""
         meaning = schema.get("description", "")
         rows.append(f"| `{key}` | {_type(schema)} | {_default(schema)} | {swept} | {meaning} |")
-        nested = schema.get("$ref", "").rsplit("/", 1)[-1]
+        branches = [schema, *schema.get("oneOf", [])]
+        nested = next((branch["$ref"] for branch in branches if "$ref" in branch), "").rsplit("/", 1)[-1]
         if nested and nested != "Sweep":
             for inner, inner_schema in definitions[nested]["properties"].items():
                 rows.append(
@@ -63,8 +64,8 @@ def _type(schema: dict[str, Any]) -> str:
         return ", ".join(f"`{value}`" for value in schema["enum"])
     if "const" in schema:
         return f"`{schema['const']}`"
-    if "anyOf" in schema:
-        return " or ".join(_type(branch) for branch in schema["anyOf"])
+    if branches := schema.get("anyOf", schema.get("oneOf")):
+        return " or ".join(_type(branch) for branch in branches)
     if schema.get("type") == "array":
         return f"list of {_type(schema['items'])}"
     names = {

@@ -174,10 +174,10 @@ def train_resources(
     if site.slurm is None:
         names = dict.fromkeys(ON_ONE_MACHINE)
     resources = {name: _by_run({key: asked.get(name, 0) for key, asked in values.items()}) for name in names}
-    return resources | _constants(site) | {"attempt": _attempt}
+    return {**resources, **_constants(site), "attempt": _attempt}
 
 
-def job_resources(allocation: Allocation, site: Site) -> dict[str, Resource]:
+def job_resources(allocation: Allocation, site: Site) -> dict[str, Value]:
     """The ``resources`` of a rule with a single job."""
     asked = allocation.resources()
     kept = asked if site.slurm is not None else {name: asked[name] for name in ON_ONE_MACHINE}
@@ -200,7 +200,7 @@ def _attempt(wildcards: Wildcards, attempt: int) -> int:
     return attempt
 
 
-def _constants(site: Site) -> dict[str, Resource]:
+def _constants(site: Site) -> dict[str, Value]:
     """What every job of a cluster says alike."""
     if site.slurm is None:
         return {}

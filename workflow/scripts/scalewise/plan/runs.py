@@ -59,6 +59,11 @@ class Run:
     site_launcher: LauncherName = "torchrun"
 
     @property
+    def point(self) -> str:
+        """Its name without the repeat, ``d2.bucket-view-on``."""
+        return self.name.removesuffix(f".r{self.repeat}")
+
+    @property
     def launcher(self) -> LauncherName:
         """What starts the ranks: two launchers are two measurements."""
         return self.settings.launcher or self.site_launcher
@@ -214,7 +219,7 @@ def expand(
     accelerator: str,
     launcher: LauncherName = "torchrun",
 ) -> list[Run]:
-    """All runs of an experiment.
+    """All runs of an experiment, up to the most repeats.
 
     Args:
         name: the experiment's name.
@@ -237,7 +242,7 @@ def expand(
                 accelerator=accelerator,
                 site_launcher=launcher,
             )
-            for repeat in range(1, experiment.repeats + 1)
+            for repeat in range(1, experiment.max_repeats + 1)
         ]
     return runs
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from scalewise.plan.config import schema_of
 from scalewise.plan.problems import refused
 from scalewise.plan.slurm import Slurm, check_placeholder, walltime_minutes
+from scalewise.plan.topology import Shape
 from scalewise.records import LauncherName
 
 Accelerator = Literal["cpu", "cuda"]
@@ -180,6 +182,31 @@ class Site:
         if self.facts.launcher is not None:
             return self.facts.launcher
         return "srun" if self.slurm else "torchrun"
+
+    def billed_devices(self, shape: Shape) -> int:
+        """Devices that a run of this shape is billed for: all of its nodes where it gets whole ones."""
+        slurm = self.slurm
+        whole = slurm is not None and (slurm.exclusive or slurm.partial_nodes == "billed-whole")
+        return shape.nodes * self.devices_per_node if whole else shape.world_size
+
+    def terms(self, shapes: Iterable[Shape]) -> dict[str, dict[int, float]]:
+        """What a decision must know of queue and bill, by devices; left out where there is nothing to know.
+
+        Args:
+            shapes: that are planned.
+
+        Returns:
+            ``queue_minutes``, usual wait; ``billed_devices``, where those are more than the run's own.
+        """
+        waits, billed = {}, {}
+        for shape in shapes:
+            minutes = self.slurm.wait_minutes(shape.world_size) if self.slurm else None
+            if minutes is not None:
+                waits[shape.world_size] = minutes
+            if (paid := self.billed_devices(shape)) != shape.world_size:
+                billed[shape.world_size] = float(paid)
+        found = {"queue_minutes": waits, "billed_devices": billed}
+        return {name: values for name, values in found.items() if values}
 
     @property
     def longest_minutes(self) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from scalewise.plan.problems import refused
 
@@ -118,6 +118,19 @@ def walltime_minutes(value: str) -> int:
     return (days * 24 + hours) * 60 + minutes
 
 
+def _waits(value: object) -> object:
+    cure = "Write device counts with minutes, such as {1: 5, 8: 60}."
+    if not isinstance(value, dict) or not value:
+        raise refused(f"is {value!r}, not device counts with minutes", cure)
+    for devices, minutes in value.items():
+        if isinstance(devices, bool) or not isinstance(devices, int) or devices < 1:
+            raise refused(f"has the key {devices!r}, which is no number of devices", cure)
+        number = not isinstance(minutes, bool) and isinstance(minutes, (int, float))
+        if not number or not 0 <= minutes < float("inf"):
+            raise refused(f"has {minutes!r} for {devices}, which is no number of minutes", cure)
+    return value
+
+
 def _mail(value: str) -> str:
     check_placeholder(value)
     if not _MAIL.fullmatch(value):
@@ -212,6 +225,12 @@ class Slurm(BaseModel):
         None,
         description='Of the partition, "24:00:00" or "2-00:00:00". Slurm lets longer jobs wait for ever.',
     )
+    queue_minutes: Annotated[dict[int, float], BeforeValidator(_waits)] | None = Field(
+        None,
+        description="Usual wait in the queue by number of devices, such as {1: 5, 8: 60}; of two counts the "
+        "larger one's holds between them, and the largest one's beyond. Counts for a deadline, and is shown "
+        "with the decision. Changing it trains nothing again.",
+    )
     partial_nodes: Literal["allowed", "billed-whole", "refused"] = Field(
         "allowed",
         description="What becomes of a run that leaves devices of a node unused. billed-whole: its "
@@ -230,3 +249,14 @@ class Slurm(BaseModel):
     srun_extra: list[Annotated[str, AfterValidator(_srun_option)]] = Field(
         default_factory=list, description="Further options of the srun that starts the ranks."
     )
+
+    def wait_minutes(self, devices: int) -> float | None:
+        """Usual wait of a run in the queue; None where the site does not say.
+
+        Args:
+            devices: of the run.
+        """
+        if not self.queue_minutes:
+            return None
+        counts = sorted(self.queue_minutes)
+        return self.queue_minutes[next((count for count in counts if count >= devices), counts[-1])]

@@ -19,6 +19,8 @@ _TRUE_BOOLEANS = {"true", "false", "True", "False", "TRUE", "FALSE"}
 _BOOL, _NULL, _STR, _MERGE, _INT, _FLOAT = (
     f"tag:yaml.org,2002:{kind}" for kind in ("bool", "null", "str", "merge", "int", "float")
 )
+_COUNT_KEYS: Place = ("slurm", "queue_minutes")
+"""The mapping of a site file whose keys are device counts."""
 _SCIENTIFIC = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
 
@@ -98,7 +100,7 @@ def _walk(node: yaml.Node, place: Place, lines: dict[Place, int]) -> Iterator[Pr
                 )
             seen[name] = line
             lines[here] = line
-            if key.tag not in {_STR, _MERGE}:
+            if key.tag not in {_STR, _MERGE} and not (place == _COUNT_KEYS and key.tag == _INT):
                 kind = key.tag.rsplit(":", 1)[-1]
                 yield Problem(here, f"is a key that YAML reads as {kind}, not as text", "Put it in quotes.")
             yield from _walk(value, here, lines)

@@ -17,6 +17,8 @@ from scalewise.plan.checks import check_devices, check_experiment, check_model_n
 from scalewise.plan.config import Experiment
 from scalewise.plan.option_checks import option_warnings
 from scalewise.plan.problems import Place, Problem, StudyError, did_you_mean
+from scalewise.plan.projection import projected_shapes
+from scalewise.plan.repeats import Round, asked_runs, known_rounds
 from scalewise.plan.resources import Allocation, allocate
 from scalewise.plan.runs import Options, Run, canonical_json, expand, series_label
 from scalewise.plan.site import Site, SiteFile, resolve_site
@@ -27,6 +29,8 @@ from scalewise.plan.validation import problems_of, validate
 _TOP_KEYS = ("defaults", "experiments", "site")
 _PRESENTATION = {"title", "description"}
 _ALLOCATION = {"runtime_minutes", "memory_gb", "timeout_seconds"}
+_PREDICTION = {"predict", "project"}
+_CONCLUSIONS = {"target", "decision"}
 
 
 @dataclass(frozen=True)
@@ -37,22 +41,65 @@ class PlannedExperiment:
         name: the key in the YAML.
         spec: its settings, defaults merged in.
         shapes: the shape of each entry of ``spec.devices``.
-        runs: every job.
+        runs: every job, up to the most repeats.
+        projected: shapes of ``spec.project`` that none of the runs has; they are predicted and not measured.
+        terms: of the site, as ``Site.terms`` makes them: queue and bill.
     """
 
     name: str
     spec: Experiment
     shapes: Mapping[int | str, Shape]
     runs: Sequence[Run]
+    projected: Sequence[Shape] = ()
+    terms: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
 
     @property
     def analysis_definition(self) -> str:
         """All that defines its tables and decision, as canonical JSON.
 
-        Titles, run times and memory are left out: changing them makes nothing again.
+        Titles, run times and memory are left out: changing them makes nothing again. The site's terms are
+        in: they decide, and train nothing again.
         """
-        spec = self.spec.model_dump(exclude=_PRESENTATION | _ALLOCATION, exclude_none=True)
-        return canonical_json({"name": self.name, "spec": spec, "accelerator": self.runs[0].accelerator})
+        left_out = _PRESENTATION | _ALLOCATION | _PREDICTION
+        spec = self.spec.model_dump(exclude=left_out, exclude_none=True)
+        definition = {"name": self.name, "spec": spec, "accelerator": self.runs[0].accelerator}
+        return canonical_json({**definition, **self.terms})
+
+    @property
+    def is_predicted(self) -> bool:
+        """Whether there is anything to predict, and that is wanted."""
+        return self.spec.predict and (
+            bool(self.projected) or any(run.shape.world_size > 1 for run in self.runs)
+        )
+
+    @property
+    def prediction_definition(self) -> str:
+        """All that defines its prediction but the measurements, as canonical JSON."""
+        spec = self.spec.model_dump(exclude=_PRESENTATION | _ALLOCATION | {"decision"}, exclude_none=True)
+        shapes = {str(devices): str(shape) for devices, shape in self.shapes.items()}
+        project = [str(shape) for shape in self.projected]
+        return canonical_json({"name": self.name, "spec": spec, "shapes": shapes, "project": project})
+
+    @property
+    def prediction_runs(self) -> list[str]:
+        """The runs that a prediction starts from: those of one device, their later repeats left out."""
+        repeats = self.spec.min_repeats
+        return [run.name for run in self.runs if run.shape.world_size == 1 and run.repeat <= repeats]
+
+    @property
+    def repeats_definition(self) -> str:
+        """All that defines which repeats are asked for, as canonical JSON."""
+        left_out = _PRESENTATION | _ALLOCATION | _PREDICTION | _CONCLUSIONS
+        spec = self.spec.model_dump(exclude=left_out, exclude_none=True)
+        return canonical_json({"name": self.name, "spec": spec})
+
+    def asked_run_names(self, rounds: Iterable[Round]) -> list[str]:
+        """Runs that are asked for from the first, and those that the rounds have asked for.
+
+        Args:
+            rounds: those judged; not looked at where the number of repeats is given.
+        """
+        return [run.name for run in asked_runs(self.runs, self.spec.repeats, rounds)]
 
 
 @dataclass(frozen=True)
@@ -76,6 +123,8 @@ class Study:
     def deleted_runs(self, results: Path) -> list[tuple[str, str]]:
         """Runs without a summary in experiments that have been analysed: the user has deleted them.
 
+        Repeats that no round has asked for have not been there.
+
         Snakemake makes a missing file again only where something asks for it, and the tables that
         were made from it are there. Asking for every run of every experiment would cost seconds at
         10,000 runs.
@@ -84,11 +133,11 @@ class Study:
             results: folder of all experiments.
         """
         return [
-            (name, run.name)
+            (name, run)
             for name, planned in self.experiments.items()
             if (results / name / "scaling.csv").exists()
-            for run in planned.runs
-            if not (results / name / "runs" / run.name / "summary.json").exists()
+            for run in planned.asked_run_names(known_rounds(planned.spec.repeats, results / name))
+            if not (results / name / "runs" / run / "summary.json").exists()
         ]
 
     @property
@@ -245,7 +294,8 @@ def _check_top(raw: Mapping[str, Any]) -> Iterator[Problem]:
 def _plan(raw: Mapping[str, Any], site: Site) -> tuple[dict[str, PlannedExperiment], list[Problem]]:
     defaults: dict[str, Any] = raw.get("defaults", {})
     _, found = validate(defaults, ("defaults",))
-    problems = [problem for problem in found if problem.what != "is missing"]
+    # an experiment may give a key that the defaults leave out, but not a part of one
+    problems = [problem for problem in found if problem.what != "is missing" or len(problem.place) > 2]
     sound = {
         key: value
         for key, value in defaults.items()
@@ -273,7 +323,9 @@ def _plan(raw: Mapping[str, Any], site: Site) -> tuple[dict[str, PlannedExperime
         problems += found
         if not found:
             runs = expand(name, spec, shapes, site.accelerator, site.launcher)
-            planned[name] = PlannedExperiment(name, spec, shapes, runs)
+            projected = projected_shapes(spec, shapes.values(), site)
+            terms = site.terms(shapes.values())
+            planned[name] = PlannedExperiment(name, spec, shapes, runs, projected, terms)
     return planned, problems
 
 

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from scalewise.plan.config import Experiment
+from scalewise.plan.config import COUNT, MAPPING, Experiment
 from scalewise.plan.problems import Place, Problem, did_you_mean, name_all
 from scalewise.plan.settings import SWEEPABLE
 
@@ -38,6 +39,7 @@ def problems_of(error: ValidationError, place: Place, model: type[BaseModel] = E
     """
     details = error.errors(include_url=False)
     for detail in details:
+        detail["loc"] = tuple(part for part in detail["loc"] if part not in {COUNT, MAPPING})
         if detail["loc"] and detail["loc"][-1] in _VARIANTS:
             detail["loc"] = detail["loc"][:-1]
     misspelt = {
@@ -63,7 +65,7 @@ def _problem(detail: ErrorDetails, place: Place, model: type[BaseModel]) -> Prob
     if kind == "refused":
         return Problem(here, context["what"], context["cure"])
     if kind == "missing":
-        return Problem(here, "is missing", f"Add `{key}:`. {_describe(key)}".rstrip())
+        return Problem(here, "is missing", f"Add `{key}:`. {_describe(detail['loc'], model)}".rstrip())
     if kind == "device_count":
         return Problem(here, detail["msg"], 'Write 4, or "2x2" for 2 nodes of 2 devices.')
     if kind == "literal_error":
@@ -121,21 +123,26 @@ def _known_keys(loc: tuple[int | str, ...], model: type[BaseModel]) -> list[str]
     """The keys that are known beside the one at ``loc``."""
     if loc and loc[0] == "sweep":
         return list(SWEEPABLE)
+    return list(_known_fields(loc, model))
+
+
+def _known_fields(loc: tuple[int | str, ...], model: type[BaseModel]) -> Mapping[str, FieldInfo]:
     known: Any = model
     for part in loc[:-1]:
         field = known.model_fields.get(part) if hasattr(known, "model_fields") else None
         known = _unwrap(field.annotation) if field else None
-    return list(getattr(known, "model_fields", model.model_fields))
+    fields: Mapping[str, FieldInfo] = getattr(known, "model_fields", model.model_fields)
+    return fields
 
 
 def _unwrap(annotation: Any) -> Any:
-    """``Target | None`` -> ``Target``."""
-    arguments = [part for part in getattr(annotation, "__args__", ()) if part is not type(None)]
-    return arguments[0] if arguments else annotation
+    """``Target | None`` -> ``Target``, and of several kinds the one that has keys."""
+    kinds = [_unwrap(part) for part in getattr(annotation, "__args__", ()) if part is not type(None)]
+    return next((kind for kind in kinds if hasattr(kind, "model_fields")), kinds[0] if kinds else annotation)
 
 
-def _describe(key: str) -> str:
-    info = Experiment.model_fields.get(key)
+def _describe(loc: tuple[int | str, ...], model: type[BaseModel]) -> str:
+    info = _known_fields(loc, model).get(str(loc[-1]))
     return info.description or "" if info else ""
 
 

@@ -1,0 +1,371 @@
+"""Before any large job: which all-reduces are measured, under what name, and what the plan then expects."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+from scalewise.plan.collectives import CollectivesPlan, job_for, site_id
+from scalewise.plan.overview import plan_table, predicted_plan
+from scalewise.plan.site import Site, SiteFile, resolve_site
+from scalewise.plan.study import Study, load_study
+
+Load = Callable[[str], Study]
+Refuse = Callable[[str], list[str]]
+
+STRONG = "  strong: {dataset: digits, model: linear, global_batch_size: 192, repeats: 2, devices: %s}\n"
+
+
+def study_of(devices: str, more: str = "") -> str:
+    entry = STRONG % devices
+    return "experiments:\n" + entry.replace("}\n", f"{more}}}\n")
+
+
+def on_cluster(tmp_path: Path, text: str, **facts: Any) -> Study:
+    """A study on a cluster of nodes with four GPUs."""
+    site: dict[str, Any] = {
+        "accelerator": "cuda",
+        "devices_per_node": 4,
+        "cpus_per_node": 64,
+        "memory_gb_per_node": 240,
+        "max_nodes": 16,
+        "slurm": {"account": "a", "partition": "gpu"},
+    }
+    path, study_path = tmp_path / "cluster.yaml", tmp_path / "study.yaml"
+    path.write_text(json.dumps(site | facts))
+    study_path.write_text(text)
+    return load_study(yaml.safe_load(text), [study_path], path)
+
+
+@pytest.mark.parametrize(
+    ("devices", "more", "shapes"),
+    [
+        pytest.param("[1, 2, 4]", "", ["1x2", "1x4"], id="one node"),
+        pytest.param("[1, 4, 8]", "", ["1x4", "2x4"], id="two nodes"),
+        pytest.param("[1, 16]", "", ["1x4", "2x4"], id="four nodes from one and two"),
+        pytest.param('[1, "3x2"]', "", ["1x2", "2x2"], id="parts of nodes from parts of nodes"),
+        pytest.param("[1]", ", project: {devices: [2, 64]}", ["1x2", "1x4", "2x4"], id="projected alone"),
+        pytest.param("[1]", "", [], id="nothing to exchange"),
+        pytest.param("[2, 4]", "", [], id="no 1-device run to start from"),
+        pytest.param("[1, 4]", ", predict: false", [], id="not wanted"),
+    ],
+)
+def test_shapes_of_up_to_two_nodes_are_measured_and_no_larger_ones(
+    tmp_path: Path, devices: str, more: str, shapes: list[str]
+) -> None:
+    plan = CollectivesPlan.of(on_cluster(tmp_path, study_of(devices, more)))
+
+    assert sorted(plan.jobs) == sorted(plan.allocations) == shapes
+    assert plan.shapes.get("strong", []) == shapes
+
+
+def test_a_projection_beyond_the_site_asks_for_no_nodes_that_a_run_may_not_take(tmp_path: Path) -> None:
+    study = on_cluster(tmp_path, study_of("[1, 2]", ", project: {devices: [64]}"), max_nodes=1)
+
+    assert sorted(CollectivesPlan.of(study).jobs) == ["1x2", "1x4"]
+
+
+def test_a_measurement_is_one_short_job_of_the_shape_that_it_measures(tmp_path: Path) -> None:
+    study = on_cluster(tmp_path, study_of("[1, 4, 8]", ", cpus_per_device: 8, runtime_minutes: 300"))
+    plan = CollectivesPlan.of(study, "profiles/sites/here.yaml")
+
+    resources = plan.resources(study.site)
+    asked = {
+        shape: {
+            name: value(SimpleNamespace(shape=shape)) if callable(value) else value
+            for name, value in resources.items()
+        }
+        for shape in ("1x4", "2x4")
+    }
+    assert [asked[shape]["nodes"] for shape in asked] == [1, 2]
+    assert [asked[shape]["device_budget"] for shape in asked] == [4, 8]
+    for values in asked.values():
+        assert (values["gres"], values["cpus_per_task"], values["mem_mb"]) == ("gpu:4", 8, 240000)
+        assert (values["runtime"], values["limit_seconds"]) == (6, 300)
+        assert values["slurm_extra"] == "--ntasks-per-node=4"
+        assert (values["slurm_account"], values["slurm_partition"]) == ("a", "gpu")
+    assert plan.threads(study.site) == 32
+    assert plan.files("strong") == [f"resources/collectives/{plan.site}/{shape}.json" for shape in asked]
+
+
+def test_a_measurement_fits_into_the_longest_job_of_the_site(tmp_path: Path) -> None:
+    slurm = {"account": "a", "longest_walltime": "00:04:00"}
+    study = on_cluster(tmp_path, study_of("[1, 4]", ", runtime_minutes: 3"), slurm=slurm)
+
+    allocation = CollectivesPlan.of(study).allocations["1x4"]
+
+    assert (allocation.minutes, allocation.limit_seconds) == (4, 210)
+
+
+def test_a_shape_that_no_run_has_is_started_as_the_largest_run_but_within_a_nodes_cpus(
+    tmp_path: Path,
+) -> None:
+    text = study_of("[1]", ", cpus_per_device: 40, launcher: spawn, project: {devices: [8]}")
+    study = on_cluster(tmp_path, text)
+
+    job = job_for(CollectivesPlan.of(study).environment, "2x4")
+
+    assert (job.shape, job.launcher, job.cpus_per_device, job.accelerator) == ("2x4", "spawn", 16, "cuda")
+
+
+def test_the_first_experiment_with_a_shape_says_how_its_ranks_start(load: Load) -> None:
+    two = study_of("[1, 2]", ", launcher: spawn, rendezvous: file")
+    study = load(two + (STRONG % "[1, 2, 4]").replace("strong", "more"))
+
+    jobs = CollectivesPlan.of(study).jobs
+
+    assert (jobs["1x2"].launcher, jobs["1x2"].rendezvous) == ("spawn", "file")
+    assert (jobs["1x4"].launcher, jobs["1x4"].rendezvous) == ("torchrun", "tcp")
+
+
+def cluster(**facts: Any) -> Site:
+    slurm: dict[str, Any] = {"account": "a", "partition": "gpu"}
+    site: dict[str, Any] = {"accelerator": "cuda", "devices_per_node": 4, "cpus_per_node": 64}
+    return resolve_site(SiteFile.model_validate(site | {"slurm": slurm | facts.pop("slurm", {})} | facts))
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        pytest.param({"devices_per_node": 8}, id="devices"),
+        pytest.param({"network_interface": "ib0"}, id="network"),
+        pytest.param({"python": "/other/python"}, id="interpreter"),
+        pytest.param({"prelude": ["export NCCL_IB_DISABLE=1"]}, id="prelude"),
+        pytest.param({"container": {"image": "/torch.sif"}}, id="container"),
+        pytest.param({"slurm": {"partition": "other"}}, id="partition"),
+        pytest.param({"slurm": {"constraint": "a100"}}, id="constraint"),
+        pytest.param({"slurm": {"gpu_type": "a100"}}, id="GPU type"),
+        pytest.param({"slurm": {"extra": ["--switches=1"]}}, id="placement"),
+    ],
+)
+def test_a_fact_that_the_network_depends_on_makes_another_measurement(facts: dict[str, Any]) -> None:
+    assert site_id(cluster(**facts)) != site_id(cluster())
+
+
+def test_what_the_network_does_not_depend_on_keeps_the_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = site_id(cluster())
+    monkeypatch.setattr("platform.node", lambda: "another-login-node")
+
+    other = cluster(memory_gb_per_node=100, slurm={"account": "b", "mail_user": "me@example.org"})
+
+    assert site_id(other) == before
+
+
+def test_measurements_of_one_machine_are_not_taken_for_those_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = resolve_site(SiteFile(accelerator="cpu", devices_per_node=2, cpus_per_node=2))
+    names = set()
+    for host, processor in (("one", "a"), ("other", "a"), ("one", "b")):
+        monkeypatch.setattr("platform.node", lambda host=host: host)
+        monkeypatch.setattr("scalewise.plan.collectives.processor", lambda processor=processor: processor)
+        names.add(site_id(machine))
+
+    assert len(names) == 3
+    assert all(host not in name for name in names for host in ("one-", "other"))
+
+
+@pytest.mark.parametrize(
+    ("file", "word"),
+    [
+        ("profiles/sites/princeton-della.yaml", "princeton-della"),
+        ("profiles/slurm/site.yaml", "slurm"),
+        ("site.yaml", "site"),
+        ("/home/my user/ödd site$.yaml", "dd-site"),
+        (None, "machine"),
+    ],
+)
+def test_measurements_lie_in_a_folder_that_names_the_site(file: str | None, word: str) -> None:
+    name, digest = site_id(cluster(), file).rsplit("-", 1)
+
+    assert (name, len(digest)) == (word, 8)
+
+
+def test_predicting_more_devices_makes_no_table_again(load: Load) -> None:
+    texts = ("", ", project: {devices: [8]}", ", predict: false")
+    studies = [load(study_of("[1, 2]", more)) for more in texts]
+    tables = {study.experiments["strong"].analysis_definition for study in studies}
+    runs = {study.runs["strong", "d2.r1"].definition for study in studies}
+
+    assert len(tables) == len(runs) == 1
+
+
+def test_a_prediction_starts_from_the_first_repeats_on_one_device_alone(load: Load) -> None:
+    more = ", project: {devices: [4, 8]}"
+    text = study_of("[1, 2, 4]", more).replace("repeats: 2", "repeats: {min: 2, max: 5, until_interval: 0.1}")
+    planned = load(text).experiments["strong"]
+
+    assert planned.prediction_runs == ["d1.r1", "d1.r2"]
+    definition = json.loads(planned.prediction_definition)
+    assert definition["name"] == "strong"
+    assert definition["shapes"] == {"1": "1x1", "2": "1x2", "4": "1x4"}
+    assert definition["project"] == ["2x4"]
+
+
+def test_titles_and_criteria_make_no_prediction_again_but_projected_devices_do(load: Load) -> None:
+    def definition(more: str) -> str:
+        return load(study_of("[1, 2]", more)).experiments["strong"].prediction_definition
+
+    plain = definition("")
+    assert definition(", title: Another, runtime_minutes: 99, decision: {min_efficiency: 0.5}") == plain
+    assert definition(", project: {devices: [8]}") != plain
+    assert definition(", bucket_cap_mb: 1") != plain
+
+
+def refused(refuse: Refuse, more: str, devices: str = "[1, 2]", batch: str = "global_batch_size: 192") -> str:
+    """The one line that a projection ends in, without its file."""
+    lines = refuse(study_of(devices, more).replace("global_batch_size: 192", batch))
+    assert len(lines) == 1, lines
+    return lines[0].split(": ", 1)[1]
+
+
+@pytest.mark.parametrize(
+    ("counts", "said"),
+    [
+        ("[6]", "is 6, which leaves a node partly empty at 4 devices per node. Use 4 or 8."),
+        ("[8, 8]", "is 8, which stands there twice. Keep one of the two."),
+        (
+            "[20]",
+            "is 20, but global_batch_size (192) is not divisible by the world size (20). Use 16 or 24, or "
+            "change global_batch_size.",
+        ),
+        (
+            "[256]",
+            "is 256, but global_batch_size (192) is not divisible by the world size (256). Use 192, or "
+            "change global_batch_size.",
+        ),
+    ],
+)
+def test_a_device_count_that_no_run_could_have_is_not_predicted(
+    refuse: Refuse, counts: str, said: str
+) -> None:
+    index = 1 if "," in counts else 0
+
+    line = refused(refuse, f", project: {{devices: {counts}}}")
+
+    assert line == f"experiments.strong.project.devices[{index}] {said}"
+
+
+@pytest.mark.parametrize(("count", "least"), [("0", "0"), ("-4", "-4"), ("2.5", "2.5"), ("many", "many")])
+def test_a_count_that_is_none_is_refused(refuse: Refuse, count: str, least: str) -> None:
+    line = refused(refuse, f", project: {{devices: [{count}]}}")
+
+    assert line.startswith("experiments.strong.project.devices[0]")
+    assert least in line
+
+
+def test_the_nearest_possible_device_counts_fill_their_nodes(refuse: Refuse) -> None:
+    line = refused(refuse, ", project: {devices: [8]}", batch="global_batch_size: 36")
+
+    # 6 and 9 would divide the batch, and leave a node partly empty
+    assert line.endswith("by the world size (8). Use 4 or 12, or change global_batch_size.")
+
+
+def test_accumulated_passes_count_in_what_a_projected_batch_divides_by(refuse: Refuse) -> None:
+    line = refused(refuse, ", accumulation_steps: 3, project: {devices: [96]}")
+
+    assert "(192) is not divisible by 288: the world size (96) times accumulation_steps (3). Use 64" in line
+
+
+def test_a_weak_projection_ends_where_the_data_do(refuse: Refuse) -> None:
+    line = refused(refuse, ", project: {devices: [4, 64]}", batch="scaling: weak, batch_size_per_device: 64")
+
+    assert line == (
+        "experiments.strong.project.devices[1] is 64, on which batch_size_per_device (64) makes a global "
+        "batch of 4096, but digits has 1437 training samples. Use at most 22, or a smaller batch."
+    )
+
+
+def test_a_projection_without_prediction_is_refused_where_it_is_asked_for(refuse: Refuse, load: Load) -> None:
+    line = refused(refuse, ", predict: false, project: {devices: [8]}")
+    assert line == (
+        "experiments.strong.project asks for a prediction on [8] devices, but predict is false. Remove one "
+        "of the two."
+    )
+    by_default = study_of("[1, 2]", ", predict: false") + "defaults: {project: {devices: [8]}}\n"
+    assert CollectivesPlan.of(load(by_default)).jobs == {}
+
+
+def test_a_site_of_whole_nodes_predicts_no_part_of_one(tmp_path: Path) -> None:
+    slurm = {"account": "a", "partial_nodes": "refused"}
+    with pytest.raises(Exception, match=r"project.devices\[0\] is 2, part of a node of 4 devices"):
+        on_cluster(tmp_path, study_of('["1x4"]', ", project: {devices: [2, 8]}"), slurm=slurm)
+
+
+HEADER = (
+    "experiment,series,devices,nodes,shape,measured_point,speedup,speedup_low,speedup_high,"
+    "parallel_efficiency,device_hours_per_epoch\n"
+)
+ROWS = (
+    "strong,all runs,1,1,1x1,True,1.0,0.98,1.02,1.0,0.006\n"
+    "strong,all runs,4,1,1x4,True,3.412,3.09,3.61,0.853,0.0061\n"
+    "strong,all runs,64,16,16x4,False,38.4,30.2,41.7,0.6,0.012\n"
+    "strong,all runs,128,32,32x4,False,50,30,60,0.39,0.02\n"
+)
+PROJECTED = ", project: {devices: [64]}, epochs: 10"
+
+
+def predict(results: Path, rows: str = HEADER + ROWS) -> None:
+    (results / "strong").mkdir(exist_ok=True)
+    (results / "strong" / "prediction.csv").write_text(rows)
+    told = {"notes": ["all runs: from 64 devices on, it shows."], "refused": {}}
+    (results / "strong" / "prediction.json").write_text(json.dumps(told))
+
+
+def test_the_plan_shows_what_to_expect_before_a_large_job(load: Load, tmp_path: Path) -> None:
+    predict(tmp_path)
+
+    assert plan_table(load(study_of("[1, 2, 4]", PROJECTED)), tmp_path) == (
+        "run             nodes x devices  batch/device  epochs  expected speedup  device-hours\n"
+        "strong/d1.r1-2  1x1              192           10      1                 ~0.12\n"
+        "strong/d2.r1-2  1x2              96            10                        <= 0.667\n"
+        "strong/d4.r1-2  1x4              48            10      3.4 (3.1 to 3.6)  ~0.12\n"
+        "6 runs, at most 2.333 device-hours. Devices are CPU processes (no GPU in use), 4 per node.\n"
+        "Expected speedups, and device-hours marked ~, are predicted from 1-device runs and the measured "
+        "all-reduce. They are of training alone: start-up and evaluation come on top.\n"
+        "strong on 64 devices (16x4): 38 (30 to 42) times as fast, efficiency 0.60, ~0.12 device-hours a "
+        "run: predicted, not measured."
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", HEADER, HEADER + "strong,all runs,4\n", HEADER + ROWS.replace("3.412", "nan"), "no,columns\n1,2\n"],
+    ids=["empty", "no rows", "cut", "not a number", "other columns"],
+)
+def test_a_damaged_prediction_is_none(load: Load, tmp_path: Path, text: str) -> None:
+    study = load(study_of("[1, 4]", PROJECTED))
+    before = plan_table(study, tmp_path)
+    predict(tmp_path, text)
+
+    assert plan_table(study, tmp_path) == before
+
+
+def test_what_is_paid_in_whole_nodes_is_expected_in_whole_nodes(tmp_path: Path) -> None:
+    slurm = {"account": "a", "exclusive": True}
+    study = on_cluster(tmp_path, study_of("[1, 4]", ", epochs: 10"), slurm=slurm)
+    predict(tmp_path)
+
+    first, second = plan_table(study, tmp_path).splitlines()[1:3]
+
+    assert " ~0.48 " in first
+    assert " ~0.12 " in second
+
+
+def test_the_plan_is_shown_again_once_it_has_predictions(load: Load, tmp_path: Path) -> None:
+    study = load(study_of("[1, 4]", PROJECTED))
+    assert predicted_plan(study, tmp_path, since=0.0) == ""
+    predict(tmp_path)
+    os.utime(tmp_path / "strong" / "prediction.csv", (1000, 1000))
+
+    told = predicted_plan(study, tmp_path, since=999.0)
+
+    assert told == plan_table(study, tmp_path) + "\nstrong: all runs: from 64 devices on, it shows."
+    assert predicted_plan(study, tmp_path, since=1001.0) == ""

@@ -1,0 +1,50 @@
+"""What the terminal says at the end of a study: the decision, why, and what weakens it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalewise.plan.answer import decisions
+
+
+def answered(results: Path, *answers: dict[str, Any]) -> str:
+    (results / "decision.json").write_text(json.dumps(answers))
+    (results / "report.html").write_text("")
+    return decisions(results)
+
+
+STRONG = {
+    "experiment": "strong",
+    "sentence": "Use 4 devices.",
+    "criterion": "Criterion: the knee.",
+    "limits": ["Loader-bound at 8 devices: raise cpus_per_device.", "Stragglers."],
+    "cautions": ["First.", "Second.", "Third."],
+}
+
+
+def test_below_a_decision_stand_its_criterion_its_first_limit_and_two_cautions(tmp_path: Path) -> None:
+    assert answered(tmp_path, STRONG).splitlines() == [
+        "strong: Use 4 devices.",
+        "  Criterion: the knee.",
+        "  Loader-bound at 8 devices: raise cpus_per_device.",
+        "  Caution: First.",
+        "  Caution: Second.",
+        "  ... and 1 more caution in the report",
+        f"Report: {tmp_path / 'report.html'}",
+    ]
+
+
+def test_the_report_is_named_last_whatever_was_said_before(tmp_path: Path) -> None:
+    told = answered(tmp_path, STRONG, {"experiment": "weak", "sentence": "Use 2 devices."})
+    assert told.splitlines()[-2:] == ["weak: Use 2 devices.", f"Report: {tmp_path / 'report.html'}"]
+
+
+@pytest.mark.parametrize("cautions", [[], ["First."], ["First.", "Second."]])
+def test_cautions_that_are_all_shown_are_not_called_more(tmp_path: Path, cautions: list[str]) -> None:
+    told = answered(tmp_path, STRONG | {"cautions": cautions})
+    assert told.count("Caution:") == len(cautions)
+    assert "more caution" not in told
