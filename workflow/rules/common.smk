@@ -1,6 +1,4 @@
 # Contract: turns `config` into STUDY, or stops with every mistake in it.
-# Puts the package on the path by the one mechanism that serves rules, scripts, other working
-# directories and reuse of this workflow by another: every file of it is a source of the workflow.
 
 import gc
 import os
@@ -18,36 +16,15 @@ if workflow.is_main_process:
 STARTED = time.time()
 DEFAULT_CONFIG = "config/experiments.yaml"
 
-SOURCES = {
-    "": "check_site compute_scaling conclude_preflight hello hello_rank plot_figures prepare_dataset "
-    "prepare_weights start_ranks train train_rank write_partial_report write_report",
-    "scalewise/": "__init__ records",
-    "scalewise/plan/": "__init__ allocation_checks answer batches checks config dataset_catalog environment launch "
-    "model_catalog option_checks overview own_data preflight problems resources runs settings site "
-    "site_questions slurm source study submission topology validation",
-    "scalewise/training/": "__init__ clock loop memory monitor optim precision provenance recording replica sensors task "
-    "throughput",
-    "scalewise/training/data/": "__init__ augmentation datasets decoders download http_transfer loaders own_arrays pretrained "
-    "published_files sampling sources storage worker_loader",
-    "scalewise/training/models/": "__init__ builders own_model resnets transformer",
-    "scalewise/training/ranks/": "__init__ distributed greetings hello network nodes rank",
-    "scalewise/training/supervision/": "__init__ attempt exclusive execution orphan ownership slurm_job supervisor",
-    "scalewise/analysis/": "__init__ captions curves decision figures intervals report scaling study style tables utilization",
-}
-for folder, modules in SOURCES.items():
-    for module in modules.split():
-        workflow.source_path(f"../scripts/{folder}{module}.py")
-workflow.source_path("../scripts/scalewise/analysis/report.html.j2")
-SCRIPT = workflow.source_path("../scripts/train.py")
-sys.path.insert(0, str(Path(SCRIPT).parent))
-
-from scalewise.analysis.captions import CAPTIONS
+from scalewise.analysis.report.captions import CAPTIONS
 from scalewise.plan.answer import decisions, failures
+from scalewise.plan.collectives import PRIORITY, CollectivesPlan
 from scalewise.plan.dataset_catalog import dataset_id, decode_options, own_inputs
 from scalewise.plan.environment import rule_environment
-from scalewise.plan.overview import plan_table
+from scalewise.plan.overview import plan_table, predicted_plan
 from scalewise.plan.problems import StudyError
 from scalewise.plan.preflight import Preflight, hello_allocation
+from scalewise.plan.repeats import judged_rounds, needed_rounds
 from scalewise.plan.resources import (
     job_resources,
     job_threads,
@@ -93,10 +70,6 @@ SPECS = {name: planned.spec for name, planned in STUDY.experiments.items()}
 DEFINITIONS = {
     name: planned.analysis_definition for name, planned in STUDY.experiments.items()
 }
-RUN_NAMES = {
-    name: [run.name for run in planned.runs]
-    for name, planned in STUDY.experiments.items()
-}
 # the name and image size of each prepared dataset
 DATASETS = {
     dataset_id(run.settings.dataset, run.settings.image_size): (
@@ -107,6 +80,11 @@ DATASETS = {
 }
 FIGURES = list(CAPTIONS)
 HELLO = hello_allocation(STUDY)
+COLLECTIVES = CollectivesPlan.of(STUDY, config.get("site"))
+# the experiments with a prediction, and what defines it
+PREDICTED = {
+    name: STUDY.experiments[name].prediction_definition for name in COLLECTIVES.shapes
+}
 
 os.environ.update(
     rule_environment(
@@ -123,6 +101,7 @@ os.environ.update(
         STUDY.site,
         os.environ,
     )
+    | COLLECTIVES.environment
 )
 
 ON_FAILURE = (
@@ -137,6 +116,7 @@ if workflow.is_main_process:
 
 
 wildcard_constraints:
+    round="[1-9][0-9]*",
     experiment="[A-Za-z0-9][A-Za-z0-9_-]*",
     run="[A-Za-z0-9._-]+",
     dataset="[A-Za-z0-9_-]+",

@@ -18,6 +18,12 @@ rule plot_figures:
         "results/{experiment}/runs.csv",
         "results/{experiment}/epochs.csv",
         "results/{experiment}/scaling.csv",
+        "results/{experiment}/laws.json",
+        prediction=lambda wc: (
+            [f"results/{wc.experiment}/prediction.csv"]
+            if wc.experiment in PREDICTED
+            else []
+        ),
     output:
         **{
             name: report(

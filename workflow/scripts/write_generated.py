@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from scalewise.analysis.captions import CAPTIONS
+from scalewise.analysis.report.captions import CAPTIONS
 from scalewise.plan.config import study_schema
 from scalewise.plan.reference import configuration_reference
 from scalewise.plan.site import site_schema

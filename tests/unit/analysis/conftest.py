@@ -68,6 +68,7 @@ def _runs(points: Mapping[Point, Sequence[float | str]], **columns: Any) -> pd.D
                     "process_group_seconds": 0.1 if done else None,
                     "data_seconds": 0.1 if done else None,
                     "model_seconds": 1.5 if done else None,
+                    "first_step_seconds": 0.3 if done else None,
                     "device_hours": 0.01 * devices if done else None,
                 }
             )
@@ -102,7 +103,12 @@ def make_epochs() -> Callable[..., pd.DataFrame]:
     return _curves
 
 
-def _definition(run: str, devices: int, repeat: int, options: Mapping[str, Any]) -> Definition:
+WINDOW = Window(first_step=0, steps=1, samples=256, seconds=0.25, warmup=False)
+
+
+def _definition(
+    run: str, devices: int, repeat: int, options: Mapping[str, Any], settings: Mapping[str, Any]
+) -> Definition:
     return Definition(
         experiment="study",
         run=run,
@@ -114,7 +120,8 @@ def _definition(run: str, devices: int, repeat: int, options: Mapping[str, Any])
         accelerator="cpu",
         settings=Settings(dataset="digits", model="linear", global_batch_size=256).model_dump()
         | {"seed": repeat}
-        | dict(options),
+        | dict(options)
+        | dict(settings),
     )
 
 
@@ -127,10 +134,14 @@ def _write_run(
     options: Mapping[str, Any] | None = None,
     accuracies: Sequence[float] = (0.5, 0.9, 0.98),
     rate: float = 1000.0,
+    windows: Sequence[Window] = (WINDOW,),
+    ranks: Sequence[RankRecord] = (),
+    settings: Mapping[str, Any] | None = None,
+    origin: Mapping[str, Any] | None = None,
     **monitored: Any,
 ) -> Path:
     repeat = int(run.rsplit(".r", 1)[1])
-    definition = _definition(run, devices, repeat, options or {})
+    definition = _definition(run, devices, repeat, options or {}, settings or {})
     folder = runs_folder / run
     folder.mkdir(parents=True)
     if outcome in {"failed", "timed-out", "interrupted"}:
@@ -146,7 +157,7 @@ def _write_run(
         parameters=650,
         epochs_completed=len(epochs),
         throughput_samples_per_second=rate,
-        windows=[Window(first_step=0, steps=1, samples=256, seconds=0.25, warmup=False)],
+        windows=list(windows),
         train_seconds=sum(epoch.train_seconds for epoch in epochs),
         evaluation_seconds=1.5,
         final_accuracy=accuracies[-1],
@@ -163,28 +174,29 @@ def _write_run(
         ),
         **monitored,
     )
-    origin = Provenance(
-        commit="abc123",
-        versions={"torch": "2.15.0"},
-        hosts=["node-a"],
-        devices=["CPU process"] * devices,
-        cpu_model="A CPU",
-        operating_system="Linux",
-        launcher="torchrun",
-        started_at="2026-01-01T00:00:00+00:00",
-        ended_at="2026-01-01T00:01:30+00:00",
-        slurm_job_id=None,
-        restart_count=0,
-    )
+    met: dict[str, Any] = {
+        "commit": "abc123",
+        "versions": {"torch": "2.15.0"},
+        "hosts": ["node-a"],
+        "devices": ["CPU process"] * devices,
+        "cpu_model": "A CPU",
+        "operating_system": "Linux",
+        "launcher": "torchrun",
+        "started_at": "2026-01-01T00:00:00+00:00",
+        "ended_at": "2026-01-01T00:01:30+00:00",
+        "slurm_job_id": None,
+        "restart_count": 0,
+    }
+    provenance = Provenance.model_validate(met | dict(origin or {}))
     write_rows(folder / EPOCHS, EpochRecord, epochs)
-    write_rows(folder / RANKS, RankRecord, [])
+    write_rows(folder / RANKS, RankRecord, ranks)
     summary = Summary.model_validate(
         {
             "definition": definition,
             "outcome": outcome,
             "reason": "" if outcome == "completed" else f"why {run} is {outcome}",
             "measurements": measured if trained else None,
-            "provenance": origin if trained else None,
+            "provenance": provenance if trained else None,
         }
     )
     write_json(folder / SUMMARY, summary)
@@ -195,6 +207,7 @@ def _write_run(
 def write_run() -> Callable[..., Path]:
     """Leaves the records of a run in a folder; epoch ``n`` of its training takes ``n`` seconds.
 
-    Further keyword arguments are what its monitor has measured.
+    ``settings`` and ``origin`` replace single settings of the run and parts of its provenance. Further
+    keyword arguments are what its monitor has measured.
     """
     return _write_run

@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 import pandas as pd
 import pytest
 
-from scalewise.analysis.decision import Decision, decide
+from scalewise.analysis.answer.decision import Decision, decide
 from scalewise.analysis.scaling import option_table, scaling_table
+from scalewise.plan.config import DecisionRule
 
 Runs = Callable[..., pd.DataFrame]
 Decide = Callable[..., Decision]
@@ -26,7 +27,8 @@ def answer(make_runs: Runs) -> Decide:
     ) -> Decision:
         runs = make_runs(points)
         change(runs)
-        return decide("study", scaling_table(runs, "strong"), option_table(runs, {}), min_efficiency)
+        rule = DecisionRule(min_efficiency=min_efficiency)
+        return decide("study", scaling_table(runs, "strong"), option_table(runs, {}), rule)
 
     return decided
 
@@ -56,7 +58,7 @@ def test_the_sentence_carries_speedup_interval_efficiency_and_price(answer: Deci
     low, high = 297 / 101, 303 / 99
     assert sentence == (
         f"Use 4 devices: 3.00x as fast as 1 ({low:.2f} to {high:.2f}, n = 3), efficiency 0.75, "
-        "1.33x the device-hours."
+        "1.33x the device-hours. 8 would be 4.00x at 0.50."
     )
 
 
@@ -73,6 +75,16 @@ def test_every_other_point_of_the_series_is_an_alternative(answer: Decide) -> No
     assert second.startswith("2 devices: 1.90x")
     assert last.startswith("8 devices: 4.00x")
     assert "2.00x the device-hours" in last
+
+
+def test_a_single_run_is_not_given_an_interval(answer: Decide) -> None:
+    decision = answer({(ALONE, 1): [100.0], (ALONE, 2): [190.0]})
+    assert decision.sentence.startswith("Use 2 devices: 1.90x as fast as 1 (n = 1), efficiency 0.95")
+
+
+def test_the_repeats_of_a_speedup_are_those_of_its_smaller_side(answer: Decide) -> None:
+    decision = answer({(ALONE, 1): spread(100), (ALONE, 2): [*spread(190), 190.0, 190.5]})
+    assert "n = 3" in decision.sentence
 
 
 def test_without_a_completed_run_there_is_no_decision_and_the_outcomes_are_named(answer: Decide) -> None:
@@ -139,7 +151,10 @@ def test_accuracy_that_falls_with_devices_is_said(answer: Decide) -> None:
 
     points = {(ALONE, 1): spread(100), (ALONE, 2): spread(180)}
     (caution,) = answer(points, change=lower).cautions
-    assert caution == "Accuracy falls with devices: 91.0% on 2, 98.0% on 1."
+    assert caution == (
+        "Accuracy falls with devices: 1.80x the throughput on 2, but 7.0 points of accuracy lost (91.0%, on "
+        "1 98.0%)."
+    )
 
     def overlapping(runs: pd.DataFrame) -> None:
         runs.loc[runs["devices"] == 2, "final_accuracy"] = [0.96, 0.97, 0.98]
@@ -172,7 +187,7 @@ def test_a_target_that_was_missed_is_said_beside_the_decision(make_runs: Runs) -
     runs.loc[runs["devices"] == 1, "time_to_accuracy_seconds"] = 9.0
     runs.loc[runs["devices"] == 2, "time_to_accuracy_seconds"] = [5.0, 5.0, float("nan")]
     scaling = scaling_table(runs, "strong")
-    decision = decide("study", scaling, option_table(runs, {}), 0.7, target=0.97)
+    decision = decide("study", scaling, option_table(runs, {}), DecisionRule(min_efficiency=0.7), target=0.97)
     assert "2 of 3 runs on 2 devices reached 97.0% accuracy." in decision.cautions
     assert (
         "Training time to 97.0% accuracy: 9.00 s on 1 device, 5.00 s on 2 devices." in decision.alternatives
@@ -194,7 +209,9 @@ def test_a_baseline_of_several_devices_is_said(answer: Decide) -> None:
 def test_a_speedup_that_may_be_none_is_not_sold_as_one(answer: Decide) -> None:
     decision = answer({(ALONE, 1): [60.0, 100.0, 190.0], (ALONE, 2): [100.0, 180.0, 230.0]})
     assert decision.devices == 2
-    assert any("not been shown to be faster" in caution for caution in decision.cautions)
+    (caution,) = (caution for caution in decision.cautions if "not been shown" in caution)
+    assert caution.startswith("2 devices have not been shown to be faster than 1: p = 0.")
+    assert "(n = 3)" in caution
 
 
 def _gains(make_runs: Runs, faster: float) -> list[str]:
@@ -210,7 +227,7 @@ def _gains(make_runs: Runs, faster: float) -> list[str]:
         ignore_index=True,
     )
     options = option_table(runs, {"gradient_as_bucket_view": [False, True]})
-    return decide("study", scaling_table(runs, "strong"), options, 0.7).options
+    return decide("study", scaling_table(runs, "strong"), options, DecisionRule(min_efficiency=0.7)).options
 
 
 @pytest.mark.parametrize(
@@ -224,6 +241,18 @@ def test_what_an_option_gains_is_said_apart_from_scaling(
     assert first.startswith("gradient_as_bucket_view true instead of false, on 1 device: ")
     assert second.startswith("gradient_as_bucket_view true instead of false, on 2 devices: ")
     assert all(verdict in text and "0.500x the peak memory" in text for text in (first, second))
+
+
+def test_a_program_reads_the_decisions_numbers_under_the_names_of_the_table(answer: Decide) -> None:
+    numbers = answer(FOUR).numbers
+    assert numbers["speedup"] == pytest.approx(3.0)
+    assert numbers["speedup_low"] == pytest.approx(297 / 101)
+    assert numbers["n"] == 3
+    assert numbers["parallel_efficiency"] == pytest.approx(0.75)
+    assert numbers["speedup_confidence"] == pytest.approx(0.9)
+    assert numbers["throughput_samples_per_second"] == pytest.approx(300)
+    assert numbers["wall_seconds"] is None, "not known here"
+    assert numbers["queue_minutes"] is None
 
 
 def test_a_decision_is_plain_data(answer: Decide) -> None:

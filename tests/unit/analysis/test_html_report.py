@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable
-from html.parser import HTMLParser
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+from tests.unit.analysis import hand_made_study as made
+from tests.unit.analysis.report_page import Page, cells
 
-from scalewise.analysis.captions import CAPTIONS
-from scalewise.analysis.decision import decide
-from scalewise.analysis.report import Section, render
+from scalewise.analysis.answer.decision import decide
+from scalewise.analysis.report.captions import CAPTIONS
+from scalewise.analysis.report.page import Section, render
 from scalewise.analysis.scaling import option_table, scaling_table
+from scalewise.plan.config import DecisionRule
 
 Runs = Callable[..., pd.DataFrame]
 MakeSection = Callable[..., Section]
@@ -26,36 +29,6 @@ MEASURED: dict[tuple[str, int], list[float | str]] = {
     (ALONE, 1): [98.0, 100.0, 102.0],
     (ALONE, 2): [178.0, 180.0, 182.0],
 }
-
-
-class Page(HTMLParser):
-    """Elements with attributes, and the text of each ``p``, in order."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.text: list[tuple[str, str]] = []
-        self._open: list[str] = []
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-        self._open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        while self._open and self._open.pop() != tag:
-            pass
-
-    def handle_data(self, data: str) -> None:
-        if data.strip() and self._open:
-            self.text.append((self._open[-1], data.strip()))
-
-    def after_heading(self) -> list[tuple[str, str]]:
-        index = next(index for index, (tag, _) in enumerate(self.text) if tag == "h1")
-        return self.text[index + 1 :]
-
-    def all_text(self) -> str:
-        return "\n".join(data for _, data in self.text)
 
 
 @pytest.fixture
@@ -71,6 +44,7 @@ def section(make_runs: Runs, tmp_path: Path) -> MakeSection:
         origins: dict[str, list[str]] | None = None,
         reason: str | None = None,
         swept: dict[str, list[str]] | None = None,
+        further: Mapping[str, Any] | None = None,
         **columns: Any,
     ) -> Section:
         runs = make_runs(points, **columns)
@@ -78,7 +52,7 @@ def section(make_runs: Runs, tmp_path: Path) -> MakeSection:
             runs.loc[runs["outcome"] != "completed", "reason"] = reason
         scaling = scaling_table(runs, "strong")
         options = option_table(runs, swept or {})
-        decision = decide(name, scaling, options, 0.7)
+        decision = decide(name, scaling, options, DecisionRule(min_efficiency=0.7))
         for table, file in ((runs, "runs.csv"), (scaling, "scaling.csv"), (options, "options.csv")):
             table.to_csv(tmp_path / file, index=False)
         return Section(
@@ -91,6 +65,7 @@ def section(make_runs: Runs, tmp_path: Path) -> MakeSection:
             options=pd.read_csv(tmp_path / "options.csv"),
             origins=origins or {"commit": ["abc123"]},
             figures=tmp_path,
+            **(further or {}),
         )
 
     return make
@@ -113,8 +88,12 @@ def test_a_report_of_several_experiments_gives_all_answers_before_any_detail(sec
     assert text[1].startswith("Use 2 devices")
     assert text.index("Second study") < text.index("Scaling")
     assert text[text.index("Second study") + 1] == "No decision: no completed run (failed)."
-    assert [data for tag, data in page.text if tag == "h2"] == ["First study", "Second study"]
-    assert {attrs.get("id") for tag, attrs in page.elements if tag == "section"} == {"first", "second"}
+    assert [data for tag, data in page.text if tag == "h2"] == ["First study", "Second study", "Methods"]
+    assert {attrs.get("id") for tag, attrs in page.elements if tag == "section"} == {
+        "first",
+        "second",
+        "methods",
+    }
 
 
 def test_the_file_needs_nothing_else(section: MakeSection) -> None:
@@ -129,13 +108,13 @@ def test_the_file_needs_nothing_else(section: MakeSection) -> None:
     images = [str(attrs["src"]) for tag, attrs in page.elements if tag == "img"]
     prefix = "data:image/svg+xml;base64,"
     shown = [base64.b64decode(image.removeprefix(prefix)).decode() for image in images]
-    assert shown == [f"<svg>{name}</svg>" for name in CAPTIONS]
+    assert shown == [f"<svg>{name}</svg>" for name in CAPTIONS if name != "prediction"]
 
 
 def test_every_image_is_described_for_those_who_cannot_see_it(section: MakeSection) -> None:
     page = Page(render([section()], partial=False))
     described = [str(attrs["alt"]) for tag, attrs in page.elements if tag == "img"]
-    assert [text.split(":")[0] for text in described] == list(CAPTIONS)
+    assert [text.split(":")[0] for text in described] == [n for n in CAPTIONS if n != "prediction"]
     assert all(len(text) > 30 for text in described)
 
 
@@ -173,19 +152,14 @@ def test_the_tables_show_values_bounds_and_units(section: MakeSection) -> None:
     html = render([section()], partial=False)
     headings = [data for tag, data in Page(html).text if tag == "th"]
     assert {"throughput (samples/s)", "memory (MB)", "time to target (s)", "start-up (s)"} <= set(headings)
-    rows = [re.sub(r"<[^>]+>", "|", row) for row in re.findall(r"<tr>.*?</tr>", html)]
-    (two,) = (row for row in rows if row.startswith("||all runs||2||3||"))
+    rows = [re.sub(r"<[^>]+>", "|", row) for row in re.findall(r"<tr\b.*?</tr>", html)]
+    two = next(row for row in rows if row.startswith("||all runs||2||3||"))
     assert "180||178 to 182" in two
     assert f"1.80||{178 / 102:.2f} to {182 / 98:.2f}" in two
     assert f"0.90||{178 / 204:.2f} to {182 / 196:.2f}" in two
     assert "98.0%" in two
-    assert "700" in two
-
-
-def cells(html: str, heading: str) -> list[str]:
-    """The rows of the table below a heading, cells parted by bars."""
-    table = html.split(f"<h3>{heading}</h3>")[1].split("</table>", maxsplit=1)[0]
-    return [re.sub(r"(<[^>]+>)+", "|", row) for row in re.findall(r"<tr>.*?</tr>", table)]
+    (_, _, busy) = cells(html, "Devices at work")
+    assert "|700|" in busy
 
 
 def test_memory_per_device_of_each_parallelism_stands_beside_ddps_in_the_first_table(
@@ -235,8 +209,8 @@ def test_what_the_devices_did_with_their_time_is_shown_with_the_cause_where_they
         [section(mean_utilization=[0.9] * 3 + [0.3] * 3, monitor_note=[note] + [""] * 5)], partial=False
     )
     _, one, two, why = cells(html, "Devices at work")
-    assert one == "|all runs|1|90%|resident|1.0%|10.0%|5.00|20.0|"
-    assert two == "|all runs|2|30%|resident|1.0%|10.0%|5.00|20.0|"
+    assert one == "|all runs|1|3|90%|resident|1.0%|10.0%|700|5.00|20.0|"
+    assert two == "|all runs|2|3|30%|resident|1.0%|10.0%|700|5.00|20.0|"
     assert "Launch-bound" in why
     assert f"{note} (1 of 6 runs)." in Page(html).all_text()
 
@@ -258,3 +232,156 @@ def test_one_run_a_point_carries_no_interval_and_the_report_says_so(section: Mak
     text = Page(render([section(points=points)], partial=False)).all_text()
     assert "not defined: one run a point" in text
     assert "0% for medians" not in text
+
+
+@pytest.fixture
+def whole(section: MakeSection, make_runs: Runs) -> Section:
+    """A study with everything that a report can show."""
+    runs = made.with_steps(make_runs(made.points([ALONE])))
+    return section(
+        points=made.points([ALONE]),
+        further={
+            "laws": made.laws([ALONE]),
+            "prediction": made.prediction([ALONE]),
+            "prediction_notes": ["From 16 devices on, communication no longer hides."],
+            "repeats": ["d8: 2 more repeats were asked for."],
+        },
+        **{name: list(runs[name]) for name in [*STEP, "wall_seconds", "fingerprint"]},
+    )
+
+
+STEP = [
+    "step_seconds", "compute_seconds", "communication_seconds", "loader_seconds", "straggler_seconds",
+    "crosscheck_communication_seconds",
+]  # fmt: skip
+
+
+def test_the_answer_says_by_which_criterion_why_it_stops_and_what_lies_beyond(whole: Section) -> None:
+    criterion = "Criterion: the most devices with an efficiency of at least 0.7."
+    lines = ("Communication-bound at 16 devices.", "64 devices: 24x, not measured.")
+    told = {"criterion": criterion, "limits": [lines[0]], "beyond": [lines[1]]}
+    html = render([replace(whole, decision=dict(whole.decision) | told)], partial=False)
+    answer = html.split("Measurements</h2>")[0]
+    text = Page(answer + "</body>").all_text()
+    assert text.index(str(whole.decision["sentence"])) < text.index(criterion)
+    for heading, line in zip(("Why it stops scaling", "Beyond what was measured"), lines, strict=True):
+        assert text.index(heading) < text.index(line)
+    assert "The baseline, 1 device: 4,096 samples/s (4,035 to 4,178, n = 3)." in text
+
+
+def test_a_decision_from_before_these_parts_is_still_shown(section: MakeSection) -> None:
+    old = section()
+    kept = {"devices", "series", "sentence", "alternatives", "options", "cautions", "experiment"}
+    decision = {key: value for key, value in old.decision.items() if key in kept}
+    text = Page(render([replace(old, decision=decision)], partial=False)).all_text()
+    assert "Use 2 devices" in text
+    assert "Why it stops scaling" not in text
+
+
+def test_each_point_says_how_sure_it_is_that_it_is_faster_than_fewer_devices(whole: Section) -> None:
+    rows = cells(render([whole], partial=False), "Scaling")
+    assert "faster than fewer devices: p" in rows[0]
+    assert [row.split("|")[1:3] for row in rows[1:]] == [[ALONE, str(count)] for count in made.COUNTS]
+    assert all("|0.050|" in row for row in rows[2:])
+
+
+def test_runs_that_no_speedup_may_join_are_counted_beside_n(section: MakeSection) -> None:
+    study = section()
+    scaling = study.scaling.assign(n_not_comparable=[0, 2])
+    rows = cells(render([replace(study, scaling=scaling)], partial=False), "Scaling")
+    assert "|2|3 (2 not comparable)|" in rows[2]
+
+
+def test_a_steps_parts_and_the_start_of_a_run_stand_in_a_table(whole: Section) -> None:
+    rows = cells(render([whole], partial=False), "Where a step's time goes, and start-up")
+    last = rows[-1].split("|")
+    assert last[1:4] == [ALONE, "16", "3"]
+    point = whole.scaling.iloc[-1]
+    parts = [f"{point[name] * 1e3:.3g}" for name in STEP[1:5]]
+    shares = [f"{point[name] / point['step_seconds']:.1%}" for name in STEP[1:5]]
+    assert [cell for pair in zip(parts, shares, strict=True) for cell in pair] == last[5:13]
+
+
+def test_a_law_is_shown_with_its_intervals_and_a_refused_one_with_the_reason(whole: Section) -> None:
+    fitted, refused = cells(render([whole], partial=False), "Laws of scaling")[1:]
+    assert "|15 runs on 5 device counts|serial fraction 0.025 (0.02 to 0.03)|95%|" in fitted
+    assert "|Not fitted:| 5 device counts; the universal scalability law needs 6|" in refused
+
+
+def test_a_peak_that_was_not_measured_is_said_to_be_so(section: MakeSection) -> None:
+    curve = [{"devices": 16, "speedup": 9.0, "low": 8.0, "high": 10.0}]
+    found = []
+    for peak in (12.0, 40.0):
+        bounds = {"estimate": peak, "low": 10.0, "high": None}
+        laws = [made.law(ALONE, "usl", {"peak_devices": bounds}, curve)]
+        html = render([section(further={"laws": laws})], partial=False)
+        found += [row.split("|")[4] for row in cells(html, "Laws of scaling")[1:]]
+    assert found == [
+        "devices of the highest throughput 12 (10 to ∞)",
+        "devices of the highest throughput 40 (10 to ∞), not measured",
+    ]
+
+
+def test_predictions_stand_beside_measurements_and_say_what_was_not_measured(whole: Section) -> None:
+    rows = cells(render([whole], partial=False), "Prediction beside measurement")[1:]
+    assert len(rows) == len(made.COUNTS) + len(made.PROJECTED)
+    unmeasured = [row for row in rows if "|not measured|" in row]
+    assert [row.split("|")[2:4] for row in unmeasured] == [
+        ["64", "16x4"],
+        ["256", "64x4"],
+        ["1,024", "256x4"],
+    ]
+    eight = whole.scaling[whole.scaling["devices"] == 8]["step_seconds"].item()
+    predicted = made.prediction([ALONE]).set_index("devices").loc[8, "step_seconds"]
+    assert f"|{predicted / eight:.2f}|" in rows[3]
+
+
+def test_predictions_refused_are_said_where_there_are_none(section: MakeSection) -> None:
+    refused = "no prediction for all runs: no run on 1 device has completed."
+    html = render([section(further={"prediction_notes": [refused]})], partial=False)
+    assert refused in html.split("Prediction beside measurement")[1]
+
+
+def test_figures_with_nothing_of_their_own_to_show_are_left_out(whole: Section, section: MakeSection) -> None:
+    def named(study: Section) -> list[str]:
+        page = Page(render([study], partial=False))
+        return [str(attrs["alt"]).split(":")[0] for tag, attrs in page.elements if tag == "img"]
+
+    assert named(whole) == list(CAPTIONS)
+    without = section(time_to_accuracy_seconds=None, epochs_to_accuracy=None)
+    assert set(CAPTIONS) - set(named(without)) == {"prediction", "efficiencies"}
+
+
+def test_a_wide_figure_has_a_row_of_its_own(whole: Section) -> None:
+    for name, points in (("speedup", 241), ("step", 505)):
+        svg = f'<svg height="200pt" width="{points}pt"></svg>'
+        (whole.figures / f"{name}.svg").write_text(svg, encoding="utf-8")
+    html = render([whole], partial=False)
+    assert html.count("<figure class=wide>") == 1
+    assert re.search(r"<figure class=wide><img [^>]*alt=\"step:", html)
+
+
+def test_the_rules_followed_are_listed_once_for_all_experiments(section: MakeSection) -> None:
+    html = render([section("a", "A"), section("b", "B")], partial=False)
+    assert html.count("<h2>Methods</h2>") == 1
+    rules = html.split("<ol>")[1].split("</ol>")[0]
+    assert rules.count("<li>") == 12
+    assert "What this cannot tell" in html
+    assert html.index("Provenance") < html.index("<h2>Methods</h2>")
+
+
+def test_tables_from_before_these_columns_are_still_shown(section: MakeSection) -> None:
+    study = section()
+    new = [
+        column
+        for column in study.scaling.columns
+        if re.match(
+            "step_|compute|loader_seconds|straggler|communication_s|cross|wall|startup|faster", column
+        )
+        or re.match("n_not|statistical|time_to_accuracy_speedup|karp_flatt_fraction_", column)
+    ]
+    assert len(new) > 10
+    runs = study.runs.drop(columns=["first_step_seconds", "fingerprint"], errors="ignore")
+    html = render([replace(study, scaling=study.scaling.drop(columns=new), runs=runs)], partial=False)
+    assert not re.search(r"\b(nan|None|NaN)\b", Page(html).all_text())
+    assert "1.80" in "".join(cells(html, "Scaling"))

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from scalewise.analysis.report.captions import CAPTIONS
 from scalewise.analysis.study import Analysed, compute, draw, gather_decisions, write_report
 from scalewise.analysis.tables import RUN_COLUMNS, collect, series_name
 from scalewise.plan.config import Experiment
@@ -87,6 +88,17 @@ def test_what_the_monitor_saw_is_beside_the_figures_of_the_run(tmp_path: Path, w
     assert (watched["loader"], watched["monitor_note"]) == ("workers", "rank 1: hot")
     for column in ("mean_utilization", "energy_joules", "samples_per_joule", "throttled"):
         assert pd.isna(unwatched[column]), column
+
+
+def test_runs_under_other_conditions_have_another_fingerprint(tmp_path: Path, write_run: WriteRun) -> None:
+    for repeat, cpu in ((1, "A CPU"), (2, "A CPU"), (3, "B CPU")):
+        write_run(tmp_path, f"d2.r{repeat}", 2, origin={"cpu_model": cpu})
+    write_run(tmp_path, "d1.r1", 1)
+    tables = collect("study", experiment(repeats=3), tmp_path)
+    alone, *rest = tables.runs["fingerprint"].dropna()
+    assert rest[:2] == [alone, alone]
+    assert [tables.conditions[name]["CPU model"] for name in rest] == ["A CPU", "A CPU", "B CPU"]
+    assert set(tables.conditions) == set(tables.runs["fingerprint"].dropna())
 
 
 def test_a_swept_loader_keeps_the_runs_of_each_apart(tmp_path: Path, write_run: WriteRun) -> None:
@@ -231,7 +243,7 @@ def test_a_study_goes_from_records_to_a_report(tmp_path: Path, write_run: WriteR
     assert decided["sentence"] in page
     assert "No decision: no completed run (not run yet)." in page
     assert "2026-01-01T00:00:00+00:00 to 2026-01-01T00:01:30+00:00" in page
-    assert page.count("data:image/svg+xml;base64,") == 12
+    assert page.count("data:image/svg+xml;base64,") >= len(CAPTIONS)
     scaling = pd.read_csv(tmp_path / "done" / "scaling.csv")
     assert scaling["speedup"].tolist() == pytest.approx([1.0, 1901.5 / 1001.5])
 
@@ -250,6 +262,11 @@ def test_equal_records_make_equal_tables(tmp_path: Path, write_run: WriteRun) ->
         "epochs.csv",
         "scaling.csv",
         "options.csv",
+        "laws.json",
         "decision.json",
         "provenance.json",
+        "fingerprints.json",
+        "proposal.csv",
+        "proposal.md",
+        "proposal.tex",
     }

@@ -172,6 +172,132 @@ def test_an_experiment_of_failures_alone_still_has_its_rows(make_runs: Runs) -> 
     assert table["throughput_samples_per_second"].isna().all()
 
 
+KNOWN = {"a": {"CPU model": "X", "driver version": "1"}, "b": {"CPU model": "Y", "driver version": "1"}}
+
+
+def test_a_speedup_leaves_out_runs_under_other_conditions_and_names_them(make_runs: Runs) -> None:
+    runs = make_runs({(ALONE, 1): [100.0] * 3, (ALONE, 4): [300.0, 700.0, 900.0]})
+    runs["fingerprint"] = ["a", "a", "a", "a", "b", "b"]
+    row = at(scaling_table(runs, "strong", KNOWN), 4)
+    assert (row["n"], row["n_not_comparable"], row["speedup"]) == (3, 2, 3.0)
+    assert row["speedup_high"] == 3.0
+    assert row["throughput_samples_per_second"] == 700.0
+    assert row["note"] == (
+        "2 of 3 runs on 4 devices are not comparable with the baseline: CPU model is Y, not X "
+        "(2.67x the others' rate)"
+    )
+
+
+def test_where_no_run_is_comparable_there_is_throughput_and_no_speedup(make_runs: Runs) -> None:
+    runs = make_runs({(ALONE, 2): [100.0] * 2, (ALONE, 4): [300.0] * 2, (ALONE, 8): [500.0] * 2})
+    runs["fingerprint"] = ["a", "a", "b", "b", "a", "a"]
+    table = scaling_table(runs, "strong", KNOWN)
+    four, eight = at(table, 4), at(table, 8)
+    assert four["throughput_samples_per_second"] == 300.0
+    relative = ["speedup", "parallel_efficiency", "karp_flatt_fraction", "wall_speedup", "faster_p"]
+    assert four[relative].isna().all()
+    assert four["note"] == (
+        "relative to 2 devices, not to 1; 2 of 2 runs on 4 devices are not comparable with the baseline: "
+        "CPU model is Y, not X"
+    )
+    assert eight["speedup"] == 5.0
+    assert eight["faster_than"] == 2  # the point between them is under other conditions
+
+
+def test_the_baseline_is_what_most_of_its_runs_met(make_runs: Runs) -> None:
+    runs = make_runs({(ALONE, 1): [100.0, 100.0, 50.0], (ALONE, 2): [200.0, 90.0, 90.0, 90.0]})
+    runs["fingerprint"] = ["b", "b", "a", "b", "a", "a", "a"]
+    table = scaling_table(runs, "strong", KNOWN)
+    assert at(table, 1)["n_not_comparable"] == 1
+    assert at(table, 1)["note"].startswith("1 of 3 runs on 1 device is not comparable with the baseline: CPU")
+    assert (at(table, 2)["speedup"], at(table, 2)["speedup_low"]) == (2.0, 2.0)
+
+
+def test_of_two_equally_frequent_conditions_the_series_own_is_the_baseline(make_runs: Runs) -> None:
+    runs = make_runs({(ALONE, 1): [50.0, 100.0], (ALONE, 2): [200.0] * 2})
+    runs["fingerprint"] = ["a", "b", "b", "b"]
+    assert at(scaling_table(runs, "strong", KNOWN), 2)["speedup"] == 2.0
+
+
+def test_conditions_that_nobody_kept_are_named_by_their_fingerprints(make_runs: Runs) -> None:
+    runs = make_runs({(ALONE, 1): [100.0], (ALONE, 2): [150.0]}, fingerprint=["a", None])
+    assert at(scaling_table(runs, "strong"), 2)["note"] == (
+        "1 of 1 runs on 2 devices is not comparable with the baseline: fingerprint is not recorded, not a"
+    )
+
+
+def test_a_point_says_whether_it_is_faster_than_the_one_before(make_runs: Runs) -> None:
+    points = {1: [98.0, 100.0, 105.0], 2: [170.0, 180.0, 190.0], 4: [171.0, 181.0, 175.0]}
+    table = scaling_table(make_runs({(ALONE, n): rates for n, rates in points.items()}), "strong")
+    assert pd.isna(at(table, 1)["faster_than"])
+    assert pd.isna(at(table, 1)["faster_p"])
+    assert (at(table, 2)["faster_than"], at(table, 2)["faster_p"]) == (1, pytest.approx(0.05))
+    assert at(table, 4)["faster_than"] == 2
+    assert at(table, 4)["faster_p"] > 0.3
+
+
+def test_the_serial_fraction_has_the_bounds_of_the_speedup(make_runs: Runs) -> None:
+    row = at(scaling_table(make_runs({(ALONE, 1): [98.0, 105.0], (ALONE, 4): [310.0, 330.0]}), "strong"), 4)
+    assert row["karp_flatt_fraction_low"] == pytest.approx(karp_flatt(row["speedup_high"], 4))
+    assert row["karp_flatt_fraction_high"] == pytest.approx(karp_flatt(row["speedup_low"], 4))
+    assert row["karp_flatt_fraction_low"] < row["karp_flatt_fraction"] < row["karp_flatt_fraction_high"]
+
+
+def test_hardware_and_statistical_efficiency_stand_apart(make_runs: Runs) -> None:
+    runs = make_runs({(ALONE, 1): [100.0] * 3, (ALONE, 2): [200.0] * 3})
+    two = runs["devices"] == 2
+    runs.loc[~two, "epochs_to_accuracy"] = 4.0
+    runs.loc[two, "epochs_to_accuracy"] = [5.0, 5.0, 8.0]
+    runs.loc[~two, "time_to_accuracy_seconds"] = 12.0
+    runs.loc[two, "time_to_accuracy_seconds"] = [7.5, 7.5, 12.0]
+    row = at(scaling_table(runs, "strong"), 2)
+    assert row["parallel_efficiency"] == 1.0
+    statistical = [row[f"statistical_efficiency{end}"] for end in ("", "_low", "_high")]
+    assert statistical == pytest.approx([0.8, 0.5, 0.8])
+    gained = [row[f"time_to_accuracy_speedup{end}"] for end in ("", "_low", "_high")]
+    assert gained == pytest.approx([1.6, 1.0, 1.6])
+    assert row["time_to_accuracy_speedup"] == pytest.approx(row["speedup"] * row["statistical_efficiency"])
+
+
+def test_a_run_that_did_not_reach_the_target_leaves_no_statistical_efficiency(make_runs: Runs) -> None:
+    runs = make_runs({(ALONE, 1): [100.0] * 2, (ALONE, 2): [200.0] * 4})
+    runs.loc[5, ["epochs_to_accuracy", "time_to_accuracy_seconds"]] = NAN
+    table = scaling_table(runs, "strong")
+    assert at(table, 1)["statistical_efficiency"] == 1.0
+    assert at(table, 2)[["statistical_efficiency", "time_to_accuracy_speedup"]].isna().all()
+
+
+def test_walls_start_up_and_the_parts_of_a_step_are_medians(make_runs: Runs) -> None:
+    runs = make_runs({(ALONE, 1): [100.0] * 3, (ALONE, 2): [200.0] * 3})
+    runs["wall_seconds"] = [60.0, 61.0, 62.0, 40.0, 42.0, 41.0]
+    runs["step_seconds"] = [0.3, 0.1, 0.2, 0.1, 0.15, 0.2]
+    table = scaling_table(runs, "strong")
+    row = at(table, 2)
+    assert [row[f"wall_seconds{end}"] for end in ("", "_low", "_high")] == [41.0, 40.0, 42.0]
+    assert row["wall_speedup"] == pytest.approx(61 / 41)
+    assert row["wall_speedup_low"] == pytest.approx(60 / 42)
+    assert at(table, 1)["wall_speedup"] == 1.0
+    assert row["startup_seconds"] == pytest.approx(2.0 + 0.1 + 0.1 + 1.5 + 0.3)
+    assert row["step_seconds"] == 0.15
+    assert pd.isna(row["straggler_seconds"])
+
+
+def test_a_run_that_was_all_warm_up_has_no_throughput_and_says_so(make_runs: Runs) -> None:
+    runs = make_runs({(ALONE, 1): [100.0], (ALONE, 2): [NAN]})
+    row = at(scaling_table(runs, "strong"), 2)
+    assert row["note"] == "no throughput: all steps were warm-up"
+    assert pd.isna(row["speedup"])
+
+
+def test_an_option_that_was_measured_elsewhere_says_so(make_runs: Runs) -> None:
+    runs = make_runs({("off", 1): [100.0] * 2, ("on", 1): [150.0] * 2})
+    runs["compile"] = [False, False, True, True]
+    runs["fingerprint"] = ["a", "a", "b", "b"]
+    known = {name: met | {"compile": str(name == "b").lower()} for name, met in KNOWN.items()}
+    (row,) = option_table(runs, {"compile": [False, True]}, known).to_dict("records")
+    assert row["also_differs"] == "CPU model is Y, not X"
+
+
 def test_an_option_is_compared_at_equal_devices_and_equal_other_options(make_runs: Runs) -> None:
     swept: dict[str, list[str] | list[bool]] = {
         "model": ["linear", "digits_cnn"],

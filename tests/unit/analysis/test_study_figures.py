@@ -12,8 +12,10 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from scalewise.analysis import curves, figures, style
-from scalewise.analysis.captions import CAPTIONS
+from scalewise.analysis.report import curves, figures, style
+from scalewise.analysis.report import scaling_figures as relative
+from scalewise.analysis.report.captions import CAPTIONS
+from scalewise.analysis.report.efficiency_figures import efficiency
 from scalewise.analysis.scaling import scaling_table
 
 Runs = Callable[..., pd.DataFrame]
@@ -21,6 +23,7 @@ Runs = Callable[..., pd.DataFrame]
 Drawn = list[dict[str, bytes]]
 
 ALONE = "all runs"
+NO_RUN = ": no completed run to show"
 FILES = {f"{name}.{kind}" for name in CAPTIONS for kind in ("svg", "pdf")}
 
 
@@ -34,7 +37,7 @@ def study(make_runs: Runs) -> pd.DataFrame:
 
 
 def draw(runs: pd.DataFrame, epochs: pd.DataFrame, folder: Path) -> dict[str, bytes]:
-    figures.draw_all(scaling_table(runs, "strong"), runs, epochs, 0.7, 0.97, folder)
+    figures.draw_all(scaling_table(runs, "strong"), runs, epochs, folder, min_efficiency=0.7, target=0.97)
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
@@ -44,6 +47,12 @@ def words(axes: Axes) -> set[str]:
 
 def ticks(axes: Axes) -> list[str]:
     return [label.get_text() for label in axes.get_xticklabels()]
+
+
+def named(figure: Figure) -> list[str]:
+    """Labels of the one legend, which lies below the panels."""
+    (legend,) = figure.legends
+    return [text.get_text() for text in legend.get_texts()]
 
 
 def titles(figure: Figure) -> list[str]:
@@ -59,10 +68,10 @@ def drawn(study: pd.DataFrame, make_epochs: Runs, tmp_path_factory: pytest.TempP
 
 def test_all_figures_are_written_as_svg_and_pdf(drawn: Drawn) -> None:
     assert drawn[0].keys() == FILES
-    assert len(FILES) == 12
+    assert len(FILES) == 18
     for name, content in drawn[0].items():
         assert content.startswith(b"%PDF" if name.endswith("pdf") else b"<?xml"), name
-        assert len(content) > 5000, name
+        assert len(content) > (5000 if "prediction" not in name else 2000), name
 
 
 def test_equal_data_make_equal_files(drawn: Drawn) -> None:
@@ -84,6 +93,7 @@ def test_throughput_shows_medians_bounds_and_single_runs(study: pd.DataFrame) ->
     assert ticks(axes) == ["1", "2", "4"]
     rings = axes.collections[-1].get_offsets()
     assert len(np.asarray(rings)) == 9
+    assert axes.get_ylim()[1] > 1.03 * 310, "every ring is in the panel"
     (line,) = (
         line for line in axes.lines if len(np.atleast_1d(line.get_ydata())) == 3 and line.get_marker() == "o"
     )
@@ -94,18 +104,18 @@ def test_throughput_shows_medians_bounds_and_single_runs(study: pd.DataFrame) ->
 def test_speedup_is_drawn_against_the_ideal_and_names_its_baseline(
     study: pd.DataFrame, make_runs: Runs
 ) -> None:
-    (axes,) = figures.speedup(scaling_table(study, "strong")).axes
+    (axes,) = relative.speedup(scaling_table(study, "strong")).axes
     assert axes.get_ylabel() == "speedup over 1 device"
     assert "ideal" in words(axes)
     assert np.asarray(axes.lines[0].get_ydata()).tolist() == [1.0, 2.0, 4.0]
     runs = make_runs({(ALONE, 2): spread(100), (ALONE, 6): spread(240)})
-    (axes,) = figures.speedup(scaling_table(runs, "strong")).axes
+    (axes,) = relative.speedup(scaling_table(runs, "strong")).axes
     assert axes.get_ylabel() == "speedup over 2 devices"
     assert np.asarray(axes.lines[0].get_ydata()).tolist() == [1.0, 3.0]
 
 
 def test_efficiency_shows_what_was_asked_for(study: pd.DataFrame) -> None:
-    figure = figures.efficiency(scaling_table(study, "strong"), 0.85)
+    figure = efficiency(scaling_table(study, "strong"), 0.85)
     (axes,) = figure.axes
     assert axes.get_ylabel() == "parallel efficiency"
     assert {"ideal: 100%", "asked for: 85%"} <= words(axes)
@@ -121,22 +131,23 @@ def test_memory_has_its_unit_and_says_what_it_counts(study: pd.DataFrame) -> Non
 
 
 def test_loss_curves_are_of_both_splits_by_device_count(study: pd.DataFrame, make_epochs: Runs) -> None:
-    figure = curves.loss(make_epochs(study))
+    epochs = make_epochs(study)
+    figure = curves.loss(epochs)
     assert titles(figure) == ["training", "test"]
     for axes in figure.axes:
         assert axes.get_xlabel() == "epoch"
     assert [axes.get_ylabel() for axes in figure.axes] == ["cross entropy per sample", ""]
-    legend = figure.axes[1].get_legend()
-    assert legend is not None
-    assert [text.get_text() for text in legend.get_texts()] == ["1", "2", "4"]
+    assert named(figure) == ["1", "2", "4"]
+    assert figure.axes[0].get_ylim() == figure.axes[1].get_ylim()
+    assert figure.axes[1].get_ylim()[1] > epochs["test_loss"].max()
 
 
 def test_accuracy_curves_show_the_target(study: pd.DataFrame, make_epochs: Runs) -> None:
-    (axes,) = curves.accuracy(make_epochs(study), 0.97).axes
+    figure = curves.accuracy(make_epochs(study), 0.97)
+    (axes,) = figure.axes
     assert axes.get_ylabel() == "test accuracy"
     assert "target: 97.0%" in words(axes)
-    legend = axes.get_legend()
-    assert legend is not None
+    (legend,) = figure.legends
     assert legend.get_title().get_text() == "devices"
     (axes,) = curves.accuracy(make_epochs(study), None).axes
     assert words(axes) == set()
@@ -157,7 +168,11 @@ def test_a_sweep_of_cpus_has_a_panel_for_each_number(
     epochs = make_epochs(runs)
     names = ["1 CPU per device", "2 CPUs per device"]
     assert titles(curves.accuracy(epochs, 0.9)) == names
-    assert titles(curves.loss(epochs)) == [f"{split}, {n}" for split in ("training", "test") for n in names]
+    figure = curves.loss(epochs)
+    assert titles(figure) == [*names, "", ""]
+    labels = ["training loss\n(cross entropy)", "", "test loss\n(cross entropy)", ""]
+    assert [axes.get_ylabel() for axes in figure.axes] == labels
+    assert len({axes.get_ylim() for axes in figure.axes}) == 1, "panels can be compared"
     assert draw(runs, epochs, tmp_path).keys() == FILES
 
 
@@ -205,24 +220,25 @@ def test_every_column_of_panels_has_its_axis_named_where_the_last_row_is_shorter
     make_runs: Runs, make_epochs: Runs
 ) -> None:
     runs = make_runs({(f"series-{index}", d): spread(100 * d) for index in range(6) for d in (1, 2)})
-    drawn = [axes for axes in curves.accuracy(make_epochs(runs), None).axes if axes.get_visible()]
-    assert [axes.get_xlabel() for axes in drawn] == ["", "", "epoch", "epoch", "epoch", "epoch"]
+    figure = curves.accuracy(make_epochs(runs), None)
+    drawn = [axes for axes in figure.axes if axes.get_visible()]
+    assert [axes.get_xlabel() for axes in drawn] == ["epoch"] * 6
     assert [axes.get_ylabel() for axes in drawn] == ["test accuracy", "", "", "", "test accuracy", ""]
-    assert sum(axes.get_legend() is not None for axes in drawn) == 1
+    assert named(figure) == ["1", "2"]
 
 
 def test_series_are_told_apart_by_colour_marker_and_name(make_runs: Runs, make_epochs: Runs) -> None:
     runs = make_runs(
         {(series, d): spread(100 * d) for series in ("bucket-view-off", "bucket-view-on") for d in (1, 2, 4)}
     )
-    (axes,) = figures.throughput(scaling_table(runs, "strong"), runs).axes
-    legend = axes.get_legend()
-    assert legend is not None
-    assert {"bucket-view-off", "bucket-view-on"} <= {text.get_text() for text in legend.get_texts()}
+    figure = figures.throughput(scaling_table(runs, "strong"), runs)
+    (axes,) = figure.axes
+    assert named(figure) == ["bucket-view-off", "bucket-view-on"]
     marked = [
         line for line in axes.lines if line.get_marker() in style.MARKERS and np.size(line.get_xdata()) == 3
     ]
     assert len({line.get_marker() for line in marked}) == 2
+    assert len({line.get_linestyle() for line in marked}) == 2
     assert len({line.get_color() for line in marked}) == 2
     # equal values of two series do not hide each other
     assert np.asarray(marked[0].get_xdata()).tolist() != np.asarray(marked[1].get_xdata()).tolist()
@@ -235,7 +251,7 @@ def test_many_device_counts_have_a_logarithmic_axis(
     counts = [1, 2, 4, 8, 16, 32, 64]
     runs = make_runs({(ALONE, count): spread(100 * count**0.9) for count in counts})
     scaling = scaling_table(runs, "strong")
-    for figure in (figures.speedup(scaling), figures.efficiency(scaling, 0.7), figures.memory(scaling, runs)):
+    for figure in (relative.speedup(scaling), efficiency(scaling, 0.7), figures.memory(scaling, runs)):
         (axes,) = figure.axes
         assert axes.get_xscale() == "log"
         assert ticks(axes) == [str(count) for count in counts]
@@ -243,7 +259,7 @@ def test_many_device_counts_have_a_logarithmic_axis(
 
 
 def test_few_device_counts_have_a_linear_axis(study: pd.DataFrame) -> None:
-    (axes,) = figures.speedup(scaling_table(study, "strong")).axes
+    (axes,) = relative.speedup(scaling_table(study, "strong")).axes
     assert axes.get_xscale() == "linear"
 
 
@@ -269,7 +285,8 @@ def test_without_a_completed_run_every_figure_says_so(
     monkeypatch.setattr(Figure, "savefig", note)
     runs = make_runs({(ALONE, 1): ["failed"], (ALONE, 2): ["not run yet"]})
     assert draw(runs, make_epochs(runs), tmp_path).keys() == FILES
-    assert [{f"{name}: no completed run to show"} for name in CAPTIONS for _ in range(2)] == saved
+    said = [name + (": nothing was predicted" if name == "prediction" else NO_RUN) for name in CAPTIONS]
+    assert [{text} for text in said for _ in range(2)] == saved
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])

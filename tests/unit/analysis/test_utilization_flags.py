@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pandas as pd
 import pytest
 
+from scalewise.analysis.causes.utilization import ADVICE, flags, likely_cause
 from scalewise.analysis.scaling import scaling_table
-from scalewise.analysis.utilization import ADVICE, flags, likely_cause
 
 Runs = Callable[..., pd.DataFrame]
 

@@ -2,35 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from scalewise.analysis.intervals import Interval, median_interval, ratio_interval
+from scalewise.analysis.answer.quantities import devices_text
+from scalewise.analysis.comparison.comparability import differences, named
+from scalewise.analysis.comparison.reference_runs import (
+    Conditions,
+    comparable,
+    left_out,
+    reference_fingerprint,
+)
+from scalewise.analysis.statistics.intervals import Interval, median_interval, ratio_interval
+from scalewise.analysis.statistics.significance import is_faster
 
 THROUGHPUT = "throughput_samples_per_second"
 
-SCALING_COLUMNS = [
-    "experiment", "series", "devices", "nodes", "n", "n_failed",
-    "throughput_samples_per_second", "throughput_samples_per_second_low",
-    "throughput_samples_per_second_high", "throughput_confidence", "baseline_devices",
-    "speedup", "speedup_low", "speedup_high", "speedup_confidence",
-    "parallel_efficiency", "parallel_efficiency_low", "parallel_efficiency_high",
-    "karp_flatt_fraction", "n_reached", "time_to_accuracy_seconds",
-    "time_to_accuracy_seconds_low", "time_to_accuracy_seconds_high", "epochs_to_accuracy",
-    "final_accuracy", "final_accuracy_low", "final_accuracy_high",
-    "peak_memory_bytes", "peak_memory_bytes_low", "peak_memory_bytes_high", "device_hours",
-    "loader", "loader_wait_fraction", "communication_fraction", "mean_utilization",
-    "energy_joules", "samples_per_joule",
-    "note",
-]  # fmt: skip
+STEP = (
+    "step_seconds", "compute_seconds", "communication_seconds", "loader_seconds", "straggler_seconds",
+    "crosscheck_communication_seconds",
+)  # fmt: skip
+"""Where a step's time goes: medians over the repeats, each by itself, so they need not sum up exactly."""
 
 AT_WORK = (
     "loader_wait_fraction", "communication_fraction", "mean_utilization", "energy_joules",
     "samples_per_joule",
 )  # fmt: skip
 """What the devices did with their time: medians over the repeats."""
+
+STARTUP = (
+    "imports_seconds", "process_group_seconds", "data_seconds", "model_seconds", "first_step_seconds",
+)  # fmt: skip
+"""What a run does before its second step."""
+
+BOUNDED = ("time_to_accuracy_seconds", "final_accuracy", "peak_memory_bytes", "wall_seconds")
+"""Medians over the repeats, with their intervals."""
+
+READ = (
+    "experiment", "nodes", "loader", "device_hours", "epochs_to_accuracy", THROUGHPUT,
+    *BOUNDED, *STARTUP, *AT_WORK, *STEP,
+)  # fmt: skip
+"""What is read of a run where it is known: published figures, older records have not all of it."""
+
+SCALING_COLUMNS = [
+    "experiment", "series", "devices", "nodes", "n", "n_failed", "n_not_comparable",
+    "throughput_samples_per_second", "throughput_samples_per_second_low",
+    "throughput_samples_per_second_high", "throughput_confidence", "baseline_devices",
+    "speedup", "speedup_low", "speedup_high", "speedup_confidence",
+    "parallel_efficiency", "parallel_efficiency_low", "parallel_efficiency_high",
+    "faster_than", "faster_p",
+    "karp_flatt_fraction", "karp_flatt_fraction_low", "karp_flatt_fraction_high",
+    "n_reached", "time_to_accuracy_seconds",
+    "time_to_accuracy_seconds_low", "time_to_accuracy_seconds_high", "epochs_to_accuracy",
+    "statistical_efficiency", "statistical_efficiency_low", "statistical_efficiency_high",
+    "time_to_accuracy_speedup", "time_to_accuracy_speedup_low", "time_to_accuracy_speedup_high",
+    "final_accuracy", "final_accuracy_low", "final_accuracy_high",
+    "peak_memory_bytes", "peak_memory_bytes_low", "peak_memory_bytes_high", "device_hours",
+    "wall_seconds", "wall_seconds_low", "wall_seconds_high",
+    "wall_speedup", "wall_speedup_low", "wall_speedup_high", "startup_seconds",
+    *STEP,
+    "loader", *AT_WORK,
+    "note",
+]  # fmt: skip
+
+OF_WALLS = "of walls, which include start-up"
+
+Rates = Callable[[pd.DataFrame], list[float]]
+"""How fast each run was, higher is faster; runs for which it is not known are left out."""
 
 
 def karp_flatt(speedup: float, devices_ratio: float) -> float:
@@ -43,54 +83,93 @@ def karp_flatt(speedup: float, devices_ratio: float) -> float:
     return (1 / speedup - 1 / devices_ratio) / (1 - 1 / devices_ratio)
 
 
-def scaling_table(runs: pd.DataFrame, scaling: str) -> pd.DataFrame:
+def scaling_table(runs: pd.DataFrame, scaling: str, conditions: Conditions | None = None) -> pd.DataFrame:
     """One row for each series and device count.
 
     The baseline of a series is its fewest planned devices. Where no run of that point completed, the
-    series has no speedup and its ``note`` says so. Karp-Flatt is for strong scaling: it asks what part
-    of a fixed work is serial.
+    series has no speedup and its ``note`` says so. A run's rate is all its samples over all its seconds,
+    which is the harmonic mean of its windows' rates; a point's is the median over runs, never a mean of
+    ratios (Hoefler & Belli, SC'15, rules 3 and 4).
+
+    A speedup joins comparable runs alone: those with the fingerprint that most of the baseline's runs have.
+    Others count in ``n_not_comparable`` and in every column that is no ratio to the baseline, and ``note``
+    names what differs. Where no run of a series knows its throughput, walls take its place, and ``note``
+    says so.
+
+    Karp-Flatt is for strong scaling: it asks what part of a fixed work is serial. Statistical efficiency is
+    epochs to the target at the baseline over those here, and like the speedup of the time to accuracy it is
+    given only where every run of both points reached the target: the median of those that did says nothing
+    of the others.
 
     Args:
-        runs: as ``scalewise.analysis.tables.collect`` makes it.
+        runs: as ``scalewise.analysis.tables.collect`` makes it; published figures need ``series``,
+            ``devices``, ``outcome`` and what they know of the rest.
         scaling: ``strong`` or ``weak``.
+        conditions: what each fingerprint stands for.
     """
-    rows = [row for _, series in runs.groupby("series", sort=False) for row in _series_rows(series, scaling)]
+    known = runs.reindex(columns=[*runs.columns, *(c for c in READ if c not in runs.columns)])
+    numbers = [THROUGHPUT, "device_hours", *BOUNDED]
+    known[numbers] = known[numbers].astype(float)  # a column of None alone is of no number type
+    known["device_hours"] = known["device_hours"].fillna(known["wall_seconds"] * known["devices"] / 3600)
+    rows = [
+        row
+        for _, series in known.groupby("series", sort=False)
+        for row in _series_rows(series, scaling, conditions or {})
+    ]
     return pd.DataFrame(rows, columns=SCALING_COLUMNS)
 
 
-def _series_rows(series: pd.DataFrame, scaling: str) -> Iterator[dict[str, Any]]:
+def _series_rows(series: pd.DataFrame, scaling: str, conditions: Conditions) -> Iterator[dict[str, Any]]:
+    done = series[series["outcome"] == "completed"]
     points = {int(point["devices"].iloc[0]): point for _, point in series.groupby("devices")}
     base = min(points)
-    base_rates = _rates(points[base])
+    reference = reference_fingerprint(done, base)
+    walls_alone = done[THROUGHPUT].isna().all() and done["wall_seconds"].notna().any()
+    rates_of: Rates = _wall_rates if walls_alone else _throughputs
+    joined = {devices: comparable(done[done["devices"] == devices], reference) for devices in points}
     for devices, point in points.items():
-        done = point[point["outcome"] == "completed"]
-        rates = _rates(point)
-        row: dict[str, Any] = {
-            "experiment": point["experiment"].iloc[0],
-            "series": point["series"].iloc[0],
-            "devices": devices,
-            "nodes": point["nodes"].max(),
-            "n": len(done),
-            "n_failed": len(point) - len(done),
+        at_point = done[done["devices"] == devices]
+        rates, base_rates = rates_of(joined[devices]), rates_of(joined[base])
+        notes = list(_notes(point, base, rates_of(at_point), base_rates, len(points)))
+        row = _point_columns(point, at_point) | {
             "baseline_devices": base,
-            "n_reached": int(done["time_to_accuracy_seconds"].notna().sum()),
-            "epochs_to_accuracy": done["epochs_to_accuracy"].median(),
-            "device_hours": done["device_hours"].median(),
-            "loader": ", ".join(dict.fromkeys(done["loader"].dropna())),
-            **{column: done[column].median() for column in AT_WORK},
-            "note": _note(point, base, base_rates, rates, len(points)),
+            # without a baseline there is nothing to be comparable with
+            "n_not_comparable": len(at_point) - len(joined[devices]) if len(joined[base]) else 0,
         }
-        for column in ("time_to_accuracy_seconds", "final_accuracy", "peak_memory_bytes"):
-            values = done[column].dropna().tolist()
-            if values:
-                row |= _columns(column, median_interval(values))
-        if rates:
-            throughput = median_interval(rates)
-            row |= _columns(THROUGHPUT, throughput)
-            row["throughput_confidence"] = throughput.confidence
         if rates and base_rates and len(points) > 1:
             row |= _relative(rates, base_rates, devices / base, scaling)
-        yield row
+            row |= _over_baseline(joined[devices], joined[base])
+            row |= _faster(rates, {other: rates_of(joined[other]) for other in points if other < devices})
+            notes += [OF_WALLS] if walls_alone else []
+        notes += left_out(at_point, done[done["devices"] == base], reference, conditions)
+        yield row | {"note": "; ".join(notes)}
+
+
+def _point_columns(point: pd.DataFrame, done: pd.DataFrame) -> dict[str, Any]:
+    """What a point is by itself, of all its completed runs."""
+    row: dict[str, Any] = {
+        "experiment": point["experiment"].iloc[0],
+        "series": point["series"].iloc[0],
+        "devices": int(point["devices"].iloc[0]),
+        "nodes": point["nodes"].max(),
+        "n": len(done),
+        "n_failed": len(point) - len(done),
+        "n_reached": int(done["time_to_accuracy_seconds"].notna().sum()),
+        "epochs_to_accuracy": done["epochs_to_accuracy"].median(),
+        "device_hours": done["device_hours"].median(),
+        "startup_seconds": done[list(STARTUP)].sum(axis=1, skipna=False).median(),
+        "loader": ", ".join(dict.fromkeys(done["loader"].dropna())),
+        **{column: done[column].median() for column in (*AT_WORK, *STEP)},
+    }
+    for column in BOUNDED:
+        values = done[column].dropna().tolist()
+        if values:
+            row |= _columns(column, median_interval(values))
+    if rates := _throughputs(done):
+        throughput = median_interval(rates)
+        row |= _columns(THROUGHPUT, throughput)
+        row["throughput_confidence"] = throughput.confidence
+    return row
 
 
 def _relative(
@@ -107,46 +186,81 @@ def _relative(
     row = _columns("speedup", speedup) | _columns("parallel_efficiency", speedup.scaled(1 / devices_ratio))
     row["speedup_confidence"] = speedup.confidence
     if scaling == "strong":
-        row["karp_flatt_fraction"] = karp_flatt(speedup.estimate, devices_ratio)
+        # more speedup is less of a serial fraction: the bounds change places
+        ends = {"": speedup.estimate, "_low": speedup.high, "_high": speedup.low}
+        row |= {f"karp_flatt_fraction{end}": karp_flatt(at, devices_ratio) for end, at in ends.items()}
     return row
 
 
-def _rates(point: pd.DataFrame) -> list[float]:
-    done = point[point["outcome"] == "completed"]
-    return [float(rate) for rate in done[THROUGHPUT].dropna()]
+def _over_baseline(point: pd.DataFrame, base: pd.DataFrame) -> dict[str, float]:
+    """The baseline's seconds, or epochs, over the point's."""
+    row: dict[str, float] = {}
+    for name, column in (
+        ("wall_speedup", "wall_seconds"),
+        ("statistical_efficiency", "epochs_to_accuracy"),
+        ("time_to_accuracy_speedup", "time_to_accuracy_seconds"),
+    ):
+        here, there = point[column], base[column]
+        if here.isna().any() or there.isna().any():
+            continue
+        if point is base:
+            row |= _columns(name, Interval(1.0, 1.0, 1.0, 1.0, len(here)))
+        else:
+            row |= _columns(name, ratio_interval(there.tolist(), here.tolist()))
+    return row
+
+
+def _faster(rates: Sequence[float], fewer: Mapping[int, Sequence[float]]) -> dict[str, float]:
+    """The next smaller point that has rates, and the p value that this one is faster."""
+    measured = [devices for devices, others in fewer.items() if others]
+    if not measured:
+        return {}
+    return {"faster_than": max(measured), "faster_p": is_faster(rates, fewer[max(measured)])}
+
+
+def _throughputs(runs: pd.DataFrame) -> list[float]:
+    return [float(rate) for rate in runs[THROUGHPUT].dropna()]
+
+
+def _wall_rates(runs: pd.DataFrame) -> list[float]:
+    return [1 / float(seconds) for seconds in runs["wall_seconds"].dropna()]
 
 
 def _columns(name: str, interval: Interval) -> dict[str, float]:
     return {name: interval.estimate, f"{name}_low": interval.low, f"{name}_high": interval.high}
 
 
-def _note(
+def _notes(
     point: pd.DataFrame,
     base: int,
-    base_rates: Sequence[float],
     rates: Sequence[float],
+    base_rates: Sequence[float],
     device_counts: int,
-) -> str:
+) -> Iterator[str]:
     if not rates:
         outcomes = ", ".join(sorted(set(point["outcome"])))
-        return f"no completed run ({outcomes})"
-    if device_counts == 1:
-        return "no baseline: the series has one device count"
-    if not base_rates:
-        return f"no baseline: no completed run on {base} {'device' if base == 1 else 'devices'}"
-    if base > 1:
-        return f"relative to {base} devices, not to 1"
-    return ""
+        measured = (point["outcome"] == "completed").any()
+        yield "no throughput: all steps were warm-up" if measured else f"no completed run ({outcomes})"
+    elif device_counts == 1:
+        yield "no baseline: the series has one device count"
+    elif not base_rates:
+        yield f"no baseline: no completed run on {devices_text(base)}"
+    elif base > 1:
+        yield f"relative to {base} devices, not to 1"
 
 
-def option_table(runs: pd.DataFrame, swept: Mapping[str, Sequence[Any]]) -> pd.DataFrame:
+def option_table(
+    runs: pd.DataFrame, swept: Mapping[str, Sequence[Any]], conditions: Conditions | None = None
+) -> pd.DataFrame:
     """What each value of a swept option gains over its first value, all else and devices equal.
 
-    This is an option's gain, never a speedup.
+    This is an option's gain, never a speedup. What most runs of the two differ in beside the option, such
+    as the CPU model, stands in ``also_differs``: the gain is then that of both.
 
     Args:
         runs: as ``scalewise.analysis.tables.collect`` makes it.
         swept: the swept keys with their values, the reference first.
+        conditions: what each fingerprint stands for.
     """
     rows = []
     done = runs[runs["outcome"] == "completed"]
@@ -157,13 +271,14 @@ def option_table(runs: pd.DataFrame, swept: Mapping[str, Sequence[Any]]) -> pd.D
             for value in values[1:]:
                 chosen = point[point[key] == value]
                 if len(reference) and len(chosen):
-                    rows.append(_gain(key, value, values[0], others, group, chosen, reference))
+                    gain = _gain(key, value, values[0], others, group, chosen, reference)
+                    rows.append(gain | {"also_differs": _also_differs(key, chosen, reference, conditions)})
     return pd.DataFrame(
         rows,
         columns=[
             "option", "value", "reference", "beside", "devices", "n", "throughput_ratio",
             "throughput_ratio_low", "throughput_ratio_high", "confidence", "peak_memory_ratio",
-            "peak_memory_bytes", "reference_peak_memory_bytes",
+            "peak_memory_bytes", "reference_peak_memory_bytes", "also_differs",
         ],
     )  # fmt: skip
 
@@ -193,3 +308,13 @@ def _gain(
         "reference_peak_memory_bytes": reference_memory,
         **_columns("throughput_ratio", ratio),
     }
+
+
+def _also_differs(
+    key: str, chosen: pd.DataFrame, reference: pd.DataFrame, conditions: Conditions | None
+) -> str:
+    sides = [
+        (conditions or {}).get(reference_fingerprint(runs, int(runs["devices"].iloc[0])), {})
+        for runs in (reference, chosen)
+    ]
+    return named([difference for difference in differences(*sides) if difference.field != key])

@@ -4,29 +4,33 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
-from scalewise.analysis import figures
-from scalewise.analysis.decision import decide
-from scalewise.analysis.report import Section, render
+from scalewise.analysis.answer.criteria import as_billed
+from scalewise.analysis.answer.decision import decide
+from scalewise.analysis.answer.proposal import write_proposal
+from scalewise.analysis.answer.repeats import repeat_sentences
+from scalewise.analysis.causes.limits import limit_sentences
+from scalewise.analysis.causes.steadiness import steadiness_flags
+from scalewise.analysis.causes.utilization import flags
+from scalewise.analysis.comparison.comparability import origin_cautions
+from scalewise.analysis.report import figures
+from scalewise.analysis.report.page import Section, render
 from scalewise.analysis.scaling import option_table, scaling_table
+from scalewise.analysis.statistics.laws import study_laws
 from scalewise.analysis.tables import collect
-from scalewise.analysis.utilization import flags
 from scalewise.plan.config import Experiment
+from scalewise.plan.repeats import asked_for, known_rounds
 from scalewise.plan.settings import Settings
 from scalewise.records import Provenance, write_text
 
-RUNS, EPOCHS, SCALING, OPTIONS, DECISION, ORIGINS = (
-    "runs.csv",
-    "epochs.csv",
-    "scaling.csv",
-    "options.csv",
-    "decision.json",
-    "provenance.json",
-)
+RUNS, EPOCHS, SCALING, OPTIONS = "runs.csv", "epochs.csv", "scaling.csv", "options.csv"
+LAWS, DECISION, ORIGINS, FINGERPRINTS = "laws.json", "decision.json", "provenance.json", "fingerprints.json"
+PREDICTION, PREDICTION_NOTES = "prediction.csv", "prediction.json"
 
 
 @dataclass(frozen=True)
@@ -36,16 +40,24 @@ class Analysed:
     Args:
         name: of the experiment.
         spec: its settings.
+        queue_minutes: usual wait in the queue by device count, where the site gives it.
+        billed_devices: that are paid for a device count, where they are more than it uses.
     """
 
     name: str
     spec: Experiment
+    queue_minutes: Mapping[int, float] = field(default_factory=dict)
+    billed_devices: Mapping[int, float] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, text: str) -> Analysed:
         """From ``PlannedExperiment.analysis_definition``."""
         values = json.loads(text)
-        return cls(values["name"], Experiment.model_validate(values["spec"]))
+        terms = (
+            {int(devices): value for devices, value in values.get(key, {}).items()}
+            for key in ("queue_minutes", "billed_devices")
+        )
+        return cls(values["name"], Experiment.model_validate(values["spec"]), *terms)
 
     @property
     def target(self) -> float | None:
@@ -66,24 +78,30 @@ def compute(experiment: Analysed, runs_folder: Path, folder: Path, *, tolerant: 
         RecordError: a record is damaged.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    tables = collect(experiment.name, experiment.spec, runs_folder, tolerant=tolerant)
-    scaling = scaling_table(tables.runs, experiment.spec.scaling)
-    options = option_table(tables.runs, experiment.spec.swept)
-    origins = distinct_origins(tables.origins, experiment.spec)
-    differences = [
-        f"The runs differ in {name} ({'; '.join(origins[name])}), and so do not differ in devices alone."
-        for name in ("devices", "CPU", "operating system", "launcher", "versions")
-        if len(origins[name]) > 1 and name not in experiment.spec.swept
-    ]
-    differences += [*_shared_nodes(tables.origins), *flags(scaling, tables.runs)]
+    spec, home = experiment.spec, runs_folder.parent
+    rounds = known_rounds(spec.repeats, home)
+    asked = asked_for(spec.repeats, rounds)
+    tables = collect(experiment.name, spec, runs_folder, tolerant=tolerant, asked=asked)
+    scaling = as_billed(
+        scaling_table(tables.runs, spec.scaling, tables.conditions), experiment.billed_devices
+    )
+    options = option_table(tables.runs, spec.swept, tables.conditions)
     decision = decide(
         experiment.name,
         scaling,
         options,
-        experiment.spec.decision.min_efficiency,
+        spec.decision,
         target=experiment.target,
-        differences=differences,
+        differences=[
+            *origin_cautions(tables.origins),
+            *_shared_nodes(tables.origins),
+            *flags(scaling, tables.runs),
+            *steadiness_flags(tables.runs),
+        ],
+        queue_minutes=experiment.queue_minutes,
     )
+    decided = scaling[scaling["series"] == decision.series] if decision.series is not None else scaling
+    decision = replace(decision, limits=limit_sentences(decided, tables.runs, spec.scaling))
     for name, table in (
         (RUNS, tables.runs),
         (EPOCHS, tables.epochs),
@@ -91,8 +109,21 @@ def compute(experiment: Analysed, runs_folder: Path, folder: Path, *, tolerant: 
         (OPTIONS, options),
     ):
         write_text(folder / name, table.to_csv(index=False, lineterminator="\n"))
-    write_text(folder / ORIGINS, json.dumps(origins, indent=2) + "\n")
-    write_text(folder / DECISION, json.dumps(decision.as_dict(), indent=2) + "\n")
+    laws = [law.as_dict() for law in study_laws(tables.runs, spec.scaling)]
+    for name, values in (
+        (LAWS, laws),
+        (ORIGINS, distinct_origins(tables.origins, spec)),
+        (FINGERPRINTS, dict(sorted(tables.conditions.items()))),
+        (DECISION, decision.as_dict() | {"repeats": repeat_sentences(rounds)}),
+    ):
+        write_text(folder / name, json.dumps(values, indent=2) + "\n")
+    write_proposal(scaling, decision, folder)
+    if folder != home:
+        # a report on what has finished stands in a folder of its own; what was predicted goes with it
+        for name in (PREDICTION, PREDICTION_NOTES):
+            (folder / name).unlink(missing_ok=True)
+            if (home / name).exists():
+                write_text(folder / name, (home / name).read_text(encoding="utf-8"))
 
 
 def draw(experiment: Analysed, folder: Path) -> None:
@@ -101,9 +132,11 @@ def draw(experiment: Analysed, folder: Path) -> None:
         pd.read_csv(folder / SCALING),
         pd.read_csv(folder / RUNS),
         pd.read_csv(folder / EPOCHS),
-        experiment.spec.decision.min_efficiency,
-        experiment.target,
         folder / "figures",
+        min_efficiency=experiment.spec.decision.min_efficiency,
+        target=experiment.target,
+        laws=_read_json(folder / LAWS),
+        prediction=_prediction(folder),
     )
 
 
@@ -130,22 +163,42 @@ def write_report(
 
 def gather_decisions(names: Iterable[str], results: Path, output: Path) -> None:
     """Write the decisions of the named experiments as one JSON list."""
-    decisions = [json.loads((results / name / DECISION).read_text(encoding="utf-8")) for name in names]
+    decisions = [_read_json(results / name / DECISION) for name in names]
     write_text(output, json.dumps(decisions, indent=2) + "\n")
 
 
 def _section(name: str, folder: Path, label: Mapping[str, str]) -> Section:
+    prediction = _prediction(folder)
+    decision = _read_json(folder / DECISION)
     return Section(
         name=name,
         title=label["title"],
         description=label["description"],
-        decision=json.loads((folder / DECISION).read_text(encoding="utf-8")),
+        decision=decision,
         scaling=pd.read_csv(folder / SCALING),
         runs=pd.read_csv(folder / RUNS),
         options=pd.read_csv(folder / OPTIONS),
-        origins=json.loads((folder / ORIGINS).read_text(encoding="utf-8")),
+        origins=_read_json(folder / ORIGINS),
         figures=folder / "figures",
+        laws=_read_json(folder / LAWS),
+        prediction=prediction,
+        prediction_notes=[] if prediction is None else _prediction_notes(folder),
+        repeats=decision["repeats"],
     )
+
+
+def _prediction(folder: Path) -> pd.DataFrame | None:
+    """What was predicted of an experiment; None where nothing was."""
+    return pd.read_csv(folder / PREDICTION) if (folder / PREDICTION).exists() else None
+
+
+def _prediction_notes(folder: Path) -> list[str]:
+    notes = _read_json(folder / PREDICTION_NOTES)
+    return [*notes["notes"], *notes["refused"].values()]
+
+
+def _read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def distinct_origins(origins: Sequence[Provenance], spec: Experiment) -> dict[str, list[str]]:

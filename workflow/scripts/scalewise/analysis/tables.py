@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from scalewise.analysis.causes.steadiness import steadiness
+from scalewise.analysis.causes.steps import STEP_COLUMNS, read_ranks, split
+from scalewise.analysis.comparison.comparability import Fingerprint
 from scalewise.plan.config import Experiment
+from scalewise.plan.repeats import asked_for, known_rounds
 from scalewise.plan.runs import points, seed_of, series_label, settings_of
 from scalewise.plan.topology import Shape
 from scalewise.records import (
     EPOCHS,
+    RANKS,
     SUMMARY,
     Definition,
     EpochRecord,
@@ -32,7 +37,8 @@ NO_OPTIONS = "all runs"
 RUN_COLUMNS = [
     "experiment", "run", "series", "devices", "nodes", "devices_per_node", "repeat",
     "cpus_per_device", "batch_size_per_device", "global_batch_size", "outcome", "reason",
-    "throughput_samples_per_second", "train_seconds", "time_to_accuracy_seconds",
+    "fingerprint", "throughput_samples_per_second", "window_spread", "drift", "drift_low",
+    "drift_high", *STEP_COLUMNS, "train_seconds", "time_to_accuracy_seconds",
     "epochs_to_accuracy", "final_accuracy", "best_accuracy", "peak_memory_bytes",
     "peak_memory_kind", "loader", "loader_wait_fraction", "communication_fraction",
     "mean_utilization", "least_utilization", "throttled", "energy_joules", "samples_per_joule",
@@ -52,11 +58,13 @@ class Tables:
             which have no figures and ``reason`` why.
         epochs: one row for each epoch of each run that trained.
         origins: provenance of each run that has it.
+        conditions: what each fingerprint of the runs stands for.
     """
 
     runs: pd.DataFrame
     epochs: pd.DataFrame
     origins: Sequence[Provenance]
+    conditions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 def series_name(options: dict[str, Any]) -> str:
@@ -64,30 +72,42 @@ def series_name(options: dict[str, Any]) -> str:
     return series_label(tuple(options.items())) or NO_OPTIONS
 
 
-def collect(name: str, spec: Experiment, runs_folder: Path, *, tolerant: bool = False) -> Tables:
-    """Read the records of the runs that the experiment plans; others in the folder are left alone.
+def collect(
+    name: str,
+    spec: Experiment,
+    runs_folder: Path,
+    *,
+    tolerant: bool = False,
+    asked: Mapping[str, int] | None = None,
+) -> Tables:
+    """Read the records of the runs that the experiment asks for; others in the folder are left alone.
 
     Args:
         name: the experiment's name.
         spec: its settings.
         runs_folder: holds a folder for each run.
         tolerant: list a damaged record with its reason instead of raising.
+        asked: repeats of those points that have more than the fewest; by default, what the rounds beside
+            the folder of the runs have asked for.
 
     Raises:
         RecordError: a record is damaged.
     """
+    if asked is None:
+        asked = asked_for(spec.repeats, known_rounds(spec.repeats, runs_folder.parent))
     target = spec.target.accuracy if spec.target else None
     run_rows: list[dict[str, Any]] = []
     epoch_tables: list[pd.DataFrame] = []
     origins: list[Provenance] = []
-    for planned, settings in _planned_rows(name, spec):
+    conditions: dict[str, Mapping[str, str]] = {}
+    for planned, settings in _planned_rows(name, spec, asked):
         folder = runs_folder / str(planned["run"])
         try:
             if not (folder / SUMMARY).exists():
                 run_rows.append(planned | _why_unfinished(read_failure(folder)))
                 continue
             summary = read_summary(folder)
-            epochs = _read_epochs(folder / EPOCHS)
+            epochs, ranks = _read_epochs(folder / EPOCHS), read_ranks(folder / RANKS)
         except RecordError as error:
             if not tolerant:
                 raise
@@ -98,7 +118,9 @@ def collect(name: str, spec: Experiment, runs_folder: Path, *, tolerant: bool = 
             run_rows.append(planned | {"outcome": "out of date", "reason": reason})
             continue
         epochs["elapsed_train_seconds"] = epochs["train_seconds"].cumsum()
-        row = _finished(summary, epochs, target)
+        fingerprint = Fingerprint.of(summary.definition, summary.provenance)
+        conditions[fingerprint.id] = fingerprint.conditions
+        row = _finished(summary, epochs, ranks, target) | {"fingerprint": fingerprint.id}
         run_rows.append(row)
         shared = {key: row[key] for key in ("run", "series", "devices", "repeat", "cpus_per_device")}
         epoch_tables.append(epochs.assign(**shared))
@@ -108,7 +130,7 @@ def collect(name: str, spec: Experiment, runs_folder: Path, *, tolerant: bool = 
     runs = runs.reindex(columns=[*RUN_COLUMNS, *(c for c in runs.columns if c not in RUN_COLUMNS)])
     filled = [table for table in epoch_tables if len(table)]
     epochs = pd.concat(filled, ignore_index=True) if filled else pd.DataFrame(columns=["run"])
-    return Tables(runs, epochs, origins)
+    return Tables(runs, epochs, origins, conditions)
 
 
 def _is_of(definition: Definition, settings: dict[str, Any]) -> bool:
@@ -133,13 +155,15 @@ def _read_epochs(path: Path) -> pd.DataFrame:
     return epochs
 
 
-def _planned_rows(experiment: str, spec: Experiment) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+def _planned_rows(
+    experiment: str, spec: Experiment, asked: Mapping[str, int]
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """What is known of every run before it has run, and the settings it should have."""
     for point in points(spec):
         forced = isinstance(point.devices, str)
         devices = Shape.parse(str(point.devices)).world_size if forced else point.devices
         settings = settings_of(spec, point.options)
-        for repeat in range(1, spec.repeats + 1):
+        for repeat in range(1, asked.get(point.name, spec.min_repeats) + 1):
             row = {
                 "experiment": experiment,
                 "run": point.run_name(repeat),
@@ -175,13 +199,17 @@ def _identity(definition: dict[str, Any]) -> dict[str, Any]:
     } | options
 
 
-def _finished(summary: Summary, epochs: pd.DataFrame, target: float | None) -> dict[str, Any]:
+def _finished(
+    summary: Summary, epochs: pd.DataFrame, ranks: pd.DataFrame, target: float | None
+) -> dict[str, Any]:
     row = _identity(summary.definition.model_dump())
     row |= {"outcome": summary.outcome, "reason": summary.reason}
     if summary.measurements:
         measured = summary.measurements.model_dump(exclude={"windows", "startup"})
         row |= {key: value for key, value in measured.items() if key in RUN_COLUMNS}
         row |= summary.measurements.startup.model_dump()
+        row |= steadiness(summary.measurements.windows)
+        row |= split(summary.measurements.windows, ranks)
         row |= summary.definition.options  # as planned, where a measurement has the same name
         energy = summary.measurements.energy_joules
         if energy:

@@ -6,13 +6,12 @@ from collections.abc import Iterator
 
 import pandas as pd
 
+from scalewise.analysis.answer.quantities import devices_text
+from scalewise.analysis.causes.limits import MAX_PLACES, NAMED_FROM, waiting_shares
 from scalewise.analysis.tables import NO_OPTIONS
 
 BUSY_ENOUGH = 0.5
 """Utilization below which a point is flagged."""
-
-MAX_PLACES = 6
-"""Points named in one flag; runs.csv has all."""
 
 ADVICE = {
     "loader": "Loader-bound: raise cpus_per_device or use the resident loader.",
@@ -61,9 +60,16 @@ def likely_cause(
 
 
 def cause_at(point: pd.Series) -> str:
-    """The likely cause of a point of a scaling table; empty where its devices were busy, or nobody knows."""
+    """The likely cause of a point of a scaling table; empty where its devices were busy, or nobody knows.
+
+    It is also empty where the split of the step names what the devices waited for: ``limits`` says it then,
+    and a guess beside a measurement helps nobody.
+    """
     if pd.isna(point["mean_utilization"]) or point["mean_utilization"] >= BUSY_ENOUGH:
         return ""
+    waits = waiting_shares(point)
+    if waits:
+        return "" if max(waits.values()) >= NAMED_FROM else ADVICE["launch"]
     communication = point["communication_fraction"]
     # one device has nobody to wait for
     known = 0.0 if int(point["devices"]) == 1 and pd.isna(communication) else communication
@@ -84,7 +90,7 @@ def _waiting(scaling: pd.DataFrame) -> Iterator[str]:
     causes = scaling.apply(cause_at, axis=1)
     for cause, points in scaling[causes != ""].groupby(causes[causes != ""], sort=False):
         places = [
-            f"{_series(point)}{_devices(int(point['devices']))} ({point['mean_utilization']:.0%})"
+            f"{_series(point)}{devices_text(int(point['devices']))} ({point['mean_utilization']:.0%})"
             for _, point in points.iterrows()
         ]
         more = len(places) - MAX_PLACES
@@ -105,7 +111,3 @@ def _throttled(runs: pd.DataFrame) -> Iterator[str]:
 
 def _series(point: pd.Series) -> str:
     return "" if point["series"] == NO_OPTIONS else f"{point['series']} on "
-
-
-def _devices(count: int) -> str:
-    return f"{count} device" if count == 1 else f"{count} devices"

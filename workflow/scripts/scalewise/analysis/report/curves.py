@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,10 +11,21 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from scalewise.analysis.style import DASHES, MARKERS
+from scalewise.analysis.report.panels import grid, label_left
+from scalewise.analysis.report.style import (
+    GREY,
+    PAGE_MM,
+    PANEL_MM,
+    dash,
+    inches,
+    legend_below,
+    line_label,
+    marker,
+)
 
-MAX_PANELS = 12
-PANELS_A_ROW = 4
+SPLITS = ("training", "test")
+MARKS = 12
+"""About so many marks on a curve."""
 FADED = 0.4
 """Opacity of a curve where some of its repeats have stopped."""
 
@@ -29,19 +39,28 @@ def loss(epochs: pd.DataFrame) -> Figure:
     Args:
         epochs: as ``collect`` makes it.
     """
-    panels = _panels(epochs)
-    beside = len(panels) <= PANELS_A_ROW
-    shape = (2, len(panels)) if len(panels) > 1 and beside else (len(panels), 2)
-    figure = Figure(figsize=(max(4.0 * shape[1], 8.0), 0.6 + 3.2 * shape[0]))
-    grid = figure.subplots(*shape, sharex=True, sharey=True if len(panels) == 1 else "row", squeeze=False)
-    # a row holds one panel's two splits, or one split of all panels: then pairs stand above each other
-    pairs = grid.T if len(panels) > 1 and beside else grid
-    for pair, (name, table) in zip(pairs, panels, strict=True):
-        for axes, split in zip(pair, ("training", "test"), strict=True):
+    series = _panels(epochs)
+    if len(series) == 1:
+        figure = Figure(figsize=inches(PAGE_MM, PANEL_MM))
+        pairs = [list(figure.subplots(1, 2, sharey=True))]
+        for axes, split in zip(pairs[0], SPLITS, strict=True):
+            axes.set_title(split)
+        pairs[0][0].set_ylabel("cross entropy per sample")
+    else:
+        panels = grid([name for name, _ in series], (42.0, 42.0), "epochs.csv")
+        figure, pairs = panels.figure, panels.axes
+        for quantity, split in enumerate(SPLITS):
+            label_left(panels.row(quantity), f"{split} loss\n(cross entropy)")
+    for pair, (_, table) in zip(pairs, series, strict=False):
+        for axes, split in zip(pair, SPLITS, strict=True):
             _draw(axes, table, f"{split.replace('training', 'train')}_loss", _counts(epochs))
-            axes.set_title(", ".join(filter(None, (split, name))))
-            axes.set_ylim(bottom=0)
-    _finish(grid, "cross entropy per sample", "upper right")
+        for axes in pair[-1:] if len(series) > 1 else pair:
+            axes.set_xlabel("epoch")
+    everywhere = [axes for pair in pairs for axes in pair]
+    highest = max(axes.dataLim.ymax for axes in everywhere)
+    for axes in everywhere:
+        axes.set_ylim(0, highest * 1.06 if highest > 0 else 1)
+    _legend(figure, everywhere[0])
     return figure
 
 
@@ -52,21 +71,19 @@ def accuracy(epochs: pd.DataFrame, target: float | None) -> Figure:
         epochs: as ``collect`` makes it.
         target: a fraction.
     """
-    panels = _panels(epochs)
-    columns = min(len(panels), PANELS_A_ROW)
-    rows = math.ceil(len(panels) / columns)
-    figure = Figure(figsize=(6.0 if len(panels) == 1 else 4.0 * columns, 4.0 * rows))
-    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-    for unused in grid.flat[len(panels) :]:
-        unused.set_visible(False)
-    for axes, (name, table) in zip(grid.flat[: len(panels)], panels, strict=True):
+    series = _panels(epochs)
+    named = len(series) > 1
+    panels = grid([name for name, _ in series], (PANEL_MM if not named else 42.0,), "epochs.csv", named)
+    for axes, (_, table) in zip(panels.row(0), series, strict=False):
         if target is not None:
-            _draw_target(axes, target)
+            axes.axhline(target, color=GREY, linestyle="--", linewidth=0.9)
+            line_label(axes, target, f"target: {target:.1%}", below=True)
         _draw(axes, table, "test_accuracy", _counts(epochs))
-        axes.set_title(name)
+        axes.set_xlabel("epoch")
         axes.yaxis.set_major_formatter(PercentFormatter(1))
-    _finish(grid, "test accuracy", "lower right")
-    return figure
+    label_left(panels.row(0), "test accuracy")
+    _legend(panels.figure, panels.row(0)[0])
+    return panels.figure
 
 
 def _panels(epochs: pd.DataFrame) -> list[Panel]:
@@ -77,11 +94,7 @@ def _panels(epochs: pd.DataFrame) -> list[Panel]:
         names = [_cpus(counts) for counts in cpus]
     else:
         names = [str(name) if len(groups) > 1 else "" for name, _ in groups]
-    panels = list(zip(names, (table for _, table in groups), strict=True))
-    if len(panels) > MAX_PANELS:
-        name, table = panels[MAX_PANELS - 1]
-        panels[MAX_PANELS - 1] = (f"{name} (and {len(panels) - MAX_PANELS} more in epochs.csv)", table)
-    return panels[:MAX_PANELS]
+    return list(zip(names, (table for _, table in groups), strict=True))
 
 
 def _cpus(counts: Sequence[float]) -> str:
@@ -100,19 +113,20 @@ def _draw(axes: Axes, epochs: pd.DataFrame, column: str, counts: Sequence[int]) 
     """
     colours = sns.color_palette("colorblind", len(counts))
     finite = epochs.replace([np.inf, -np.inf], np.nan)
+    several = max(1, round(epochs["epoch"].max() / MARKS))
     for index, count in enumerate(counts):
         mine = finite[finite["devices"] == count].groupby("epoch")
         spread, repeats = mine[column].agg(["median", "min", "max"]), mine.size()
-        dash = DASHES[(index + index // len(MARKERS)) % len(DASHES)]
         look = {
             "color": colours[index],
-            "linestyle": (0, dash) if dash else "-",
-            "marker": MARKERS[index % len(MARKERS)],
+            "linestyle": dash(index),
+            "marker": marker(index),
             # equal curves lie on each other: the marks of the first are larger than those of the last
-            "markersize": max(7.5 - index, 5.0),
+            "markersize": max(5.0 - 0.7 * index, 3.2),
             "markeredgecolor": "white",
-            "markeredgewidth": 0.6,
-            "linewidth": 1.6,
+            "markeredgewidth": 0.4,
+            "linewidth": 1.0,
+            "markevery": several,
         }
         of_all = spread[repeats == repeats.max()]
         of_some = spread[spread.index >= of_all.index.max()]
@@ -126,22 +140,7 @@ def _draw(axes: Axes, epochs: pd.DataFrame, column: str, counts: Sequence[int]) 
     axes.set_xlim(epochs["epoch"].min() - 0.5, epochs["epoch"].max() + 0.5)
 
 
-def _draw_target(axes: Axes, target: float) -> None:
-    axes.axhline(target, color="0.35", linestyle="--", linewidth=1.2)
-    axes.annotate(
-        f"target: {target:.1%}", (0, target), xycoords=("axes fraction", "data"), xytext=(4, -11),
-        textcoords="offset points", color="0.35", fontsize=9,
-    )  # fmt: skip
-
-
-def _finish(grid: np.ndarray, label: str, corner: str) -> None:
-    """Name the axes at the edges alone, and the lines once."""
-    for axes in grid[:, 0]:
-        axes.set_ylabel(label)
-    for column in grid.T:
-        # not always of the last row, which may be shorter
-        lowest = [axes for axes in column if axes.get_visible()][-1]
-        lowest.set_xlabel("epoch")
-        lowest.tick_params(labelbottom=True)
-    last = [axes for axes in grid[0] if axes.get_visible()][-1]
-    last.legend(title="devices", loc=corner)
+def _legend(figure: Figure, axes: Axes) -> None:
+    """Name the lines once for all panels; each has the same ones."""
+    handles, labels = axes.get_legend_handles_labels()
+    legend_below(figure, handles, labels, title="devices")

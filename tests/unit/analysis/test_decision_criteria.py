@@ -1,0 +1,270 @@
+"""The criteria a user may give: which devices each of them chooses, and what is said where none will do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import inf, nan
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from scalewise.analysis.answer.criteria import as_billed
+from scalewise.analysis.answer.decision import Decision, decide
+from scalewise.analysis.scaling import option_table, scaling_table
+from scalewise.plan.config import DecisionRule
+
+Runs = Callable[..., pd.DataFrame]
+Decide = Callable[..., Decision]
+
+ALONE = "all runs"
+START_UP = 120.0
+SAMPLES = 600_000.0
+
+
+def spread(rate: float) -> list[float]:
+    return [0.99 * rate, rate, 1.01 * rate]
+
+
+POINTS = {
+    (ALONE, 1): spread(100),
+    (ALONE, 2): spread(190),
+    (ALONE, 4): spread(300),
+    (ALONE, 8): spread(400),
+    (ALONE, 16): spread(390),
+}
+"""Whole runs of 102, 54.6, 35.3, 27.0 and 27.6 minutes."""
+
+
+@pytest.fixture
+def by(make_runs: Runs) -> Decide:
+    """The decision on these points by a rule; the time of a run is its samples' and its start-up's."""
+
+    def decided(
+        points: Mapping[tuple[str, int], Sequence[float | str]] = POINTS,
+        queue_minutes: Mapping[int, float] | None = None,
+        billed: Mapping[int, float] | None = None,
+        **rule: Any,
+    ) -> Decision:
+        runs = make_runs(points)
+        runs["wall_seconds"] = START_UP + SAMPLES / runs["throughput_samples_per_second"]
+        runs["device_hours"] = runs["wall_seconds"] * runs["devices"] / 3600
+        scaling = as_billed(scaling_table(runs, "strong"), billed or {})
+        options = option_table(runs, {})
+        return decide("study", scaling, options, DecisionRule(**rule), queue_minutes=queue_minutes)
+
+    return decided
+
+
+def test_without_a_criterion_the_knee_is_taken_and_every_points_value_is_shown(by: Decide) -> None:
+    decision = by()
+    assert decision.devices == 4
+    assert decision.sentence.endswith("8 would be 4.00x at 0.50.")
+    assert decision.criterion == (
+        "Criterion: the knee, where speedup x efficiency is largest, since none was given (1: 1.00, 2: 1.80, "
+        "4: 2.25, 8: 2.00, 16: 0.95)."
+    )
+
+
+def test_a_knee_at_the_end_of_what_was_measured_is_said_to_lie_perhaps_beyond(by: Decide) -> None:
+    decision = by({key: rates for key, rates in POINTS.items() if key[1] <= 4})
+    assert decision.devices == 4
+    assert decision.criterion.endswith("It is the most that was measured: the knee may lie beyond.")
+
+
+def test_one_device_where_more_are_past_the_knee(by: Decide) -> None:
+    decision = by({(ALONE, 1): spread(100), (ALONE, 2): spread(120)})
+    assert decision.devices == 1
+    assert decision.sentence.startswith("Use 1 device: 2 would be 1.20x as fast as 1 (")
+    assert decision.sentence.endswith("but with efficiency 0.60, past the knee.")
+
+
+def test_a_knee_that_noise_may_have_made_is_cautioned_about(by: Decide) -> None:
+    noisy = {(ALONE, 1): spread(100), (ALONE, 2): [150.0, 185.0, 200.0], (ALONE, 4): [230.0, 270.0, 310.0]}
+    decision = by(noisy)
+    (caution,) = (caution for caution in decision.cautions if "knee" in caution)
+    assert caution.startswith(f"The knee may as well be at {2 if decision.devices == 4 else 4}:")
+    assert not any("knee" in caution for caution in by().cautions)
+    assert not any("knee" in caution for caution in by(noisy, min_efficiency=0.6).cautions)
+
+
+def test_a_deadline_takes_the_fewest_devices_that_keep_it(by: Decide) -> None:
+    decision = by(deadline_minutes=40)
+    assert decision.devices == 4
+    assert decision.sentence == (
+        "Use 4 devices: a run takes 35.3 minutes (35.0 to 35.7, n = 3), within the 40 asked for; 2 would "
+        "take 54.6."
+    )
+    assert by(deadline_minutes=60).devices == 2
+    assert by(deadline_minutes=200).devices == 1
+
+
+def test_a_deadline_is_held_against_the_upper_bound_of_a_run(by: Decide) -> None:
+    """The median of 2 devices is 54.6 minutes, the bound 55.2."""
+    decision = by(deadline_minutes=55)
+    assert decision.devices == 4
+    assert decision.sentence.endswith("; 2 may take up to 55.2.")
+
+
+def test_the_sites_queue_counts_for_a_deadline_and_is_named_as_the_sites(by: Decide) -> None:
+    decision = by(deadline_minutes=60, queue_minutes={1: 5, 2: 5, 4: 7.5, 8: 60, 16: 60})
+    assert decision.devices == 4
+    assert "(35.0 to 35.7, n = 3) + 7.5 minutes in the queue, by the site file, within the 60" in (
+        decision.sentence
+    )
+    assert decision.sentence.endswith("; 2 may take up to 60.2.")
+    assert decision.numbers["queue_minutes"] == 7.5
+    assert by(deadline_minutes=60).devices == 2, "without a queue"
+
+
+def test_more_devices_that_wait_longer_may_keep_a_deadline_that_fewer_miss(by: Decide) -> None:
+    decision = by(deadline_minutes=90, queue_minutes={1: 0, 2: 80, 4: 0, 8: 0, 16: 0})
+    assert decision.devices == 4
+    assert decision.sentence.endswith("; 2 would take 54.6 + 80.")
+
+
+def test_a_deadline_that_nothing_keeps_names_the_fastest_and_by_how_much_it_misses(by: Decide) -> None:
+    decision = by(deadline_minutes=20)
+    assert (decision.devices, decision.series, decision.numbers) == (None, ALONE, {})
+    assert decision.sentence == (
+        "No run is done within the 20 minutes asked for: the fastest, on 8 devices, takes 27.0 minutes (26.8 "
+        "to 27.3, n = 3), up to 7.25 minutes too long."
+    )
+    assert len(decision.alternatives) == len(POINTS)
+    assert "a run takes 3.60 device-hours and 27.0 minutes" in decision.alternatives[3]
+
+
+def test_a_budget_takes_the_shortest_run_that_keeps_to_it(by: Decide) -> None:
+    decision = by(max_device_hours=3)
+    assert decision.devices == 4
+    assert decision.sentence == (
+        "Use 4 devices: a run takes 2.36 device-hours, within the 3 asked for, and 35.3 minutes (35.0 to "
+        "35.7, n = 3); 8 would take 3.60 device-hours."
+    )
+    assert by(max_device_hours=10).devices == 8, "16 are slower"
+
+
+def test_a_budget_that_an_unlucky_run_may_exceed_is_cautioned_about(by: Decide) -> None:
+    decision = by(max_device_hours=2.37)
+    assert decision.devices == 4
+    assert decision.cautions == ["A run may take up to 2.38 device-hours, more than the 2.37 asked for."]
+    assert by(max_device_hours=3).cautions == []
+
+
+def test_a_budget_that_nothing_keeps_to_names_the_cheapest_and_by_how_much(by: Decide) -> None:
+    decision = by(max_device_hours=1)
+    assert decision.devices is None
+    assert decision.sentence == (
+        "No run keeps to the 1 device-hour asked for: the cheapest, on 1 device, takes 1.70, 0.700 too many."
+    )
+
+
+def test_several_criteria_must_all_hold(by: Decide) -> None:
+    assert by(min_efficiency=0.7, deadline_minutes=60).devices == 2
+    assert by(min_efficiency=0.7, max_device_hours=3).devices == 4
+    assert by(min_efficiency=0.9, max_device_hours=3).devices == 2
+    assert by(deadline_minutes=40, max_device_hours=3).devices == 4
+
+
+def test_criteria_that_nothing_meets_together_are_each_held_against_the_nearest(by: Decide) -> None:
+    decision = by(min_efficiency=0.9, max_device_hours=1, deadline_minutes=26)
+    assert decision.devices is None
+    assert decision.sentence == (
+        "No device count meets all that was asked for: a run on 8 devices has efficiency 0.50, below the "
+        "0.90 asked for, and up to 27.3 minutes, 1.25 more than the 26 asked for, and 3.60 device-hours, "
+        "2.60 more than the 1 asked for."
+    )
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        ({"min_efficiency": 0.7}, "the most devices with an efficiency of at least 0.7."),
+        (
+            {"deadline_minutes": 60},
+            "the fewest devices with a whole run, queue and start-up included, within 60",
+        ),
+        ({"max_device_hours": 4}, "the shortest run with at most 4 device-hours."),
+        (
+            {"min_efficiency": 0.725, "max_device_hours": 4},
+            "the shortest run with an efficiency of at least 0.725; at most 4 device-hours.",
+        ),
+    ],
+)
+def test_the_criterion_is_said_in_words(by: Decide, rule: dict[str, float], words: str) -> None:
+    assert by(**rule).criterion.startswith(f"Criterion: {words}")
+
+
+def test_devices_that_are_not_faster_than_fewer_are_never_recommended(by: Decide) -> None:
+    """16 devices have shorter runs here than 8 by their start-up alone."""
+    for rule in ({"min_efficiency": 0.1}, {"max_device_hours": 1000.0}, {"deadline_minutes": 27.3}, {}):
+        assert by(**rule).devices in {4, 8}
+    decision = by({(ALONE, 1): spread(100), (ALONE, 2): spread(90)}, min_efficiency=0.1)
+    assert decision.sentence.endswith("but with no gain over 1 device.")
+
+
+def test_a_limit_met_exactly_is_met(by: Decide) -> None:
+    """240 / 100 / 3 is less than 0.8 by a last digit."""
+    assert by({(ALONE, 1): [100.0] * 3, (ALONE, 3): [240.0] * 3}, min_efficiency=0.8).devices == 3
+
+
+def test_an_efficiency_just_below_the_limit_is_shown_with_the_digits_that_tell_them_apart(by: Decide) -> None:
+    decision = by({(ALONE, 1): [100.0] * 3, (ALONE, 2): [139.6] * 3}, min_efficiency=0.7)
+    assert "efficiency 0.698, below the 0.700 asked for" in decision.sentence
+    decision = by({(ALONE, 1): [100.0] * 3, (ALONE, 2): [120.0] * 3}, min_efficiency=0.725)
+    assert "efficiency 0.600, below the 0.725 asked for" in decision.sentence, "the limit as it was given"
+
+
+def test_a_site_that_bills_whole_nodes_makes_few_devices_dear(by: Decide) -> None:
+    whole = {1: 4.0, 2: 4.0}
+    decision = by(max_device_hours=3, billed=whole)
+    assert decision.devices == 4
+    assert decision.numbers["device_hours"] == pytest.approx(2.356, abs=1e-3)
+    assert "a run takes 6.80 device-hours" in decision.alternatives[0]
+    assert by(max_device_hours=2, billed=whole).devices is None
+    assert by(max_device_hours=2).devices == 2, "each its own"
+    assert "0.33x the device-hours" in by(min_efficiency=0.7, billed=whole).sentence
+
+
+@pytest.mark.parametrize("rule", [{"deadline_minutes": 60.0}, {"max_device_hours": 3.0}])
+def test_criteria_on_whole_runs_say_so_where_their_times_are_not_known(
+    make_runs: Runs, rule: dict[str, float]
+) -> None:
+    runs = make_runs(POINTS).assign(device_hours=nan)
+    scaling = scaling_table(runs, "strong").drop(columns=["wall_seconds", "wall_seconds_high"])
+    decision = decide("study", scaling, option_table(runs, {}), DecisionRule(**rule))
+    assert decision.devices is None
+    assert decision.sentence.startswith("No decision: ")
+    assert f"{next(iter(rule))} is judged by" in decision.sentence
+
+
+def test_at_a_deadline_a_series_that_needs_fewer_devices_is_taken(by: Decide) -> None:
+    slow = {("off", devices): spread(100.0 * devices**0.8) for devices in (1, 2, 4)}
+    fast = {("on", devices): spread(180.0 * devices**0.8) for devices in (1, 2, 4)}
+    decision = by(slow | fast, deadline_minutes=60)
+    assert (decision.series, decision.devices) == ("on", 1)
+    assert decision.sentence.startswith("Use 1 device (on): a run takes 57.6 minutes")
+    assert by(slow, deadline_minutes=60).devices == 4
+
+
+def test_a_series_that_trains_otherwise_does_not_stand_in_for_one_that_misses(make_runs: Runs) -> None:
+    runs = pd.concat(
+        [
+            make_runs(
+                {("sgd", 1): spread(100), ("sgd", 2): spread(180)}, optimizer="sgd", wall_seconds=900.0
+            ),
+            make_runs(
+                {("adam", 1): spread(100), ("adam", 2): spread(180)}, optimizer="adam", wall_seconds=60.0
+            ),
+        ],
+        ignore_index=True,
+    )
+    options = option_table(runs, {"optimizer": ["sgd", "adam"]})
+    decision = decide("study", scaling_table(runs, "strong"), options, DecisionRule(deadline_minutes=5))
+    assert (decision.devices, decision.series) == (None, "sgd")
+
+
+def test_time_that_is_never_long_enough_is_not_confused_with_an_unlimited_one(by: Decide) -> None:
+    """A queue without end keeps no deadline."""
+    decision = by(deadline_minutes=60, queue_minutes={devices: inf for _, devices in POINTS})
+    assert decision.devices is None

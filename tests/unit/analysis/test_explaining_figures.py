@@ -1,0 +1,260 @@
+"""Figures that say why a training stops scaling, what to expect beyond, and how sure that is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.collections import FillBetweenPolyCollection
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from tests.unit.analysis import hand_made_study as made
+
+from scalewise.analysis.report import efficiency_figures, figures, scaling_figures, step_figures, style
+from scalewise.analysis.report.captions import CAPTIONS
+from scalewise.analysis.scaling import scaling_table
+
+Runs = Callable[..., pd.DataFrame]
+
+ALONE = "all runs"
+TWO = ["bucket-view-off", "bucket-view-on"]
+
+
+@pytest.fixture(scope="module")
+def runs(make_runs: Runs) -> pd.DataFrame:
+    return made.with_steps(make_runs(made.points([ALONE])))
+
+
+@pytest.fixture(scope="module")
+def scaling(runs: pd.DataFrame) -> pd.DataFrame:
+    return scaling_table(runs, "strong")
+
+
+@pytest.fixture(scope="module")
+def two_scaling(make_runs: Runs) -> pd.DataFrame:
+    return scaling_table(made.with_steps(make_runs(made.points(TWO))), "strong")
+
+
+def words(figure: Figure) -> list[str]:
+    return [text.get_text() for axes in figure.axes for text in axes.texts]
+
+
+def named(figure: Figure) -> list[str]:
+    return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+
+
+def bands(axes: Axes) -> int:
+    return sum(isinstance(drawn, FillBetweenPolyCollection) for drawn in axes.collections)
+
+
+def heights(axes: Axes) -> np.ndarray:
+    """Of the bars: parts by device counts."""
+    bars = [patch.get_height() for patch in axes.patches if isinstance(patch, Rectangle)]
+    return np.array(bars).reshape(-1, len(axes.get_xticks()))
+
+
+def test_a_fitted_law_is_drawn_with_its_band_in_place_of_joining_lines(scaling: pd.DataFrame) -> None:
+    plain = scaling_figures.speedup(scaling)
+    figure = scaling_figures.speedup(scaling, made.laws([ALONE]))
+    (axes,) = figure.axes
+    assert named(figure) == ["Amdahl's law, 95% band"]
+    assert named(plain) == []
+    assert bands(axes) == 1
+    assert bands(plain.axes[0]) == 0
+    (marks,) = (line for line in axes.lines if line.get_marker() == "o")
+    assert marks.get_linestyle() == "None"
+    (joined,) = (line for line in plain.axes[0].lines if line.get_marker() == "o")
+    assert joined.get_linestyle() == "-"
+
+
+def test_a_refused_law_is_not_drawn(scaling: pd.DataFrame) -> None:
+    refused = [law for law in made.laws([ALONE]) if law["refused"]]
+    figure = scaling_figures.speedup(scaling, refused)
+    assert named(figure) == []
+    assert bands(figure.axes[0]) == 0
+
+
+def test_the_predicted_bound_stands_beside_the_speedup_and_never_beyond_what_was_planned(
+    scaling: pd.DataFrame,
+) -> None:
+    figure = scaling_figures.speedup(scaling, (), made.prediction([ALONE]))
+    assert named(figure) == ["predicted bound"]
+    (axes,) = figure.axes
+    assert max(np.asarray(line.get_xdata()).max() for line in axes.lines) == 16
+    assert "not measured" not in words(figure)
+
+
+def test_series_with_laws_have_a_panel_each(two_scaling: pd.DataFrame) -> None:
+    figure = scaling_figures.speedup(two_scaling, made.laws(TWO), made.prediction(TWO))
+    assert [axes.get_title() for axes in figure.axes] == TWO
+    assert [bands(axes) for axes in figure.axes] == [2, 2]
+    bound_alone = scaling_figures.speedup(two_scaling, (), made.prediction(TWO))
+    joined = [line for axes in bound_alone.axes for line in axes.lines if line.get_marker() in {"o", "s"}]
+    assert [line.get_linestyle() for line in joined] == ["-", "-"], "dashes are the predicted bound's"
+    assert [axes.get_ylabel() for axes in figure.axes] == ["speedup over 1 device", ""]
+    assert len(scaling_figures.speedup(two_scaling).axes) == 1
+
+
+def test_ideal_scaling_is_a_straight_line_on_logarithmic_axes_too(scaling: pd.DataFrame) -> None:
+    (axes,) = scaling_figures.speedup(scaling).axes
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["1", "2", "4", "8", "16"]
+
+
+def test_the_prediction_is_drawn_with_its_band_beside_what_was_measured(scaling: pd.DataFrame) -> None:
+    figure = scaling_figures.prediction(scaling, made.prediction([ALONE]))
+    step, efficiency = figure.axes
+    assert (step.get_ylabel(), efficiency.get_ylabel()) == ("step (ms)", "parallel efficiency")
+    assert named(figure) == ["measured", "predicted", "compute alone"]
+    for axes in figure.axes:
+        assert bands(axes) == 1
+        (marks,) = (line for line in axes.lines if line.get_marker() == "o")
+        assert np.asarray(marks.get_xdata()).tolist() == [1, 2, 4, 8, 16]
+    marks = next(line for line in step.lines if line.get_marker() == "o")
+    assert np.asarray(marks.get_ydata())[0] == pytest.approx(250, rel=0.01), "milliseconds"
+
+
+def test_what_was_not_measured_lies_in_a_pale_area_that_says_so(scaling: pd.DataFrame) -> None:
+    figure = scaling_figures.prediction(scaling, made.prediction([ALONE]))
+    assert words(figure) == ["not measured", "not measured"]
+    for axes in figure.axes:
+        (area,) = axes.patches
+        assert isinstance(area, Rectangle)
+        assert 16 < area.get_x() < 64
+        assert area.get_x() + area.get_width() > 1024
+    measured_alone = scaling_figures.prediction(scaling, made.prediction([ALONE], projected=()))
+    assert words(measured_alone) == []
+
+
+def test_a_prediction_can_be_drawn_before_any_large_job(scaling: pd.DataFrame) -> None:
+    for points in (scaling[scaling["devices"] == 1], scaling.iloc[:0]):
+        figure = scaling_figures.prediction(points, made.prediction([ALONE]))
+        assert words(figure) == ["not measured", "not measured"]
+        for axes in figure.axes:
+            (area,) = axes.patches
+            assert isinstance(area, Rectangle)
+            assert 1 < area.get_x() < 2
+
+
+def test_a_step_is_shown_in_parts_that_sum_to_device_time_per_sample(
+    scaling: pd.DataFrame, runs: pd.DataFrame
+) -> None:
+    figure = step_figures.step(scaling, runs)
+    step, start = figure.axes
+    parts = heights(step)
+    per_sample = scaling["devices"] / scaling["throughput_samples_per_second"] * 1e6
+    assert parts.sum(axis=0) == pytest.approx(per_sample.to_numpy())
+    compute, communication, loader, straggler, unknown = parts
+    assert compute == pytest.approx(made.COMPUTE_SECONDS / made.BATCH * 1e6, rel=0.05)
+    assert communication[-1] == pytest.approx(3.5 * loader[-1])
+    assert loader[-1] == pytest.approx(2 * straggler[-1])
+    assert unknown.sum() == 0
+    assert heights(start).sum(axis=0) == pytest.approx([4.0] * 5)
+    named_parts = ["compute", "exposed communication", "loader wait", "stragglers", ""]
+    assert named(figure) == [*named_parts, "imports", "process group", "data", "model", "first step"]
+
+
+def test_the_length_of_a_step_stands_over_its_bar(scaling: pd.DataFrame, runs: pd.DataFrame) -> None:
+    said = words(step_figures.step(scaling, runs))
+    assert "over the bars: ms per step" in said
+    assert f"{scaling['step_seconds'].iloc[-1] * 1e3:.3g}" in said
+
+
+def test_parts_of_a_step_are_told_apart_in_grey(scaling: pd.DataFrame, runs: pd.DataFrame) -> None:
+    hatches = [part.hatch for part in (*step_figures.step_parts(), step_figures.UNKNOWN)]
+    assert len(set(hatches)) == len(hatches)
+
+
+@pytest.mark.parametrize(
+    "unknown",
+    [["communication_seconds"], ["step_seconds", *(part.column for part in step_figures.step_parts())]],
+    ids=["one part", "all of it"],
+)
+def test_a_part_that_was_not_measured_is_said_to_be_unknown(
+    scaling: pd.DataFrame, runs: pd.DataFrame, unknown: list[str]
+) -> None:
+    for table in (scaling.assign(**dict.fromkeys(unknown, np.nan)), scaling.drop(columns=unknown)):
+        figure = step_figures.step(table, runs)
+        assert named(figure)[4] == "not measured"
+        parts = heights(figure.axes[0])
+        known = scaling["devices"] / scaling["throughput_samples_per_second"] * 1e6
+        assert parts.sum(axis=0) == pytest.approx(known.to_numpy())
+        assert parts[-1][-1] > 0
+
+
+def test_two_efficiencies_and_their_product_are_shown_apart(scaling: pd.DataFrame) -> None:
+    table = scaling.assign(
+        statistical_efficiency=[1.0, 1.0, 0.9, 0.8, 0.5],
+        time_to_accuracy_speedup=[1.0, 1.9, 3.2, 5.0, np.nan],
+    )
+    figure = efficiency_figures.efficiencies(table, 0.9)
+    assert [axes.get_title().split(":")[0] for axes in figure.axes] == ["hardware", "statistical", "both"]
+    both = next(line for line in figure.axes[2].lines if line.get_marker() == "o")
+    assert np.asarray(both.get_ydata()).tolist() == pytest.approx([1.0, 0.95, 0.8, 0.625])
+    assert "not reached: 16 devices" in words(figure)
+
+
+@pytest.mark.parametrize(("target", "why"), [(None, "no target accuracy is set"), (0.99, "99.0% accuracy")])
+def test_where_no_target_is_set_or_reached_the_panels_say_so(
+    scaling: pd.DataFrame, target: float | None, why: str
+) -> None:
+    unknown = ["statistical_efficiency", "time_to_accuracy_speedup"]
+    for table in (scaling.drop(columns=unknown), scaling.assign(**dict.fromkeys(unknown, np.nan))):
+        figure = efficiency_figures.efficiencies(table, target)
+        assert sum(why in text for text in words(figure)) == 2
+
+
+def test_nothing_is_asked_for_where_the_criterion_is_another(scaling: pd.DataFrame) -> None:
+    assert words(efficiency_figures.efficiency(scaling, None)) == ["ideal: 100%"]
+
+
+def test_every_figure_has_the_width_of_one_column_or_two(
+    runs: pd.DataFrame, scaling: pd.DataFrame, make_epochs: Runs, tmp_path: Path
+) -> None:
+    figures.draw_all(
+        scaling, runs, make_epochs(runs), tmp_path, min_efficiency=None, target=0.9,
+        laws=made.laws([ALONE]), prediction=made.prediction([ALONE]),
+    )  # fmt: skip
+    for name in CAPTIONS:
+        box = re.search(rb"/MediaBox \[ ?0 0 ([\d.]+)", (tmp_path / f"{name}.pdf").read_bytes())
+        assert box is not None, name
+        assert round(float(box[1]) / 72 * 25.4) in {85, 178}, name
+
+
+@pytest.mark.parametrize("width", [style.COLUMN_MM, style.PAGE_MM / 4])
+def test_device_counts_that_would_touch_leave_out_some_and_never_the_last(width: float) -> None:
+    counts = [*range(1, 9), 12, 16, 24, 32, 48, 64, 96, 128, 4096]
+    style.set_style()
+    figure = Figure(figsize=style.inches(width, 50))
+    axes = figure.subplots()
+    style.device_axis(axes, counts, width)
+    figure.draw_without_rendering()
+    labels = axes.get_xticklabels()
+    assert labels[-1].get_text() == "4,096"
+    boxes = [label.get_window_extent() for label in labels]
+    assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
+    assert len(labels) >= 5
+
+
+def test_twelve_series_of_eight_device_counts_keep_names_and_values_apart(make_runs: Runs) -> None:
+    names = [f"parallelism-zero{index}.bucket-view-on" for index in range(14)]
+    counts = [1, 2, 4, 8, 16, 32, 64, 128]
+    runs = made.with_steps(make_runs(made.points(names, counts)))
+    scaling = scaling_table(runs, "strong")
+    figure = scaling_figures.speedup(scaling, made.laws(names, counts))
+    titles = [axes.get_title() for axes in figure.axes]
+    assert len(titles) == 12
+    assert titles[-1].endswith("(and 2 more in scaling.csv)")
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        boxes = [label.get_window_extent() for label in axes.get_xticklabels()]
+        assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
+    title_boxes = [axes.title.get_window_extent() for axes in figure.axes[:4]]
+    assert all(left.x1 < right.x0 for left, right in pairwise(title_boxes))
+    step_figures.step(scaling, runs).draw_without_rendering()

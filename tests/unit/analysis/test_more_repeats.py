@@ -1,0 +1,296 @@
+"""Which points get more repeats, by how many, and what a reader is told of it."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import judge_repeats
+from scalewise.analysis.answer.repeats import STOPPING, further, judge, repeat_sentences, round_lines
+from scalewise.analysis.statistics.intervals import Interval, median_interval
+from scalewise.analysis.tables import collect
+from scalewise.plan.config import Experiment, Repeats
+from scalewise.plan.repeats import Round, known_rounds, read_round, round_file
+from scalewise.plan.runs import canonical_json
+from scalewise.records import write_json
+
+MakeRuns = Callable[..., pd.DataFrame]
+WriteRun = Callable[..., Path]
+
+RULE = Repeats(min=3, max=10, until_interval=0.03)
+
+
+def points(judged: Round) -> dict[str, tuple[str, int]]:
+    """Verdict on each point, and repeats that it should have."""
+    return {point.point: (point.verdict, point.next_asked) for point in judged.points}
+
+
+def test_only_points_whose_interval_is_wider_than_asked_for_get_more_repeats(make_runs: MakeRuns) -> None:
+    runs = make_runs({("a", 1): [1000, 1001, 1002], ("a", 2): [1800, 1900, 2000]})
+
+    judged = judge("study", 1, runs, RULE)
+
+    assert points(judged) == {"d1.a": ("narrow enough", 3), "d2.a": ("too wide", 6)}
+    wide = judged.points[1]
+    assert wide.half_width_fraction == pytest.approx(100 / 1900)
+    assert wide.confidence == 0.75
+    assert judged.asks_for_more
+
+
+def test_the_interval_is_the_one_that_the_report_shows(make_runs: MakeRuns) -> None:
+    rates = [1000.0, 1010, 990, 1005, 1200, 980, 1001, 1002]
+
+    (point,) = judge("study", 1, make_runs({("a", 1): rates}), RULE).points
+
+    shown = median_interval(rates)
+    assert point.half_width_fraction == (shown.high - shown.low) / 2 / shown.estimate
+    assert point.confidence == shown.confidence
+
+
+@pytest.mark.parametrize(
+    ("completed", "excess", "more"),
+    [
+        pytest.param(5, 1.0, 1, id="at least one"),
+        pytest.param(5, 1.0001, 1, id="just over"),
+        pytest.param(5, 1.2, 3, id="as the root of n"),
+        pytest.param(5, 1.4, 5, id="at most twice as many"),
+        pytest.param(5, 1e9, 5, id="hopeless"),
+        pytest.param(5, math.inf, 5, id="no spread known"),
+    ],
+)
+def test_a_point_gets_as_many_repeats_as_its_width_asks_for_and_at_most_twice(
+    completed: int, excess: float, more: int
+) -> None:
+    assert further(completed, excess) == more
+
+
+def test_no_point_gets_more_than_its_most_repeats(make_runs: MakeRuns) -> None:
+    rates = [1000.0 + 100 * step for step in range(10)]
+
+    assert points(judge("study", 1, make_runs({("a", 1): rates[:8]}), RULE)) == {"d1.a": ("too wide", 10)}
+    judged = judge("study", 2, make_runs({("a", 1): rates}), RULE)
+    assert points(judged) == {"d1.a": ("most repeats", 10)}
+    assert not judged.asks_for_more
+
+
+@pytest.mark.parametrize("outcome", ["failed", "timed-out", "diverged", "out-of-memory"])
+def test_a_point_is_judged_by_its_completed_runs(outcome: str, make_runs: MakeRuns) -> None:
+    runs = make_runs(
+        {
+            ("a", 1): [1000, outcome, 1200],
+            ("a", 2): [1000, outcome, outcome],
+            ("a", 4): [outcome, outcome, outcome],
+        }
+    )
+
+    judged = judge("study", 1, runs, RULE)
+
+    # 2 completed of 3 asked for may become 2 more, not 6 of which one is known to fail
+    assert points(judged) == {
+        "d1.a": ("too wide", 5),
+        "d2.a": ("too few completed", 3),
+        "d4.a": ("too few completed", 3),
+    }
+    assert round_lines(judged)[1:] == [
+        "study: d2.a: 1 of 3 repeats completed, which is too few for an interval: no more asked for",
+        "study: d4.a: 0 of 3 repeats completed, which is too few for an interval: no more asked for",
+    ]
+
+
+def test_the_speed_of_a_run_that_diverged_does_not_count(make_runs: MakeRuns) -> None:
+    runs = make_runs({("a", 1): [1000, 1001, "diverged"]})
+    runs.loc[2, "throughput_samples_per_second"] = 2000.0
+
+    (point,) = judge("study", 1, runs, RULE).points
+
+    assert (point.completed, point.verdict) == (2, "narrow enough")
+
+
+def test_the_terminal_says_of_each_point_what_was_found_and_what_follows(make_runs: MakeRuns) -> None:
+    runs = make_runs({("a", 1): [1000, 1001, 1002], ("a", 2): [1800, 1900, 2000]})
+
+    assert round_lines(judge("study", 1, runs, RULE)) == [
+        "study: d1.a: half-width 0.1 % of the throughput (n = 3, 75 % confidence), at most 3 %: enough",
+        "study: d2.a: half-width 5.3 % of the throughput (n = 3, 75 % confidence), more than 3 %: "
+        "repeats 4 to 6 asked for",
+    ]
+
+
+def test_a_width_just_over_the_limit_is_not_shown_as_equal_to_it(make_runs: MakeRuns) -> None:
+    runs = make_runs({("a", 1): [9699.0, 10000, 10301]})
+
+    (line,) = round_lines(judge("study", 1, runs, RULE))
+
+    assert "half-width 3.01 % of the throughput (n = 3, 75 % confidence), more than 3 %: repeat 4" in line
+
+
+def test_the_report_says_which_points_got_more_and_why_and_which_are_still_too_wide(
+    make_runs: MakeRuns,
+) -> None:
+    rule = Repeats(min=3, max=5, until_interval=0.03)
+    steady, wide, mended = [1000.0, 1001, 1002], [1000.0, 1100, 1200, 1000, 1200], [1000.0, 1000, 1061]
+    first = judge(
+        "study",
+        1,
+        make_runs(
+            {("a", 1): steady, ("a", 2): wide[:3], ("a", 4): mended, ("a", 8): [1000, "failed", "failed"]}
+        ),
+        rule,
+    )
+    second = judge(
+        "study",
+        2,
+        make_runs(
+            {
+                ("a", 1): steady,
+                ("a", 2): wide,
+                ("a", 4): [*mended, 1061],
+                ("a", 8): [1000, "failed", "failed"],
+            }
+        ),
+        rule,
+    )
+
+    sentences = repeat_sentences([first, second])
+
+    assert sentences == [
+        "d2.a: 2 more repeats because of its half-width 9.1 % of the throughput (n = 3, 75 % confidence), "
+        "more than 3 %; now 9.1 % (n = 5, 94 % confidence), still too wide with the most repeats.",
+        "d4.a: 1 more repeat because of its half-width 3.05 % of the throughput (n = 3, 75 % confidence), "
+        "more than 3 %; now 3 % (n = 4, 88 % confidence), narrow enough.",
+        "d8.a: 1 of 3 repeats completed, which is too few for an interval, so no more were asked for.",
+        "1 point is within 3 % of the throughput after the first 3 repeats.",
+        STOPPING,
+    ]
+
+
+def test_a_report_on_points_that_needed_no_more_does_not_speak_of_stopping(make_runs: MakeRuns) -> None:
+    judged = judge("study", 1, make_runs({("a", 1): [1000, 1001, 1002], ("a", 2): [1900, 1901, 1902]}), RULE)
+
+    assert repeat_sentences([judged]) == [
+        "2 points are within 3 % of the throughput after the first 3 repeats."
+    ]
+    assert repeat_sentences([]) == []
+
+
+def test_equal_runs_make_an_equal_round_and_it_is_read_as_it_was_written(
+    make_runs: MakeRuns, tmp_path: Path
+) -> None:
+    runs = make_runs({("a", 1): [1000, 1001, 1002], ("a", 2): [1800, "failed", "failed"]})
+    files = [tmp_path / "one.json", tmp_path / "two.json"]
+    for file in files:
+        write_json(file, judge("study", 1, runs, RULE))
+
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert read_round(files[0]) == judge("study", 1, runs, RULE)
+
+
+SPEC = Experiment.model_validate(
+    {
+        "dataset": "digits",
+        "model": "linear",
+        "global_batch_size": 256,
+        "devices": [1, 2],
+        "repeats": {"min": 2, "max": 4, "until_interval": 0.03},
+    }
+)
+
+
+def judge_folder(folder: Path, number: int) -> int:
+    """What the checkpoint does."""
+    definition = canonical_json({"name": "study", "spec": SPEC.model_dump(exclude_none=True)})
+    return judge_repeats.main(["--experiment", definition, "--round", str(number), str(folder)])
+
+
+def test_tables_list_further_repeats_only_where_a_round_has_asked_for_them(
+    write_run: WriteRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = tmp_path / "runs"
+    for name, devices, rate in (
+        ("d1.r1", 1, 1000),
+        ("d1.r2", 1, 1001),
+        ("d2.r1", 2, 1800),
+        ("d2.r2", 2, 2000),
+    ):
+        write_run(runs, name, devices, rate=float(rate))
+    write_run(runs, "d1.r3", 1, rate=5.0)
+
+    def listed() -> list[str]:
+        return collect("study", SPEC, runs).runs["run"].tolist()
+
+    assert listed() == ["d1.r1", "d1.r2", "d2.r1", "d2.r2"]
+    assert judge_folder(tmp_path, 1) == 0
+    assert "study: d2: half-width 5.3 %" in capsys.readouterr().out
+    assert listed() == ["d1.r1", "d1.r2", "d2.r1", "d2.r2", "d2.r3", "d2.r4"]
+    assert collect("study", SPEC, runs).runs["outcome"].tolist()[-2:] == ["not run yet"] * 2
+
+
+def test_a_round_rests_on_the_runs_that_the_rounds_before_it_asked_for(
+    write_run: WriteRun, tmp_path: Path
+) -> None:
+    runs = tmp_path / "runs"
+    for repeat, rate in enumerate((1800, 2000, 1900, 1901), start=1):
+        write_run(runs, f"d2.r{repeat}", 2, rate=float(rate))
+        write_run(runs, f"d1.r{repeat}", 1)
+
+    judge_folder(tmp_path, 1)
+    judge_folder(tmp_path, 2)
+    before = round_file(tmp_path, 1).read_bytes()
+    # by hand, with a later round in the folder
+    judge_folder(tmp_path, 1)
+
+    assert round_file(tmp_path, 1).read_bytes() == before
+    assert isinstance(SPEC.repeats, Repeats)
+    first, second = known_rounds(SPEC.repeats, tmp_path)
+    assert [point.completed for point in first.points] == [2, 2]
+    assert [point.completed for point in second.points] == [2, 4]
+
+
+def stop_early(rng: random.Random, noise: float, rule: Repeats) -> Interval:
+    """The interval of a point of true throughput 1 that got repeats until it seemed narrow."""
+
+    def measure(count: int) -> list[float]:
+        return [math.exp(rng.gauss(0, noise)) for _ in range(count)]
+
+    rates = measure(rule.min)
+    while True:
+        interval = median_interval(rates)
+        excess = interval.half_width_fraction / rule.until_interval
+        if excess <= 1 or len(rates) >= rule.max:
+            return interval
+        rates += measure(min(further(len(rates), excess), rule.max - len(rates)))
+
+
+def coverage(intervals: Sequence[Interval]) -> tuple[float, float]:
+    """The confidence stated on average, and the share that covers the truth."""
+    covers = sum(interval.low <= 1 <= interval.high for interval in intervals)
+    return sum(interval.confidence for interval in intervals) / len(intervals), covers / len(intervals)
+
+
+def simulated(least: int, noise: float, points: int = 2000) -> list[Interval]:
+    rng = random.Random(f"{least} {noise}")
+    rule = Repeats(min=least, max=10, until_interval=0.03)
+    return [stop_early(rng, noise, rule) for _ in range(points)]
+
+
+@pytest.mark.parametrize("noise", [0.01, 0.02, 0.03, 0.04, 0.06])
+def test_from_six_repeats_on_looking_again_and_again_costs_at_most_three_points_of_coverage(
+    noise: float,
+) -> None:
+    stated, covers = coverage(simulated(6, noise))
+
+    assert stated == pytest.approx(0.95)
+    assert covers > 0.92, f"{covers:.1%} of 2,000 intervals cover the true value at {noise:.0%} noise"
+
+
+def test_from_three_repeats_on_intervals_cover_less_than_they_state() -> None:
+    stated, covers = coverage(simulated(3, 0.04))
+
+    assert covers < stated - 0.04, (
+        f"{covers:.1%} of 2,000 intervals cover the true value, {stated:.1%} stated"
+    )

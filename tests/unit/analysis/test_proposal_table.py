@@ -1,0 +1,155 @@
+"""The table for a proposal: what computing centres ask for, ready to be pasted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from scalewise.analysis.answer.decision import Decision, decide
+from scalewise.analysis.answer.proposal import latex_text, write_proposal
+from scalewise.analysis.scaling import option_table, scaling_table
+from scalewise.plan.config import DecisionRule
+
+Runs = Callable[..., pd.DataFrame]
+ALONE = "all runs"
+RATES = {1: 100.0, 2: 190.0, 4: 300.0, 8: 400.0}
+
+
+@pytest.fixture
+def scaling(make_runs: Runs) -> pd.DataFrame:
+    """Two series of four points; 8 devices of the second have no result."""
+    points: dict[tuple[str, int], list[float | str]] = {
+        (series, n): [0.99 * r, r, 1.01 * r] for series in ("view_off", "view_on") for n, r in RATES.items()
+    }
+    points["view_on", 8] = ["out-of-memory"] * 3
+    runs = make_runs(points)
+    runs["wall_seconds"] = 120 + 600_000 / runs["throughput_samples_per_second"]
+    runs["device_hours"] = runs["wall_seconds"] * runs["devices"] / 3600
+    return scaling_table(runs, "strong")
+
+
+@pytest.fixture
+def decision(scaling: pd.DataFrame) -> Decision:
+    return decide(
+        "digits_strong", scaling, option_table(pd.DataFrame(columns=["outcome"]), {}), DecisionRule()
+    )
+
+
+@pytest.fixture
+def written(scaling: pd.DataFrame, decision: Decision, tmp_path: Path) -> Path:
+    write_proposal(scaling, decision, tmp_path)
+    return tmp_path
+
+
+def test_a_program_reads_every_point_unrounded_with_its_bounds(written: Path) -> None:
+    table = pd.read_csv(written / "proposal.csv")
+    assert len(table) == 8
+    chosen = table[table["recommended"]]
+    assert chosen["devices"].tolist() == [4]
+    row = chosen.iloc[0]
+    assert (row["series"], row["nodes"], row["n"]) == ("view_off", 1, 3)
+    assert row["speedup"] == pytest.approx(3.0)
+    assert row["speedup_low"] == pytest.approx(297 / 101)
+    assert row["wall_seconds"] == pytest.approx(2120)
+    assert row["device_hours"] == pytest.approx(2120 * 4 / 3600)
+    assert {"wall_seconds_high", "parallel_efficiency_low", "throughput_confidence"} <= set(table.columns)
+
+
+def test_a_page_shows_time_speedup_efficiency_and_device_hours_with_intervals(written: Path) -> None:
+    text = (written / "proposal.md").read_text(encoding="utf-8")
+    assert "| devices | nodes | n | run (min) | samples/s | speedup | efficiency | device-hours |" in text
+    assert (
+        "| **4** | **1** | **3** | **35.3** [35.0 to 35.7] | **300** [297 to 303] | **3.00** [2.94 to 3.06] "
+        "| **0.75** [0.74 to 0.77] | **2.36** |"
+    ) in text
+    assert "| 1 | 1 | 3 | 102 [101 to 103] | 100 [99.0 to 101] | 1.00 | 1.00 | 1.70 |" in text
+    assert "| 8 | – | 0 | – | – | – | – | – |" in text, "what has no result is not left out"
+
+
+def test_the_method_is_told_in_two_sentences_with_the_baselines_absolute_figure(written: Path) -> None:
+    text = (written / "proposal.md").read_text(encoding="utf-8")
+    method = next(line for line in text.splitlines() if line.startswith("Each row"))
+    told = method.removesuffix(" The recommended row is in bold.")
+    assert len(re.findall(r"\.(?: |$)", told)) == 2
+    assert "median of n runs" in told
+    assert "75% to 90% confidence" in told
+    assert "relative to 1 device, 100 samples/s" in told
+
+
+def test_the_decided_series_comes_first_and_no_other_is_in_bold(
+    scaling: pd.DataFrame, decision: Decision, tmp_path: Path
+) -> None:
+    write_proposal(scaling, replace(decision, series="view_on", devices=2), tmp_path)
+    first, second = (tmp_path / "proposal.md").read_text(encoding="utf-8").split("**digits_strong, ")[1:]
+    assert first.startswith("view_on**")
+    assert "| **2** |" in first
+    assert "| **" not in second
+    assert "in bold" not in second
+
+
+def test_latex_needs_booktabs_alone_and_is_balanced_and_escaped(written: Path) -> None:
+    text = (written / "proposal.tex").read_text(encoding="utf-8")
+    assert text.startswith("% needs \\usepackage{booktabs}")
+    body = "\n".join(line for line in text.splitlines() if not line.startswith("%"))
+    unescaped = re.sub(r"\\[\\&%$#_{}]", "", body)
+    assert unescaped.count("{") == unescaped.count("}")
+    assert not re.search(r"[%#$_^~]", unescaped)
+    for name in ("table", "tabular"):
+        assert body.count(f"\\begin{{{name}}}") == body.count(f"\\end{{{name}}}") == 2
+    assert body.isascii()
+    commands = set(re.findall(r"\\([a-z]+)", body))
+    assert commands <= {
+        *("begin", "end", "centering", "caption", "label", "small", "scriptsize", "textbf"),
+        *("toprule", "midrule", "bottomrule"),
+    }
+    rows = [line for line in body.splitlines() if "\\\\" in line]
+    assert {re.sub(r"\\&", "", row).count("&") for row in rows} == {7}
+    assert len(rows) == 2 * 1 + 8 + 7, "a heading each, the points, and the bounds of those that have any"
+    assert len(set(re.findall(r"\\label\{(.*)\}", body))) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "escaped"),
+    [
+        ("a_b & 50% of {x} #1 $", r"a\_b \& 50\% of \{x\} \#1 \$"),
+        ("a\\b~c^d", r"a\textbackslash{}b\textasciitilde{}c\textasciicircum{}d"),
+    ],
+)
+def test_what_latex_would_read_as_a_command_is_made_plain(text: str, escaped: str) -> None:
+    assert latex_text(text) == escaped
+
+
+@pytest.mark.parametrize(("seconds", "unit", "shown"), [(59.0, "s", "59.0"), (36_000.0, "h", "10.0")])
+def test_times_are_read_in_the_unit_that_fits_them(
+    make_runs: Runs, tmp_path: Path, seconds: float, unit: str, shown: str
+) -> None:
+    runs = make_runs({(ALONE, 1): [100.0], (ALONE, 2): [190.0]}, wall_seconds=seconds)
+    scaling = scaling_table(runs, "strong")
+    write_proposal(scaling, decide("study", scaling, option_table(runs, {}), DecisionRule()), tmp_path)
+    text = (tmp_path / "proposal.md").read_text(encoding="utf-8")
+    assert f"run ({unit})" in text
+    assert f"| {shown} |" in text
+    assert "one run has no interval" in text
+
+
+def test_published_walls_are_told_as_walls(tmp_path: Path) -> None:
+    runs = pd.DataFrame({"devices": [1, 2, 4], "wall_seconds": [151.0, 111.0, 96.0]})
+    runs = runs.assign(experiment="palmetto", series=ALONE, outcome="completed")
+    scaling = scaling_table(runs, "strong")
+    write_proposal(scaling, decide("palmetto", scaling, option_table(runs, {}), DecisionRule()), tmp_path)
+    text = (tmp_path / "proposal.md").read_text(encoding="utf-8")
+    assert "relative to 1 device, 151 s a run, of walls, which include start-up" in text
+    assert "| 2 | – | 1 | 111 | – | 1.36 | 0.68 | 0.0617 |" in text
+    assert "warm-up" not in text
+
+
+def test_a_study_without_a_result_still_has_its_table(make_runs: Runs, tmp_path: Path) -> None:
+    runs = make_runs({(ALONE, 1): ["failed"], (ALONE, 2): ["failed"]})
+    scaling = scaling_table(runs, "strong")
+    write_proposal(scaling, decide("study", scaling, option_table(runs, {}), DecisionRule()), tmp_path)
+    assert "There is no baseline, and so no speedup." in (tmp_path / "proposal.md").read_text("utf-8")

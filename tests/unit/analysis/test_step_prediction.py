@@ -1,0 +1,313 @@
+"""A step on many devices, from one device's step and the all-reduce."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from compute_prediction import main
+from scalewise.analysis.prediction.communication import CENTRAL, Values
+from scalewise.analysis.prediction.step_time import (
+    Baseline,
+    NoPredictionError,
+    exposed_seconds,
+    pass_seconds,
+    predict_point,
+    predict_step,
+)
+from scalewise.records import (
+    AllReduce,
+    Bucket,
+    Collectives,
+    Measurements,
+    Pass,
+    Startup,
+    Window,
+    read_summary,
+    write_json,
+)
+
+MIB = 1024**2
+NO_START = Startup(
+    imports_seconds=0, process_group_seconds=0, data_seconds=0, model_seconds=0, first_step_seconds=0
+)
+LADDER = [
+    Pass(batch_size=256, forward_seconds=0.08, backward_seconds=0.16),
+    Pass(batch_size=128, forward_seconds=0.04, backward_seconds=0.08),
+    Pass(batch_size=64, forward_seconds=0.02, backward_seconds=0.04),
+    Pass(batch_size=32, forward_seconds=0.015, backward_seconds=0.03),
+]
+
+
+def link(bytes_per_second: float) -> Callable[[int], Values]:
+    return lambda size: np.full((3, 1), size / bytes_per_second)
+
+
+def measured(
+    step_seconds: float = 0.25, samples: int = 256, passes: list[Pass] | None = None, **more: Any
+) -> Measurements:
+    windows = [
+        Window(first_step=0, steps=2, samples=2 * samples, seconds=9.0, warmup=True),
+        Window(first_step=2, steps=8, samples=8 * samples, seconds=8 * step_seconds, warmup=False),
+    ]
+    values: dict[str, Any] = {
+        "parameters": MIB,
+        "epochs_completed": 1,
+        "throughput_samples_per_second": samples / step_seconds,
+        "windows": windows,
+        "train_seconds": 9 + 8 * step_seconds,
+        "evaluation_seconds": 1.0,
+        "final_accuracy": 0.9,
+        "best_accuracy": 0.9,
+        "peak_memory_bytes": 1,
+        "peak_memory_kind": "process peak RSS",
+        "loader_wait_fraction": 0.0,
+        "startup": NO_START,
+        "passes": LADDER if passes is None else passes,
+        "buckets": [Bucket(bytes=4 * MIB, ready_fraction=1.0)],
+    }
+    return Measurements(**values | more)
+
+
+def test_one_bucket_at_the_end_hides_nothing() -> None:
+    total, exposed = exposed_seconds([Bucket(bytes=MIB, ready_fraction=1.0)], 0.1, 0.2, link(MIB))
+    assert total[CENTRAL, 0] == pytest.approx(1.0)
+    assert exposed[CENTRAL, 0] == pytest.approx(1.0)
+
+
+def test_many_early_buckets_hide_all_but_the_last() -> None:
+    buckets = [Bucket(bytes=MIB, ready_fraction=(1 + index) / 20) for index in range(20)]
+    total, exposed = exposed_seconds(buckets, 0.1, 0.2, link(MIB / 0.005))
+    assert total[CENTRAL, 0] == pytest.approx(0.1)
+    assert exposed[CENTRAL, 0] == pytest.approx(0.005)
+
+
+def test_buckets_wait_for_the_one_before_them() -> None:
+    buckets = [Bucket(bytes=MIB, ready_fraction=0.5), Bucket(bytes=3 * MIB, ready_fraction=1.0)]
+    # sent from 0.2 on, one after the other: 4 s, of which the backward pass hides 0.1 s
+    assert exposed_seconds(buckets, 0.1, 0.2, link(MIB))[1][CENTRAL, 0] == pytest.approx(3.9)
+
+
+def test_all_sent_before_the_end_is_not_exposed() -> None:
+    assert exposed_seconds([Bucket(bytes=MIB, ready_fraction=0.5)], 0.1, 0.2, link(MIB / 0.01))[1].max() == 0
+
+
+def test_pass_between_measured_batches_follows_the_power_law() -> None:
+    cubic = [Pass(batch_size=b, forward_seconds=b**0.7, backward_seconds=2 * b**0.7) for b in (8, 64)]
+    assert pass_seconds(cubic, 20) == pytest.approx((20**0.7, 2 * 20**0.7))
+
+
+def test_pass_beyond_measured_batches_is_constant_below_and_proportional_above() -> None:
+    ladder = sorted(LADDER, key=lambda each: each.batch_size)
+    assert pass_seconds(ladder, 4) == (0.015, 0.03)
+    assert pass_seconds(ladder, 512) == pytest.approx((0.16, 0.32))
+
+
+def test_one_device_takes_the_step_that_was_measured() -> None:
+    base = Baseline.of(measured(0.25, loader_wait_fraction=0.02), 1)
+    step = predict_step(base, 1, 256, None)
+    assert step.seconds[CENTRAL, 0] == pytest.approx(0.25)
+    assert base.other_seconds == pytest.approx(0.25 - 0.005 - 0.24)
+    assert base.train_samples == 2560
+
+
+def test_passes_slower_than_the_training_are_scaled_to_it() -> None:
+    base = Baseline.of(measured(0.12), 1)
+    assert base.pass_scale == pytest.approx(0.5)
+    assert base.other_seconds == 0
+    assert predict_step(base, 1, 256, None).compute == pytest.approx(0.12)
+
+
+def test_strong_scaling_divides_the_batch_and_keeps_the_rest() -> None:
+    base = Baseline.of(measured(0.25), 1)
+    step = predict_step(base, 4, 256, link(MIB / 0.001))
+    assert step.compute == pytest.approx(0.06 + 0.01)
+    assert step.exposed[CENTRAL, 0] == pytest.approx(0.004)
+
+
+def test_accumulation_exchanges_once_a_step() -> None:
+    base = Baseline.of(measured(0.25, passes=LADDER[2:]), 4)
+    step = predict_step(base, 2, 512, link(MIB))
+    assert step.compute == pytest.approx(0.25)
+    assert step.all_reduce[CENTRAL, 0] == pytest.approx(4.0)
+
+
+def test_smaller_last_step_of_an_epoch_counts_as_what_it_is() -> None:
+    base = Baseline.of(measured(0.24, epochs_completed=2), 1)  # 1,280 samples: two steps of 512, one of 256
+    step = predict_step(base, 2, 512, None)
+    assert (step.steps, step.samples) == (3, 1280)
+    assert step.compute == pytest.approx((0.24 + 0.24 + 0.12) / 3)
+
+
+def test_speedup_is_over_the_baseline_and_its_interval_holds_the_repeats() -> None:
+    bases = [Baseline.of(measured(seconds), 1) for seconds in (0.24, 0.25, 0.26)]
+    point = predict_point(bases, 2, 512, 256, link(MIB / 0.01))
+    assert point["speedup"] == pytest.approx(2 * 0.25 / 0.29)
+    assert point["speedup_low"] == pytest.approx(2 * 0.24 / 0.28)
+    assert point["speedup_high"] == pytest.approx(2 * 0.26 / 0.30)
+    assert point["step_seconds_low"] == pytest.approx(0.28)
+    assert point["parallel_efficiency"] == pytest.approx(0.25 / 0.29)
+    assert point["device_hours_per_epoch"] == pytest.approx(2 * 5 * 0.29 / 3600)
+    assert not point["hidden"]
+
+
+def test_unknown_growth_of_the_all_reduce_widens_the_interval() -> None:
+    def all_reduce(_: int) -> Values:
+        return np.array([[0.01], [0.05], [0.25]])
+
+    point = predict_point([Baseline.of(measured(0.25), 1)], 2, 512, 256, all_reduce)
+    for column, low, central, high in (
+        ("step_seconds", 0.26, 0.3, 0.5),
+        ("throughput_samples_per_second", 512 / 0.5, 512 / 0.3, 512 / 0.26),
+        ("speedup", 1.0, 2 * 0.25 / 0.3, 2 * 0.25 / 0.26),
+    ):
+        bounds = [point[f"{column}{bound}"] for bound in ("_low", "", "_high")]
+        assert bounds == pytest.approx([low, central, high])
+
+
+def test_communication_below_a_hundredth_of_the_step_is_hidden() -> None:
+    bases = [Baseline.of(measured(), 1)]
+    assert predict_point(bases, 2, 512, 256, link(MIB / 0.0005))["hidden"]
+    assert not predict_point(bases, 2, 512, 256, link(MIB / 0.001))["hidden"]
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"passes": []}, "no timed passes"),
+        ({"buckets": []}, "in which buckets"),
+        ({"windows": [Window(first_step=0, steps=2, samples=9, seconds=9.0, warmup=True)]}, "warm-up"),
+    ],
+)
+def test_run_that_cannot_carry_a_prediction_says_why(more: dict[str, Any], reason: str) -> None:
+    with pytest.raises(NoPredictionError, match=reason):
+        Baseline.of(measured(**more), 1)
+
+
+def test_more_devices_than_samples_is_refused() -> None:
+    with pytest.raises(NoPredictionError, match="512 devices: a step has 256 samples"):
+        predict_step(Baseline.of(measured(), 1), 512, 256, link(MIB))
+
+
+# ---- the files
+
+
+def study(folder: Path, write_run: Callable[..., Path], definition: dict[str, Any], **more: Any) -> Any:
+    """Two repeats on one device, the all-reduce of two nodes at 1 GiB/s; then what the script leaves."""
+    values: dict[str, Any] = {
+        "passes": LADDER,
+        "buckets": [Bucket(bytes=64 * MIB, ready_fraction=1.0)],
+    } | more
+    for run in ("d1.r1", "d1.r2"):
+        write_run(folder / "runs", run, 1, **values)
+    collectives = []
+    error = definition.pop("error", "")
+    for shape, speed in definition.pop("speeds", {"2x1": 2**30}).items():
+        path = folder / f"{shape}.json"
+        sizes = [] if error else [4096, MIB, 64 * MIB]
+        write_json(
+            path,
+            Collectives(
+                shape=shape,
+                backend="gloo",
+                launcher="srun",
+                hosts=["a", "b"],
+                devices=["CPU process"] * 2,
+                versions={},
+                measured_at="now",
+                reductions=[AllReduce(bytes=size, seconds=[size / speed] * 5) for size in sizes],
+                error=error,
+            ),
+        )
+        collectives.append(str(path))
+    settings = read_summary(folder / "runs" / "d1.r1").definition.settings
+    spec = {key: value for key, value in settings.items() if value is not None and key != "seed"}
+    spec |= {"devices": [1, "2x1"]} | definition.pop("spec", {})
+    whole = {"name": "study", "spec": spec, "shapes": {"1": "1x1", "2x1": "2x1"}, "project": []} | definition
+    arguments = ["--experiment", json.dumps(whole), str(folder), "--collectives", *collectives]
+    assert main(arguments) == 0
+    return pd.read_csv(folder / "prediction.csv"), json.loads((folder / "prediction.json").read_text())
+
+
+def test_study_gets_a_row_for_each_planned_and_projected_count(
+    tmp_path: Path, write_run: Callable[..., Path]
+) -> None:
+    table, told = study(tmp_path, write_run, {"project": ["8x1", "16x1"]})
+    assert list(table["devices"]) == [1, 2, 8, 16]
+    assert list(table["measured_point"]) == [True, True, False, False]
+    assert list(table["extrapolated"]) == [False, False, True, True]
+    assert table["speedup"][0] == pytest.approx(1)
+    assert table["exposed_seconds"][0] == 0
+    assert table["exposed_seconds"][1] == pytest.approx(0.0625)
+    parts = table["compute_seconds"] + table["loader_seconds"] + table["exposed_seconds"]
+    np.testing.assert_allclose(parts, table["step_seconds"])
+    assert (table["step_seconds_low"] <= table["step_seconds"]).all()
+    assert (table["step_seconds"] <= table["step_seconds_high"]).all()
+    assert told["refused"] == {}
+    assert told["links"][0]["shape"] == "2x1"
+    assert told["links"][0]["bus_bytes_per_second"]["estimate"] == pytest.approx(2**30)
+
+
+def test_notes_say_where_communication_shows_and_what_was_not_measured(
+    tmp_path: Path, write_run: Callable[..., Path]
+) -> None:
+    _, told = study(tmp_path, write_run, {"project": ["8x1"]})
+    # 62.5 ms of a step of 190 ms
+    expected = "from 2 devices on, communication no longer hides behind the backward pass: 33 % of the step"
+    assert f"all runs: {expected} is exposed." in told["notes"]
+    assert any("over 8 devices was not measured" in note for note in told["notes"])
+
+
+def test_communication_that_hides_inside_a_node_shows_from_the_second_node_on(
+    tmp_path: Path, write_run: Callable[..., Path]
+) -> None:
+    definition = {
+        "speeds": {"1x2": 2**40, "2x2": 2**30},
+        "spec": {"devices": [1, 2, "2x2"]},
+        "shapes": {"1": "1x1", "2": "1x2", "2x2": "2x2"},
+    }
+    table, told = study(tmp_path, write_run, definition)
+    assert list(table["hidden"]) == [True, True, False]
+    assert any("from 4 devices on, communication no longer hides" in note for note in told["notes"])
+
+
+def test_communication_that_always_hides_is_said_to(tmp_path: Path, write_run: Callable[..., Path]) -> None:
+    _, told = study(tmp_path, write_run, {"speeds": {"2x1": 2**40}})
+    assert told["notes"] == ["all runs: up to 2 devices, communication hides behind the backward pass."]
+
+
+def test_failed_all_reduce_measurement_leaves_a_reason_in_place_of_a_row(
+    tmp_path: Path, write_run: Callable[..., Path]
+) -> None:
+    table, told = study(tmp_path, write_run, {"error": "no route to host"})
+    assert list(table["devices"]) == [1]
+    assert any("no prediction for 2 devices (2x1)" in note and "no route" in note for note in told["notes"])
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"parallelism": "fsdp"}, "gathers parameters"),
+        ({"parallelism": "zero1"}, "sends parameters"),
+        ({"communication_hook": "powersgd"}, "powersgd"),
+        ({"devices": ["2x1"]}, "add 1 to devices"),
+        ({"accumulation_steps": 2}, "no completed run"),
+    ],
+)
+def test_series_without_a_sound_baseline_is_refused_with_the_cure(
+    tmp_path: Path, write_run: Callable[..., Path], options: dict[str, Any], reason: str
+) -> None:
+    table, told = study(tmp_path, write_run, {"spec": options})
+    assert table.empty
+    assert reason in told["refused"]["all runs"]
+
+
+def test_record_of_an_earlier_version_is_refused(tmp_path: Path, write_run: Callable[..., Path]) -> None:
+    _, told = study(tmp_path, write_run, {}, passes=[])
+    assert "no timed passes" in told["refused"]["all runs"]

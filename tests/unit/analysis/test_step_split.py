@@ -1,0 +1,268 @@
+"""Where a step's time goes, and the sentence that says what to do about the largest loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from scalewise.analysis.causes.limits import limit_at, limit_sentences
+from scalewise.analysis.causes.steps import STEP_COLUMNS, read_ranks, split
+from scalewise.analysis.causes.utilization import ADVICE, cause_at
+from scalewise.analysis.scaling import scaling_table
+from scalewise.analysis.tables import collect
+from scalewise.plan.config import Experiment
+from scalewise.records import RankRecord, RecordError, Window
+
+Runs = Callable[..., pd.DataFrame]
+WriteRun = Callable[..., Path]
+
+PARTS = ["compute_seconds", "communication_seconds", "loader_seconds", "straggler_seconds"]
+ALONE = "all runs"
+
+
+def windows(step_seconds: float, steps: int = 10) -> list[Window]:
+    """Ten measured steps, after a slow warm-up that must not count."""
+    warm_up = Window(first_step=0, steps=5, samples=5, seconds=100.0, warmup=True)
+    seconds = step_seconds * steps
+    return [warm_up, Window(first_step=5, steps=steps, samples=steps, seconds=seconds, warmup=False)]
+
+
+def ranks(
+    communication: Sequence[float],
+    loader: Sequence[float] | None = None,
+    local: Sequence[float] | None = None,
+    exchanged: Sequence[float] | None = None,
+) -> pd.DataFrame:
+    """As ranks.csv gives them; seconds of a step, over ten steps."""
+    count = len(communication)
+    return pd.DataFrame(
+        {
+            "rank": range(count),
+            "host": [f"node{rank // 2}" for rank in range(count)],
+            "loader_wait_seconds": [10 * seconds for seconds in loader or [0.0] * count],
+            "communication_seconds_per_step": communication,
+            "local_pass_seconds": local or [math.nan] * count,
+            "exchanged_pass_seconds": exchanged or [math.nan] * count,
+        }
+    )
+
+
+def assert_sums(found: Mapping[Any, Any]) -> None:
+    assert sum(found[part] for part in PARTS) == pytest.approx(found["step_seconds"])
+    assert all(found[part] >= 0 for part in PARTS)
+
+
+def test_a_balanced_step_is_compute_and_what_its_exchange_takes_nobody_waits_for() -> None:
+    found = split(windows(1.0), ranks([0.2, 0.2, 0.2, 0.2], loader=[0.1] * 4))
+    assert_sums(found)
+    assert found["step_seconds"] == pytest.approx(1.0)
+    assert [found[part] for part in PARTS] == pytest.approx([0.7, 0.2, 0.1, 0.0])
+
+
+def test_the_rank_that_waits_for_nobody_is_the_slow_one_and_named_with_its_host() -> None:
+    found = split(windows(1.0), ranks([0.5, 0.5, 0.5, 0.1]))
+    assert_sums(found)
+    assert [found[part] for part in PARTS] == pytest.approx([0.5, 0.1, 0.0, 0.4])
+    assert found["slowest_rank"] == 3
+    assert found["slowest_host"] == "node1"
+
+
+def test_with_two_ranks_the_whole_difference_is_the_slow_ones() -> None:
+    found = split(windows(1.0), ranks([0.1, 0.5]))
+    assert_sums(found)
+    assert found["straggler_seconds"] == pytest.approx(0.4)
+    assert found["slowest_rank"] == 0
+
+
+def test_a_rank_that_is_late_because_of_its_loader_makes_the_loader_the_cause() -> None:
+    found = split(windows(1.0), ranks([0.1, 0.5], loader=[0.4, 0.0]))
+    assert_sums(found)
+    assert [found[part] for part in PARTS] == pytest.approx([0.5, 0.1, 0.4, 0.0])
+
+
+def test_one_device_exchanges_with_nobody() -> None:
+    found = split(windows(1.0), ranks([0.01], loader=[0.2]))
+    assert_sums(found)
+    assert [found[part] for part in PARTS] == pytest.approx([0.8, 0.0, 0.2, 0.0])
+    assert math.isnan(found["slowest_rank"])
+    assert split(windows(1.0), ranks([math.nan]))["compute_seconds"] == pytest.approx(1.0)
+
+
+def test_what_nobody_counted_is_not_made_up() -> None:
+    found = split(windows(1.0), ranks([math.nan, math.nan], loader=[0.1, 0.3]))
+    assert found["step_seconds"] == pytest.approx(1.0)
+    assert found["loader_seconds"] == pytest.approx(0.3)
+    unknown = set(STEP_COLUMNS) - {"step_seconds", "loader_seconds", "slowest_host"}
+    assert all(math.isnan(found[column]) for column in unknown)
+    assert math.isnan(split(windows(1.0)[:1], ranks([0.1, 0.1]))["step_seconds"])
+
+
+def test_records_of_an_earlier_version_are_split_as_far_as_they_go() -> None:
+    older = ranks([0.1, 0.5]).drop(columns=["local_pass_seconds", "exchanged_pass_seconds"])
+    found = split(windows(1.0), older)
+    assert_sums(found)
+    assert math.isnan(found["crosscheck_communication_seconds"])
+    oldest = older.drop(columns="communication_seconds_per_step")
+    assert math.isnan(split(windows(1.0), oldest)["compute_seconds"])
+
+
+def test_more_counted_communication_than_the_step_holds_leaves_no_part_below_zero() -> None:
+    found = split(windows(1.0), ranks([1.4, 1.6], loader=[0.1, 1.2]))
+    assert_sums(found)
+
+
+def test_the_crosscheck_too_is_of_the_rank_that_waits_for_nobody() -> None:
+    found = split(windows(1.0), ranks([0.1, 0.5], local=[0.8, 0.4], exchanged=[0.95, 0.95]))
+    assert found["crosscheck_communication_seconds"] == pytest.approx(0.15)
+    faster = split(windows(1.0), ranks([0.1, 0.5], local=[0.8, 0.4], exchanged=[0.7, 0.7]))
+    assert faster["crosscheck_communication_seconds"] == 0.0
+
+
+def test_the_tables_of_a_study_hold_the_split_of_each_run(tmp_path: Path, write_run: WriteRun) -> None:
+    def record(rank: int, communication: float) -> RankRecord:
+        values: dict[str, Any] = dict.fromkeys(RankRecord.__dataclass_fields__, 0)
+        values |= {"rank": rank, "host": "node-a", "loader_wait_seconds": 1.0}
+        return RankRecord(**values | {"communication_seconds_per_step": communication})
+
+    records = [record(0, 0.5), record(1, 0.1)]
+    write_run(tmp_path, "d2.r1", devices=2, windows=windows(1.0), ranks=records)
+    spec = Experiment(dataset="digits", model="linear", global_batch_size=256, devices=[2], repeats=1)
+    runs = collect("study", spec, tmp_path).runs
+    row = runs.iloc[0].to_dict()
+    assert_sums(row)
+    assert row["straggler_seconds"] == pytest.approx(0.4)
+    assert row["slowest_rank"] == 1
+    scaling = scaling_table(runs, "strong")
+    assert scaling["straggler_seconds"].tolist() == pytest.approx([0.4])
+    (tmp_path / "d2.r1" / "ranks.csv").unlink()
+    with pytest.raises(RecordError, match=r"ranks\.csv: cannot be read"):
+        read_ranks(tmp_path / "d2.r1" / "ranks.csv")
+
+
+# --- the cause ----------------------------------------------------------------------------------------
+
+
+def study(make_runs: Runs, parts: Mapping[int, Sequence[float]], **columns: Any) -> pd.DataFrame:
+    """Runs whose steps divide so: device count -> compute, communication, loader, straggler."""
+    runs = make_runs({(ALONE, devices): [100.0] * 3 for devices in parts})
+    for column, values in zip(PARTS, zip(*parts.values(), strict=True), strict=True):
+        runs[column] = runs["devices"].map(dict(zip(parts, values, strict=True)))
+    runs["step_seconds"] = runs[PARTS].sum(axis=1)
+    return runs.assign(**columns)
+
+
+def sentences(runs: pd.DataFrame, mode: str = "strong") -> list[str]:
+    return limit_sentences(scaling_table(runs, mode), runs, mode)
+
+
+def test_a_training_that_scales_has_no_limit(make_runs: Runs) -> None:
+    assert sentences(study(make_runs, {1: (1.0, 0, 0, 0), 2: (0.5, 0.02, 0.03, 0.01)})) == []
+
+
+def test_exposed_communication_is_named_with_its_share_and_what_to_do(make_runs: Runs) -> None:
+    runs = study(make_runs, {1: (1.0, 0, 0, 0), 4: (0.25, 0.12, 0, 0.01), 8: (0.125, 0.14, 0, 0.01)})
+    (said,) = sentences(runs)
+    assert said == (
+        "Communication-bound at 4 devices (32% of the step, exposed) and 8 devices (51% of the step, "
+        "exposed): raise the batch size per device or accumulation_steps, set communication_hook, or use "
+        "fewer devices."
+    )
+
+
+@pytest.mark.parametrize(
+    ("loader", "cure"), [("workers", "raise cpus_per_device"), ("resident", "batch size")]
+)
+def test_a_starved_loader_is_told_what_helps_that_loader(make_runs: Runs, loader: str, cure: str) -> None:
+    (said,) = sentences(study(make_runs, {1: (1.0, 0, 0, 0), 8: (0.125, 0.01, 0.1, 0)}, loader=loader))
+    assert said.startswith("Loader-bound at 8 devices (43% of the step): ")
+    assert cure in said
+
+
+def test_a_slow_rank_is_named_with_its_node(make_runs: Runs) -> None:
+    runs = study(make_runs, {1: (1.0, 0, 0, 0), 8: (0.125, 0.0, 0, 0.125)}, nodes=2)
+    runs = runs.assign(slowest_rank=3, slowest_host="node7")
+    (said,) = sentences(runs)
+    assert said == (
+        "Rank 3 on node7 is slower than the others at 8 devices (50% of the step lost waiting for it): leave "
+        "the node out, or ask the site."
+    )
+    (on_one_node,) = sentences(runs.assign(nodes=1))
+    assert "leave the node out" not in on_one_node
+    runs.loc[runs["repeat"] > 1, "slowest_rank"] = [5, 6, 5, 6]
+    (changing,) = sentences(runs)
+    assert changing.startswith("One rank is slower than the others at 8 devices")
+    assert "not the same in all runs" in changing
+
+
+def test_compute_that_does_not_shrink_is_the_limit_of_strong_scaling_alone(make_runs: Runs) -> None:
+    runs = study(make_runs, {1: (1.0, 0, 0, 0), 4: (0.9, 0.1, 0, 0)})
+    (said,) = sentences(runs)
+    assert said.startswith("Compute does not scale at 4 devices (65% of the step): raise the batch size")
+    assert sentences(study(make_runs, {1: (1.0, 0, 0, 0), 4: (1.02, 0.05, 0, 0)}), "weak") == []
+    (slowed,) = sentences(study(make_runs, {1: (1.0, 0, 0, 0), 4: (1.5, 0.05, 0, 0)}), "weak")
+    assert slowed.startswith("Compute does not scale at 4 devices (32% of the step)")
+
+
+def test_the_largest_loss_is_the_one_that_is_named(make_runs: Runs) -> None:
+    scaling = scaling_table(study(make_runs, {1: (1.0, 0, 0, 0), 2: (0.5, 0.2, 0.1, 0.15)}), "strong")
+    base, point = scaling.iloc[0], scaling.iloc[1]
+    limit = limit_at(point, base)
+    assert limit is not None
+    assert limit.cause == "communication"
+    assert limit.share == pytest.approx(0.2 / 0.95)
+    assert limit_at(base, base) is None
+
+
+def test_a_series_is_named_where_there_are_several(make_runs: Runs) -> None:
+    runs = study(make_runs, {1: (1.0, 0, 0, 0), 8: (0.125, 0.1, 0, 0)})
+    both = pd.concat([runs.assign(series="hook-none"), runs.assign(series="hook-fp16")])
+    (said,) = sentences(both)
+    assert "8 devices of hook-none (44% of the step, exposed) and 8 devices of hook-fp16 (44%" in said
+
+
+def test_a_run_that_is_mostly_start_up_is_said_in_seconds(make_runs: Runs) -> None:
+    runs = study(make_runs, {1: (1.0, 0, 0, 0), 2: (0.5, 0, 0, 0)}, wall_seconds=10.0)
+    assert sentences(runs.assign(wall_seconds=100.0)) == []
+    (said,) = sentences(runs)
+    assert said.startswith(
+        "Start-up takes 4.00 of 10.0 s at 1 device and 4.00 of 10.0 s at 2 devices: train "
+    )
+
+
+def test_two_measurements_that_disagree_are_both_given(make_runs: Runs) -> None:
+    runs = study(make_runs, {1: (1.0, 0, 0, 0), 2: (0.5, 0.05, 0, 0)})
+
+    def checked(seconds: float) -> list[str]:
+        return sentences(runs.assign(crosscheck_communication_seconds=runs["devices"].map({2: seconds})))
+
+    assert checked(0.07) == []
+    assert checked(0.03) == []
+    runs["communication_seconds"] = 0.01
+    assert checked(0.03) == []  # thrice as much, but little of the step
+    runs["communication_seconds"] = 0.05
+    (said,) = checked(0.2)
+    assert said.startswith(
+        "How a step divides at 2 devices is uncertain: communication is 50.0 ms by DDP's own"
+    )
+    assert "200 ms by passes" in said
+
+
+def test_idle_devices_are_not_guessed_about_where_the_split_tells_why(make_runs: Runs) -> None:
+    runs = study(make_runs, {1: (1.0, 0, 0, 0), 2: (0.5, 0.4, 0, 0)}, mean_utilization=0.2)
+    one, two = (point for _, point in scaling_table(runs, "strong").iterrows())
+    assert cause_at(one) == ADVICE["launch"]
+    assert cause_at(two) == ""
+    assert cause_at(two.drop(PARTS)) != ""
+
+
+def test_communication_in_doubt_is_not_named_where_one_of_its_measurements_is_small(make_runs: Runs) -> None:
+    runs = study(make_runs, {1: (1.0, 0, 0, 0), 2: (0.5, 0.3, 0, 0.15)})
+    assert sentences(runs)[0].startswith("Communication-bound")
+    disturbed, doubt = sentences(runs.assign(crosscheck_communication_seconds=runs["devices"].map({2: 0.01})))
+    assert disturbed.startswith("One rank is slower")
+    assert "is uncertain" in doubt

@@ -1,0 +1,65 @@
+# Contract: what every device count should give, before any large job: from one device's computing and from the
+# all-reduce over at most two nodes, which is measured once for each shape of a site.
+# in:  the 1-device runs
+# out: resources/collectives/{site}/{shape}.json, results/{experiment}/prediction.csv, prediction.json
+
+
+localrules:
+    compute_prediction,
+    predict,
+
+
+rule measure_collectives:
+    output:
+        "resources/collectives/{site}/{shape}.json",
+    log:
+        "logs/measure_collectives/{site}/{shape}.log",
+    wildcard_constraints:
+        site="[A-Za-z0-9_-]+",
+        shape="[0-9]+x[0-9]+",
+    # before the trainings
+    priority: PRIORITY
+    conda:
+        "../envs/scalewise.yaml"
+    # one machine: all cores, so that no training is beside it
+    threads: COLLECTIVES.threads(STUDY.site)
+    resources:
+        **COLLECTIVES.resources(STUDY.site),
+    shell:
+        'python "$SCALEWISE_SCRIPTS/measure_collectives.py" --shape {wildcards.shape:q} --log {log:q} '
+        "--limit-seconds {resources.limit_seconds} --timeout-seconds {resources.timeout_seconds} "
+        "{output:q}"
+
+
+rule compute_prediction:
+    input:
+        lambda wc: expand(
+            "results/{experiment}/runs/{run}/summary.json",
+            experiment=wc.experiment,
+            run=STUDY.experiments[wc.experiment].prediction_runs,
+        ),
+        collectives=lambda wc: COLLECTIVES.files(wc.experiment),
+    output:
+        table="results/{experiment}/prediction.csv",
+        notes="results/{experiment}/prediction.json",
+    log:
+        "logs/compute_prediction/{experiment}.log",
+    conda:
+        "../envs/scalewise.yaml"
+    params:
+        definition=lambda wc: PREDICTED[wc.experiment],
+    shell:
+        'python "$SCALEWISE_SCRIPTS/compute_prediction.py" '
+        "--experiment {params.definition:q} results/{wildcards.experiment:q} "
+        "--collectives {input.collectives:q} 2>&1 | tee {log:q}"
+
+
+rule predict:
+    input:
+        expand("results/{experiment}/prediction.csv", experiment=list(PREDICTED)),
+    log:
+        "logs/predict.log",
+    conda:
+        "../envs/scalewise.yaml"
+    shell:
+        "echo 'Predicted: {input}' | tee {log:q}"

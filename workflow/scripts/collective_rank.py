@@ -1,0 +1,25 @@
+"""One rank of the all-reduce measurement; started by the launcher, never by hand."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from scalewise.training.collectives import measure_collectives
+from scalewise.training.ranks.rank import run_or_complain
+from scalewise.training.supervision.attempt import Attempt
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Entry of every rank."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("attempt", type=Path, help="folder where the ranks meet")
+    options = parser.parse_args(arguments)
+    attempt = Attempt(options.attempt)
+    run_or_complain(attempt, lambda: measure_collectives(attempt))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""Where the time of a step goes: compute, exposed communication, loader wait, waiting for a slow rank.
+
+A step is done when its slowest rank has done it, so its time is that rank's. Ranks that are ahead wait
+inside their own exchange of gradients; the rank for which the exchange takes least waits for nobody. It is
+the slowest, and what its exchange takes is communication and no other rank's delay. What it computes
+longer than the others is what they lose by waiting for it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pandas as pd
+
+from scalewise.records import RecordError, Window
+
+STEP_COLUMNS = (
+    "step_seconds", "compute_seconds", "communication_seconds", "loader_seconds", "straggler_seconds",
+    "crosscheck_communication_seconds", "slowest_rank", "slowest_host",
+)  # fmt: skip
+"""Of runs.csv; the second to the fifth sum to the first."""
+
+NAN = float("nan")
+
+
+def read_ranks(path: Path) -> pd.DataFrame:
+    """The table of a run's ranks.
+
+    Raises:
+        RecordError: it is missing or damaged.
+    """
+    try:
+        return pd.read_csv(path)
+    except (OSError, ValueError) as error:  # pandas' own errors and bad bytes are ValueErrors
+        raise RecordError(
+            f"{path}: cannot be read ({error}). Delete the folder and run snakemake again."
+        ) from error
+
+
+def split(windows: Sequence[Window], ranks: pd.DataFrame) -> dict[str, Any]:
+    """The mean measured step of a run and its parts, in seconds.
+
+    - communication: of the rank whose exchange took least, the slowest, as DDP counted it beside its
+      backward pass.
+    - loader: what that rank waited for its batches.
+    - compute: the rest of the step, of the slowest rank or of the median of the others, whichever is less.
+    - straggler: what the slowest rank computes beyond that.
+    - crosscheck: a pass with gradients exchanged less one without, on the same terms; it should be as
+      long as the communication.
+
+    Where nobody counted the communication (fsdp) or the ranks are not known, only what is known is given
+    and the rest is NaN.
+
+    Args:
+        windows: of the run.
+        ranks: as ``read_ranks`` gives it; of an older record, with fewer columns.
+
+    Returns:
+        ``STEP_COLUMNS``.
+    """
+    found: dict[str, Any] = dict.fromkeys(STEP_COLUMNS, NAN) | {"slowest_host": None}
+    measured = [window for window in windows if not window.warmup]
+    if not measured:
+        return found
+    steps = sum(window.steps for window in measured)
+    step_seconds = sum(window.seconds for window in measured) / steps
+    found["step_seconds"] = step_seconds
+    if ranks.empty:
+        return found
+    loader = [min(float(seconds) / steps, step_seconds) for seconds in ranks["loader_wait_seconds"]]
+    found["loader_seconds"] = max(loader)
+    counted = _exchanged(ranks)
+    if any(map(math.isnan, counted)):
+        return found
+    communication = [
+        min(seconds, step_seconds - waited) for seconds, waited in zip(counted, loader, strict=True)
+    ]
+    slowest = communication.index(min(communication))
+    compute = [step_seconds - waited - seconds for waited, seconds in zip(loader, communication, strict=True)]
+    others = compute[:slowest] + compute[slowest + 1 :]
+    fair = min(median(others), compute[slowest]) if others else compute[slowest]
+    found |= {
+        "compute_seconds": fair,
+        "communication_seconds": communication[slowest],
+        "loader_seconds": loader[slowest],
+        "straggler_seconds": compute[slowest] - fair,
+        "crosscheck_communication_seconds": _crosscheck(ranks),
+    }
+    if others:
+        row = ranks.iloc[slowest]
+        found |= {"slowest_rank": int(row["rank"]), "slowest_host": str(row["host"])}
+    return found
+
+
+def _exchanged(ranks: pd.DataFrame) -> list[float]:
+    """Seconds of a step in each rank's exchange; one rank has nobody to exchange with."""
+    if len(ranks) == 1:
+        return [0.0]
+    column = "communication_seconds_per_step"
+    return [float(seconds) for seconds in ranks[column]] if column in ranks else [NAN] * len(ranks)
+
+
+def _crosscheck(ranks: pd.DataFrame) -> float:
+    columns = ["exchanged_pass_seconds", "local_pass_seconds"]
+    if any(column not in ranks for column in columns):
+        return NAN
+    exchanged, local = (ranks[column].astype(float) for column in columns)
+    least = float((exchanged - local).min(skipna=False))
+    return least if math.isnan(least) else max(least, 0.0)

@@ -1,0 +1,289 @@
+"""Which runs a speedup may join, and what the ratio of two others is worth. Pure functions of numbers.
+
+A speedup says what devices bring, so everything else must be equal. Whatever differs is named with both
+values; at equal devices the ratio is then the gain of an option, otherwise it is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import pandas as pd
+
+from scalewise.analysis.answer.quantities import devices_text, factor
+from scalewise.analysis.statistics.intervals import Interval
+from scalewise.records import Definition, Provenance
+
+OUTSIDE_THE_STEPS = frozenset({"safetensors", "scikit-learn", "snakemake"})
+"""Packages that take no part in a training step: another version of them changes no throughput."""
+
+CLEAR_ACCURACY_LOSS = 0.02
+"""What two accuracies without intervals must differ by. The draw of 10,000 test images alone moves the
+difference of two by up to 0.014 (95 %, binomial)."""
+
+NOT_RECORDED = "not recorded"
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """All that must be equal between two runs for their ratio to be a speedup.
+
+    Args:
+        conditions: value of each, under the user's word for it: a key of experiments.yaml, or what the run
+            met.
+    """
+
+    conditions: Mapping[str, str]
+
+    @classmethod
+    def of(cls, definition: Definition, origin: Provenance | None) -> Fingerprint:
+        """Of a run, from what it was asked to do and what it met.
+
+        Left out: the seed, which the repeats differ in; the batch size that follows from the devices (the
+        global one of weak scaling, the one per device of strong scaling); hosts, for nodes of one model are
+        what a cluster is made of. The commit of the workflow is left out too: it changes with every edit of
+        a title or a page of text, and the version of Scalewise, which is in, stands for the code that
+        measures. It is a caution, like the kernel (``origin_cautions``).
+
+        Args:
+            definition: of the run.
+            origin: None where the run ended before its ranks had met.
+        """
+        settings = {
+            key: value
+            for key, value in definition.settings.items()
+            if key not in {"seed", "launcher", "global_batch_size", "batch_size_per_device"}
+        }
+        if definition.settings.get("scaling") == "weak":
+            settings["batch_size_per_device"] = definition.batch_size_per_device
+        else:
+            settings["global_batch_size"] = definition.global_batch_size
+        met: dict[str, object] = {"accelerator": definition.accelerator, "launcher": definition.launcher}
+        if origin:
+            met |= {
+                "launcher": origin.launcher,
+                "device model": ", ".join(sorted(set(origin.devices))),
+                "CPU model": origin.cpu_model,
+            }
+            met |= {
+                f"{name} version": version
+                for name, version in origin.versions.items()
+                if name not in OUTSIDE_THE_STEPS
+            }
+        return cls({key: _shown(value) for key, value in (settings | met).items()})
+
+    @property
+    def id(self) -> str:
+        """12 hexadecimal digits, equal for equal conditions alone."""
+        text = json.dumps(self.conditions, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+class Difference(NamedTuple):
+    """One condition in which two runs differ.
+
+    Args:
+        field: the user's word for it.
+        first: its value in the first, the reference.
+        second: its value in the second.
+    """
+
+    field: str
+    first: str
+    second: str
+
+    def __str__(self) -> str:
+        return f"{self.field} is {self.second}, not {self.first}"
+
+
+def differences(first: Mapping[str, object], second: Mapping[str, object]) -> list[Difference]:
+    """The conditions that differ, in the order of the first."""
+    found = [
+        Difference(key, *(_shown(side[key]) if key in side else NOT_RECORDED for side in (first, second)))
+        for key in dict.fromkeys((*first, *second))
+    ]
+    return [difference for difference in found if difference.first != difference.second]
+
+
+def named(differing: Sequence[Difference]) -> str:
+    """``precision is fp16, not fp32; launcher is srun, not torchrun``; empty without a difference."""
+    return "; ".join(map(str, differing))
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What is compared: a run, a point, or figures that somebody published.
+
+    Args:
+        devices: world size.
+        throughput: samples/s; None where it is not known.
+        conditions: all that is known of how it was measured.
+        final_accuracy: a fraction; with its interval where there are repeats.
+        wall_seconds: of the whole run; stands in where a throughput is not known.
+    """
+
+    devices: int
+    throughput: float | None
+    conditions: Mapping[str, object]
+    final_accuracy: Interval | float | None = None
+    wall_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What the ratio of two measurements is.
+
+    Args:
+        kind: ``speedup``: devices alone differ. ``option``: other things differ, at equal devices.
+            ``repeat``: nothing differs. ``refused``: devices and other things differ, or there are no
+            figures; then there is no ratio.
+        first: the reference.
+        second: what is set against it.
+        ratio: of the second over the first, above 1 where the second is faster.
+        of_walls: the ratio is of wall times, for want of throughput.
+        differing: all that differs beside devices.
+        accuracy: of the first and the second where the second's is lower beyond doubt.
+    """
+
+    kind: Literal["speedup", "option", "repeat", "refused"]
+    first: Measured
+    second: Measured
+    ratio: float | None
+    of_walls: bool
+    differing: list[Difference]
+    accuracy: tuple[float, float] | None
+
+    @property
+    def efficiency(self) -> float | None:
+        """Share of the ideal speedup; None for anything but a speedup."""
+        if self.kind != "speedup" or self.ratio is None:
+            return None
+        return self.ratio * self.first.devices / self.second.devices
+
+    def sentence(self) -> str:
+        """What may be said of the two."""
+        text = f"{self._claim()}."
+        if self.efficiency is not None and self.efficiency > 1:
+            text += " More than ideal is an error until it is explained."
+        if self.of_walls and self.ratio is not None:
+            text += " The ratio is of walls, which include start-up."
+        return text
+
+    def _claim(self) -> str:
+        fewer, more = devices_text(self.first.devices), devices_text(self.second.devices)
+        over = "as fast as" if self.of_walls else "the throughput of"
+        if self.kind == "refused":
+            unlike = list(self.differing)
+            if unlike and self.accuracy:
+                unlike.append(Difference("accuracy", *map(_percent, self.accuracy)))
+            why = named(unlike) or "throughput and wall time of one of them are not known"
+            return f"No speedup joins {fewer} and {more}: {why}"
+        assert self.ratio is not None, "what is not refused has a ratio"
+        lost = ""
+        if self.accuracy:
+            before, after = self.accuracy
+            points = 100 * (before - after)
+            lost = f"; {points:.1f} points of accuracy lost ({_percent(before)} to {_percent(after)})"
+        gain = f"{factor(self.ratio)}x {over}"
+        if self.efficiency is not None:
+            return f"{more}: {gain} {self.first.devices}, {_percent(self.efficiency)} of ideal{lost}"
+        if self.kind == "option":
+            where = named(self.differing)
+            return f"On {more}, {gain} the other where {where}: an option's gain, not scaling{lost}"
+        return f"On {more}, {gain} a run under equal conditions{lost}"
+
+
+def compare(first: Measured, second: Measured) -> Comparison:
+    """Set a measurement against a reference.
+
+    Args:
+        first: the reference: the baseline, or the option's first value.
+        second: what is set against it.
+    """
+    differing = differences(first.conditions, second.conditions)
+    ratio, of_walls = _ratio(first, second)
+    kind: Literal["speedup", "option", "repeat", "refused"]
+    if ratio is None or (differing and first.devices != second.devices):
+        kind, ratio = "refused", None
+    elif differing:
+        kind = "option"
+    else:
+        kind = "speedup" if first.devices != second.devices else "repeat"
+    accuracy = _lower_accuracy(first.final_accuracy, second.final_accuracy)
+    return Comparison(kind, first, second, ratio, of_walls, differing, accuracy)
+
+
+def _ratio(first: Measured, second: Measured) -> tuple[float | None, bool]:
+    if first.throughput and second.throughput:
+        return second.throughput / first.throughput, False
+    if first.wall_seconds and second.wall_seconds:
+        return first.wall_seconds / second.wall_seconds, True
+    return None, False
+
+
+def _lower_accuracy(
+    first: Interval | float | None, second: Interval | float | None
+) -> tuple[float, float] | None:
+    if first is None or second is None:
+        return None
+    before, after = (
+        Interval(side, side, side, 0.0, 1) if isinstance(side, (int, float)) else side
+        for side in (first, second)
+    )
+    known = min(before.confidence, after.confidence) > 0
+    doubt = 0.0 if known else CLEAR_ACCURACY_LOSS
+    return (before.estimate, after.estimate) if before.low - after.high > doubt else None
+
+
+def origin_cautions(origins: Sequence[Provenance]) -> list[str]:
+    """What runs differ in that no speedup is refused for, a sentence each.
+
+    Args:
+        origins: of the runs of one experiment.
+    """
+    found = {
+        "the commit of the workflow": {origin.commit or NOT_RECORDED for origin in origins},
+        "the operating system": {origin.operating_system for origin in origins},
+    }
+    return [
+        f"The runs differ in {name} ({'; '.join(sorted(values))}). Speedups join them all the same: make "
+        "them again where a figure surprises."
+        for name, values in found.items()
+        if len(values) > 1
+    ]
+
+
+def superlinear_warning(point: pd.Series) -> str:
+    """What an efficiency above 1, beyond its interval, may come from and what to check; else empty.
+
+    Args:
+        point: a row of a scaling table.
+    """
+    low = point["parallel_efficiency_low"]
+    joined = point["n"] - point.get("n_not_comparable", 0)
+    if pd.isna(low) or low <= 1 or joined < 2:
+        return ""
+    base = devices_text(int(point["baseline_devices"]))
+    return (
+        f"{devices_text(int(point['devices']))} show an efficiency of {point['parallel_efficiency']:.2f}, "
+        "above 1 beyond its interval. That is an error until it is explained. Likely: the baseline was slow "
+        f"or disturbed (compare throttled, other_jobs and drift of its runs in runs.csv, and run {base} "
+        "again alone); cache effects (under strong scaling each device works on less data, which may fit its "
+        f"caches: repeat with scaling: weak); or {base} had less of something else than devices, such as "
+        "CPUs for its loader or memory (compare loader_seconds)."
+    )
+
+
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.1f} %"
+
+
+def _shown(value: object) -> str:
+    """As it stands in the YAML."""
+    if value is None:
+        return "default"
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,88 @@
+"""Which runs of a series are comparable with its baseline, and what is said of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import pandas as pd
+
+from scalewise.analysis.answer.quantities import devices_text, factor
+from scalewise.analysis.comparison.comparability import Measured, compare, named
+
+Conditions = Mapping[str, Mapping[str, str]]
+"""What each fingerprint stands for: its conditions, by its id."""
+
+
+def reference_fingerprint(series: pd.DataFrame, base: int) -> str:
+    """The fingerprint that most of the baseline's completed runs have.
+
+    Of several with equally many, the one that most runs of the whole series have. Empty where the runs
+    have none.
+
+    Args:
+        series: completed runs of one series.
+        base: devices of its baseline.
+    """
+    fingerprints = _fingerprints(series)
+    at_base = fingerprints[series["devices"] == base].value_counts()
+    everywhere = fingerprints.value_counts()
+    ranked = sorted(at_base.index, key=lambda name: (-at_base[name], -everywhere[name], name))
+    return str(ranked[0]) if ranked else ""
+
+
+def comparable(done: pd.DataFrame, reference: str) -> pd.DataFrame:
+    """The runs that have the fingerprint of the baseline.
+
+    Args:
+        done: completed runs. Without a column ``fingerprint`` all are comparable.
+        reference: fingerprint of the baseline.
+    """
+    return done[_fingerprints(done) == reference]
+
+
+def left_out(done: pd.DataFrame, base_done: pd.DataFrame, reference: str, known: Conditions) -> Iterator[str]:
+    """What is said of the runs of a point that no speedup joins: one phrase for each other fingerprint.
+
+    Where the point has comparable runs too, the ratio to them is shown as what it is: the gain of what
+    differs, at equal devices.
+
+    Args:
+        done: completed runs of the point, at least one.
+        base_done: completed runs of the baseline.
+        reference: fingerprint of the baseline.
+        known: conditions of each fingerprint.
+    """
+    if base_done.empty:
+        return  # there is nothing to be comparable with, and the table says so
+    fingerprints = _fingerprints(done)
+    beside = comparable(done, reference)
+    for fingerprint, others in done[fingerprints != reference].groupby(fingerprints):
+        conditions = [known.get(name) for name in (reference, str(fingerprint))]
+        if None in conditions:
+            conditions = [{"fingerprint": name or "not recorded"} for name in (reference, str(fingerprint))]
+        joined = beside if len(beside) else comparable(base_done, reference)
+        comparison = compare(_measured(joined, conditions[0]), _measured(others, conditions[1]))
+        gain = ""
+        if comparison.kind == "option" and comparison.ratio:
+            gain = f" ({factor(comparison.ratio)}x the others' rate)"
+        yield (
+            f"{len(others)} of {len(done)} runs on {devices_text(int(done['devices'].iloc[0]))} "
+            f"{'is' if len(others) == 1 else 'are'} not comparable with the baseline: "
+            f"{named(comparison.differing)}{gain}"
+        )
+
+
+def _fingerprints(runs: pd.DataFrame) -> pd.Series:
+    if "fingerprint" not in runs:
+        return pd.Series("", index=runs.index)
+    return runs["fingerprint"].fillna("").astype(str)
+
+
+def _measured(runs: pd.DataFrame, conditions: Mapping[str, str] | None) -> Measured:
+    rate, wall = (runs[column].median() for column in ("throughput_samples_per_second", "wall_seconds"))
+    return Measured(
+        devices=int(runs["devices"].iloc[0]),
+        throughput=None if pd.isna(rate) else float(rate),
+        conditions=conditions or {},
+        wall_seconds=None if pd.isna(wall) else float(wall),
+    )

@@ -1,0 +1,279 @@
+"""From records on disk to the predictions of an experiment: ``prediction.csv`` and ``prediction.json``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from pydantic import ValidationError
+
+from scalewise.analysis.prediction.communication import Network, NotMeasuredError
+from scalewise.analysis.prediction.step_time import Baseline, NoPredictionError, predict_point
+from scalewise.analysis.statistics.intervals import Interval
+from scalewise.analysis.tables import series_name
+from scalewise.plan.config import Experiment
+from scalewise.plan.runs import Options, batch_per_device, combinations, points, settings_of
+from scalewise.plan.settings import Settings
+from scalewise.plan.topology import Shape, count_devices
+from scalewise.records import SUMMARY, Collectives, RecordError, read_summary, write_text
+
+PREDICTION, PREDICTION_NOTES = "prediction.csv", "prediction.json"
+
+PREDICTION_COLUMNS = [
+    "experiment", "series", "devices", "nodes", "shape", "measured_point", "n",
+    "step_seconds", "step_seconds_low", "step_seconds_high",
+    "compute_seconds", "loader_seconds", "all_reduce_seconds", "exposed_seconds",
+    "throughput_samples_per_second", "throughput_samples_per_second_low",
+    "throughput_samples_per_second_high", "speedup", "speedup_low", "speedup_high",
+    "parallel_efficiency", "parallel_efficiency_low", "parallel_efficiency_high",
+    "device_hours_per_epoch", "hidden", "extrapolated",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """An experiment to predict, as the plan defines it.
+
+    Args:
+        name: of the experiment.
+        spec: its settings.
+        shapes: of the planned device counts, as the configuration gives them.
+        projected: shapes beyond these.
+    """
+
+    name: str
+    spec: Experiment
+    shapes: Mapping[str, Shape]
+    projected: Sequence[Shape]
+
+    @classmethod
+    def from_json(cls, text: str) -> Predicted:
+        """From ``PlannedExperiment.prediction_definition``."""
+        values = json.loads(text)
+        return cls(
+            values["name"],
+            Experiment.model_validate(values["spec"]),
+            {devices: Shape.parse(shape) for devices, shape in values["shapes"].items()},
+            [Shape.parse(shape) for shape in values["project"]],
+        )
+
+    def planned(self, options: Options) -> list[Shape]:
+        """Shapes that a series plans to measure, fewest devices first."""
+        mine = (point.devices for point in points(self.spec) if point.options == options)
+        return sorted({self.shapes[str(devices)] for devices in mine}, key=_size)
+
+
+def read_collectives(path: Path) -> Collectives:
+    """The all-reduce over one shape.
+
+    Raises:
+        RecordError: it is missing or damaged.
+    """
+    try:
+        return Collectives.model_validate_json(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RecordError(f"{path}: {error.strerror}. Run snakemake again to make it.") from error
+    except (ValidationError, UnicodeDecodeError) as error:
+        raise RecordError(
+            f"{path}: not a measurement of this version ({error}). Delete it and run snakemake again."
+        ) from error
+
+
+def compute_prediction(
+    experiment: Predicted, collectives: Sequence[Collectives], runs_folder: Path, folder: Path
+) -> None:
+    """Write the predictions of an experiment, with what limits them and why a series has none.
+
+    Args:
+        experiment: what is planned and projected.
+        collectives: the site's all-reduce, one record for each shape.
+        runs_folder: holds a folder for each run; those on one device that are there count.
+        folder: receives the files.
+
+    Raises:
+        RecordError: a record is damaged.
+    """
+    network = Network.of(collectives)
+    rows: list[dict[str, Any]] = []
+    notes = list(_link_notes(network))
+    refused: dict[str, str] = {}
+    for options in combinations(experiment.spec):
+        series = series_name(dict(options))
+        shapes = experiment.planned(options)
+        if not shapes:
+            continue
+        try:
+            bases = _baselines(experiment, options, runs_folder)
+        except NoPredictionError as error:
+            refused[series] = f"no prediction for {series}: {error}."
+            continue
+        found, missed = _series_rows(experiment, options, shapes, bases, network)
+        rows += found
+        notes += [f"{series}: {reason}." for reason in missed]
+        notes += [f"{series}: {sentence}" for sentence in _series_notes(found)]
+    table = pd.DataFrame(rows, columns=PREDICTION_COLUMNS)
+    told = {"notes": list(dict.fromkeys(notes)), "refused": refused, "links": _links(network)}
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / PREDICTION, table.to_csv(index=False, lineterminator="\n"))
+    write_text(folder / PREDICTION_NOTES, json.dumps(told, indent=2) + "\n")
+
+
+def _baselines(experiment: Predicted, options: Options, runs_folder: Path) -> list[Baseline]:
+    """The series' runs on one device, all repeats that have completed."""
+    settings = settings_of(experiment.spec, options)
+    _check_options(settings)
+    ones = [
+        point.name
+        for point in points(experiment.spec)
+        if point.options == options and experiment.shapes[str(point.devices)].world_size == 1
+    ]
+    if not ones:
+        raise NoPredictionError("it has no run on 1 device to take the computing from; add 1 to devices")
+    # a run's name ends in .rN; another series' may begin alike
+    folders = [
+        folder
+        for folder in sorted(runs_folder.glob(f"{ones[0]}.r*"))
+        if folder.name.removeprefix(f"{ones[0]}.r").isdecimal() and (folder / SUMMARY).exists()
+    ]
+    bases, reasons = [], []
+    for folder in folders:
+        summary = read_summary(folder)
+        made = summary.definition.settings
+        if any(
+            made.get(key) != value for key, value in settings.model_dump(exclude={"seed", "launcher"}).items()
+        ):
+            continue  # from before the settings changed
+        if summary.measurements is None or summary.outcome != "completed":
+            reasons.append(f"{folder.name} did not complete ({summary.reason})")
+            continue
+        try:
+            bases.append(Baseline.of(summary.measurements, settings.accumulation_steps))
+        except NoPredictionError as error:
+            reasons.append(f"{folder.name}: {error}")
+    if not bases:
+        raise NoPredictionError(
+            "; ".join(reasons) if reasons else f"{ones[0]} has no completed run; run snakemake to make it"
+        )
+    return bases
+
+
+def _check_options(settings: Settings) -> None:
+    """Refuse what exchanges other things than gradients in buckets."""
+    if settings.parallelism != "ddp":
+        what = {"fsdp": "gathers parameters in each pass", "zero1": "sends parameters after each step"}
+        raise NoPredictionError(
+            f"{settings.parallelism} {what[settings.parallelism]}, which is not modelled; use parallelism ddp"
+        )
+    if settings.communication_hook == "powersgd":
+        raise NoPredictionError(
+            "what powersgd sends is not known before it runs; use communication_hook none, fp16 or bf16"
+        )
+
+
+def _series_rows(
+    experiment: Predicted,
+    options: Options,
+    planned: Sequence[Shape],
+    bases: Sequence[Baseline],
+    network: Network,
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """A row for each shape that can be predicted, and why the others cannot."""
+    settings = settings_of(experiment.spec, options)
+    rows, missed = [], []
+    for shape in sorted({*planned, *experiment.projected}, key=_size):
+        devices = shape.world_size
+        all_reduce = partial(network.all_reduce, shape) if devices > 1 else None
+        try:
+            columns = predict_point(
+                bases,
+                devices,
+                _global_batch_size(settings, devices),
+                _global_batch_size(settings, 1),
+                all_reduce,
+            )
+        except (NotMeasuredError, NoPredictionError) as error:
+            missed.append(f"no prediction for {error}")
+            continue
+        about = {
+            "experiment": experiment.name,
+            "series": series_name(dict(options)),
+            "devices": devices,
+            "nodes": shape.nodes,
+            "shape": str(shape),
+            "measured_point": shape in planned,
+            "n": len(bases),
+            "extrapolated": network.is_extrapolated(shape),
+        }
+        rows.append(about | columns)
+    return rows, missed
+
+
+def _global_batch_size(settings: Settings, devices: int) -> int:
+    return batch_per_device(settings, devices) * devices * settings.accumulation_steps
+
+
+def _size(shape: Shape) -> tuple[int, int]:
+    return shape.world_size, shape.nodes
+
+
+def _series_notes(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Where communication stops hiding, and what was not measured."""
+    several = [row for row in rows if row["devices"] > 1]
+    if not several:
+        return
+    last_hidden = max((index for index, row in enumerate(several) if row["hidden"]), default=-1)
+    if last_hidden == len(several) - 1:
+        most = count_devices(several[-1]["devices"])
+        yield f"up to {most}, communication hides behind the backward pass."
+    else:
+        first = several[last_hidden + 1]
+        share = first["exposed_seconds"] / first["step_seconds"]
+        yield (
+            f"from {count_devices(first['devices'])} on, communication no longer hides behind the backward "
+            f"pass: {_percent(share)} of the step is exposed."
+        )
+    inferred = [str(row["devices"]) for row in several if row["extrapolated"]]
+    if inferred:
+        yield (
+            f"the all-reduce over {', '.join(inferred)} devices was not measured; it is extrapolated from "
+            "one node and two."
+        )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share >= 0.01 else f"{100 * share:.1f} %"
+
+
+def _link_notes(network: Network) -> Iterator[str]:
+    for shape, error in network.errors.items():
+        yield f"The all-reduce over {shape} was not measured: {error.rstrip('.')}."
+    for shape, fit in network.fits.items():
+        if not fit.is_line:
+            yield (
+                f"The all-reduce over {shape} is no straight line in the message's size: "
+                f"{_percent(fit.worst_miss)} off at worst. Its latency and bandwidth are those from 1 MiB on."
+            )
+
+
+def _links(network: Network) -> list[dict[str, Any]]:
+    """Latency and bus bandwidth of each measured shape."""
+    return [
+        {
+            "shape": str(shape),
+            "alpha_seconds": _bounds(fit.alpha),
+            "bus_bytes_per_second": _bounds(fit.bandwidth),
+            "line": fit.is_line,
+        }
+        for shape, fit in sorted(network.fits.items())
+    ]
+
+
+def _bounds(interval: Interval) -> dict[str, float | None]:
+    values = {"estimate": interval.estimate, "low": interval.low, "high": interval.high}
+    # JSON has no infinity: size that costs nothing has no bandwidth
+    return {key: value if value < float("inf") else None for key, value in values.items()}

@@ -1,0 +1,34 @@
+"""The figures of a report, in order, with what each shows. Imports nothing: the rules read it too."""
+
+from __future__ import annotations
+
+CAPTIONS = {
+    "speedup": "Speedup: throughput over that of the series' fewest devices. Marks are ratios of medians "
+    "over repeats, bars their intervals. The dotted line is ideal scaling. A curve is a law fitted to all "
+    "runs of its series, with the 95 % band of a bootstrap over runs; a law that the data cannot carry is "
+    "not drawn. The dashed line, where there is one, is predicted from one device's step and a measured "
+    "all-reduce: an upper bound that was not fitted to the marks.",
+    "efficiency": "Parallel efficiency: speedup over the number of times more devices. Marks are ratios of "
+    "medians over repeats, bars their intervals. The dashed line, where there is one, is what was asked for.",
+    "step": "Where the time of a step goes. A bar is the device time that one sample takes, devices over "
+    "median throughput: with ideal scaling all bars are equally high, so what stands on top is what scaling "
+    "costs. Its parts are medians over repeats: the loader's wait and the slowest rank's delay by clocks in "
+    "the training, exposed communication by DDP's own counters, compute what is left. Below: the seconds "
+    "before a run's first result, medians of each part.",
+    "prediction": "Prediction beside measurement: time of a step and parallel efficiency against devices. "
+    "Dashed with its band: predicted from one device's step and all-reduces measured by themselves. Dotted: "
+    "compute alone. Marks with bars: measured medians with their intervals. In the pale area nothing was "
+    "measured.",
+    "efficiencies": "Two efficiencies, one answer. Hardware: throughput per device over the baseline's. "
+    "Statistical: the baseline's epochs to the target accuracy over the epochs here, which falls where "
+    "larger batches learn less from a sample. Both: training time to the target, measured, over the number "
+    "of times more devices. Marks are ratios of medians over repeats, bars their intervals.",
+    "throughput": "Training throughput against devices. Filled marks are medians over repeats, bars their "
+    "intervals, rings single runs. Warm-up, evaluation and start-up are left out.",
+    "accuracy": "Test accuracy against epochs by number of devices: median over the repeats that have an "
+    "epoch, bands from least to most; faded where some repeats have stopped. Every test sample is counted "
+    "exactly once.",
+    "loss": "Loss against epochs by number of devices: median over the repeats that have an epoch, bands "
+    "from least to most; faded where some repeats have stopped.",
+    "memory": "Peak memory of the device that used most: median over repeats, bars their intervals.",
+}

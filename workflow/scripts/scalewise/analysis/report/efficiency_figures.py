@@ -1,0 +1,126 @@
+"""How much of the devices and of the samples is well used, against devices."""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+
+from scalewise.analysis.report.series_lines import (
+    bounds,
+    draw_series,
+    from_zero,
+    series_legend,
+    series_names,
+    with_columns,
+)
+from scalewise.analysis.report.style import (
+    COLUMN_MM,
+    GREY,
+    PAGE_MM,
+    PANEL_MM,
+    device_axis,
+    inches,
+    legend_below,
+    line_label,
+    say,
+)
+from scalewise.analysis.tables import NO_OPTIONS
+
+HARDWARE, STATISTICAL, BOTH = "parallel_efficiency", "statistical_efficiency", "accuracy_efficiency"
+MAX_NAMED = 3
+"""Places that one panel names."""
+
+
+def efficiency(scaling: pd.DataFrame, min_efficiency: float | None) -> Figure:
+    """Parallel efficiency against devices, with the least that was asked for.
+
+    Args:
+        scaling: points with a speedup.
+        min_efficiency: as a fraction; None where something else was asked for.
+    """
+    figure = Figure(figsize=inches(COLUMN_MM, PANEL_MM))
+    axes = figure.subplots()
+    names = series_names(scaling)
+    _ideal(axes)
+    if min_efficiency is not None:
+        axes.axhline(min_efficiency, color=GREY, linestyle="--", linewidth=0.9)
+        line_label(axes, min_efficiency, f"asked for: {min_efficiency:.0%}")
+    draw_series(axes, scaling, HARDWARE, names)
+    from_zero(axes, scaling, HARDWARE, 1.0)
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
+    axes.set_ylabel("parallel efficiency")
+    device_axis(axes, scaling["devices"])
+    legend_below(figure, *series_legend(names))
+    return figure
+
+
+def efficiencies(scaling: pd.DataFrame, target: float | None) -> Figure:
+    """Hardware and statistical efficiency and what they come to together, each in a panel.
+
+    Args:
+        scaling: points with a speedup.
+        target: test accuracy to reach, as a fraction; None where none is set, and two panels say so.
+    """
+    ratio = scaling["devices"] / scaling["baseline_devices"]
+    faster = bounds("time_to_accuracy_speedup")
+    table = with_columns(scaling, [*bounds(HARDWARE), *bounds(STATISTICAL), *faster])
+    table = table.assign(
+        **{
+            name: table[source] / ratio
+            for name, source in zip(bounds(BOTH), faster, strict=True)
+        }
+    )  # fmt: skip
+    names = series_names(table)
+    figure = Figure(figsize=inches(PAGE_MM, PANEL_MM))
+    panels = figure.subplots(1, 3, sharey=True)
+    titles = ("hardware: samples per second", "statistical: epochs to the target", "both: time to the target")
+    for axes, column, title in zip(panels, (HARDWARE, STATISTICAL, BOTH), titles, strict=True):
+        axes.set_title(title)
+        if column != HARDWARE and not _reached(table, column):
+            say(axes, _why_nothing(target))
+        else:
+            _ideal(axes)
+            draw_series(axes, table, column, names)
+            if column == BOTH:
+                _name_unreached(axes, table, names)
+        device_axis(axes, table["devices"], PAGE_MM / 3)
+    tops = [table[bounds(column)].max().max() for column in (HARDWARE, STATISTICAL, BOTH)]
+    panels[0].set_ylim(0, max([1.0, *(top for top in tops if pd.notna(top))]) * 1.12)
+    panels[0].yaxis.set_major_formatter(PercentFormatter(1))
+    panels[0].set_ylabel("efficiency")
+    legend_below(figure, *series_legend(names))
+    return figure
+
+
+def _ideal(axes: Axes) -> None:
+    axes.axhline(1.0, color=GREY, linestyle=":", linewidth=0.9)
+    line_label(axes, 1.0, "ideal: 100%", right=True)
+
+
+def _reached(table: pd.DataFrame, column: str) -> bool:
+    """Whether a point other than a baseline has a value."""
+    return bool(table.loc[table["devices"] > table["baseline_devices"], column].notna().any())
+
+
+def _why_nothing(target: float | None) -> str:
+    if target is None:
+        return "not known:\nno target accuracy is set"
+    return f"not known: {target:.1%} accuracy was not\nreached on the baseline and on\nmore devices"
+
+
+def _name_unreached(axes: Axes, table: pd.DataFrame, names: list[str]) -> None:
+    """Say which points have no time because the target was not reached there."""
+    missing = table[table[BOTH].isna() & (table["devices"] > table["baseline_devices"])]
+    if missing.empty:
+        return
+    places = [
+        f"{devices}" if names == [NO_OPTIONS] else f"{series} on {devices}"
+        for series, devices in zip(missing["series"], missing["devices"], strict=True)
+    ]
+    named = ", ".join(places) if len(places) <= MAX_NAMED else f"{len(places)} of {len(table)} points"
+    unit = " devices" if names == [NO_OPTIONS] and len(places) <= MAX_NAMED else ""
+    axes.text(
+        0.03, 0.03, f"not reached: {named}{unit}", transform=axes.transAxes, color=GREY, fontsize=7
+    )  # fmt: skip

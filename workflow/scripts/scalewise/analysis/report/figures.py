@@ -1,0 +1,134 @@
+"""The figures of an experiment: colour-blind safe, readable in grey, intervals drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+from matplotlib.transforms import offset_copy
+
+from scalewise.analysis.report import curves, scaling_figures, step_figures
+from scalewise.analysis.report.captions import CAPTIONS
+from scalewise.analysis.report.efficiency_figures import efficiencies, efficiency
+from scalewise.analysis.report.series_lines import (
+    bounds,
+    draw_series,
+    from_zero,
+    series_legend,
+    series_names,
+    with_columns,
+)
+from scalewise.analysis.report.style import (
+    COLUMN_MM,
+    PANEL_MM,
+    device_axis,
+    inches,
+    legend_below,
+    message,
+    set_style,
+)
+
+_BYTES_PER_MB = 1e6
+THROUGHPUT = "throughput_samples_per_second"
+
+
+def throughput(scaling: pd.DataFrame, runs: pd.DataFrame) -> Figure:
+    """Samples per second against devices; each run is a small ring beside its median."""
+    figure = Figure(figsize=inches(COLUMN_MM, PANEL_MM))
+    axes = figure.subplots()
+    names = series_names(scaling)
+    draw_series(axes, scaling, THROUGHPUT, names)
+    done = runs[runs["outcome"] == "completed"]
+    beside = offset_copy(axes.transData, figure, x=4.5, units="points")
+    axes.scatter(
+        done["devices"], done[THROUGHPUT], transform=beside, s=7, facecolors="none", edgecolors="0.4",
+        linewidths=0.6, zorder=3,
+    )  # fmt: skip
+    from_zero(axes, scaling, THROUGHPUT, done[THROUGHPUT].max())
+    axes.yaxis.set_major_formatter(
+        FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 10 else f"{value:g}")
+    )
+    axes.set_ylabel("throughput (samples/s)")
+    device_axis(axes, scaling["devices"])
+    legend_below(figure, *series_legend(names))
+    return figure
+
+
+def memory(scaling: pd.DataFrame, runs: pd.DataFrame) -> Figure:
+    """Peak memory of the fullest device against devices."""
+    figure = Figure(figsize=inches(COLUMN_MM, PANEL_MM))
+    axes = figure.subplots()
+    names = series_names(scaling)
+    column = "peak_memory_bytes"
+    known = with_columns(scaling, bounds(column))
+    in_mb = known.assign(**{name: known[name] / _BYTES_PER_MB for name in bounds(column)})
+    draw_series(axes, in_mb, column, names)
+    from_zero(axes, in_mb, column)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    kinds = runs["peak_memory_kind"].dropna().unique()
+    axes.set_ylabel(f"peak memory per device (MB)\n{', '.join(kinds)}")
+    device_axis(axes, scaling["devices"])
+    legend_below(figure, *series_legend(names))
+    return figure
+
+
+def draw_all(
+    scaling: pd.DataFrame,
+    runs: pd.DataFrame,
+    epochs: pd.DataFrame,
+    folder: Path,
+    *,
+    min_efficiency: float | None,
+    target: float | None,
+    laws: Sequence[Mapping[str, Any]] = (),
+    prediction: pd.DataFrame | None = None,
+) -> None:
+    """Write every figure as SVG and PDF; one that has nothing to show says so.
+
+    Args:
+        scaling: as ``scaling_table`` makes it.
+        runs: as ``collect`` makes it.
+        epochs: likewise.
+        folder: receives ``{name}.svg`` and ``{name}.pdf``.
+        min_efficiency: drawn in the efficiency figure; None where it is not what was asked for.
+        target: test accuracy, drawn in the accuracy figure.
+        laws: as in laws.json; those that were refused are not drawn.
+        prediction: as in prediction.csv; None where nothing was predicted.
+    """
+    set_style()
+    folder.mkdir(parents=True, exist_ok=True)
+    scaling = with_columns(scaling, [THROUGHPUT, "speedup", "baseline_devices", "parallel_efficiency"])
+    measured = scaling[scaling[THROUGHPUT].notna()]
+    relative = scaling[scaling["speedup"].notna()]
+    predicted = prediction if prediction is not None else pd.DataFrame()
+    no_run = "no completed run to show"
+    no_baseline = "no series with a completed baseline to show" if len(measured) else no_run
+    drawings: dict[str, tuple[pd.DataFrame, str, Callable[[], Figure]]] = {
+        "speedup": (relative, no_baseline, lambda: scaling_figures.speedup(relative, laws, prediction)),
+        "efficiency": (relative, no_baseline, lambda: efficiency(relative, min_efficiency)),
+        "step": (measured, no_run, lambda: step_figures.step(measured, runs)),
+        "efficiencies": (relative, no_baseline, lambda: efficiencies(relative, target)),
+        "prediction": (
+            predicted,
+            "nothing was predicted",
+            lambda: scaling_figures.prediction(measured, predicted),
+        ),
+        "throughput": (measured, no_run, lambda: throughput(measured, runs)),
+        "accuracy": (epochs, no_run, lambda: curves.accuracy(epochs, target)),
+        "loss": (epochs, no_run, lambda: curves.loss(epochs)),
+        "memory": (measured, no_run, lambda: memory(measured, runs)),
+    }
+    for name in CAPTIONS:
+        table, missing, draw = drawings[name]
+        figure = draw() if len(table) else message(f"{name}: {missing}")
+        for kind in ("svg", "pdf"):
+            # without dates, so that equal data make equal files
+            dates = {"Date": None} if kind == "svg" else {"CreationDate": None}
+            with mpl.rc_context():
+                figure.savefig(folder / f"{name}.{kind}", metadata=dates)
+            figure.set_layout_engine("none")  # the PDF has the layout of the SVG, and costs less

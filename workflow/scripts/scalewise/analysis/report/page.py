@@ -1,0 +1,177 @@
+"""The report: one HTML file that needs nothing else, for an experiment or for all."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from scalewise import __version__
+from scalewise.analysis.report.captions import CAPTIONS
+from scalewise.analysis.report.page_tables import (
+    law_rows,
+    option_row,
+    point_row,
+    prediction_rows,
+    run_row,
+    step_rows,
+)
+from scalewise.analysis.report.step_figures import start_parts, step_parts
+
+FIRST_FIGURES = ("speedup", "efficiency", "step", "efficiencies", "prediction")
+"""Those that carry the decision; the others are one click away."""
+COLUMN_POINTS = 300
+"""A figure that is wider than a column takes a row of its own."""
+_WIDTH = re.compile(rb'<svg[^>]*?width="([\d.]+)pt"', re.DOTALL)
+_NOTHING_DECIDED: dict[str, Any] = {"criterion": "", "limits": [], "beyond": [], "numbers": {}}
+
+
+@dataclass(frozen=True)
+class Section:
+    """One experiment in a report.
+
+    Args:
+        name: of the experiment.
+        title: shown above it.
+        description: shown below the title.
+        decision: as ``Decision.as_dict`` gives it.
+        scaling: scaling.csv.
+        runs: runs.csv.
+        options: options.csv.
+        origins: what the runs have in common and where they differ, name -> values.
+        figures: folder of the SVG files.
+        laws: laws.json.
+        prediction: prediction.csv; None where nothing was predicted.
+        prediction_notes: what it rests on, and why a series has none; a sentence each.
+        repeats: which points got more repeats, and why; a sentence each.
+    """
+
+    name: str
+    title: str
+    description: str
+    decision: Mapping[str, Any]
+    scaling: pd.DataFrame
+    runs: pd.DataFrame
+    options: pd.DataFrame
+    origins: Mapping[str, Sequence[str]]
+    figures: Path
+    laws: Sequence[Mapping[str, Any]] = ()
+    prediction: pd.DataFrame | None = None
+    prediction_notes: Sequence[str] = ()
+    repeats: Sequence[str] = ()
+
+
+def render(sections: Sequence[Section], *, partial: bool) -> str:
+    """The report as HTML.
+
+    Args:
+        sections: experiments, in order.
+        partial: some runs may be missing, and the report says so.
+    """
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    template = environment.get_template("report.html.j2")
+    heading = sections[0].title if len(sections) == 1 else "How many devices?"
+    return template.render(
+        heading=heading,
+        sections=[_context(section) for section in sections],
+        partial=partial,
+        single=len(sections) == 1,
+        step_parts=[part.label for part in step_parts()],
+        start_parts=[part.label for part in start_parts()],
+        version=__version__,
+    )
+
+
+def _context(section: Section) -> dict[str, Any]:
+    outcomes = section.runs["outcome"].value_counts()
+    shown = _shown(section)
+    decision = _NOTHING_DECIDED | dict(section.decision)
+    prediction = section.prediction if section.prediction is not None else pd.DataFrame()
+    return {
+        "name": section.name,
+        "title": section.title,
+        "description": section.description,
+        "decision": decision,
+        "baseline": _baseline(section.scaling, decision["series"]),
+        "first_figures": [_figure(section.figures, name) for name in shown if name in FIRST_FIGURES],
+        "more_figures": [_figure(section.figures, name) for name in shown if name not in FIRST_FIGURES],
+        "options": [option_row(row) for _, row in section.options.iterrows()],
+        "memory_kind": ", ".join(section.runs["peak_memory_kind"].dropna().unique()),
+        "monitor_notes": _monitor_notes(section.runs),
+        "points": [point_row(row) for _, row in section.scaling.iterrows()],
+        "with_target": bool(section.scaling["n_reached"].sum()),
+        "steps": step_rows(section.scaling, section.runs),
+        "laws": law_rows(section.laws, section.scaling),
+        "predictions": prediction_rows(prediction, section.scaling),
+        "prediction_notes": section.prediction_notes,
+        "repeats": section.repeats,
+        "runs": [run_row(row) for _, row in section.runs.iterrows()],
+        "outcomes": ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items()),
+        "origins": section.origins,
+        "confidences": _confidences(section.scaling),
+    }
+
+
+def _shown(section: Section) -> list[str]:
+    """The figures that have something to show beyond what another one shows."""
+    hidden = set()
+    if section.prediction is None or section.prediction.empty:
+        hidden.add("prediction")
+    scaling = section.scaling
+    known = scaling.get("statistical_efficiency")
+    if known is None or not (known.notna() & (scaling["devices"] > scaling["baseline_devices"])).any():
+        hidden.add("efficiencies")  # the efficiency figure shows all of it
+    return [name for name in CAPTIONS if name not in hidden]
+
+
+def _figure(folder: Path, name: str) -> dict[str, Any]:
+    content = (folder / f"{name}.svg").read_bytes()
+    width = _WIDTH.search(content[:5000])
+    return {
+        "name": name,
+        "uri": "data:image/svg+xml;base64," + base64.b64encode(content).decode(),
+        "caption": CAPTIONS[name],
+        "wide": width is not None and float(width[1]) > COLUMN_POINTS,
+    }
+
+
+def _baseline(scaling: pd.DataFrame, series: str | None) -> str:
+    """The absolute value that the answer's ratios are relative to."""
+    points = scaling[(scaling["series"] == series) & (scaling["devices"] == scaling["baseline_devices"])]
+    if points.empty or not points["n"].iloc[0]:
+        return ""
+    point = point_row(points.iloc[0])
+    interval = f"{point['throughput']['interval']}, " if point["throughput"]["interval"] else ""
+    unit = "device" if point["devices"] == "1" else "devices"
+    return f"{point['devices']} {unit}: {point['throughput']['value']} samples/s ({interval}n = {point['n']})"
+
+
+def _monitor_notes(runs: pd.DataFrame) -> list[str]:
+    """What the monitors of the runs had to say, each once with the number of runs."""
+    counts = runs["monitor_note"].dropna().value_counts(sort=False)
+    return [f"{note} ({count} of {len(runs)} runs)." for note, count in counts.items() if note]
+
+
+def _confidences(scaling: pd.DataFrame) -> str:
+    """The confidence that the intervals really have, in words."""
+    parts = []
+    for column, what in (("throughput_confidence", "medians"), ("speedup_confidence", "speedups")):
+        values = scaling[column].dropna()
+        values = values[(values > 0) & (values < 1)]
+        if len(values):
+            least, most = values.min(), values.max()
+            span = f"{least:.0%}" if least == most else f"{least:.0%} to {most:.0%}"
+            parts.append(f"{span} for {what}")
+    return " and ".join(parts) or "not defined: one run a point"

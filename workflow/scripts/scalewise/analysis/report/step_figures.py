@@ -1,0 +1,175 @@
+"""Where the time of a step goes, and that of a start."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from scalewise.analysis.report.panels import grid, label_left
+from scalewise.analysis.report.series_lines import series_names, with_columns
+from scalewise.analysis.report.style import GREY, legend_below
+from scalewise.analysis.tables import NO_OPTIONS
+
+STEP_MM, START_MM = 52.0, 38.0
+_MICROSECONDS = 1e6
+_LEAST_SHOWN = 0.005
+"""Share of a bar below which its unexplained rest is rounding."""
+BAR_WIDTH = 0.72
+_LEAST_LABEL_MM = 8.5
+"""Room for a bar from which on the number over it stands upright."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a bar.
+
+    Args:
+        column: of the table.
+        label: in the legend.
+        colour: to fill it with.
+        hatch: so that it is told apart in grey.
+    """
+
+    column: str
+    label: str
+    colour: str | tuple[float, float, float]
+    hatch: str
+
+    def patch(self) -> Artist:
+        """Its handle in the legend."""
+        return Patch(facecolor=self.colour, hatch=self.hatch, edgecolor="white", linewidth=0)
+
+
+UNKNOWN = Part("", "not measured", "0.88", "\\\\\\\\")
+NOTHING = Part("", "", "white", "")
+
+
+def step_parts() -> list[Part]:
+    """Of a step, from the bottom of a bar to its top."""
+    blue, orange, green, _, pink = sns.color_palette("colorblind", 5)
+    return [
+        Part("compute_seconds", "compute", blue, ""),
+        Part("communication_seconds", "exposed communication", orange, "////"),
+        Part("loader_seconds", "loader wait", green, "...."),
+        Part("straggler_seconds", "stragglers", pink, "xxxx"),
+    ]
+
+
+def start_parts() -> list[Part]:
+    """Of a start, in the order in which they come."""
+    labels = ("imports", "process group", "data", "model", "first step")
+    shades = sns.light_palette("#5b3f8c", len(labels) + 1)[1:]
+    hatches = ("", "....", "", "////", "")
+    return [
+        Part(f"{label.replace(' ', '_')}_seconds", label, shade, hatch)
+        for label, shade, hatch in zip(labels, shades, hatches, strict=True)
+    ]
+
+
+def step(scaling: pd.DataFrame, runs: pd.DataFrame) -> Figure:
+    """Device time for each sample by what it is spent on, and start-up below, a column for each series.
+
+    A bar is devices over throughput: with ideal scaling all are equally high, strong or weak. Its parts
+    have the shares that they have in a step, whose mean length stands over the bar.
+
+    Args:
+        scaling: points with a throughput.
+        runs: as ``collect`` makes it.
+    """
+    parts, starts = step_parts(), start_parts()
+    table = with_columns(scaling, ["step_seconds", *(part.column for part in parts)])
+    names = series_names(table)
+    panels = grid(names, (STEP_MM, START_MM), "scaling.csv", titles=names != [NO_OPTIONS])
+    unknown = False
+    for name, (upper, lower) in zip(names, panels.axes, strict=False):
+        points = table[table["series"] == name].sort_values("devices")
+        unknown |= _draw_step(upper, points, parts, panels.width_mm)
+        upper.set_xlabel("")
+        _draw_starts(lower, points["devices"].tolist(), runs[runs["series"] == name], starts)
+    label_left(panels.row(0), "device time per sample (µs)")
+    label_left(panels.row(1), "start-up of a run (s)")
+    for quantity in (0, 1):
+        tops = [axes.dataLim.ymax for axes in panels.row(quantity)]
+        panels.axes[0][quantity].set_ylim(0, max([1e-9, *tops]) * (1.18 if quantity == 0 else 1.08))
+    _legend(panels.figure, [*parts, UNKNOWN if unknown else NOTHING], starts, narrow=len(names) == 1)
+    return panels.figure
+
+
+def _legend(figure: Figure, parts: Sequence[Part], starts: Sequence[Part], *, narrow: bool) -> None:
+    """Both lists beside each other, or in a wide figure one below the other; a legend fills by columns."""
+    pairs = list(zip(parts, starts, strict=True))
+    shown = [*parts, *starts] if narrow else [part for pair in pairs for part in pair]
+    legend_below(
+        figure,
+        [part.patch() for part in shown],
+        [part.label for part in shown],
+        columns=2 if narrow else len(pairs),
+    )
+
+
+def _draw_step(axes: Axes, points: pd.DataFrame, parts: Sequence[Part], width_mm: float) -> bool:
+    """Draw the bars of one series; whether a part of them is unknown."""
+    totals = (points["devices"] / points["throughput_samples_per_second"] * _MICROSECONDS).to_numpy()
+    shares = np.array(
+        [(points[part.column] / points["step_seconds"]).fillna(0).clip(lower=0) for part in parts]
+    )
+    # medians of parts do not add up to the median of the whole; parts that nobody measured leave a rest
+    known = points[[part.column for part in parts]].notna().all(axis=1).to_numpy()
+    shares = shares / np.where(known, shares.sum(axis=0), np.maximum(shares.sum(axis=0), 1.0))
+    rest = 1 - shares.sum(axis=0)
+    rest[rest < _LEAST_SHOWN] = 0.0
+    _stack(axes, totals * np.vstack([shares, rest]), [*parts, UNKNOWN])
+    crowded = width_mm / len(points) < _LEAST_LABEL_MM
+    for place, (total, seconds) in enumerate(zip(totals, points["step_seconds"], strict=True)):
+        if pd.notna(seconds):
+            axes.annotate(
+                f"{seconds * 1e3:.3g}", (place, total), xytext=(0, 1.5), textcoords="offset points",
+                ha="center", va="bottom", fontsize=6.5, rotation=90 if crowded else 0,
+            )  # fmt: skip
+    if points["step_seconds"].notna().any():
+        axes.text(
+            0.02, 0.985, "over the bars: ms per step", transform=axes.transAxes, va="top", fontsize=6.5,
+            color=GREY,
+        )  # fmt: skip
+    _name_bars(axes, points["devices"].tolist())
+    return bool((rest > 0).any())
+
+
+def _draw_starts(axes: Axes, devices: list[int], runs: pd.DataFrame, parts: Sequence[Part]) -> None:
+    columns = [part.column for part in parts]
+    done = with_columns(runs[runs["outcome"] == "completed"], columns)
+    medians = done.groupby("devices")[columns].median().reindex(devices).fillna(0)
+    _stack(axes, medians.to_numpy().T, parts)
+    _name_bars(axes, devices)
+
+
+def _stack(axes: Axes, heights: np.ndarray, parts: Sequence[Part]) -> None:
+    """Draw bars side by side.
+
+    Args:
+        axes: to draw in.
+        heights: of shape (parts, bars).
+        parts: from the bottom to the top.
+    """
+    places = np.arange(heights.shape[1])
+    bottoms = np.cumsum(heights, axis=0) - heights
+    for part, height, bottom in zip(parts, heights, bottoms, strict=True):
+        axes.bar(
+            places, height, BAR_WIDTH, bottom=bottom, color=part.colour, hatch=part.hatch, edgecolor="white",
+            linewidth=0, zorder=2,
+        )  # fmt: skip
+
+
+def _name_bars(axes: Axes, devices: Sequence[int]) -> None:
+    axes.set_xticks(range(len(devices)), [f"{count:,}" for count in devices])
+    axes.set_xlim(-0.6, len(devices) - 0.4)
+    axes.grid(visible=False, axis="x")
+    axes.set_xlabel("devices")

@@ -1,0 +1,193 @@
+"""How the figures look: at a column's width, colour-blind safe, lines told apart by mark and dash too.
+
+A figure is drawn once, at the size it has in print; the report shows the same drawing larger.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
+
+import seaborn as sns
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+Handle = Artist | tuple[Artist, ...]
+"""Of a legend: those of a tuple are drawn over each other."""
+
+MM_PER_INCH = 25.4
+COLUMN_MM = 85.0
+"""Width of a column in most journals and proceedings."""
+PAGE_MM = 178.0
+"""Width of both columns."""
+PANEL_MM = 62.0
+"""Height of a figure of one panel, without its legend."""
+LEGEND_ROW_MM = 3.9
+
+MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
+DASHES = ["", (4, 1.5), (1, 1), (3, 1, 1, 1), (6, 2), (2, 2), (5, 1, 1, 1, 1, 1), (1, 3)]
+GREY = "0.35"
+
+_TICK_POINTS = 7.0
+_CHARACTER_WIDTH = 0.62
+"""Mean width of a character over the size of the font."""
+_HANDLE_CHARACTERS = 8
+"""Width of a legend's handle and the room around it, in characters."""
+
+
+def set_style() -> None:
+    """For all figures drawn from now on."""
+    sns.set_theme(
+        context="paper",
+        style="whitegrid",
+        palette="colorblind",
+        rc={
+            "figure.figsize": inches(COLUMN_MM, PANEL_MM),
+            "figure.constrained_layout.use": True,
+            "font.size": 8,
+            "axes.titlesize": 8,
+            "axes.labelsize": 8,
+            "xtick.labelsize": _TICK_POINTS,
+            "ytick.labelsize": _TICK_POINTS,
+            "legend.fontsize": 7,
+            "legend.title_fontsize": 7,
+            "legend.frameon": False,
+            "axes.linewidth": 0.7,
+            "grid.linewidth": 0.5,
+            "lines.linewidth": 1.2,
+            "lines.markersize": 4.0,
+            "hatch.linewidth": 0.6,
+            "svg.hashsalt": "scalewise",  # equal data, equal file
+            "svg.fonttype": "path",  # needs no font where it is read
+            "pdf.fonttype": 42,
+        },
+    )
+
+
+def inches(width_mm: float, height_mm: float) -> tuple[float, float]:
+    """A figure's size as matplotlib takes it."""
+    return width_mm / MM_PER_INCH, height_mm / MM_PER_INCH
+
+
+def dash(index: int) -> Any:
+    """Line style number ``index``; beyond eight, the same marker comes with another dash."""
+    pattern = DASHES[(index + index // len(MARKERS)) % len(DASHES)]
+    return (0, pattern) if pattern else "-"
+
+
+def marker(index: int) -> str:
+    """Marker number ``index``."""
+    return MARKERS[index % len(MARKERS)]
+
+
+def wrapped(title: str, width_mm: float) -> str:
+    """A title on as many lines as it needs over a panel of this width."""
+    characters = width_mm / MM_PER_INCH * 72 / (8 * _CHARACTER_WIDTH)
+    return textwrap.fill(title, max(8, math.floor(characters)))
+
+
+def device_axis(axes: Axes, devices: Iterable[int], width_mm: float = COLUMN_MM) -> None:
+    """Name the device axis, with as many of the counts at it as have room.
+
+    Args:
+        axes: to change; it has a logarithmic axis from a ratio of 8 on.
+        devices: every count that is drawn.
+        width_mm: of the panel with its labels.
+    """
+    ticks = sorted(set(devices))
+    # a fifth of the width goes to the labels of the other axis
+    points = 0.8 * width_mm / MM_PER_INCH * 72
+    logarithmic = max(ticks) / min(ticks) >= 8
+    if logarithmic:
+        axes.set_xscale("log", base=2)
+        low, high = min(ticks) / 1.25, max(ticks) * 1.25
+        places = [points * math.log(tick / low) / math.log(high / low) for tick in ticks]
+    else:
+        low, high = min(ticks) - 0.3, max(ticks) + 0.3
+        places = [points * (tick - low) / (high - low) for tick in ticks]
+    axes.set_xlim(low, high)
+    shown = _with_room(ticks, places)
+    axes.set_xticks(shown, [f"{tick:,}" for tick in shown])
+    axes.minorticks_off()
+    axes.set_xlabel("devices")
+
+
+def _with_room(ticks: Sequence[int], places: Sequence[float]) -> list[int]:
+    """Those of the ticks whose labels do not touch; the last is always among them."""
+    shown: list[int] = []
+    right = math.inf
+    for tick, place in sorted(zip(ticks, places, strict=True), reverse=True):
+        half = (len(f"{tick:,}") + 0.8) * _TICK_POINTS * _CHARACTER_WIDTH / 2
+        if place + half <= right:
+            shown.insert(0, tick)
+            right = place - half
+    return shown
+
+
+def legend_columns(labels: Sequence[str], width_mm: float) -> int:
+    """In how many columns labels fit below a figure; a legend fills one column after the other."""
+    room = width_mm / MM_PER_INCH * 72 / (7 * _CHARACTER_WIDTH)
+    for columns in range(len(labels), 1, -1):
+        rows = math.ceil(len(labels) / columns)
+        widest = (
+            max(len(label) for label in labels[start : start + rows]) for start in range(0, len(labels), rows)
+        )
+        if sum(longest + _HANDLE_CHARACTERS for longest in widest) <= room:
+            return columns
+    return 1
+
+
+def legend_below(
+    figure: Figure,
+    handles: Sequence[Handle],
+    labels: Sequence[str],
+    title: str | None = None,
+    columns: int | None = None,
+) -> None:
+    """Put one legend under the figure, where it hides nothing, and make the figure as much higher.
+
+    Args:
+        figure: of its final width.
+        handles: one for each label.
+        labels: in order.
+        title: over them.
+        columns: as many as fit, unless given.
+    """
+    if not labels:
+        return
+    width, height = figure.get_size_inches()
+    columns = columns or legend_columns(labels, width * MM_PER_INCH)
+    rows = math.ceil(len(labels) / columns) + (title is not None)
+    figure.set_size_inches(width, height + (rows + 0.6) * LEGEND_ROW_MM / MM_PER_INCH)
+    # its types know nothing of tuples
+    figure.legend(
+        cast("Sequence[Artist]", handles), labels, loc="outside lower center", ncols=columns, title=title
+    )
+
+
+def message(text: str) -> Figure:
+    """A figure that says why there is none."""
+    figure = Figure(figsize=inches(COLUMN_MM, PANEL_MM / 2))
+    axes = figure.subplots()
+    say(axes, text)
+    axes.set_axis_off()
+    return figure
+
+
+def say(axes: Axes, text: str) -> None:
+    """Write in the middle of a panel that has nothing to draw."""
+    axes.text(
+        0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes, color=GREY, fontsize=8, wrap=True
+    )
+
+
+def line_label(axes: Axes, height: float, text: str, *, right: bool = False, below: bool = False) -> None:
+    """Name a horizontal line at one of its ends."""
+    axes.annotate(
+        text, (float(right), height), xycoords=("axes fraction", "data"),
+        xytext=(-3 if right else 3, -8 if below else 2),
+        textcoords="offset points", ha="right" if right else "left", color=GREY, fontsize=7,
+    )  # fmt: skip
