@@ -78,7 +78,7 @@ def shrunk(example: str, devices: Mapping[str, list[int | str]]) -> Experiments:
             }
         if name in NARROWER:
             experiment["model"] = "wrn-10-1"
-        small[name] = experiment | {"devices": devices[name]}
+        small[name] = experiment | {"devices": devices[name], "predict": False}
     return small
 
 

@@ -43,6 +43,8 @@ TRAINING: dict[str, Any] = {
     "warmup_steps": 2,
     "repeats": 1,
     "timeout_seconds": 90,
+    # a job more for each shape, where a test looks at its own
+    "predict": False,
 }
 ENDLESS = {"epochs": 1_000_000}
 

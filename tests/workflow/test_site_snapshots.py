@@ -44,6 +44,7 @@ experiments:
     cpus_per_device: 4
     runtime_minutes: 30
     devices: [1, {devices}, "2x{devices}"]
+    predict: false
 """
 CHANGING = {
     r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}": "RUN-ID",

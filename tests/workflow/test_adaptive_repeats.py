@@ -1,0 +1,167 @@
+"""``repeats: {min, max, until_interval}`` in real Snakemake: more runs of the points that need them alone."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.workflow.conftest import Outcome, Workplace
+
+STUDY = """\
+defaults:
+  dataset: digits
+  model: linear
+  epochs: 2
+  warmup_steps: 2
+  devices: [1]
+  predict: false
+  learning_rate: 0.05
+experiments:
+  narrow:
+    global_batch_size: 256
+    repeats: {min: 2, max: 4, until_interval: 1}
+  wide:
+    global_batch_size: 128
+    repeats: {min: 2, max: 3, until_interval: 1.0e-6}
+"""
+NOTHING = "Nothing to be done"
+FIRST = {"narrow/d1.r1", "narrow/d1.r2", "wide/d1.r1", "wide/d1.r2"}
+
+
+def trained(outcome: Outcome) -> set[str]:
+    """Runs that a command has trained."""
+    return Outcome(0, outcome.text.replace("localrule", "rule")).trained
+
+
+@dataclass(frozen=True)
+class Adaptive:
+    """The study, run once to its report."""
+
+    workplace: Workplace
+    plan: Outcome
+    first: Outcome
+
+    @property
+    def results(self) -> Path:
+        return self.workplace.folder / "results"
+
+    def run(self, *arguments: str, old: str = "", new: str = "") -> Outcome:
+        """The command after an edit of the configuration."""
+        assert old in STUDY
+        return self.workplace.snakemake(
+            "--scheduler", "greedy", *arguments, config=STUDY.replace(old, new) if old else STUDY
+        )
+
+    def round(self, experiment: str, number: int) -> dict[str, Any]:
+        """A round's only point."""
+        path = self.results / experiment / "repeats" / f"round{number}.json"
+        (point,) = json.loads(path.read_text())["points"]
+        return dict(point)
+
+    def listed(self, experiment: str) -> list[str]:
+        """The runs of its table."""
+        lines = (self.results / experiment / "runs.csv").read_text().splitlines()
+        return [line.split(",")[1] for line in lines[1:]]
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Adaptive:
+    workplace = Workplace(tmp_path_factory.mktemp("adaptive"))
+    plan = workplace.snakemake("-n", config=STUDY)
+    first = workplace.snakemake("--scheduler", "greedy", config=STUDY)
+    assert first.code == 0, first.text
+    return Adaptive(workplace, plan, first)
+
+
+def test_a_dry_run_before_anything_shows_the_first_runs_and_what_may_follow(study: Adaptive) -> None:
+    assert study.plan.code == 0, study.plan.text
+    assert study.plan.trained == FIRST
+    assert "narrow/d1.r1-2 (up to 4)  1x1" in study.plan.text
+    assert "device-hours (7 runs) if all points need their most repeats." in study.plan.text
+
+
+def test_a_wide_point_gets_more_runs_up_to_its_most_and_a_narrow_one_none(study: Adaptive) -> None:
+    assert trained(study.first) == {*FIRST, "wide/d1.r3"}
+    assert study.round("narrow", 1)["verdict"] == "narrow enough"
+    assert study.round("wide", 1)["verdict"] == "too wide"
+    assert study.round("wide", 2)["verdict"] == "most repeats"
+    assert study.round("wide", 2)["completed"] == 3
+
+
+def test_the_terminal_says_of_each_point_what_is_asked_for_and_why(study: Adaptive) -> None:
+    said = [line for line in study.first.text.splitlines() if "half-width" in line]
+
+    assert sum("narrow: d1: half-width" in line and line.endswith(": enough") for line in said) == 1
+    asked = [line for line in said if line.endswith("more than 0.0001 %: repeat 3 asked for")]
+    assert len(asked) == 1
+    assert sum(line.endswith("3 are the most, no more asked for") for line in said) == 1
+
+
+def test_the_tables_hold_the_runs_that_were_asked_for(study: Adaptive) -> None:
+    assert study.listed("narrow") == ["d1.r1", "d1.r2"]
+    assert study.listed("wide") == ["d1.r1", "d1.r2", "d1.r3"]
+
+
+def test_a_second_run_does_nothing(study: Adaptive) -> None:
+    outcome = study.run()
+
+    assert outcome.code == 0, outcome.text
+    assert NOTHING in outcome.text
+
+
+def test_a_report_on_what_has_finished_and_snakemakes_own_can_be_made(study: Adaptive) -> None:
+    partial = study.run("partial_report")
+    assert partial.code == 0, partial.text
+    own = study.run("--report", "own.html")
+    assert own.code == 0, own.text
+    assert (study.workplace.folder / "own.html").exists()
+
+
+def test_a_deleted_extra_run_is_made_again(study: Adaptive) -> None:
+    (study.results / "wide" / "runs" / "d1.r3" / "summary.json").unlink()
+
+    assert study.run("-n").trained == {"wide/d1.r3"}
+    outcome = study.run()
+    assert outcome.code == 0, outcome.text
+    assert trained(outcome) == {"wide/d1.r3"}
+    assert NOTHING in study.run().text
+
+
+def test_another_interval_judges_again_and_trains_nothing_when_it_is_wider(study: Adaptive) -> None:
+    # half the distance of two rates is always less than their mean
+    wider = {"old": "until_interval: 1.0e-6", "new": "until_interval: 1"}
+
+    outcome = study.run(**wider)
+
+    assert outcome.code == 0, outcome.text
+    assert trained(outcome) == set()
+    assert study.round("wide", 1)["verdict"] == "narrow enough"
+    assert study.listed("wide") == ["d1.r1", "d1.r2"]
+    assert NOTHING in study.run(**wider).text
+    # and back: what was trained before is used again
+    back = study.run()
+    assert trained(back) == set()
+    assert study.listed("wide") == ["d1.r1", "d1.r2", "d1.r3"]
+
+
+def test_a_raised_maximum_adds_runs_and_repeats_none(study: Adaptive) -> None:
+    raised = {"old": "max: 3,", "new": "max: 5,"}
+
+    outcome = study.run(**raised)
+
+    assert outcome.code == 0, outcome.text
+    assert trained(outcome) == {"wide/d1.r4", "wide/d1.r5"}
+    assert study.listed("wide") == ["d1.r1", "d1.r2", "d1.r3", "d1.r4", "d1.r5"]
+    assert NOTHING in study.run(**raised).text
+
+
+def test_going_over_to_a_plain_number_trains_nothing(study: Adaptive) -> None:
+    fixed = {"old": "{min: 2, max: 4, until_interval: 1}", "new": "2"}
+
+    outcome = study.run("-n", **fixed)
+
+    assert outcome.code == 0, outcome.text
+    assert outcome.trained == set()

@@ -1,0 +1,198 @@
+"""`snakemake predict`: expectations before any large job, from an all-reduce that is measured once."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from tests.workflow.conftest import SITE, SNAKEFILE, Outcome, Workplace
+
+from scalewise.records import Collectives
+
+STUDY = """\
+defaults: {dataset: digits, model: linear, epochs: 2, warmup_steps: 2, repeats: 2, learning_rate: 0.05}
+experiments:
+  strong: {global_batch_size: 256, devices: [1, 2], project: {devices: [4, 64]}}
+  alone: {global_batch_size: 256, devices: [1]}
+  unwanted: {global_batch_size: 256, devices: [1, 2], predict: false}
+"""
+OTHER = STUDY.replace("  strong:", "  others:").replace("[1, 2], project", "[1, 2], launcher: spawn, project")
+
+
+def jobs(outcome: Outcome, rule: str) -> int:
+    """How many jobs of a rule there were, or would be."""
+    return len(re.findall(rf"^(?:local)?rule {rule}:$", outcome.text, re.MULTILINE))
+
+
+def measurements(workplace: Workplace) -> list[Path]:
+    return sorted((workplace.folder / "resources" / "collectives").rglob("*.*"))
+
+
+@pytest.fixture(scope="module")
+def predicted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Workplace, Outcome]:
+    """A study that was predicted, and nothing else."""
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("starts two ranks at once: needs 2 CPU cores")
+    workplace = Workplace(tmp_path_factory.mktemp("predicted"))
+    outcome = workplace.snakemake("--scheduler", "greedy", "predict", config=STUDY)
+    assert outcome.code == 0, outcome.text
+    return workplace, outcome
+
+
+Predicted = tuple[Workplace, Outcome]
+
+
+def test_a_prediction_runs_before_any_large_job(predicted: Predicted) -> None:
+    workplace, _ = predicted
+    results = workplace.folder / "results"
+    assert sorted(path.parent.name for path in results.glob("*/runs/*/summary.json")) == ["d1.r1", "d1.r2"]
+    assert sorted(path.parent.name for path in results.glob("*/prediction.csv")) == ["strong"]
+    assert (results / "strong" / "prediction.json").exists()
+
+
+def test_the_all_reduce_is_measured_before_the_trainings(predicted: Predicted) -> None:
+    text = predicted[1].text
+
+    assert text.index("rule measure_collectives:") < text.index("rule train:")
+
+
+def test_a_measurement_says_what_it_is_of(predicted: Predicted) -> None:
+    (path,) = measurements(predicted[0])
+    record = Collectives.model_validate_json(path.read_text())
+
+    assert re.fullmatch(r"site-[0-9a-f]{8}", path.parent.name)
+    assert (record.shape, record.backend, record.launcher, record.error) == ("1x2", "gloo", "torchrun", "")
+    assert len(record.hosts) == 1
+    assert record.devices == ["CPU process", "CPU process"]
+    assert {"torch", "python"} <= record.versions.keys()
+    sizes = [reduction.bytes for reduction in record.reductions]
+    assert sizes[0] == 4096
+    assert sizes == sorted(set(sizes))
+    for reduction in record.reductions:
+        assert 5 <= len(reduction.seconds) <= 20
+        assert min(reduction.seconds) > 0
+
+
+def test_the_plan_then_shows_what_to_expect_and_what_was_not_measured(predicted: Predicted) -> None:
+    workplace, outcome = predicted
+    with (workplace.folder / "results" / "strong" / "prediction.csv").open() as file:
+        rows = list(csv.DictReader(file))
+
+    assert {row["shape"] for row in rows} >= {"1x1", "1x2"}
+    last = outcome.text[outcome.text.rindex("run             ") :]
+    assert "expected speedup" in last.splitlines()[0]
+    assert re.search(
+        r"^strong/d2\.r1-2 +1x2 +128 +2 +[0-9.]+ \([0-9.]+ to [0-9.]+\) +~0\.0", last, re.MULTILINE
+    )
+    again = workplace.snakemake("-n", "plan", config=STUDY).text
+    assert "expected speedup" in again
+    assert jobs(workplace.snakemake("-n", "predict", config=STUDY), "measure_collectives") == 0
+
+
+def test_another_study_of_the_site_measures_nothing_again(predicted: Predicted) -> None:
+    dry = predicted[0].snakemake("-n", "predict", config=OTHER)
+
+    assert dry.code == 0, dry.text
+    assert dry.trained == {"others/d1.r1", "others/d1.r2"}
+    assert jobs(dry, "measure_collectives") == 0
+    assert jobs(dry, "compute_prediction") == 1
+
+
+def test_another_network_is_measured_anew(predicted: Predicted) -> None:
+    dry = predicted[0].snakemake("-n", "predict", config=STUDY, site=SITE + 'prelude: ["export A=b"]\n')
+
+    assert jobs(dry, "measure_collectives") == 1
+    assert dry.trained == set()
+
+
+def test_projecting_further_predicts_again_and_runs_nothing(predicted: Predicted) -> None:
+    further = STUDY.replace("[4, 64]", "[4, 64, 128]")
+    dry = predicted[0].snakemake("-n", "predict", config=further)
+
+    assert (jobs(dry, "measure_collectives"), jobs(dry, "train"), jobs(dry, "compute_prediction")) == (
+        0,
+        0,
+        1,
+    )
+
+
+def test_device_counts_that_cannot_be_are_refused_before_anything_runs(workplace: Workplace) -> None:
+    outcome = workplace.snakemake("-n", config=STUDY.replace("[4, 64]", "[5, 0, 96]"))
+
+    assert outcome.code == 1
+    assert "project.devices[1]" in outcome.text
+    outcome = workplace.snakemake("-n", config=STUDY.replace("[4, 64]", "[5, 96]"))
+    assert (
+        "experiments.strong.project.devices[0] is 5, which leaves a node partly empty at 2 devices per node. "
+        "Use 4 or 6."
+    ) in outcome.text
+    assert (
+        "experiments.strong.project.devices[1] is 96, but global_batch_size (256) is not divisible by the "
+        "world size (96). Use 64 or 128, or change global_batch_size."
+    ) in outcome.text
+
+
+FAILING = SITE + 'prelude: ["case $0-$* in *collective*) exit 3;; esac"]\n'
+
+
+def test_a_measurement_that_fails_keeps_no_study_from_its_end(workplace: Workplace) -> None:
+    study = STUDY.replace("repeats: 2", "repeats: 1").replace(
+        "devices: [1, 2], predict", "devices: [1], predict"
+    )
+    outcome = workplace.snakemake("predict", config=study, site=FAILING)
+
+    assert outcome.code == 0, outcome.text
+    (path,) = measurements(workplace)
+    record = Collectives.model_validate_json(path.read_text())
+    assert record.reductions == []
+    assert "no rank started, and the launcher exited with code 1. The ranks' own words" in record.error
+    relative = path.relative_to(workplace.folder)
+    assert f"to measure again, delete {relative}" in record.error
+    assert f"no all-reduce over 1x2, and no prediction from it: {record.error} The study goes on." in (
+        outcome.text
+    )
+    told = json.loads((workplace.folder / "results" / "strong" / "prediction.json").read_text())
+    assert str(relative) in json.dumps(told)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+def test_a_measurement_that_was_cut_off_leaves_nothing_and_is_made_again(
+    workplace: Workplace, number: signal.Signals
+) -> None:
+    (workplace.folder / "study.yaml").write_text(STUDY)
+    (workplace.folder / "site.yaml").write_text(SITE)
+    program = Path(sys.executable).with_name("snakemake")
+    command = f"{program} predict -s {SNAKEFILE} --cores 2 --configfile study.yaml --config site=site.yaml"
+    process = subprocess.Popen(
+        shlex.split(command),
+        cwd=workplace.folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    logs = workplace.folder / "logs" / "measure_collectives"
+    try:
+        while not list(logs.glob("*/1x2.attempt-*/rank1.started.json")):
+            assert process.poll() is None, process.communicate()[0]
+            time.sleep(0.05)
+        os.killpg(process.pid, number)
+        process.communicate(timeout=120)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+    assert process.returncode != 0
+    assert measurements(workplace) == []
+    assert not list(logs.glob("*/*attempt*"))
+    dry = workplace.snakemake("-n", "predict", "--rerun-incomplete", config=STUDY)
+    assert jobs(dry, "measure_collectives") == 1
