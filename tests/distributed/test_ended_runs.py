@@ -171,3 +171,39 @@ def test_ranks_do_not_outlive_a_train_py_that_is_killed(start: Start, launcher: 
     training.process.kill()
     training.end()
     assert training.left_over() == {}
+
+
+FRAGILE = """
+import torch
+from torch import nn
+
+class Fragile(nn.Module):
+    def __init__(self, image, classes):
+        super().__init__()
+        self.layer = nn.Linear(image.numel(), classes)
+        self.steps = 0
+
+    def forward(self, images):
+        self.steps += self.training and torch.is_grad_enabled()
+        if self.steps > 18:
+            raise torch.OutOfMemoryError("after the last step")
+        return self.layer(images.flatten(1))
+
+def build(image, classes):
+    return Fragile(image, classes)
+"""
+"""Trains its 3 epochs of 6 steps, and then runs out of memory."""
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_training_is_kept_whatever_becomes_of_the_passes_after_it(
+    start: Start, tmp_path: Path, devices: int
+) -> None:
+    model = tmp_path / "fragile.py"
+    model.write_text(FRAGILE, encoding="utf-8")
+    run = finish(start("kept", devices, {"model": f"{model}:build", "save_model": True}))
+    assert run.summary.outcome == "completed"
+    assert run.summary.measurements is not None
+    assert run.summary.measurements.epochs_completed == len(run.epochs) == 3
+    assert run.summary.measurements.passes == []
+    assert (run.folder / "model.safetensors").exists()

@@ -43,7 +43,7 @@ rule plot_figures:
         definition=lambda wc: DEFINITIONS[wc.experiment],
     shell:
         'python "$SCALEWISE_SCRIPTS/plot_figures.py" '
-        "--experiment {params.definition:q} "
+        '--experiment {params.definition:q} --labels "$SCALEWISE_LABELS" '
         "results/{wildcards.experiment:q} 2>&1 | tee {log:q}"
 
 

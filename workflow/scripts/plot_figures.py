@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 
@@ -13,9 +14,11 @@ def main(arguments: list[str] | None = None) -> int:
     """Entry of the rule ``plot_figures``."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--experiment", required=True, help="definition of the experiment, as JSON")
+    parser.add_argument("--labels", required=True, help="whether predictions are shown, as JSON")
     parser.add_argument("folder", type=Path, help="of the experiment, with its tables in it")
     options = parser.parse_args(arguments)
-    draw(Analysed.from_json(options.experiment), options.folder)
+    experiment = Analysed.from_json(options.experiment)
+    draw(experiment, options.folder, predicted=json.loads(options.labels)[experiment.name]["predicted"])
     return 0
 
 

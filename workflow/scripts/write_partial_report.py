@@ -18,13 +18,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("experiments", nargs="+", help="definitions of the experiments, as JSON")
     options = parser.parse_args(arguments)
     partial = options.results / "partial"
+    labels = json.loads(options.labels)
     experiments = [Analysed.from_json(text) for text in options.experiments]
     for experiment in experiments:
         folder = partial / experiment.name
         compute(experiment, options.results / experiment.name / "runs", folder, tolerant=True)
-        draw(experiment, folder)
+        draw(experiment, folder, predicted=labels[experiment.name]["predicted"])
     output = options.results / "partial_report.html"
-    labels = json.loads(options.labels)
     write_report([e.name for e in experiments], partial, labels, output, partial=True)
     for experiment in experiments:
         decision = json.loads((partial / experiment.name / "decision.json").read_text())

@@ -86,7 +86,8 @@ def test_time_to_accuracy_is_shown_as_the_product_of_its_two_efficiencies(answer
 
     *_, times, products = answer(slower_learning).alternatives
     assert times == (
-        "Training time to 97.0% accuracy: 19.00 s on 1 device, 11.00 s on 2 devices, 9.00 s on 4 devices."
+        "Training time to 97.0% accuracy: 19.00 s on 1 device, 11.00 s on 2 devices, 9.00 s on 4 "
+        "devices (in 2 of 3 runs)."
     )
     assert products == (
         "To 97.0% accuracy: 1.73x as fast on 2 devices (1.73 to 1.73, n = 3; throughput 1.90x, samples "

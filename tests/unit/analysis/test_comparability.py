@@ -208,3 +208,7 @@ def test_an_efficiency_above_one_names_likely_causes_and_what_to_check() -> None
 @pytest.mark.parametrize(("low", "n"), [(0.99, 3), (1.05, 1), (float("nan"), 3)])
 def test_an_efficiency_that_may_be_below_one_is_no_error(low: float, n: int) -> None:
     assert superlinear_warning(point(low, n)) == ""
+
+
+def test_single_runs_far_above_one_are_an_error_too_and_said_to_have_no_interval() -> None:
+    assert "above 1, from single runs, which have no interval" in superlinear_warning(point(1.2, 1))

@@ -156,8 +156,9 @@ def test_a_step_is_shown_in_parts_that_sum_to_device_time_per_sample(
     assert loader[-1] == pytest.approx(2 * straggler[-1])
     assert unknown.sum() == 0
     assert heights(start).sum(axis=0) == pytest.approx([4.0] * 5)
-    named_parts = ["compute", "exposed communication", "loader wait", "stragglers", ""]
-    assert named(figure) == [*named_parts, "imports", "process group", "data", "model", "first step"]
+    named_parts = ["compute", "exposed communication", "loader wait", "stragglers", "", ""]
+    starts = ["launch", "imports", "process group", "data", "model", "first step"]
+    assert named(figure) == [*named_parts, *starts]
 
 
 def test_the_length_of_a_step_stands_over_its_bar(scaling: pd.DataFrame, runs: pd.DataFrame) -> None:

@@ -364,3 +364,35 @@ def test_an_option_whose_runs_failed_gains_nothing_that_could_be_said(make_runs:
 
 def test_no_sweep_no_options(make_runs: Runs) -> None:
     assert len(option_table(make_runs({(ALONE, 1): [1.0]}), {})) == 0
+
+
+def test_runs_without_a_rate_are_left_out_of_what_an_option_gains(make_runs: Runs) -> None:
+    runs = make_runs({("off", 1): [90.0, 91.0, 92.0], ("on", 1): [100.0, 101.0, 102.0]})
+    runs["compile"] = [False] * 3 + [True] * 3
+    runs.loc[[1, 5], "throughput_samples_per_second"] = NAN
+    (row,) = option_table(runs, {"compile": [False, True]}).to_dict("records")
+    assert row["n"] == 2
+    assert row["throughput_ratio"] == pytest.approx(100.5 / 91)
+
+
+def test_a_swept_null_is_a_value_like_any_other(make_runs: Runs) -> None:
+    runs = make_runs({("default", 1): [100.0] * 3, ("fifty", 1): [150.0] * 3})
+    runs["bucket_cap_mb"] = [NAN] * 3 + [50.0] * 3
+    (row,) = option_table(runs, {"bucket_cap_mb": [None, 50]}).to_dict("records")
+    assert (row["reference"], row["value"], row["throughput_ratio"]) == (None, 50, 1.5)
+
+
+def test_an_option_is_judged_by_runs_under_the_same_conditions(make_runs: Runs) -> None:
+    runs = make_runs({("off", 1): [100.0] * 3, ("on", 1): [110.0, 110.0, 110.0, 330.0]})
+    runs["compile"] = [False] * 3 + [True] * 4
+    runs["fingerprint"] = [*"aaa", *"bbb", "c"]
+    (row,) = option_table(runs, {"compile": [False, True]}).to_dict("records")
+    assert (row["throughput_ratio_high"], row["n"]) == (pytest.approx(1.1), 3)
+
+
+def test_where_a_training_does_not_fit_on_one_device_two_are_the_baseline(make_runs: Runs) -> None:
+    runs = make_runs({(ALONE, 1): ["out-of-memory"] * 3, (ALONE, 2): [100.0] * 3, (ALONE, 4): [180.0] * 3})
+    table = scaling_table(runs, "strong")
+    assert at(table, 4)["speedup"] == pytest.approx(1.8)
+    assert at(table, 4)["note"] == "relative to 2 devices, not to 1"
+    assert pd.isna(at(table, 1)["speedup"])

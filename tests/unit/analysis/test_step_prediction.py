@@ -311,3 +311,19 @@ def test_series_without_a_sound_baseline_is_refused_with_the_cure(
 def test_record_of_an_earlier_version_is_refused(tmp_path: Path, write_run: Callable[..., Path]) -> None:
     _, told = study(tmp_path, write_run, {}, passes=[])
     assert "no timed passes" in told["refused"]["all runs"]
+
+
+def test_batches_far_below_what_was_timed_are_refused_and_not_made_up() -> None:
+    base = Baseline.of(measured(0.25, passes=LADDER[:1]), 1)
+    assert predict_step(base, 2, base.passes[0].batch_size, None).steps
+    with pytest.raises(NoPredictionError, match="were not timed, only down to"):
+        predict_step(base, 4, base.passes[0].batch_size, None)
+
+
+def test_a_predicted_speedup_is_the_ratio_of_the_rates_beside_it() -> None:
+    bases = [Baseline.of(measured(seconds), 1) for seconds in (0.25, 0.30, 0.90)]
+    row = predict_point(bases, 4, 256, 256, link(MIB / 0.001))
+    alone = predict_point(bases, 1, 256, 256, None)
+    rates = (row["throughput_samples_per_second"], alone["throughput_samples_per_second"])
+    assert row["speedup"] == pytest.approx(rates[0] / rates[1])
+    assert row["speedup_low"] <= row["speedup"] <= row["speedup_high"]

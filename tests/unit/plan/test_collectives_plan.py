@@ -55,6 +55,7 @@ def on_cluster(tmp_path: Path, text: str, **facts: Any) -> Study:
         pytest.param("[1]", "", [], id="nothing to exchange"),
         pytest.param("[2, 4]", "", [], id="no 1-device run to start from"),
         pytest.param("[1, 4]", ", predict: false", [], id="not wanted"),
+        pytest.param("[1, 4]", ", parallelism: fsdp", [], id="exchanges that are not modelled"),
     ],
 )
 def test_shapes_of_up_to_two_nodes_are_measured_and_no_larger_ones(
@@ -369,3 +370,18 @@ def test_the_plan_is_shown_again_once_it_has_predictions(load: Load, tmp_path: P
 
     assert told == plan_table(study, tmp_path) + "\nstrong: all runs: from 64 devices on, it shows."
     assert predicted_plan(study, tmp_path, since=1001.0) == ""
+
+
+def test_what_an_earlier_configuration_predicted_is_not_shown_where_nothing_is_predicted(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "results" / "strong"
+    folder.mkdir(parents=True)
+    (folder / "prediction.csv").write_text(
+        "series,shape,speedup,speedup_low,speedup_high,parallel_efficiency,device_hours_per_epoch\n"
+        "all runs,1x4,3.5,3.4,3.6,0.9,0.1\n"
+    )
+    wanted = on_cluster(tmp_path, study_of("[1, 4]"))
+    unwanted = on_cluster(tmp_path, study_of("[1, 4]", ", predict: false"))
+    assert "3.5 (3.4 to 3.6)" in plan_table(wanted, tmp_path / "results")
+    assert "3.5" not in plan_table(unwanted, tmp_path / "results")

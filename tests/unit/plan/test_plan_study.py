@@ -189,8 +189,8 @@ def test_titles_reach_the_report_and_no_definition(load: Load) -> None:
     study = load(SOUND + "  a: {title: First, description: Why}\n  b: {}\n")
 
     assert json.loads(study.labels) == {
-        "a": {"title": "First", "description": "Why"},
-        "b": {"title": "b", "description": ""},
+        "a": {"title": "First", "description": "Why", "predicted": True},
+        "b": {"title": "b", "description": "", "predicted": True},
     }
 
 

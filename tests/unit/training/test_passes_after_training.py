@@ -17,7 +17,14 @@ from scalewise.plan.settings import Settings
 from scalewise.records import Definition, Pass
 from scalewise.training.data.datasets import Dataset
 from scalewise.training.loop import train_epoch
-from scalewise.training.passes import LEAST_COUNTED, PassTimes, affordable, of_all_ranks, time_passes
+from scalewise.training.passes import (
+    LEAST_COUNTED,
+    PassTimes,
+    affordable,
+    of_all_ranks,
+    smaller_passes,
+    time_passes,
+)
 from scalewise.training.ranks.distributed import Identity
 from scalewise.training.task import Task, build_loaders, build_task
 
@@ -120,7 +127,9 @@ def test_a_batch_too_small_for_batch_norm_is_left_out_and_the_others_stay(make_t
 
 
 def test_smaller_batches_are_left_when_the_time_is_up_and_the_runs_own_never_is(make_task: MakeTask) -> None:
-    assert [each.batch_size for each in time_passes(make_task("deep"), 0.0).passes] == [24]
+    task = make_task("deep")
+    assert list(smaller_passes(task, 24, deadline=0.0)) == []
+    assert time_passes(task, 0.0).passes[0].batch_size == 24
 
 
 def test_a_pass_of_a_step_is_what_is_timed_where_steps_have_several(make_task: MakeTask) -> None:

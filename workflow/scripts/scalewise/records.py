@@ -122,13 +122,17 @@ class Collectives(_Record):
 
 
 class Startup(_Record):
-    """Seconds before the first result, of the slowest rank for each part."""
+    """Seconds before the first result, of the slowest rank for each part.
+
+    The launch goes from the start of the run to that of the rank's process.
+    """
 
     imports_seconds: float
     process_group_seconds: float
     data_seconds: float
     model_seconds: float
     first_step_seconds: float
+    launch_seconds: float = 0.0
 
 
 class Provenance(_Record):
@@ -321,6 +325,7 @@ class RankRecord:
     communication_seconds_per_step: float | None = None
     local_pass_seconds: float | None = None
     exchanged_pass_seconds: float | None = None
+    launch_seconds: float = 0.0
 
 
 @dataclass(frozen=True)

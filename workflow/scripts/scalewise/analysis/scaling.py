@@ -11,8 +11,10 @@ from scalewise.analysis.answer.quantities import devices_text
 from scalewise.analysis.comparison.comparability import differences, named
 from scalewise.analysis.comparison.reference_runs import (
     Conditions,
+    baseline_devices,
     comparable,
     left_out,
+    like_for_like,
     reference_fingerprint,
 )
 from scalewise.analysis.statistics.intervals import Interval, median_interval, ratio_interval
@@ -33,7 +35,8 @@ AT_WORK = (
 """What the devices did with their time: medians over the repeats."""
 
 STARTUP = (
-    "imports_seconds", "process_group_seconds", "data_seconds", "model_seconds", "first_step_seconds",
+    "launch_seconds", "imports_seconds", "process_group_seconds", "data_seconds", "model_seconds",
+    "first_step_seconds",
 )  # fmt: skip
 """What a run does before its second step."""
 
@@ -60,7 +63,7 @@ SCALING_COLUMNS = [
     "time_to_accuracy_speedup", "time_to_accuracy_speedup_low", "time_to_accuracy_speedup_high",
     "final_accuracy", "final_accuracy_low", "final_accuracy_high",
     "peak_memory_bytes", "peak_memory_bytes_low", "peak_memory_bytes_high", "device_hours",
-    "wall_seconds", "wall_seconds_low", "wall_seconds_high",
+    "wall_seconds", "wall_seconds_low", "wall_seconds_high", "wall_seconds_most",
     "wall_speedup", "wall_speedup_low", "wall_speedup_high", "startup_seconds",
     *STEP,
     "loader", *AT_WORK,
@@ -86,10 +89,10 @@ def karp_flatt(speedup: float, devices_ratio: float) -> float:
 def scaling_table(runs: pd.DataFrame, scaling: str, conditions: Conditions | None = None) -> pd.DataFrame:
     """One row for each series and device count.
 
-    The baseline of a series is its fewest planned devices. Where no run of that point completed, the
-    series has no speedup and its ``note`` says so. A run's rate is all its samples over all its seconds,
-    which is the harmonic mean of its windows' rates; a point's is the median over runs, never a mean of
-    ratios (Hoefler & Belli, SC'15, rules 3 and 4).
+    The baseline of a series is its fewest planned devices of which a run may still complete. Where no run of
+    that point completed, the series has no speedup and its ``note`` says so. A run's rate is all its samples
+    over all its seconds, which is the harmonic mean of its windows' rates; a point's is the median over
+    runs, never a mean of ratios (Hoefler & Belli, SC'15, rules 3 and 4).
 
     A speedup joins comparable runs alone: those with the fingerprint that most of the baseline's runs have.
     Others count in ``n_not_comparable`` and in every column that is no ratio to the baseline, and ``note``
@@ -122,7 +125,7 @@ def scaling_table(runs: pd.DataFrame, scaling: str, conditions: Conditions | Non
 def _series_rows(series: pd.DataFrame, scaling: str, conditions: Conditions) -> Iterator[dict[str, Any]]:
     done = series[series["outcome"] == "completed"]
     points = {int(point["devices"].iloc[0]): point for _, point in series.groupby("devices")}
-    base = min(points)
+    base = baseline_devices(series)
     reference = reference_fingerprint(done, base)
     walls_alone = done[THROUGHPUT].isna().all() and done["wall_seconds"].notna().any()
     rates_of: Rates = _wall_rates if walls_alone else _throughputs
@@ -142,6 +145,7 @@ def _series_rows(series: pd.DataFrame, scaling: str, conditions: Conditions) -> 
             row |= _faster(rates, {other: rates_of(joined[other]) for other in points if other < devices})
             notes += [OF_WALLS] if walls_alone else []
         notes += left_out(at_point, done[done["devices"] == base], reference, conditions)
+        notes += like_for_like(done, devices, reference, conditions)
         yield row | {"note": "; ".join(notes)}
 
 
@@ -157,7 +161,12 @@ def _point_columns(point: pd.DataFrame, done: pd.DataFrame) -> dict[str, Any]:
         "n_reached": int(done["time_to_accuracy_seconds"].notna().sum()),
         "epochs_to_accuracy": done["epochs_to_accuracy"].median(),
         "device_hours": done["device_hours"].median(),
-        "startup_seconds": done[list(STARTUP)].sum(axis=1, skipna=False).median(),
+        "wall_seconds_most": done["wall_seconds"].max(),
+        # records of an earlier version do not know the launch
+        "startup_seconds": done[list(STARTUP)]
+        .fillna({"launch_seconds": 0.0})
+        .sum(axis=1, skipna=False)
+        .median(),
         "loader": ", ".join(dict.fromkeys(done["loader"].dropna())),
         **{column: done[column].median() for column in (*AT_WORK, *STEP)},
     }
@@ -264,12 +273,14 @@ def option_table(
     """
     rows = []
     done = runs[runs["outcome"] == "completed"]
+    if swept:
+        done = done[done[THROUGHPUT].notna()].astype({THROUGHPUT: float})
     for key, values in swept.items():
         others = [other for other in swept if other != key]
         for group, point in done.groupby(["devices", *others], dropna=False):
-            reference = point[point[key] == values[0]]
+            reference = _alike(_having(point, key, values[0]))
             for value in values[1:]:
-                chosen = point[point[key] == value]
+                chosen = _alike(_having(point, key, value))
                 if len(reference) and len(chosen):
                     gain = _gain(key, value, values[0], others, group, chosen, reference)
                     rows.append(gain | {"also_differs": _also_differs(key, chosen, reference, conditions)})
@@ -283,6 +294,16 @@ def option_table(
     )  # fmt: skip
 
 
+def _having(runs: pd.DataFrame, key: str, value: Any) -> pd.DataFrame:
+    """The runs with a value of an option; null is one, the option's default."""
+    return runs[runs[key].isna() if value is None else runs[key] == value]
+
+
+def _alike(runs: pd.DataFrame) -> pd.DataFrame:
+    """Those of one device count that share the fingerprint of most of them."""
+    return comparable(runs, reference_fingerprint(runs, int(runs["devices"].iloc[0]))) if len(runs) else runs
+
+
 def _gain(
     key: str,
     value: Any,
@@ -293,7 +314,9 @@ def _gain(
     reference: pd.DataFrame,
 ) -> dict[str, Any]:
     ratio = ratio_interval(chosen[THROUGHPUT].tolist(), reference[THROUGHPUT].tolist())
-    beside = ", ".join(f"{name} {item}" for name, item in zip(others, group[1:], strict=True))
+    beside = ", ".join(
+        f"{name} {'default' if pd.isna(item) else item}" for name, item in zip(others, group[1:], strict=True)
+    )
     memory, reference_memory = (table["peak_memory_bytes"].median() for table in (chosen, reference))
     return {
         "option": key,

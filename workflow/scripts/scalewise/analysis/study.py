@@ -99,6 +99,7 @@ def compute(experiment: Analysed, runs_folder: Path, folder: Path, *, tolerant: 
             *steadiness_flags(tables.runs),
         ],
         queue_minutes=experiment.queue_minutes,
+        swept=spec.swept,
     )
     decided = scaling[scaling["series"] == decision.series] if decision.series is not None else scaling
     decision = replace(decision, limits=limit_sentences(decided, tables.runs, spec.scaling))
@@ -126,8 +127,14 @@ def compute(experiment: Analysed, runs_folder: Path, folder: Path, *, tolerant: 
                 write_text(folder / name, (home / name).read_text(encoding="utf-8"))
 
 
-def draw(experiment: Analysed, folder: Path) -> None:
-    """Write the figures from the tables in the folder."""
+def draw(experiment: Analysed, folder: Path, *, predicted: bool = True) -> None:
+    """Write the figures from the tables in the folder.
+
+    Args:
+        experiment: what was planned.
+        folder: of the experiment.
+        predicted: with its prediction, if there is one; an earlier configuration may have left it.
+    """
     figures.draw_all(
         pd.read_csv(folder / SCALING),
         pd.read_csv(folder / RUNS),
@@ -136,14 +143,14 @@ def draw(experiment: Analysed, folder: Path) -> None:
         min_efficiency=experiment.spec.decision.min_efficiency,
         target=experiment.target,
         laws=_read_json(folder / LAWS),
-        prediction=_prediction(folder),
+        prediction=_prediction(folder) if predicted else None,
     )
 
 
 def write_report(
     names: Iterable[str],
     results: Path,
-    labels: Mapping[str, Mapping[str, str]],
+    labels: Mapping[str, Mapping[str, Any]],
     output: Path,
     *,
     partial: bool = False,
@@ -153,7 +160,7 @@ def write_report(
     Args:
         names: of the experiments.
         results: holds a folder for each, with tables and figures.
-        labels: title and description of each.
+        labels: title and description of each, and whether its prediction is shown.
         output: file to write.
         partial: say that runs may be missing.
     """
@@ -167,8 +174,8 @@ def gather_decisions(names: Iterable[str], results: Path, output: Path) -> None:
     write_text(output, json.dumps(decisions, indent=2) + "\n")
 
 
-def _section(name: str, folder: Path, label: Mapping[str, str]) -> Section:
-    prediction = _prediction(folder)
+def _section(name: str, folder: Path, label: Mapping[str, Any]) -> Section:
+    prediction = _prediction(folder) if label.get("predicted", True) else None
     decision = _read_json(folder / DECISION)
     return Section(
         name=name,

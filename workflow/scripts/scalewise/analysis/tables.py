@@ -42,7 +42,7 @@ RUN_COLUMNS = [
     "epochs_to_accuracy", "final_accuracy", "best_accuracy", "peak_memory_bytes",
     "peak_memory_kind", "loader", "loader_wait_fraction", "communication_fraction",
     "mean_utilization", "least_utilization", "throttled", "energy_joules", "samples_per_joule",
-    "monitor_cpu_fraction", "monitor_note", "imports_seconds", "process_group_seconds",
+    "monitor_cpu_fraction", "monitor_note", "launch_seconds", "imports_seconds", "process_group_seconds",
     "data_seconds", "model_seconds", "first_step_seconds", "wall_seconds", "device_hours",
     "parameters", "seed", "device_name", "hosts", "commit", "started_at",
     "launcher", "slurm_job_id", "restart_count", "other_jobs",

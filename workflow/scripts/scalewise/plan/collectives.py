@@ -147,7 +147,12 @@ def shapes_to_measure(planned: PlannedExperiment, site: Site) -> list[Shape]:
         planned: an experiment.
         site: facts of the machine or cluster.
     """
-    own = {run.shape for run in planned.runs}
+    own = {
+        run.shape
+        for run in planned.runs
+        # what other runs send is not modelled: no prediction could use the measurement
+        if run.settings.parallelism == "ddp" and run.settings.communication_hook != "powersgd"
+    }
     if not planned.is_predicted or Shape(1, 1) not in own:
         return []
     wanted: set[Shape] = set()

@@ -42,7 +42,7 @@ class DecisionRule(Model):
     deadline_minutes: Rate | None = Field(
         None,
         description="Recommend the fewest devices on which a whole run, start-up and the site's queue "
-        "included, takes at most this long.",
+        "included, takes at most this long, by the slowest of its runs.",
     )
     max_device_hours: Rate | None = Field(
         None,

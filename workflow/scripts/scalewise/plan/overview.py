@@ -101,7 +101,7 @@ def rows(study: Study, results: Path) -> Iterator[Row]:
         repeats, most = planned.spec.repeats, planned.spec.max_repeats
         rounds = known_rounds(repeats, results / planned.name)
         asked, settled = asked_for(repeats, rounds), is_settled(repeats, rounds)
-        expectations = read_expectations(results / planned.name)
+        expectations = read_expectations(results / planned.name) if planned.is_predicted else {}
         for start in range(0, len(planned.runs), most):
             point = planned.runs[start].point
             runs = planned.runs[start : start + asked.get(point, planned.spec.min_repeats)]
@@ -182,6 +182,8 @@ def _projected(study: Study, planned: Sequence[Row], results: Path) -> Iterator[
     first = {(row.runs[0].experiment, series_of(row.runs[0].options)): row.runs[0] for row in planned}
     lines = []
     for name, experiment in study.experiments.items():
+        if not experiment.is_predicted:
+            continue  # what an earlier configuration left
         for (series, shape), expected in read_expectations(results / name).items():
             run = first.get((name, series))
             if run is None or shape not in experiment.projected:

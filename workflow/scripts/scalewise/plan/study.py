@@ -142,10 +142,14 @@ class Study:
 
     @property
     def labels(self) -> str:
-        """Titles and descriptions as JSON: what a report shows and no result depends on."""
+        """Titles, descriptions, whether predictions are shown, as JSON: what no result depends on."""
         return canonical_json(
             {
-                name: {"title": planned.spec.title or name, "description": planned.spec.description}
+                name: {
+                    "title": planned.spec.title or name,
+                    "description": planned.spec.description,
+                    "predicted": planned.is_predicted,
+                }
                 for name, planned in self.experiments.items()
             }
         )

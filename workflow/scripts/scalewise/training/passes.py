@@ -96,7 +96,8 @@ def time_passes(task: Task, least_seconds: float = LEAST_SECONDS) -> PassTimes:
         began = time.perf_counter()
         timed = _time_local(task, batch, affordable(budget / 2, expected, 2 * COUNTED))
         buckets = _time_buckets(task, batch, affordable(budget / 2, expected, COUNTED))
-        passes = [_median_pass(own, timed), *_smaller(task, own, began + budget)]
+        smaller = list(smaller_passes(task, own, max(began + budget, time.perf_counter() + budget / 4)))
+        passes = [_median_pass(own, timed), *reversed(smaller)]
         return PassTimes(_median_seconds(timed), None, passes, buckets)
 
 
@@ -181,16 +182,20 @@ def _with_and_without_exchange(task: Task, batch: Batch, budget: float, expected
     return PassTimes(_median_seconds(local), _median_seconds(exchanged), passes)
 
 
-def _smaller(task: Task, own: int, deadline: float) -> Iterator[Pass]:
-    """Half the batch, a quarter, and so on while there is time; sizes that the model refuses are left out."""
-    size = own // 2
-    while size >= 1 and time.perf_counter() < deadline:
+def smaller_passes(task: Task, own: int, deadline: float) -> Iterator[Pass]:
+    """Half the batch, a quarter, and so on, smallest first, while there is time.
+
+    The smallest cost least, and between them and the run's own a power law holds better than beyond.
+    """
+    halves = [own >> shift for shift in range(own.bit_length() - 1, 0, -1)]
+    for size in halves:
+        if time.perf_counter() >= deadline:
+            return
         try:
             timed = _time_local(task, _batch(task, size), COUNTED)
         except (ValueError, RuntimeError):
-            return  # batch norm has no statistics of a single value, and smaller batches will not have more
+            continue  # batch norm has no statistics of a single value
         yield _median_pass(size, timed)
-        size //= 2
 
 
 def _time_buckets(task: Task, batch: Batch, count: int) -> list[Bucket]:

@@ -7,15 +7,13 @@ from collections.abc import Iterator
 import pandas as pd
 
 from scalewise.analysis.answer.quantities import as_given, devices_text, factor, three_digits, told_apart
-from scalewise.analysis.answer.wording import accuracy_lost
+from scalewise.analysis.answer.wording import ENOUGH_REPEATS, accuracy_lost
 from scalewise.analysis.comparison.comparability import superlinear_warning
 from scalewise.analysis.scaling import OF_WALLS
 from scalewise.plan.config import DecisionRule
 
 SIGNIFICANCE = 0.05
 """Largest p value at which a point counts as shown to be faster."""
-
-ENOUGH_REPEATS = 3
 
 
 def of_choice(best: pd.Series, points: pd.DataFrame, rule: DecisionRule) -> Iterator[str]:
@@ -42,8 +40,9 @@ def of_choice(best: pd.Series, points: pd.DataFrame, rule: DecisionRule) -> Iter
                 f"{int(best['baseline_devices'])}: the samples they need more outweigh their throughput "
                 f"({factor(best['time_to_accuracy_speedup'])}x as fast to the target)."
             )
+    yield from _missed_by_a_hair(best, points, rule.min_efficiency)
     most = rule.max_device_hours
-    at_most = best["device_hours"] * best["wall_seconds_high"] / best["wall_seconds"]
+    at_most = best["device_hours"] * best["longest_seconds"] / best["wall_seconds"]
     if most is not None and at_most > most:
         yield (
             f"A run may take up to {three_digits(at_most)} device-hours, more than the {as_given(most)} "
@@ -51,6 +50,21 @@ def of_choice(best: pd.Series, points: pd.DataFrame, rule: DecisionRule) -> Iter
         )
     if rule == DecisionRule():
         yield from _unclear_knee(best, points)
+
+
+def _missed_by_a_hair(best: pd.Series, points: pd.DataFrame, least: float | None) -> Iterator[str]:
+    """More devices that may well be efficient enough."""
+    more = points[(points["devices"] > best["devices"]) & (points["outrun_by"] == 0)]
+    if least is None or more.empty:
+        return
+    following = more.iloc[0]
+    efficiency, high = following["parallel_efficiency"], following["parallel_efficiency_high"]
+    if efficiency < least <= high:
+        shown, limit = told_apart(float(high), least)
+        yield (
+            f"That {devices_text(int(following['devices']))} miss the efficiency of {limit} is not certain: "
+            f"the interval of theirs reaches up to {shown}."
+        )
 
 
 def of_points(points: pd.DataFrame, planned: pd.DataFrame, target: float | None) -> Iterator[str]:

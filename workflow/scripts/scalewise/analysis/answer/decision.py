@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ SAME_TRAINING = {"gradient_as_bucket_view", "cpus_per_device"}
 
 NUMBERS = (
     "baseline_devices", "speedup", "speedup_low", "speedup_high", "speedup_confidence",
-    "parallel_efficiency", "parallel_efficiency_low", "parallel_efficiency_high", "n",
+    "parallel_efficiency", "parallel_efficiency_low", "parallel_efficiency_high", "n", "speedup_n",
     "throughput_samples_per_second", "throughput_samples_per_second_low",
     "throughput_samples_per_second_high", "wall_seconds", "wall_seconds_low", "wall_seconds_high",
     "device_hours", "queue_minutes",
@@ -72,6 +72,7 @@ def decide(
     limits: Sequence[str] = (),
     beyond: Sequence[str] = (),
     queue_minutes: Mapping[int, float] | None = None,
+    swept: Collection[str] | None = None,
 ) -> Decision:
     """The devices that meet the rule best, and are faster than fewer.
 
@@ -88,6 +89,7 @@ def decide(
         limits: why the training stops scaling, a sentence each.
         beyond: what is predicted and was not measured, a sentence each.
         queue_minutes: devices -> usual wait in the queue, where the site gives it.
+        swept: keys of the options that series differ in; by default those in ``options``.
     """
     points = judge(scaling, rule, queue_minutes)
     if points.empty:
@@ -99,7 +101,7 @@ def decide(
             beyond=list(beyond),
         )
     first = str(scaling.loc[scaling["series"].isin(points["series"]), "series"].iloc[0])
-    if not set(options["option"]) <= SAME_TRAINING:
+    if not set(options["option"] if swept is None else swept) <= SAME_TRAINING:
         points = points[points["series"] == first]
     chosen = candidates(points, rule)
     best = _choose_series(chosen, points, first) if len(chosen) else None
@@ -151,8 +153,9 @@ def _choose_series(chosen: pd.DataFrame, points: pd.DataFrame, first: str) -> pd
     if own.empty:
         return fastest
     beside = points[(points["series"] == first) & (points["devices"] == fastest["devices"])]
-    clear = (beside[f"{by}_high"] < fastest[f"{by}_low"]) & (beside["n"] > 1)
-    return fastest if len(beside) and clear.all() and fastest["n"] > 1 else own.iloc[0]
+    enough = wording.ENOUGH_REPEATS
+    clear = (beside[f"{by}_high"] < fastest[f"{by}_low"]) & (beside["n"] >= enough)
+    return fastest if len(beside) and clear.all() and fastest["n"] >= enough else own.iloc[0]
 
 
 def _plain(value: Any) -> float | int | None:

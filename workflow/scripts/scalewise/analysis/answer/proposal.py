@@ -139,9 +139,11 @@ def _method(points: pd.DataFrame) -> str:
         absolute = f"{where}, {three_digits(reference['wall_seconds'])} s a run, {OF_WALLS}"
     else:
         absolute = f"{where}, {three_digits(rate)} samples/s"
+    others = int(points["n_not_comparable"].sum()) if "n_not_comparable" in points else 0
+    left_out = f", and leave out {others} runs under other conditions" if others else ""
     return (
-        f"{first}. Speedup and efficiency are relative to {absolute}; times and device-hours are of whole "
-        "runs, start-up and evaluation included."
+        f"{first}. Speedup and efficiency are relative to {absolute}{left_out}; times and device-hours are "
+        "of whole runs, start-up and evaluation included."
     )
 
 

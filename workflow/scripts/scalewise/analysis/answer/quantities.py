@@ -24,7 +24,9 @@ def factor(value: float) -> str:
 
 def three_digits(value: float) -> str:
     """A measured value in three significant digits, without an exponent: ``0.0123``, ``4.20``, ``1,230``."""
-    if abs(value) >= 100 or value == 0:
+    if math.isnan(value):
+        return "unknown"
+    if abs(value) >= 99.95 or value == 0:
         return f"{value:,.0f}"
     return f"{value:.{2 - math.floor(math.log10(abs(value)))}f}"
 

@@ -24,6 +24,9 @@ from scalewise.analysis.comparison.comparability import CLEAR_ACCURACY_LOSS
 from scalewise.analysis.tables import NO_OPTIONS
 from scalewise.plan.config import DecisionRule
 
+ENOUGH_REPEATS = 3
+"""From which on ranges of runs that do not overlap are more than chance: p = 0.05."""
+
 
 def answer(best: pd.Series, points: pd.DataFrame, rule: DecisionRule, target: float | None) -> str:
     """The sentence that says how many devices to use, and what the next count would bring.
@@ -55,7 +58,7 @@ def answer(best: pd.Series, points: pd.DataFrame, rule: DecisionRule, target: fl
         following = more.iloc[0]
         past_the_knee = f"efficiency {following['parallel_efficiency']:.2f}, past the knee"
         why = _join(following["misses"]) or past_the_knee
-        return f"{use}: {int(following['devices'])} would be {_speedup(following)}, but with {why}."
+        return f"{use}: {int(following['devices'])} would be {_speedup(following)}: {why}."
     would_be = ""
     if len(more):
         following = more.iloc[0]
@@ -126,9 +129,10 @@ def alternative(point: pd.Series, points: pd.DataFrame, rule: DecisionRule, targ
 def accuracy_lost(point: pd.Series, base: pd.Series) -> float:
     """Accuracy in percentage points that is lost beyond doubt against the baseline; 0 for none.
 
-    Two single runs have no intervals: they must differ by what a draw of test images cannot explain.
+    Where there are too few runs for an interval that means something, they must differ by what a draw of test
+    images cannot explain.
     """
-    doubt = 0.0 if min(point["n"], base["n"]) > 1 else CLEAR_ACCURACY_LOSS
+    doubt = 0.0 if min(point["n"], base["n"]) >= ENOUGH_REPEATS else CLEAR_ACCURACY_LOSS
     if base["final_accuracy_low"] - point["final_accuracy_high"] > doubt:
         return 100 * float(base["final_accuracy"] - point["final_accuracy"])
     return 0.0
@@ -149,6 +153,7 @@ def to_target(points: pd.DataFrame, target: float | None) -> Iterator[str]:
         return
     times = ", ".join(
         f"{point['time_to_accuracy_seconds']:,.2f} s on {devices_text(int(point['devices']))}"
+        f"{_reached(point)}"
         for _, point in reached.iterrows()
     )
     yield f"Training time to {target:.1%} accuracy: {times}."
@@ -165,6 +170,8 @@ def option_gain(row: pd.Series) -> str:
     low, high = row["throughput_ratio_low"], row["throughput_ratio_high"]
     if row["confidence"] == 0:
         verdict = "not judged from one run each"
+    elif row["n"] < ENOUGH_REPEATS:
+        verdict = "not judged from so few runs"
     elif low <= 1 <= high:
         verdict = "no difference in throughput was measured"
     elif low > 1:
@@ -177,8 +184,13 @@ def option_gain(row: pd.Series) -> str:
     return (
         f"{row['option']} {_value(row['value'])} instead of {_value(row['reference'])}{beside}, on "
         f"{devices_text(int(row['devices']))}: {verdict} ({row['throughput_ratio']:.2f}x, {low:.2f} to "
-        f"{high:.2f}, n = {row['n']}), {row['peak_memory_ratio']:.3f}x the peak memory.{otherwise}"
+        f"{high:.2f}, n = {row['n']}{_confidence(row['confidence'])}), {row['peak_memory_ratio']:.3f}x the "
+        f"peak memory.{otherwise}"
     )
+
+
+def _confidence(confidence: float) -> str:
+    return f", {confidence:.0%} confidence" if 0 < confidence < 1 else ""
 
 
 def _gain(point: pd.Series, points: pd.DataFrame, target: float | None) -> str:
@@ -236,6 +248,12 @@ def _too_dear(more: pd.Series) -> str:
     return f"; {devices} would bring {_join(misses)}"
 
 
+def _reached(point: pd.Series) -> str:
+    if point["n_reached"] >= point["n"]:
+        return ""
+    return f" (in {point['n_reached']:.0f} of {point['n']:.0f} runs)"
+
+
 def _product(point: pd.Series) -> str:
     low, high = (factor(point[f"time_to_accuracy_speedup_{bound}"]) for bound in ("low", "high"))
     bounds = f"{_bounds(low, high, point['speedup_n'])}; "
@@ -257,4 +275,6 @@ def _options(point: pd.Series) -> str:
 
 
 def _value(value: Any) -> str:
+    if pd.isna(value):  # as tables keep null
+        return "default"
     return str(value).lower() if value in (True, False) else str(value)

@@ -68,6 +68,8 @@ def cause_at(point: pd.Series) -> str:
     if pd.isna(point["mean_utilization"]) or point["mean_utilization"] >= BUSY_ENOUGH:
         return ""
     waits = waiting_shares(point)
+    if waits and point["devices"] > point.get("baseline_devices", point["devices"]):
+        return ""  # what its computing loses against the baseline is named there too
     if waits:
         return "" if max(waits.values()) >= NAMED_FROM else ADVICE["launch"]
     communication = point["communication_fraction"]

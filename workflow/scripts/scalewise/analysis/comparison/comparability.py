@@ -257,6 +257,10 @@ def origin_cautions(origins: Sequence[Provenance]) -> list[str]:
     ]
 
 
+CLEARLY_ABOVE = 1.1
+"""Efficiency from which on even single runs, which have no interval, are not taken for noise."""
+
+
 def superlinear_warning(point: pd.Series) -> str:
     """What an efficiency above 1, beyond its interval, may come from and what to check; else empty.
 
@@ -264,13 +268,16 @@ def superlinear_warning(point: pd.Series) -> str:
         point: a row of a scaling table.
     """
     low = point["parallel_efficiency_low"]
-    joined = point["n"] - point.get("n_not_comparable", 0)
-    if pd.isna(low) or low <= 1 or joined < 2:
+    joined = point.get("speedup_n", point["n"] - point.get("n_not_comparable", 0))
+    if pd.isna(low) or low <= (1 if joined > 1 else CLEARLY_ABOVE):
         return ""
+    beyond = (
+        "above 1 beyond its interval" if joined > 1 else "above 1, from single runs, which have no interval"
+    )
     base = devices_text(int(point["baseline_devices"]))
     return (
         f"{devices_text(int(point['devices']))} show an efficiency of {point['parallel_efficiency']:.2f}, "
-        "above 1 beyond its interval. That is an error until it is explained. Likely: the baseline was slow "
+        f"{beyond}. That is an error until it is explained. Likely: the baseline was slow "
         f"or disturbed (compare throttled, other_jobs and drift of its runs in runs.csv, and run {base} "
         "again alone); cache effects (under strong scaling each device works on less data, which may fit its "
         f"caches: repeat with scaling: weak); or {base} had less of something else than devices, such as "

@@ -30,6 +30,49 @@ def reference_fingerprint(series: pd.DataFrame, base: int) -> str:
     return str(ranked[0]) if ranked else ""
 
 
+NEVER_MORE = {"out-of-memory", "diverged"}
+"""Outcomes that another try would repeat."""
+
+
+def baseline_devices(series: pd.DataFrame) -> int:
+    """The fewest devices of a series; those on which its training is known to be impossible do not count.
+
+    Where it is impossible everywhere, the fewest of all.
+
+    Args:
+        series: all runs of one series.
+    """
+    possible = [
+        int(point["devices"].iloc[0])
+        for _, point in series.groupby("devices")
+        if not set(point["outcome"]) <= NEVER_MORE
+    ]
+    return min(possible, default=int(series["devices"].min()))
+
+
+def like_for_like(done: pd.DataFrame, devices: int, reference: str, known: Conditions) -> Iterator[str]:
+    """The speedup of a point's other runs over those of fewer devices that share their conditions.
+
+    Args:
+        done: completed runs of the series.
+        devices: of the point.
+        reference: fingerprint of the baseline.
+        known: conditions of each fingerprint.
+    """
+    fingerprints = _fingerprints(done)
+    here = done["devices"] == devices
+    for fingerprint in dict.fromkeys(fingerprints[here & (fingerprints != reference)]):
+        alike = done[fingerprints == fingerprint]
+        fewer = alike[alike["devices"] < devices]
+        if reference and len(fewer) and fingerprint in known:
+            conditions = known[fingerprint]
+            below = fewer[fewer["devices"] == fewer["devices"].max()]
+            comparison = compare(
+                _measured(below, conditions), _measured(alike[alike["devices"] == devices], conditions)
+            )
+            yield f"like for like, {comparison.sentence().rstrip('.')}"
+
+
 def comparable(done: pd.DataFrame, reference: str) -> pd.DataFrame:
     """The runs that have the fingerprint of the baseline.
 

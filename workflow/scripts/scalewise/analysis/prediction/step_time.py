@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -179,7 +179,7 @@ def predict_step(
         all_reduce: seconds of a message of so many bytes over these ranks; None for one.
 
     Raises:
-        NoPredictionError: a device would have no sample in a pass.
+        NoPredictionError: a device would have no sample in a pass, or far fewer than were timed.
     """
     parts = devices * base.accumulation_steps
     if global_batch_size < parts:
@@ -197,6 +197,11 @@ def predict_step(
         share = sizes.count(size) / len(sizes)
         # the rank with most samples counts
         batch = math.ceil(size / parts)
+        if 2 * batch < base.passes[0].batch_size:
+            raise NoPredictionError(
+                f"{devices} devices: passes of {batch} samples were not timed, only down to "
+                f"{base.passes[0].batch_size}; train more epochs, so that there is time for them"
+            )
         forward, backward = (base.pass_scale * part for part in pass_seconds(base.passes, batch))
         compute += share * (base.accumulation_steps * (forward + backward) + base.other_seconds)
         loader += share * base.loader_seconds_per_sample * size / devices
@@ -235,7 +240,10 @@ def predict_point(
     seconds = over_repeats([step.seconds for step in steps])
     # a rate is low where the step is slow
     throughput = over_repeats([rate[::-1] for rate in rates])
-    speedup = over_repeats([rate[::-1] / base for rate, base in zip(rates, base_rates, strict=True)])
+    ratios = over_repeats([rate[::-1] / base for rate, base in zip(rates, base_rates, strict=True)])
+    # a ratio of medians, as the measured one, and not a median of ratios
+    gain = throughput.estimate / float(np.median(base_rates))
+    speedup = replace(ratios, estimate=gain, low=min(ratios.low, gain), high=max(ratios.high, gain))
     exposed = over_repeats([step.exposed for step in steps]).estimate
     samples = bases[0].train_samples
     return {

@@ -124,7 +124,7 @@ def compute_prediction(
 
 
 def _baselines(experiment: Predicted, options: Options, runs_folder: Path) -> list[Baseline]:
-    """The series' runs on one device, all repeats that have completed."""
+    """The series' runs on one device, those of the first repeats that have completed."""
     settings = settings_of(experiment.spec, options)
     _check_options(settings)
     ones = [
@@ -134,12 +134,9 @@ def _baselines(experiment: Predicted, options: Options, runs_folder: Path) -> li
     ]
     if not ones:
         raise NoPredictionError("it has no run on 1 device to take the computing from; add 1 to devices")
-    # a run's name ends in .rN; another series' may begin alike
-    folders = [
-        folder
-        for folder in sorted(runs_folder.glob(f"{ones[0]}.r*"))
-        if folder.name.removeprefix(f"{ones[0]}.r").isdecimal() and (folder / SUMMARY).exists()
-    ]
+    # the first repeats alone: others in the folder may be of another machine, or come later
+    names = (f"{ones[0]}.r{repeat}" for repeat in range(1, experiment.spec.min_repeats + 1))
+    folders = [runs_folder / name for name in names if (runs_folder / name / SUMMARY).exists()]
     bases, reasons = [], []
     for folder in folders:
         summary = read_summary(folder)

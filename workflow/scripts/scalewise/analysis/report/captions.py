@@ -7,18 +7,19 @@ CAPTIONS = {
     "over repeats, bars their intervals. The dotted line is ideal scaling. A curve is a law fitted to all "
     "runs of its series, with the 95 % band of a bootstrap over runs; a law that the data cannot carry is "
     "not drawn. The dashed line, where there is one, is predicted from one device's step and a measured "
-    "all-reduce: an upper bound that was not fitted to the marks.",
+    "all-reduce: an upper bound, not fitted to marks on more devices; a mark above it is noise or needs an "
+    "explanation.",
     "efficiency": "Parallel efficiency: speedup over the number of times more devices. Marks are ratios of "
     "medians over repeats, bars their intervals. The dashed line, where there is one, is what was asked for.",
     "step": "Where the time of a step goes. A bar is the device time that one sample takes, devices over "
     "median throughput: with ideal scaling all bars are equally high, so what stands on top is what scaling "
-    "costs. Its parts are medians over repeats: the loader's wait and the slowest rank's delay by clocks in "
-    "the training, exposed communication by DDP's own counters, compute what is left. Below: the seconds "
-    "before a run's first result, medians of each part.",
+    "costs. Its parts have the shares of medians over repeats: the loader's wait and the slowest rank's "
+    "delay by clocks in the training, exposed communication by DDP's own counters, compute what is left. "
+    "Below: the seconds before a run's first result, medians of each part.",
     "prediction": "Prediction beside measurement: time of a step and parallel efficiency against devices. "
     "Dashed with its band: predicted from one device's step and all-reduces measured by themselves. Dotted: "
-    "compute alone. Marks with bars: measured medians with their intervals. In the pale area nothing was "
-    "measured.",
+    "compute alone. Marks: measured medians, for efficiency with intervals; steps have none. In the pale "
+    "area nothing was measured.",
     "efficiencies": "Two efficiencies, one answer. Hardware: throughput per device over the baseline's. "
     "Statistical: the baseline's epochs to the target accuracy over the epochs here, which falls where "
     "larger batches learn less from a sample. Both: training time to the target, measured, over the number "

@@ -65,9 +65,9 @@ def step_parts() -> list[Part]:
 
 def start_parts() -> list[Part]:
     """Of a start, in the order in which they come."""
-    labels = ("imports", "process group", "data", "model", "first step")
+    labels = ("launch", "imports", "process group", "data", "model", "first step")
     shades = sns.light_palette("#5b3f8c", len(labels) + 1)[1:]
-    hatches = ("", "....", "", "////", "")
+    hatches = ("xxxx", "", "....", "", "////", "")
     return [
         Part(f"{label.replace(' ', '_')}_seconds", label, shade, hatch)
         for label, shade, hatch in zip(labels, shades, hatches, strict=True)
@@ -99,7 +99,7 @@ def step(scaling: pd.DataFrame, runs: pd.DataFrame) -> Figure:
     for quantity in (0, 1):
         tops = [axes.dataLim.ymax for axes in panels.row(quantity)]
         panels.axes[0][quantity].set_ylim(0, max([1e-9, *tops]) * (1.18 if quantity == 0 else 1.08))
-    _legend(panels.figure, [*parts, UNKNOWN if unknown else NOTHING], starts, narrow=len(names) == 1)
+    _legend(panels.figure, [*parts, UNKNOWN if unknown else NOTHING, NOTHING], starts, narrow=len(names) == 1)
     return panels.figure
 
 

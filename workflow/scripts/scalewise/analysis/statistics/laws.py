@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from scalewise.analysis.comparison.reference_runs import comparable, reference_fingerprint
+from scalewise.analysis.comparison.reference_runs import baseline_devices, comparable, reference_fingerprint
 from scalewise.analysis.statistics.bootstrap import Array, drawn_again, pooled, studentised_bounds
 from scalewise.analysis.statistics.intervals import CONFIDENCE
 from scalewise.analysis.statistics.law_models import (
@@ -100,7 +100,7 @@ def study_laws(runs: pd.DataFrame, scaling: str) -> list[Law]:
     """
     laws: list[Law] = []
     for name, series in runs.groupby("series", sort=False):
-        base = int(series["devices"].min())
+        base = baseline_devices(series)
         done = series[series["outcome"] == "completed"]
         done = comparable(done, reference_fingerprint(done, base))
         done = done[done["throughput_samples_per_second"].notna()]

@@ -6,7 +6,9 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from types import FrameType
 
 import torch
@@ -26,10 +28,10 @@ from scalewise.training.ranks.distributed import (
     identify,
     process_group,
 )
-from scalewise.training.recording import measure, report_rank, save_model, trace, write_records
-from scalewise.training.supervision.attempt import Attempt, Muster, Progress
+from scalewise.training.recording import RankReport, measure, report_rank, save_model, trace, write_records
+from scalewise.training.supervision.attempt import Assignment, Attempt, Muster, Progress
 from scalewise.training.supervision.orphan import exit_with
-from scalewise.training.task import build_loaders, build_task
+from scalewise.training.task import Task, build_loaders, build_task
 
 
 class Stopwatch:
@@ -55,6 +57,7 @@ def run_rank(attempt: Attempt, process_started: float) -> None:
     watch = Stopwatch(process_started)
     imports_seconds = watch.lap()
     assignment = attempt.assignment()
+    launch_seconds = seconds_between(assignment.started_at, time.monotonic() - process_started)
     definition = assignment.definition
     settings = Settings.model_validate(definition.settings)
     muster = attempt.muster()
@@ -82,20 +85,59 @@ def run_rank(attempt: Attempt, process_started: float) -> None:
             data_seconds=data_seconds,
             model_seconds=model_seconds,
             first_step_seconds=task.clock.first_step_seconds,
+            launch_seconds=launch_seconds,
         )
         own_report = report_rank(task, affinity, startup)
         ended_at = utc_now()
-        if not diverged:
-            own_report = own_report.with_passes(time_passes(task))
-        reports = gather(own_report, identity.world_size)
-        if identity.rank == 0:
-            origin = trace(reports, identity, muster.launcher, assignment, ended_at)
-            measurements = measure(task, epochs, reports)
-            write_records(assignment.folder, definition, epochs, reports, measurements, origin, diverged)
         if settings.save_model:
             save_model(task.replica, identity.rank, assignment.folder)
+        trained = Trained(task, epochs, diverged, ended_at)
+        keep(trained, own_report, assignment, muster)
+        if not diverged:
+            # the training is kept by now, whatever becomes of the passes
+            keep(trained, own_report.with_passes(time_passes(task)), assignment, muster)
+        del trained
         del task  # DDP must be gone before its process group
     attempt.finished(identity.rank)
+
+
+def seconds_between(started_at: str, ago: float) -> float:
+    """From a time by the clock on the wall, UTC, ISO 8601, to what was so many seconds ago; 0 at least.
+
+    Clocks of two nodes may differ by a little.
+    """
+    since = datetime.now(UTC) - datetime.fromisoformat(started_at)
+    return max(since.total_seconds() - ago, 0.0)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A training that has ended.
+
+    Args:
+        task: this rank's part.
+        epochs: of the run.
+        diverged: how it ended.
+        ended_at: when; UTC, ISO 8601.
+    """
+
+    task: Task
+    epochs: Sequence[EpochRecord]
+    diverged: bool
+    ended_at: str
+
+
+def keep(trained: Trained, own: RankReport, assignment: Assignment, muster: Muster) -> None:
+    """Write the records of the run, on rank 0, from what all ranks report; all must call it."""
+    identity = trained.task.identity
+    reports = gather(own, identity.world_size)
+    if identity.rank == 0:
+        origin = trace(reports, identity, muster.launcher, assignment, trained.ended_at)
+        measurements = measure(trained.task, trained.epochs, reports)
+        write_records(
+            *(assignment.folder, assignment.definition, trained.epochs, reports, measurements, origin),
+            trained.diverged,
+        )
 
 
 def report_for_duty(attempt: Attempt, muster: Muster) -> tuple[Identity, str, torch.device]:

@@ -54,7 +54,8 @@ def execute(order: Order, muster: Muster, assignment: Assignment) -> None:
     order.attempt.assign(assignment)
     ended = watch(order)
     cause = order.attempt.cause(order.world_size)
-    if ended.code == 0 and (assignment.folder / SUMMARY).exists():
+    if (assignment.folder / SUMMARY).exists():
+        # written last of all that the training leaves: what failed came after it
         order.attempt.end()
         return
     if cause is not None and cause.out_of_memory and ended.why == "failed":
