@@ -21,6 +21,7 @@ from scalewise.analysis.prediction.step_time import (
     predict_point,
     predict_step,
 )
+from scalewise.analysis.prediction.table import beyond_sentences
 from scalewise.records import (
     AllReduce,
     Bucket,
@@ -327,3 +328,24 @@ def test_a_predicted_speedup_is_the_ratio_of_the_rates_beside_it() -> None:
     rates = (row["throughput_samples_per_second"], alone["throughput_samples_per_second"])
     assert row["speedup"] == pytest.approx(rates[0] / rates[1])
     assert row["speedup_low"] <= row["speedup"] <= row["speedup_high"]
+
+
+def test_what_lies_beyond_the_study_is_told_with_its_band_and_as_not_measured() -> None:
+    rows = [("all runs", 4, True, 3.6), ("all runs", 64, False, 38.0), ("other", 64, False, 40.0)]
+    table = pd.DataFrame(
+        [
+            {
+                "series": series,
+                "devices": devices,
+                "measured_point": planned,
+                "speedup": speedup,
+                "speedup_low": speedup - 2,
+                "speedup_high": speedup + 2,
+                "parallel_efficiency": speedup / devices,
+            }
+            for series, devices, planned, speedup in rows
+        ]
+    )
+    assert beyond_sentences(table, "all runs") == [
+        "64 devices: 38.0x as fast as 1 (36.0 to 40.0), efficiency 0.59: predicted, not measured."
+    ]

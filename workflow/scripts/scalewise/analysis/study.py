@@ -18,6 +18,7 @@ from scalewise.analysis.causes.limits import limit_sentences
 from scalewise.analysis.causes.steadiness import steadiness_flags
 from scalewise.analysis.causes.utilization import flags
 from scalewise.analysis.comparison.comparability import origin_cautions
+from scalewise.analysis.prediction.table import PREDICTION, PREDICTION_NOTES, beyond_sentences
 from scalewise.analysis.report import figures
 from scalewise.analysis.report.page import Section, render
 from scalewise.analysis.scaling import option_table, scaling_table
@@ -30,7 +31,6 @@ from scalewise.records import Provenance, write_text
 
 RUNS, EPOCHS, SCALING, OPTIONS = "runs.csv", "epochs.csv", "scaling.csv", "options.csv"
 LAWS, DECISION, ORIGINS, FINGERPRINTS = "laws.json", "decision.json", "provenance.json", "fingerprints.json"
-PREDICTION, PREDICTION_NOTES = "prediction.csv", "prediction.json"
 
 
 @dataclass(frozen=True)
@@ -177,6 +177,8 @@ def gather_decisions(names: Iterable[str], results: Path, output: Path) -> None:
 def _section(name: str, folder: Path, label: Mapping[str, Any]) -> Section:
     prediction = _prediction(folder) if label.get("predicted", True) else None
     decision = _read_json(folder / DECISION)
+    if prediction is not None:
+        decision["beyond"] += beyond_sentences(prediction, decision["series"])
     return Section(
         name=name,
         title=label["title"],

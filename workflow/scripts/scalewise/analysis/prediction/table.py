@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 from pydantic import ValidationError
 
+from scalewise.analysis.answer.quantities import devices_text, factor
 from scalewise.analysis.prediction.communication import Network, NotMeasuredError
 from scalewise.analysis.prediction.step_time import Baseline, NoPredictionError, predict_point
 from scalewise.analysis.statistics.intervals import Interval
@@ -274,3 +275,20 @@ def _bounds(interval: Interval) -> dict[str, float | None]:
     values = {"estimate": interval.estimate, "low": interval.low, "high": interval.high}
     # JSON has no infinity: size that costs nothing has no bandwidth
     return {key: value if value < float("inf") else None for key, value in values.items()}
+
+
+def beyond_sentences(table: pd.DataFrame, series: str | None) -> list[str]:
+    """What was predicted of a series beyond the device counts that the study plans.
+
+    Args:
+        table: prediction.csv.
+        series: as in scaling.csv.
+    """
+    beyond = table[(table["series"] == series) & ~table["measured_point"].astype(bool)]
+    return [
+        f"{devices_text(int(row['devices']))}: {factor(row['speedup'])}x as fast as 1 "
+        f"({factor(row['speedup_low'])} to {factor(row['speedup_high'])}), efficiency "
+        f"{row['parallel_efficiency']:.2f}: predicted, not measured."
+        for _, row in beyond.iterrows()
+        if pd.notna(row["speedup"])
+    ]

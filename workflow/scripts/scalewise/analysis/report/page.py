@@ -24,6 +24,7 @@ from scalewise.analysis.report.page_tables import (
 )
 from scalewise.analysis.report.step_figures import start_parts, step_parts
 
+NO_CONFIDENCE = "not defined: one run a point"
 FIRST_FIGURES = ("speedup", "efficiency", "step", "efficiencies", "prediction")
 """Those that carry the decision; the others are one click away."""
 COLUMN_POINTS = 300
@@ -87,6 +88,7 @@ def render(sections: Sequence[Section], *, partial: bool) -> str:
         heading=heading,
         sections=[_context(section) for section in sections],
         partial=partial,
+        no_confidence=NO_CONFIDENCE,
         single=len(sections) == 1,
         step_parts=[part.label for part in step_parts()],
         start_parts=[part.label for part in start_parts()],
@@ -174,4 +176,4 @@ def _confidences(scaling: pd.DataFrame) -> str:
             least, most = values.min(), values.max()
             span = f"{least:.0%}" if least == most else f"{least:.0%} to {most:.0%}"
             parts.append(f"{span} for {what}")
-    return " and ".join(parts) or "not defined: one run a point"
+    return " and ".join(parts) or NO_CONFIDENCE

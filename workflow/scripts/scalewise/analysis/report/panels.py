@@ -86,11 +86,17 @@ def label_left(axes: Sequence[Axes], label: str) -> None:
 
 
 def plain_values(axes: Axes) -> None:
-    """Ticks of a logarithmic value axis at 1, 2 and 5 of each decade, written as one reads them."""
+    """Ticks of a logarithmic value axis at 1, 2 and 5 of each decade, written as one reads them.
+
+    A short axis has a tick at every digit.
+    """
     low, high = axes.get_ylim()
-    steps = (1, 2, 5) if high / low < 200 else (1,)
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    ticks = np.array([step * 10.0**decade for decade in decades for step in steps])
-    shown = ticks[(ticks >= low) & (ticks <= high)]
+    shown = np.array([])
+    for steps in ((1,), (1, 2, 5), range(1, 10)) if high / low >= 200 else ((1, 2, 5), range(1, 10)):
+        ticks = np.array([step * 10.0**decade for decade in decades for step in steps])
+        shown = ticks[(ticks >= low) & (ticks <= high)]
+        if len(shown) > 1:
+            break
     axes.set_yticks(shown, [f"{tick:,.10g}" for tick in shown])
     axes.minorticks_off()
