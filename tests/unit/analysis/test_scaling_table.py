@@ -396,3 +396,13 @@ def test_where_a_training_does_not_fit_on_one_device_two_are_the_baseline(make_r
     assert at(table, 4)["speedup"] == pytest.approx(1.8)
     assert at(table, 4)["note"] == "relative to 2 devices, not to 1"
     assert pd.isna(at(table, 1)["speedup"])
+
+
+def test_a_start_takes_no_longer_than_the_run_less_its_training(make_runs: Runs) -> None:
+    runs = make_runs({(ALONE, 1): [100.0], (ALONE, 2): [180.0]}, train_seconds=20.0)
+    runs["wall_seconds"] = 23.0
+    runs["imports_seconds"] = [0.5, 30.0]  # of a rank that the others did not wait for
+    runs[["process_group_seconds", "data_seconds", "model_seconds"]] = 0.0
+    runs["first_step_seconds"] = 1.0
+    table = scaling_table(runs, "strong")
+    assert table["startup_seconds"].tolist() == [1.5, 4.0]

@@ -45,7 +45,7 @@ BOUNDED = ("time_to_accuracy_seconds", "final_accuracy", "peak_memory_bytes", "w
 
 READ = (
     "experiment", "nodes", "loader", "device_hours", "epochs_to_accuracy", THROUGHPUT,
-    *BOUNDED, *STARTUP, *AT_WORK, *STEP,
+    *BOUNDED, *STARTUP, *AT_WORK, *STEP, "train_seconds",
 )  # fmt: skip
 """What is read of a run where it is known: published figures, older records have not all of it."""
 
@@ -162,11 +162,7 @@ def _point_columns(point: pd.DataFrame, done: pd.DataFrame) -> dict[str, Any]:
         "epochs_to_accuracy": done["epochs_to_accuracy"].median(),
         "device_hours": done["device_hours"].median(),
         "wall_seconds_most": done["wall_seconds"].max(),
-        # records of an earlier version do not know the launch
-        "startup_seconds": done[list(STARTUP)]
-        .fillna({"launch_seconds": 0.0})
-        .sum(axis=1, skipna=False)
-        .median(),
+        "startup_seconds": _startup(done).median(),
         "loader": ", ".join(dict.fromkeys(done["loader"].dropna())),
         **{column: done[column].median() for column in (*AT_WORK, *STEP)},
     }
@@ -179,6 +175,15 @@ def _point_columns(point: pd.DataFrame, done: pd.DataFrame) -> dict[str, Any]:
         row |= _columns(THROUGHPUT, throughput)
         row["throughput_confidence"] = throughput.confidence
     return row
+
+
+def _startup(done: pd.DataFrame) -> pd.Series:
+    """Seconds of each run before its second step: the slowest rank of each part, within the run's wall."""
+    # records of an earlier version do not know the launch
+    total = done[list(STARTUP)].fillna({"launch_seconds": 0.0}).sum(axis=1, skipna=False)
+    # parts in which different ranks are slow may overlap
+    room = done["wall_seconds"] - done["train_seconds"] + done["first_step_seconds"]
+    return total.where(~(total > room), room)
 
 
 def _relative(
