@@ -6,8 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from scalewise.analysis.prediction.table import Predicted, compute_prediction, read_collectives
-from scalewise.records import RecordError
+from scalewise.analysis.prediction.table import Predicted, compute_prediction
+from scalewise.records import RecordError, read_collectives
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -12,8 +12,9 @@ import pytest
 
 from scalewise.analysis.report.captions import CAPTIONS
 from scalewise.analysis.study import Analysed, compute, draw, gather_decisions, write_report
-from scalewise.analysis.tables import RUN_COLUMNS, collect, series_name
+from scalewise.analysis.tables import RUN_COLUMNS, collect
 from scalewise.plan.config import Experiment
+from scalewise.plan.runs import series_name
 from scalewise.records import EPOCHS, SUMMARY, RecordError
 
 WriteRun = Callable[..., Path]
@@ -192,7 +193,7 @@ def test_swept_options_are_columns_and_name_the_series(tmp_path: Path, write_run
     assert runs["series"].tolist() == ["bucket-view-off", "bucket-view-on"]
     assert runs["gradient_as_bucket_view"].tolist() == [False, True]
     assert runs["outcome"].tolist() == ["not run yet", "completed"]
-    assert series_name({}) == "all runs"
+    assert series_name(()) == "all runs"
 
 
 def test_a_forced_shape_counts_its_devices_before_it_has_run(tmp_path: Path) -> None:

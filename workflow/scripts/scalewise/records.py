@@ -414,6 +414,15 @@ def read_failure(run_folder: Path) -> Failure | None:
     return _read(run_folder / FAILURE, Failure)
 
 
+def read_collectives(path: Path) -> Collectives:
+    """The all-reduce over one shape.
+
+    Raises:
+        RecordError: it is missing or damaged.
+    """
+    return _read(path, Collectives)
+
+
 def _read(path: Path, kind: type[R]) -> R:
     try:
         return kind.model_validate_json(path.read_text(encoding="utf-8"))

@@ -15,7 +15,7 @@ from scalewise.analysis.causes.steps import STEP_COLUMNS, read_ranks, split
 from scalewise.analysis.comparison.comparability import Fingerprint
 from scalewise.plan.config import Experiment
 from scalewise.plan.repeats import asked_for, known_rounds
-from scalewise.plan.runs import points, seed_of, series_label, settings_of
+from scalewise.plan.runs import points, seed_of, series_name, settings_of
 from scalewise.plan.topology import Shape
 from scalewise.records import (
     EPOCHS,
@@ -30,9 +30,6 @@ from scalewise.records import (
     read_failure,
     read_summary,
 )
-
-NO_OPTIONS = "all runs"
-"""The series of an experiment without a sweep."""
 
 RUN_COLUMNS = [
     "experiment", "run", "series", "devices", "nodes", "devices_per_node", "repeat",
@@ -65,11 +62,6 @@ class Tables:
     epochs: pd.DataFrame
     origins: Sequence[Provenance]
     conditions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-
-
-def series_name(options: dict[str, Any]) -> str:
-    """The options of a series as one word."""
-    return series_label(tuple(options.items())) or NO_OPTIONS
 
 
 def collect(
@@ -167,7 +159,7 @@ def _planned_rows(
             row = {
                 "experiment": experiment,
                 "run": point.run_name(repeat),
-                "series": series_name(dict(point.options)),
+                "series": series_name(point.options),
                 "devices": devices,
                 "repeat": repeat,
             }
@@ -187,7 +179,7 @@ def _identity(definition: dict[str, Any]) -> dict[str, Any]:
     return {
         "experiment": definition["experiment"],
         "run": definition["run"],
-        "series": series_name(options),
+        "series": series_name(tuple(options.items())),
         "devices": shape.world_size,
         "nodes": shape.nodes,
         "devices_per_node": shape.devices_per_node,

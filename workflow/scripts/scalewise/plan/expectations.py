@@ -9,12 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from scalewise.plan.runs import Options, series_label
 from scalewise.plan.topology import Shape
 
 PREDICTION, REMARKS = "prediction.csv", "prediction.json"
-NO_OPTIONS = "all runs"
-"""What the tables call the series of an experiment without a sweep."""
 
 
 @dataclass(frozen=True)
@@ -87,11 +84,6 @@ def _expectation(row: Mapping[str, str]) -> Expectation:
     if not all(map(math.isfinite, values)):
         raise ValueError(f"not finite: {values}")
     return Expectation(row["series"], Shape.parse(row["shape"]), *values)
-
-
-def series_of(options: Options) -> str:
-    """A series as the tables name it."""
-    return series_label(options) or NO_OPTIONS
 
 
 def digits(value: float, significant: int = 2) -> str:

@@ -15,11 +15,10 @@ from scalewise.plan.expectations import (
     digits,
     read_expectations,
     read_remarks,
-    series_of,
 )
 from scalewise.plan.repeats import asked_for, is_settled, known_rounds
 from scalewise.plan.resources import Allocation
-from scalewise.plan.runs import Run
+from scalewise.plan.runs import Run, series_name
 from scalewise.plan.study import Study
 
 MAX_ROWS = 40
@@ -112,7 +111,7 @@ def rows(study: Study, results: Path) -> Iterator[Row]:
             shape, slurm = runs[0].shape, study.site.slurm
             billed = study.site.billed_devices(shape)
             allocation = study.allocations[planned.name, runs[0].name] if slurm is not None else None
-            expected = expectations.get((series_of(runs[0].options), shape))
+            expected = expectations.get((series_name(runs[0].options), shape))
             limit = planned.spec.runtime_minutes * 60
             yield Row(runs, possible, limit, measured, billed, allocation, expected)
 
@@ -179,7 +178,7 @@ def _most(planned: Sequence[Row]) -> Iterator[str]:
 
 def _projected(study: Study, planned: Sequence[Row], results: Path) -> Iterator[str]:
     """What was predicted beyond the runs: a line for each device count of each series."""
-    first = {(row.runs[0].experiment, series_of(row.runs[0].options)): row.runs[0] for row in planned}
+    first = {(row.runs[0].experiment, series_name(row.runs[0].options)): row.runs[0] for row in planned}
     lines = []
     for name, experiment in study.experiments.items():
         if not experiment.is_predicted:

@@ -20,6 +20,9 @@ from scalewise.records import LauncherName
 Options = tuple[tuple[str, Any], ...]
 """The swept keys of a series with their values, in the order of the configuration's model."""
 
+NO_OPTIONS = "all runs"
+"""The series of an experiment without a sweep."""
+
 _SHORT = {
     "accumulation_steps": "accumulation",
     "bucket_cap_mb": "bucket-mb",
@@ -157,6 +160,11 @@ def option_label(key: str, value: object) -> str:
 def series_label(options: Options) -> str:
     """The options of a series as one word; empty without a sweep."""
     return ".".join(option_label(*option) for option in options)
+
+
+def series_name(options: Options) -> str:
+    """A series as tables and predictions name it."""
+    return series_label(options) or NO_OPTIONS
 
 
 def combinations(experiment: Experiment) -> Iterator[Options]:

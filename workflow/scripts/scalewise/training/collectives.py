@@ -11,7 +11,7 @@ import torch.distributed as dist
 from scalewise.plan.collectives import FOUND
 from scalewise.records import AllReduce, Collectives, utc_now, write_json
 from scalewise.training import provenance
-from scalewise.training.clock import CudaTimeline, HostTimeline
+from scalewise.training.clock import timeline_of
 from scalewise.training.ranks.distributed import barrier, gather, process_group
 from scalewise.training.ranks.rank import report_for_duty
 from scalewise.training.supervision.attempt import Attempt
@@ -44,8 +44,7 @@ def measure_collectives(attempt: Attempt) -> None:
     muster = attempt.muster()
     identity, _, device = report_for_duty(attempt, muster)
     with process_group(attempt, muster, identity, device):
-        clock = CudaTimeline(device) if device.type == "cuda" else HostTimeline()
-        reductions = measure_all_reduce(device, clock)
+        reductions = measure_all_reduce(device, timeline_of(device))
         places = gather((identity.host, provenance.device_name(device)), identity.world_size)
         if identity.rank == 0:
             record = Collectives(

@@ -173,7 +173,14 @@ def trace(
     )
 
 
-def write_records(
+def write_series(folder: Path, epochs: Sequence[EpochRecord], reports: Sequence[RankReport]) -> None:
+    """Write what grew with the training, which nothing after it changes: epochs and utilization."""
+    write_rows(folder / EPOCHS, EpochRecord, epochs)
+    samples = [sample for report in reports for sample in report.device.samples]
+    write_rows(folder / UTILIZATION, UtilizationRecord, sorted(samples, key=lambda row: row.timestamp))
+
+
+def write_conclusion(
     folder: Path,
     definition: Definition,
     epochs: Sequence[EpochRecord],
@@ -182,7 +189,7 @@ def write_records(
     origin: Provenance,
     diverged: bool,
 ) -> None:
-    """Write the run's files, the summary last: where it stands, the others do."""
+    """Write the ranks and the summary, the summary last of all: where it stands, the others do."""
     reason = ""
     if diverged:
         last = epochs[-1]
@@ -190,10 +197,7 @@ def write_records(
             f"the loss is no longer finite in epoch {last.epoch} (training {last.train_loss}, test "
             f"{last.test_loss}). Lower learning_rate ({definition.settings['learning_rate']})."
         )
-    write_rows(folder / EPOCHS, EpochRecord, epochs)
     write_rows(folder / RANKS, RankRecord, [report.record for report in reports])
-    samples = [sample for report in reports for sample in report.device.samples]
-    write_rows(folder / UTILIZATION, UtilizationRecord, sorted(samples, key=lambda row: row.timestamp))
     summary = Summary(
         definition=definition,
         outcome="diverged" if diverged else "completed",

@@ -16,7 +16,7 @@ import pandas as pd
 from scalewise.analysis.answer.decision import Decision
 from scalewise.analysis.answer.quantities import devices_text, factor, three_digits
 from scalewise.analysis.scaling import OF_WALLS
-from scalewise.analysis.tables import NO_OPTIONS
+from scalewise.plan.runs import NO_OPTIONS
 from scalewise.records import write_text
 
 PROPOSAL = "proposal"

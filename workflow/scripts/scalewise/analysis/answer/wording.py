@@ -21,8 +21,8 @@ from scalewise.analysis.answer.quantities import (
     three_digits,
 )
 from scalewise.analysis.comparison.comparability import CLEAR_ACCURACY_LOSS
-from scalewise.analysis.tables import NO_OPTIONS
 from scalewise.plan.config import DecisionRule
+from scalewise.plan.runs import NO_OPTIONS
 
 ENOUGH_REPEATS = 3
 """From which on ranges of runs that do not overlap are more than chance: p = 0.05."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from scalewise.analysis.answer.quantities import devices_text, three_digits
-from scalewise.analysis.tables import NO_OPTIONS
+from scalewise.plan.runs import NO_OPTIONS
 
 NAMED_FROM = 0.1
 """Share of the step, or of a run's wall, from which on a loss is named."""

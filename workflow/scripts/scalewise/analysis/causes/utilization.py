@@ -8,7 +8,7 @@ import pandas as pd
 
 from scalewise.analysis.answer.quantities import devices_text
 from scalewise.analysis.causes.limits import MAX_PLACES, NAMED_FROM, waiting_shares
-from scalewise.analysis.tables import NO_OPTIONS
+from scalewise.plan.runs import NO_OPTIONS
 
 BUSY_ENOUGH = 0.5
 """Utilization below which a point is flagged."""

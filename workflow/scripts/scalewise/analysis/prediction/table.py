@@ -10,18 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from pydantic import ValidationError
 
 from scalewise.analysis.answer.quantities import devices_text, factor
 from scalewise.analysis.prediction.communication import Network, NotMeasuredError
 from scalewise.analysis.prediction.step_time import Baseline, NoPredictionError, predict_point
 from scalewise.analysis.statistics.intervals import Interval
-from scalewise.analysis.tables import series_name
 from scalewise.plan.config import Experiment
-from scalewise.plan.runs import Options, batch_per_device, combinations, points, settings_of
+from scalewise.plan.runs import Options, batch_per_device, combinations, points, series_name, settings_of
 from scalewise.plan.settings import Settings
 from scalewise.plan.topology import Shape, count_devices
-from scalewise.records import SUMMARY, Collectives, RecordError, read_summary, write_text
+from scalewise.records import SUMMARY, Collectives, read_summary, write_text
 
 PREDICTION, PREDICTION_NOTES = "prediction.csv", "prediction.json"
 
@@ -69,22 +67,6 @@ class Predicted:
         return sorted({self.shapes[str(devices)] for devices in mine}, key=_size)
 
 
-def read_collectives(path: Path) -> Collectives:
-    """The all-reduce over one shape.
-
-    Raises:
-        RecordError: it is missing or damaged.
-    """
-    try:
-        return Collectives.model_validate_json(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise RecordError(f"{path}: {error.strerror}. Run snakemake again to make it.") from error
-    except (ValidationError, UnicodeDecodeError) as error:
-        raise RecordError(
-            f"{path}: not a measurement of this version ({error}). Delete it and run snakemake again."
-        ) from error
-
-
 def compute_prediction(
     experiment: Predicted, collectives: Sequence[Collectives], runs_folder: Path, folder: Path
 ) -> None:
@@ -104,7 +86,7 @@ def compute_prediction(
     notes = list(_link_notes(network))
     refused: dict[str, str] = {}
     for options in combinations(experiment.spec):
-        series = series_name(dict(options))
+        series = series_name(options)
         shapes = experiment.planned(options)
         if not shapes:
             continue
@@ -199,7 +181,7 @@ def _series_rows(
             continue
         about = {
             "experiment": experiment.name,
-            "series": series_name(dict(options)),
+            "series": series_name(options),
             "devices": devices,
             "nodes": shape.nodes,
             "shape": str(shape),

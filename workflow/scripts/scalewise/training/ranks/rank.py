@@ -28,7 +28,15 @@ from scalewise.training.ranks.distributed import (
     identify,
     process_group,
 )
-from scalewise.training.recording import RankReport, measure, report_rank, save_model, trace, write_records
+from scalewise.training.recording import (
+    RankReport,
+    measure,
+    report_rank,
+    save_model,
+    trace,
+    write_conclusion,
+    write_series,
+)
 from scalewise.training.supervision.attempt import Assignment, Attempt, Muster, Progress
 from scalewise.training.supervision.orphan import exit_with
 from scalewise.training.task import Task, build_loaders, build_task
@@ -92,10 +100,16 @@ def run_rank(attempt: Attempt, process_started: float) -> None:
         if settings.save_model:
             save_model(task.replica, identity.rank, assignment.folder)
         trained = Trained(task, epochs, diverged, ended_at)
-        keep(trained, own_report, assignment, muster)
+        reports = gather(own_report, identity.world_size)
+        if identity.rank == 0:
+            write_series(assignment.folder, epochs, reports)
+            conclude(trained, reports, assignment, muster)
         if not diverged:
             # the training is kept by now, whatever becomes of the passes
-            keep(trained, own_report.with_passes(time_passes(task)), assignment, muster)
+            times = gather(time_passes(task), identity.world_size)
+            if identity.rank == 0:
+                timed = [report.with_passes(each) for report, each in zip(reports, times, strict=True)]
+                conclude(trained, timed, assignment, muster)
         del trained
         del task  # DDP must be gone before its process group
     attempt.finished(identity.rank)
@@ -127,17 +141,14 @@ class Trained:
     ended_at: str
 
 
-def keep(trained: Trained, own: RankReport, assignment: Assignment, muster: Muster) -> None:
-    """Write the records of the run, on rank 0, from what all ranks report; all must call it."""
-    identity = trained.task.identity
-    reports = gather(own, identity.world_size)
-    if identity.rank == 0:
-        origin = trace(reports, identity, muster.launcher, assignment, trained.ended_at)
-        measurements = measure(trained.task, trained.epochs, reports)
-        write_records(
-            *(assignment.folder, assignment.definition, trained.epochs, reports, measurements, origin),
-            trained.diverged,
-        )
+def conclude(trained: Trained, reports: Sequence[RankReport], assignment: Assignment, muster: Muster) -> None:
+    """Write what all ranks report together, on rank 0."""
+    origin = trace(reports, trained.task.identity, muster.launcher, assignment, trained.ended_at)
+    measurements = measure(trained.task, trained.epochs, reports)
+    write_conclusion(
+        *(assignment.folder, assignment.definition, trained.epochs, reports, measurements, origin),
+        trained.diverged,
+    )
 
 
 def report_for_duty(attempt: Attempt, muster: Muster) -> tuple[Identity, str, torch.device]:
