@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
@@ -78,7 +79,9 @@ def test_a_measurement_that_cannot_be_made_lets_the_study_go_on(study: ClusterSt
 
     (record,) = measured(study).values()
     assert record.reductions == []
-    assert "no rank started, and the launcher exited with code 1. The ranks' own words are in" in record.error
+    # of two tasks that fail, srun ends one (143), unless both have ended by then (1)
+    said = r"no rank started, and the launcher exited with code (1|143)\. The ranks' own words are in"
+    assert re.search(said, record.error)
     path = next(Path(study.folder).glob("resources/collectives/*/2x1.json")).relative_to(study.folder)
     assert record.error.endswith(f"to measure again, delete {path}.")
     assert [c for c in study.jobs("rule_") if "measure_collectives" in c] != []
