@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 import yaml
 from tests.shrunk_examples import EXAMPLES, FOLDER, fill_mirror, mirror_facts, shrunk
+from tests.slurm.lab import missing
 from tests.workflow.conftest import ROOT, Workplace
 from tests.workflow.login_node import LoginNode
 
@@ -103,7 +104,14 @@ def mirror(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return fill_mirror(tmp_path_factory.mktemp("mirror"))
 
 
-@pytest.mark.parametrize("example", sorted(DEVICES.keys() - {"princeton-mnist"}))
+def on_this_machine() -> list[Any]:
+    """One example here; the others too where there is no cluster, on which all of them run."""
+    elsewhere = pytest.mark.skipif(missing() is None, reason="tests/slurm runs it on a cluster")
+    others = sorted(DEVICES.keys() - {"princeton-mnist", "hello-ddp"})
+    return ["hello-ddp", *(pytest.param(example, marks=elsewhere) for example in others)]
+
+
+@pytest.mark.parametrize("example", on_this_machine())
 def test_an_example_runs_to_its_report(example: str, workplace: Workplace, mirror: Path) -> None:
     _run_to_its_report(example, workplace, mirror)
 
