@@ -104,15 +104,18 @@ def mirror(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return fill_mirror(tmp_path_factory.mktemp("mirror"))
 
 
-def on_this_machine() -> list[Any]:
-    """One example here; the others too where there is no cluster, on which all of them run."""
-    elsewhere = pytest.mark.skipif(missing() is None, reason="tests/slurm runs it on a cluster")
-    others = sorted(DEVICES.keys() - {"princeton-mnist", "hello-ddp"})
-    return ["hello-ddp", *(pytest.param(example, marks=elsewhere) for example in others)]
+@pytest.fixture(scope="session")
+def cluster() -> bool:
+    """Whether tests/slurm has a cluster here, on which all examples run."""
+    return missing() is None
 
 
-@pytest.mark.parametrize("example", on_this_machine())
-def test_an_example_runs_to_its_report(example: str, workplace: Workplace, mirror: Path) -> None:
+@pytest.mark.parametrize("example", sorted(DEVICES.keys() - {"princeton-mnist"}))
+def test_an_example_runs_to_its_report(
+    example: str, workplace: Workplace, mirror: Path, cluster: bool
+) -> None:
+    if cluster and example != "hello-ddp":
+        pytest.skip("tests/slurm runs it on a cluster")
     _run_to_its_report(example, workplace, mirror)
 
 
