@@ -6,15 +6,18 @@ VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
 SLURM_PACKAGES := slurmctld slurmd slurmdbd slurm-client slurm-wlm-mysql-plugin munge \
   mariadb-server-core mariadb-client-core iproute2
+# the tests on a cluster wait most of their time, the others compute: two streams side by side
+STREAMS := --numprocesses 2 --no-loadscope-reorder
 # rules and tests find snakemake and python here
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help setup run test lint bench generated slurm-packages slurm-lab clean
+.PHONY: help setup run test reliability lint bench generated slurm-packages slurm-lab clean
 
 help:
 	@echo "make setup    install what a study needs into .venv, and nothing else"
 	@echo "make run      run the study of config/experiments.yaml on this machine and print its decision"
 	@echo "make test     run all tests"
+	@echo "make reliability  provoke every fault and give every bad input, thoroughly; writes docs/reliability.md"
 	@echo "make lint     check style, types and the workflow"
 	@echo "make slurm-lab  start a real Slurm cluster of four nodes on this machine (root on Debian or Ubuntu)"
 	@echo "make bench    measure speed and memory against plain PyTorch, torchvision and Snakemake"
@@ -30,7 +33,13 @@ run: $(VENV)/run.installed
 	@[ results/report.html -nt $(VENV)/run.began ] || python workflow/scripts/show_decisions.py results
 
 test: $(VENV)/dev.installed slurm-packages
-	pytest
+	pytest $(STREAMS)
+
+# a test that fails (1) keeps no table from being written; what keeps pytest from running does
+reliability: $(VENV)/dev.installed slurm-packages
+	SCALEWISE_THOROUGH=1 SCALEWISE_REQUIRE_SLURM=1 \
+	  pytest -m "fault or refuses" $(STREAMS) --timeout 7200 --reliability build/reliability.json || [ $$? = 1 ]
+	python -m tests.reliability.write_table --into docs/reliability.md build/reliability.json
 
 slurm-lab: $(VENV)/dev.installed slurm-packages
 	python tests/slurm/lab.py up

@@ -1,0 +1,1 @@
+"""What Scalewise survives and refuses, as a table that the tests make: docs/reliability.md."""

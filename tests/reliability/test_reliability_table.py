@@ -1,0 +1,180 @@
+"""The table says what was shown and what was not, and its program fails where anything is missing."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.reliability.catalogue import BAD_INPUTS, FAULTS
+from tests.reliability.evidence import Evidence, Outcome, Shown
+from tests.reliability.table import page, problems
+from tests.reliability.write_table import main
+
+MACHINE = {"processor": "Abacus 9000", "CPUs": "2", "torch": "2.15.0"}
+COMPLETE = Evidence(
+    "2026-01-31",
+    True,
+    MACHINE,
+    (
+        *(
+            Shown(
+                f"tests/faults.py::test_{fault.number}",
+                f"survives {fault.number}",
+                (fault.number,),
+                (),
+                "passed",
+            )
+            for fault in FAULTS
+        ),
+        *(
+            Shown(f"tests/inputs.py::test_it[{given.key}]", "is refused", (), (given.key,), "passed")
+            for given in BAD_INPUTS
+        ),
+    ),
+)
+
+
+def one_of(
+    number: int, outcome: Outcome, says: str = "another", reason: str = "", figures: tuple[str, ...] = ()
+) -> Shown:
+    """A further test of a fault."""
+    return Shown("tests/more.py::test_it", says, (number,), (), outcome, reason, figures)
+
+
+def with_tests(*tests: Shown, without: int | None = None) -> Evidence:
+    kept = tuple(test for test in COMPLETE.tests if without is None or without not in test.faults)
+    return replace(COMPLETE, tests=kept + tests)
+
+
+def row(number: int, evidence: Evidence) -> list[str]:
+    """The cells of a fault."""
+    (line,) = re.findall(rf"^\| {number} \|.*$", page(evidence), re.MULTILINE)
+    return [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+
+
+def test_where_all_is_shown_the_table_says_so_and_how_it_was_made() -> None:
+    text = page(COMPLETE)
+    assert "Made by `make reliability` on 2026-01-31; do not edit." in text
+    assert "Machine: processor Abacus 9000, CPUs 2, torch 2.15.0.\n" in text
+    assert "## 30 of 30 faults\n" in text
+    assert f"## {len(BAD_INPUTS)} of {len(BAD_INPUTS)} inputs\n" in text
+    assert "not shown" not in text
+    assert "left out" not in text
+    assert "quick part" not in text
+    assert problems(COMPLETE) == []
+
+
+def test_a_fault_has_its_tests_words_their_number_and_their_figures() -> None:
+    more = (
+        one_of(18, "passed", "a cut write is seen", figures=("50 of 50 resumed",)),
+        one_of(18, "passed", "a cut write is seen", figures=("50 of 50 resumed", "world size 4: 20 of 20")),
+    )
+    assert row(18, with_tests(*more)) == [
+        "18",
+        FAULTS[17].happening,
+        FAULTS[17].provocation,
+        "[survives 18](../tests/faults.py); [a cut write is seen](../tests/more.py)",
+        "3 of 3",
+        "50 of 50 resumed; world size 4: 20 of 20",
+    ]
+
+
+def test_inputs_stand_under_their_group_with_the_moment_of_their_refusal() -> None:
+    text = page(COMPLETE)
+    groups = re.findall(r"^### (.*)$", text, re.MULTILINE)
+    assert groups == ["Topology", "Types", "Batch", "Names", "Data", "Slurm", "Security"]
+    assert (
+        "| an unknown QoS | by `snakemake preflight` |  | [is refused](../tests/inputs.py) | 1 of 1 |\n"
+        in text
+    )
+
+
+@pytest.mark.parametrize(
+    ("message", "quoted"),
+    [
+        ("a.yaml:3: is\nwrong.", "`a.yaml:3: is wrong.`"),
+        ("a.yaml:3: is `a|b`.", "`` a.yaml:3: is `a\\|b`. ``"),
+        ("word " * 100, "`" + "word " * 79 + "word ...`"),
+    ],
+    ids=["plain", "with marks", "long"],
+)
+def test_what_a_user_is_told_stands_beside_the_input(message: str, quoted: str) -> None:
+    qos = Shown(
+        "tests/more.py::test_it", "is named", (), ("slurm: unknown qos",), "passed", messages=(message,)
+    )
+    left_out = replace(qos, outcome="failed", messages=("not this one",))
+    text = page(with_tests(left_out, qos))
+    assert f"| an unknown QoS | by `snakemake preflight` | {quoted} | " in text
+
+
+def test_a_fault_without_a_test_is_counted_and_named() -> None:
+    evidence = with_tests(without=7)
+    assert "## 29 of 30 faults\n" in page(evidence)
+    assert row(7, evidence)[3:] == ["", "**no test**", ""]
+    assert problems(evidence) == ["fault 7: no test carries its mark"]
+
+
+def test_an_input_without_a_test_is_counted_and_named() -> None:
+    evidence = replace(
+        COMPLETE, tests=tuple(test for test in COMPLETE.tests if "names: slash" not in test.inputs)
+    )
+    assert f"## {len(BAD_INPUTS) - 1} of {len(BAD_INPUTS)} inputs\n" in page(evidence)
+    assert problems(evidence) == ['input "names: slash": no test carries its mark']
+
+
+def test_one_test_that_fails_outweighs_all_that_pass() -> None:
+    evidence = with_tests(one_of(7, "failed", figures=("19 of 20 started",)))
+    assert "## 29 of 30 faults\n" in page(evidence)
+    assert row(7, evidence)[3:] == [
+        "**failed**: [another](../tests/more.py); [survives 7](../tests/faults.py)",
+        "1 of 2",
+        "",
+    ]
+    assert problems(evidence) == ["tests/more.py::test_it: failed"]
+
+
+def test_what_was_left_out_is_not_shown_and_says_why() -> None:
+    evidence = with_tests(one_of(7, "skipped", reason="needs root"), without=7)
+    assert "## 29 of 30 faults\n" in page(evidence)
+    assert row(7, evidence)[3:] == ["**not shown**: [another](../tests/more.py) (needs root)", "0 of 1", ""]
+    assert page(evidence).endswith(
+        "## Tests that were left out\n\n- **not shown**: [another](../tests/more.py) (needs root)\n"
+    )
+    assert problems(evidence) == ["fault 7: no test of it passed (0 of 1)"]
+    assert "(not run)" in page(with_tests(one_of(7, "not run"), without=7))
+
+
+def test_a_fault_that_other_tests_show_is_shown_and_the_rest_is_told() -> None:
+    evidence = with_tests(one_of(7, "skipped", reason="needs root"))
+    assert "## 30 of 30 faults\n" in page(evidence)
+    assert row(7, evidence)[4] == "1 of 2"
+    assert "## Tests that were left out\n" in page(evidence)
+    assert problems(evidence) == []
+
+
+def test_the_quick_part_is_not_taken_for_the_whole() -> None:
+    text = page(replace(COMPLETE, thorough=False))
+    assert "Made by `pytest --reliability`" in text
+    assert "**This is the quick part**" in text
+
+
+def test_no_words_of_a_test_break_the_table() -> None:
+    odd = one_of(7, "passed", "a | b [c]\nd", figures=("1 | 2",))
+    assert row(7, with_tests(odd, without=7))[3:] == [
+        "[a \\| b \\[c\\] d](../tests/more.py)",
+        "1 of 1",
+        "1 \\| 2",
+    ]
+
+
+@pytest.mark.parametrize(("without", "code"), [(None, 0), (7, 1)])
+def test_the_program_writes_the_table_and_fails_where_something_is_missing(
+    without: int | None, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evidence = with_tests(without=without)
+    evidence.write(tmp_path / "evidence.json")
+    assert main([str(tmp_path / "evidence.json"), "--into", str(tmp_path / "table.md")]) == code
+    assert (tmp_path / "table.md").read_text() == page(evidence)
+    assert capsys.readouterr().err == ("fault 7: no test carries its mark\n" if code else "")

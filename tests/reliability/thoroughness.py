@@ -1,0 +1,15 @@
+"""How often a test repeats what it does at random moments: a few times on every run, many for the table."""
+
+from __future__ import annotations
+
+import os
+
+
+def times(quick: int, thorough: int) -> int:
+    """Returns how often to repeat: `quick` times, or `thorough` times where SCALEWISE_THOROUGH is 1.
+
+    Args:
+        quick: Repetitions in `make test`, which is run on every change.
+        thorough: Repetitions in `make reliability`, whose figures are written to docs/reliability.md.
+    """
+    return thorough if os.environ.get("SCALEWISE_THOROUGH") == "1" else quick
