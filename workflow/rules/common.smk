@@ -60,7 +60,12 @@ try:
     STUDY = load_study(config, workflow.configfiles, config.get("site"))
     check_results_folder(Path("results"))
     if workflow.is_main_process:
-        check_surroundings(STUDY.site, ON_CLUSTER, os.environ)
+        check_surroundings(
+            STUDY.site,
+            ON_CLUSTER,
+            os.environ,
+            [*workflow.configfiles, workflow.main_snakefile, Path.cwd()],
+        )
 except StudyError as error:
     raise WorkflowError(str(error)) from None
 

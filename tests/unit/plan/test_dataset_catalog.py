@@ -24,6 +24,7 @@ from scalewise.plan.dataset_catalog import (
 from scalewise.plan.own_data import MAX_HEADER_BYTES, _count
 
 WriteDataset = Callable[..., Path]
+refuses = pytest.mark.refuses
 FORMAT_CURE = "Convert the data with safetensors.numpy.save_file."
 
 
@@ -68,24 +69,28 @@ def test_a_missing_file_is_looked_for_where_snakemake_runs(tmp_path: Path) -> No
             "whose train_images are F32 of shape [500, 3, 16, 12]",
             "Store uint8 of shape [samples, channels, height, width].",
             id="float images",
+            marks=refuses("data: wrong type"),
         ),
         pytest.param(
             {"test_images": np.zeros((100, 16, 12), np.uint8)},
             "whose test_images are U8 of shape [100, 16, 12]",
             "Store uint8 of shape [samples, channels, height, width].",
             id="no channels",
+            marks=refuses("data: wrong shape"),
         ),
         pytest.param(
             {"train_labels": np.zeros(499, np.int64)},
             "which has 500 train_images but train_labels of shape [499]",
             "Store one label an image.",
             id="a label too few",
+            marks=refuses("data: wrong shape"),
         ),
         pytest.param(
             {"test_labels": np.zeros((100, 10), np.int64)},
             "which has 100 test_images but test_labels of shape [100, 10]",
             "Store one label an image.",
             id="one-hot labels",
+            marks=refuses("data: wrong shape"),
         ),
         pytest.param(
             {"test_images": np.zeros((100, 1, 16, 12), np.uint8)},
@@ -123,8 +128,14 @@ def header(text: str | bytes) -> bytes:
     "content",
     [
         pytest.param(b"", id="empty"),
-        pytest.param(b"<!DOCTYPE html><html><body>404 Not Found</body></html>", id="HTML"),
-        pytest.param(b"\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00}.", id="pickle"),
+        pytest.param(
+            b"<!DOCTYPE html><html><body>404 Not Found</body></html>",
+            id="HTML",
+            marks=refuses("data: html for an archive"),
+        ),
+        pytest.param(
+            b"\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00}.", id="pickle", marks=refuses("data: pickle")
+        ),
         pytest.param((MAX_HEADER_BYTES + 1).to_bytes(8, "little"), id="endless header"),
         pytest.param(header('{"train_images": {')[:20], id="cut header"),
         pytest.param(header(b"\xff\xfe\x00"), id="header that is no text"),
@@ -145,6 +156,7 @@ def test_a_damaged_file_is_refused_and_not_loaded(content: bytes, tmp_path: Path
     assert error.cure == FORMAT_CURE
 
 
+@pytest.mark.refuses("data: truncated")
 def test_a_real_file_cut_within_its_header_is_refused(tmp_path: Path, write_dataset: WriteDataset) -> None:
     path = write_dataset(tmp_path / "mine.safetensors")
     path.write_bytes(path.read_bytes()[:100])
@@ -193,6 +205,7 @@ def test_the_sizes_of_an_npz_are_read_from_its_headers(tmp_path: Path) -> None:
     assert dataset_facts(str(path), 32) == DatasetFacts(50, 10, channels=3, height=32, width=32)
 
 
+@pytest.mark.refuses("data: wrong type")
 def test_arrays_of_an_npz_of_another_type_are_named(tmp_path: Path) -> None:
     path = write_npz(tmp_path / "mine.npz", test_images=np.zeros((10, 3, 16, 12), np.float32))
     assert refused(path).what.endswith("whose test_images are <f4 of shape [10, 3, 16, 12]")
@@ -204,6 +217,7 @@ def test_arrays_of_an_npz_of_another_type_are_named(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.refuses("data: pickle")
 def test_an_npz_of_objects_is_refused_as_a_pickle(tmp_path: Path) -> None:
     path = write_npz(tmp_path / "mine.npz", train_labels=np.array([None] * 50))
 
@@ -305,7 +319,13 @@ def remove_images(path: Path) -> None:
             "Make train/ and test/ (or val/) in it, each with a folder of images for every class.",
             id="no test",
         ),
-        pytest.param(remove_images, "whose train/dog/ has no image", "Images end in .jpg", id="empty class"),
+        pytest.param(
+            remove_images,
+            "whose train/dog/ has no image",
+            "Images end in .jpg",
+            id="empty class",
+            marks=refuses("data: empty class"),
+        ),
         pytest.param(
             lambda path: (path / "test" / "horse").mkdir(),
             "which has a class 'horse' in test/ but not in train/",

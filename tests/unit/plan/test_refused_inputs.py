@@ -16,6 +16,7 @@ from scalewise.plan.study import Study, check_results_folder, check_spelling
 Load = Callable[[str], Study]
 Refuse = Callable[[str], list[str]]
 
+refuses = pytest.mark.refuses
 HERE = "# the mistake"
 COMMON = """\
 defaults:
@@ -53,26 +54,31 @@ TOPOLOGY = [
         digits("devices: [0]"),
         ("experiments.digits.devices[0] is 0", "at least 1 device", "Use 1 or more."),
         id="0 devices",
+        marks=refuses("topology: 0 devices"),
     ),
     pytest.param(
         digits("devices: [1, 6]"),
         ("experiments.digits.devices[1] is 6", "4 devices per node", "Use 4 or 8"),
         id="6 at 4 per node",
+        marks=refuses("topology: 6 at 4 per node"),
     ),
     pytest.param(
         digits('devices: ["2x1", 1]'),
         ("experiments.digits.devices[0] is '2x1'", "2 nodes that have 4 each", "Use 2;"),
         id="2 nodes x 1",
+        marks=refuses("topology: 2 nodes x 1"),
     ),
     pytest.param(
         digits("devices: [1, 20]"),
         ("experiments.digits.devices[1] is 20", "4 nodes of 4 devices", "Use at most 16."),
         id="more devices than the site has",
+        marks=refuses("topology: more than the partition has"),
     ),
     pytest.param(
         digits('devices: [1, "5x4"]'),
         ("experiments.digits.devices[1] is '5x4'", "4 nodes", "Use at most 4 before the x."),
         id="more nodes than the site has",
+        marks=refuses("topology: more than the partition has"),
     ),
     pytest.param(
         digits('devices: [1, "1x8"]'),
@@ -83,21 +89,25 @@ TOPOLOGY = [
         digits("devices: [1, 4]", "cpus_per_device: 3"),
         ("experiments.digits.cpus_per_device (3)", "takes 12 CPUs", "a node has 8", "Use at most 2,"),
         id="CPUs over the node",
+        marks=refuses("topology: cpus over the node"),
     ),
     pytest.param(
         digits("devices: [1, 2, 2]"),
         ("experiments.digits.devices[2] is 2", "the same 1x2 as 2", "Keep one of the two."),
         id="repeated device count",
+        marks=refuses("topology: repeated devices"),
     ),
     pytest.param(
         digits('devices: [1, 4, "1x4"]'),
         ("experiments.digits.devices[2] is '1x4'", "the same 1x4 as 4", "Keep one of the two."),
         id="repeated shape",
+        marks=refuses("topology: repeated devices"),
     ),
     pytest.param(
         digits("devices: []"),
         ("experiments.digits.devices is an empty list", "Give at least one value."),
         id="empty device list",
+        marks=refuses("topology: empty devices"),
     ),
     pytest.param(
         digits('devices: ["00x2"]'),
@@ -111,11 +121,13 @@ TYPES_AND_KEYS = [
         digits('epochs: "4"'),
         ("experiments.digits.epochs is '4'", "not a whole number", "Write 4 without quotes."),
         id="text for a number",
+        marks=refuses("types: quoted number"),
     ),
     pytest.param(
         digits('devices: [1, "4"]'),
         ("experiments.digits.devices[1] is '4'", "Write 4 without quotes."),
         id="text for a device count",
+        marks=refuses("types: quoted number"),
     ),
     pytest.param(
         digits("devices: [1, [2, '2|4']]"),
@@ -126,76 +138,91 @@ TYPES_AND_KEYS = [
         digits("epochs: 1.5"),
         ("experiments.digits.epochs is 1.5", "not a whole number", "Write 1 or 2."),
         id="1.5 epochs",
+        marks=refuses("types: 1.5 epochs"),
     ),
     pytest.param(
         digits("learning_rate: 1e-3"),
         ("experiments.digits.learning_rate is 1e-3", "takes for text", "Write 1.0e-3."),
         id="1e-3 read as text",
+        marks=refuses("types: 1e-3 as a string"),
     ),
     pytest.param(
         digits("gradient_as_bucket_view: yes"),
         ("experiments.digits.gradient_as_bucket_view is yes", "Write true, or"),
         id="yes for true",
+        marks=refuses("types: yes for true"),
     ),
     pytest.param(
         digits("gradient_as_bucket_view: on"),
         ("experiments.digits.gradient_as_bucket_view is on", "Write true, or"),
         id="on for true",
+        marks=refuses("types: yes for true"),
     ),
     pytest.param(
         digits("gradient_as_bucket_view: Off"),
         ("experiments.digits.gradient_as_bucket_view is Off", "Write false, or"),
         id="Off for false",
+        marks=refuses("types: yes for true"),
     ),
     pytest.param(
         digits("epochs: null"),
         ("experiments.digits.epochs has no value", "Give it one, or leave the key out"),
         id="null",
+        marks=refuses("types: null"),
     ),
     pytest.param(
         digits("epochs:"),
         ("experiments.digits.epochs has no value", "Give it one, or leave the key out"),
         id="no value",
+        marks=refuses("types: null"),
     ),
     pytest.param(
         digits("epoch: 4"),
         ("experiments.digits.epoch is not a known key", "Did you mean 'epochs'?"),
         id="misspelt key",
+        marks=refuses("types: unknown key"),
     ),
     pytest.param(
         digits("epochs: 4", "epochs: 5"),
         ("experiments.digits.epochs stands twice, in lines 8 and 9", "Keep one of the two"),
         id="duplicate key",
+        marks=refuses("types: duplicate keys"),
     ),
     pytest.param(
         f"experiments:\n  digits:\n\tepochs: 4  {HERE}\n",
         ("tab in its indentation", "Indent with spaces."),
         id="tab",
+        marks=refuses("types: tabs"),
     ),
     pytest.param(
         f"- digits  {HERE}\n- mnist\n",
         ("is not a mapping of keys to values at its top", "Begin with `experiments:`"),
         id="a list for the file",
+        marks=refuses("types: not a mapping"),
     ),
     pytest.param(
         f"experiments: [digits]  {HERE}\n",
         ("experiments is missing or holds no experiment", "Write `experiments:` with one experiment below"),
         id="a list for the experiments",
+        marks=refuses("types: not a mapping"),
     ),
     pytest.param(
         f"{COMMON}  digits: 4  {HERE}\n",
         ("experiments.digits is 4", "not a mapping of keys to values", "Indent its keys on the lines below"),
         id="a number for an experiment",
+        marks=refuses("types: not a mapping"),
     ),
     pytest.param(
         digits("model: vgg16"),
         ("experiments.digits.model is 'vgg16'", "not known", "Known: digits_cnn, ", "transformer-25M"),
         id="unknown model",
+        marks=refuses("types: unknown model"),
     ),
     pytest.param(
         digits("model: digit_cnn"),
         ("experiments.digits.model is 'digit_cnn'", "not known", "Did you mean 'digits_cnn'?"),
         id="misspelt model",
+        marks=refuses("types: unknown model"),
     ),
     pytest.param(
         digits("model: wrn-27-10"),
@@ -211,31 +238,37 @@ TYPES_AND_KEYS = [
         digits("sweep: {model: [linear, digit_cnn]}"),
         ("experiments.digits.sweep.model is 'digit_cnn'", "not known", "Did you mean 'digits_cnn'?"),
         id="misspelt model in a sweep",
+        marks=refuses("types: unknown model"),
     ),
     pytest.param(
         digits("dataset: imagenet"),
         ("experiments.digits.dataset is 'imagenet'", "not known", "Known: digits", "or a path."),
         id="unknown dataset",
+        marks=refuses("types: unknown dataset"),
     ),
     pytest.param(
         digits("dataset: digit"),
         ("experiments.digits.dataset is 'digit'", "not known", "Did you mean 'digits'?"),
         id="misspelt dataset",
+        marks=refuses("types: unknown dataset"),
     ),
     pytest.param(
         digits("learning_rate: .nan"),
         ("experiments.digits.learning_rate is nan", "not a finite number", "Write a number."),
         id="NaN learning rate",
+        marks=refuses("types: nan learning rate"),
     ),
     pytest.param(
         digits("learning_rate: .inf"),
         ("experiments.digits.learning_rate is inf", "not a finite number", "Write a number."),
         id="infinite learning rate",
+        marks=refuses("types: infinite learning rate"),
     ),
     pytest.param(
         digits("learning_rate: -0.1"),
         ("experiments.digits.learning_rate is -0.1", "greater than 0", "Use a value greater than 0"),
         id="negative learning rate",
+        marks=refuses("types: negative learning rate"),
     ),
 ]
 
@@ -244,26 +277,31 @@ BATCH = [
         digits("devices: [1, 4]", "global_batch_size: 250"),
         ("experiments.digits.global_batch_size (250)", "the world size (4)", "Use 248 or 252."),
         id="not divisible",
+        marks=refuses("batch: not divisible"),
     ),
     pytest.param(
         digits("devices: [1]", "global_batch_size: 2000"),
         ("experiments.digits.global_batch_size (2000)", "1437 training samples", "Use a smaller batch"),
         id="global batch over the dataset",
+        marks=refuses("batch: over the dataset"),
     ),
     pytest.param(
         digits("scaling: weak", "batch_size_per_device: 800"),
         ("batch_size_per_device (800)", "1600 on 2 devices", "1437 training samples", "Use a smaller batch"),
         id="batches per device over the dataset",
+        marks=refuses("batch: over the dataset"),
     ),
     pytest.param(
         digits("devices: [1, 4]", "global_batch_size: 4"),
         ("experiments.digits.global_batch_size (4)", "1 sample per device", "Use at least 2 per device."),
         id="strong scaling down to 1 sample with batch norm",
+        marks=refuses("batch: 1 with batch norm"),
     ),
     pytest.param(
         digits("devices: [1]", "scaling: weak", "batch_size_per_device: 1"),
         ("experiments.digits.batch_size_per_device (1)", "digits_cnn normalises", "Use at least 2"),
         id="1 sample per device with batch norm",
+        marks=refuses("batch: 1 with batch norm"),
     ),
     pytest.param(
         digits("devices: [1, 4]", "accumulation_steps: 3", "global_batch_size: 250"),
@@ -273,6 +311,7 @@ BATCH = [
             "Use 240 or 252.",
         ),
         id="not divisible by the passes of all devices",
+        marks=refuses("batch: not divisible"),
     ),
     pytest.param(
         digits("devices: [4]", "accumulation_steps: 3", "global_batch_size: 6"),
@@ -286,6 +325,7 @@ BATCH = [
             "1437 training samples",
         ),
         id="accumulated batches over the dataset",
+        marks=refuses("batch: over the dataset"),
     ),
     pytest.param(
         digits("devices: [1, 4]", "accumulation_steps: 4", "global_batch_size: 16"),
@@ -294,11 +334,13 @@ BATCH = [
             "Use at least 2 per device and pass.",
         ),
         id="passes of 1 sample with batch norm",
+        marks=refuses("batch: 1 with batch norm"),
     ),
     pytest.param(
         digits("devices: [1]", "epochs: 1", "warmup_steps: 6"),
         ("experiments.digits.warmup_steps (6)", "the 6 steps of the whole run", "Use fewer warm-up steps"),
         id="warm-up as long as the run",
+        marks=refuses("batch: warm-up not shorter"),
     ),
     pytest.param(
         # 3 steps of 476 leave 9 samples, under 2 for each of the 7 passes
@@ -307,6 +349,7 @@ BATCH = [
         ),
         ("experiments.digits.warmup_steps (3)", "the 3 steps of the whole run", "Use fewer warm-up steps"),
         id="warm-up as long as a run of accumulated steps",
+        marks=refuses("batch: warm-up not shorter"),
     ),
 ]
 
@@ -315,33 +358,55 @@ NAMES_AND_PATHS = [
         f"{COMMON}  Sound: {{}}\n  Sound: {{epochs: 5}}  {HERE}\n",
         ("experiments.Sound stands twice, in lines 7 and 8", "Keep one of the two"),
         id="duplicate",
+        marks=refuses("names: duplicates"),
     ),
     pytest.param(
         named("SOUND"),
         ("experiments.SOUND differs from Sound by case alone", "Rename one of the two."),
         id="duplicate by case",
+        marks=refuses("names: duplicates by case"),
     ),
-    pytest.param(named('"../x"'), ("'../x'", plain_name("x")), id="folder above"),
-    pytest.param(named('"a b"'), ("'a b'", plain_name("a-b")), id="space"),
-    pytest.param(named('"a;b"'), ("'a;b'", plain_name("a-b")), id="semicolon"),
-    pytest.param(named('"$(x)"'), ("'$(x)'", plain_name("x")), id="command substitution"),
-    pytest.param(named('"a\\nb"'), (r"'a\nb'", plain_name("a-b")), id="newline"),
-    pytest.param(named('"a\\n"'), (r"'a\n'", plain_name("a")), id="newline at the end"),
-    pytest.param(named('"a\'b"'), ('"a\'b"', plain_name("a-b")), id="single quote"),
-    pytest.param(named("'a\"b'"), ("'a\"b'", plain_name("a-b")), id="double quote"),
-    pytest.param(named('""'), ("an empty name", "Name it."), id="empty"),
-    pytest.param(named('"-a"'), ("'-a'", plain_name("a")), id="leading hyphen"),
-    pytest.param(named('"a/b"'), ("'a/b'", plain_name("a-b")), id="slash"),
-    pytest.param(named('"{run}"'), ("'{run}'", plain_name("run")), id="braces"),
+    pytest.param(
+        named('"../x"'), ("'../x'", plain_name("x")), id="folder above", marks=refuses("names: ../x")
+    ),
+    pytest.param(named('"a b"'), ("'a b'", plain_name("a-b")), id="space", marks=refuses("names: spaces")),
+    pytest.param(
+        named('"a;b"'), ("'a;b'", plain_name("a-b")), id="semicolon", marks=refuses("names: semicolon")
+    ),
+    pytest.param(
+        named('"$(x)"'), ("'$(x)'", plain_name("x")), id="command substitution", marks=refuses("names: $()")
+    ),
+    pytest.param(
+        named('"a\\nb"'), (r"'a\nb'", plain_name("a-b")), id="newline", marks=refuses("names: newline")
+    ),
+    pytest.param(
+        named('"a\\n"'), (r"'a\n'", plain_name("a")), id="newline at the end", marks=refuses("names: newline")
+    ),
+    pytest.param(
+        named('"a\'b"'), ('"a\'b"', plain_name("a-b")), id="single quote", marks=refuses("names: quotes")
+    ),
+    pytest.param(
+        named("'a\"b'"), ("'a\"b'", plain_name("a-b")), id="double quote", marks=refuses("names: quotes")
+    ),
+    pytest.param(named('""'), ("an empty name", "Name it."), id="empty", marks=refuses("names: empty")),
+    pytest.param(
+        named('"-a"'), ("'-a'", plain_name("a")), id="leading hyphen", marks=refuses("names: leading dash")
+    ),
+    pytest.param(named('"a/b"'), ("'a/b'", plain_name("a-b")), id="slash", marks=refuses("names: slash")),
+    pytest.param(
+        named('"{run}"'), ("'{run}'", plain_name("run")), id="braces", marks=refuses("names: braces")
+    ),
     pytest.param(
         named("a" * 256),
         ("a name of 256 characters", "at most 100", "Shorten it, and put the words into title."),
         id="experiment name over 255 bytes",
+        marks=refuses("names: over 255 bytes"),
     ),
     pytest.param(
         digits(MANY_OPTIONS),
         ("experiments.digits.sweep makes run names of", "take 255", "Sweep fewer keys, or shorter values."),
         id="run name over 255 bytes",
+        marks=refuses("names: over 255 bytes"),
     ),
     pytest.param(
         digits("dataset: data/missing.safetensors"),
@@ -351,15 +416,21 @@ NAMES_AND_PATHS = [
             "Give the path of a .safetensors file, from the folder snakemake runs in.",
         ),
         id="data path missing",
+        marks=refuses("names: data path missing"),
     ),
 ]
 
 
 @pytest.mark.parametrize(("text", "says"), [*TOPOLOGY, *TYPES_AND_KEYS, *BATCH, *NAMES_AND_PATHS])
 def test_a_refused_input_names_its_line_its_value_and_its_cure(
-    text: str, says: tuple[str, ...], refuse: Refuse, study_file: Path
+    text: str,
+    says: tuple[str, ...],
+    refuse: Refuse,
+    study_file: Path,
+    record_property: Callable[[str, object], None],
 ) -> None:
     lines = refuse(text)
+    record_property("message", lines[0].replace(f"{study_file.parent}/", ""))
 
     assert len(lines) == 1
     marked = next(number for number, line in enumerate(text.splitlines(), 1) if HERE in line)
@@ -369,6 +440,7 @@ def test_a_refused_input_names_its_line_its_value_and_its_cure(
         assert words in lines[0]
 
 
+@pytest.mark.refuses("topology: no 1-device run")
 def test_without_one_device_the_user_is_warned_and_not_stopped(load: Load) -> None:
     study = load(digits("devices: [2, 4]"))
 
@@ -379,6 +451,7 @@ def test_without_one_device_the_user_is_warned_and_not_stopped(load: Load) -> No
     ]
 
 
+@pytest.mark.refuses("topology: no 1-device run")
 def test_a_series_that_loses_its_baseline_by_exclude_is_warned_of(load: Load) -> None:
     study = load(
         digits(
@@ -475,7 +548,10 @@ def check_results_as_another_user(folder: Path) -> str:
 
 
 @pytest.mark.parametrize("existing", ["results", "."])
-def test_an_unwritable_results_folder_is_refused(existing: str, tmp_path: Path) -> None:
+@pytest.mark.refuses("names: output folder unwritable")
+def test_an_unwritable_results_folder_is_refused(
+    existing: str, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     folder = tmp_path / existing
     folder.mkdir(exist_ok=True)
     tmp_path.chmod(0o755)
@@ -486,6 +562,7 @@ def test_an_unwritable_results_folder_is_refused(existing: str, tmp_path: Path) 
         folder.chmod(0o755)
 
     assert refusal == f"{folder}: cannot be written to. Change its permissions, or run elsewhere."
+    record_property("message", refusal.replace(f"{folder}", existing))
 
 
 def test_a_writable_results_folder_passes(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -38,9 +39,13 @@ def test_a_clusters_profile_without_its_site_says_how_to_add_it() -> None:
         check_surroundings(MACHINE, True, {})
 
 
-def test_a_plan_for_a_cluster_is_not_made_inside_one_of_its_jobs() -> None:
-    with pytest.raises(StudyError, match=r"inside Slurm job 4711.*env -u SLURM_JOB_ID snakemake"):
+@pytest.mark.refuses("slurm: started inside a job")
+def test_a_plan_for_a_cluster_is_not_made_inside_one_of_its_jobs(
+    record_property: Callable[[str, object], None],
+) -> None:
+    with pytest.raises(StudyError, match=r"inside Slurm job 4711.*env -u SLURM_JOB_ID snakemake") as refused:
         check_surroundings(CLUSTER, True, {"SLURM_JOB_ID": "4711"})
+    record_property("message", "; ".join(refused.value.lines))
 
 
 def test_one_machine_may_be_a_node_of_a_job() -> None:
@@ -91,11 +96,15 @@ def test_what_cannot_be_sent_stops_with_the_cure(
 
 
 @pytest.mark.parametrize("absent", SENDING)
-def test_the_command_that_is_missing_is_named(programs: Path, started: list[Path], absent: str) -> None:
+@pytest.mark.refuses("slurm: sbatch missing")
+def test_the_command_that_is_missing_is_named(
+    programs: Path, started: list[Path], absent: str, record_property: Callable[[str, object], None]
+) -> None:
     stand_ins(programs, {name: "exit 0" for name in SENDING if name != absent})
 
-    with pytest.raises(StudyError, match=f"- {absent} not on PATH"):
+    with pytest.raises(StudyError, match=f"- {absent} not on PATH") as refused:
         begin_submission(CLUSTER, True, Path.cwd())
+    record_property("message", "; ".join(refused.value.lines))
 
 
 def test_jobs_that_are_sent_are_watched(

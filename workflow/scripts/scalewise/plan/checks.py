@@ -38,6 +38,12 @@ from scalewise.plan.topology import Shape, TopologyError, count_devices, shape_f
 MAX_NAME_BYTES = 255
 """Longest file name on the file systems in use."""
 
+MAX_RUNS = 100_000
+"""Of an experiment. Every run is looked at when a study is planned, and more are a sweep too wide."""
+
+MAX_STEPS = 10_000_000
+"""Of an epoch; ImageNet image by image has 1.3 million."""
+
 _BATCH_KEY = {"strong": "global_batch_size", "weak": "batch_size_per_device"}
 
 
@@ -87,6 +93,8 @@ def check_experiment(
     problems = list(_check_sweep(place, experiment, own))
     shapes, topology_problems = check_devices(place, experiment.devices, site)
     problems += topology_problems
+    if too_many := list(_check_runs(place, experiment)):
+        return shapes, problems + too_many
     problems += _check_exclude(place, experiment)
     problems += _check_series(place, experiment, own, shapes, site)
     problems += check_allocations(place, experiment, shapes, site)
@@ -156,6 +164,18 @@ def _check_sweep(place: Place, experiment: Experiment, own: Mapping[str, Any]) -
             where,
             f"is {value!r}, but {experiment.scaling} scaling keeps {kept}",
             f"Remove {other}, or choose the other scaling.",
+        )
+
+
+def _check_runs(place: Place, experiment: Experiment) -> Iterator[Problem]:
+    series = math.prod(len(values) for values in experiment.swept.values())
+    runs = series * len(experiment.devices) * experiment.max_repeats
+    if runs > MAX_RUNS:
+        yield Problem(
+            (*place, "sweep" if series > 1 else "devices"),
+            f"makes {runs:,} runs: {series:,} series on {len(experiment.devices)} device counts, "
+            f"{experiment.max_repeats} repeats; at most {MAX_RUNS:,} are planned",
+            "Sweep fewer values together, or have more experiments.",
         )
 
 
@@ -300,11 +320,13 @@ def _check_batch(
     if uneven:
         common = math.lcm(*world_sizes) * passes
         below, above = stated // common * common, (stated // common + 1) * common
-        nearest = f"{below} or {above}" if below else str(above)
+        nearest = f"Use {below} or {above}." if below else f"Use {above}."
+        if not below and above > facts.train_samples:
+            nearest = "Have fewer device counts: what all of these divide is more than the data."
         parts = f"the world size ({uneven[0]})"
         if passes > 1:
             parts = f"{uneven[0] * passes}: {parts} times accumulation_steps ({passes})"
-        yield Problem(where(key), f"({stated}) is not divisible by {parts}", f"Use {nearest}.")
+        yield Problem(where(key), f"({stated}) is not divisible by {parts}", nearest)
         return
     totals = {size: size * passes * batch_per_device(settings, size) for size in world_sizes}
     over = [size for size, total in totals.items() if total > facts.train_samples]
@@ -329,5 +351,13 @@ def _check_batch(
             f"{settings.model} normalises over the batch",
             f"Use at least {MIN_SAMPLES_PER_RANK} {each}.",
         )
+    least = min(totals.values())
+    if facts.train_samples // least > MAX_STEPS:
+        yield Problem(
+            where(key),
+            f"({stated}) makes {facts.train_samples // least:,} steps of an epoch of {settings.dataset}",
+            f"Use a larger batch: at most {MAX_STEPS:,} steps are possible.",
+        )
+        return
     sizes = {size: step_sizes(facts.train_samples, total, size * passes) for size, total in totals.items()}
     yield from check_warmup(where, settings, sizes)

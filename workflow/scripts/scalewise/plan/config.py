@@ -21,7 +21,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from scalewise.plan.problems import refused
-from scalewise.plan.settings import SWEEPABLE, Count, Fraction, Model, Rate, Settings
+from scalewise.plan.settings import SWEEPABLE, Count, Fraction, Memory, Model, Rate, Settings
 
 MAX_REPEATS = 1000
 RepeatCount = Annotated[int, Field(gt=0, le=MAX_REPEATS)]
@@ -170,7 +170,7 @@ class Experiment(Settings):
     runtime_minutes: Count = Field(
         10, description="A run is ended after this many minutes. Changing it reruns nothing."
     )
-    memory_gb: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+    memory_gb: Memory | None = Field(
         None, description="Memory to ask for, per node, in GB. Changing it reruns nothing."
     )
     timeout_seconds: Annotated[int, Field(ge=5)] = Field(

@@ -14,6 +14,7 @@ from scalewise.plan.own_data import (
     class_folders,
     count_images,
 )
+from scalewise.plan.paths import path_complaint
 
 __all__ = ["DatasetFileError"]  # part of what is promised here
 
@@ -30,7 +31,8 @@ ARRAYS = ("test_images", "test_labels", "train_images", "train_labels")
 
 _SYNTHETIC = re.compile(
     r"synthetic-(?P<channels>\d{1,9})x(?P<height>\d{1,9})x(?P<width>\d{1,9})"
-    r"(?:-(?P<classes>\d{1,9})classes)?(?:-(?P<samples>\d{1,12})samples)?"
+    r"(?:-(?P<classes>\d{1,9})classes)?(?:-(?P<samples>\d{1,12})samples)?",
+    re.ASCII,  # other scripts have digits too, which no folder here is named by
 )
 
 
@@ -123,6 +125,8 @@ def dataset_facts(dataset: str, image_size: int | None = None) -> DatasetFacts:
         KeyError: unknown name.
         DatasetFileError: the user's data is missing or not what is expected.
     """
+    if is_own_data(dataset) and (complaint := path_complaint(dataset)):
+        raise DatasetFileError(*complaint)
     if is_synthetic(dataset):
         facts = synthetic_facts(dataset)[0]
     elif not is_own_data(dataset):

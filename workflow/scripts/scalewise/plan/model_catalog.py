@@ -11,11 +11,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from scalewise.plan.paths import command_complaint
+
 SMALLEST_TRANSFORMER, LARGEST_TRANSFORMER = 1_000_000, 100_000_000_000
 
 _NUMBER = r"[1-9]\d{0,8}"
-_WIDE_RESNET = re.compile(rf"wrn-({_NUMBER})-({_NUMBER})")
-_TRANSFORMER = re.compile(r"transformer-(\d{1,9}(?:\.\d{1,9})?)([MG])")
+_WIDE_RESNET = re.compile(rf"wrn-({_NUMBER})-({_NUMBER})", re.ASCII)
+_TRANSFORMER = re.compile(r"transformer-(\d{1,9}(?:\.\d{1,9})?)([MG])", re.ASCII)
 _MILLIONTHS = {"M": 1, "G": 1000}
 
 
@@ -163,6 +165,8 @@ def _check_own_model(model: str) -> None:
     """Refuse what can be seen without running the user's code, on a login node, in every job."""
     path, function = own_model_parts(model)
     shown = str(path)
+    if complaint := command_complaint(model):
+        raise ModelNameError(*complaint)
     if path.suffix != ".py" or not function.isidentifier():
         raise ModelNameError(
             f"is {model!r}, which does not name a function of a .py file",

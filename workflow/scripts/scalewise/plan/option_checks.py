@@ -15,8 +15,8 @@ from scalewise.plan.config import Experiment
 from scalewise.plan.dataset_catalog import DatasetFacts, dataset_facts, is_folder
 from scalewise.plan.model_catalog import IMAGENET_STEM_PIXELS, MODELS, takes_pretrained
 from scalewise.plan.problems import Place, Problem
-from scalewise.plan.runs import Options
-from scalewise.plan.settings import Settings
+from scalewise.plan.runs import Options, seed_of
+from scalewise.plan.settings import MAX_SEED, Settings
 from scalewise.plan.site import Site
 from scalewise.plan.topology import count_devices
 
@@ -70,7 +70,18 @@ def check_options(
     yield from _check_parallelism(where, settings)
     yield from _check_exchange(where, experiment, settings, given)
     yield from _check_rate(where, settings)
+    yield from _check_seed(where, experiment, settings)
     yield from _check_stop(where, experiment, settings, given)
+
+
+def _check_seed(where: Where, experiment: Experiment, settings: Settings) -> Iterator[Problem]:
+    most, last = MAX_SEED, seed_of(settings, experiment.max_repeats)
+    if last > most:
+        yield Problem(
+            where("seed"),
+            f"({settings.seed}) makes {last} of the last of {experiment.max_repeats} repeats, over {most}",
+            f"Use at most {most - (last - settings.seed)}.",
+        )
 
 
 def _check_cpu(where: Where, settings: Settings, site: Site) -> Iterator[Problem]:

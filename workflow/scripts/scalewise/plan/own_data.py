@@ -12,6 +12,8 @@ import zlib
 from pathlib import Path
 from typing import IO
 
+from scalewise.plan.paths import path_complaint
+
 MAX_HEADER_BYTES = 1 << 20
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """What torchvision's ImageFolder takes for an image."""
@@ -103,7 +105,8 @@ def class_folders(folder: Path) -> dict[str, list[Path]]:
     """Split (train, test) -> folders of its classes in the order of their names, as ImageFolder numbers them.
 
     Raises:
-        DatasetFileError: the folder does not hold train/ and test/ or val/, with the same classes.
+        DatasetFileError: the folder does not hold train/ and test/ or val/, with the same classes, or a class
+            has a name that cannot be used.
     """
     splits = {"train": folder / "train", "test": folder / "test"}
     if not splits["test"].is_dir():
@@ -113,6 +116,10 @@ def class_folders(folder: Path) -> dict[str, list[Path]]:
             missing = "train/" if split == "train" else "test/ or val/"
             raise DatasetFileError(f"is {str(folder)!r}, which has no folder {missing}", FOLDER_FORM)
     found = {split: _visible(path) for split, path in splits.items()}
+    for path in (path for paths in found.values() for path in paths):
+        if complaint := path_complaint(str(path)):
+            what, cure = complaint
+            raise DatasetFileError(f"is {str(folder)!r}, where a class {what}", cure)
     names = {split: {path.name for path in paths} for split, paths in found.items()}
     if odd := sorted(names["train"] ^ names["test"]):
         here, there = ("train", splits["test"].name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -42,7 +43,30 @@ class Problem:
     def render(self, origin: str) -> str:
         """One line: ``config/experiments.yaml:12: experiments.digits.epochs is ... . Write ...``."""
         subject = dotted(self.place) if self.subject is None else self.subject
-        return f"{origin}: {f'{subject} ' if subject else ''}{self.what}. {self.cure}"
+        said = f"{f'{_cut(subject)} ' if subject else ''}{_cut(self.what)}. {_cut(self.cure)}"
+        return one_line(f"{origin}: {said}")
+
+
+_BREAKS = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+"""Kinds of characters that end a line, steer a terminal or cannot be written to one."""
+
+
+def one_line(text: str) -> str:
+    """Text that stays on its line: characters that would do otherwise are spelled as Python spells them."""
+    return "".join(ascii(char)[1:-1] if unicodedata.category(char) in _BREAKS else char for char in text)
+
+
+def _cut(text: str) -> str:
+    """Beginning and end of what a value without end makes endless."""
+    return text if len(text) <= 1200 else f"{text[:800]} ... {text[-300:]}"
+
+
+def shown(value: object) -> str:
+    """A value as Python writes it, also one that Python refuses to write."""
+    try:
+        return repr(value)
+    except ValueError:
+        return "a number of more than 4,300 digits"
 
 
 class StudyError(Exception):

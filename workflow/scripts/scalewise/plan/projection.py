@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -99,20 +100,20 @@ def check_projected_batch(
     for index, devices in enumerate(experiment.project.devices):
         here = (*where("project"), "devices", index)
         if settings.scaling == "strong":
-            yield from _check_strong(here, devices, settings, devices_per_node)
+            yield from _check_strong(here, devices, settings, train_samples, devices_per_node)
         else:
             yield from _check_weak(here, devices, settings, train_samples)
 
 
-def _check_strong(here: Place, devices: int, settings: Settings, per_node: int) -> Iterator[Problem]:
+def _check_strong(
+    here: Place, devices: int, settings: Settings, train_samples: int, per_node: int
+) -> Iterator[Problem]:
     batch, passes = settings.global_batch_size, settings.accumulation_steps
-    if batch is None or batch % (devices * passes) == 0:
+    # a batch over the dataset is refused by itself, and could have divisors without end
+    if batch is None or batch > train_samples or batch % (devices * passes) == 0:
         return
-    possible = [
-        count
-        for count in range(1, batch // passes + 1)
-        if batch % (count * passes) == 0 and (count <= per_node or count % per_node == 0)
-    ]
+    counts = [] if batch % passes else _divisors(batch // passes)
+    possible = [count for count in counts if count <= per_node or count % per_node == 0]
     near = [max((c for c in possible if c < devices), default=None)]
     near.append(min((c for c in possible if c > devices), default=None))
     usable = " or ".join(str(count) for count in near if count is not None)
@@ -124,6 +125,11 @@ def _check_strong(here: Place, devices: int, settings: Settings, per_node: int) 
         f"is {devices}, but global_batch_size ({batch}) is not divisible by {parts}",
         f"Use {usable}, or change global_batch_size." if usable else "Change global_batch_size.",
     )
+
+
+def _divisors(number: int) -> list[int]:
+    small = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
+    return [*small, *(number // divisor for divisor in small)]
 
 
 def _check_weak(here: Place, devices: int, settings: Settings, train_samples: int) -> Iterator[Problem]:

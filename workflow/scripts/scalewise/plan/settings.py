@@ -12,6 +12,11 @@ Count = Annotated[int, Field(gt=0)]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 
+Memory = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
+"""GB of one node; a petabyte is more than any has."""
+
+MAX_SEED = 2**31 - 1
+
 
 class Model(BaseModel):
     """Unknown keys are errors and nothing is converted: ``"4"`` is not 4."""
@@ -174,7 +179,7 @@ class Settings(Model):
     save_model: bool = Field(
         False, description="Leave the trained weights in the run's folder, as model.safetensors."
     )
-    seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(
+    seed: Annotated[int, Field(ge=0, le=MAX_SEED)] = Field(
         1, description="Seed of the first repeat; each further repeat adds one."
     )
 

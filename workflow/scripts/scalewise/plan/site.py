@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from scalewise.plan.config import schema_of
 from scalewise.plan.problems import refused
+from scalewise.plan.settings import Memory
 from scalewise.plan.slurm import Slurm, check_placeholder, walltime_minutes
 from scalewise.plan.topology import Shape
 from scalewise.records import LauncherName
@@ -111,7 +112,7 @@ class SiteFile(BaseModel):
     max_cpus_per_device: Count | None = Field(
         None, description="Most CPUs that a job may ask for per device."
     )
-    memory_gb_per_node: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+    memory_gb_per_node: Memory | None = Field(
         None,
         description="Memory of one node that jobs may ask for. A run without memory_gb asks for its devices' "
         "share.",

@@ -16,8 +16,10 @@ from scalewise.plan.allocation_checks import check_facts
 from scalewise.plan.checks import check_devices, check_experiment, check_model_names, check_names
 from scalewise.plan.config import Experiment
 from scalewise.plan.option_checks import option_warnings
+from scalewise.plan.paths import site_file_problem
 from scalewise.plan.problems import Place, Problem, StudyError, did_you_mean
 from scalewise.plan.projection import projected_shapes
+from scalewise.plan.raw_values import odd_keys, plain, values_beyond
 from scalewise.plan.repeats import Round, asked_runs, known_rounds
 from scalewise.plan.resources import Allocation, allocate
 from scalewise.plan.runs import Options, Run, canonical_json, expand, series_label
@@ -175,11 +177,14 @@ def load_study(
         problem.render(source.origin(problem.place)) for source in sources for problem in source.problems
     ]
     spelled = {problem.place for source in sources for problem in source.problems}
-    site, site_lines = _load_site(site_file)
+    misnamed = site_file_problem(site_file)
+    site, site_lines = (_without(None, ()), []) if misnamed else _load_site(site_file)
     lines += site_lines
 
-    raw = _plain(config)
-    problems = [] if files else list(_odd_keys(config, ()))
+    raw = plain(config)
+    problems = [] if files else list(odd_keys(config, ()))
+    problems += values_beyond(config, ())
+    problems += [misnamed] if misnamed else []
     problems += _check_top(raw)
     experiments: dict[str, PlannedExperiment] = {}
     if isinstance(raw.get("experiments"), dict) and isinstance(raw.get("defaults", {}), dict):
@@ -204,8 +209,8 @@ def check_spelling(file: str | Path) -> None:
         StudyError: the file is missing, empty or not YAML.
     """
     source = read_source(Path(file))
-    if fatal := [problem for problem in source.problems if not problem.place]:
-        raise StudyError([problem.render(source.origin(problem.place)) for problem in fatal])
+    if source.fatal:
+        raise StudyError([problem.render(source.origin(problem.place)) for problem in source.fatal])
 
 
 def check_results_folder(folder: Path) -> None:
@@ -232,8 +237,7 @@ def _load_site(site_file: str | Path | None) -> tuple[Site, list[str]]:
     if source.problems:
         lines = [p.render(source.origin(p.place)) for p in source.problems]
         wrong = {problem.place for problem in source.problems}
-        # a mistake of the whole file has no place
-        values = None if () in wrong else yaml.safe_load(Path(site_file).read_text(encoding="utf-8"))
+        values = None if source.fatal else yaml.safe_load(Path(site_file).read_text(encoding="utf-8"))
         return _without(values, wrong), lines
     values = yaml.safe_load(Path(site_file).read_text(encoding="utf-8"))
     try:
@@ -368,26 +372,3 @@ def _origin(place: Place, sources: Sequence[Source]) -> str:
             if candidate in source.lines:
                 return source.origin(candidate)
     return sources[-1].origin(())
-
-
-def _plain(value: Any) -> Any:
-    """Ordinary dicts and lists in place of the loader's own types, without keys that are not text."""
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items() if isinstance(key, str)}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return value
-
-
-def _odd_keys(value: Any, place: Place) -> Iterator[Problem]:
-    """Keys that are not text, for a configuration that has no file to read them from."""
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            here = (*place, str(key))
-            if not isinstance(key, str):
-                kind = type(key).__name__
-                yield Problem(here, f"is a key that YAML reads as {kind}, not as text", "Put it in quotes.")
-            yield from _odd_keys(item, here)
-    elif isinstance(value, (list, tuple)):
-        for index, item in enumerate(value):
-            yield from _odd_keys(item, (*place, index))

@@ -9,9 +9,10 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from scalewise.plan.paths import command_complaint
 from scalewise.plan.problems import StudyError
 from scalewise.plan.site import Site
 
@@ -39,19 +40,26 @@ def check_site_is_given(site_file: object, cluster_profile: bool) -> None:
         raise StudyError([LOST_SITE])
 
 
-def check_surroundings(site: Site, cluster_profile: bool, environ: Mapping[str, str]) -> None:
+def check_surroundings(
+    site: Site, cluster_profile: bool, environ: Mapping[str, str], named: Iterable[str | Path] = ()
+) -> None:
     """Stop where the plan itself would be wrong.
 
     Args:
         site: facts of the machine or cluster.
         cluster_profile: the command came with the profile of a cluster.
         environ: of snakemake.
+        named: files and folders that stand in the command lines of jobs.
 
     Raises:
         StudyError: with the cure.
     """
     if cluster_profile and site.slurm is None:
         raise StudyError([LOST_SITE])
+    if site.slurm is not None and (
+        odd := [complaint for path in named if (complaint := command_complaint(str(path)))]
+    ):
+        raise StudyError([f"the name of a file or folder {what}. {cure}" for what, cure in odd])
     if site.slurm is not None and "SLURM_JOB_ID" in environ:
         raise StudyError(
             [

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_SHAPE = re.compile(r"([0-9]+)x([0-9]+)")
+_SHAPE = re.compile(r"([0-9]{1,9})x([0-9]{1,9})")
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -92,7 +92,7 @@ def shape_for(devices: int | str, *, devices_per_node: int, max_nodes: int) -> S
 def _parse(text: str) -> Shape:
     match = _SHAPE.fullmatch(text)
     if match is None or not int(match[1]) or not int(match[2]):
-        cure = f"Write {text} without quotes." if text.isdecimal() else 'Write 4 or "2x2".'
+        cure = f"Write {text} without quotes." if re.fullmatch("[0-9]{1,9}", text) else 'Write 4 or "2x2".'
         raise TopologyError(f"is {text!r}, neither a number of devices nor nodes x devices per node", cure)
     return Shape.parse(text)
 

@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from scalewise.plan.config import COUNT, MAPPING, Experiment
-from scalewise.plan.problems import Place, Problem, did_you_mean, name_all
+from scalewise.plan.problems import Place, Problem, did_you_mean, name_all, shown
 from scalewise.plan.settings import SWEEPABLE
 
 _KIND = {
@@ -70,7 +70,7 @@ def _problem(detail: ErrorDetails, place: Place, model: type[BaseModel]) -> Prob
         return Problem(here, detail["msg"], 'Write 4, or "2x2" for 2 nodes of 2 devices.')
     if kind == "literal_error":
         known = [word.strip().strip("'") for word in context["expected"].replace(" or ", ", ").split(",")]
-        return Problem(here, f"is {value!r}, which is not known here", _one_of(str(value), known))
+        return Problem(here, f"is {shown(value)}, which is not known here", _one_of(_short(value), known))
     if kind == "finite_number":
         return Problem(here, f"is {value}, not a finite number", "Write a number.")
     if kind in {"greater_than", "greater_than_equal", "less_than", "less_than_equal"}:
@@ -78,15 +78,15 @@ def _problem(detail: ErrorDetails, place: Place, model: type[BaseModel]) -> Prob
         relation = kind.replace("_", " ").replace("than equal", "than or equal to")
         return Problem(
             here,
-            f"is {value!r}, but must be {relation} {limit}",
+            f"is {shown(value)}, but must be {relation} {limit}",
             f"Use a value {relation} {limit}.",
         )
     if kind == "too_short":
         return Problem(here, "is an empty list", "Give at least one value.")
     stem = kind.removesuffix("_type").removesuffix("_parsing").removesuffix("_from_float")
     if stem in _KIND:
-        return Problem(here, f"is {value!r}, not {_KIND[stem]}", _retype(stem, value))
-    return Problem(here, f"is {value!r}: {detail['msg']}", "See config/README.md for what it takes.")
+        return Problem(here, f"is {shown(value)}, not {_KIND[stem]}", _retype(stem, value))
+    return Problem(here, f"is {shown(value)}: {detail['msg']}", "See config/README.md for what it takes.")
 
 
 def _one_of(value: str, known: list[str]) -> str:
@@ -99,24 +99,32 @@ def _one_of(value: str, known: list[str]) -> str:
 def _retype(kind: str, value: object) -> str:
     """What to write instead of a value of another type."""
     if kind == "list":
-        return f"Write [{value}]." if isinstance(value, (int, float, str)) else "Write [1, 2]."
+        single = isinstance(value, (int, float, str)) and (text := _short(value))
+        return f"Write [{text}]." if single else "Write [1, 2]."
     if kind in {"dict", "model"}:
         return "Indent its keys on the lines below it."
     if kind == "bool":
         return "Write true or false, without quotes."
     if kind == "string":
-        return f'Write "{value}", in quotes.'
+        text = _short(value)
+        return f'Write "{text}", in quotes.' if text else "Write a word, in quotes."
     if isinstance(value, str):
         try:
             number = float(value)
         except ValueError:
             return "Write a number, such as 4." if kind == "int" else "Write a number, such as 0.1."
-        if kind == "float" or number.is_integer():
-            shown: object = int(number) if kind == "int" else number
-            return f"Write {shown} without quotes."
+        if number.is_integer() or (kind == "float" and math.isfinite(number)):
+            meant: object = int(number) if kind == "int" else number
+            return f"Write {meant} without quotes."
     if kind == "int" and isinstance(value, float) and math.isfinite(value):
         return f"Write {math.floor(value)} or {math.ceil(value)}."
     return "Write a whole number, such as 4." if kind == "int" else "Write a number, such as 0.1."
+
+
+def _short(value: object) -> str:
+    """A value as it may be repeated in a cure; empty for one that must not be."""
+    text = value if isinstance(value, str) else shown(value)
+    return text if len(text) <= 60 and text.isprintable() else ""
 
 
 def _known_keys(loc: tuple[int | str, ...], model: type[BaseModel]) -> list[str]:

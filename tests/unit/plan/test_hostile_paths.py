@@ -1,0 +1,63 @@
+"""Paths that a shell, Snakemake or a command would take for something else, and those that are only odd."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scalewise.plan.own_data import DatasetFileError, class_folders
+from scalewise.plan.paths import command_complaint, path_complaint, site_file_problem
+
+ODD = ("my photos/a b.npz", "a;b|c&d (1) #2 *.npz", "ä/ö.npz", "/a,b=c:d%e!.npz", "~x")
+SHELL = ("$(x)", "`x`", "it's", 'a"b', "a\\b", "$HOME/x")
+TAKEN = ("{run}/x.npz", "a}", "<results>/x", "a>b", "a\nb", "a\0b", "a\x7f", "-x", "", "\ud800")
+
+
+@pytest.mark.parametrize("path", ODD)
+def test_a_path_that_is_only_odd_can_be_used_everywhere(path: str) -> None:
+    assert path_complaint(path) is None
+    assert command_complaint(path) is None
+    assert site_file_problem(path) is None
+
+
+@pytest.mark.parametrize("path", SHELL)
+def test_what_a_shell_obeys_is_refused_where_it_would_stand_in_a_jobs_command_alone(path: str) -> None:
+    assert path_complaint(path) is None
+    complaint = command_complaint(path)
+    assert complaint is not None
+    assert complaint[0].startswith(f"is {path!r}, and a shell may obey the ")
+
+
+@pytest.mark.refuses("names: newline", "names: braces", "names: leading dash")
+@pytest.mark.parametrize("path", TAKEN)
+def test_what_would_not_reach_a_program_as_it_was_written_is_refused_with_value_and_cure(path: str) -> None:
+    for complaint in (path_complaint(path), command_complaint(path)):
+        assert complaint is not None
+        what, cure = complaint
+        assert what.startswith(f"is {path!r}, ")
+        assert cure.startswith(("Rename the file or folder ", "Write "))
+        assert cure.endswith(".")
+
+
+@pytest.mark.refuses("names: braces")
+def test_a_class_whose_folder_snakemake_would_fill_in_is_named(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        (tmp_path / "photos" / split / "{cat}").mkdir(parents=True)
+
+    with pytest.raises(
+        DatasetFileError, match=r"where a class is '.*photos/train/\{cat\}', and Snakemake"
+    ) as refused:
+        class_folders(tmp_path / "photos")
+    assert refused.value.cure == "Rename the file or folder without { } < and >."
+
+
+def test_a_site_may_be_left_out_or_given_as_a_path() -> None:
+    assert site_file_problem(None) is None
+    assert site_file_problem(Path("a$b.yaml")) is None
+    wrong = site_file_problem(4)
+    assert wrong is not None
+    assert (
+        wrong.render("study.yaml:1")
+        == "study.yaml:1: site is 4, not a path. Write such as profiles/local/site.yaml."
+    )
