@@ -16,7 +16,7 @@ SOURCES = {
     "scalewise/training/": "__init__ clock collectives loop memory monitor optim passes precision provenance recording replica "
     "sensors task throughput",
     "scalewise/training/data/": "__init__ augmentation datasets decoders download http_transfer loaders own_arrays pretrained "
-    "published_files sampling sources storage worker_loader",
+    "published_files sampling sources storage weights_file worker_loader",
     "scalewise/training/models/": "__init__ builders own_model resnets transformer",
     "scalewise/training/ranks/": "__init__ distributed greetings hello network nodes rank",
     "scalewise/training/supervision/": "__init__ attempt exclusive execution orphan ownership slurm_job supervisor",

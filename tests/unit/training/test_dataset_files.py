@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from safetensors.numpy import load_file, save_file
 from scalewise.plan.dataset_catalog import DATASETS, DatasetFacts, dataset_facts
 from scalewise.training.data.datasets import DatasetError, check, load, prepare
 from scalewise.training.data.published_files import FILES
+
+refuses = pytest.mark.refuses
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -98,18 +101,58 @@ def test_own_data_comes_through_unchanged(own: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("damaged", "message"),
     [
-        (sound() | {"train_images": sound()["train_images"].astype(np.float32)}, "train_images are float32"),
-        (sound() | {"test_images": sound()["test_images"].astype(np.int8)}, "test_images are int8"),
-        (sound() | {"train_images": sound()["train_images"][:, 0]}, r"shape \[40, 6, 5\]"),
+        pytest.param(
+            sound() | {"train_images": sound()["train_images"].astype(np.float32)},
+            "train_images are float32",
+            marks=refuses("data: wrong type"),
+        ),
+        pytest.param(
+            sound() | {"test_images": sound()["test_images"].astype(np.int8)},
+            "test_images are int8",
+            marks=refuses("data: wrong type"),
+        ),
+        pytest.param(
+            sound() | {"train_images": sound()["train_images"][:, 0]},
+            r"shape \[40, 6, 5\]",
+            marks=refuses("data: wrong shape"),
+        ),
         (sound() | {"test_images": sound()["test_images"][:0]}, "at least one sample"),
-        (sound() | {"train_labels": sound()["train_labels"][:-1]}, r"shape \[39\], not 40 integers"),
+        pytest.param(
+            sound() | {"train_labels": sound()["train_labels"][:-1]},
+            r"shape \[39\], not 40 integers",
+            marks=refuses("data: wrong shape"),
+        ),
         (sound() | {"test_labels": sound()["test_labels"].reshape(-1, 1)}, "not 20 integers"),
-        (sound() | {"test_labels": sound()["test_labels"].astype(np.float64)}, "test_labels are float64"),
-        (with_label("train_labels", -1), "train_labels go down to -1"),
-        (with_label("test_labels", -3), "test_labels go down to -3"),
-        (with_label("train_labels", 6), "train_labels go up to 6.* class 5 has none"),
-        (sound() | {"train_labels": np.zeros(40, np.int64)}, "train_labels go up to 0.* class 1 has none"),
-        (with_label("test_labels", 5), "test_labels go up to 5, but training has 5 classes, 0 to 4"),
+        pytest.param(
+            sound() | {"test_labels": sound()["test_labels"].astype(np.float64)},
+            "test_labels are float64",
+            marks=refuses("data: wrong type"),
+        ),
+        pytest.param(
+            with_label("train_labels", -1),
+            "train_labels go down to -1",
+            marks=refuses("data: labels out of range"),
+        ),
+        pytest.param(
+            with_label("test_labels", -3),
+            "test_labels go down to -3",
+            marks=refuses("data: labels out of range"),
+        ),
+        pytest.param(
+            with_label("train_labels", 6),
+            "train_labels go up to 6.* class 5 has none",
+            marks=refuses("data: empty class"),
+        ),
+        pytest.param(
+            sound() | {"train_labels": np.zeros(40, np.int64)},
+            "train_labels go up to 0.* class 1 has none",
+            marks=refuses("data: empty class"),
+        ),
+        pytest.param(
+            with_label("test_labels", 5),
+            "test_labels go up to 5, but training has 5 classes, 0 to 4",
+            marks=refuses("data: labels out of range"),
+        ),
         (
             sound() | {"test_images": sound()["test_images"][:, :, :, :4]},
             r"train_images are \[3, 6, 5\] each, test_images \[3, 6, 4\]",
@@ -132,10 +175,11 @@ def test_own_data_comes_through_unchanged(own: Path, tmp_path: Path) -> None:
     ],
 )
 def test_data_that_cannot_be_trained_on_is_refused_by_name_and_value(
-    damaged: Arrays, message: str, tmp_path: Path
+    damaged: Arrays, message: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     with pytest.raises(DatasetError, match=message) as refused:
         check(damaged, "mine")
+    record_property("message", refused.value)
     assert str(refused.value).startswith("mine: ")
 
     own, output = tmp_path / "mine.safetensors", tmp_path / "out" / "dataset.safetensors"
@@ -145,6 +189,7 @@ def test_data_that_cannot_be_trained_on_is_refused_by_name_and_value(
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [own], "nothing is left, whole or half"
 
 
+@pytest.mark.refuses("data: labels out of range")
 def test_a_label_far_out_of_range_is_refused_like_any_other() -> None:
     """No list as long as the largest label is made to find that out."""
     with pytest.raises(DatasetError, match=f"train_labels go up to {2**62}"):
@@ -166,6 +211,7 @@ def test_labels_of_any_integer_type_that_is_accepted_can_be_trained_on(integer: 
 
 
 @pytest.mark.parametrize("kept", [0, 4, 60, -1], ids=["empty", "cut length", "cut header", "cut data"])
+@pytest.mark.refuses("data: truncated")
 def test_a_damaged_file_is_refused_by_name_with_the_cure(own: Path, tmp_path: Path, kept: int) -> None:
     own.write_bytes(own.read_bytes()[:kept])
     with pytest.raises(DatasetError, match=r"mine\.safetensors: cannot be read .*\.save_file"):
@@ -190,6 +236,7 @@ class _Trap:
         return os.mkdir, (str(self.path),)
 
 
+@pytest.mark.refuses("data: pickle", "security: pickle for data")
 def test_a_pickle_in_place_of_data_is_refused_and_not_executed(tmp_path: Path) -> None:
     sprung = tmp_path / "sprung"
     own = tmp_path / "mine.safetensors"

@@ -40,6 +40,7 @@ def order(samples: int, **kwargs: int) -> list[int]:
     return [sample for step in steps(samples, 0, 1, **kwargs) for sample in indices(step).tolist()]
 
 
+@pytest.mark.fault(5)
 @every_size
 @every_world
 def test_an_epoch_uses_every_sample_exactly_once(samples: int, world_size: int) -> None:
@@ -49,6 +50,7 @@ def test_an_epoch_uses_every_sample_exactly_once(samples: int, world_size: int) 
     assert sorted(seen.tolist()) == list(range(samples))
 
 
+@pytest.mark.fault(5)
 @every_size
 @every_world
 def test_all_ranks_take_the_same_number_of_steps_of_the_same_size(samples: int, world_size: int) -> None:

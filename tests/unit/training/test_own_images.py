@@ -128,6 +128,7 @@ class _Trap:
         return Path.mkdir, (self.path,)  # type: ignore[return-value]
 
 
+@pytest.mark.refuses("data: pickle", "security: pickle for data")
 def test_an_npz_of_objects_is_refused_and_not_executed(tmp_path: Path) -> None:
     sprung = tmp_path / "sprung"
     path = tmp_path / "mine.npz"

@@ -26,6 +26,8 @@ from scalewise.training.data.datasets import DatasetError, load, prepare
 from scalewise.training.data.decoders import FormatError, decode_cifar, decode_mnist, read_idx, read_members
 from scalewise.training.data.download import Mirror
 
+refuses = pytest.mark.refuses
+
 
 def mnist_files(folder: Path) -> dict[str, Path]:
     return {path.name: path for path in write_mnist(folder, samples=40, test_samples=20)}
@@ -91,11 +93,20 @@ IMAGES = idx(np.zeros((4, 2, 2), np.uint8))
     ("content", "message"),
     [
         pytest.param(b"", "ends after 0 of 16 bytes", id="empty"),
-        pytest.param(b"<html>404</html>", "cannot be unpacked", id="HTML"),
-        pytest.param(pickle.dumps([1]), "cannot be unpacked", id="pickle"),
-        pytest.param(packed(IMAGES)[:-12], "cannot be unpacked", id="cut archive"),
+        pytest.param(
+            b"<html>404</html>", "cannot be unpacked", id="HTML", marks=refuses("data: html for an archive")
+        ),
+        pytest.param(pickle.dumps([1]), "cannot be unpacked", id="pickle", marks=refuses("data: pickle")),
+        pytest.param(
+            packed(IMAGES)[:-12], "cannot be unpacked", id="cut archive", marks=refuses("data: truncated")
+        ),
         pytest.param(packed(IMAGES)[:-8] + bytes(8), "cannot be unpacked", id="damaged archive"),
-        pytest.param(packed(IMAGES[:-1]), "ends after 15 of 16 bytes", id="cut values"),
+        pytest.param(
+            packed(IMAGES[:-1]),
+            "ends after 15 of 16 bytes",
+            id="cut values",
+            marks=refuses("data: truncated"),
+        ),
         pytest.param(packed(IMAGES + b"1"), "goes on after its 16 values", id="too long"),
         pytest.param(packed(b"\0\0\x08\x01" + IMAGES[4:]), "begins with 00000801, not 00000803", id="labels"),
         pytest.param(packed(b"\0\0\x0d\x03" + IMAGES[4:]), "begins with 00000d03", id="fractions"),
@@ -112,6 +123,7 @@ def test_a_damaged_idx_file_is_named(content: bytes, message: str, tmp_path: Pat
     assert str(refused.value).startswith(f"{path}: ")
 
 
+@pytest.mark.refuses("data: labels out of range")
 def test_a_label_that_no_digit_has_is_named_with_its_place(tmp_path: Path) -> None:
     files = mnist_files(tmp_path)
     labels = np.arange(40, dtype=np.uint8) % 10
@@ -139,24 +151,61 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfil
 @pytest.mark.parametrize(
     ("hostile", "message"),
     [
-        pytest.param(member("../../outside"), r"leads out of it, '\.\./\.\./outside'", id="parent"),
-        pytest.param(member("a/../../outside"), "leads out of it", id="parent within"),
-        pytest.param(member("/etc/outside"), "leads out of it, '/etc/outside'", id="absolute"),
         pytest.param(
-            member("wanted", tarfile.SYMTYPE, "/etc/passwd"), "no file, 'wanted'", id="symbolic link"
+            member("../../outside"),
+            r"leads out of it, '\.\./\.\./outside'",
+            id="parent",
+            marks=refuses("data: archive with ../", "security: hostile archive"),
         ),
-        pytest.param(member("wanted", tarfile.LNKTYPE, "/etc/passwd"), "no file, 'wanted'", id="hard link"),
-        pytest.param(member("null", tarfile.CHRTYPE), "no file, 'null'", id="device"),
-        pytest.param(member("pipe", tarfile.FIFOTYPE), "no file, 'pipe'", id="pipe"),
+        pytest.param(
+            member("a/../../outside"),
+            "leads out of it",
+            id="parent within",
+            marks=refuses("data: archive with ../", "security: hostile archive"),
+        ),
+        pytest.param(
+            member("/etc/outside"),
+            "leads out of it, '/etc/outside'",
+            id="absolute",
+            marks=refuses("security: hostile archive"),
+        ),
+        pytest.param(
+            member("wanted", tarfile.SYMTYPE, "/etc/passwd"),
+            "no file, 'wanted'",
+            id="symbolic link",
+            marks=refuses("data: archive with links", "security: hostile archive"),
+        ),
+        pytest.param(
+            member("wanted", tarfile.LNKTYPE, "/etc/passwd"),
+            "no file, 'wanted'",
+            id="hard link",
+            marks=refuses("data: archive with links", "security: hostile archive"),
+        ),
+        pytest.param(
+            member("null", tarfile.CHRTYPE),
+            "no file, 'null'",
+            id="device",
+            marks=refuses("data: archive with devices", "security: hostile archive"),
+        ),
+        pytest.param(
+            member("pipe", tarfile.FIFOTYPE),
+            "no file, 'pipe'",
+            id="pipe",
+            marks=refuses("data: archive with devices", "security: hostile archive"),
+        ),
         pytest.param(member("wanted", tarfile.DIRTYPE), "has no member 'wanted'", id="folder of that name"),
     ],
 )
 def test_a_hostile_archive_is_refused_and_writes_nothing(
-    hostile: tarfile.TarInfo, message: str, tmp_path: Path
+    hostile: tarfile.TarInfo,
+    message: str,
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
 ) -> None:
     archive = archive_of(tmp_path / "a.tar.gz", (hostile, b""))
     with pytest.raises(FormatError, match=message) as refused:
         read_members(archive, {"wanted"})
+    record_property("message", str(refused.value).replace(f"{tmp_path}/", ""))
     assert str(refused.value).startswith(f"{archive}: ")
     assert list(tmp_path.iterdir()) == [archive]
 
@@ -190,10 +239,25 @@ def test_headers_that_unpack_without_end_are_refused(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        pytest.param(lambda whole: whole[: len(whole) // 2], "cannot be unpacked|has no member", id="cut"),
-        pytest.param(lambda whole: b"<html>" + whole, "cannot be unpacked", id="HTML"),
+        pytest.param(
+            lambda whole: whole[: len(whole) // 2],
+            "cannot be unpacked|has no member",
+            id="cut",
+            marks=refuses("data: truncated"),
+        ),
+        pytest.param(
+            lambda whole: b"<html>" + whole,
+            "cannot be unpacked",
+            id="HTML",
+            marks=refuses("data: html for an archive"),
+        ),
         pytest.param(lambda whole: b"", "cannot be unpacked", id="empty"),
-        pytest.param(lambda whole: pickle.dumps({"data": 1}), "cannot be unpacked", id="pickle"),
+        pytest.param(
+            lambda whole: pickle.dumps({"data": 1}),
+            "cannot be unpacked",
+            id="pickle",
+            marks=refuses("data: pickle"),
+        ),
     ],
 )
 def test_a_damaged_archive_is_named(damage: Callable[[bytes], bytes], message: str, tmp_path: Path) -> None:
@@ -210,7 +274,10 @@ def test_a_damaged_archive_is_named(damage: Callable[[bytes], bytes], message: s
         pytest.param(b"", "has 0 bytes, no whole number of 3074-byte records", id="empty"),
         pytest.param(bytes(3073), "has 3,073 bytes, no whole number of 3074-byte records", id="of CIFAR-10"),
         pytest.param(
-            bytes(3074) + b"\0\x64" + bytes(3072), "record 1 has label 100, not 0 to 99", id="label"
+            bytes(3074) + b"\0\x64" + bytes(3072),
+            "record 1 has label 100, not 0 to 99",
+            id="label",
+            marks=refuses("data: labels out of range"),
         ),
     ],
 )

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 from torchvision.models import resnet
 
+from scalewise.training.data.weights_file import write_weights
 from scalewise.training.models.builders import build
 from scalewise.training.models.resnets import GuideBlock, PreactivationBlock, WeightsError
 
@@ -113,7 +113,7 @@ def imagenet_weights() -> State:
 
 
 def stored(path: Path, state: State) -> Path:
-    save_file(state, path)
+    write_weights(state, path)
     return path
 
 

@@ -148,8 +148,8 @@ def load(path: Path, verify_bytes: int = storage.VERIFY_BYTES) -> Dataset:
         DatasetError: the file is damaged.
     """
     try:
-        tensors = load_file(path)
         storage.verify(path, verify_bytes)
+        tensors = load_file(path)
     except (SafetensorError, OSError, storage.DamagedFileError) as error:
         raise DatasetError(f"{path}: cannot be read ({error}). Delete it and run snakemake again.") from error
     # copies the labels alone

@@ -143,6 +143,9 @@ def read_members(archive: Path, wanted: set[str]) -> dict[str, bytes]:
                 content = members.extractfile(member)
                 assert content is not None, "a regular file"
                 found[name] = content.read()
+        # behind the last member stands the sum of all
+        while stream.read(1 << 20):
+            pass
         if missing := sorted(wanted - found.keys()):
             raise FormatError(f"has no member {missing[0]!r}")
     return found

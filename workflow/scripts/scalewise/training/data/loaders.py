@@ -11,6 +11,8 @@ from torch.nn.functional import interpolate
 
 from scalewise.training.data.augmentation import Augmentation, Cropper
 
+_SEEDS = 2**62
+
 Batch = tuple[torch.Tensor, torch.Tensor]
 """float32 [batch, channels, height, width] of zero mean and unit variance, and int64 [batch]."""
 
@@ -22,10 +24,18 @@ class Loader(Protocol):
         """Samples of the split."""
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch: what is drawn at random follows from the seed, the epoch and the rank."""
+        """Begin an epoch: what is drawn at random follows from seed, rank, epoch and place."""
 
-    def batches(self, indices: Iterable[torch.Tensor]) -> Iterator[Batch]:
-        """One batch for each tensor of indices, int64 [batch], in their order."""
+    def batches(self, indices: Iterable[torch.Tensor], first: int = 0) -> Iterator[Batch]:
+        """One batch for each tensor of indices, int64 [batch], in their order.
+
+        What is drawn at random for a batch follows from its place in the epoch alone, so that a training
+        can go on in the middle of one.
+
+        Args:
+            indices: of the samples of each batch.
+            first: place of the first of them in the epoch.
+        """
 
 
 @dataclass(frozen=True)
@@ -48,9 +58,9 @@ class Preparation:
     memory_format: torch.memory_format = torch.contiguous_format
     seed: int = 0
 
-    def seed_of(self, epoch: int) -> int:
-        """Of what is drawn in an epoch."""
-        return self.seed * 1_000_003 + epoch
+    def seed_of(self, epoch: int, place: int) -> int:
+        """Of what is drawn for one batch of an epoch."""
+        return ((self.seed * 1_000_003 + epoch) * 1_000_003 + place) % _SEEDS
 
 
 class ResidentLoader:
@@ -82,6 +92,7 @@ class ResidentLoader:
         self._mean = preparation.mean.to(device).view(1, -1, 1, 1)
         self._scale = (1 / preparation.std).to(device).view(1, -1, 1, 1)
         self._generator = torch.Generator(self._home)
+        self._epoch = 0
 
     def __len__(self) -> int:
         """Samples."""
@@ -89,11 +100,14 @@ class ResidentLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Draw anew."""
-        self._generator.manual_seed(self._preparation.seed_of(epoch))
+        self._epoch = epoch
 
-    def batches(self, indices: Iterable[torch.Tensor]) -> Iterator[Batch]:
+    def batches(self, indices: Iterable[torch.Tensor], first: int = 0) -> Iterator[Batch]:
         """One batch for each tensor of indices."""
-        return map(self.load, indices)
+        for place, chosen in enumerate(indices, first):
+            if self._cropper:
+                self._generator.manual_seed(self._preparation.seed_of(self._epoch, place))
+            yield self.load(chosen)
 
     def load(self, indices: torch.Tensor) -> Batch:
         """The batch of these samples."""

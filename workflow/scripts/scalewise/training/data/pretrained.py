@@ -7,12 +7,12 @@ import pickle
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 
 from scalewise.training.data.datasets import DOWNLOADS
 from scalewise.training.data.download import Mirror, Notify, fetch
 from scalewise.training.data.published_files import WEIGHTS
 from scalewise.training.data.storage import DatasetError
+from scalewise.training.data.weights_file import write_weights
 
 
 class WeightsError(DatasetError):
@@ -48,7 +48,9 @@ def prepare_weights(
         # the published format is a pickle; this reads tensors and refuses all else in it
         state = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
-        reason = str(error).partition("\n")[0] or type(error).__name__
+        # torch's own words for what is no tensor advise to read it all the same
+        foreign = isinstance(error, pickle.UnpicklingError)
+        reason = "not tensors alone" if foreign else str(error).partition("\n")[0] or type(error).__name__
         raise WeightsError(
             f"{path}: cannot be read ({reason}). Delete it and run snakemake again."
         ) from error
@@ -57,8 +59,7 @@ def prepare_weights(
     destination.parent.mkdir(parents=True, exist_ok=True)
     temporary = destination.with_name(f".{destination.name}.{os.getpid()}.part")
     try:
-        # tensors that share memory in the published file are stored each for itself
-        save_file({name: value.clone().contiguous() for name, value in state.items()}, temporary)
+        write_weights(state, temporary)
         temporary.replace(destination)
     finally:
         temporary.unlink(missing_ok=True)

@@ -105,13 +105,18 @@ def verify(path: Path, at_most_bytes: int = VERIFY_BYTES) -> None:
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         size = path.stat().st_size - 8 - length
+        if size < 0:
+            raise DamagedFileError("it ends within its header")
         try:
             header = json.loads(file.read(length))
-            piece = int(header["__metadata__"]["piece_bytes"])
-            sums = header["__metadata__"]["crc32"].split()
+            metadata = header.pop("__metadata__")
+            piece, sums = int(metadata["piece_bytes"]), metadata["crc32"].split()
             label_bytes = header["test_labels"]["data_offsets"][1]
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+            entries_sum = metadata["entries_crc32"]
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
             raise DamagedFileError("it has no sums of its pieces") from error
+        if entries_sum != _entries_sum(header):
+            raise DamagedFileError("its header differs from what was stored")
         if piece <= 0 or len(sums) != math.ceil(size / piece):
             raise DamagedFileError(f"it has {len(sums)} sums for {size:,} bytes")
         chosen = set(range(math.ceil(label_bytes / piece)))
@@ -129,9 +134,7 @@ def verify(path: Path, at_most_bytes: int = VERIFY_BYTES) -> None:
 
 def _header(arrays: Arrays, piece: int, sums: list[int]) -> bytes:
     """Equally long whatever the sums are."""
-    entries: dict[str, object] = {
-        "__metadata__": {"piece_bytes": str(piece), "crc32": " ".join(f"{value:08x}" for value in sums)}
-    }
+    entries: dict[str, object] = {}
     offset = 0
     for name in ORDER:
         array = arrays[name]
@@ -141,9 +144,19 @@ def _header(arrays: Arrays, piece: int, sums: list[int]) -> bytes:
             "data_offsets": [offset, offset + array.nbytes],
         }
         offset += array.nbytes
-    text = json.dumps(entries, separators=(",", ":")).encode()
+    metadata = {
+        "piece_bytes": str(piece),
+        "entries_crc32": _entries_sum(entries),
+        "crc32": " ".join(f"{value:08x}" for value in sums),
+    }
+    text = json.dumps({"__metadata__": metadata, **entries}, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # numbers of 8 bytes begin where such may
     return len(text).to_bytes(8, "little") + text
+
+
+def _entries_sum(entries: Mapping[str, object]) -> str:
+    """Of names, types, shapes and places of the arrays."""
+    return f"{zlib.crc32(json.dumps(entries, sort_keys=True).encode()):08x}"
 
 
 def _pieces(arrays: Arrays, piece: int) -> Iterator[bytes]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import tempfile
+import threading
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -10,7 +14,8 @@ from torchvision.transforms import v2
 
 from scalewise.training.data.loaders import Batch, Preparation
 
-_SEEDS = 2**62
+LONGEST_TMPDIR = 75
+"""Characters: Python's multiprocessing adds 32 to name a socket, for which Linux takes 107."""
 
 
 class WorkerLoader:
@@ -26,6 +31,9 @@ class WorkerLoader:
         workers: processes.
         timeout_seconds: that ranks wait for each other. A batch may take half of it: the rank whose
             worker hangs then says so before the others complain of the rank.
+
+    Raises:
+        RuntimeError: the processes could not hand over a batch, as TMPDIR has too long a name.
     """
 
     def __init__(
@@ -38,11 +46,18 @@ class WorkerLoader:
         workers: int,
         timeout_seconds: float,
     ) -> None:
+        if len(tmpdir := tempfile.gettempdir()) > LONGEST_TMPDIR:
+            # the processes would only say so in the log, and the rank wait for them in vain
+            raise RuntimeError(
+                f"TMPDIR is {tmpdir}, {len(tmpdir)} characters, and the processes of the workers loader hand "
+                f"over batches by sockets below it, whose names leave {LONGEST_TMPDIR} to it. Set a shorter "
+                "one, such as /tmp, in the site's prelude, or use another loader."
+            )
         self._samples = _Samples(images, labels, _transform(tuple(images.shape[2:]), preparation))
         self._plan = _Plan()
         self._device = device
         self._preparation = preparation
-        self._generator = torch.Generator()
+        self._epoch = 0
         self._loader = DataLoader(
             self._samples,
             batch_sampler=self._plan,
@@ -53,7 +68,8 @@ class WorkerLoader:
             pin_memory=device.type == "cuda",
             timeout=timeout_seconds / 2,
             # leaves torch's own, which dropout draws from, alone
-            generator=self._generator,
+            generator=torch.Generator(),
+            worker_init_fn=_leave_signals_to_the_rank,
         )
 
     def __len__(self) -> int:
@@ -62,12 +78,13 @@ class WorkerLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Draw anew."""
-        self._generator.manual_seed(self._preparation.seed_of(epoch))
+        self._epoch = epoch
 
-    def batches(self, indices: Iterable[torch.Tensor]) -> Iterator[Batch]:
+    def batches(self, indices: Iterable[torch.Tensor], first: int = 0) -> Iterator[Batch]:
         """One batch for each tensor of indices."""
         self._plan.batches = [
-            [int(torch.randint(_SEEDS, (), generator=self._generator)), *batch.tolist()] for batch in indices
+            [self._preparation.seed_of(self._epoch, place), *batch.tolist()]
+            for place, batch in enumerate(indices, first)
         ]
         for images, labels in self._arriving():
             here = images.to(self._device, non_blocking=True)
@@ -76,11 +93,19 @@ class WorkerLoader:
                 labels.to(self._device, non_blocking=True),
             )
 
+    def _begun(self) -> Iterator[Batch]:
+        """An epoch of torch's loader; its processes, started for the first, are born deaf to SIGTERM."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        try:
+            return iter(self._loader)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
     def _arriving(self) -> Iterator[Batch]:
         """The batches; what ends them is put into words that no rank has for the loss of another rank."""
         processes = self._loader.num_workers
         try:
-            yield from self._loader
+            yield from self._begun()
         except (OSError, EOFError) as error:
             raise RuntimeError(
                 f"the workers loader lost one of its {processes} processes: killed from outside, often by "
@@ -93,6 +118,23 @@ class WorkerLoader:
                 f"the workers loader had no batch within {self._loader.timeout:g} s: one of its {processes} "
                 "processes hangs. Look at the machine's disk and memory."
             ) from error
+
+
+def _leave_signals_to_the_rank(_worker: int) -> None:
+    """Schedulers signal all processes of a task; what that means is the rank's to say.
+
+    A SIGTERM of the rank itself ends the process: so torch, and Python at exit, end what is left.
+    """
+    rank = os.getppid()
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+
+    def obey_the_rank() -> None:
+        # blocked since the process began, and so there to be asked for, with its sender
+        while signal.sigwaitinfo({signal.SIGTERM}).si_pid != rank:
+            pass
+        os._exit(0)
+
+    threading.Thread(target=obey_the_rank, name="obey the rank", daemon=True).start()
 
 
 class _Samples(Dataset[tuple[torch.Tensor, torch.Tensor]]):

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import cast
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import nn
 
 from scalewise.plan.model_catalog import IMAGENET_STEM_PIXELS
+from scalewise.training.data.storage import DamagedFileError
+from scalewise.training.data.weights_file import read_weights
 
 IMAGENET_CLASSES = 1000
 GUIDE_CHANNELS = (16, 160, 320, 640)
@@ -31,7 +31,7 @@ def resnet18(image: torch.Size, classes: int, weights: Path | None = None) -> nn
     Args:
         image: [channels, height, width].
         classes: number of classes.
-        weights: a safetensors file with torchvision's names. Its last layer is left out, and a new one
+        weights: the prepared file, with torchvision's names. Its last layer is left out, and a new one
             trained, unless there are 1000 classes.
 
     Raises:
@@ -171,8 +171,8 @@ def _he_initialise(network: nn.Module) -> None:
 
 def _load(network: nn.Module, path: Path, with_head: bool) -> None:
     try:
-        stored = load_file(path)
-    except (OSError, SafetensorError) as error:
+        stored = read_weights(path)
+    except (OSError, DamagedFileError) as error:
         raise WeightsError(
             f"{path} cannot be read ({error}). Remove it, so that it is fetched again."
         ) from error

@@ -1,0 +1,84 @@
+"""The processes of the workers loader leave signals to their rank, and end with it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scalewise.training.data.worker_loader import LONGEST_TMPDIR
+
+SCRIPTS = Path(__file__).parents[3] / "workflow" / "scripts"
+
+LOAD = """\
+import os, signal, subprocess, sys
+import psutil, torch
+from scalewise.training.data.loaders import Preparation
+from scalewise.training.data.worker_loader import WorkerLoader
+
+signal.signal(signal.SIGUSR1, lambda *_: print("the rank noticed", flush=True))
+images = torch.zeros(100, 1, 8, 8, dtype=torch.uint8).share_memory_()
+plain = Preparation(torch.zeros(1), torch.ones(1))
+loader = WorkerLoader(
+    images, torch.zeros(100, dtype=torch.int64), plain, torch.device("cpu"), workers=2, timeout_seconds=20
+)
+arriving = loader.batches(torch.arange(100).split(10))
+batches = [next(arriving), next(arriving)]  # one of each process
+processes = psutil.Process().children()
+print(len(processes), "processes", flush=True)
+pids = [str(process.pid) for process in processes]
+for name in ("USR1", "TERM"):
+    subprocess.run(["kill", f"-{name}", *pids], check=True)
+os.kill(os.getpid(), signal.SIGUSR1)
+batches += arriving if sys.argv[1] == "all" else [next(arriving)]
+print(len(batches), "batches,", sum(each.is_running() for each in processes), "processes", flush=True)
+"""
+"""Keeps the loader until Python ends, as a training does whose objects refer to each other."""
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder with a short name, whatever the test is called."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder)
+
+
+def test_a_tmpdir_whose_name_leaves_none_for_sockets_is_refused_with_the_cure(short: Path) -> None:
+    def load(characters: int) -> subprocess.CompletedProcess[str]:
+        tmpdir = short / ("x" * (characters - len(f"{short}/")))
+        tmpdir.mkdir()
+        environ = os.environ | {"PYTHONPATH": str(SCRIPTS), "TMPDIR": str(tmpdir)}
+        command = [sys.executable, "-c", LOAD, "some"]
+        return subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=600)
+
+    fits, too_long = load(LONGEST_TMPDIR), load(LONGEST_TMPDIR + 1)
+    assert fits.returncode == 0, fits.stderr
+    assert too_long.returncode == 1
+    last = too_long.stderr.splitlines()[-1]
+    assert last.startswith(f"RuntimeError: TMPDIR is {short}/xxx")
+    assert "76 characters" in last
+    assert "Set a shorter one" in last
+
+
+@pytest.mark.fault(28)
+@pytest.mark.parametrize(("how_many", "batches"), [("some", 3), ("all", 10)])
+def test_a_rank_with_loader_processes_ends_whether_its_epoch_is_done_or_not(
+    how_many: str, batches: int
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD, how_many],
+        env=os.environ | {"PYTHONPATH": str(SCRIPTS)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    said = ["2 processes", "the rank noticed", f"{batches} batches, 2 processes"]
+    assert done.stdout.splitlines() == said
+    assert done.stderr == ""
