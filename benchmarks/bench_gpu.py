@@ -29,7 +29,7 @@ from torchvision import transforms
 
 from scalewise.training.data.datasets import Dataset
 from scalewise.training.data.loaders import channel_statistics
-from scalewise.training.loop import train_epoch
+from scalewise.training.loop import TrainingState, train_epoch
 from scalewise.training.memory import peak_memory
 from scalewise.training.models.builders import build
 from scalewise.training.task import Task
@@ -204,7 +204,12 @@ def project(sizes: Sizes, accelerator: Accelerator, view: bool) -> Measured:
 def train_ours(task: Task, rounds: int) -> Measured:
     """Epochs of the project's own loop."""
     epochs = itertools.count()
-    return measure(lambda: train_epoch(task, next(epochs)), len(task.train), rounds, task.device)
+    return measure(
+        lambda: train_epoch(task, TrainingState.start(task.device, next(epochs))),
+        len(task.train),
+        rounds,
+        task.device,
+    )
 
 
 def measure(epoch: Callable[[], object], samples: int, rounds: int, device: torch.device) -> Measured:

@@ -14,7 +14,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from scalewise.training.data import datasets
-from scalewise.training.loop import train_epoch
+from scalewise.training.loop import TrainingState, train_epoch
 from scalewise.training.task import Task
 
 from .measure import Row, interleave, spread
@@ -48,7 +48,7 @@ def _compare(task: Task) -> list[Row]:
     epochs = itertools.count()
 
     def ours() -> None:
-        train_epoch(task, next(epochs))
+        train_epoch(task, TrainingState.start(task.device, next(epochs)))
 
     # One network and one optimizer for both: two copies would differ by where they lie in memory.
     model, optimizer = task.replica.model, task.optimizer

@@ -26,7 +26,7 @@ from torchvision.datasets import MNIST
 
 from scalewise.training.data.datasets import Dataset
 from scalewise.training.data.loaders import channel_statistics
-from scalewise.training.loop import evaluate, train_epoch
+from scalewise.training.loop import TrainingState, evaluate, train_epoch
 from scalewise.training.models.builders import build
 from scalewise.training.ranks.distributed import Identity
 
@@ -111,7 +111,9 @@ def mnist_rows(identity: Identity, device: torch.device) -> list[Row]:
         )
         task = project_task(MNIST_OPTIONS | {"precision": precision, "seed": seed}, part, identity, device)
         epochs = itertools.count()
-        return lambda: train_epoch(task, next(epochs)), lambda: evaluate(task)[1]
+        return lambda: train_epoch(task, TrainingState.start(task.device, next(epochs))), lambda: evaluate(
+            task
+        )[1]
 
     table = []
     samples = MNIST_BATCH * MNIST_STEPS
@@ -163,7 +165,7 @@ def resnet_rows(identity: Identity, device: torch.device) -> list[Row]:
     epochs = itertools.count()
 
     def mine() -> None:
-        train_epoch(task, next(epochs))
+        train_epoch(task, TrainingState.start(task.device, next(epochs)))
 
     interleave(mine, other, rounds=1)
     pairs = interleave(mine, other, RESNET_ROUNDS)

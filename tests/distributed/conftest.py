@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.cores import skip_without_two_cores
 from tests.distributed.trainings import Trainings, train_all
 from tests.distributed.whole_runs import Start, clean_up, starter
 
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trainings:
-    if len(os.sched_getaffinity(0)) < 2:
-        pytest.skip("starts two ranks at once: needs 2 CPU cores")
+    skip_without_two_cores()
     return train_all(tmp_path_factory.mktemp("trainings"))
 
 

@@ -6,24 +6,28 @@ import json
 import os
 import signal
 import socket
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from tests.cores import needs_two_cores
 from tests.distributed.whole_runs import ENDLESS, Start, finish
 
 from scalewise.records import EPOCHS, RANKS, SUMMARY, UTILIZATION, read_failure
 from scalewise.training.data.datasets import prepare
 
-pytestmark = [
-    pytest.mark.skipif(
-        len(os.sched_getaffinity(0)) < 2, reason="starts two ranks at once: needs 2 CPU cores"
-    ),
-    pytest.mark.timeout(150),
-]
+pytestmark = needs_two_cores
 
 both_launchers = pytest.mark.parametrize("launcher", ["torchrun", "spawn"])
+
+Figure = Callable[[str, object], None]
+
+
+def seconds_since(began: float) -> str:
+    return f"{time.monotonic() - began:.1f} s"
 
 
 def test_a_loss_that_is_no_longer_finite_is_a_result_with_a_reason(start: Start) -> None:
@@ -70,16 +74,21 @@ def test_a_rank_that_raises_ends_the_run_with_its_traceback_and_no_stale_result(
     assert "in load" in stderr
     assert not any((folder / name).exists() for name in (SUMMARY, EPOCHS, RANKS, UTILIZATION))
     assert failure.log_tail
-    assert training.processes() == {}
+    assert training.left_over() == {}
 
 
+@pytest.mark.fault(1)
 @both_launchers
-def test_a_rank_killed_from_outside_is_named_and_the_others_end_with_it(start: Start, launcher: str) -> None:
+def test_a_rank_killed_from_outside_is_named_and_the_others_end_with_it(
+    start: Start, launcher: str, record_property: Figure
+) -> None:
     training = start("killed", 2, ENDLESS | {"launcher": launcher})
     training.wait_for("progress.json")
     victim = training.pid(1)
+    began = time.monotonic()
     os.kill(victim, signal.SIGKILL)
     code, stderr = training.end()
+    record_property("figure", f"{launcher}: ended after {seconds_since(began)}")
     assert code == 1
     failure = read_failure(training.folder)
     assert failure is not None
@@ -87,23 +96,8 @@ def test_a_rank_killed_from_outside_is_named_and_the_others_end_with_it(start: S
     expected = f"rank 1 on {socket.gethostname()} (pid {victim}) left no word: killed from outside"
     assert failure.reason.startswith(expected)
     assert expected in stderr
-    assert training.processes() == {}
+    assert training.left_over() == {}
     assert not (training.folder / SUMMARY).exists()
-
-
-@both_launchers
-def test_a_run_that_is_asked_to_end_takes_its_ranks_along(start: Start, launcher: str) -> None:
-    training = start("stopped", 2, ENDLESS | {"launcher": launcher})
-    training.wait_for("progress.json")
-    assert len(training.processes()) >= 3
-    training.process.send_signal(signal.SIGTERM)
-    code, stderr = training.end()
-    assert code == 1
-    failure = read_failure(training.folder)
-    assert failure is not None
-    assert failure.outcome == "interrupted"
-    assert "stopped/d2.r1 interrupted" in stderr
-    assert training.processes() == {}
 
 
 def test_a_run_over_its_limit_is_ended_and_told_what_to_change(start: Start) -> None:
@@ -115,7 +109,7 @@ def test_a_run_over_its_limit_is_ended_and_told_what_to_change(start: Start) -> 
     assert failure.outcome == "timed-out"
     assert "not done after 0.05 minutes. Raise runtime_minutes" in failure.reason
     assert failure.reason in stderr
-    assert training.processes() == {}
+    assert training.left_over() == {}
 
 
 def test_a_rank_that_hangs_does_not_outlive_its_run(start: Start) -> None:
@@ -129,23 +123,108 @@ def test_a_rank_that_hangs_does_not_outlive_its_run(start: Start) -> None:
     assert training.left_over() == {}
 
 
+@pytest.mark.fault(2)
 @both_launchers
-def test_ranks_wait_for_one_that_hangs_as_long_as_they_are_told(start: Start, launcher: str) -> None:
-    training = start("waiting", 2, ENDLESS | {"launcher": launcher}, timeout_seconds=5)
+def test_ranks_wait_for_one_that_hangs_as_long_as_they_are_told_and_not_for_the_launcher(
+    start: Start, launcher: str, record_property: Figure
+) -> None:
+    """The launchers would give the rank that hangs 30 seconds more."""
+    training = start("waiting", 2, ENDLESS | {"launcher": launcher}, timeout_seconds=20)
     training.wait_for("progress.json")
     hung = training.pid(1)
+    began = time.monotonic()
     os.kill(hung, signal.SIGSTOP)
-    complaint = json.loads(training.wait_for("rank0.failed.json").read_text(encoding="utf-8"))
-    # launchers give it 30 seconds more, and kill it then
-    os.kill(hung, signal.SIGKILL)
     code, _ = training.end()
-    assert "5000ms" in complaint["message"]
+    record_property("figure", f"{launcher}: ended after {seconds_since(began)}, with a timeout of 20 s")
+    complaint = json.loads((training.attempt / "rank0.failed.json").read_text(encoding="utf-8"))
+    assert "20000ms" in complaint["message"]
     assert code == 1
     failure = read_failure(training.folder)
     assert failure is not None
     assert failure.outcome == "failed"
     assert failure.reason.startswith(f"rank 1 on {socket.gethostname()} (pid {hung}) left no word")
     assert "or hung" in failure.reason
+    assert training.left_over() == {}
+
+
+@pytest.mark.fault(2)
+def test_a_single_rank_that_hangs_is_ended_though_no_other_waits_for_it(
+    start: Start, record_property: Figure
+) -> None:
+    training = start("alone", 1, ENDLESS, timeout_seconds=5)
+    training.wait_for("progress.json")
+    hung = training.pid(0)
+    began = time.monotonic()
+    os.kill(hung, signal.SIGSTOP)
+    code, _ = training.end()
+    record_property("figure", f"a single rank: ended after {seconds_since(began)}, silent for 30 s")
+    assert code == 1
+    failure = read_failure(training.folder)
+    assert failure is not None
+    assert failure.outcome == "failed"
+    assert failure.reason.startswith(f"rank 0 on {socket.gethostname()} (pid {hung}) left no word")
+    assert training.left_over() == {}
+
+
+RAISES_ON_RANK_1 = """
+import os
+from torch import nn
+
+class Raising(nn.Module):
+    def __init__(self, image, classes):
+        super().__init__()
+        self.layer = nn.Linear(image.numel(), classes)
+        self.passes = 0
+
+    def forward(self, images):
+        self.passes += 1
+        if os.environ["RANK"] == "1" and self.passes > 5:
+            raise ValueError("a fault on purpose")
+        return self.layer(images.flatten(1))
+
+def build(image, classes):
+    return Raising(image, classes)
+"""
+
+
+@pytest.mark.fault(3)
+def test_the_traceback_of_the_one_rank_that_raised_comes_first(
+    start: Start, tmp_path: Path, record_property: Figure
+) -> None:
+    model = tmp_path / "raising.py"
+    model.write_text(RAISES_ON_RANK_1, encoding="utf-8")
+    training = start("raising", 2, ENDLESS | {"model": f"{model}:build"})
+    code, stderr = training.end()
+    assert code == 1
+    first, second = stderr.splitlines()[:2]
+    said = f"rank 1 on {socket.gethostname()}: ValueError: a fault on purpose"
+    assert first == f"scalewise: raising/d2.r1 failed: {said}"
+    assert second == "Traceback (most recent call last):"
+    assert 'raise ValueError("a fault on purpose")' in stderr
+    assert "closed by peer" not in stderr
+    assert training.left_over() == {}
+    record_property("figure", f"first line: {first.removeprefix('scalewise: ')}")
+
+
+ABSENT = """
+import os, time
+if os.environ.get("RANK") == "1":
+    time.sleep(1000)
+"""
+
+
+@pytest.mark.fault(9)
+def test_a_peer_that_never_comes_is_counted_and_named(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_property: Figure
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(ABSENT, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    training = start("lonely", 2, ENDLESS, timeout_seconds=8)
+    code, stderr = training.end()
+    assert code == 1
+    said = "1 of 2 ranks started; missing: 1."
+    assert f"lonely/d2.r1 failed: {said}" in stderr
+    record_property("figure", f"given up after the 8 s that were allowed: {said}")
     assert training.left_over() == {}
 
 

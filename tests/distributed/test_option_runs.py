@@ -13,6 +13,7 @@ import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.cores import needs_two_cores
 from tests.distributed.whole_runs import ENDLESS, Finished, Start, Training, clean_up, finish, starter
 
 from scalewise.records import MODEL, SUMMARY, read_failure
@@ -20,12 +21,7 @@ from scalewise.training.data import datasets
 from scalewise.training.data.loaders import channel_statistics
 from scalewise.training.models.builders import build
 
-pytestmark = [
-    pytest.mark.skipif(
-        len(os.sched_getaffinity(0)) < 2, reason="starts two ranks at once: needs 2 CPU cores"
-    ),
-    pytest.mark.timeout(150),
-]
+pytestmark = needs_two_cores
 
 WORKERS = {"loader": "workers"}
 
@@ -96,7 +92,8 @@ def reason(training: Training) -> str:
     return failure.reason
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.fault(28)
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSEGV])
 def test_a_loader_process_that_dies_ends_the_run_in_the_name_of_its_rank(
     start: Start, how: signal.Signals
 ) -> None:

@@ -15,8 +15,6 @@ from torch.nn.functional import cross_entropy
 from scalewise.training.data.datasets import Dataset, load
 from scalewise.training.data.loaders import channel_statistics
 
-pytestmark = pytest.mark.timeout(300)
-
 COMPRESSED_FROM_STEP = 10
 
 

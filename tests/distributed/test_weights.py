@@ -6,8 +6,6 @@ import pytest
 import torch
 from tests.distributed.trainings import Trainings, largest_difference
 
-pytestmark = pytest.mark.timeout(300)
-
 
 def test_two_ranks_learn_what_one_process_learns_from_the_whole_batch(trained: Trainings) -> None:
     one, two = trained.of("linear", world_size=1), trained.of("linear", world_size=2)

@@ -5,20 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import time
 from collections.abc import Iterator
 from datetime import datetime
 
 import pytest
-from tests.distributed.whole_runs import COMMIT, Finished, Start, clean_up, finish, starter
+from tests.cores import needs_two_cores
+from tests.distributed.whole_runs import COMMIT, Finished, Start, clean_up, finish, heeds, starter
 
 from scalewise.records import EPOCHS, FAILURE, RANKS, SUMMARY, UTILIZATION
 
-pytestmark = [
-    pytest.mark.skipif(
-        len(os.sched_getaffinity(0)) < 2, reason="starts two ranks at once: needs 2 CPU cores"
-    ),
-    pytest.mark.timeout(150),
-]
+pytestmark = needs_two_cores
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +42,7 @@ def test_a_run_leaves_its_records_and_nothing_else(finished: dict[int, Finished]
     assert finished[devices].summary.reason == ""
 
 
+@pytest.mark.fault(5)
 @both_sizes
 def test_every_sample_is_trained_on_and_tested_once_over_all_ranks(
     finished: dict[int, Finished], devices: int
@@ -271,6 +269,8 @@ def test_of_two_trainings_of_one_run_the_second_adopts_what_the_first_has_left(s
 def test_a_training_that_finds_the_other_without_a_result_trains(start: Start) -> None:
     first = start("again", 2)
     first.wait_for("assignment.json")
+    while not heeds(first.process.pid, signal.SIGTERM):
+        time.sleep(0.005)
     first.process.send_signal(signal.SIGSTOP)
     second = start("again", 2)
     assert second.process.stderr is not None

@@ -28,7 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 from scalewise.plan.settings import Settings
 from scalewise.records import Definition, EpochRecord
 from scalewise.training.data import datasets
-from scalewise.training.loop import train
+from scalewise.training.loop import TrainingState, train
 from scalewise.training.ranks.distributed import Identity, claim_cpus, claim_device, identify, process_group
 from scalewise.training.supervision.attempt import Attempt
 from scalewise.training.task import Task, build_loaders, build_task
@@ -175,7 +175,7 @@ def probe(
     tensors = _whole_state(task, "start")
     watcher = Watcher(task)
     if variant["train"]:
-        train(task, watcher.report)
+        train(task, TrainingState.start(task.device), watcher.report)
     watcher.close()
     tensors |= _whole_state(task, "end")
     held = task.replica.network.state_dict()

@@ -14,16 +14,17 @@ from typing import Any
 
 import numpy as np
 from safetensors.numpy import save_file as save_arrays
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from sklearn.datasets import load_digits
 from tests.distributed.training_probe import Seen
+from tests.small_runs import definition_of
 from torch import Tensor
 from torchvision.models import resnet18
 
 from scalewise.plan.launch import Start
 from scalewise.plan.settings import Settings
-from scalewise.records import Definition
 from scalewise.training.data.datasets import prepare
+from scalewise.training.data.weights_file import write_weights
 from scalewise.training.supervision.attempt import Attempt
 from scalewise.training.supervision.supervisor import muster_for
 
@@ -156,7 +157,7 @@ def train_all(folder: Path) -> Trainings:
     prepare(str(arrays), dataset)
     (folder / "deep.py").write_text(DEEP_MODEL, encoding="utf-8")
     weights = folder / "resnet18.safetensors"
-    save_file(resnet18(weights=None).state_dict(), weights)
+    write_weights(resnet18(weights=None).state_dict(), weights)
     for world_size in (1, 2):
         names = ON_ONE_RANK if world_size == 1 else tuple(VARIANTS)
         output = folder / f"world{world_size}"
@@ -172,17 +173,7 @@ def _variant(name: str, world_size: int, folder: Path, weights: Path) -> dict[st
     if chosen["model"] == DEEP:
         chosen["model"] = str(folder / DEEP)
     settings = Settings(global_batch_size=GLOBAL_BATCH, **chosen)
-    definition = Definition(
-        experiment="options",
-        run=name,
-        shape=f"1x{world_size}",
-        batch_size_per_device=GLOBAL_BATCH // world_size // settings.accumulation_steps,
-        global_batch_size=GLOBAL_BATCH,
-        repeat=1,
-        options={},
-        accelerator="cpu",
-        settings=settings.model_dump(),
-    )
+    definition = definition_of(settings, world_size)
     return {
         "name": name,
         "definition": definition.model_dump(),

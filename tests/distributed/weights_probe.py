@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from scalewise.plan.settings import Settings
 from scalewise.records import Definition
 from scalewise.training.data import datasets
-from scalewise.training.loop import train
+from scalewise.training.loop import TrainingState, train
 from scalewise.training.ranks.distributed import claim_cpus, claim_device, identify, process_group
 from scalewise.training.supervision.attempt import Attempt
 from scalewise.training.task import build_loaders, build_task
@@ -36,7 +36,7 @@ def main() -> None:
             settings = Settings.model_validate(definition.settings)
             loaders = build_loaders(settings, dataset, identity.rank, device, muster.timeout_seconds)
             task = build_task(definition, dataset, loaders, identity, device)
-            train(task, lambda _record: None)
+            train(task, TrainingState.start(task.device), lambda _record: None)
             state = {name: tensor.contiguous() for name, tensor in task.replica.network.state_dict().items()}
             save_file(state, folder / f"{settings.model}.rank{identity.rank}.safetensors")
             del task

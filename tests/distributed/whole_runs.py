@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,10 +80,20 @@ class Training:
 
     def left_over(self) -> dict[int, str]:
         """What still runs once ranks that must look for themselves have had the time to."""
-        deadline = time.monotonic() + 15
+        deadline = time.monotonic() + 90
         while self.processes() and time.monotonic() < deadline:
             time.sleep(0.05)
         return self.processes()
+
+
+def heeds(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal, or has ended."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return True
+    caught = re.search(r"^SigCgt:\s*([0-9a-f]+)", status, re.MULTILINE)
+    return caught is None or bool(int(caught[1], 16) >> (number - 1) & 1)
 
 
 Start = Callable[..., Training]
@@ -94,8 +105,9 @@ def starter(folder: Path) -> tuple[Start, list[Training]]:
     site.write_text("accelerator: cpu\ndevices_per_node: 2\ncpus_per_node: 2\n", encoding="utf-8")
     digits = folder / "digits.safetensors"
     prepare("digits", digits)
-    locks = folder / "locks"
-    locks.mkdir()
+    # not below the test's own folder, whose name may be too long for the sockets of loader processes
+    locks = folder.parent / "locks"
+    locks.mkdir(exist_ok=True)
     started: list[Training] = []
 
     def start(
@@ -103,8 +115,9 @@ def starter(folder: Path) -> tuple[Start, list[Training]]:
         devices: int,
         changed: Mapping[str, Any] | None = None,
         dataset: Path = digits,
-        limit_seconds: float = 120,
+        limit_seconds: float = 1000,
         timeout_seconds: int = 60,
+        further: Sequence[str] = (),
     ) -> Training:
         config = {"experiments": {name: SETTINGS | dict(changed or {})}}
         run = load_study(config, site_file=site).runs[name, f"d{devices}.r1"]
@@ -113,7 +126,7 @@ def starter(folder: Path) -> tuple[Start, list[Training]]:
         options = ["--run", run.definition, "--dataset", str(dataset), "--log", str(run_folder / "train.log")]
         limit = ["--limit-seconds", str(limit_seconds), "--timeout-seconds", str(timeout_seconds)]
         process = subprocess.Popen(
-            [sys.executable, str(TRAIN), *options, *limit, str(run_folder / SUMMARY)],
+            [sys.executable, str(TRAIN), *options, *limit, *further, str(run_folder / SUMMARY)],
             env=os.environ | {"TMPDIR": str(locks), "SCALEWISE_COMMIT": COMMIT},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

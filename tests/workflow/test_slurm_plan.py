@@ -23,9 +23,6 @@ experiments:
   processors:
     devices: [4]
     cpus_per_device: 17
-  patience:
-    devices: [4]
-    runtime_minutes: 1441
   memory:
     devices: [4]
     memory_gb: 241
@@ -92,13 +89,13 @@ def test_filled_in_site_shows_what_every_run_asks_for(ready: LoginNode) -> None:
             assert f" 1x{devices} " in row
             assert f"<= {hours} " in row
             assert row.endswith(
-                f"--nodes=1 --ntasks-per-node={devices} --cpus-per-task=1 --gres=gpu:{devices} "
-                f"--mem={devices * 60000} --time=4"
+                f"--nodes=1 --ntasks-per-node={devices} --signal=USR1@30 --cpus-per-task=1 "
+                f"--gres=gpu:{devices} --mem={devices * 60000} --time=5"
             )
     assert "24 runs, at most 1.800 device-hours. Devices are GPUs, 4 per node." in outcome.text
     assert (
         "Each run is a job of its own: account proj123, partition gpu. "
-        "The longest asks for 4 of 1440 minutes." in outcome.text
+        "The longest asks for 5 of 1440 minutes." in outcome.text
     )
     assert "Warning: there is no sbatch on this machine" in outcome.text
     assert not (ready.folder / "results").exists()
@@ -124,9 +121,6 @@ def test_all_that_the_scheduler_would_refuse_is_said_in_one_go(ready: LoginNode)
     assert found == [
         "experiments.processors.cpus_per_device (17) on each of 4 devices of a node takes 68 CPUs, but a "
         "node has 64. Use at most 16, or fewer devices.",
-        "experiments.patience.runtime_minutes (1441) is over the 1440 minutes that a job may take here "
-        "(24:00:00); Slurm would leave it waiting for ever. Use at most 1440, or correct longest_walltime in "
-        "the site file.",
         "experiments.memory.memory_gb (241) is over the 240 GB of a node. Use at most 240.",
         "experiments.parts.devices[0] is 1, part of a node of 4 devices, and this site gives whole nodes "
         "only. Use multiples of 4.",
@@ -165,9 +159,13 @@ def test_an_example_file_keeps_the_sites_facts(ready: LoginNode) -> None:
     assert outcome.code == 0, outcome.text
     assert "weak/d2x4.r1" in outcome.trained
     assert "account proj123, partition gpu" in outcome.text
-    assert "--nodes=2 --ntasks-per-node=4 --cpus-per-task=1 --gres=gpu:4 --mem=240000" in outcome.text
+    assert (
+        "--nodes=2 --ntasks-per-node=4 --signal=USR1@30 --cpus-per-task=1 --gres=gpu:4 --mem=240000"
+        in outcome.text
+    )
 
 
+@pytest.mark.refuses("slurm: sbatch missing")
 def test_without_sbatch_a_run_stops_before_anything_is_made(ready: LoginNode) -> None:
     before = made(ready)
     outcome = ready.snakemake()
@@ -178,6 +176,7 @@ def test_without_sbatch_a_run_stops_before_anything_is_made(ready: LoginNode) ->
 
 
 @pytest.mark.parametrize("dry_run", [("-n",), ()], ids=["dry run", "real run"])
+@pytest.mark.refuses("slurm: started inside a job")
 def test_inside_a_slurm_job_it_stops_with_the_cure(ready: LoginNode, dry_run: tuple[str, ...]) -> None:
     before = made(ready)
     outcome = ready.snakemake(*dry_run, SLURM_JOB_ID="4711")

@@ -13,13 +13,15 @@ SOURCES = {
     "expectations launch model_catalog option_checks overview own_data paths preflight problems projection "
     "raw_values repeats resources runs settings site site_questions slurm source study submission topology "
     "validation",
-    "scalewise/training/": "__init__ clock collectives loop memory monitor optim passes precision provenance recording replica "
+    "scalewise/training/": "__init__ agreement clock collectives loop memory monitor optim passes precision provenance recording replica "
     "sensors task throughput",
     "scalewise/training/data/": "__init__ augmentation datasets decoders download http_transfer loaders own_arrays pretrained "
     "published_files sampling sources storage weights_file worker_loader",
     "scalewise/training/models/": "__init__ builders own_model resnets transformer",
-    "scalewise/training/ranks/": "__init__ distributed greetings hello network nodes rank",
-    "scalewise/training/supervision/": "__init__ attempt exclusive execution orphan ownership slurm_job supervisor",
+    "scalewise/training/checkpoints/": "__init__ manifest session state storage",
+    "scalewise/training/ranks/": "__init__ distributed greetings hello messenger network nodes rank signals",
+    "scalewise/training/supervision/": "__init__ attempt exclusive execution fingerprints notes orphan ownership "
+    "relay slurm_job starting supervisor tries vigil",
     "scalewise/analysis/": "__init__ scaling study tables",
     "scalewise/analysis/statistics/": "__init__ bootstrap intervals law_models law_refusals laws significance",
     "scalewise/analysis/comparison/": "__init__ comparability reference_runs",

@@ -31,4 +31,5 @@ rule train:
         "--run {params.definition:q} --dataset {input.dataset:q} "
         "--weights {input.weights:q} "
         "--limit-seconds {resources.limit_seconds} --timeout-seconds {resources.timeout_seconds} "
+        "--checkpoint-seconds {resources.checkpoint_seconds} {resources.keep_checkpoints} "
         "--attempt {resources.attempt} --log {log:q} {output.summary:q}"

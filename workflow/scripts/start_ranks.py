@@ -6,8 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from scalewise.training.ranks.nodes import start_ranks
 from scalewise.training.supervision.attempt import Attempt
+from scalewise.training.supervision.relay import relay_signal
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -16,7 +16,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("script", type=Path, help="what a rank runs")
     parser.add_argument("attempt", type=Path, help="folder with the assignment of the ranks")
     options = parser.parse_args(arguments)
-    start_ranks(options.script, Attempt(options.attempt))
+    attempt = Attempt(options.attempt)
+    relay_signal(attempt)
+    # now: with it comes torch, which takes seconds, and a signal may come in them
+    from scalewise.training.ranks.nodes import start_ranks  # noqa: PLC0415
+
+    start_ranks(options.script, attempt)
     return 0
 
 

@@ -5,6 +5,11 @@ import time
 PROCESS_STARTED = time.monotonic()
 
 # ruff: noqa: E402  the imports are part of what is timed
+from scalewise.training.ranks.signals import Signals
+
+# before the imports that take seconds
+SIGNALS = Signals()
+
 import argparse
 import sys
 from pathlib import Path
@@ -19,7 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("attempt", type=Path, help="folder with the assignment of the ranks")
     options = parser.parse_args(arguments)
     attempt = Attempt(options.attempt)
-    run_or_complain(attempt, lambda: run_rank(attempt, PROCESS_STARTED))
+    run_or_complain(attempt, lambda: run_rank(attempt, PROCESS_STARTED, SIGNALS))
     return 0
 
 

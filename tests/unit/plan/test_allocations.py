@@ -17,6 +17,7 @@ from snakemake_executor_plugin_slurm.validation import validate_slurm_extra
 from scalewise.plan.resources import Allocation, job_resources, job_threads, train_resources, train_threads
 from scalewise.plan.study import Study, load_study
 
+refuses = pytest.mark.refuses
 NODE = """\
 accelerator: cuda
 devices_per_node: 4
@@ -112,8 +113,8 @@ def test_one_device_or_many_are_asked_for_by_the_same_line(shape: str, plan: Pla
 
     nodes, tasks, cpus = GEOMETRY[shape]
     assert words == [
-        *("-A", "a", "-p", "p1,p2", "-t", "31", "-C", "a&b", "--qos=devel"),
-        *("--mem", str(60_000 * DEVICES[shape]), nodes, cpus, tasks),
+        *("-A", "a", "-p", "p1,p2", "-t", "32", "-C", "a&b", "--qos=devel"),
+        *("--mem", str(60_000 * DEVICES[shape]), nodes, cpus, tasks, "--signal=USR1@30"),
         *("-D", "/work", f"--gres=gpu:{DEVICES[shape]}"),
     ]
 
@@ -131,7 +132,12 @@ def test_one_device_or_many_are_asked_for_by_the_same_line(shape: str, plan: Pla
             "--gpus-per-node=h100:{}",
             id="per node with a type",
         ),
-        pytest.param(("gpu_type: a100-sxm4-80gb",), "--gpus-per-node=a100-sxm4-80gb:{}", id="hyphens"),
+        pytest.param(
+            ("gpu_type: a100-sxm4-80gb",),
+            "--gpus-per-node=a100-sxm4-80gb:{}",
+            id="hyphens",
+            marks=refuses("slurm: gpu type with hyphens"),
+        ),
         pytest.param(("gpu_request: none",), None, id="not at all"),
     ],
 )
@@ -225,27 +231,64 @@ def test_experiments_with_and_without_memory_stand_in_one_study(plan: Plan) -> N
         assert not [word for word in sbatch(study, "1x1", "b") if word.startswith("--mem")]
 
 
+HOUR = 'longest_walltime: "01:00:00"'
+
+
 @pytest.mark.parametrize(
     ("lines", "minutes", "expected"),
     [
-        pytest.param(("account: a",), 30, (31, 1800), id="a minute to leave a reason in"),
-        pytest.param(('longest_walltime: "01:00:00"',), 30, (31, 1800), id="below the longest"),
-        pytest.param(('longest_walltime: "01:00:00"',), 59, (60, 3540), id="up to the longest"),
-        pytest.param(('longest_walltime: "01:00:00"',), 60, (60, 3570), id="as long: ended 30 s earlier"),
-        pytest.param(('longest_walltime: "00:01:00"',), 1, (1, 30), id="a minute in all"),
-        pytest.param(('longest_walltime: "2-00:00:00"',), 2880, (2880, 172770), id="days"),
+        pytest.param(("account: a",), 30, (32, 1800, 30), id="two minutes to end in"),
+        pytest.param(("account: a", "signal_seconds: 10"), 30, (32, 1800, 10), id="a later signal"),
+        pytest.param(("account: a", "signal_seconds: 0"), 30, (32, 1800, 0), id="no signal"),
+        pytest.param((HOUR,), 30, (32, 1800, 30), id="below the longest"),
+        pytest.param((HOUR,), 58, (60, 3480, 30), id="up to the longest"),
+        pytest.param((HOUR, "signal_seconds: 0"), 59, (60, 3540, 0), id="a minute to end in"),
+        pytest.param((HOUR, "signal_seconds: 0"), 60, (60, 3570, 0), id="as long: ended 30 s earlier"),
+        pytest.param(('longest_walltime: "00:01:00"',), 1, (1, 30, 0), id="a minute in all"),
     ],
 )
 def test_a_run_is_ended_before_its_job_is_which_would_leave_no_reason(
-    lines: tuple[str, ...], minutes: int, expected: tuple[int, int], plan: Plan
+    lines: tuple[str, ...], minutes: int, expected: tuple[int, int, int], plan: Plan
 ) -> None:
     study = plan(*lines, runtime_minutes=minutes)
 
     allocation = of(study, "2x4")
-    assert (allocation.minutes, allocation.limit_seconds) == expected
+    assert (allocation.minutes, allocation.limit_seconds, allocation.signal_seconds) == expected
+    assert allocation.jobs == 1
     words = sbatch(study, "2x4")
     assert words[words.index("-t") + 1] == str(expected[0])
     assert resources_of(study, "2x4")["limit_seconds"] == expected[1] < expected[0] * 60
+    signals = [word for word in words if word.startswith("--signal")]
+    assert signals == ([f"--signal=USR1@{expected[2]}"] if expected[2] else [])
+    # Slurm may send it a minute early, and even then not before the run ends by itself
+    assert expected[2] == 0 or expected[0] * 60 - expected[2] - 60 >= expected[1]
+
+
+@pytest.mark.parametrize(
+    ("lines", "minutes", "expected"),
+    [
+        pytest.param((HOUR,), 59, (60, 3540, 60, 2), id="nearly as long"),
+        pytest.param((HOUR,), 150, (60, 9000, 60, 3), id="two and a half times as long"),
+        pytest.param((HOUR, "signal_seconds: 600"), 150, (60, 9000, 600, 4), id="an earlier signal"),
+        pytest.param(('longest_walltime: "2-00:00:00"',), 6000, (2880, 360_000, 60, 3), id="days"),
+    ],
+)
+def test_a_run_longer_than_a_job_may_be_takes_several_with_a_signal_before_the_end_of_each(
+    lines: tuple[str, ...], minutes: int, expected: tuple[int, int, int, int], plan: Plan
+) -> None:
+    study = plan(*lines, runtime_minutes=minutes)
+
+    allocation = of(study, "2x4")
+    assert (
+        allocation.minutes,
+        allocation.limit_seconds,
+        allocation.signal_seconds,
+        allocation.jobs,
+    ) == expected
+    words = sbatch(study, "2x4")
+    assert words[words.index("-t") + 1] == str(expected[0])
+    assert f"--signal=USR1@{expected[2]}" in words
+    assert resources_of(study, "2x4")["limit_seconds"] == minutes * 60
 
 
 @every_shape
@@ -256,7 +299,7 @@ def test_whole_nodes_a_reservation_mail_and_further_options_are_passed_on(shape:
             "reservation: training",
             "mail_user: anna@example.org",
             "mail_type: [END, FAIL]",
-            "extra: ['--signal=TERM@60', '--licenses=a b;$(x)']",
+            "extra: ['--wait-all-nodes=1', '--licenses=a b;$(x)']",
         ),
         shape,
     )
@@ -266,8 +309,9 @@ def test_whole_nodes_a_reservation_mail_and_further_options_are_passed_on(shape:
         "--reservation=training",
         "--mail-user=anna@example.org",
         "--mail-type=END,FAIL",
-        "--signal=TERM@60",
+        "--wait-all-nodes=1",
         "--licenses=a b;$(x)",
+        "--signal=USR1@30",
     ]
 
 
@@ -289,7 +333,7 @@ def test_runs_of_all_sizes_are_jobs_of_one_rule(plan: Plan) -> None:
 
     assert callable(stated["gres"])
     assert stated["slurm_account"] == "a"
-    assert stated["runtime"] == 31
+    assert stated["runtime"] == 32
     threads: Any = train_threads(study.allocations, study.site)
     counts = [threads(SimpleNamespace(experiment="a", run=run)) for run in SHAPES.values()]
     assert counts == [8, 16, 32, 32]
@@ -303,13 +347,28 @@ def test_without_slurm_a_run_takes_the_machine_and_asks_for_nothing_of_a_cluster
         "mem_mb": 4000,
         "limit_seconds": 1800,
         "timeout_seconds": 77,
+        "checkpoint_seconds": "600",
+        "keep_checkpoints": "",
     }
     assert train_threads(study.allocations, study.site) == 1024
 
 
-def test_a_job_of_its_own_asks_in_the_same_words(plan: Plan) -> None:
+def test_a_run_writes_checkpoints_as_its_experiment_says(plan: Plan) -> None:
+    for lines in ((), ("account: a",)):
+        others = {"b": {"checkpoint_minutes": 0.02, "keep_checkpoints": True}}
+        study = plan(*lines, devices=[1], others=others)
+
+        usual, own = (resources_of(study, "1x1", name) for name in ("a", "b"))
+        assert (usual["checkpoint_seconds"], usual["keep_checkpoints"]) == ("600", "")
+        assert (own["checkpoint_seconds"], own["keep_checkpoints"]) == ("1.2", "--keep-checkpoints")
+
+
+def test_a_job_of_its_own_asks_in_the_same_words_but_for_no_signal_and_no_checkpoints(plan: Plan) -> None:
     study = plan("account: a")
     allocation = of(study, "1x2")
 
-    assert job_resources(allocation, study.site) == {**allocation.resources(), "slurm_account": "a"}
+    asked, of_run = job_resources(allocation, study.site), allocation.resources()
+    of_run["slurm_extra"] = "--ntasks-per-node=2"
+    del of_run["checkpoint_seconds"], of_run["keep_checkpoints"]
+    assert asked == {**of_run, "slurm_account": "a"}
     assert job_threads(allocation, study.site) == 16

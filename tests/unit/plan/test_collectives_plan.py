@@ -89,20 +89,26 @@ def test_a_measurement_is_one_short_job_of_the_shape_that_it_measures(tmp_path: 
     assert [asked[shape]["device_budget"] for shape in asked] == [4, 8]
     for values in asked.values():
         assert (values["gres"], values["cpus_per_task"], values["mem_mb"]) == ("gpu:4", 8, 240000)
-        assert (values["runtime"], values["limit_seconds"]) == (6, 300)
+        assert (values["runtime"], values["limit_seconds"]) == (7, 300)
         assert values["slurm_extra"] == "--ntasks-per-node=4"
         assert (values["slurm_account"], values["slurm_partition"]) == ("a", "gpu")
     assert plan.threads(study.site) == 32
     assert plan.files("strong") == [f"resources/collectives/{plan.site}/{shape}.json" for shape in asked]
 
 
-def test_a_measurement_fits_into_the_longest_job_of_the_site(tmp_path: Path) -> None:
-    slurm = {"account": "a", "longest_walltime": "00:04:00"}
-    study = on_cluster(tmp_path, study_of("[1, 4]", ", runtime_minutes: 3"), slurm=slurm)
+@pytest.mark.parametrize(
+    ("walltime", "minutes", "limit_seconds"),
+    [("00:01:00", 1, 30), ("00:02:00", 2, 60), ("00:04:00", 4, 180), ("08:00:00", 7, 300)],
+)
+def test_a_measurement_fits_into_the_longest_job_of_the_site(
+    tmp_path: Path, walltime: str, minutes: int, limit_seconds: int
+) -> None:
+    slurm = {"account": "a", "longest_walltime": walltime, "signal_seconds": 0}
+    study = on_cluster(tmp_path, study_of("[1, 4]", ", runtime_minutes: 1"), slurm=slurm)
 
     allocation = CollectivesPlan.of(study).allocations["1x4"]
 
-    assert (allocation.minutes, allocation.limit_seconds) == (4, 210)
+    assert (allocation.minutes, allocation.limit_seconds) == (minutes, limit_seconds)
 
 
 def test_a_shape_that_no_run_has_is_started_as_the_largest_run_but_within_a_nodes_cpus(

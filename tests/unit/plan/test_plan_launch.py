@@ -73,8 +73,8 @@ def test_torchrun_starts_one_rank_a_device_with_its_threads() -> None:
         pytest.param("srun", (1, 1), (*srun(1, 1, 1, 3), *RANK), id="srun on a device"),
         pytest.param("srun", (1, 4), (*srun(1, 4, 4, 3), *RANK), id="srun on a node"),
         pytest.param("srun", (2, 4), (*srun(2, 8, 4, 3), *RANK), id="srun on two nodes"),
-        pytest.param("torchrun", (1, 1), (*srun(1, 1, 1, 3), *standalone(1)), id="torchrun on a device"),
-        pytest.param("torchrun", (1, 4), (*srun(1, 1, 1, 12), *standalone(4)), id="torchrun on a node"),
+        pytest.param("torchrun", (1, 1), (*srun(1, 1, 1, 3), *NODE), id="torchrun on a device"),
+        pytest.param("torchrun", (1, 4), (*srun(1, 1, 1, 12), *NODE), id="torchrun on a node"),
         pytest.param("torchrun", (2, 4), (*srun(2, 2, 1, 12), *NODE), id="torchrun on two nodes"),
         pytest.param("spawn", (1, 4), (*srun(1, 1, 1, 12), *NODE), id="spawn on a node"),
         pytest.param("spawn", (2, 4), (*srun(2, 2, 1, 12), *NODE), id="spawn on two nodes"),
@@ -241,19 +241,25 @@ def test_arguments_arrive_as_they_were_given(argument: str, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("lines", "named"),
     [
-        pytest.param(["true", "false"], "false", id="last"),
-        pytest.param(["false", "true"], "false", id="first"),
-        pytest.param(["false  # module load cuda"], "false  # module load cuda", id="a trailing comment"),
-        pytest.param(["true", "(exit 3) # why", "true"], "(exit 3) # why", id="a comment in the middle"),
-        pytest.param(["no-such-command --x"], "no-such-command --x", id="unknown command"),
-        pytest.param(["true && false"], "true && false", id="and"),
-        pytest.param(["test 'a b' = \"$GREETING;x\""], "test 'a b' = \"$GREETING;x\"", id="quotes"),
-        pytest.param(["set -e", "false"], "false", id="after set -e"),
-        pytest.param(["true", "exit 0"], "exit 0", id="an end without an error"),
-        pytest.param(["ls /no/such/folder | grep x"], "ls /no/such/folder | grep x", id="pipe"),
-        pytest.param(["false \\"], "false \\", id="a backslash at the end"),
-        pytest.param(["false &&"], "false &&", id="an unfinished line"),
-        pytest.param(["echo 'x"], "echo 'x", id="an open quote"),
+        pytest.param(["true", "false"], "false (line 2 of 2)", id="last"),
+        pytest.param(["false", "true"], "false (line 1 of 2)", id="first"),
+        pytest.param(["false  # module load cuda"], "false ... (line 1 of 1)", id="a trailing comment"),
+        pytest.param(
+            ["true", "(exit 3) # why", "true"], "(exit ... (line 2 of 3)", id="a comment in the middle"
+        ),
+        pytest.param(["no-such-command --x"], "no-such-command ... (line 1 of 1)", id="unknown command"),
+        pytest.param(["true && false"], "true ... (line 1 of 1)", id="and"),
+        pytest.param(["test 'a b' = \"$GREETING;x\""], "test ... (line 1 of 1)", id="quotes"),
+        pytest.param(["set -e", "false"], "false (line 2 of 2)", id="after set -e"),
+        pytest.param(["true", "exit 0"], "exit ... (line 2 of 2)", id="an end without an error"),
+        pytest.param(["ls /no/such/folder | grep x"], "ls ... (line 1 of 1)", id="pipe"),
+        pytest.param(["false \\"], "false ... (line 1 of 1)", id="a backslash at the end"),
+        pytest.param(["false &&"], "false ... (line 1 of 1)", id="an unfinished line"),
+        pytest.param(["echo 'x"], "echo ... (line 1 of 1)", id="an open quote"),
+        pytest.param(["export A=hf_secret; false"], "export ... (line 1 of 1)", id="a secret"),
+        pytest.param(["A=hf_secret false"], "A ... (line 1 of 1)", id="a secret for one command"),
+        pytest.param(["  A=hf_secret;false"], "  A ... (line 1 of 1)", id="a secret and no space"),
+        pytest.param(["false<<<hf_secret"], "false ... (line 1 of 1)", id="a secret to read"),
     ],
 )
 def test_a_line_that_fails_is_named_and_the_program_never_starts(lines: list[str], named: str) -> None:
@@ -261,7 +267,8 @@ def test_a_line_that_fails_is_named_and_the_program_never_starts(lines: list[str
 
     assert done.returncode != 0
     assert done.stdout == ""
-    assert f"this line of prelude failed: {named}" in done.stderr
+    assert f"scalewise: this line of prelude failed: {named}\n" in done.stderr
+    assert "hf_secret" not in done.stderr
 
 
 @needs_bash
@@ -274,6 +281,31 @@ def test_the_end_of_the_program_is_the_end_of_the_whole() -> None:
     argv = with_prelude(["true"], (sys.executable, "-c", "raise SystemExit(7)"))
 
     assert subprocess.run(argv, check=False, timeout=60).returncode == 7
+
+
+def told(**start: Any) -> tuple[str, ...]:
+    """Of a launch on two nodes of Slurm's, what stands after the options of srun."""
+    started = launch("srun", 2, 4, slurm=True, **start)
+    assert started.shown[: len(srun(2, 8, 4, 3))] == srun(2, 8, 4, 3)
+    assert started.shown[-len(RANK) + 1 :] == started.argv[-len(RANK) + 1 :]
+    return started.shown[len(srun(2, 8, 4, 3)) :]
+
+
+def test_what_a_log_says_of_a_launch_counts_what_may_hold_secrets() -> None:
+    bind, place = f"--bind={Path.cwd()}", f"--pwd={Path.cwd()}"
+    image = (bind, place, IMAGE.image, "python3", *PROGRAMS.rank)
+    secrets = ("export HF_TOKEN=hf_secret", "module load cuda")
+    options = ("--nv", "--env", "KEY=hf_secret")
+
+    assert told() == RANK
+    assert told(srun_extra=("--label",)) == ("--label", *RANK)
+    assert told(prelude=secrets) == ("[after 2 lines of prelude]", *RANK)
+    assert told(prelude=secrets[:1]) == ("[after 1 line of prelude]", *RANK)
+    assert told(container=IMAGE) == ("apptainer", "exec", *image)
+    assert told(container=IMAGE, container_arguments=options, prelude=secrets) == (
+        *("[after 2 lines of prelude]", "apptainer", "exec", "[container options: 3]"),
+        *image,
+    )
 
 
 def test_on_slurm_the_lines_run_on_every_node_and_outside_of_the_container() -> None:

@@ -158,22 +158,35 @@ def test_on_a_cluster_the_plan_shows_what_sbatch_will_be_given(
     assert cluster_table(tmp_path, "account: nn9999k", "constraint: a&b", 'longest_walltime: "01:00:00"') == (
         "run        nodes x devices  batch/device  epochs  device-hours  sbatch\n"
         "a/d1.r1-2  1x1              240           10      <= 1.000      "
-        "--nodes=1 --ntasks-per-node=1 --cpus-per-task=8 --gres=gpu:1 --mem=60000 --time=31\n"
+        "--nodes=1 --ntasks-per-node=1 --signal=USR1@30 "
+        "--cpus-per-task=8 --gres=gpu:1 --mem=60000 --time=32\n"
         "a/d2.r1-2  1x2              120           10      <= 2.000      "
-        "--nodes=1 --ntasks-per-node=2 --cpus-per-task=8 --gres=gpu:2 --mem=120000 --time=31\n"
+        "--nodes=1 --ntasks-per-node=2 --signal=USR1@30 "
+        "--cpus-per-task=8 --gres=gpu:2 --mem=120000 --time=32\n"
         "a/d8.r1-2  2x4              30            10      <= 8.000      "
-        "--nodes=2 --ntasks-per-node=4 --cpus-per-task=8 --gres=gpu:4 --mem=240000 --time=31\n"
+        "--nodes=2 --ntasks-per-node=4 --signal=USR1@30 "
+        "--cpus-per-task=8 --gres=gpu:4 --mem=240000 --time=32\n"
         "b/d1.r1-2  1x1              240           10      <= 1.667      "
-        "--nodes=1 --ntasks-per-node=1 --cpus-per-task=8 --gres=gpu:1 --mem=60000 --time=51\n"
+        "--nodes=1 --ntasks-per-node=1 --signal=USR1@30 "
+        "--cpus-per-task=8 --gres=gpu:1 --mem=60000 --time=52\n"
         "8 runs, at most 12.667 device-hours. Devices are GPUs, 4 per node.\n"
         "Each run is a job of its own: account nn9999k, partition by default, constraint a&b. "
-        "The longest asks for 51 of 60 minutes.\n"
+        "The longest asks for 52 of 60 minutes.\n"
         "Warning: there is no sbatch on this machine, so the plan cannot be started here."
     )
 
 
 def test_without_a_known_limit_the_longest_job_is_named_alone(tmp_path: Path) -> None:
-    assert "The longest asks for 51 minutes." in cluster_table(tmp_path, "account: a")
+    assert "The longest asks for 52 minutes." in cluster_table(tmp_path, "account: a")
+
+
+def test_a_run_that_takes_several_jobs_is_announced(tmp_path: Path) -> None:
+    lines = cluster_table(tmp_path, "account: a", 'longest_walltime: "00:45:00"').splitlines()
+    (said,) = [line for line in lines if "one after the other" in line]
+    assert said == (
+        "A run of b takes up to 2 jobs one after the other, 50 minutes in jobs of at most 45: each goes on "
+        "from the checkpoint of the one before."
+    )
 
 
 def test_where_there_is_sbatch_nothing_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -127,10 +127,16 @@ def test_commands_that_are_missing_are_named_and_nothing_else_is_asked(programs:
     ]
 
 
-def test_someone_elses_account_is_answered_with_ones_own(programs: Path) -> None:
-    assert those("bad", ask(programs, account="proj789")) == [
+@pytest.mark.refuses("slurm: unknown account")
+def test_someone_elses_account_is_answered_with_ones_own(
+    programs: Path, record_property: Callable[[str, object], None]
+) -> None:
+    bad = those("bad", ask(programs, account="proj789"))
+
+    assert bad == [
         "NOT OK  account proj789 is not yours. Set slurm.account to one of yours. Known: proj123, proj456."
     ]
+    record_property("message", bad[0])
 
 
 def test_an_account_is_read_as_slurm_keeps_it_in_small_letters(programs: Path) -> None:
@@ -168,12 +174,16 @@ def test_a_cluster_without_accounting_is_no_mistake(programs: Path, script: str 
     assert those("bad", lines) == []
 
 
-def test_a_qos_of_another_account_is_answered_with_what_is_open(programs: Path) -> None:
-    lines = ask(programs, account="proj456", qos="high")
+@pytest.mark.refuses("slurm: unknown qos")
+def test_a_qos_of_another_account_is_answered_with_what_is_open(
+    programs: Path, record_property: Callable[[str, object], None]
+) -> None:
+    bad = those("bad", ask(programs, account="proj456", qos="high"))
 
-    assert those("bad", lines) == [
+    assert bad == [
         "NOT OK  QoS high is not open to your account. Set slurm.qos to one of them. Known: normal."
     ]
+    record_property("message", bad[0])
 
 
 def test_a_qos_that_accounting_does_not_list_is_left_open(programs: Path) -> None:
@@ -182,10 +192,16 @@ def test_a_qos_that_accounting_does_not_list_is_left_open(programs: Path) -> Non
     assert those("unknown", lines) == ["?       QoS high: accounting lists none of yours"]
 
 
-def test_an_unknown_partition_is_answered_with_those_there_are(programs: Path) -> None:
-    assert those("bad", ask(programs, partition="gpus")) == [
+@pytest.mark.refuses("slurm: unknown partition")
+def test_an_unknown_partition_is_answered_with_those_there_are(
+    programs: Path, record_property: Callable[[str, object], None]
+) -> None:
+    bad = those("bad", ask(programs, partition="gpus"))
+
+    assert bad == [
         "NOT OK  partition gpus does not exist. Set slurm.partition to one of them. Known: cpu, gpu."
     ]
+    record_property("message", bad[0])
 
 
 def test_each_of_several_partitions_is_looked_at(programs: Path) -> None:
@@ -220,6 +236,7 @@ def test_a_partition_that_takes_or_starts_no_jobs_is_said(programs: Path, state:
         pytest.param("UNLIMITED", 10**6, True, id="no limit"),
     ],
 )
+@pytest.mark.refuses("slurm: walltime over the limit")
 def test_the_longest_job_is_compared_with_the_partitions_limit(
     programs: Path, limit: str, minutes: int, fits: bool
 ) -> None:
@@ -229,7 +246,7 @@ def test_the_longest_job_is_compared_with_the_partitions_limit(
 
     expected = [
         f"NOT OK  partition gpu ends jobs after {limit}, and the longest asks for {minutes} minutes. "
-        f'Set slurm.longest_walltime to "{limit}" and lower runtime_minutes.'
+        f'Set slurm.longest_walltime to "{limit}": longer runs then take several jobs.'
     ]
     assert those("bad", lines) == ([] if fits else expected)
 

@@ -21,6 +21,7 @@ from scalewise.plan.slurm import MANAGED_BY_SBATCH
 from scalewise.plan.study import Study, load_study
 
 ROOT = Path(__file__).parents[3]
+refuses = pytest.mark.refuses
 HERE = "# the mistake"
 NODE = """\
 accelerator: cuda
@@ -65,13 +66,36 @@ def instead_of(key: str, line: str) -> str:
 
 TEMPLATE = "a placeholder. Write your own, or leave the key out."
 PLACEHOLDERS = [
-    pytest.param(slurm("account: <account>"), ("slurm.account is '<account>'", TEMPLATE), id="account"),
     pytest.param(
-        slurm("account: <project_number>"), ("slurm.account is '<project_number>'", TEMPLATE), id="project"
+        slurm("account: <account>"),
+        ("slurm.account is '<account>'", TEMPLATE),
+        id="account",
+        marks=refuses("slurm: placeholder left in"),
     ),
-    pytest.param(slurm("account: nnXXXXk"), ("slurm.account is 'nnXXXXk'", TEMPLATE), id="number"),
-    pytest.param(slurm("account: project_XXX"), ("slurm.account is 'project_XXX'", TEMPLATE), id="end"),
-    pytest.param(slurm("partition: <partition>"), ("slurm.partition is '<partition>'", TEMPLATE), id="where"),
+    pytest.param(
+        slurm("account: <project_number>"),
+        ("slurm.account is '<project_number>'", TEMPLATE),
+        id="project",
+        marks=refuses("slurm: placeholder left in"),
+    ),
+    pytest.param(
+        slurm("account: nnXXXXk"),
+        ("slurm.account is 'nnXXXXk'", TEMPLATE),
+        id="number",
+        marks=refuses("slurm: placeholder left in"),
+    ),
+    pytest.param(
+        slurm("account: project_XXX"),
+        ("slurm.account is 'project_XXX'", TEMPLATE),
+        id="end",
+        marks=refuses("slurm: placeholder left in"),
+    ),
+    pytest.param(
+        slurm("partition: <partition>"),
+        ("slurm.partition is '<partition>'", TEMPLATE),
+        id="where",
+        marks=refuses("slurm: placeholder left in"),
+    ),
     pytest.param(slurm("reservation: your_own"), ("slurm.reservation is 'your_own'", TEMPLATE), id="your"),
     pytest.param(slurm("mail_user: <you>@x.org"), ("slurm.mail_user is '<you>@x.org'", TEMPLATE), id="mail"),
     pytest.param(
@@ -89,15 +113,28 @@ WALLTIMES = [
         slurm("longest_walltime: 1:30"),
         ("slurm.longest_walltime is 1:30", "a number in base 60", 'Write "1:30" in quotes.'),
         id="1:30 without quotes",
+        marks=refuses("slurm: walltime 1:30"),
     ),
     pytest.param(
         slurm("longest_walltime: 24:00:00"),
         ("slurm.longest_walltime is 24:00:00", "a number in base 60", 'Write "24:00:00" in quotes.'),
         id="24:00:00 without quotes",
     ),
-    pytest.param(slurm('longest_walltime: "1:30"'), ("is '1:30'", ODD), id="minutes or hours"),
-    pytest.param(slurm('longest_walltime: "0"'), ("is '0'", ODD), id="zero"),
-    pytest.param(slurm('longest_walltime: "99:99:99:99"'), ("is '99:99:99:99'", ODD), id="four parts"),
+    pytest.param(
+        slurm('longest_walltime: "1:30"'),
+        ("is '1:30'", ODD),
+        id="minutes or hours",
+        marks=refuses("slurm: walltime 1:30"),
+    ),
+    pytest.param(
+        slurm('longest_walltime: "0"'), ("is '0'", ODD), id="zero", marks=refuses("slurm: walltime 0")
+    ),
+    pytest.param(
+        slurm('longest_walltime: "99:99:99:99"'),
+        ("is '99:99:99:99'", ODD),
+        id="four parts",
+        marks=refuses("slurm: walltime 99:99:99:99"),
+    ),
     pytest.param(slurm('longest_walltime: "1 day"'), ("is '1 day'", ODD), id="words"),
     pytest.param(slurm('longest_walltime: "-1:00:00"'), ("is '-1:00:00'", ODD), id="negative"),
     pytest.param(
@@ -122,9 +159,10 @@ WALLTIMES = [
 
 MANAGED = [
     pytest.param(
-        slurm(f"{key}: [--signal=TERM@60, {option}]" if key == "extra" else f"{key}: [--wait=0, {option}]"),
+        slurm(f"{key}: [--wait-all-nodes=1, {option}]" if key == "extra" else f"{key}: [--wait=0, {option}]"),
         (f"slurm.{key}[1] is '{option}'", f"{option.partition('=')[0]} follows from the run", cure),
         id=f"{option} in {key}",
+        marks=refuses("slurm: managed flag"),
     )
     for key, option, cure in [
         ("extra", "--mem=1", "Remove it, and use the key memory."),
@@ -133,6 +171,7 @@ MANAGED = [
         ("extra", "--account=x", "Remove it, and use the key account."),
         ("extra", "--exclusive", "Remove it, and use the key exclusive."),
         ("extra", "--time=10", "Remove it."),
+        ("extra", "--signal=B:TERM@60", "Remove it, and use the key signal_seconds."),
         ("extra", "--requeue", "Remove it."),
         ("srun_extra", "--nodes=2", "Remove it."),
         ("srun_extra", "--ntasks=2", "Remove it."),
@@ -160,7 +199,10 @@ def unfit(key: str, write: Callable[[str], str], values: tuple[str, ...] = UNFIT
     name = key.rpartition(".")[2]
     return [
         pytest.param(
-            write(f"{name}: {json.dumps(value)}"), (f"{key} is {value!r}",), id=f"{value!r} for {key}"
+            write(f"{name}: {json.dumps(value)}"),
+            (f"{key} is {value!r}",),
+            id=f"{value!r} for {key}",
+            marks=refuses("security: shell in the site"),
         )
         for value in values
     ]
@@ -189,7 +231,9 @@ NAMES = [
         top('container: {image: a.sif, binds: [/scratch, "-x"]}'), ("container.binds[1] is '-x'",), id="bind"
     ),
     pytest.param(
-        top('container: {image: a.sif, runtime: "--x"}'), ("container.runtime is '--x'",), id="runtime"
+        top('container: {image: a.sif, runtime: "--x"}'),
+        ("container.runtime is '--x'",),
+        id="runtime",
     ),
     pytest.param(
         top('prelude: ["module load cuda", "a\\nb"]'),
@@ -225,6 +269,7 @@ TOGETHER = [
         f"{NODE}memory_gb_per_node: 240  {HERE}\nslurm:\n  memory: none\n",
         ("memory_gb_per_node is 240, but slurm.memory is none", "Remove one of the two."),
         id="memory that no job asks for",
+        marks=refuses("slurm: memory where forbidden"),
     ),
 ]
 
@@ -260,12 +305,17 @@ KEYS = [
     ("text", "says"), [*PLACEHOLDERS, *WALLTIMES, *MANAGED, *FORMS, *NAMES, *TOGETHER, *KEYS]
 )
 def test_a_refused_fact_names_its_line_its_value_and_its_cure(
-    text: str, says: tuple[str, ...], load_site: LoadSite, tmp_path: Path
+    text: str,
+    says: tuple[str, ...],
+    load_site: LoadSite,
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
 ) -> None:
     with pytest.raises(StudyError) as refused:
         load_site(text)
 
     (line,) = refused.value.lines
+    record_property("message", line.replace(f"{tmp_path}/", ""))
     marked = next(number for number, source in enumerate(text.splitlines(), 1) if HERE in source)
     assert line.startswith(f"{tmp_path}/site.yaml:{marked}: ")
     assert "\n" not in line
@@ -315,6 +365,7 @@ def test_a_mistake_in_the_site_hides_none_of_the_study_that_its_other_facts_show
     assert "experiments.digits.devices[1] is 16, but a run may take 2 nodes of 4 devices" in devices
 
 
+@pytest.mark.refuses("security: secrets in the environment")
 def test_a_proxy_that_is_no_address_is_refused_without_its_password(load_site: LoadSite) -> None:
     with pytest.raises(StudyError) as refused:
         load_site(top('proxies: {http: "http://me:secret@proxy:3128; true"}'))
@@ -349,20 +400,42 @@ def test_what_clusters_really_use_is_taken(text: str, load_site: LoadSite) -> No
 
 REQUESTS: list[object] = [
     pytest.param(
-        slurm('longest_walltime: "01:00:00"'),
+        slurm('longest_walltime: "01:00:00"', "signal_seconds: 0"),
         {"runtime_minutes": 61},
         (
-            "experiments.digits.runtime_minutes (61) is over the 60 minutes",
+            "experiments.digits.runtime_minutes (61) is over the 60 minutes that a job may take here",
             "(01:00:00)",
-            "Use at most 60, or correct longest_walltime",
+            "slurm.signal_seconds: 0",
+            "Use at most 60, or set signal_seconds to 60 in the site file.",
         ),
-        id="runtime",
+        id="several jobs without a signal",
+        marks=refuses("slurm: walltime over the limit"),
+    ),
+    pytest.param(
+        slurm('longest_walltime: "00:02:00"', "signal_seconds: 30"),
+        {"runtime_minutes": 3},
+        (
+            "experiments.digits.runtime_minutes (3) is over the 2 minutes that a job may take here",
+            "(00:02:00)",
+            "start and signal (slurm.signal_seconds: 30) leave 0 of a job's 120 seconds to train in",
+            "Use at most 2, or lower signal_seconds or correct longest_walltime",
+        ),
+        id="several jobs that are too short",
+        marks=refuses("slurm: walltime over the limit"),
+    ),
+    pytest.param(
+        slurm('longest_walltime: "00:10:00"', "signal_seconds: 600"),
+        {"runtime_minutes": 30},
+        ("leave 0 of a job's 600 seconds to train in", "Use at most 10"),
+        id="a signal as early as the job",
+        marks=refuses("slurm: walltime over the limit"),
     ),
     pytest.param(
         slurm("memory: none"),
         {"memory_gb": 4},
         ("experiments.digits.memory_gb is 4", "slurm.memory: none", "Remove it."),
         id="memory where none may be asked for",
+        marks=refuses("slurm: memory where forbidden"),
     ),
     pytest.param(
         f"{NODE}memory_gb_per_node: 240\nslurm: {{}}\n",
@@ -417,12 +490,17 @@ REQUESTS: list[object] = [
 
 @pytest.mark.parametrize(("site", "own", "says"), REQUESTS)
 def test_what_an_experiment_could_not_have_there_is_refused_before_it_waits_for_ever(
-    site: str, own: dict[str, object], says: tuple[str, ...], load_site: LoadSite
+    site: str,
+    own: dict[str, object],
+    says: tuple[str, ...],
+    load_site: LoadSite,
+    record_property: Callable[[str, object], None],
 ) -> None:
     with pytest.raises(StudyError) as refused:
         load_site(site, **own)
 
     (line,) = refused.value.lines
+    record_property("message", line)
     for words in says:
         assert words in line
 
@@ -431,6 +509,17 @@ def test_what_an_experiment_could_not_have_there_is_refused_before_it_waits_for_
     ("site", "own"),
     [
         pytest.param(slurm('longest_walltime: "01:00:00"'), {"runtime_minutes": 60}, id="runtime"),
+        pytest.param(slurm('longest_walltime: "01:00:00"'), {"runtime_minutes": 600}, id="several jobs"),
+        pytest.param(
+            slurm('longest_walltime: "00:03:00"', "signal_seconds: 30"),
+            {"runtime_minutes": 4},
+            id="several short jobs",
+        ),
+        pytest.param(
+            slurm('longest_walltime: "01:00:00"', "signal_seconds: 0"),
+            {"runtime_minutes": 60},
+            id="no signal",
+        ),
         pytest.param(f"{NODE}memory_gb_per_node: 240\nslurm: {{}}\n", {"memory_gb": 240}, id="memory"),
         pytest.param(slurm("partial_nodes: refused"), {"devices": [4, 8]}, id="whole nodes"),
         pytest.param(f"{NODE}max_cpus_per_device: 16\n", {"cpus_per_device": 16}, id="CPUs"),
@@ -454,7 +543,7 @@ def test_srun_for_a_site_without_slurm_is_refused_where_it_stands(
 
 def test_the_line_of_a_request_is_that_of_the_study(tmp_path: Path) -> None:
     site, study = tmp_path / "site.yaml", tmp_path / "study.yaml"
-    site.write_text(slurm('longest_walltime: "01:00:00"'), encoding="utf-8")
+    site.write_text(slurm('longest_walltime: "01:00:00"', "signal_seconds: 0"), encoding="utf-8")
     config = {"experiments": {"digits": EXPERIMENT | {"runtime_minutes": 61}}}
     study.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
 
@@ -481,10 +570,20 @@ def test_everything_that_the_executor_plugin_forbids_is_refused_beforehand() -> 
 
 
 @pytest.mark.parametrize("option", [f"--{name}" for name in sorted(MANAGED_BY_SBATCH)])
+@pytest.mark.refuses("slurm: managed flag")
 def test_no_option_that_follows_from_the_run_can_be_given_twice(option: str, load_site: LoadSite) -> None:
     for written in (option, f"{option}=1"):
         with pytest.raises(StudyError, match=f"but {option} follows from the run"):
             load_site(slurm(f"extra: ['{written}']"))
+
+
+@pytest.mark.refuses("slurm: managed flag")
+@pytest.mark.parametrize("option", ["--ntasks-per-nod=3", "--ti=5", "--nod=2"])
+def test_no_option_passes_by_the_beginning_of_its_name_which_slurm_would_take(
+    option: str, load_site: LoadSite
+) -> None:
+    with pytest.raises(StudyError, match="follows from the run"):
+        load_site(slurm(f"extra: ['{option}']"))
 
 
 EVERYTHING = slurm(
@@ -493,7 +592,7 @@ EVERYTHING = slurm(
     "mail_user: anna@example.org",
     "mail_type: [END, TIME_LIMIT_80]",
     "gpu_type: a100-sxm4-80gb",
-    "extra: ['--signal=TERM@60', '--licenses=a b']",
+    "extra: ['--wait-all-nodes=1', '--licenses=a b']",
 )
 
 
@@ -534,7 +633,7 @@ def test_options_with_spaces_reach_sbatch_as_they_were_written(load_site: LoadSi
     study = load_site(slurm("extra: ['--comment-of-ours=a b; $(x)']"))
 
     for allocation in study.allocations.values():
-        assert shlex.split(str(allocation.resources()["slurm_extra"]))[-1] == "--comment-of-ours=a b; $(x)"
+        assert "--comment-of-ours=a b; $(x)" in shlex.split(str(allocation.resources()["slurm_extra"]))
 
 
 @pytest.mark.parametrize(

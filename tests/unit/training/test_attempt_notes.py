@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from scalewise.records import Definition
-from scalewise.training.supervision.attempt import Assignment, Attempt, Muster, Progress
+from scalewise.training.supervision.attempt import Attempt
+from scalewise.training.supervision.notes import Assignment, Muster, Progress
 
 HOST = "node-a"
 
@@ -128,6 +129,31 @@ def test_where_all_ranks_only_lost_each_other_the_first_one_tells_it(attempt: At
     assert cause is not None
     assert cause.rank == 0
     assert attempt.silent(2) == []
+
+
+TIMED_OUT = "[unbound_buffer.cc:78] Timed out waiting 30000ms for recv operation to complete"
+CLOSED = "[pair.cc:561] Connection closed by peer [10.0.0.1]:21927"
+
+
+@pytest.mark.parametrize(
+    ("messages", "named"),
+    [
+        pytest.param([TIMED_OUT, CLOSED], [1], id="the others waited for it"),
+        pytest.param([CLOSED, TIMED_OUT, TIMED_OUT], [0], id="two waited"),
+        pytest.param([TIMED_OUT, CLOSED, CLOSED], [], id="one of two"),
+        pytest.param([TIMED_OUT, TIMED_OUT], [], id="both waited"),
+        pytest.param([CLOSED], [], id="alone"),
+        pytest.param([TIMED_OUT, None, CLOSED], [1], id="one is silent"),
+    ],
+)
+def test_the_rank_that_all_others_waited_for_is_named_though_it_was_woken_to_be_ended(
+    attempt: Attempt, messages: list[str | None], named: list[int]
+) -> None:
+    for rank, message in enumerate(messages):
+        attempt.started(rank, HOST)
+        if message is not None:
+            attempt.failed(rank, HOST, raised(message), out_of_memory=False)
+    assert [note.rank for note in attempt.unanswering(len(messages))] == named
 
 
 @pytest.mark.parametrize("ending", ["finished", "failed", "terminated"])

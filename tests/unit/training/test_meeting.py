@@ -15,7 +15,8 @@ import pytest
 from scalewise.training.ranks import network
 from scalewise.training.ranks.distributed import open_store
 from scalewise.training.ranks.network import Interface, choose_interface, interface_addresses
-from scalewise.training.supervision.attempt import Attempt, MeetingPoint
+from scalewise.training.supervision.attempt import Attempt
+from scalewise.training.supervision.notes import MeetingPoint
 
 SCRIPTS = Path(__file__).parents[3] / "workflow" / "scripts"
 OUTWARD = {name: it for name, it in interface_addresses().items() if not it.startswith("127.")}
@@ -142,6 +143,7 @@ def met(attempt: Attempt) -> Iterator[list[subprocess.Popen[str]]]:
         process.communicate()
 
 
+@pytest.mark.fault(7)
 def test_two_processes_meet_through_the_folder_at_a_port_that_was_free(
     met: list[subprocess.Popen[str]], attempt: Attempt
 ) -> None:
@@ -155,6 +157,7 @@ def test_two_processes_meet_through_the_folder_at_a_port_that_was_free(
     assert attempt.meeting_point(0) == MeetingPoint(host="127.0.0.1", port=port)
 
 
+@pytest.mark.fault(7)
 def test_any_number_of_runs_meet_on_one_machine_at_once(tmp_path: Path) -> None:
     attempts = [Attempt(tmp_path / str(number)) for number in range(5)]
     for attempt in attempts:

@@ -142,11 +142,13 @@ def test_a_sensor_that_hangs_delays_no_training(monkeypatch: pytest.MonkeyPatch)
     try:
         hangs.wait()
         monitor.phase = TRAIN  # would wait for ever
+        state = monitor.state()
         report = monitor.stop()
     finally:
         release.set()
     assert report.note == "the sensor stopped answering"
     assert report.mean_utilization is None
+    assert (state["samples"], state["taken"]) == ([], 0)
     assert not sensor.closed
 
 

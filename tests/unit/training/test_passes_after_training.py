@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 import torch
+from tests.small_runs import definition_of
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
 from scalewise.plan.settings import Settings
-from scalewise.records import Definition, Pass
+from scalewise.records import Pass
 from scalewise.training.data.datasets import Dataset
-from scalewise.training.loop import train_epoch
+from scalewise.training.loop import TrainingState, train_epoch
 from scalewise.training.passes import (
     LEAST_COUNTED,
     PassTimes,
@@ -91,19 +92,9 @@ def make_task(tmp_path: Path) -> Iterator[MakeTask]:
     def make(model: str, **chosen: Any) -> Task:
         model = f"{tmp_path}/models.py:{model}"
         settings = Settings(dataset="digits", model=model, global_batch_size=BATCH, warmup_steps=1, **chosen)
-        definition = Definition(
-            experiment="study",
-            run="d1.r1",
-            shape="1x1",
-            batch_size_per_device=BATCH,
-            global_batch_size=BATCH,
-            repeat=1,
-            options={},
-            accelerator="cpu",
-            settings=settings.model_dump(),
-        )
+        definition = definition_of(settings)
         task = build_task(definition, dataset, build_loaders(settings, dataset, 0, CPU, 60), ALONE, CPU)
-        train_epoch(task, 0)
+        train_epoch(task, TrainingState.start(task.device))
         return task
 
     yield make

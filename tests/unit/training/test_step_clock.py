@@ -151,6 +151,30 @@ def test_waiting_for_the_loader_counts_in_measured_steps_alone() -> None:
     assert run.clock.loader_wait_seconds == pytest.approx(3 * 0.1)
 
 
+def test_a_clock_goes_on_from_what_another_has_timed_and_warms_up_again() -> None:
+    first = training(warmup_steps=2)
+    first.epoch(5)
+    later = training(warmup_steps=2)
+    later.clock.resume(first.clock.state())
+    later.epoch(4)
+    assert shapes(later.clock) == [(0, 2, True), (2, 3, False), (5, 2, True), (7, 2, False)]
+    assert len(later.clock.step_seconds) == 3 + 2
+    assert later.clock.loader_wait_seconds == pytest.approx(5 * 0.1)
+
+
+def test_what_is_left_out_is_in_no_figure_of_the_measured_steps() -> None:
+    run = training(warmup_steps=2)
+    run.epoch(5)
+    run.clock.leave_out("why")
+    run.epoch(3)
+    assert shapes(run.clock) == [(0, 2, True), (2, 3, True), (5, 3, False)]
+    assert len(run.clock.step_seconds) == 3
+    assert run.clock.loader_wait_seconds == pytest.approx(3 * 0.1)
+    later = training(warmup_steps=2)
+    later.clock.resume(run.clock.state())
+    assert later.clock.left_out == ["why"]
+
+
 def test_throughput_is_all_samples_over_all_seconds_not_a_mean_of_rates() -> None:
     windows = [window(9999, 0.001, warmup=True), window(100, 2.0), window(300, 3.0)]
     assert throughput(windows) == pytest.approx(80.0)  # the mean of 50 and 100 would be 75

@@ -5,24 +5,30 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.small_runs import definition, muster
 
-from scalewise.plan.launch import Launch
+from scalewise.plan.launch import Launch, Programs, Start, build_launch
+from scalewise.plan.site import Container
+from scalewise.plan.topology import Shape
 from scalewise.records import (
     EPOCHS,
     FAILURE,
     RANKS,
     SUMMARY,
     UTILIZATION,
-    Definition,
     read_failure,
     read_summary,
 )
-from scalewise.training.supervision.attempt import Assignment, Attempt, Muster
+from scalewise.training.supervision import ownership
+from scalewise.training.supervision.attempt import Attempt
 from scalewise.training.supervision.execution import LOG_TAIL_LINES, RunFailedError, execute, has_result
-from scalewise.training.supervision.supervisor import End, Order, reason
+from scalewise.training.supervision.notes import Assignment
+from scalewise.training.supervision.ownership import Hold, RunTakenError, owned_run
+from scalewise.training.supervision.supervisor import End, Order, in_minutes, reason
 
 SCRIPTS = Path(__file__).parents[3] / "workflow" / "scripts"
 
@@ -54,20 +60,12 @@ for rank in (0, 1):
 )
 
 
-DEFINITION = Definition(
-    experiment="study",
-    run="d2.r1",
-    shape="1x2",
-    batch_size_per_device=8,
-    global_batch_size=16,
-    repeat=1,
-    options={},
-    accelerator="cpu",
-    settings={"epochs": 2},
-)
+DEFINITION = definition(2, epochs=2)
 
 
-def order(folder: Path, program: str, limit_seconds: float = 60, world_size: int = 2) -> Order:
+def order(
+    folder: Path, program: str, limit_seconds: float = 60, world_size: int = 2, hold: Hold | None = None
+) -> Order:
     attempt = Attempt(folder / "attempt")
     return Order(
         label="study/d2.r1",
@@ -80,22 +78,13 @@ def order(folder: Path, program: str, limit_seconds: float = 60, world_size: int
         world_size=world_size,
         log=folder / "train.log",
         limit_seconds=limit_seconds,
+        hold=hold,
     )
 
 
 def supervise(order: Order) -> None:
     """Run it as a training, with its records beside its attempt."""
-    muster = Muster(
-        shape="1x2",
-        accelerator="cpu",
-        cpus_per_device=1,
-        launcher="torchrun",
-        rendezvous="tcp",
-        network_interface=None,
-        timeout_seconds=120,
-        supervisor_host=socket.gethostname(),
-        supervisor_pid=os.getpid(),
-    )
+    meeting = muster(supervisor_host=socket.gethostname(), supervisor_pid=os.getpid())
     folder = order.attempt.folder.parent
     assignment = Assignment(
         definition=DEFINITION,
@@ -103,7 +92,7 @@ def supervise(order: Order) -> None:
         folder=folder,
         started_at="2026-01-01T00:00:00+00:00",
     )
-    execute(order, muster, assignment)
+    execute(order, meeting, assignment)
 
 
 def test_running_out_of_device_memory_is_a_result_with_a_reason(tmp_path: Path) -> None:
@@ -185,6 +174,107 @@ def test_a_program_that_ignores_its_limit_is_ended_all_the_same(tmp_path: Path) 
     failure = read_failure(tmp_path)
     assert failure is not None
     assert failure.outcome == "timed-out"
+
+
+def test_a_limit_is_told_in_plain_digits() -> None:
+    limits = (0.6, 3, 25, 90, 330 * 60, 1440 * 60, 10_080 * 60)
+    assert [in_minutes(limit) for limit in limits] == [
+        f"{minutes} minutes" for minutes in ("0.01", "0.05", "0.417", "1.5", "330", "1440", "10080")
+    ]
+
+
+TAKEN = (
+    PREAMBLE
+    + """
+import time
+attempt.started(0, "node-a")
+attempt.started(1, "node-a")
+holder = attempt.folder.parent / "holder.json"
+new = holder.with_name("new")
+new.write_text('{"token": "other", "host": "node-b", "pid": 1, "job": "7", "restart": 1}')
+(attempt.folder / "of the other").touch()
+holder.with_name("train.log").unlink()
+new.replace(holder)
+%s
+"""
+)
+
+
+@pytest.mark.parametrize(
+    "then", ["time.sleep(600)", "sys.exit(1)", "(attempt.folder.parent / 'summary.json').touch()"]
+)
+def test_ranks_whose_run_another_has_taken_are_ended_and_nothing_of_the_others_is_touched(
+    then: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its processes lived on while Slurm had given up its node, and its file system stalled."""
+    if "sleep" in then:  # where the ranks end by themselves, it is found before anything is written
+        monkeypatch.setattr(ownership, "HEARTBEAT_SECONDS", 0.1)
+    with (
+        pytest.raises(
+            RunTakenError, match=r"study/d2\.r1: Slurm job 7 on node-b has taken this run"
+        ) as taken,
+        owned_run(tmp_path, 0, lambda text: None) as hold,
+    ):
+        supervise(order(tmp_path, TAKEN % then, hold=hold))
+    assert "its file system stalled, or it was stopped" in str(taken.value)
+    left = {path.name for path in tmp_path.iterdir()} - {SUMMARY}
+    assert left == {"attempt", "holder.json"}
+    assert (tmp_path / "attempt" / "of the other").exists()
+    assert "node-b" in (tmp_path / "holder.json").read_text(encoding="utf-8")
+
+
+def test_a_folder_that_was_removed_under_the_ranks_is_what_failed(tmp_path: Path) -> None:
+    program = PREAMBLE + "import shutil\nattempt.started(0, 'node-a')\nshutil.rmtree(attempt.folder)"
+    with pytest.raises(RunFailedError, match=r"attempt was removed while the ranks were at work\. Leave"):
+        supervise(order(tmp_path, program))
+
+
+def test_a_log_names_what_is_started_without_what_the_site_says_of_itself(tmp_path: Path) -> None:
+    secret = "hf_Secret"
+    start = Start(
+        prelude=("true", f"export HF_TOKEN={secret}", f"KEY={secret} no-such-command"),
+        container=Container(image="a.sif", runtime="/no/such/runtime"),
+        container_arguments=("--env", f"KEY={secret}"),
+    )
+    started = order(tmp_path, "")
+    programs = Programs.of(SCRIPTS, "train_rank.py", started.attempt.folder)
+    launch = build_launch("torchrun", Shape(1, 2), 1, start, programs, sys.executable, [])
+    with pytest.raises(RunFailedError) as failed:
+        supervise(replace(started, launch=launch))
+    log = (tmp_path / "train.log").read_text(encoding="utf-8")
+    assert secret not in log + str(failed.value) + (tmp_path / FAILURE).read_text(encoding="utf-8")
+    first = log.splitlines()[0]
+    assert "'[after 3 lines of prelude]' /no/such/runtime exec '[container options: 2]' --bind=" in first
+    assert "a.sif python3 -m torch.distributed.run" in first
+    assert "scalewise: this line of prelude failed: KEY ... (line 3 of 3)" in log
+
+
+COMPLAINING = """
+import os, sys
+from pathlib import Path
+from scalewise.training.ranks.rank import run_or_complain
+from scalewise.training.supervision.attempt import Attempt
+os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+def complain(*words):
+    raise OSError(28, "No space left on device", "attempt/.rank0.failed.json")
+if "full" in sys.argv:
+    Attempt.failed = complain
+def work():
+    raise ValueError("of the training")
+run_or_complain(Attempt(Path(sys.argv[1])), work)
+"""
+
+
+def test_what_a_rank_raised_is_in_the_log_although_there_is_no_room_to_leave_it_elsewhere(
+    tmp_path: Path,
+) -> None:
+    full = order(tmp_path, COMPLAINING)
+    full = replace(full, launch=replace(full.launch, argv=(*full.launch.argv, "full")))
+    with pytest.raises(RunFailedError):
+        supervise(full)
+    log = (tmp_path / "train.log").read_text(encoding="utf-8")
+    assert "ValueError: of the training" in log
+    assert "OSError: [Errno 28]" not in log
 
 
 def test_the_reason_ends_the_log_which_is_all_that_snakemake_shows(tmp_path: Path) -> None:

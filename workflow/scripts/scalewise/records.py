@@ -135,6 +135,28 @@ class Startup(_Record):
     launch_seconds: float = 0.0
 
 
+class Resumption(_Record):
+    """How a run came to its end where it did not do so in one go.
+
+    Args:
+        starts: of the training, 1 for one that nothing disturbed.
+        resumed_at_steps: optimizer steps that were done when a start went on from a checkpoint.
+        lost_steps: that were done again because no checkpoint had them, as far as anybody saw them done.
+        unmeasured_steps: because of a resume, left out of the throughput as the first warm-up is.
+        checkpoints: written, of all starts.
+        checkpoint_seconds: that the training stood still for them.
+        problems: why a checkpoint could not be written or used, or what was measured up to it not be kept.
+    """
+
+    starts: int = 1
+    resumed_at_steps: list[int] = []
+    lost_steps: int = 0
+    unmeasured_steps: int = 0
+    checkpoints: int = 0
+    checkpoint_seconds: float = 0.0
+    problems: list[str] = []
+
+
 class Provenance(_Record):
     """Where a number comes from.
 
@@ -194,6 +216,7 @@ class Measurements(_Record):
         monitor_note: what could not be measured, or which device was throttled, and why.
         passes: one for each batch size that was tried after the training, the run's own first.
         buckets: of the model's gradients; empty where they do not travel in DDP's buckets.
+        resumption: where the run was cut off and went on.
     """
 
     parameters: int
@@ -218,6 +241,7 @@ class Measurements(_Record):
     monitor_note: str = ""
     passes: list[Pass] = []
     buckets: list[Bucket] = []
+    resumption: Resumption = Resumption()
 
 
 class Definition(_Record):

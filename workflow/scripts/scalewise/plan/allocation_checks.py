@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from scalewise.plan.config import Experiment
 from scalewise.plan.problems import Place, Problem
-from scalewise.plan.resources import MB_PER_GB
+from scalewise.plan.resources import LEAST_SECONDS, MB_PER_GB, trained_seconds
 from scalewise.plan.settings import Settings
 from scalewise.plan.site import LOOKED_UP, Site, SiteFile
 from scalewise.plan.topology import Shape, count_devices
@@ -86,15 +86,7 @@ def check_allocations(
     place: Place, experiment: Experiment, shapes: Mapping[int | str, Shape], site: Site
 ) -> Iterator[Problem]:
     """What an experiment asks of the scheduler: time, memory, parts of nodes."""
-    longest = site.longest_minutes
-    if longest is not None and experiment.runtime_minutes > longest:
-        assert site.slurm is not None
-        yield Problem(
-            (*place, "runtime_minutes"),
-            f"({experiment.runtime_minutes}) is over the {longest} minutes that a job may take here "
-            f"({site.slurm.longest_walltime}); Slurm would leave it waiting for ever",
-            f"Use at most {longest}, or correct longest_walltime in the site file.",
-        )
+    yield from _check_time(place, experiment, site)
     yield from _check_memory(place, experiment, site)
     if site.slurm is not None and site.slurm.partial_nodes == "refused":
         for index, devices in enumerate(experiment.devices):
@@ -106,6 +98,31 @@ def check_allocations(
                     "site gives whole nodes only",
                     f"Use multiples of {site.devices_per_node}.",
                 )
+
+
+def _check_time(place: Place, experiment: Experiment, site: Site) -> Iterator[Problem]:
+    """A run may take several jobs, but each of them must leave it something to train in."""
+    longest, slurm = site.longest_minutes, site.slurm
+    if longest is None or slurm is None or experiment.runtime_minutes <= longest:
+        return
+    over = (
+        f"({experiment.runtime_minutes}) is over the {longest} minutes that a job may take here "
+        f"({slurm.longest_walltime}), and "
+    )
+    here = (*place, "runtime_minutes")
+    if not slurm.signal_seconds:
+        yield Problem(
+            here,
+            f"{over}without a signal ahead of a job's end (slurm.signal_seconds: 0) no run takes several",
+            f"Use at most {longest}, or set signal_seconds to 60 in the site file.",
+        )
+    elif (left := trained_seconds(longest, slurm.signal_seconds)) < LEAST_SECONDS:
+        yield Problem(
+            here,
+            f"{over}start and signal (slurm.signal_seconds: {slurm.signal_seconds}) leave "
+            f"{max(left, 0)} of a job's {longest * 60} seconds to train in",
+            f"Use at most {longest}, or lower signal_seconds or correct longest_walltime in the site file.",
+        )
 
 
 def _check_memory(place: Place, experiment: Experiment, site: Site) -> Iterator[Problem]:

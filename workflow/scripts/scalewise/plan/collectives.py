@@ -240,7 +240,8 @@ def _short(allocation: Allocation, site: Site) -> Allocation:
     minutes = MINUTES + START_UP_MINUTES
     if site.longest_minutes is not None:
         minutes = min(minutes, site.longest_minutes)
-    limit = min(MINUTES * 60, minutes * 60 - START_UP_MINUTES * 30)
+    # of a job too short to start in and to measure in, half: it may be enough, and nothing never is
+    limit = max(min(MINUTES * 60, minutes * 60 - START_UP_MINUTES * 30), minutes * 30)
     return replace(allocation, minutes=minutes, limit_seconds=limit)
 
 

@@ -173,6 +173,16 @@ class Experiment(Settings):
     memory_gb: Memory | None = Field(
         None, description="Memory to ask for, per node, in GB. Changing it reruns nothing."
     )
+    checkpoint_minutes: Annotated[float, Field(gt=0, le=525_600, allow_inf_nan=False)] = Field(
+        10.0,
+        description="Minutes of training between two checkpoints. One more is written when a run is asked to "
+        "end: at its time limit, at a preemption, at Ctrl-C. Changing it reruns nothing.",
+    )
+    keep_checkpoints: bool = Field(
+        False,
+        description="Leave the last two checkpoints in the run's folder; by default they go when the run has "
+        "completed. Changing it reruns nothing.",
+    )
     timeout_seconds: Annotated[int, Field(ge=5)] = Field(
         120,
         description="A run ends when a rank has waited this long for another: at the start, or in a "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -86,11 +87,19 @@ class Launch:
         name: of the launcher, for the records.
         argv: program and arguments.
         environment: variables of every rank.
+        told: ``argv`` for logs, which others may read: what a site's user has written into prelude and
+            container options is counted and not shown, for it may hold tokens. Empty where that is nothing.
     """
 
     name: str
     argv: tuple[str, ...]
     environment: dict[str, str]
+    told: tuple[str, ...] = ()
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """What a log may say of it."""
+        return self.told or self.argv
 
 
 def build_launch(
@@ -125,15 +134,30 @@ def build_launch(
         program: tuple[str, ...] = (interpreter, *programs.rank)
         tasks_per_node, cpus_per_task = shape.devices_per_node, cpus_per_device
     else:
-        if launcher == "torchrun" and shape.nodes == 1:
+        # under Slurm a process of our own is between, for the signal ahead of a job's end
+        if launcher == "torchrun" and shape.nodes == 1 and not start.slurm:
             program = torchrun_standalone(interpreter, shape.devices_per_node, programs.rank)
         else:
             program = (interpreter, *programs.node)
         tasks_per_node, cpus_per_task = 1, shape.devices_per_node * cpus_per_device
     argv = with_prelude(start.prelude, in_container(start, visible, program))
+    told = _counted_prelude(start.prelude, in_container(_without_secrets(start), visible, program))
     if start.slurm:
-        argv = srun(shape.nodes, tasks_per_node, cpus_per_task, start.srun_extra, argv)
-    return Launch(launcher, argv, thread_environment(cpus_per_device))
+        step = shape.nodes, tasks_per_node, cpus_per_task, start.srun_extra
+        argv, told = srun(*step, argv), srun(*step, told)
+    return Launch(launcher, argv, thread_environment(cpus_per_device), told)
+
+
+def _without_secrets(start: Start) -> Start:
+    number = len(start.container_arguments)
+    counted = (f"[container options: {number}]",) if number else ()
+    return start.model_copy(update={"container_arguments": counted})
+
+
+def _counted_prelude(lines: Sequence[str], program: Sequence[str]) -> tuple[str, ...]:
+    if not lines:
+        return tuple(program)
+    return (f"[after {len(lines)} {'line' if len(lines) == 1 else 'lines'} of prelude]", *program)
 
 
 def torchrun_standalone(python: str, processes: int, program: Sequence[str]) -> tuple[str, ...]:
@@ -142,10 +166,12 @@ def torchrun_standalone(python: str, processes: int, program: Sequence[str]) -> 
     ``--standalone`` lets the store choose a free port. ``--local-addr`` keeps a host name that does
     not resolve from hanging the rendezvous.
     """
-    return (
-        *(python, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"),
-        *("--nnodes=1", f"--nproc-per-node={processes}", *program),
-    )
+    return (python, "-m", "torch.distributed.run", *standalone_options(processes), *program)
+
+
+def standalone_options(processes: int) -> tuple[str, ...]:
+    """Of torchrun, for the ranks of one node."""
+    return ("--standalone", "--local-addr=127.0.0.1", "--nnodes=1", f"--nproc-per-node={processes}")
 
 
 def srun(
@@ -177,7 +203,7 @@ def in_container(start: Start, visible: Sequence[Path], program: Sequence[str]) 
 
 
 _PRELUDE = """\
-trap 'echo "scalewise: this line of prelude failed: $scalewise_line" >&2; exit 1' EXIT
+trap 'echo "scalewise: this line of prelude failed: $scalewise_told" >&2; exit 1' EXIT
 {steps}
 trap - EXIT
 exec "$@\""""
@@ -185,11 +211,22 @@ exec "$@\""""
 
 
 def with_prelude(lines: Sequence[str], program: Sequence[str]) -> tuple[str, ...]:
-    """The program after lines of shell; one that fails ends the run and is named."""
+    """The program after lines of shell; one that fails ends the run and is named by number and command."""
     if not lines:
         return tuple(program)
-    steps = (f'scalewise_line={shlex.quote(line)}\neval "$scalewise_line" || exit' for line in lines)
+    steps = (
+        f"scalewise_told={shlex.quote(f'{_first_word(line)} (line {number} of {len(lines)})')}\n"
+        f'scalewise_line={shlex.quote(line)}\neval "$scalewise_line" || exit'
+        for number, line in enumerate(lines, 1)
+    )
     return ("bash", "-c", _PRELUDE.format(steps="\n".join(steps)), "prelude", *program)
+
+
+def _first_word(line: str) -> str:
+    """The command of a line of shell; what follows, be it a value that is assigned, may be a secret."""
+    found = re.match(r"\W*[\w./+-]*", line)
+    word = found[0] if found is not None else ""
+    return word if word == line.rstrip() else f"{word} ..."
 
 
 def thread_environment(cpus_per_device: int) -> dict[str, str]:

@@ -211,6 +211,14 @@ def _jobs(study: Study) -> Iterator[str]:
         *(f"{key} {value}" for key in ("qos", "constraint") if (value := getattr(slurm, key))),
     ]
     yield f"Each run is a job of its own: {', '.join(where)}. The longest asks for {longest}{limit} minutes."
+    for name, planned in study.experiments.items():
+        jobs = max(study.allocations[name, run.name].jobs for run in planned.runs)
+        if jobs > 1:
+            yield (
+                f"A run of {name} takes up to {jobs} jobs one after the other, "
+                f"{planned.spec.runtime_minutes} minutes in jobs of at most {study.site.longest_minutes}: "
+                "each goes on from the checkpoint of the one before."
+            )
     if shutil.which("sbatch") is None:
         yield "Warning: there is no sbatch on this machine, so the plan cannot be started here."
 

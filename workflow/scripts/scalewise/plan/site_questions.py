@@ -119,7 +119,7 @@ def _check_partition(slurm: Slurm, longest_minutes: int) -> Iterator[Line]:
             yield bad(
                 f"partition {name} ends jobs after {facts['MaxTime']}, and the longest asks for "
                 f"{longest_minutes} minutes",
-                f'Set slurm.longest_walltime to "{facts["MaxTime"]}" and lower runtime_minutes.',
+                f'Set slurm.longest_walltime to "{facts["MaxTime"]}": longer runs then take several jobs.',
             )
         else:
             yield ok(f"partition {name}, jobs up to {facts.get('MaxTime', 'any time')}")

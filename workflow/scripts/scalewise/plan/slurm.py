@@ -15,7 +15,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*")
 _NAMES = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*(,[A-Za-z0-9_][A-Za-z0-9_.@+-]*)*")
 _FEATURES = re.compile(r"(?!-)[A-Za-z0-9_.:@*&|,()\[\]-]+")
 _PLACEHOLDER = re.compile(r"[<>]|XXX|\byour[_-]|CHANGE[_-]?ME")
-_WALLTIME = re.compile(r"(?:(\d+)-)?(\d{1,2}):(\d{2}):(\d{2})")
+_WALLTIME = re.compile(r"(?:([0-9]{1,4})-)?([0-9]{1,2}):([0-9]{2}):([0-9]{2})")
 _OPTION = re.compile(r"--([a-z][a-z0-9-]*)(=.+)?")
 _MAIL = re.compile(r"[A-Za-z0-9_.+%-]+@[A-Za-z0-9.-]+")
 
@@ -46,6 +46,7 @@ MANAGED_BY_SBATCH = frozenset(
             "test-only",
             "het-group",
             "export-file",
+            "signal",
         ),
     }
 )
@@ -166,7 +167,8 @@ def _option(value: str, managed: frozenset[str], command: str) -> str:
         raise refused(
             f"is {value!r}, not one long option", f'Write each option of {command} as "--name=value".'
         )
-    if match[1] in managed:
+    # Slurm takes any beginning of an option's name for the option
+    if any(name.startswith(match[1]) for name in managed):
         raise refused(
             f"is {value!r}, but --{match[1]} follows from the run and from the other keys",
             f"Remove it{_instead(match[1])}.",
@@ -188,6 +190,7 @@ def _instead(option: str) -> str:
         "gpus-per-node": "gpu_request",
         "mem": "memory",
         "mem-per-cpu": "memory",
+        "signal": "signal_seconds",
     }
     return f", and use the key {keys[option]}" if option in keys else ""
 
@@ -224,6 +227,14 @@ class Slurm(BaseModel):
     longest_walltime: Annotated[str, AfterValidator(_walltime)] | None = Field(
         None,
         description='Of the partition, "24:00:00" or "2-00:00:00". Slurm lets longer jobs wait for ever.',
+    )
+    signal_seconds: Annotated[int, Field(ge=0, le=3600)] = Field(
+        60,
+        description="So long before its time is over a job gets SIGUSR1: the run writes a checkpoint and "
+        "goes back into the queue if it needs more time. A checkpoint is written between two steps: where a "
+        "run takes several jobs, give it the time of an evaluation and of a checkpoint, and 30 s more. At a "
+        "run's own limit and at Ctrl-C it has 60 s. 0 asks for no signal; no run may then take longer than "
+        "longest_walltime.",
     )
     queue_minutes: Annotated[dict[int, float], BeforeValidator(_waits)] | None = Field(
         None,

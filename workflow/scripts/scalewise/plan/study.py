@@ -30,7 +30,7 @@ from scalewise.plan.validation import problems_of, validate
 
 _TOP_KEYS = ("defaults", "experiments", "site")
 _PRESENTATION = {"title", "description"}
-_ALLOCATION = {"runtime_minutes", "memory_gb", "timeout_seconds"}
+_ALLOCATION = {"runtime_minutes", "memory_gb", "timeout_seconds", "checkpoint_minutes", "keep_checkpoints"}
 _PREDICTION = {"predict", "project"}
 _CONCLUSIONS = {"target", "decision"}
 

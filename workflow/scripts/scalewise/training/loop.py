@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 import torch.distributed as dist
@@ -19,43 +21,94 @@ from scalewise.training.task import Task
 EVALUATION_BATCH = 1024
 
 
-def train(task: Task, report: Callable[[EpochRecord], None]) -> tuple[list[EpochRecord], bool]:
+Ending = Literal["completed", "diverged", "stopped"]
+"""Of a training: all done, the loss no longer finite, or asked to end at a step edge."""
+
+
+@dataclass
+class TrainingState:
+    """How far a training has come, beside its weights; counted in what is done.
+
+    Args:
+        loss_sum: of this rank's samples in the epoch.
+        epoch: that is being trained, from 0.
+        step: optimizer steps of that epoch.
+        steps: since the training began.
+        learning_rate: of the epoch's first step.
+        first_window: of the epoch, as the clock counts them.
+        records: of the epochs before.
+    """
+
+    loss_sum: torch.Tensor
+    epoch: int = 0
+    step: int = 0
+    steps: int = 0
+    learning_rate: float = 0.0
+    first_window: int = 0
+    records: list[EpochRecord] = field(default_factory=list)
+
+    @classmethod
+    def start(cls, device: torch.device, epoch: int = 0) -> TrainingState:
+        """Of a training, or of an epoch, that has not begun."""
+        return cls(torch.zeros((), device=device), epoch=epoch)
+
+    def begin_epoch(self, learning_rate: float, first_window: int) -> None:
+        """Nothing of the epoch is done yet."""
+        self.loss_sum.zero_()
+        self.learning_rate, self.first_window = learning_rate, first_window
+
+    def end_epoch(self, record: EpochRecord) -> None:
+        """All of the epoch is done, and it was evaluated."""
+        self.records.append(record)
+        self.epoch, self.step = self.epoch + 1, 0
+
+
+def to_the_end(_state: TrainingState) -> bool:
+    """Of a training that nothing interrupts."""
+    return False
+
+
+def train(
+    task: Task,
+    state: TrainingState,
+    report: Callable[[EpochRecord], None],
+    at_edge: Callable[[TrainingState], bool] = to_the_end,
+) -> Ending:
     """Train for all epochs, until the accuracy asked for is reached, or until the loss is no longer finite.
 
     Args:
         task: this rank's part.
+        state: where it begins; afterwards how far it came, with the records of all epochs: this rank's
+            seconds, and the losses of all ranks.
         report: called with each epoch as it ends.
-
-    Returns:
-        the epochs, with this rank's seconds and the losses of all ranks, and whether the training
-        diverged.
+        at_edge: called after each optimizer step; true where the training is to end there.
     """
-    records: list[EpochRecord] = []
-    for epoch in range(task.settings.epochs):
-        windows_before = len(task.clock.windows)
-        train_loss, learning_rate = train_epoch(task, epoch)
+    while state.epoch < task.settings.epochs:
+        train_loss = train_epoch(task, state, at_edge)
+        if train_loss is None:
+            return "stopped"
         ended = time.perf_counter()
         task.monitor.phase = "evaluate"
         test_loss, accuracy = evaluate(task)
-        windows = task.clock.windows[windows_before:]
+        windows = task.clock.windows[state.first_window :]
         seconds = sum(window.seconds for window in windows)
         record = EpochRecord(
-            epoch=epoch + 1,
+            epoch=state.epoch + 1,
             train_seconds=seconds,
             evaluation_seconds=time.perf_counter() - ended,
             samples_per_second=sum(window.samples for window in windows) / seconds,
             train_loss=train_loss,
             test_loss=test_loss,
             test_accuracy=accuracy,
-            learning_rate=learning_rate,
+            learning_rate=state.learning_rate,
         )
-        records.append(record)
+        state.end_epoch(record)
         report(record)
         if not (math.isfinite(train_loss) and math.isfinite(test_loss)):
-            return records, True
-        if is_accurate_enough([record.test_accuracy for record in records], task.settings):
+            return "diverged"
+        if is_accurate_enough([record.test_accuracy for record in state.records], task.settings):
             break
-    return records, False
+    return "completed"
 
 
 def is_accurate_enough(accuracies: Sequence[float], settings: Settings) -> bool:
@@ -66,19 +119,22 @@ def is_accurate_enough(accuracies: Sequence[float], settings: Settings) -> bool:
     return min(last) >= settings.stop_at_accuracy
 
 
-def train_epoch(task: Task, epoch: int) -> tuple[float, float]:
-    """One pass over the training data.
+def train_epoch(
+    task: Task, state: TrainingState, at_edge: Callable[[TrainingState], bool] = to_the_end
+) -> float | None:
+    """One pass over the training data, from where the state says.
 
     Returns:
-        mean loss per sample over all ranks, and the learning rate of the first step.
+        mean loss per sample over all ranks; None where the training is to end in the middle.
     """
     task.replica.train()
-    task.sampler.set_epoch(epoch)
-    task.train.set_epoch(epoch)
-    steps = list(task.sampler)
-    batches = iter(task.train.batches(indices for step in steps for indices in step.passes))
-    loss_sum = torch.zeros((), device=task.device)
-    learning_rate = float(task.schedule.get_last_lr()[0])
+    task.sampler.set_epoch(state.epoch)
+    task.train.set_epoch(state.epoch)
+    if state.step == 0:
+        state.begin_epoch(float(task.schedule.get_last_lr()[0]), len(task.clock.windows))
+    steps = list(task.sampler)[state.step :]
+    first = state.step * task.settings.accumulation_steps
+    batches = iter(task.train.batches((indices for step in steps for indices in step.passes), first))
     task.clock.open_window()
     for step in steps:
         task.monitor.phase = task.clock.phase
@@ -94,15 +150,18 @@ def train_epoch(task: Task, epoch: int) -> tuple[float, float]:
                 # gradients are averaged over ranks: this makes it the mean over the step's samples,
                 # however they fall
                 task.precision.backward(loss * (task.identity.world_size / step.samples))
-            loss_sum += loss.detach()
+            state.loss_sum += loss.detach()
 
         task.precision.step(task.optimizer)
         task.optimizer.zero_grad()
         task.schedule.step()
         task.clock.end_step(step.samples)
+        state.step, state.steps = state.step + 1, state.steps + 1
+        if at_edge(state):
+            return None
     task.clock.close_window()
-    (total,) = sum_over_ranks([loss_sum.item()], task.device)
-    return total / len(task.train), learning_rate
+    (total,) = sum_over_ranks([state.loss_sum.item()], task.device)
+    return total / len(task.train)
 
 
 def summed_loss(task: Task, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

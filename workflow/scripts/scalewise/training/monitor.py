@@ -8,8 +8,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any
 
@@ -94,6 +94,7 @@ class Monitor:
         self._taken, self._stride = 0, 1
         self._busy_seconds = self._train_seconds = 0.0
         self._power_joules: float | None = None
+        self._earlier_joules: float | None = None
         self._first: Reading | None = None
         self._latest: Reading | None = None
         self._throttling: Counter[str] = Counter()
@@ -103,6 +104,7 @@ class Monitor:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._report: MonitorReport | None = None
+        self._state = self._seen()
 
     def __enter__(self) -> Monitor:
         self.start()
@@ -121,6 +123,35 @@ class Monitor:
         self._began = self._last = time.monotonic()
         self._thread = threading.Thread(target=self._watch, name="monitor", daemon=True)
         self._thread.start()
+
+    def state(self) -> dict[str, Any]:
+        """What was seen so far, as plain values; once the sensor has stopped answering, as it was before."""
+        if self._lock.acquire(timeout=PATIENCE_SECONDS):
+            try:
+                self._state = self._seen()
+            finally:
+                self._lock.release()
+        return self._state
+
+    def _seen(self) -> dict[str, Any]:
+        return {
+            "samples": [asdict(sample) for sample in self._samples],
+            "taken": self._taken,
+            "stride": self._stride,
+            "busy_seconds": self._busy_seconds,
+            "train_seconds": self._train_seconds,
+            "energy_joules": self._energy_joules(),
+            "throttling": dict(self._throttling),
+        }
+
+    def resume(self, state: Mapping[str, Any]) -> None:
+        """Go on from ``state``, of an earlier process at the same training."""
+        with self._lock:
+            self._samples = [UtilizationRecord(**sample) for sample in state["samples"]]
+            self._taken, self._stride = state["taken"], state["stride"]
+            self._busy_seconds, self._train_seconds = state["busy_seconds"], state["train_seconds"]
+            self._earlier_joules = state["energy_joules"]
+            self._throttling.update(state["throttling"])
 
     @property
     def phase(self) -> str:
@@ -218,8 +249,10 @@ class Monitor:
     def _energy_joules(self) -> float | None:
         first, latest = self._first, self._latest
         if first is None or latest is None or first.energy_joules is None or latest.energy_joules is None:
-            return self._power_joules
-        return latest.energy_joules - first.energy_joules
+            joules = self._power_joules
+        else:
+            joules = latest.energy_joules - first.energy_joules
+        return joules if joules is None else joules + (self._earlier_joules or 0.0)
 
     def _throttled(self) -> bool | None:
         if self._latest is None or self._latest.throttling is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 from torch.optim import Optimizer
@@ -37,6 +38,16 @@ class Precision:
     def backward(self, loss: torch.Tensor) -> None:
         """Gradients of the loss, scaled where they must be."""
         self._scaler.scale(loss).backward()
+
+    def state(self) -> dict[str, Any]:
+        """Of the scaler; empty where there is none."""
+        state: dict[str, Any] = self._scaler.state_dict()
+        return state
+
+    def resume(self, state: dict[str, Any]) -> None:
+        """Go on from ``state``."""
+        if state:
+            self._scaler.load_state_dict(state)
 
     def step(self, optimizer: Optimizer) -> None:
         """Update the parameters, unless scaled gradients overflowed; the next scale is then smaller."""

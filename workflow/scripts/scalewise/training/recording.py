@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from scalewise.plan.batches import share
+from scalewise.plan.settings import Settings
 from scalewise.records import (
     EPOCHS,
     MODEL,
@@ -22,6 +23,7 @@ from scalewise.records import (
     Measurements,
     Provenance,
     RankRecord,
+    Resumption,
     Startup,
     Summary,
     UtilizationRecord,
@@ -36,7 +38,7 @@ from scalewise.training.monitor import MonitorReport, across_ranks
 from scalewise.training.passes import PassTimes, of_all_ranks
 from scalewise.training.ranks.distributed import Identity
 from scalewise.training.replica import Replica
-from scalewise.training.supervision.attempt import Assignment
+from scalewise.training.supervision.notes import Assignment
 from scalewise.training.task import Task
 from scalewise.training.throughput import quantile, slowest, throughput
 
@@ -64,17 +66,17 @@ class RankReport:
         return replace(self, record=times.on(self.record), times=times)
 
 
-def report_rank(task: Task, affinity: str, startup: Startup) -> RankReport:
+def report_rank(task: Task, affinity: str, startup: Startup, peak_memory_bytes: int) -> RankReport:
     """The figures of this rank, after training.
 
     Args:
         task: as trained.
         affinity: CPUs of the rank.
         startup: seconds of this rank.
+        peak_memory_bytes: of this rank, earlier starts included.
     """
     identity, clock = task.identity, task.clock
     device = task.monitor.stop()
-    memory, memory_kind = peak_memory(task.device)
     tested = share(len(task.test), identity.rank, identity.world_size)
     record = RankRecord(
         rank=identity.rank,
@@ -91,15 +93,17 @@ def report_rank(task: Task, affinity: str, startup: Startup) -> RankReport:
         step_seconds_p95=quantile(clock.step_seconds, 0.95),
         step_seconds_max=max(clock.step_seconds, default=0.0),
         loader_wait_seconds=clock.loader_wait_seconds,
-        peak_memory_bytes=memory,
+        peak_memory_bytes=peak_memory_bytes,
         **startup.model_dump(),
         mean_utilization=device.mean_utilization,
         communication_seconds_per_step=task.replica.communication_seconds(),
     )
-    return RankReport(record, clock.windows, memory_kind, device)
+    return RankReport(record, clock.windows, peak_memory(task.device)[1], device)
 
 
-def measure(task: Task, epochs: Sequence[EpochRecord], reports: Sequence[RankReport]) -> Measurements:
+def measure(
+    task: Task, epochs: Sequence[EpochRecord], reports: Sequence[RankReport], resumption: Resumption
+) -> Measurements:
     """The figures of the run: the slowest rank counts, and the one that used most memory."""
     ranks = [report.record for report in reports]
     windows = slowest([report.windows for report in reports])
@@ -107,6 +111,11 @@ def measure(task: Task, epochs: Sequence[EpochRecord], reports: Sequence[RankRep
     waited = max(rank.loader_wait_seconds for rank in ranks)
     accuracies = [record.test_accuracy for record in epochs]
     passes, buckets = of_all_ranks([report.times for report in reports])
+    left_out = task.clock.left_out
+    monitored = across_ranks([report.device for report in reports])
+    if left_out:
+        # what two kinds of device drew is the energy of neither
+        monitored["energy_joules"] = None
     return Measurements(
         parameters=task.replica.parameters,
         epochs_completed=len(epochs),
@@ -122,11 +131,27 @@ def measure(task: Task, epochs: Sequence[EpochRecord], reports: Sequence[RankRep
         startup=Startup(
             **{part: max(getattr(rank, part) for rank in ranks) for part in Startup.model_fields}
         ),
-        **across_ranks([report.device for report in reports]),
+        **monitored,
         communication_fraction=_communication_fraction(ranks, windows),
         loader=task.settings.loader,
         passes=passes,
         buckets=buckets,
+        resumption=resumption.model_copy(
+            update={
+                "unmeasured_steps": _unmeasured(task.settings, windows),
+                "problems": [*resumption.problems, *left_out],
+            }
+        ),
+    )
+
+
+def _unmeasured(settings: Settings, windows: Sequence[Window]) -> int:
+    """Steps beyond the first warm-up that are left out all the same, because of a resume."""
+    # a window may lie across the end of the first warm-up, where the run was cut off within it
+    return sum(
+        max(window.first_step + window.steps - max(window.first_step, settings.warmup_steps), 0)
+        for window in windows
+        if window.warmup
     )
 
 

@@ -68,6 +68,7 @@ class Replica:
         wrapper: what exchanges gradients.
         knows_graph: False until DDP has seen the first step of a static graph.
         warmup_steps: whose communication is not counted.
+        compression: what powersgd keeps from step to step; None without it.
     """
 
     network: nn.Module
@@ -75,8 +76,10 @@ class Replica:
     wrapper: DistributedDataParallel | FSDPModule
     knows_graph: bool = True
     warmup_steps: int = 0
+    compression: powerSGD_hook.PowerSGDState | None = None
     _steps: int = field(default=0, init=False)
     _warm_up: Counted = field(default=Counted(), init=False)
+    _earlier: Counted | None = field(default=None, init=False)
 
     @classmethod
     def build(
@@ -91,6 +94,7 @@ class Replica:
             device: of the rank.
         """
         wrapper: Any = _shard(network, blocks, device) if settings.parallelism == "fsdp" else None
+        compression = None
         if wrapper is None:
             wrapper = DistributedDataParallel(
                 network,
@@ -99,10 +103,10 @@ class Replica:
                 static_graph=settings.static_graph,
                 bucket_cap_mb=settings.bucket_cap_mb,
             )
-            _compress(wrapper, settings)
+            compression = _compress(wrapper, settings)
             wrapper._set_ddp_runtime_logging_sample_rate(SAMPLED_STEPS[device.type])
         model = torch.compile(wrapper) if settings.compile else wrapper
-        return cls(network, model, wrapper, not settings.static_graph, settings.warmup_steps)
+        return cls(network, model, wrapper, not settings.static_graph, settings.warmup_steps, compression)
 
     def train(self) -> None:
         """Switch to training."""
@@ -125,22 +129,48 @@ class Replica:
     def communication_seconds(self) -> float | None:
         """Of a step, as far as the backward pass did not hide it; None where nobody counted it.
 
-        From DDP's own counters, mean over the measured steps it sampled; over all it sampled, warm-up
-        included, where none of these was measured. It includes waiting for slower ranks.
+        From DDP's own counters, mean over the measured steps it sampled, those of earlier starts included.
+        Where none of these was measured, over all it sampled, warm-up included; a training that was resumed
+        then says nothing. It includes waiting for slower ranks.
         """
         if isinstance(self.wrapper, FSDPModule):
             return None
-        counted = self._count()
-        later = Counted(counted.steps - self._warm_up.steps, counted.seconds - self._warm_up.seconds)
-        if later.steps:
-            return max(later.seconds, 0.0) / later.steps
+        counted = self.measured_communication()
+        if not counted.steps and self._earlier is None:
+            counted = self._count()
         return counted.seconds / counted.steps if counted.steps else None
+
+    def measured_communication(self) -> Counted:
+        """That of the measured steps which DDP has sampled, those of earlier starts included."""
+        earlier = self._earlier or Counted()
+        if isinstance(self.wrapper, FSDPModule) or self._steps < self._first_counted:
+            return earlier
+        counted = self._count()
+        seconds = max(counted.seconds - self._warm_up.seconds, 0.0)
+        return Counted(
+            earlier.steps + counted.steps - self._warm_up.steps,
+            earlier.seconds + seconds,
+        )
+
+    def resume(self, earlier: Counted) -> None:
+        """Count from here: passes so far were no steps, and the next steps warm up as the first of all did.
+
+        Args:
+            earlier: of the measured steps of earlier starts.
+        """
+        self._steps = 0
+        self._earlier = earlier
 
     def _begin_step(self) -> None:
         self._steps += 1
-        # DDP adds a step to its counts as the next one begins
-        if self._steps == self.warmup_steps + 2:
+        if self._steps == self._first_counted:
             self._warm_up = self._count()
+
+    @property
+    def _first_counted(self) -> int:
+        """The step, from 1, at whose beginning DDP has counted the warm-up and no other step."""
+        # it adds a step to its counts as the next one begins
+        return self.warmup_steps + 2
 
     def _count(self) -> Counted:
         assert isinstance(self.wrapper, DistributedDataParallel)
@@ -166,8 +196,8 @@ def _shard(network: nn.Module, blocks: Sequence[nn.Module], device: torch.device
     return fully_shard(network, mesh=mesh)
 
 
-def _compress(wrapper: DistributedDataParallel, settings: Settings) -> None:
-    """Register the hook that makes gradients smaller on their way."""
+def _compress(wrapper: DistributedDataParallel, settings: Settings) -> powerSGD_hook.PowerSGDState | None:
+    """Register the hook that makes gradients smaller on their way; what it keeps from step to step."""
     if settings.communication_hook == "powersgd":
         state = powerSGD_hook.PowerSGDState(
             dist.group.WORLD,
@@ -176,10 +206,12 @@ def _compress(wrapper: DistributedDataParallel, settings: Settings) -> None:
         )
         on_cpus = dist.get_backend() == "gloo"
         wrapper.register_comm_hook(state, _bucket_by_bucket if on_cpus else powerSGD_hook.powerSGD_hook)
-    elif settings.communication_hook == "fp16":
+        return state
+    if settings.communication_hook == "fp16":
         wrapper.register_comm_hook(dist.group.WORLD, default_hooks.fp16_compress_hook)
-    elif settings.communication_hook == "bf16":
+    if settings.communication_hook == "bf16":
         wrapper.register_comm_hook(dist.group.WORLD, default_hooks.bf16_compress_hook)
+    return None
 
 
 # the signature, which DDP looks at, and the name, which it logs

@@ -7,8 +7,8 @@ epoch, and after ``WINDOW_STEPS`` steps.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, Protocol, TypeVar
 
 from scalewise.records import Window
 
@@ -44,6 +44,7 @@ class StepClock(Generic[Mark]):
     def __init__(self, timeline: Timeline[Mark], warmup_steps: int) -> None:
         self._timeline = timeline
         self._warmup_steps = warmup_steps
+        self._warm_from = warmup_steps
         self._steps = 0
         self._window_start = 0.0
         self._samples = 0
@@ -56,11 +57,13 @@ class StepClock(Generic[Mark]):
         self.loader_wait_seconds = 0.0
         """Host time of the measured steps in which the rank waited for its batch."""
         self.first_step_seconds = 0.0
+        self.left_out: list[str] = []
+        """Why steps that were measured no longer are."""
 
     @property
     def phase(self) -> str:
         """What the next step is: ``warm-up`` or ``train``."""
-        return "warm-up" if self._steps < self._warmup_steps else "train"
+        return "warm-up" if self._steps < self._warm_from else "train"
 
     def open_window(self) -> None:
         """Start a window at the beginning of an epoch."""
@@ -77,7 +80,7 @@ class StepClock(Generic[Mark]):
 
     def loaded(self) -> None:
         """After a batch is loaded."""
-        if self._steps >= self._warmup_steps:
+        if self._steps >= self._warm_from:
             self.loader_wait_seconds += self._timeline.now() - self._load_start
 
     def end_step(self, samples: int) -> None:
@@ -90,7 +93,7 @@ class StepClock(Generic[Mark]):
         self._marks.append((self._step_start, self._timeline.mark()))
         self._samples += samples
         self._steps += 1
-        if self._steps == self._warmup_steps or len(self._marks) == WINDOW_STEPS:
+        if self._steps == self._warm_from or len(self._marks) == WINDOW_STEPS:
             self.close_window()
             self._window_start = self._timeline.now()
 
@@ -101,7 +104,7 @@ class StepClock(Generic[Mark]):
         self._timeline.synchronize()
         seconds = self._timeline.now() - self._window_start
         first = self._steps - len(self._marks)
-        warmup = first < self._warmup_steps
+        warmup = first < self._warm_from
         durations = [self._timeline.seconds(start, end) for start, end in self._marks]
         if first == 0:
             self.first_step_seconds = durations[0]
@@ -117,6 +120,39 @@ class StepClock(Generic[Mark]):
             )
         )
         self._marks, self._samples = [], 0
+
+    def state(self) -> dict[str, Any]:
+        """All that was timed up to the edge of a window, as plain values."""
+        assert not self._marks, "a window is open"
+        return {
+            "steps": self._steps,
+            "windows": [window.model_dump() for window in self.windows],
+            "step_seconds": list(self.step_seconds),
+            "loader_wait_seconds": self.loader_wait_seconds,
+            "first_step_seconds": self.first_step_seconds,
+            "left_out": list(self.left_out),
+        }
+
+    def resume(self, state: Mapping[str, Any]) -> None:
+        """Go on from ``state``; the first steps from here on warm up, as the first of all did."""
+        self._steps = state["steps"]
+        self._warm_from = self._steps + self._warmup_steps
+        self.windows = [Window(**window) for window in state["windows"]]
+        self.step_seconds = list(state["step_seconds"])
+        self.loader_wait_seconds = state["loader_wait_seconds"]
+        self.first_step_seconds = state["first_step_seconds"]
+        self.left_out = list(state["left_out"])
+
+    def leave_out(self, why: str) -> None:
+        """Measure none of the steps timed so far, as if they had all warmed up.
+
+        Args:
+            why: for the records.
+        """
+        self.windows = [window.model_copy(update={"warmup": True}) for window in self.windows]
+        self.step_seconds = []
+        self.loader_wait_seconds = 0.0
+        self.left_out.append(why)
 
 
 def slowest(windows_by_rank: Sequence[Sequence[Window]]) -> list[Window]:

@@ -19,7 +19,8 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from scalewise.plan.topology import Shape
 from scalewise.training.ranks.network import choose_interface
-from scalewise.training.supervision.attempt import Attempt, Muster
+from scalewise.training.supervision.attempt import Attempt
+from scalewise.training.supervision.notes import Muster
 
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 """Set by torchrun, and by our own spawn."""

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 import runpy
+import signal
 import sys
 from datetime import timedelta
+from hashlib import sha256
 from pathlib import Path
 
 from torch.distributed import run as torchrun
 from torch.multiprocessing.spawn import spawn
 
+from scalewise.plan.launch import standalone_options
 from scalewise.plan.topology import Shape
 from scalewise.training.ranks.distributed import RANK_VARIABLES, node_rank, open_store
 from scalewise.training.ranks.network import choose_interface
-from scalewise.training.supervision.attempt import Attempt, Muster
+from scalewise.training.supervision.attempt import Attempt
+from scalewise.training.supervision.notes import Muster
 
 
 def start_ranks(script: Path, attempt: Attempt) -> None:
@@ -32,12 +36,20 @@ def start_ranks(script: Path, attempt: Attempt) -> None:
 
 
 def _torchrun_agent(script: Path, attempt: Attempt, muster: Muster) -> None:
+    """The agent of this node."""
+    shape = Shape.parse(muster.shape)
+    if shape.nodes == 1:
+        torchrun.main([*standalone_options(shape.devices_per_node), str(script), str(attempt.folder)])
+    else:
+        _agent_among_others(script, attempt, muster, shape)
+
+
+def _agent_among_others(script: Path, attempt: Attempt, muster: Muster, shape: Shape) -> None:
     """An agent among those of several nodes.
 
     The store belongs to this process and not to the agent, which could be given no port that is sure
     to be free. ``--local-addr``: the address of this host that the others reach.
     """
-    shape = Shape.parse(muster.shape)
     interface = choose_interface(shape.nodes, muster.network_interface)
     timeout = timedelta(seconds=muster.timeout_seconds)
     conf = [f"join_timeout={muster.timeout_seconds}", f"read_timeout={muster.timeout_seconds}"]
@@ -56,7 +68,7 @@ def _torchrun_agent(script: Path, attempt: Attempt, muster: Muster) -> None:
             f"--node-rank={node_rank(os.environ)}",
             "--rdzv-backend=c10d",
             f"--rdzv-endpoint={endpoint}",
-            f"--rdzv-id={attempt.folder.absolute()}",
+            f"--rdzv-id={_meeting_name(attempt)}",
             f"--rdzv-conf={','.join(conf)}",
             f"--local-addr={interface.address}",
             "--max-restarts=0",
@@ -67,14 +79,30 @@ def _torchrun_agent(script: Path, attempt: Attempt, muster: Muster) -> None:
     del store  # held until every agent has ended
 
 
+def _meeting_name(attempt: Attempt) -> str:
+    """Of the agents of one attempt; torchrun also names a folder after it, where a path would do harm."""
+    return sha256(os.fsencode(attempt.folder.absolute())).hexdigest()[:16]
+
+
 def _spawn(script: Path, attempt: Attempt, muster: Muster) -> None:
     shape = Shape.parse(muster.shape)
     first = node_rank(os.environ) * shape.devices_per_node
-    spawn(_spawned, (first, shape, str(script), str(attempt.folder)), nprocs=shape.devices_per_node)
+    arguments = (first, shape, str(script), str(attempt.folder))
+    # the ranks inherit it: until they have loaded torch, nothing in them heeds a signal that ends a process
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    ranks = spawn(_spawned, arguments, nprocs=shape.devices_per_node, join=False)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
+    while not ranks.join():
+        pass
 
 
 def _spawned(local_rank: int, first: int, shape: Shape, script: str, folder: str) -> None:
-    """A rank, told who it is by the variables that torchrun would set."""
+    """A rank, told who it is by the variables that torchrun would set.
+
+    A signal that came until here is dropped: the process that started this one has handed it on.
+    """
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
     place = (first + local_rank, local_rank, shape.world_size, shape.devices_per_node)
     os.environ.update({name: str(value) for name, value in zip(RANK_VARIABLES, place, strict=True)})
     sys.argv = [script, folder]

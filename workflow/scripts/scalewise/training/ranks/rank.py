@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import FrameType
@@ -15,7 +17,8 @@ import torch
 
 from scalewise.plan.settings import Settings
 from scalewise.plan.topology import Shape
-from scalewise.records import EpochRecord, Startup, utc_now
+from scalewise.records import EpochRecord, Resumption, Startup, utc_now
+from scalewise.training.checkpoints.session import Session
 from scalewise.training.data import datasets
 from scalewise.training.loop import train
 from scalewise.training.passes import time_passes
@@ -28,6 +31,8 @@ from scalewise.training.ranks.distributed import (
     identify,
     process_group,
 )
+from scalewise.training.ranks.messenger import say
+from scalewise.training.ranks.signals import Signals
 from scalewise.training.recording import (
     RankReport,
     measure,
@@ -37,9 +42,12 @@ from scalewise.training.recording import (
     write_conclusion,
     write_series,
 )
-from scalewise.training.supervision.attempt import Assignment, Attempt, Muster, Progress
+from scalewise.training.supervision.attempt import Attempt
+from scalewise.training.supervision.notes import Assignment, Muster
 from scalewise.training.supervision.orphan import exit_with
 from scalewise.training.task import Task, build_loaders, build_task
+
+BEAT_SECONDS = 2.0
 
 
 class Stopwatch:
@@ -55,71 +63,105 @@ class Stopwatch:
         return seconds
 
 
-def run_rank(attempt: Attempt, process_started: float) -> None:
+def run_rank(attempt: Attempt, process_started: float, signals: Signals) -> None:
     """Train this rank's part and, on rank 0, write the records of the run.
+
+    A training that is asked to end leaves a checkpoint and no records; the next start goes on from it.
 
     Args:
         attempt: holds the assignment.
         process_started: ``time.monotonic()`` before the imports.
+        signals: that this process gets.
     """
     watch = Stopwatch(process_started)
     imports_seconds = watch.lap()
     assignment = attempt.assignment()
-    launch_seconds = seconds_between(assignment.started_at, time.monotonic() - process_started)
-    definition = assignment.definition
-    settings = Settings.model_validate(definition.settings)
     muster = attempt.muster()
+    launch_seconds = 0.0
+    if socket.gethostname() == muster.supervisor_host:
+        # the clocks of two nodes may differ by more than a launch takes
+        launch_seconds = seconds_between(assignment.started_at, time.monotonic() - process_started)
     identity, affinity, device = report_for_duty(attempt, muster)
-
-    def report(record: EpochRecord) -> None:
-        if identity.rank == 0:
-            print(describe(record, settings.epochs), flush=True)
-            attempt.progress(Progress(epoch=record.epoch, epochs=settings.epochs))
-
     with process_group(attempt, muster, identity, device):
-        process_group_seconds = watch.lap()
-        dataset = datasets.load(assignment.dataset)
-        loaders = build_loaders(settings, dataset, identity.rank, device, muster.timeout_seconds)
-        data_seconds = watch.lap()
-        task = build_task(definition, dataset, loaders, identity, device, assignment.weights)
-        model_seconds = watch.lap()
-
-        with task.monitor:
-            epochs, diverged = train(task, report)
-
         startup = Startup(
             imports_seconds=imports_seconds,
-            process_group_seconds=process_group_seconds,
-            data_seconds=data_seconds,
-            model_seconds=model_seconds,
-            first_step_seconds=task.clock.first_step_seconds,
+            process_group_seconds=watch.lap(),
+            data_seconds=0.0,
+            model_seconds=0.0,
+            first_step_seconds=0.0,
             launch_seconds=launch_seconds,
         )
-        own_report = report_rank(task, affinity, startup)
-        ended_at = utc_now()
-        if settings.save_model:
-            save_model(task.replica, identity.rank, assignment.folder)
-        trained = Trained(task, epochs, diverged, ended_at)
-        reports = gather(own_report, identity.world_size)
-        if identity.rank == 0:
-            write_series(assignment.folder, epochs, reports)
-            conclude(trained, reports, assignment, muster)
-        if not diverged:
-            # the training is kept by now, whatever becomes of the passes
-            times = gather(time_passes(task), identity.world_size)
-            if identity.rank == 0:
-                timed = [report.with_passes(each) for report, each in zip(reports, times, strict=True)]
-                conclude(trained, timed, assignment, muster)
-        del trained
-        del task  # DDP must be gone before its process group
+        # in a function of its own: with it goes DDP, which must be gone before its process group
+        began = process_started - launch_seconds
+        rank = Rank(attempt, assignment, muster, identity, affinity, device, began)
+        train_and_record(rank, startup, watch, signals)
     attempt.finished(identity.rank)
 
 
-def seconds_between(started_at: str, ago: float) -> float:
-    """From a time by the clock on the wall, UTC, ISO 8601, to what was so many seconds ago; 0 at least.
+@dataclass(frozen=True)
+class Rank:
+    """This process among the others, and what all of them are to do.
 
-    Clocks of two nodes may differ by a little.
+    Args:
+        attempt: whose folder all of them see.
+        assignment: the run.
+        muster: how they meet.
+        identity: who this is.
+        affinity: CPUs of it.
+        device: of it.
+        began: when this start of the run did, on this host's monotonic clock.
     """
+
+    attempt: Attempt
+    assignment: Assignment
+    muster: Muster
+    identity: Identity
+    affinity: str
+    device: torch.device
+    began: float
+
+
+def train_and_record(rank: Rank, startup: Startup, watch: Stopwatch, signals: Signals) -> None:
+    """Build the task, train it and write the records, inside the process group."""
+    assignment, muster, identity = rank.assignment, rank.muster, rank.identity
+    settings = Settings.model_validate(assignment.definition.settings)
+    dataset = datasets.load(assignment.dataset)
+    loaders = build_loaders(settings, dataset, identity.rank, rank.device, muster.timeout_seconds)
+    data_seconds = watch.lap()
+    task = build_task(assignment.definition, dataset, loaders, identity, rank.device, assignment.weights)
+    session = Session(
+        task, rank.attempt, assignment, rank.began, muster.timeout_seconds, lambda: signals.received
+    )
+    state = session.begin()
+    model_seconds = watch.lap()
+
+    def tell(record: EpochRecord) -> None:
+        if identity.rank == 0:
+            say(describe(record, settings.epochs))
+        session.tell(state)
+
+    with (
+        task.monitor,
+        session.messenger,
+        signals.instead_of_an_end(lambda: rank.attempt.terminated(identity.rank)),
+    ):
+        ending = train(task, state, tell, session.at_edge)
+    if ending == "stopped":
+        return
+    startup = startup.model_copy(
+        update={
+            "data_seconds": data_seconds,
+            "model_seconds": model_seconds,
+            "first_step_seconds": task.clock.first_step_seconds,
+        }
+    )
+    report = report_rank(task, rank.affinity, startup, session.peak_memory_bytes)
+    trained = Trained(task, state.records, ending == "diverged", utc_now(), session.resumption)
+    keep(trained, report, assignment, muster)
+
+
+def seconds_between(started_at: str, ago: float) -> float:
+    """From a time by this host's clock, UTC, ISO 8601, to what was so many seconds ago; 0 at least."""
     since = datetime.now(UTC) - datetime.fromisoformat(started_at)
     return max(since.total_seconds() - ago, 0.0)
 
@@ -133,18 +175,38 @@ class Trained:
         epochs: of the run.
         diverged: how it ended.
         ended_at: when; UTC, ISO 8601.
+        resumption: where it was cut off and went on.
     """
 
     task: Task
     epochs: Sequence[EpochRecord]
     diverged: bool
     ended_at: str
+    resumption: Resumption
+
+
+def keep(trained: Trained, own: RankReport, assignment: Assignment, muster: Muster) -> None:
+    """Write the model, if it is asked for, and the records of the run; all ranks must call it."""
+    task = trained.task
+    if task.settings.save_model:
+        save_model(task.replica, task.identity.rank, assignment.folder)
+    writes = task.identity.rank == 0
+    reports = gather(own, task.identity.world_size)
+    if writes:
+        write_series(assignment.folder, trained.epochs, reports)
+        conclude(trained, reports, assignment, muster)
+    if not trained.diverged:
+        # the training is kept by now, whatever becomes of the passes
+        times = gather(time_passes(task), task.identity.world_size)
+        if writes:
+            timed = [report.with_passes(each) for report, each in zip(reports, times, strict=True)]
+            conclude(trained, timed, assignment, muster)
 
 
 def conclude(trained: Trained, reports: Sequence[RankReport], assignment: Assignment, muster: Muster) -> None:
     """Write what all ranks report together, on rank 0."""
     origin = trace(reports, trained.task.identity, muster.launcher, assignment, trained.ended_at)
-    measurements = measure(trained.task, trained.epochs, reports)
+    measurements = measure(trained.task, trained.epochs, reports, trained.resumption)
     write_conclusion(
         *(assignment.folder, assignment.definition, trained.epochs, reports, measurements, origin),
         trained.diverged,
@@ -160,9 +222,19 @@ def report_for_duty(attempt: Attempt, muster: Muster) -> tuple[Identity, str, to
     identity = identify(os.environ, muster.launcher)
     attempt.started(identity.rank, identity.host)
     exit_with(muster.supervisor_pid, muster.supervisor_host == identity.host)
+    if identity.rank == 0:
+        threading.Thread(target=_beat, args=(attempt,), name="beat", daemon=True).start()
     check_place(identity, Shape.parse(muster.shape))
     affinity = claim_cpus(muster.accelerator, identity, muster.cpus_per_device)
     return identity, affinity, claim_device(muster.accelerator, identity.local_rank)
+
+
+def _beat(attempt: Attempt) -> None:
+    """For a single rank nobody else waits: a stopped one would hold its devices to the end of its time."""
+    while True:
+        with suppress(OSError):
+            attempt.beat()
+        time.sleep(BEAT_SECONDS)
 
 
 def describe(record: EpochRecord, epochs: int) -> str:
@@ -199,5 +271,7 @@ def run_or_complain(attempt: Attempt, work: Callable[[], None]) -> None:
         # a loader process that ends makes torch raise wherever the rank is, and so also while it tells why
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         out_of_memory = isinstance(error, torch.OutOfMemoryError)
-        attempt.failed(rank, socket.gethostname(), error, out_of_memory)
+        # a full disk, or a folder that is gone, must not hide what happened: raised again, it is printed
+        with suppress(OSError):
+            attempt.failed(rank, socket.gethostname(), error, out_of_memory)
         raise

@@ -12,125 +12,17 @@ import time
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
-from scalewise.records import Definition, LauncherName, write_json, write_text
-
-_CONSEQUENCES = (
-    "connection closed by peer",
-    "connection reset by peer",
-    "broken pipe",
-    "remote process exited",
-    "recvvalue failed",
-    "timed out",
-    "timeout",
+from scalewise.records import write_json, write_text
+from scalewise.training.supervision.notes import (
+    Assignment,
+    Complaint,
+    MeetingPoint,
+    Muster,
+    Presence,
+    Progress,
+    Stopped,
 )
-"""What gloo, nccl and the store say on the ranks that outlive another: never the cause."""
-
-
-class _Note(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-
-class Progress(_Note):
-    """Epochs done so far, of all."""
-
-    epoch: int
-    epochs: int
-
-
-class Presence(_Note):
-    """Where a rank runs."""
-
-    rank: int
-    host: str
-    pid: int
-
-
-class Complaint(_Note):
-    """The exception that ended a rank.
-
-    Args:
-        rank: where it was raised.
-        host: of the rank.
-        time: when, in seconds since the epoch; orders ranks of one host.
-        message: type and text.
-        traceback: as Python prints it.
-        out_of_memory: the device had no memory left.
-    """
-
-    rank: int
-    host: str
-    time: float
-    message: str
-    traceback: str
-    out_of_memory: bool
-
-    @property
-    def headline(self) -> str:
-        """The first line of its message."""
-        return self.message.splitlines()[0]
-
-    @property
-    def is_consequence(self) -> bool:
-        """Whether it only says that another rank has gone."""
-        text = self.message.lower()
-        return any(phrase in text for phrase in _CONSEQUENCES)
-
-
-class Muster(_Note):
-    """How the ranks of an attempt are started and meet, whatever they do then.
-
-    Args:
-        shape: nodes x devices per node.
-        accelerator: ``cuda`` or ``cpu``.
-        cpus_per_device: threads of each rank.
-        launcher: what starts them.
-        rendezvous: ``tcp`` or ``file``.
-        network_interface: between nodes; None for the one of the node's own address.
-        timeout_seconds: that a rank waits for another.
-        supervisor_host: where the process that started them runs.
-        supervisor_pid: that process; None under Slurm, which ends ranks by itself.
-    """
-
-    shape: str
-    accelerator: Literal["cpu", "cuda"]
-    cpus_per_device: int
-    launcher: LauncherName
-    rendezvous: Literal["tcp", "file"]
-    network_interface: str | None
-    timeout_seconds: int
-    supervisor_host: str
-    supervisor_pid: int | None
-
-
-class Assignment(_Note):
-    """What the ranks of a training are told.
-
-    Args:
-        definition: the run.
-        dataset: the prepared file.
-        folder: of the run's records.
-        started_at: UTC, ISO 8601; before the ranks were started.
-        other_jobs: of anybody on the run's nodes when it began; None where nobody can say.
-        weights: to begin from; None for random ones.
-    """
-
-    definition: Definition
-    dataset: Path
-    folder: Path
-    started_at: str
-    other_jobs: int | None = None
-    weights: Path | None = None
-
-
-class MeetingPoint(_Note):
-    """Where rank 0, or the agent of the first node, waits for the others."""
-
-    host: str
-    port: int
 
 
 @dataclass(frozen=True)
@@ -216,20 +108,53 @@ class Attempt:
         """A rank was asked to end, which launchers do to the peers of one that failed."""
         write_text(self.folder / f"rank{rank}.terminated", "")
 
+    def request_stop(self, because: str) -> None:
+        """Ask the ranks to write a checkpoint at the next step edge and to end; from outside of them."""
+        write_text(self.folder / "stop", because)
+
+    def stop_request(self) -> str | None:
+        """Why the ranks are asked to end, if they are; listed, as in ``meeting_point``."""
+        if not any(path.name == "stop" for path in self.folder.iterdir()):
+            return None
+        return (self.folder / "stop").read_text(encoding="utf-8")
+
+    def stopped(self, note: Stopped) -> None:
+        """All ranks end as asked; rank 0 says so before it leaves."""
+        write_json(self.folder / "stopped.json", note)
+
+    def read_stopped(self) -> Stopped | None:
+        """How the ranks ended, if they did as they were asked to."""
+        path = self.folder / "stopped.json"
+        return Stopped.model_validate_json(path.read_text(encoding="utf-8")) if path.exists() else None
+
+    def beat(self) -> None:
+        """Rank 0 is alive, whatever it does."""
+        (self.folder / "beat").touch()
+
+    def last_beat(self) -> float | None:
+        """When it last said so, by its file's server; opened, so that no old answer is remembered."""
+        try:
+            with (self.folder / "beat").open("rb") as file:
+                return os.fstat(file.fileno()).st_mtime
+        except OSError:
+            return None
+
     def progress(self, progress: Progress) -> None:
-        """Rank 0 has done another epoch."""
-        write_text(self.folder / "progress.json", progress.model_dump_json())
+        """Rank 0 tells how far the training has come."""
+        # not flushed to disk: it is written while the clock runs
+        path = self.folder / "progress.json"
+        draft = path.with_name(f".{path.name}")
+        draft.write_text(progress.model_dump_json(), encoding="utf-8")
+        draft.replace(path)
 
     def read_progress(self) -> Progress | None:
-        """The last epoch that was reported."""
+        """What rank 0 told last."""
         path = self.folder / "progress.json"
         return Progress.model_validate_json(path.read_text()) if path.exists() else None
 
     def cause(self, world_size: int) -> Complaint | None:
         """The first exception that is not the consequence of another rank's end."""
-        complaints = [
-            Complaint.model_validate_json(path.read_text()) for path in self.folder.glob("rank*.failed.json")
-        ]
+        complaints = self._complaints()
         first_hand = [complaint for complaint in complaints if not complaint.is_consequence]
         if not first_hand and self.silent(world_size):
             return None
@@ -243,19 +168,35 @@ class Attempt:
                 (self.folder / f"rank{rank}.{ending}").exists()
                 for ending in ("finished", "failed.json", "terminated")
             )
-            started = self.folder / f"rank{rank}.started.json"
-            if started.exists() and not left_word:
-                gone.append(Presence.model_validate_json(started.read_text()))
+            if (there := self._presence(rank)) is not None and not left_word:
+                gone.append(there)
         return gone
 
     def unanswering(self, world_size: int) -> list[Presence]:
-        """Ranks that neither finished nor complained, though they may have been asked to end."""
+        """Ranks that neither finished nor complained, though they may have been asked to end.
+
+        Or the one that complained although all others waited for it in vain: to end a rank that was stopped,
+        Slurm wakes it first, and then it finds the others gone.
+        """
+        there = {rank: note for rank in range(world_size) if (note := self._presence(rank)) is not None}
+        complaints = {complaint.rank: complaint for complaint in self._complaints()}
+        quiet = [
+            rank
+            for rank in there
+            if rank not in complaints and not (self.folder / f"rank{rank}.finished").exists()
+        ]
+        if not quiet and len(complaints) == world_size:
+            quiet = [rank for rank, complaint in complaints.items() if not complaint.is_timeout]
+            quiet = quiet if len(quiet) == 1 < world_size else []
+        return [there[rank] for rank in quiet]
+
+    def _presence(self, rank: int) -> Presence | None:
+        path = self.folder / f"rank{rank}.started.json"
+        return Presence.model_validate_json(path.read_text()) if path.exists() else None
+
+    def _complaints(self) -> list[Complaint]:
         return [
-            Presence.model_validate_json(started.read_text())
-            for rank in range(world_size)
-            if (started := self.folder / f"rank{rank}.started.json").exists()
-            and not (self.folder / f"rank{rank}.finished").exists()
-            and not (self.folder / f"rank{rank}.failed.json").exists()
+            Complaint.model_validate_json(path.read_text()) for path in self.folder.glob("rank*.failed.json")
         ]
 
     def missing(self, world_size: int) -> list[int]:

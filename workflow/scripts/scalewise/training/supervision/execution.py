@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from scalewise.records import (
@@ -24,15 +27,31 @@ from scalewise.records import (
     write_json,
     write_rows,
 )
-from scalewise.training.supervision.attempt import Assignment, Complaint, Muster
+from scalewise.training.supervision.notes import Assignment, Complaint, Muster
 from scalewise.training.supervision.supervisor import End, Order, reason, watch
+from scalewise.training.supervision.vigil import Why
 
 LOG_TAIL_LINES = 25
 RECORDS = (SUMMARY, EPOCHS, RANKS, UTILIZATION)
 
 
+FULL_BYTES = 1 << 20
+"""A folder with less room than this has none: what ranks wrote there last may be missing."""
+
+
 class RunFailedError(Exception):
-    """The run has no result; the message is for the user."""
+    """The run has no result; the message is for the user.
+
+    Args:
+        message: all that there is to say.
+        reason: in a sentence.
+        ended: how; None where no ranks were started, or none are to be started again.
+    """
+
+    def __init__(self, message: str, reason: str = "", ended: End | None = None) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.ended = ended
 
 
 def execute(order: Order, muster: Muster, assignment: Assignment) -> None:
@@ -47,6 +66,7 @@ def execute(order: Order, muster: Muster, assignment: Assignment) -> None:
 
     Raises:
         RunFailedError: there is no result.
+        RunTakenError: another trains the run by now; its folder is left as it is.
     """
     for name in (*RECORDS, MODEL, FAILURE):
         (assignment.folder / name).unlink(missing_ok=True)
@@ -63,6 +83,58 @@ def execute(order: Order, muster: Muster, assignment: Assignment) -> None:
         order.attempt.end()
         return
     raise _fail(order, assignment, ended, cause)
+
+
+def refuse_start(order: Order, assignment: Assignment, outcome: Why, why: str) -> RunFailedError:
+    """A run that is not even started again: recorded and said like one that has failed."""
+    failure = Failure(
+        definition=assignment.definition,
+        outcome=outcome,
+        reason=why,
+        limit_seconds=order.limit_seconds,
+        log_tail=_tail(order.log),
+        ended_at=utc_now(),
+    )
+    write_json(assignment.folder / FAILURE, failure)
+    note(order.log, f"{outcome}: {why}")
+    return RunFailedError(f"{order.label} {outcome}: {why}\nWhole log: {order.log}", why)
+
+
+def note(log: Path, text: str) -> None:
+    """A line of the run's log, with its time."""
+    with log.open("a", encoding="utf-8") as file:
+        file.write(f"{utc_now()} {text}\n")
+
+
+def unusable(label: str, folder: Path, error: OSError) -> str:
+    """A sentence for what the system refused: path, what it said, the room there, the cure.
+
+    Args:
+        label: of the run.
+        folder: of its records.
+        error: as raised.
+    """
+    path = Path(str(error.filename or folder))
+    said = error.strerror or str(error)
+    cures = {
+        errno.ENOSPC: "Make room there",
+        errno.EDQUOT: "Your quota is used up: make room there",
+        errno.EFBIG: "The limit of a file's size (ulimit -f) is too low for it: raise it",
+        **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "Make it writable, or use another folder"),
+    }
+    cure = cures.get(error.errno or 0, "Mend that")
+    return (
+        f"{label} failed: {path}: {said} ({free_bytes(path):,} bytes are free there). {cure}, and run "
+        "snakemake again; other runs, and checkpoints that are whole, are untouched."
+    )
+
+
+def free_bytes(path: Path) -> int:
+    """Free for this user where a path is or would be; 0 where nobody can say."""
+    for place in (path, *path.absolute().parents):
+        with suppress(OSError):
+            return shutil.disk_usage(place).free
+    return 0
 
 
 def has_result(folder: Path, definition: Definition) -> bool:
@@ -105,9 +177,9 @@ def _fail(order: Order, assignment: Assignment, ended: End, cause: Complaint | N
     The reason also ends the log, which is what Snakemake shows of a job that failed elsewhere.
     """
     why = reason(order, ended, cause)
-    # whoever deleted the folder of a run at work should still read why it ended
-    text = order.log.read_text(encoding="utf-8", errors="replace") if order.log.exists() else ""
-    tail = text.splitlines()[-LOG_TAIL_LINES:]
+    if (free := free_bytes(assignment.folder)) < FULL_BYTES:
+        why += f" {assignment.folder} has {free:,} free bytes left: make room there."
+    tail = _tail(order.log)
     for name in (*RECORDS, MODEL):
         (assignment.folder / name).unlink(missing_ok=True)
     failure = Failure(
@@ -119,8 +191,19 @@ def _fail(order: Order, assignment: Assignment, ended: End, cause: Complaint | N
         log_tail=tail,
         ended_at=utc_now(),
     )
-    write_json(assignment.folder / FAILURE, failure)
     details = cause.traceback.rstrip() if cause is not None else "\n".join(tail)
-    with order.log.open("a", encoding="utf-8") as log:
-        log.write(f"{utc_now()} {ended.why}: {why}\n")
-    return RunFailedError(f"{order.label} {ended.why}: {why}\n{details}\nWhole log: {order.log}")
+    if ended.stopped is not None and ended.stopped.saved:
+        details = ""  # nothing to look for: it ended as it was asked to
+    try:
+        write_json(assignment.folder / FAILURE, failure)
+        note(order.log, f"{ended.why}: {why}")
+    except OSError as error:  # the reason is known here alone, then
+        details += f"\n{unusable(order.label, assignment.folder, error)}"
+    message = f"{order.label} {ended.why}: {why}\n{details}".rstrip()
+    return RunFailedError(f"{message}\nWhole log: {order.log}", why, ended)
+
+
+def _tail(log: Path) -> list[str]:
+    """The last lines of a log, if there is one: a user may delete the folder of a run at work."""
+    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    return text.splitlines()[-LOG_TAIL_LINES:]

@@ -23,6 +23,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 HEARTBEAT_SECONDS = 5.0
 SILENCE_SECONDS = 60.0
 """A holder whose file has not been touched for this long, as seen from here, is gone."""
+LOST_SECONDS = 3 * HEARTBEAT_SECONDS
+"""The same for an earlier start of a job that Slurm has started anew: most often it has ended."""
 POLL_SECONDS = 0.5
 ASK_SECONDS = 20.0
 """Between two questions to Slurm about a holder's job."""
@@ -32,14 +34,21 @@ CLAIM_SECONDS = 600.0
 _ENDED = frozenset(
     {
         *("", "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "DEADLINE", "OUT_OF_MEMORY"),
-        *("NODE_FAIL", "BOOT_FAIL", "PREEMPTED"),
+        *("BOOT_FAIL", "PREEMPTED"),
     }
 )
-"""States of a Slurm job that does not run any more; none at all for one that the controller has forgotten."""
+"""States of a Slurm job that does not run any more; none at all for one that the controller has forgotten.
+
+NODE_FAIL is none of them: it says that a node does not answer, and its processes may live.
+"""
 
 
 class RunBusyError(Exception):
     """Another training holds the run for longer than the wait allowed."""
+
+
+class RunTakenError(Exception):
+    """Another training has taken the run, which this one had left without a sign of life."""
 
 
 class Holder(BaseModel):
@@ -83,6 +92,31 @@ class Holder(BaseModel):
         return f"Slurm job {self.job} on {self.host}" if self.job else f"process {self.pid} on {self.host}"
 
 
+class Hold:
+    """A run's folder in the hands of this process.
+
+    Args:
+        path: of the holder's file.
+        me: who holds it.
+        waited: for another that was alive, or may have been, and may have left the records.
+    """
+
+    def __init__(self, path: Path, me: Holder, waited: bool) -> None:
+        self._path, self._me = path, me
+        self.waited = waited
+        self.taken_by: Holder | None = None
+        """Who has taken the folder, as a process that was stopped for long finds when it goes on."""
+
+    def beat(self) -> None:
+        """Give a sign of life, or find that the folder is another's; whose file is left as it is."""
+        with suppress(OSError), self._path.open("rb") as file:
+            now = _parse(file.read())
+            if now.token in {self._me.token, ""}:
+                os.utime(file.fileno())
+            else:
+                self.taken_by = now
+
+
 @contextmanager
 def owned_run(
     folder: Path,
@@ -90,7 +124,7 @@ def owned_run(
     notify: Callable[[str], None],
     me: Holder | None = None,
     silence_seconds: float = SILENCE_SECONDS,
-) -> Iterator[bool]:
+) -> Iterator[Hold]:
     """Hold a run's folder while training it.
 
     Args:
@@ -101,19 +135,19 @@ def owned_run(
         silence_seconds: after which a holder of whom nothing else is known counts as gone.
 
     Yields:
-        whether it had to wait for another that was alive, which may have left the records.
+        the folder as this process holds it.
 
     Raises:
         RunBusyError: the wait was not long enough.
     """
     me = me or Holder.me()
     path = folder / "holder.json"
-    waited = _take(path, me, wait_seconds, notify, silence_seconds)
+    hold = Hold(path, me, _take(path, me, wait_seconds, notify, silence_seconds))
     done = threading.Event()
-    beat = threading.Thread(target=_beat, args=(path, done), name="holder", daemon=True)
+    beat = threading.Thread(target=_beat, args=(hold, done), name="holder", daemon=True)
     beat.start()
     try:
-        yield waited
+        yield hold
     finally:
         done.set()
         beat.join()
@@ -134,9 +168,7 @@ def _take(
             if gone and _remove(path, other):
                 continue
             if not gone and not waited:
-                notify(
-                    f"{other} is training this run; waiting for it to end (scancel or kill it to train here)"
-                )
+                notify(_whom(other, me))
                 waited = True
         if time.monotonic() > deadline:
             raise RunBusyError(
@@ -145,6 +177,16 @@ def _take(
             )
         time.sleep(POLL_SECONDS)
     return waited
+
+
+def _whom(other: Holder, me: Holder) -> str:
+    """This waits for, in a sentence."""
+    if _is_earlier_start(other, me):
+        return (
+            f"an earlier start of {other} may still be at work; waiting for it to end, or to give no sign of "
+            f"life for {LOST_SECONDS:.0f} s"
+        )
+    return f"{other} is training this run; waiting for it to end (scancel or kill it to train here)"
 
 
 class _Watched:
@@ -173,15 +215,25 @@ class _Watched:
                 self._mark, self._since = mark, now
         if now - self._asked >= ASK_SECONDS or other.job in {None, self._me.job}:
             self._alive, self._asked = _is_alive(other, self._me), now
-        return self._alive is False or (self._alive is None and now - self._since > self._silence_seconds)
+        silence = self._silence_seconds
+        if _is_earlier_start(other, self._me):
+            silence = min(silence, LOST_SECONDS)
+        return self._alive is False or (self._alive is None and now - self._since > silence)
+
+
+def _is_earlier_start(other: Holder, me: Holder) -> bool:
+    """Whether Slurm has started the holder's job anew since, as this one.
+
+    It does so when the last start has ended, or when a node of it did not answer: then its processes may
+    live, and write.
+    """
+    return other.job is not None and other.job == me.job and other.restart < me.restart
 
 
 def _is_alive(other: Holder, me: Holder) -> bool | None:
     """Whether a holder still runs; None where nobody here can say."""
     if other.job is not None and other.job != me.job:
         return _job_is_active(other.job)
-    if other.job is not None and other.restart < me.restart:
-        return False  # Slurm starts a job anew when its last start has ended
     if other.host == me.host and Path("/proc/self").exists():
         born = _born(other.pid)
         return born is not None and other.born in {"", born}
@@ -208,7 +260,8 @@ def _job_is_active(job: str) -> bool | None:
     if answer.returncode != 0:
         # the controller has forgotten the job, or is away for a moment
         return False if "Invalid job id" in answer.stderr else None
-    return answer.stdout.strip() not in _ENDED
+    state = answer.stdout.strip()
+    return None if state == "NODE_FAIL" else state not in _ENDED
 
 
 def _create(path: Path, me: Holder) -> bool:
@@ -228,9 +281,15 @@ def _create(path: Path, me: Holder) -> bool:
 
 def _read(path: Path) -> Holder | None:
     try:
-        return Holder.model_validate_json(path.read_text(encoding="utf-8"))
+        return _parse(path.read_bytes())
     except FileNotFoundError:
         return None
+
+
+def _parse(content: bytes) -> Holder:
+    """A holder's file; one without a token where it is damaged."""
+    try:
+        return Holder.model_validate_json(content.decode("utf-8"))
     except (ValidationError, UnicodeDecodeError):
         return Holder(token="", host="an unknown host", pid=0, job=None, restart=0)
 
@@ -258,7 +317,6 @@ def _remove(path: Path, gone: Holder) -> bool:
     return True
 
 
-def _beat(path: Path, done: threading.Event) -> None:
+def _beat(hold: Hold, done: threading.Event) -> None:
     while not done.wait(HEARTBEAT_SECONDS):
-        with suppress(OSError):
-            os.utime(path)
+        hold.beat()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 import subprocess
 from collections.abc import Mapping
 
@@ -13,6 +15,24 @@ def restart_count(environ: Mapping[str, str]) -> str:
     if job is None or told is not None:
         return told or "0"
     return (_squeue(f"--jobs={job}", "--Format=RestartCnt") or "0").strip()
+
+
+def seconds_left(environ: Mapping[str, str]) -> float | None:
+    """Until Slurm ends this job, endless where it has no limit; None where Slurm does not say.
+
+    Args:
+        environ: of the job.
+    """
+    job = environ.get("SLURM_JOB_ID")
+    told = _squeue(f"--jobs={job}", "--format=%L") if job is not None else None
+    if told == "UNLIMITED":
+        return math.inf
+    # days-hours:minutes:seconds, as far as they are needed
+    found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", told or "")
+    if found is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
 def other_jobs(environ: Mapping[str, str]) -> int | None:
@@ -29,6 +49,28 @@ def other_jobs(environ: Mapping[str, str]) -> int | None:
         return None
     running = _squeue("--states=running", f"--nodelist={nodes}", "--format=%A")
     return None if running is None else len(set(running.split()) - {job})
+
+
+def requeue(environ: Mapping[str, str]) -> str:
+    """Put this job back into the queue, which ends it here; why not, or nothing.
+
+    A job that is being cancelled is not put back: somebody wants it to end.
+    """
+    job = environ.get("SLURM_JOB_ID")
+    if job is None:
+        return "this is no Slurm job"
+    state = _squeue(f"--jobs={job}", "--format=%T")
+    if state not in (None, "RUNNING"):
+        return f"Slurm job {job} is {state or 'unknown to squeue'}"
+    try:
+        answer = subprocess.run(
+            ["scontrol", "requeue", job], capture_output=True, text=True, timeout=60, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return (
+        "" if answer.returncode == 0 else answer.stderr.strip() or f"scontrol ended with {answer.returncode}"
+    )
 
 
 def _squeue(*options: str) -> str | None:

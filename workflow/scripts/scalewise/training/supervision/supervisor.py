@@ -5,13 +5,13 @@ Needs no torch.
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -19,11 +19,18 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Literal
 
+import psutil
+
 from scalewise.plan.launch import Launch, Start
 from scalewise.records import LauncherName, utc_now, write_text
-from scalewise.training.supervision.attempt import Attempt, Complaint, Muster
+from scalewise.training.supervision.attempt import Attempt
+from scalewise.training.supervision.notes import Complaint, Muster, Stopped
+from scalewise.training.supervision.ownership import Hold, RunTakenError
+from scalewise.training.supervision.vigil import JOB_END, Vigil, Why
 
 GRACE_SECONDS = 10.0
+SHORT_GRACE_SECONDS = 1.5
+"""Where a rank has raised or hangs: launchers but srun would wait 30 s for one that cannot hear them."""
 POLL_SECONDS = 0.2
 
 
@@ -39,6 +46,9 @@ class Order:
         log: receives what the ranks print.
         limit_seconds: they are ended after this long.
         cure: what to do about that.
+        spent_seconds: of the limit, by earlier starts.
+        job_ends_at: by the monotonic clock, where their job ends before that; no limit of theirs.
+        hold: of the folder they write to; None where no other could take it.
     """
 
     label: str
@@ -48,6 +58,14 @@ class Order:
     log: Path
     limit_seconds: float
     cure: str = "Raise runtime_minutes, or train fewer epochs."
+    spent_seconds: float = 0.0
+    job_ends_at: float = math.inf
+    hold: Hold | None = None
+
+    @property
+    def seconds_left(self) -> float:
+        """Of the limit."""
+        return self.limit_seconds - self.spent_seconds
 
 
 @dataclass(frozen=True)
@@ -57,10 +75,26 @@ class End:
     Args:
         code: of the launcher.
         why: ``failed`` also where the code is 0 and a result is missing.
+        stopped: how the ranks ended together, if they did.
+        asked: the end was asked for here, by a signal to this process or at the limit.
+        words: what asked for it here.
+        unstarted_seconds: after which no rank had started; None where one had, or the launcher ended before.
     """
 
     code: int
-    why: Literal["failed", "interrupted", "timed-out"]
+    why: Why
+    stopped: Stopped | None = None
+    asked: bool = False
+    words: str = "a signal"
+    unstarted_seconds: float | None = None
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether their job's end did: as Slurm's signal told the ranks alone, or as this process saw it."""
+        if self.stopped is None:
+            return False
+        because = self.stopped.because
+        return because == JOB_END or (not self.asked and because.startswith("SIG"))
 
 
 def muster_for(
@@ -87,14 +121,23 @@ def muster_for(
 
 
 def watch(order: Order) -> End:
-    """Start the ranks and wait for them, for the limit, or for a signal; nothing of them stays."""
+    """Start the ranks and wait for them, for the limit, or for a signal; nothing of them stays.
+
+    Raises:
+        RunTakenError: another holds the run's folder by now; nothing in it is this one's to touch.
+    """
     with order.log.open("a+", encoding="utf-8", errors="replace") as log:
-        log.write(f"{utc_now()} {shlex.join(order.launch.argv)}\n")
+        log.write(f"{utc_now()} {shlex.join(order.launch.shown)}\n")
         log.flush()
         try:
             return _watch(order, log)
         finally:
-            _restore(log, order.log)
+            if not _is_taken(order):
+                _restore(log, order.log)
+
+
+def _is_taken(order: Order) -> bool:
+    return order.hold is not None and order.hold.taken_by is not None
 
 
 def _restore(log: IO[str], path: Path) -> None:
@@ -109,8 +152,11 @@ def _restore(log: IO[str], path: Path) -> None:
 
 
 def _watch(order: Order, log: IO[str]) -> End:
-    deadline = time.monotonic() + order.limit_seconds
     with _signals() as received:
+        vigil = Vigil(
+            *(order.attempt, order.seconds_left, received, lambda text: _tell(order, log, text)),
+            job_ends_at=order.job_ends_at,
+        )
         process = subprocess.Popen(
             order.launch.argv,
             env=os.environ | order.launch.environment,
@@ -120,30 +166,55 @@ def _watch(order: Order, log: IO[str]) -> End:
             start_new_session=True,  # so that a Ctrl-C reaches the ranks through _end_group alone
         )
         bar = _Bar(order)
+        short = GRACE_SECONDS if order.launch.argv[0] == "srun" else SHORT_GRACE_SECONDS
         try:
             while True:
-                try:
-                    return End(process.wait(timeout=POLL_SECONDS), "failed")
-                except subprocess.TimeoutExpired:
-                    bar.draw()
-                if received:
-                    return End(_end_group(process), "interrupted")
-                if time.monotonic() > deadline:
-                    return End(_end_group(process), "timed-out")
+                with suppress(subprocess.TimeoutExpired):
+                    code = process.wait(timeout=POLL_SECONDS)
+                    break
+                bar.draw()
+                if _is_taken(order):
+                    # no checkpoint: the other writes there
+                    code = _end_group(process, short)
+                    break
+                if vigil.is_over():
+                    code = _end_group(process, short if vigil.complained else GRACE_SECONDS)
+                    break
+            if order.hold is not None:
+                order.hold.beat()
+                if (other := order.hold.taken_by) is not None:
+                    raise RunTakenError(
+                        f"{order.label}: {other} has taken this run, as this training had given no sign of "
+                        "life for too long: its file system stalled, or it was stopped. Its ranks are ended "
+                        "here; the other goes on from the last checkpoint."
+                    )
+            stopped = order.attempt.read_stopped()
+            return End(
+                *(code, vigil.why(stopped), stopped, vigil.asked),
+                *(vigil.words, vigil.unstarted_seconds),
+            )
         finally:
             bar.clear()
             _kill_group(process)
 
 
+def _tell(order: Order, log: IO[str], text: str) -> None:
+    """To the user and to the log."""
+    with suppress(OSError):  # a full disk must not keep the ranks from being asked
+        os.write(log.fileno(), f"{utc_now()} {text}\n".encode())
+    print(f"{order.label}: {text}", file=sys.stderr, flush=True)
+
+
 @contextmanager
 def _signals() -> Iterator[list[int]]:
-    """SIGTERM and SIGINT as a list to look at, instead of an exception at any line."""
+    """SIGTERM, SIGINT and SIGUSR1 as a list to look at, instead of an exception at any line."""
     received: list[int] = []
 
     def note(signum: int, _frame: FrameType | None) -> None:
         received.append(signum)
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
+    heeded = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+    before = {number: signal.signal(number, note) for number in heeded}
     try:
         yield received
     finally:
@@ -151,30 +222,50 @@ def _signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _end_group(process: subprocess.Popen[bytes]) -> int:
+def _end_group(process: subprocess.Popen[bytes], grace_seconds: float) -> int:
     """Ask the ranks to end, then make them."""
     os.killpg(process.pid, signal.SIGTERM)
     try:
-        return process.wait(timeout=GRACE_SECONDS)
+        return process.wait(timeout=grace_seconds)
     except subprocess.TimeoutExpired:
         _kill_group(process)
         return process.wait()
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Nothing of the run stays: ranks in sessions of their own end with their parent (see orphan.py)."""
+    """Nothing of the run stays.
+
+    torchrun's ranks have sessions of their own. They end with their parent (see orphan.py), but not before
+    they have begun to look for it.
+    """
+    left: list[psutil.Process] = []
+    if process.poll() is None:
+        with suppress(psutil.Error):
+            left = psutil.Process(process.pid).children(recursive=True)
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+    for rank in left:
+        with suppress(psutil.Error):
+            rank.kill()
 
 
 def reason(order: Order, ended: End, cause: Complaint | None) -> str:
     """Why there is no result, in a sentence that names rank and host where they are known."""
     if ended.why == "timed-out":
-        return f"not done after {order.limit_seconds / 60:.3g} minutes. {order.cure}"
+        then = "with more time the same command goes on from there"
+        return f"not done after {in_minutes(order.limit_seconds)}. {order.cure}{_checkpoint(ended, then)}"
     if ended.why == "interrupted":
-        return "ended by a signal."
+        by = ended.stopped.because if ended.stopped is not None else ended.words
+        return f"ended by {by}.{_checkpoint(ended, 'the same command goes on from there')}"
+    if ended.unstarted_seconds is not None:
+        return f"no rank started within {ended.unstarted_seconds:.0f} s. The launcher's words stand below."
     if cause is not None and not cause.is_consequence:
         return f"rank {cause.rank} on {cause.host}: {cause.headline}"
+    if not order.attempt.folder.exists():
+        return (
+            f"{order.attempt.folder} was removed while the ranks were at work. Leave the folder of a run "
+            "alone until it has ended; the same command trains it again."
+        )
     missing = order.attempt.missing(order.world_size)
     if missing and len(missing) < order.world_size:
         return (
@@ -196,6 +287,20 @@ def reason(order: Order, ended: End, cause: Complaint | None) -> str:
             return f"{names} did not answer the other ranks in time: hung, or cut off from them."
         return f"rank {cause.rank} on {cause.host}: {cause.headline}"
     return f"the launcher exited with code {ended.code}."
+
+
+def in_minutes(seconds: float) -> str:
+    """Seconds as minutes in plain digits; a fraction where there are few."""
+    minutes = seconds / 60
+    return f"{minutes:.0f} minutes" if minutes >= 100 else f"{minutes:.3g} minutes"
+
+
+def _checkpoint(ended: End, then: str) -> str:
+    if ended.stopped is None:
+        return ""
+    if not ended.stopped.saved:
+        return f" No checkpoint could be written: {ended.stopped.problem}"
+    return f" The checkpoint at step {ended.stopped.step} is kept: {then}."
 
 
 class _Bar:

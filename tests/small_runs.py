@@ -1,0 +1,66 @@
+"""A run and the start of its ranks, for tests that ask nothing particular of either."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scalewise.plan.settings import Settings
+from scalewise.records import Definition
+from scalewise.training.supervision.notes import Muster
+
+
+def definition(devices: int = 1, **settings: Any) -> Definition:
+    """A run on CPUs of one node.
+
+    Args:
+        devices: of it.
+        settings: those that it has; training it needs more of them.
+    """
+    return Definition(
+        experiment="study",
+        run=f"d{devices}.r1",
+        shape=f"1x{devices}",
+        batch_size_per_device=8,
+        global_batch_size=8 * devices,
+        repeat=1,
+        options={},
+        accelerator="cpu",
+        settings=settings,
+    )
+
+
+def definition_of(settings: Settings, devices: int = 1) -> Definition:
+    """A run on CPUs of one node that can be trained.
+
+    Args:
+        settings: with a global batch.
+        devices: that share it.
+    """
+    batch = settings.global_batch_size
+    assert batch is not None
+    return definition(devices, **settings.model_dump()).model_copy(
+        update={
+            "batch_size_per_device": batch // devices // settings.accumulation_steps,
+            "global_batch_size": batch,
+        }
+    )
+
+
+def muster(**changes: Any) -> Muster:
+    """How two ranks of one node meet.
+
+    Args:
+        changes: of its fields.
+    """
+    usual = Muster(
+        shape="1x2",
+        accelerator="cpu",
+        cpus_per_device=1,
+        launcher="torchrun",
+        rendezvous="tcp",
+        network_interface=None,
+        timeout_seconds=120,
+        supervisor_host="node-a",
+        supervisor_pid=None,
+    )
+    return usual.model_copy(update=changes)

@@ -1,0 +1,1 @@
+"""What a training goes on from: written by all ranks together, checked before it is used."""

@@ -1,0 +1,260 @@
+"""What a folder of checkpoints holds, and which of them may be used. Needs no torch.
+
+A checkpoint is a folder, ``step-000000120``: one file a rank with something of its own to keep, one that
+all ranks read, and the manifest. It is written under a name that begins with a dot, flushed to disk, and
+renamed; the one before stays until the next but one is there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from scalewise.records import Definition, utc_now, write_json
+
+KEPT = 2
+"""Checkpoints: the newest, and the one before it for when the newest is damaged."""
+
+VERSION = 1
+"""Of what the files hold; one of another version is not used."""
+
+MANIFEST = "manifest.json"
+
+
+MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+"""What is not there as a file is damaged; what cannot be read for another reason may be whole."""
+
+
+class CheckpointError(Exception):
+    """A checkpoint that cannot be written or used: the message names the path, and what is wrong."""
+
+
+class FileSum(BaseModel):
+    """A file as it was written."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    bytes: int
+    sha256: str
+
+
+class Manifest(BaseModel):
+    """``manifest.json`` of a checkpoint.
+
+    Args:
+        version: of what the files hold.
+        definition: of the run, resolved.
+        inputs: fingerprints of what else defines it, by name.
+        step: optimizer steps done since the training began.
+        elapsed_seconds: that all starts took up to here, for what this holds.
+        files: by name.
+        written_at: UTC, ISO 8601.
+        sha256: of all of the above.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    version: int = VERSION
+    definition: Definition
+    inputs: dict[str, str]
+    step: int
+    elapsed_seconds: float
+    files: dict[str, FileSum]
+    written_at: str
+    sha256: str = ""
+
+    def content_sum(self) -> str:
+        """The sum over all that it says."""
+        return hashlib.sha256(self.model_dump_json(exclude={"sha256"}).encode()).hexdigest()
+
+    def signed(self) -> Manifest:
+        """The same with its sum."""
+        return self.model_copy(update={"sha256": self.content_sum()})
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint whose manifest could be read."""
+
+    folder: Path
+    manifest: Manifest
+
+    def check(self, name: str) -> Path:
+        """One of its files, once its bytes are those that were written.
+
+        Raises:
+            CheckpointError: they are not.
+            OSError: it cannot be read, and may be whole.
+        """
+        path, expected = self.folder / name, self.manifest.files.get(name)
+        if expected is None:
+            raise CheckpointError(f"{path} is not in {self.folder / MANIFEST}")
+        try:
+            size = path.stat().st_size
+            if size != expected.bytes:
+                raise CheckpointError(f"{path} has {size} bytes, not the {expected.bytes} that were written")
+            with path.open("rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+        except MISSING as error:
+            raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+        if found != expected.sha256:
+            raise CheckpointError(f"{path} has sha256 {found[:12]}, not {expected.sha256[:12]} as written")
+        return path
+
+
+@dataclass(frozen=True)
+class CheckpointFolder:
+    """The checkpoints of one run.
+
+    Args:
+        folder: that holds them and nothing else.
+        definition: of the run; no other's are used.
+        inputs: what else defines it.
+    """
+
+    folder: Path
+    definition: Definition
+    inputs: Mapping[str, str]
+
+    def usable(self, refused: list[str]) -> Iterator[Checkpoint]:
+        """Those of this run, the newest first, as far as their manifests say.
+
+        Args:
+            refused: receives a sentence for each that is not.
+
+        Raises:
+            OSError: one cannot be read, and may be whole.
+        """
+        for folder in sorted(self.folder.glob("step-*"), reverse=True):
+            try:
+                yield self._read(folder)
+            except CheckpointError as error:
+                refused.append(str(error))
+
+    def _read(self, folder: Path) -> Checkpoint:
+        path = folder / MANIFEST
+        try:
+            manifest = Manifest.model_validate_json(path.read_text(encoding="utf-8"))
+        except MISSING as error:
+            raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+        except (ValidationError, UnicodeDecodeError) as error:
+            raise CheckpointError(f"{path} is damaged") from error
+        if manifest.version != VERSION:
+            raise CheckpointError(f"{path} is of version {manifest.version}, not {VERSION}")
+        if manifest.sha256 != manifest.content_sum():
+            raise CheckpointError(f"{path} is damaged: its sum is not that of what it says")
+        if manifest.definition != self.definition:
+            raise CheckpointError(f"{path} is of other settings: {_differences(manifest, self.definition)}")
+        if manifest.inputs != dict(self.inputs):
+            changed = sorted(
+                name
+                for name in {*manifest.inputs, *self.inputs}
+                if manifest.inputs.get(name) != self.inputs.get(name)
+            )
+            raise CheckpointError(f"{path} is of another {' and '.join(changed)}")
+        return Checkpoint(folder, manifest)
+
+    def begin(self, step: int) -> Path:
+        """An empty folder to write files into; what earlier writers left half-way goes.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        self._tidy()
+        part = self.folder / f".step-{step:09d}"
+        part.mkdir(parents=True)
+        return part
+
+    def commit(
+        self, part: Path, step: int, elapsed_seconds: float, files: Mapping[str, FileSum]
+    ) -> Checkpoint:
+        """Give what was written its name, and take away all but the last two.
+
+        Raises:
+            OSError: it cannot be written; the ones before are whole.
+        """
+        manifest = Manifest(
+            definition=self.definition,
+            inputs=dict(self.inputs),
+            step=step,
+            elapsed_seconds=elapsed_seconds,
+            files=dict(files),
+            written_at=utc_now(),
+        ).signed()
+        write_json(part / MANIFEST, manifest)
+        _flush(part)
+        folder = self.folder / part.name.removeprefix(".")
+        # one of the same step was refused, or it would have been gone on from
+        self._take_away(folder)
+        part.rename(folder)
+        _flush(self.folder)
+        self._keep(folder)
+        return Checkpoint(folder, manifest)
+
+    def _keep(self, newest: Path) -> None:
+        """This one and the last before it; those of later steps are damaged, or another training's."""
+        earlier = sorted(path for path in self.folder.glob("step-*") if path.name < newest.name)
+        kept = {newest, *earlier[-(KEPT - 1) :]}
+        for path in self.folder.glob("step-*"):
+            if path not in kept:
+                self._take_away(path)
+
+    def keep_up_to(self, chosen: Checkpoint | None) -> None:
+        """Take away those that came after the one that is used, or all: they would count among the kept."""
+        for folder in self.folder.glob("step-*"):
+            if chosen is None or folder.name > chosen.folder.name:
+                self._take_away(folder)
+        self._tidy()
+
+    def _take_away(self, folder: Path) -> None:
+        """Hidden first: half of a checkpoint must not be found as one when this is cut off."""
+        hidden = self.folder / f".gone-{folder.name}"
+        shutil.rmtree(hidden, ignore_errors=True)
+        with suppress(OSError):
+            folder.rename(hidden)
+        shutil.rmtree(hidden, ignore_errors=True)
+
+    def _tidy(self) -> None:
+        """Take away what was written or deleted half-way."""
+        for pattern in (".step-*", ".gone-*"):
+            for left in self.folder.glob(pattern):
+                shutil.rmtree(left, ignore_errors=True)
+
+    def abandon(self, part: Path) -> None:
+        """Take away what was half written."""
+        shutil.rmtree(part, ignore_errors=True)
+
+    def clear(self) -> None:
+        """Take all of them away."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _differences(manifest: Manifest, definition: Definition) -> str:
+    """What differs between two definitions, with both values."""
+    found, wanted = (_flat(each) for each in (manifest.definition, definition))
+    return ", ".join(
+        f"{name} is {found.get(name)!r}, not {wanted.get(name)!r}"
+        for name in sorted({*found, *wanted})
+        if found.get(name) != wanted.get(name)
+    )
+
+
+def _flat(definition: Definition) -> dict[str, object]:
+    values: dict[str, object] = definition.model_dump(exclude={"settings"})
+    return values | definition.settings
+
+
+def _flush(folder: Path) -> None:
+    """A name survives a crash of the machine once its folder is on disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

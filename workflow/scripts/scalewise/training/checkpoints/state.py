@@ -1,0 +1,291 @@
+"""All that a training needs to go on as if nothing had happened: what of it is written, and put back.
+
+What every rank holds alike is written once, by rank 0. A rank's own file has what only it knows: random
+states, its part of the loss, its clock, and its parts of model and optimizer where those are divided.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import cache
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.tensor import DTensor
+
+from scalewise.records import EpochRecord
+from scalewise.training import provenance
+from scalewise.training.loop import TrainingState, summed_loss
+from scalewise.training.ranks.distributed import gather
+from scalewise.training.replica import Counted
+from scalewise.training.task import Task
+
+SHARED = "shared.pt"
+
+STATES_OF_A_WEIGHT = {"sgd": 1, "adam": 2, "adamw": 2, "adadelta": 2}
+"""Tensors that an optimizer keeps for each weight, at most."""
+
+SMALL_BYTES = 4_000_000
+"""More than all the rest takes: random states, samples of the monitor, times of steps."""
+
+OUTSIDE_THE_STEPS = frozenset({"safetensors", "scikit-learn", "snakemake"})
+"""Packages that take no part in a training step: another version of them changes no measured time."""
+
+
+def own_name(rank: int) -> str:
+    """The file of a rank."""
+    return f"rank{rank}.pt"
+
+
+def expected_bytes(task: Task) -> tuple[int, int]:
+    """Bytes of the largest file and of a whole checkpoint, a little too many."""
+    network = task.replica.network
+    model = sum(tensor.numel() * tensor.element_size() for tensor in network.state_dict().values())
+    tensors = 1 + STATES_OF_A_WEIGHT[task.settings.optimizer]
+    world_size = task.identity.world_size
+    total = model * tensors + SMALL_BYTES * (world_size + 1)
+    if task.replica.compression is not None:
+        total += model * world_size
+    return model * tensors + SMALL_BYTES, total
+
+
+# --- written ------------------------------------------------------------------------------------------
+
+
+def shared_state(task: Task, state: TrainingState) -> dict[str, Any]:
+    """What all ranks hold alike."""
+    shared: dict[str, Any] = {
+        "progress": {
+            "epoch": state.epoch,
+            "step": state.step,
+            "steps": state.steps,
+            "learning_rate": state.learning_rate,
+            "first_window": state.first_window,
+            "records": [asdict(record) for record in state.records],
+        },
+        "schedule": task.schedule.state_dict(),
+        "scaler": task.precision.state(),
+    }
+    if task.settings.parallelism != "fsdp":
+        shared["model"] = task.replica.network.state_dict()
+    if task.settings.parallelism == "ddp":
+        shared["optimizer"] = task.optimizer.state_dict()
+    return shared
+
+
+def own_state(task: Task, state: TrainingState) -> dict[str, Any]:
+    """What this rank alone holds."""
+    numpy_state: Any = np.random.get_state()
+    own: dict[str, Any] = {
+        "loss_sum": state.loss_sum,
+        "clock": task.clock.state(),
+        "communication": asdict(task.replica.measured_communication()),
+        "measured_on": measured_on(task.device),
+        "monitor": task.monitor.state(),
+        "random": {
+            "torch": torch.get_rng_state(),
+            "python": random.getstate(),
+            "numpy": _plain_numpy_state(numpy_state),
+        },
+    }
+    if task.device.type == "cuda":
+        own["random"]["cuda"] = torch.cuda.get_rng_state(task.device)
+    if task.settings.parallelism == "fsdp":
+        own["model"] = {name: _local(value) for name, value in task.replica.network.state_dict().items()}
+        own["optimizer"] = _map_tensors(task.optimizer.state_dict(), _local)
+    elif isinstance(task.optimizer, ZeroRedundancyOptimizer):
+        own["optimizer"] = task.optimizer.optim.state_dict()
+        own["groups"] = [_without_weights(group) for group in task.optimizer.param_groups]
+    if task.replica.compression is not None:
+        own["compression"] = _compression_state(task.replica.compression)
+    return own
+
+
+def is_finite(task: Task, state: TrainingState) -> bool:
+    """Whether there is anything in this rank's loss and weights that is worth going on from."""
+    weights = (_local(weight) for weight in task.replica.network.parameters())
+    return all(bool(torch.isfinite(tensor).all()) for tensor in (state.loss_sum, *weights))
+
+
+@cache
+def measured_on(device: torch.device) -> dict[str, str]:
+    """What a rank's steps are measured on: models of its device and CPU, versions of what takes part in them.
+
+    Args:
+        device: of the rank, at work already.
+    """
+    versions = {
+        f"{name} version": version
+        for name, version in provenance.versions().items()
+        if name not in OUTSIDE_THE_STEPS
+    }
+    models = {"device model": provenance.device_name(device), "CPU model": provenance.cpu_model()}
+    return models | versions
+
+
+# --- put back -----------------------------------------------------------------------------------------
+
+
+def resume(task: Task, shared: Mapping[str, Any], own: Mapping[str, Any]) -> TrainingState:
+    """Bring all parts of a task to where a checkpoint was written; all ranks must call it."""
+    _settle_buckets(task, shared["progress"]["steps"])
+    network = task.replica.network
+    if task.settings.parallelism == "fsdp":
+        _copy_parts(network.state_dict(), own["model"])
+        task.optimizer.load_state_dict(_with_parts(task, own["optimizer"]))
+    else:
+        network.load_state_dict(shared["model"])
+        if isinstance(task.optimizer, ZeroRedundancyOptimizer):
+            task.optimizer.optim.load_state_dict(own["optimizer"])
+            for group, kept in zip(task.optimizer.param_groups, own["groups"], strict=True):
+                group.update(kept)
+        else:
+            task.optimizer.load_state_dict(shared["optimizer"])
+    task.schedule.load_state_dict(shared["schedule"])
+    task.precision.resume(shared["scaler"])
+    if task.replica.compression is not None:
+        _resume_compression(task.replica.compression, own["compression"], task.device)
+    _resume_measurements(task, own, shared["progress"]["steps"])
+    progress = dict(shared["progress"])
+    records = [EpochRecord(**record) for record in progress.pop("records")]
+    # last: all of the above may have drawn
+    _resume_random(own["random"], task.device)
+    return TrainingState(loss_sum=own["loss_sum"].to(task.device), records=records, **progress)
+
+
+def _settle_buckets(task: Task, steps: int) -> None:
+    """One pass whose gradients are thrown away.
+
+    DDP chooses its buckets anew after its first pass, and sums over more than two ranks depend on them in
+    their last bits: a resumed training must take its first step with the buckets of an old one. What the
+    pass changes is put back from the checkpoint.
+    """
+    size = len(next(iter(task.sampler)).passes[0])
+    images, labels = task.test.load(torch.arange(size) % len(task.test))
+    task.replica.train()
+    # with a static graph after its second: the first only learns which parameters take part
+    done = steps - 1 + task.settings.accumulation_steps
+    for _ in range(min(2, done) if task.settings.static_graph else 1):
+        with task.replica.exchange(now=True):
+            (summed_loss(task, images, labels) * 0.0).backward()
+    task.optimizer.zero_grad()
+
+
+def _resume_measurements(task: Task, own: Mapping[str, Any], steps: int) -> None:
+    """Put back what was measured; nothing of it counts where any rank is now measured on something else."""
+    task.clock.resume(own["clock"])
+    changes = _changes(task, own["measured_on"])
+    if changes:
+        task.clock.leave_out(
+            f"step {steps}: resumed with {', '.join(changes)}; what was measured before it is left out"
+        )
+        task.monitor.resume(own["monitor"] | {"busy_seconds": 0.0, "train_seconds": 0.0})
+        task.replica.resume(Counted())
+    else:
+        task.monitor.resume(own["monitor"])
+        task.replica.resume(Counted(**own["communication"]))
+
+
+def _changes(task: Task, before: Mapping[str, str]) -> list[str]:
+    """``CPU model B (before: A)`` of any rank, the same on all: they must agree on what counts."""
+    now = measured_on(task.device)
+    own = [
+        f"{name} {now.get(name, 'unknown')} (before: {before.get(name, 'unknown')})"
+        for name in dict.fromkeys((*before, *now))
+        if now.get(name) != before.get(name)
+    ]
+    return list(dict.fromkeys(chain.from_iterable(gather(own, task.identity.world_size))))
+
+
+def _resume_random(state: Mapping[str, Any], device: torch.device) -> None:
+    torch.set_rng_state(state["torch"].cpu())
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state["cuda"].cpu(), device)
+    random.setstate(_tuples(state["python"]))
+    name, keys, position, has_gauss, cached = state["numpy"]
+    np.random.set_state((name, keys.cpu().numpy().astype(np.uint32), position, has_gauss, cached))
+
+
+def _plain_numpy_state(state: Any) -> list[Any]:
+    name, keys, *rest = state
+    return [name, torch.from_numpy(keys.astype(np.int64)), *rest]
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(each) for each in value) if isinstance(value, (list, tuple)) else value
+
+
+def _without_weights(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in group.items() if name != "params"}
+
+
+# --- models in parts ----------------------------------------------------------------------------------
+
+
+def _local(value: Any) -> Any:
+    return value.to_local() if isinstance(value, DTensor) else value
+
+
+def _map_tensors(node: Any, change: Any) -> Any:
+    if isinstance(node, dict):
+        return {key: _map_tensors(value, change) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_map_tensors(value, change) for value in node]
+    return change(node)
+
+
+@torch.no_grad()
+def _copy_parts(target: Mapping[str, Any], source: Mapping[str, torch.Tensor]) -> None:
+    for name, value in target.items():
+        _local(value).copy_(source[name])
+
+
+def _with_parts(task: Task, state: Mapping[str, Any]) -> dict[str, Any]:
+    """A state of local tensors as the optimizer of a model in parts expects it."""
+    weights = [weight for group in task.optimizer.param_groups for weight in group["params"]]
+
+    def part(weight: Any, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or value.dim() == 0 or not isinstance(weight, DTensor):
+            return value
+        return DTensor.from_local(
+            value.to(task.device),
+            weight.device_mesh,
+            weight.placements,
+            run_check=False,
+            shape=weight.shape,
+            stride=weight.stride(),
+        )
+
+    states = {
+        index: {name: part(weights[int(index)], value) for name, value in kept.items()}
+        for index, kept in state["state"].items()
+    }
+    return {"state": states, "param_groups": state["param_groups"]}
+
+
+# --- compressed gradients -----------------------------------------------------------------------------
+
+_BY_BUCKET = ("error_dict", "p_memory_dict", "q_memory_dict")
+_COUNTS = ("iter", "total_numel_before_compression", "total_numel_after_compression", "next_stats_report")
+
+
+def _compression_state(compression: Any) -> dict[str, Any]:
+    return {
+        **{name: dict(getattr(compression, name)) for name in _BY_BUCKET},
+        **{name: getattr(compression, name) for name in _COUNTS},
+        "rng": _plain_numpy_state(compression.rng.get_state()),
+    }
+
+
+def _resume_compression(compression: Any, state: Mapping[str, Any], device: torch.device) -> None:
+    for name in _BY_BUCKET:
+        setattr(compression, name, {bucket: kept.to(device) for bucket, kept in state[name].items()})
+    for name in _COUNTS:
+        setattr(compression, name, state[name])
+    name, keys, *rest = state["rng"]
+    compression.rng.set_state((name, keys.cpu().numpy().astype(np.uint32), *rest))

@@ -1,0 +1,53 @@
+"""What a scheduler or a launcher asks of a rank while it trains. Needs no torch: it must be ready early."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class Signals:
+    """SIGUSR1 and SIGTERM as something to look at, instead of an end at any line.
+
+    Slurm sends SIGUSR1 ahead of a job's time limit because the job asks for that, and SIGTERM when it
+    preempts or cancels it. The handlers set a flag and nothing else.
+    """
+
+    def __init__(self) -> None:
+        self._received: str | None = None
+        self._terminated = threading.Event()
+        # from the first line on: left to itself, SIGUSR1 ends a process
+        signal.signal(signal.SIGUSR1, self._note)
+
+    @property
+    def received(self) -> str | None:
+        """The name of the signal that came first, if any did."""
+        return self._received
+
+    @contextmanager
+    def instead_of_an_end(self, terminated: Callable[[], None]) -> Iterator[None]:
+        """SIGTERM, too, is only noted in here.
+
+        Args:
+            terminated: called once after a SIGTERM, in a thread of its own: launchers send one to the peers
+                of a failed rank, and end them soon after.
+        """
+
+        def tell() -> None:
+            self._terminated.wait()
+            terminated()
+
+        threading.Thread(target=tell, name="terminated", daemon=True).start()
+        before = signal.signal(signal.SIGTERM, self._note)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        self._received = self._received or signal.Signals(number).name
+        if number == signal.SIGTERM:
+            self._terminated.set()

@@ -1,0 +1,171 @@
+"""The notes that the ranks of an attempt and its supervisor leave each other, as files of JSON."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from scalewise.records import Definition, LauncherName
+
+_TIMEOUTS = ("timed out", "timeout")
+_CONSEQUENCES = (
+    "connection closed by peer",
+    "connection reset by peer",
+    "broken pipe",
+    "remote process exited",
+    "recvvalue failed",
+    *_TIMEOUTS,
+)
+"""What gloo, nccl and the store say on the ranks that outlive another: never the cause."""
+
+
+class _Note(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class Progress(_Note):
+    """How far the training has come.
+
+    Args:
+        epoch: epochs done.
+        epochs: of all.
+        step: optimizer steps done since the training began, as last told: seconds may lie between.
+    """
+
+    epoch: int
+    epochs: int
+    step: int = 0
+
+
+class Stopped(_Note):
+    """The ranks have ended together at a step edge, as they were asked to.
+
+    Args:
+        step: optimizer steps done.
+        saved: a checkpoint holds just these.
+        problem: why none does; empty where one does.
+        because: what asked: the name of a signal that a rank got, or the words of ``request_stop``.
+    """
+
+    step: int
+    saved: bool
+    problem: str = ""
+    because: str
+
+
+class Presence(_Note):
+    """Where a rank runs."""
+
+    rank: int
+    host: str
+    pid: int
+
+
+class Complaint(_Note):
+    """The exception that ended a rank.
+
+    Args:
+        rank: where it was raised.
+        host: of the rank.
+        time: when, in seconds since the epoch; orders ranks of one host.
+        message: type and text.
+        traceback: as Python prints it.
+        out_of_memory: the device had no memory left.
+    """
+
+    rank: int
+    host: str
+    time: float
+    message: str
+    traceback: str
+    out_of_memory: bool
+
+    @property
+    def headline(self) -> str:
+        """The first line of its message."""
+        return self.message.splitlines()[0]
+
+    @property
+    def is_consequence(self) -> bool:
+        """Whether it only says that another rank has gone."""
+        return self._says(_CONSEQUENCES)
+
+    @property
+    def is_timeout(self) -> bool:
+        """Whether it says that another rank has not answered."""
+        return self._says(_TIMEOUTS)
+
+    def _says(self, phrases: tuple[str, ...]) -> bool:
+        text = self.message.lower()
+        return any(phrase in text for phrase in phrases)
+
+
+class Muster(_Note):
+    """How the ranks of an attempt are started and meet, whatever they do then.
+
+    Args:
+        shape: nodes x devices per node.
+        accelerator: ``cuda`` or ``cpu``.
+        cpus_per_device: threads of each rank.
+        launcher: what starts them.
+        rendezvous: ``tcp`` or ``file``.
+        network_interface: between nodes; None for the one of the node's own address.
+        timeout_seconds: that a rank waits for another.
+        supervisor_host: where the process that started them runs.
+        supervisor_pid: that process; None under Slurm, which ends ranks by itself.
+    """
+
+    shape: str
+    accelerator: Literal["cpu", "cuda"]
+    cpus_per_device: int
+    launcher: LauncherName
+    rendezvous: Literal["tcp", "file"]
+    network_interface: str | None
+    timeout_seconds: int
+    supervisor_host: str
+    supervisor_pid: int | None
+
+
+class Assignment(_Note):
+    """What the ranks of a training are told.
+
+    Args:
+        definition: the run.
+        dataset: the prepared file.
+        folder: of the run's records.
+        started_at: UTC, ISO 8601; before the ranks were started.
+        other_jobs: of anybody on the run's nodes when it began; None where nobody can say.
+        weights: to begin from; None for random ones.
+        checkpoint_seconds: between two checkpoints.
+        inputs: fingerprints of what defines the run beside its definition, by name; a checkpoint of other
+            ones is not resumed.
+        starts: of this training, this one included.
+        lost_steps: of earlier starts.
+        elapsed_seconds: that earlier starts took for what the newest checkpoint holds.
+    """
+
+    definition: Definition
+    dataset: Path
+    folder: Path
+    started_at: str
+    other_jobs: int | None = None
+    weights: Path | None = None
+    checkpoint_seconds: float = 600.0
+    inputs: dict[str, str] = {}
+    starts: int = 1
+    lost_steps: int = 0
+    elapsed_seconds: float = 0.0
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where the run's checkpoints are."""
+        return self.folder / "checkpoints"
+
+
+class MeetingPoint(_Note):
+    """Where rank 0, or the agent of the first node, waits for the others."""
+
+    host: str
+    port: int
