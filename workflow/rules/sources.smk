@@ -25,7 +25,7 @@ SOURCES = {
     "scalewise/analysis/": "__init__ scaling study tables",
     "scalewise/analysis/statistics/": "__init__ bootstrap intervals law_models law_refusals laws significance",
     "scalewise/analysis/comparison/": "__init__ comparability reference_runs",
-    "scalewise/analysis/causes/": "__init__ limits steadiness steps utilization",
+    "scalewise/analysis/causes/": "__init__ limits resumption steadiness steps utilization",
     "scalewise/analysis/prediction/": "__init__ communication step_time table",
     "scalewise/analysis/answer/": "__init__ cautions criteria decision proposal quantities repeats wording",
     "scalewise/analysis/report/": "__init__ captions curves efficiency_figures figures page page_tables panels scaling_figures "

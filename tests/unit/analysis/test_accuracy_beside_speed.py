@@ -47,7 +47,7 @@ def on(devices: int, **columns: Any) -> Change:
 
 
 def test_an_alternative_that_loses_accuracy_says_so_in_its_own_sentence(answer: Decide) -> None:
-    decision = answer(on(4, final_accuracy=[0.92, 0.93, 0.94], time_to_accuracy_seconds=nan))
+    decision = answer(on(4, final_accuracy=[0.92, 0.93, 0.94], epochs_to_accuracy=nan))
     assert decision.devices == 2
     alternative = decision.alternatives[1]
     assert alternative.startswith("4 devices: 2.90x the throughput of 1 (")
@@ -57,7 +57,7 @@ def test_an_alternative_that_loses_accuracy_says_so_in_its_own_sentence(answer: 
 
 
 def test_a_chosen_point_that_loses_accuracy_is_not_called_faster(answer: Decide) -> None:
-    decision = answer(on(2, final_accuracy=[0.92, 0.93, 0.94], time_to_accuracy_seconds=[nan, nan, 4.0]))
+    decision = answer(on(2, final_accuracy=[0.92, 0.93, 0.94], epochs_to_accuracy=[nan, nan, 4.0]))
     assert decision.sentence.startswith("Use 2 devices: 1.90x the throughput of 1 (")
     assert "lost; time to 97.0% not reached in 2 of 3 runs, efficiency" in decision.sentence
 
@@ -82,7 +82,7 @@ def test_time_to_accuracy_is_shown_as_the_product_of_its_two_efficiencies(answer
     def slower_learning(runs: pd.DataFrame) -> None:
         on(1, time_to_accuracy_seconds=19.0, epochs_to_accuracy=10.0)(runs)
         on(2, time_to_accuracy_seconds=11.0, epochs_to_accuracy=11.0)(runs)
-        on(4, time_to_accuracy_seconds=[9.0, nan, 9.0])(runs)
+        on(4, time_to_accuracy_seconds=[9.0, nan, 9.0], epochs_to_accuracy=[11.0, nan, 11.0])(runs)
 
     *_, times, products = answer(slower_learning).alternatives
     assert times == (

@@ -186,6 +186,7 @@ def test_a_target_that_was_missed_is_said_beside_the_decision(make_runs: Runs) -
     runs = make_runs({(ALONE, 1): spread(100), (ALONE, 2): spread(190)})
     runs.loc[runs["devices"] == 1, "time_to_accuracy_seconds"] = 9.0
     runs.loc[runs["devices"] == 2, "time_to_accuracy_seconds"] = [5.0, 5.0, float("nan")]
+    runs.loc[runs["devices"] == 2, "epochs_to_accuracy"] = [3.0, 3.0, float("nan")]
     scaling = scaling_table(runs, "strong")
     decision = decide("study", scaling, option_table(runs, {}), DecisionRule(min_efficiency=0.7), target=0.97)
     assert "2 of 3 runs on 2 devices reached 97.0% accuracy." in decision.cautions

@@ -102,7 +102,7 @@ def scaling_table(runs: pd.DataFrame, scaling: str, conditions: Conditions | Non
     Karp-Flatt is for strong scaling: it asks what part of a fixed work is serial. Statistical efficiency is
     epochs to the target at the baseline over those here, and like the speedup of the time to accuracy it is
     given only where every run of both points reached the target: the median of those that did says nothing
-    of the others.
+    of the others. The speedup is not given either where one of them was resumed, whose time is not known.
 
     Args:
         runs: as ``scalewise.analysis.tables.collect`` makes it; published figures need ``series``,
@@ -158,7 +158,7 @@ def _point_columns(point: pd.DataFrame, done: pd.DataFrame) -> dict[str, Any]:
         "nodes": point["nodes"].max(),
         "n": len(done),
         "n_failed": len(point) - len(done),
-        "n_reached": int(done["time_to_accuracy_seconds"].notna().sum()),
+        "n_reached": int(done["epochs_to_accuracy"].notna().sum()),
         "epochs_to_accuracy": done["epochs_to_accuracy"].median(),
         "device_hours": done["device_hours"].median(),
         "wall_seconds_most": done["wall_seconds"].max(),

@@ -15,6 +15,7 @@ from scalewise.analysis.answer.decision import decide
 from scalewise.analysis.answer.proposal import write_proposal
 from scalewise.analysis.answer.repeats import repeat_sentences
 from scalewise.analysis.causes.limits import limit_sentences
+from scalewise.analysis.causes.resumption import resumption_notes
 from scalewise.analysis.causes.steadiness import steadiness_flags
 from scalewise.analysis.causes.utilization import flags
 from scalewise.analysis.comparison.comparability import origin_cautions
@@ -97,6 +98,7 @@ def compute(experiment: Analysed, runs_folder: Path, folder: Path, *, tolerant: 
             *_shared_nodes(tables.origins),
             *flags(scaling, tables.runs),
             *steadiness_flags(tables.runs),
+            *resumption_notes(tables.runs),
         ],
         queue_minutes=experiment.queue_minutes,
         swept=spec.swept,

@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from scalewise.analysis.causes.resumption import resumption_columns
 from scalewise.analysis.causes.steadiness import steadiness
 from scalewise.analysis.causes.steps import STEP_COLUMNS, read_ranks, split
 from scalewise.analysis.comparison.comparability import Fingerprint
@@ -42,8 +43,12 @@ RUN_COLUMNS = [
     "monitor_cpu_fraction", "monitor_note", "launch_seconds", "imports_seconds", "process_group_seconds",
     "data_seconds", "model_seconds", "first_step_seconds", "wall_seconds", "device_hours",
     "parameters", "seed", "device_name", "hosts", "commit", "started_at",
-    "launcher", "slurm_job_id", "restart_count", "other_jobs",
+    "launcher", "slurm_job_id", "restart_count", "other_jobs", "starts", "resumes", "lost_steps",
+    "checkpoint_problems",
 ]  # fmt: skip
+
+_OF_WHOLE_RUNS = ("wall_seconds", "device_hours", "time_to_accuracy_seconds")
+"""Not known of a run that was resumed: they would hold more than one start-up, or more than one warm-up."""
 
 
 @dataclass(frozen=True)
@@ -201,6 +206,7 @@ def _finished(
         row |= {key: value for key, value in measured.items() if key in RUN_COLUMNS}
         row |= summary.measurements.startup.model_dump()
         row |= steadiness(summary.measurements.windows)
+        row |= resumption_columns(summary.measurements.resumption)
         row |= split(summary.measurements.windows, ranks)
         row |= summary.definition.options  # as planned, where a measurement has the same name
         energy = summary.measurements.energy_joules
@@ -208,11 +214,7 @@ def _finished(
             row["samples_per_joule"] = sum(w.samples for w in summary.measurements.windows) / energy
     if summary.provenance:
         origin = summary.provenance
-        started, ended = map(datetime.fromisoformat, (origin.started_at, origin.ended_at))
-        seconds = (ended - started).total_seconds()
         row |= {
-            "wall_seconds": seconds,
-            "device_hours": seconds * row["devices"] / 3600,
             "device_name": ", ".join(dict.fromkeys(origin.devices)),
             "hosts": ", ".join(origin.hosts),
             "commit": origin.commit,
@@ -221,10 +223,18 @@ def _finished(
             "slurm_job_id": origin.slurm_job_id,
             "restart_count": origin.restart_count,
             "other_jobs": origin.other_jobs,
+            **_whole(origin, row["devices"]),
         }
     if target is not None and len(epochs):
         reached = epochs[epochs["test_accuracy"] >= target]
         if len(reached):
             row["time_to_accuracy_seconds"] = reached["elapsed_train_seconds"].iloc[0]
             row["epochs_to_accuracy"] = reached["epoch"].iloc[0]
-    return row
+    return row | dict.fromkeys(_OF_WHOLE_RUNS) if row.get("resumes") else row
+
+
+def _whole(origin: Provenance, devices: int) -> dict[str, float]:
+    """What a run took from its start to its end."""
+    started, ended = map(datetime.fromisoformat, (origin.started_at, origin.ended_at))
+    seconds = (ended - started).total_seconds()
+    return {"wall_seconds": seconds, "device_hours": seconds * devices / 3600}

@@ -89,15 +89,25 @@ def no_answer(points: pd.DataFrame, rule: DecisionRule) -> str:
         over = three_digits(best["done_minutes"] - rule.deadline_minutes)
         return (
             f"No run is done within the {asked} asked for: the fastest, {where}, takes {_run_time(best)}, up "
-            f"to {over} minutes too long."
+            f"to {over} minutes too long{_of_unknown(points, 'done_minutes')}."
         )
     assert rule.max_device_hours is not None, "the baseline meets every efficiency"
     asked = counted(as_given(rule.max_device_hours), "device-hour")
     return (
         f"No run keeps to the {asked} asked for: the cheapest, {where}, takes "
         f"{three_digits(best['device_hours'])}, "
-        f"{three_digits(best['device_hours'] - rule.max_device_hours)} too many."
+        f"{three_digits(best['device_hours'] - rule.max_device_hours)} too many"
+        f"{_of_unknown(points, 'device_hours')}."
     )
+
+
+def _of_unknown(points: pd.DataFrame, column: str) -> str:
+    """A clause on the points where the criterion cannot be judged; empty where there is none."""
+    unknown = points[points[column].isna() & (points["outrun_by"] == 0)]
+    if unknown.empty:
+        return ""
+    counts = " and ".join(dict.fromkeys(f"{devices:.0f}" for devices in unknown["devices"]))
+    return f"; of {counts} devices it is not known" if counts != "1" else "; of 1 device it is not known"
 
 
 def alternative(point: pd.Series, points: pd.DataFrame, rule: DecisionRule, target: float | None) -> str:

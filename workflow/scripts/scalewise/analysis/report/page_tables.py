@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from scalewise.analysis.causes.resumption import resumed_text
 from scalewise.analysis.causes.utilization import cause_at
 from scalewise.analysis.report.step_figures import start_parts, step_parts
 
@@ -201,7 +202,7 @@ def run_row(row: pd.Series) -> dict[str, str]:
         "run": row["run"],
         "devices": str(row["devices"]),
         "outcome": row["outcome"],
-        "reason": row["reason"] if isinstance(row["reason"], str) else "",
+        "reason": _remark(row),
         "throughput": number(row[RATE], rate_form(row[RATE])),
         "train_seconds": number(row["train_seconds"], "{:.2f}"),
         "time_to_accuracy": number(row["time_to_accuracy_seconds"], "{:.2f}"),
@@ -213,6 +214,16 @@ def run_row(row: pd.Series) -> dict[str, str]:
         "startup": number(row[starts].sum(min_count=1), "{:.1f}"),
         "fingerprint": row["fingerprint"] if isinstance(row.get("fingerprint"), str) else UNKNOWN,
     }
+
+
+def _remark(row: pd.Series) -> str:
+    """Why a run has no result, or what is to be known of the one it has."""
+    reason = row["reason"] if isinstance(row["reason"], str) else ""
+    resumes = row.get("resumes")
+    if pd.isna(resumes) or not resumes:
+        return reason
+    resumed = f"Resumed {resumed_text(int(resumes), int(row['lost_steps']))}."
+    return f"{reason} {resumed}" if reason else resumed
 
 
 def rate_form(rate: Any) -> str:

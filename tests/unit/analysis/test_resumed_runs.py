@@ -1,0 +1,210 @@
+"""What a report makes of runs that were cut off and went on from a checkpoint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from tests.unit.analysis.report_page import cells
+
+from scalewise.analysis.causes.resumption import resumed_text, resumption_notes
+from scalewise.analysis.scaling import scaling_table
+from scalewise.analysis.study import Analysed, compute, draw, write_report
+from scalewise.analysis.tables import Tables, collect
+from scalewise.plan.config import Experiment
+from scalewise.records import EPOCHS, SUMMARY, Resumption
+
+WriteRun = Callable[..., Path]
+
+TWICE = Resumption(starts=3, resumed_at_steps=[120, 300], lost_steps=14, unmeasured_steps=20)
+ONCE = Resumption(starts=2, resumed_at_steps=[40])
+RESTARTED = Resumption(starts=2, lost_steps=7)
+"""It failed before its first checkpoint: what counts was done in one go."""
+
+
+def experiment(**changed: Any) -> Experiment:
+    values = {
+        "dataset": "digits",
+        "model": "linear",
+        "global_batch_size": 256,
+        "devices": [1, 2],
+        "repeats": 3,
+    }
+    return Experiment.model_validate(values | changed)
+
+
+def study(folder: Path, write_run: WriteRun, resumed: Mapping[str, Resumption]) -> Tables:
+    """Three runs on one device and three on two, some of them resumed, each of 90 s by its clock."""
+    for devices in (1, 2):
+        for repeat in (1, 2, 3):
+            run = f"d{devices}.r{repeat}"
+            known = {"resumption": resumed[run]} if run in resumed else {}
+            write_run(folder / "runs", run, devices, rate=1000.0 * devices, energy_joules=512.0, **known)
+    return collect("study", experiment(), folder / "runs")
+
+
+def row_of(tables: Tables, run: str) -> dict[str, Any]:
+    (row,) = tables.runs[tables.runs["run"] == run].to_dict("records")
+    return {str(key): value for key, value in row.items()}
+
+
+def test_the_table_of_runs_says_how_often_a_run_was_started_and_what_it_did_twice(
+    tmp_path: Path, write_run: WriteRun
+) -> None:
+    tables = study(tmp_path, write_run, {"d2.r1": TWICE, "d2.r2": RESTARTED})
+    columns = ("starts", "resumes", "lost_steps")
+    assert [row_of(tables, "d2.r1")[column] for column in columns] == [3, 2, 14]
+    assert [row_of(tables, "d2.r2")[column] for column in columns] == [2, 0, 7]
+    assert [row_of(tables, "d2.r3")[column] for column in columns] == [1, 0, 0]
+
+
+def test_a_run_that_was_resumed_has_no_wall_time_to_compare_but_keeps_its_throughput(
+    tmp_path: Path, write_run: WriteRun
+) -> None:
+    tables = study(tmp_path, write_run, {"d2.r1": TWICE, "d2.r2": RESTARTED})
+    of_whole = ["wall_seconds", "device_hours"]
+    resumed = row_of(tables, "d2.r1")
+    assert all(pd.isna(resumed[column]) for column in of_whole)
+    assert resumed["throughput_samples_per_second"] == 2000.0
+    assert resumed["final_accuracy"] == 0.98
+    assert (resumed["energy_joules"], resumed["samples_per_joule"]) == (512, 0.5)
+    for run in ("d2.r2", "d2.r3"):
+        assert [row_of(tables, run)[column] for column in of_whole] == [90, 90 * 2 / 3600], run
+
+
+def test_walls_of_a_point_are_those_of_its_undisturbed_runs(tmp_path: Path, write_run: WriteRun) -> None:
+    tables = study(tmp_path, write_run, {"d2.r1": TWICE})
+    # what its last start took is far from what a whole run takes
+    summary = tmp_path / "runs" / "d2.r1" / SUMMARY
+    summary.write_text(summary.read_text().replace("00:01:30", "01:00:00"), encoding="utf-8")
+    tables = collect("study", experiment(), tmp_path / "runs")
+    point = scaling_table(tables.runs, "strong", tables.conditions).set_index("devices").loc[2]
+    assert (point["wall_seconds"], point["wall_seconds_most"]) == (90, 90)
+    assert point["n"] == 3
+    assert point["speedup"] == pytest.approx(2)
+
+
+def test_a_resumed_run_reached_the_target_in_so_many_epochs_and_in_no_time_to_compare(
+    tmp_path: Path, write_run: WriteRun
+) -> None:
+    study(tmp_path, write_run, {"d2.r1": TWICE, "d2.r2": RESTARTED})
+    # seconds of the renewed warm-up, which no undisturbed run has
+    epochs = tmp_path / "runs" / "d2.r1" / EPOCHS
+    epochs.write_text(epochs.read_text(encoding="utf-8").replace("\n2,2.0,", "\n2,20.0,"), encoding="utf-8")
+    tables = collect("study", experiment(target={"accuracy": 0.9}), tmp_path / "runs")
+    resumed, undisturbed = row_of(tables, "d2.r1"), row_of(tables, "d2.r2")
+    assert pd.isna(resumed["time_to_accuracy_seconds"])
+    assert resumed["epochs_to_accuracy"] == 2
+    assert (undisturbed["time_to_accuracy_seconds"], undisturbed["epochs_to_accuracy"]) == (3, 2)
+    table = scaling_table(tables.runs, "strong", tables.conditions).set_index("devices")
+    assert table["n_reached"].tolist() == [3, 3]
+    seconds = [table.loc[2, f"time_to_accuracy_seconds{end}"] for end in ("", "_low", "_high")]
+    assert seconds == [3, 3, 3]
+    assert table.loc[2, "statistical_efficiency"] == 1
+
+
+def decided(folder: Path, spec: Experiment) -> dict[str, Any]:
+    compute(Analysed("study", spec), folder / "runs", folder)
+    found: dict[str, Any] = json.loads((folder / "decision.json").read_text(encoding="utf-8"))
+    return found
+
+
+def test_a_deadline_is_not_judged_by_runs_that_were_all_cut_off(tmp_path: Path, write_run: WriteRun) -> None:
+    spec = experiment(decision={"deadline_minutes": 1})
+    study(tmp_path, write_run, {f"d2.r{repeat}": ONCE for repeat in (1, 2, 3)})
+    decision = decided(tmp_path, spec)
+    assert decision["devices"] is None
+    assert decision["sentence"] == (
+        "No run is done within the 1 minute asked for: the fastest, on 1 device, takes 1.50 minutes (1.50 to "
+        "1.50, n = 3), up to 0.500 minutes too long; of 2 devices it is not known."
+    )
+    (note,) = (line for line in decision["cautions"] if "went on from a checkpoint" in line)
+    assert note.endswith("There is none at 2 devices.")
+
+    spec = experiment(decision={"max_device_hours": 0.01})
+    assert decided(tmp_path, spec)["sentence"] == (
+        "No run keeps to the 0.01 device-hours asked for: the cheapest, on 1 device, takes 0.0250, 0.0150 "
+        "too many; of 2 devices it is not known."
+    )
+    spec = experiment(decision={"deadline_minutes": 2})
+    assert decided(tmp_path, spec)["devices"] == 1
+
+
+def test_the_report_says_which_runs_were_resumed_and_what_that_leaves_out(
+    tmp_path: Path, write_run: WriteRun
+) -> None:
+    study(tmp_path / "study", write_run, {"d2.r1": TWICE, "d1.r3": ONCE})
+    (note,) = (line for line in decided(tmp_path / "study", experiment())["cautions"] if "checkpoint" in line)
+    assert note == (
+        "2 of 6 runs went on from a checkpoint: d1.r3 (once, no step done again), d2.r1 (2 times, 14 steps "
+        "done again). The first steps after each resume are left out of the throughput. Wall times, "
+        "device-hours and times to accuracy are those of the other runs: they would hold start-ups, waits "
+        "and steps that no undisturbed run has."
+    )
+    draw(Analysed("study", experiment()), tmp_path / "study")
+    page = tmp_path / "report.html"
+    write_report(["study"], tmp_path, {"study": {"title": "Study", "description": ""}}, page)
+    html = page.read_text(encoding="utf-8")
+    assert html.count(f"<p>{note}</p>") == 1
+    rows = cells(html, "Runs: 6 completed")
+    after = rows[next(index for index, row in enumerate(rows) if row.startswith("|d2.r1|")) + 1]
+    assert "Resumed 2 times, 14 steps done again." in after
+    assert sum("Resumed" in row for row in rows) == 2
+
+
+def test_an_undisturbed_study_says_nothing_of_checkpoints(tmp_path: Path, write_run: WriteRun) -> None:
+    tables = study(tmp_path, write_run, {"d1.r1": RESTARTED})
+    assert resumption_notes(tables.runs) == []
+    older = tables.runs.drop(columns=["starts", "resumes", "lost_steps", "checkpoint_problems"])
+    assert resumption_notes(older) == []
+
+
+def test_many_resumed_runs_are_counted_and_the_first_named() -> None:
+    notes = resumption_notes(table([("completed", ONCE)] * 8 + [("diverged", ONCE)]))
+    assert notes[0].startswith("8 of 8 runs went on from a checkpoint: run 0 (once, no step done again), ")
+    assert " and 2 more, in runs.csv. " in notes[0]
+
+
+def test_each_series_without_an_undisturbed_run_is_named() -> None:
+    runs = table([("completed", ONCE), ("completed", ONCE)])
+    runs["series"] = ["zero1", "fsdp"]
+    (note,) = resumption_notes(runs)
+    assert note.endswith("There is none at 2 devices of zero1, 2 devices of fsdp.")
+
+
+def test_a_checkpoint_that_could_not_be_written_is_said_once_for_all_runs() -> None:
+    full = Resumption(problems=["checkpoints: No space left on device"] * 2)
+    damaged = Resumption(problems=["step-000000120: other sha256"])
+    notes = resumption_notes(table([("completed", full), ("completed", damaged), ("completed", ONCE)]))
+    assert notes[1:] == [
+        "2 of 3 runs could not write a checkpoint or use all of one: checkpoints: No space left on device, "
+        "and 1 other in runs.csv."
+    ]
+    assert resumption_notes(table([("diverged", damaged)])) == [
+        "1 of 1 run could not write a checkpoint or use all of one: step-000000120: other sha256."
+    ]
+
+
+def test_steps_done_again_are_counted_in_words() -> None:
+    assert resumed_text(1, 0) == "once, no step done again"
+    assert resumed_text(1, 1) == "once, 1 step done again"
+    assert resumed_text(4, 250) == "4 times, 250 steps done again"
+
+
+def table(runs: Sequence[tuple[str, Resumption]]) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "run": f"run {number}",
+            "series": "all runs",
+            "devices": 2,
+            "outcome": outcome,
+            "resumes": len(resumption.resumed_at_steps),
+            "lost_steps": resumption.lost_steps,
+            "checkpoint_problems": "; ".join(dict.fromkeys(resumption.problems)),
+        }
+        for number, (outcome, resumption) in enumerate(runs)
+    )
