@@ -1,0 +1,268 @@
+"""Runs that are ended at chosen steps and started again, and what must not differ because of that."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+from sklearn.datasets import load_digits
+from tests.distributed.whole_runs import COMMIT, TRAIN, Training, clean_up
+from tests.small_disk import on_small_disk
+
+from scalewise.plan.study import load_study
+from scalewise.records import EPOCHS, MODEL, SUMMARY, Resumption, read_summary
+from scalewise.training.data.datasets import prepare
+
+HERE = Path(__file__).parent
+SETTINGS: dict[str, Any] = {
+    "model": f"{HERE / 'perilous_model.py'}:build",
+    "dataset": "digits",
+    "global_batch_size": 240,
+    "epochs": 30,
+    "learning_rate": 0.05,
+    "schedule": "cosine",
+    "learning_rate_warmup_epochs": 1.5,
+    "crop_padding": 1,
+    "warmup_steps": 2,
+    "deterministic": True,
+    "save_model": True,
+    "devices": [1, 2, 4],
+    "repeats": 1,
+}
+STEPS_PER_EPOCH = 6
+CHECKPOINT_SECONDS = 0.3
+TIMINGS = ("train_seconds", "evaluation_seconds", "samples_per_second")
+PAUSE_SECONDS = 0.03
+"""Of a step of a run that is to be ended: time for it to write checkpoints, and for us to hit it."""
+
+
+@dataclass(frozen=True)
+class Peril:
+    """What ends a run: at which pass of a process, counted from its first, and how.
+
+    Args:
+        at: the pass.
+        how: ``forward`` or ``backward``: a rank kills itself in the middle of that; ``ranks``: all are
+            killed; ``train.py``: it is killed alone; ``stop``: train.py gets SIGTERM; ``nan``: a rank's
+            loss is not a number.
+        rank: that kills itself.
+    """
+
+    at: int
+    how: str
+    rank: int = 0
+
+
+def perils(seed: str, world_size: int, earliest: int) -> Peril:
+    """A kill at random, the same for the same seed, not before a pass of the process."""
+    chosen = random.Random(seed)
+    how = chosen.choice(["forward", "backward", "ranks", "train.py"])
+    return Peril(chosen.randint(earliest, 110), how, chosen.randrange(world_size))
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a completed run leaves that must not depend on how often it was cut off."""
+
+    weights: str
+    epochs: list[list[str]]
+
+
+def ended(folder: Path) -> Ended:
+    """Of a completed run: the sum of its weights' file, and its records as text without the timings."""
+    with (folder / EPOCHS).open(encoding="utf-8") as file:
+        rows = [[text for key, text in row.items() if key not in TIMINGS] for row in csv.DictReader(file)]
+    return Ended(hashlib.sha256((folder / MODEL).read_bytes()).hexdigest(), rows)
+
+
+def resumption(folder: Path) -> Resumption:
+    """As its summary tells."""
+    measured = read_summary(folder).measurements
+    assert measured is not None
+    return measured.resumption
+
+
+@dataclass
+class Runs:
+    """Starts runs below a folder.
+
+    Args:
+        folder: of all of them.
+        changed: settings that are not the usual ones.
+    """
+
+    folder: Path
+    changed: Mapping[str, Any] = field(default_factory=dict)
+    started: list[Training] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._site = self.folder / "site.yaml"
+        text = "accelerator: cpu\ndevices_per_node: 4\ncpus_per_node: 8\n"
+        self._site.write_text(text, encoding="utf-8")
+        self.dataset = self.folder / "digits.safetensors"
+        prepare("digits", self.dataset)
+        # not below the test's own folder, whose name may be too long for the sockets of loader processes
+        self.locks = self.folder.parent / "locks"
+        self.locks.mkdir(exist_ok=True)
+
+    def start(
+        self,
+        name: str,
+        devices: int,
+        changed: Mapping[str, Any] | None = None,
+        *,
+        peril: Peril | None = None,
+        pause_seconds: float = 0.0,
+        further: tuple[str, ...] = (),
+        first: tuple[str, ...] = (),
+        within: tuple[Path, str] | None = None,
+        dataset: Path | None = None,
+        checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    ) -> Training:
+        """A train.py at work.
+
+        Args:
+            name: of the experiment, and of the folder.
+            devices: ranks.
+            changed: settings.
+            peril: that its model is to tell of, or to bring about.
+            pause_seconds: that each of its steps takes longer.
+            further: arguments of train.py.
+            first: words ahead of the whole command.
+            within: a folder in place of which it sees an empty disk, and the size of that.
+            dataset: prepared; None for the digits.
+            checkpoint_seconds: between two checkpoints.
+        """
+        chosen = SETTINGS | dict(self.changed) | dict(changed or {})
+        run = load_study({"experiments": {name: chosen}}, site_file=self._site).runs[name, f"d{devices}.r1"]
+        folder = self.folder / name / run.name
+        folder.mkdir(parents=True, exist_ok=True)
+        self.mark(folder).unlink(missing_ok=True)
+        options = {
+            "--run": run.definition,
+            "--dataset": str(dataset or self.dataset),
+            "--log": str(folder / "train.log"),
+            "--limit-seconds": "2000",
+            "--timeout-seconds": "60",
+            "--checkpoint-seconds": str(checkpoint_seconds),
+        }
+        words = [word for pair in options.items() for word in pair]
+        command = [*first, sys.executable, str(TRAIN), *words, *further, str(folder / SUMMARY)]
+        environment = {
+            "TMPDIR": str(self.locks),
+            "SCALEWISE_COMMIT": COMMIT,
+            "PERIL_PAUSE": str(pause_seconds),
+            "PERIL_MARK": str(self.mark(folder)),
+        }
+        if peril is not None:
+            environment["PERIL_AT"] = str(peril.at)
+            if peril.how in {"forward", "backward", "nan"}:
+                environment |= {"PERIL_RANK": str(peril.rank), "PERIL_IN": peril.how}
+        process = subprocess.Popen(
+            on_small_disk(*within, command) if within else command,
+            env=os.environ | environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        training = Training(process, folder)
+        self.started.append(training)
+        return training
+
+    def mark(self, folder: Path) -> Path:
+        """Made when a run comes to the pass at which it meets its peril."""
+        return folder.with_suffix(".mark")
+
+    def endanger(self, name: str, devices: int, peril: Peril) -> tuple[Training, int]:
+        """Start a run, or go on with it, until its peril has ended it or it has completed: its exit code."""
+        # a request to end is looked for once a second: it must not be over by then
+        pause_seconds = 0.1 if peril.how == "stop" else PAUSE_SECONDS
+        training = self.start(name, devices, peril=peril, pause_seconds=pause_seconds)
+        while not self.mark(training.folder).exists() and training.process.poll() is None:
+            time.sleep(0.01)
+        if peril.how == "stop":
+            training.process.send_signal(signal.SIGTERM)
+        elif peril.how == "train.py":
+            training.process.kill()
+        elif peril.how == "ranks":
+            for rank in range(devices):
+                # one that is near its end may be over before it is hit: it then counts as no kill
+                with suppress(ProcessLookupError, FileNotFoundError):
+                    note = (training.attempt / f"rank{rank}.started.json").read_text(encoding="utf-8")
+                    os.kill(json.loads(note)["pid"], signal.SIGKILL)
+        code, _ = training.end()
+        assert training.left_over() == {}
+        return training, code
+
+    def complete(self, name: str, devices: int, changed: Mapping[str, Any] | None = None) -> Path:
+        """Start a run, or go on with it, to its end: its folder."""
+        training = self.start(name, devices, changed)
+        code, stderr = training.end()
+        assert code == 0, stderr
+        return training.folder
+
+    def close(self) -> None:
+        """End what a failed test has left."""
+        clean_up(self.started)
+
+
+def some_digits(path: Path, samples: int = 331, test_samples: int = 83) -> None:
+    """The first of the handwritten digits, as a user's own file."""
+    digits = load_digits()
+    images = (digits.images[: samples + test_samples, np.newaxis] * 15).astype(np.uint8)
+    labels = digits.target[: len(images)].astype(np.int64)
+    arrays = {}
+    for split, part in (("train", slice(samples)), ("test", slice(samples, None))):
+        arrays[f"{split}_images"] = np.ascontiguousarray(images[part])
+        arrays[f"{split}_labels"] = np.ascontiguousarray(labels[part])
+    save_file(arrays, path)
+
+
+def resumed_at(folder: Path) -> list[int]:
+    """The steps that a run's log tells it went on from."""
+    text = (folder / "train.log").read_text(encoding="utf-8")
+    return [int(step) for step in re.findall(r"resumed at step (\d+) from ", text)]
+
+
+def kill_again_and_again(runs: Runs, name: str, devices: int, kills: int, expected: Ended) -> int:
+    """Kill a run until it has been killed so often, and let it complete; one that completes begins anew.
+
+    Returns:
+        how many starts went on from a checkpoint.
+    """
+    killed, resumed, starts = 0, 0, 0
+    checkpoints = runs.folder / name / f"d{devices}.r1" / "checkpoints"
+    while killed < kills:
+        starts += 1
+        # one that is cut off before its first checkpoint shows little
+        earliest = 2 if any(checkpoints.glob("step-*")) else 70
+        training, code = runs.endanger(name, devices, perils(f"{name} {devices} {starts}", devices, earliest))
+        if code == 0:
+            assert ended(training.folder) == expected
+            resumed += len(resumed_at(training.folder))
+            shutil.rmtree(training.folder)
+        else:
+            killed += 1
+    folder = runs.complete(name, devices)
+    assert ended(folder) == expected
+    found = resumption(folder)
+    assert found.resumed_at_steps == sorted(found.resumed_at_steps)
+    assert found.starts >= len(found.resumed_at_steps) + 1
+    return resumed + len(resumed_at(folder))

@@ -1,0 +1,124 @@
+"""One rank that trains definitions twice: in one go, and stopped and resumed at chosen steps.
+
+Started as resume_probe.py DEFINITIONS DATASET FOLDER. The folder says how ranks meet; DEFINITIONS is a JSON
+object of definitions by name. Rank 0 leaves FOLDER/found.json: what each training ended with, by name, as
+``{"whole": ..., "resumed": ...}``.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from scalewise.plan.settings import Settings
+from scalewise.records import Definition, EpochRecord
+from scalewise.training.checkpoints.state import SHARED, own_name, own_state, resume, shared_state
+from scalewise.training.checkpoints.storage import load, save
+from scalewise.training.data import datasets
+from scalewise.training.loop import TrainingState, train
+from scalewise.training.ranks.distributed import (
+    Identity,
+    barrier,
+    claim_cpus,
+    claim_device,
+    identify,
+    process_group,
+)
+from scalewise.training.supervision.attempt import Attempt
+from scalewise.training.task import Task, build_loaders, build_task
+
+TIMEOUT_SECONDS = 60.0
+TIMINGS = {"train_seconds", "evaluation_seconds", "samples_per_second"}
+
+
+class Probe:
+    """Of one rank; a checkpoint is two files in its folder."""
+
+    def __init__(
+        self, dataset: datasets.Dataset, identity: Identity, device: torch.device, folder: Path
+    ) -> None:
+        self._dataset, self._identity, self._device, self._folder = dataset, identity, device, folder
+
+    def train(self, definition: Definition, stops: Sequence[int]) -> dict[str, Any]:
+        """What a training ends with that is stopped after these steps, each time to go on in another task."""
+        files = [self._folder / name for name in (SHARED, own_name(self._identity.rank))]
+        for index, stop in enumerate([*stops, -1]):
+            task = self._task(definition)
+            if index:
+                state = resume(task, *(load(path, self._device) for path in files))
+            else:
+                state = TrainingState.start(self._device)
+            ending = train(task, state, unheard, stop_at(stop))
+            if ending == "stopped":
+                task.clock.close_window()
+                save(files[1], own_state(task, state))
+                if self._identity.rank == 0:
+                    save(files[0], shared_state(task, state))
+                barrier(self._device)
+            else:
+                return self._ended(task, state)
+        raise AssertionError("stopped after its last step")
+
+    def _task(self, definition: Definition) -> Task:
+        # the workers of one loader must not be forked into those of the next
+        gc.collect()
+        settings = Settings.model_validate(definition.settings)
+        torch.set_num_threads(settings.cpus_per_device)
+        loaders = build_loaders(settings, self._dataset, self._identity.rank, self._device, TIMEOUT_SECONDS)
+        return build_task(definition, self._dataset, loaders, self._identity, self._device)
+
+    def _ended(self, task: Task, state: TrainingState) -> dict[str, Any]:
+        weights = task.replica.state()
+        kept = [
+            {key: repr(value) for key, value in asdict(record).items() if key not in TIMINGS}
+            for record in state.records
+        ]
+        sums = {
+            name: hashlib.sha256(value.contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()
+            for name, value in weights.items()
+            if value.dim()
+        }
+        counts = {name: float(value) for name, value in weights.items() if not value.dim()}
+        return {"weights": sums, "counts": counts, "epochs": kept, "steps": state.steps}
+
+
+def unheard(_record: EpochRecord) -> None:
+    """Records are read at the end."""
+
+
+def stop_at(step: int) -> Callable[[TrainingState], bool]:
+    """What ends a training at this step."""
+    return lambda state: state.steps == step
+
+
+def main() -> None:
+    definitions, dataset_file, folder = map(Path, sys.argv[1:])
+    attempt = Attempt(folder)
+    muster = attempt.muster()
+    identity = identify(os.environ, muster.launcher)
+    claim_cpus("cpu", identity, muster.cpus_per_device)
+    device = claim_device("cpu", identity.local_rank)
+    found = {}
+    with process_group(attempt, muster, identity, device):
+        probe = Probe(datasets.load(dataset_file), identity, device, folder)
+        for name, chosen in json.loads(definitions.read_text(encoding="utf-8")).items():
+            definition = Definition.model_validate(chosen["definition"])
+            whole = probe.train(definition, [])
+            resumed = probe.train(definition, chosen["stops"])
+            found[name] = {"whole": whole, "resumed": resumed}
+        del probe
+    if identity.rank == 0:
+        (folder / "found.json").write_text(json.dumps(found), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

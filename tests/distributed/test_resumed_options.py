@@ -1,0 +1,138 @@
+"""Whatever options a training has, it ends with the same bits where it was stopped and went on."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cores import needs_two_cores
+from tests.distributed.interrupted_runs import some_digits
+from tests.reliability.thoroughness import times
+from tests.small_runs import definition_of
+
+from scalewise.plan.launch import Start
+from scalewise.plan.settings import Settings
+from scalewise.records import Definition
+from scalewise.training.data.datasets import prepare
+from scalewise.training.supervision.attempt import Attempt
+from scalewise.training.supervision.supervisor import muster_for
+
+pytestmark = needs_two_cores
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+
+GLOBAL_BATCH = 84
+"""Of 331 samples: 4 steps an epoch, the last of 79, which no number of ranks here divides."""
+
+SHARED: dict[str, Any] = {
+    "model": f"{HERE / 'perilous_model.py'}:build",
+    "epochs": 3,
+    "learning_rate": 0.05,
+    "crop_padding": 1,
+    "warmup_steps": 2,
+    "deterministic": True,
+}
+ADAMW = {"optimizer": "adamw", "learning_rate": 1e-3}
+STOPS = (1, 4, 11, 12)
+"""After the first step; at the end of an epoch; in the middle of one, after powersgd has begun; and after the
+last step of all, when only its evaluation is missing."""
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "momentum": {},
+    "flips": {"horizontal_flip": True, "crop_padding": 0},
+    "as fast as it can": {"deterministic": False},
+    "adam, onecycle": {"optimizer": "adam", "learning_rate": 1e-3, "schedule": "onecycle"},
+    "adamw, cosine, warm-up": ADAMW | {"schedule": "cosine", "learning_rate_warmup_epochs": 1.5},
+    "adadelta, step, warm-up": {
+        "optimizer": "adadelta",
+        "learning_rate": 1.0,
+        "schedule": "step",
+        "learning_rate_warmup_epochs": 1.0,
+    },
+    "stops when accurate": {"stop_at_accuracy": 0.3, "stop_patience_epochs": 2, "epochs": 30},
+    "accumulation": {"accumulation_steps": 3},
+    "workers": {"loader": "workers", "cpus_per_device": 2},
+    "bf16": {"precision": "bf16"},
+    "fp16": {"precision": "fp16", "model": "linear"},
+    "channels last": {"channels_last": True},
+    "bucket view, accumulation": {"gradient_as_bucket_view": True, "accumulation_steps": 2},
+    "static graph": {"static_graph": True},
+    "static graph, accumulation": {"static_graph": True, "accumulation_steps": 2},
+    "fp16 hook": {"communication_hook": "fp16"},
+    "powersgd": {"communication_hook": "powersgd", "powersgd_rank": 2},
+    "zero1": ADAMW | {"parallelism": "zero1", "schedule": "step"},
+    "zero1, momentum": {"parallelism": "zero1", "schedule": "cosine"},
+    "fsdp": ADAMW | {"parallelism": "fsdp", "schedule": "step"},
+    "fsdp, momentum, accumulation": {"parallelism": "fsdp", "accumulation_steps": 3},
+}
+WORLD_SIZES = (1, 2, 4) if times(0, 1) else (4,)
+"""Sums over more than two ranks show most: they depend on their order."""
+
+
+def definition(name: str, world_size: int) -> Definition:
+    settings = Settings(
+        dataset="some.safetensors", global_batch_size=GLOBAL_BATCH, **(SHARED | VARIANTS[name])
+    )
+    return definition_of(settings, world_size)
+
+
+@pytest.fixture(scope="module")
+def of_world(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], dict[str, Any]]:
+    """What trainings of so many ranks ended with; one launch for all of them."""
+    folder = tmp_path_factory.mktemp("resumed")
+    own, dataset = folder / "some.safetensors", folder / "prepared.safetensors"
+    some_digits(own)
+    prepare(str(own), dataset)
+
+    @cache
+    def found(world_size: int) -> dict[str, Any]:
+        output = folder / f"world{world_size}"
+        Attempt(output).begin(muster_for(f"1x{world_size}", "cpu", 1, "torchrun", "tcp", Start(), 120))
+        chosen = {
+            name: {"definition": definition(name, world_size).model_dump(), "stops": STOPS}
+            for name in VARIANTS
+        }
+        (output / "definitions.json").write_text(json.dumps(chosen), encoding="utf-8")
+        launch = ["torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
+        arguments = [output / "definitions.json", dataset, output]
+        ended = subprocess.run(
+            [
+                *(sys.executable, "-m", *launch, f"--nproc-per-node={world_size}"),
+                *(str(HERE / "resume_probe.py"), *map(str, arguments)),
+            ],
+            env=os.environ | {"PYTHONPATH": str(ROOT / "workflow" / "scripts"), "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ended.returncode == 0, ended.stderr
+        values: dict[str, Any] = json.loads((output / "found.json").read_text(encoding="utf-8"))
+        return values
+
+    return found
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+def test_a_training_that_was_stopped_again_and_again_ends_with_the_same_bits(
+    of_world: Callable[[int], dict[str, Any]], world_size: int, name: str
+) -> None:
+    found = of_world(world_size)[name]
+    assert found["resumed"] == found["whole"]
+    assert len(found["whole"]["epochs"]) >= 2
+    assert found["whole"]["weights"]
+
+
+def test_other_options_end_with_other_bits(of_world: Callable[[int], dict[str, Any]]) -> None:
+    """Or the comparison would compare nothing."""
+    names = ("momentum", "flips", "adam, onecycle", "accumulation", "powersgd", "zero1")
+    weights = {json.dumps(of_world(4)[name]["whole"]["weights"]) for name in names}
+    assert len(weights) == len(names)

@@ -1,0 +1,205 @@
+"""Faults of data, losses and single ranks, in whole runs: what is counted, and who is named."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from safetensors.numpy import save_file
+from sklearn.datasets import load_digits
+from tests.cores import needs_two_cores
+from tests.distributed.whole_runs import SETTINGS, Start, Training, finish
+
+from scalewise.analysis.study import Analysed, compute, draw, write_report
+from scalewise.plan.config import Experiment
+from scalewise.records import FAILURE
+from scalewise.training.data.datasets import prepare
+
+pytestmark = needs_two_cores
+
+Figure = Callable[[str, object], None]
+
+MODELS = """
+import os
+import time
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self, image, classes):
+        super().__init__()
+        self.layer = nn.Linear(image.numel(), classes)
+        self.rank = os.environ["RANK"]
+        self.steps = 0
+
+    def forward(self, images):
+        self.steps += self.training
+        return self.layer(images.flatten(1))
+
+class Sleepy(Model):
+    def forward(self, images):
+        if self.training and self.rank == "1":
+            time.sleep(0.05)
+        return super().forward(images)
+
+class Poisoned(Model):
+    def forward(self, images):
+        logits = super().forward(images)
+        return logits * float("nan") if self.rank == "1" and self.steps == 8 else logits
+
+class Counting(Model):
+    def forward(self, images):
+        with open(os.path.join(os.path.dirname(__file__), f"seen{self.rank}.csv"), "a") as file:
+            print("train" if self.training else "test", len(images), sep=",", file=file)
+        return super().forward(images)
+
+def sleepy(image, classes):
+    return Sleepy(image, classes)
+
+def poisoned(image, classes):
+    return Poisoned(image, classes)
+
+def counting(image, classes):
+    return Counting(image, classes)
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Callable[[str], dict[str, Any]]:
+    """The setting that chooses one of the models above."""
+    path = tmp_path / "models.py"
+    path.write_text(MODELS, encoding="utf-8")
+    return lambda name: {"model": f"{path}:{name}"}
+
+
+@pytest.mark.fault(4)
+def test_a_rank_that_takes_50_ms_more_a_step_is_named_with_its_host_in_the_report(
+    start: Start, tmp_path: Path, own: Callable[[str], dict[str, Any]], record_property: Figure
+) -> None:
+    settings = SETTINGS | own("sleepy") | {"devices": [2], "epochs": 10}
+    expected = f"Rank 1 on {socket.gethostname()} is slower than the others at 2 devices"
+    # a stall of the other rank as long as all that this one is late is named too, and rightly
+    for attempt in range(6):
+        name = f"straggler{attempt}"
+        folder = finish(start(name, 2, settings)).folder.parent
+        analysed = Analysed(name, Experiment.model_validate(settings))
+        compute(analysed, folder, tmp_path / "results" / name)
+        said = json.loads((tmp_path / "results" / name / "decision.json").read_text(encoding="utf-8"))
+        if said["limits"] and said["limits"][0].startswith(expected):
+            break
+    flagged = said["limits"][0]
+    assert flagged.startswith(expected)
+    draw(analysed, tmp_path / "results" / name)
+    label = {name: {"title": "Study", "description": "", "predicted": False}}
+    write_report([name], tmp_path / "results", label, tmp_path / "report.html")
+    assert flagged in (tmp_path / "report.html").read_text(encoding="utf-8")
+    record_property("figure", flagged.partition("(")[2].partition(" of the step")[0] + " of the step")
+
+
+@pytest.mark.fault(5)
+def test_1797_samples_over_4_ranks_make_equal_steps_and_each_is_tested_once(
+    start: Start, tmp_path: Path, own: Callable[[str], dict[str, Any]], record_property: Figure
+) -> None:
+    digits = load_digits()
+    images = (digits.images[:, np.newaxis] * 15).astype(np.uint8)
+    labels = digits.target.astype(np.int64)
+    arrays, prepared = tmp_path / "own.safetensors", tmp_path / "prepared.safetensors"
+    save_file(
+        {"train_images": images, "train_labels": labels, "test_images": images, "test_labels": labels}, arrays
+    )
+    prepare(str(arrays), prepared)
+    (tmp_path / "site.yaml").write_text("accelerator: cpu\ndevices_per_node: 4\ncpus_per_node: 4\n")
+    changed = {"dataset": str(arrays), "devices": [4], "epochs": 2, "global_batch_size": 248}
+    run = finish(start("uneven", 4, own("counting") | changed, dataset=prepared))
+
+    assert list(run.ranks["rank"]) == [0, 1, 2, 3]
+    assert run.ranks["test_samples"].tolist() == [450, 449, 449, 449]
+    assert run.ranks["train_samples"].sum() == 1797
+    steps, tested = [], 0
+    for rank in range(4):
+        with (tmp_path / f"seen{rank}.csv").open(encoding="utf-8") as file:
+            seen = [(phase, int(samples)) for phase, samples in csv.reader(file)]
+        # a model is tried once before the training, and timed by itself after it
+        phases = [phase for phase, _ in seen]
+        training = seen[phases.index("train") : len(phases) - phases[::-1].index("test")]
+        steps.append(sum(phase == "train" for phase, _ in training))
+        tested += sum(samples for phase, samples in training if phase == "test")
+    assert steps == [2 * 8] * 4
+    assert tested == 2 * 1797
+    record_property("figure", f"{steps[0]} steps on each of 4 ranks, {tested // 2:,} samples tested")
+
+
+@pytest.mark.fault(6)
+def test_nan_on_one_rank_is_an_outcome_of_the_run_and_no_failure_to_retry(
+    start: Start, own: Callable[[str], dict[str, Any]], record_property: Figure
+) -> None:
+    # the second of the second epoch's six steps
+    run = finish(start("poisoned", 2, own("poisoned")))
+    assert run.summary.outcome == "diverged"
+    assert "the loss is no longer finite in epoch 2 (training nan, test nan)" in run.summary.reason
+    assert list(run.epochs["epoch"]) == [1, 2]
+    assert np.isfinite(run.epochs["train_loss"].iloc[0])
+    assert not (run.folder / FAILURE).exists()
+    record_property("figure", f"outcome {run.summary.outcome}, exit 0")
+
+
+@pytest.mark.fault(7)
+def test_a_run_starts_though_the_port_that_everybody_uses_is_taken(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a shell's own MASTER_PORT names it."""
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("", 29500))
+        holder.listen()
+        monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+        monkeypatch.setenv("MASTER_PORT", "29500")
+        assert finish(start("taken", 2)).summary.outcome == "completed"
+
+
+def loader_processes(training: Training, said: str) -> dict[int, list[int]]:
+    """The processes of each rank's loader, once the log says something and they are at work."""
+    log = training.folder / "train.log"
+    while not (log.exists() and said in log.read_text(encoding="utf-8")):
+        assert training.process.poll() is None, training.end()
+        time.sleep(0.05)
+    ranks = [psutil.Process(training.pid(rank)) for rank in range(2)]
+    while not all(rank.children() for rank in ranks):
+        time.sleep(0.05)
+    return {rank.pid: [child.pid for child in rank.children()] for rank in ranks}
+
+
+@pytest.mark.fault(28)
+def test_signals_to_a_rank_and_its_loader_end_in_checkpoints_that_are_gone_on_from(
+    start: Start, record_property: Figure
+) -> None:
+    """Schedulers signal a task with all its children."""
+    steps, said = [0], "epoch 1/"
+    for how in (signal.SIGUSR1, signal.SIGTERM):
+        training = start("signalled", 2, {"loader": "workers", "epochs": 10_000})
+        rank, workers = loader_processes(training, said).popitem()
+        assert len(workers) == 1
+        for pid in (*workers, rank):
+            os.kill(pid, how)
+        code, stderr = training.end()
+        assert code == 1
+        stopped = json.loads((training.attempt / "stopped.json").read_text(encoding="utf-8"))
+        assert stopped["saved"] is True, stderr
+        assert how.name in stopped["because"]
+        assert "DataLoader" not in (training.folder / "train.log").read_text(encoding="utf-8")
+        assert training.left_over() == {}
+        assert not any(map(psutil.pid_exists, workers))
+        steps.append(stopped["step"])
+        said = f"resumed at step {stopped['step']} from"
+    assert steps == sorted(set(steps))
+    record_property("figure", "after SIGUSR1 and SIGTERM 0 steps lost")
