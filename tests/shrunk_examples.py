@@ -29,7 +29,7 @@ SMALL = {
     "epochs": 1,
     "repeats": 1,
     "warmup_steps": 1,
-    "runtime_minutes": 5,
+    "runtime_minutes": 20,
     "timeout_seconds": 120,
 }
 """In every experiment."""
@@ -49,7 +49,11 @@ SMALLER: dict[str, dict[Any, Any]] = {
 }
 """Values that become smaller ones, wherever they stand; the others stay."""
 
-FEWER = {"olivia-options": {"batch_size_per_device": [16], "cpus_per_device": [1]}}
+FEWER: dict[str, dict[str, list[Any]]] = {
+    "nyu-ddp": {"gradient_as_bucket_view": [True]},
+    "nyu-ddp-memory": {"gradient_as_bucket_view": [True]},
+    "olivia-options": {"batch_size_per_device": [16], "precision": ["fp16"], "cpus_per_device": [1]},
+}
 """Sweeps that are cut to fewer values."""
 
 NARROWER = {"olivia-weak", "olivia-strong", "olivia-options", "olivia-fast"}

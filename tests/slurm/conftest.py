@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -12,6 +13,16 @@ import pytest
 from tests.slurm.lab import Lab, missing
 from tests.slurm.machines import LabError, until
 from tests.slurm.study import ClusterStudy
+
+HUNG_SECONDS = 1800
+"""A test of this folder has hung after so long, its fixtures included."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Studies on a cluster wait for much, and longer where other tests run beside them."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.timeout(HUNG_SECONDS))
 
 
 def _or_skip() -> None:
@@ -50,10 +61,12 @@ def _left_as_found(request: pytest.FixtureRequest) -> Iterator[None]:
         pytest.fail(f"The test leaves {' and '.join(stopped)} stopped.")
 
     def settled() -> bool:
-        return not lab.queue() and set(lab.node_states().values()) == {"idle"}
+        with suppress(subprocess.CalledProcessError):
+            return not lab.queue() and set(lab.node_states().values()) == {"idle"}
+        return False
 
     with suppress(LabError):
-        until(settled, lambda: "it is busy", 30)
+        until(settled, lambda: "it is busy", 120)
         return
     jobs, states = lab.queue(), lab.node_states()
     _mend(lab)

@@ -122,6 +122,8 @@ class Machines:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            # read when it has ended: as much must fit as a long study says
+            pipesize=1 << 20,
         )
 
     def processes(self, host: str) -> dict[int, str]:

@@ -8,8 +8,10 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,9 +22,13 @@ from tests.slurm.lab import Lab
 from tests.slurm.machines import until
 from tests.slurm.records import Job
 
-from scalewise.records import Failure, Summary, read_failure, read_summary
+from scalewise.records import EPOCHS, MODEL, Failure, Summary, read_failure, read_summary
+from scalewise.training.supervision.attempt import Attempt
 
 ROOT = Path(__file__).parents[2]
+
+LIMIT_SECONDS = 900
+"""Of a study, and of all that a test waits for: none takes so long, also where other tests run beside it."""
 
 SITE: dict[str, Any] = {
     "accelerator": "cpu",
@@ -48,6 +54,9 @@ TRAINING: dict[str, Any] = {
 }
 ENDLESS = {"epochs": 1_000_000}
 
+ONE_RANK_A_NODE = {"devices_per_node": 1, "memory_gb_per_node": 4}
+"""Facts of a site on which two devices are two nodes, and many runs fit on those."""
+
 
 @dataclass
 class ClusterStudy:
@@ -58,6 +67,8 @@ class ClusterStudy:
     site: dict[str, Any] = field(default_factory=lambda: json.loads(json.dumps(SITE)))
     started: list[subprocess.Popen[str]] = field(default_factory=list)
     path: str = ""
+    words: str = ""
+    reading: threading.Lock = field(default_factory=threading.Lock)
 
     def configure(self, experiments: dict[str, dict[str, Any]], **site: Any) -> None:
         """Write the study and the site; ``slurm`` facts come on top of the lab's."""
@@ -81,7 +92,7 @@ class ClusterStudy:
         self.started.append(process)
         return process
 
-    def snakemake(self, *arguments: str, limit: float = 240) -> tuple[int, str]:
+    def snakemake(self, *arguments: str, limit: float = LIMIT_SECONDS) -> tuple[int, str]:
         """Exit code and output, once it has ended."""
         process = self.start(*arguments)
         output, _ = process.communicate(timeout=limit)
@@ -111,42 +122,85 @@ class ClusterStudy:
         mine = self.submitted()
         return {job.comment: job for job in self.lab.jobs() if job.job_id in mine and comment in job.comment}
 
+    def jobs_of(self, experiment: str, name: str) -> list[Job]:
+        """Every job of a run that accounting knows."""
+        mine, comment = self.submitted(), f"rule_train_wildcards_{experiment}_{name}"
+        return [job for job in self.lab.jobs() if job.job_id in mine and job.comment == comment]
+
     def submitted(self) -> set[str]:
         """The ids of all jobs of this study."""
         text = "".join(path.read_text() for path in (self.folder / ".snakemake" / "log").glob("*.log"))
         return set(re.findall(r"has been submitted with SLURM jobid (\d+)", text))
 
-    def wait_for(self, path: Path, limit: float = 60) -> Path:
+    def wait_for(self, path: Path) -> Path:
         """A file, once it is there."""
-        self.wait_until(path.exists, f"{path.name} is missing", limit)
+        self.wait_until(path.exists, f"{path.name} is missing")
         return path
 
-    def wait_training(self, experiment: str, name: str, limit: float = 90) -> Path:
+    def wait_training(self, experiment: str, name: str) -> Path:
         """The attempt's folder, once the run has trained an epoch."""
-        return self.wait_for(self.run(experiment, name) / "attempt" / "progress.json", limit).parent
+        return self.wait_for(self.run(experiment, name) / "attempt" / "progress.json").parent
 
-    def wait_until(self, reached: Callable[[], bool], complaint: str, limit: float = 60) -> None:
+    def wait_until(self, reached: Callable[[], bool], complaint: str) -> None:
         """Wait, but not for a snakemake that has ended."""
 
         def over() -> bool:
             return reached() or (bool(self.started) and self.started[-1].poll() is not None)
 
-        until(over, lambda: complaint, limit)
+        until(over, lambda: complaint, LIMIT_SECONDS)
         if not reached():
-            raise AssertionError(
-                f"{complaint}, and snakemake has ended:\n{self.started[-1].communicate()[0]}"
-            )
+            raise AssertionError(f"{complaint}, and snakemake has ended:\n{self._last_words()}")
+
+    def _last_words(self) -> str:
+        """Of a snakemake that has ended; several threads may wait in vain."""
+        process = self.started[-1]
+        with self.reading:
+            if process.stdout is not None and not process.stdout.closed:
+                self.words = process.communicate()[0]
+        return self.words
 
     def rank_process(self, experiment: str, name: str, rank: int) -> tuple[int, str]:
         """A rank's process number as seen from outside, and its host."""
         attempt = str(Path("results") / experiment / "runs" / name / "attempt")
         note = json.loads((self.folder / attempt / f"rank{rank}.started.json").read_text())
         for pid, line in self.lab.processes(note["host"]).items():
-            status = Path(f"/proc/{pid}/status").read_text()
+            status = ""
+            with suppress(OSError):  # it may have ended since
+                status = Path(f"/proc/{pid}/status").read_text()
             inside = re.search(r"^NSpid:.*\t(\d+)$", status, re.MULTILINE)
             if attempt in line and inside is not None and int(inside[1]) == note["pid"]:
                 return pid, str(note["host"])
         raise AssertionError(f"rank {rank} of {name} does not run")
+
+    def job(self, experiment: str, name: str) -> str:
+        """The id of a run's job in the queue; accounting learns a comment when its job has ended."""
+        queued = self.lab.run("squeue", "--noheader", "--format=%i|%k|%Z").stdout.splitlines()
+        wanted = [f"rule_train_wildcards_{experiment}_{name}", str(self.folder)]
+        (found,) = (job for job, *rest in (line.split("|") for line in queued) if rest == wanted)
+        return found
+
+    def attempt(self, experiment: str, name: str) -> Attempt:
+        """What the ranks of a run tell."""
+        return Attempt(self.run(experiment, name) / "attempt")
+
+    def newest_checkpoint(self, experiment: str, name: str) -> int:
+        """The optimizer steps in the newest checkpoint of a run; 0 where there is none."""
+        found = (self.run(experiment, name) / "checkpoints").glob("step-*/manifest.json")
+        return max((int(path.parent.name.removeprefix("step-")) for path in found), default=0)
+
+    def wait_checkpoint(self, experiment: str, name: str, after: int = 0) -> None:
+        """Until a checkpoint holds more than this many steps."""
+        self.wait_until(
+            lambda: self.newest_checkpoint(experiment, name) > after,
+            f"{experiment}/{name} has written no checkpoint after step {after}",
+        )
+
+    def learned(self, experiment: str, name: str) -> tuple[bytes, pd.DataFrame]:
+        """The weights that a run left, to the byte, and its epochs to the digit, but not their times."""
+        folder = self.run(experiment, name)
+        epochs = pd.read_csv(folder / EPOCHS, dtype=str)
+        timed = ["train_seconds", "evaluation_seconds", "samples_per_second"]
+        return (folder / MODEL).read_bytes(), epochs.drop(columns=timed)
 
     def processes(self) -> list[str]:
         """Everything of this study's jobs that runs on any node."""
@@ -157,7 +211,7 @@ class ClusterStudy:
             if str(self.folder) in line or "attempt" in line or "slurmstepd" in line
         ]
 
-    def seconds_until_nothing_runs(self, limit: float = 30) -> float:
+    def seconds_until_nothing_runs(self, limit: float = 120) -> float:
         """Until no process of a job is left on any node."""
         began = time.monotonic()
         until(lambda: not self.processes(), lambda: f"these are left: {self.processes()}", limit)

@@ -6,9 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.slurm.lab import Lab
-from tests.slurm.study import ENDLESS, ClusterStudy
-
-pytestmark = pytest.mark.timeout(420)
+from tests.slurm.study import ENDLESS, LIMIT_SECONDS, ClusterStudy
 
 SHAPES = {"d1": (1, 1), "d2": (1, 2), "d4": (1, 4), "d2x4": (2, 4)}
 
@@ -27,7 +25,7 @@ def digits(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clust
         "target": {"accuracy": 0.9},
     }
     study.configure({"digits": experiment}, slurm={"longest_walltime": "01:00:00"})
-    code, output = study.snakemake(limit=400)
+    code, output = study.snakemake()
     assert code == 0, output
     (study.folder / "output.txt").write_text(output)
     yield study
@@ -70,6 +68,7 @@ def test_every_rank_is_where_the_plan_put_it(digits: ClusterStudy, run: str) -> 
     assert set(ranks["threads"]) == {1}
 
 
+@pytest.mark.fault(27)
 def test_ranks_of_a_node_have_cpus_of_their_own(digits: ClusterStudy) -> None:
     affinities = list(digits.ranks("digits", "d2.r1")["cpu_affinity"])
     assert len(set(affinities)) == 2
@@ -96,12 +95,13 @@ def test_nothing_is_left_to_do_or_on_the_nodes(digits: ClusterStudy) -> None:
     assert "Nothing to be done" in output
 
 
+@pytest.mark.fault(14)
 def test_study_goes_on_after_ctrl_c(lab: Lab, study: ClusterStudy) -> None:
     study.configure({"study": {"devices": [1, 2], **ENDLESS}})
     process = study.start()
     study.wait_training("study", "d1.r1")
     process.send_signal(2)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=LIMIT_SECONDS)
     lab.wait_until_queue_is_empty()
     study.seconds_until_nothing_runs()
 

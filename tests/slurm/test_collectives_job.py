@@ -11,11 +11,9 @@ from typing import Any
 
 import pytest
 from tests.slurm.lab import Lab
-from tests.slurm.study import ClusterStudy
+from tests.slurm.study import LIMIT_SECONDS, ClusterStudy
 
 from scalewise.records import AllReduce, Collectives
-
-pytestmark = pytest.mark.timeout(500)
 
 ONE_DEVICE_A_NODE: dict[str, Any] = {"devices_per_node": 1}
 PREDICTED = {"predict": True, "devices": [1, 2], "project": {"devices": [4, 16]}}
@@ -42,7 +40,7 @@ def bus_bandwidth(smaller: AllReduce, larger: AllReduce) -> float:
 
 def test_a_slow_link_is_seen_before_any_large_job_runs_on_it(study: ClusterStudy, link: float) -> None:
     study.configure({"e": PREDICTED}, **ONE_DEVICE_A_NODE)
-    code, output = study.snakemake("predict", limit=400)
+    code, output = study.snakemake("predict")
     assert code == 0, output
 
     jobs = study.jobs("rule_")
@@ -74,7 +72,7 @@ def test_a_slow_link_is_seen_before_any_large_job_runs_on_it(study: ClusterStudy
 def test_a_measurement_that_cannot_be_made_lets_the_study_go_on(study: ClusterStudy) -> None:
     fails = 'case "$*" in *collective_rank*) exit 3;; esac'
     study.configure({"e": PREDICTED | {"project": {"devices": [4]}}}, prelude=[fails], **ONE_DEVICE_A_NODE)
-    code, output = study.snakemake("predict", limit=300)
+    code, output = study.snakemake("predict")
     assert code == 0, output
 
     (record,) = measured(study).values()
@@ -91,10 +89,10 @@ def test_a_cancelled_measurement_leaves_no_record_and_is_made_again(study: Clust
     study.configure({"e": PREDICTED}, prelude=["sleep 8"], **ONE_DEVICE_A_NODE)
     process = study.start("predict", "--retries", "1")
     folder = study.folder / "logs" / "measure_collectives"
-    study.wait_until(lambda: bool(list(folder.glob("*/2x1.attempt-*/muster.json"))), "no measurement", 120)
+    study.wait_until(lambda: bool(list(folder.glob("*/2x1.attempt-*/muster.json"))), "no measurement")
     (attempt,) = folder.glob("*/2x1.attempt-*")
     study.lab.run("scancel", attempt.name.rsplit("-", 1)[1])
-    output, _ = process.communicate(timeout=300)
+    output, _ = process.communicate(timeout=LIMIT_SECONDS)
     assert process.returncode == 0, output
 
     (record,) = measured(study).values()

@@ -13,8 +13,6 @@ import pytest
 from tests.slurm.lab import Lab
 from tests.slurm.machines import CGROUPS, LabError, until
 
-pytestmark = pytest.mark.timeout(150)
-
 # The receiver prints the rate at which 10 MB came in, in Mbit/s.
 RECEIVER = """
 import socket, time

@@ -21,14 +21,11 @@ from scalewise.training.data.datasets import prepare
 from scalewise.training.supervision.attempt import Attempt
 from scalewise.training.supervision.supervisor import muster_for
 
-pytestmark = pytest.mark.timeout(400)
-
 
 def test_every_launcher_and_rendezvous_trains_the_same_over_nodes(study: ClusterStudy) -> None:
     sweep = {"launcher": ["srun", "torchrun", "spawn"], "rendezvous": ["tcp", "file"]}
-    experiment = {"devices": [2, "2x2"], "sweep": sweep, "exclude": [{"devices": 2, "rendezvous": "file"}]}
-    study.configure({"e": experiment})
-    code, output = study.snakemake("--resources", "device_budget=8", limit=380)
+    study.configure({"e": {"devices": ["2x2"], "sweep": sweep}})
+    code, output = study.snakemake("--resources", "device_budget=8")
     assert code == 0, output
     losses = {}
     for launcher in sweep["launcher"]:
@@ -41,8 +38,6 @@ def test_every_launcher_and_rendezvous_trains_the_same_over_nodes(study: Cluster
             assert provenance is not None
             assert provenance.launcher == launcher
             losses[name] = pd.read_csv(study.run("e", name) / "epochs.csv")["train_loss"].to_numpy()
-        one_node = study.ranks("e", f"d2.launcher-{launcher}.rendezvous-tcp.r1")
-        assert one_node["host"].nunique() == 1
     first = losses.pop("d2x2.launcher-srun.rendezvous-tcp.r1")
     for name, loss in losses.items():
         assert loss == pytest.approx(first, rel=1e-4), name
@@ -50,7 +45,6 @@ def test_every_launcher_and_rendezvous_trains_the_same_over_nodes(study: Cluster
     tasks = {
         re.sub(r".*launcher-(\w+).*", r"\1", comment): step.tasks
         for comment, found in steps.items()
-        if "d2x2" in comment
         for step in found
         if step.name == "0"
     }

@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 from tests.slurm.study import ClusterStudy
 
-pytestmark = pytest.mark.timeout(200)
-
 LARGEST = {"e": {"devices": [1, "2x2"]}}
 
 
@@ -39,16 +37,26 @@ def test_every_fact_and_every_rank_is_shown_to_be_ok(study: ClusterStudy) -> Non
 @pytest.mark.parametrize(
     ("wrong", "line"),
     [
-        (
+        pytest.param(
             {"slurm": {"account": "nobody"}},
             "account nobody is not yours. Set slurm.account to one of yours. Known: ",
+            marks=pytest.mark.refuses("slurm: unknown account"),
         ),
-        ({"slurm": {"partition": "gpus"}}, "partition gpus does not exist. Set slurm.partition"),
-        (
+        pytest.param(
+            {"slurm": {"partition": "gpus"}},
+            "partition gpus does not exist. Set slurm.partition",
+            marks=pytest.mark.refuses("slurm: unknown partition"),
+        ),
+        pytest.param(
             {"slurm": {"partition": "brief"}},
-            "partition brief ends jobs after 01:00:00, and the longest asks for 101",
+            "partition brief ends jobs after 01:00:00, and the longest asks for 102",
+            marks=pytest.mark.refuses("slurm: walltime over the limit"),
         ),
-        ({"slurm": {"qos": "urgent"}}, "QoS urgent is not open to your account."),
+        pytest.param(
+            {"slurm": {"qos": "urgent"}},
+            "QoS urgent is not open to your account.",
+            marks=pytest.mark.refuses("slurm: unknown qos"),
+        ),
         ({"slurm": {"gpu_type": "a100"}}, "0 nodes have 2 CPUs, 16000 MB and gpu:a100:2"),
         ({"memory_gb_per_node": 4000}, "0 nodes have 2 CPUs, 2000000 MB"),
         ({"slurm": {"reservation": "course"}}, "reservation course does not exist now."),

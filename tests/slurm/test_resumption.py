@@ -1,0 +1,368 @@
+"""Faults after which a training goes on where it was, on a real cluster, and learns the same to the bit.
+
+Most runs meet theirs in one study, at once: a cluster's reactions take seconds, whatever a test does.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+from tests.reliability.thoroughness import times
+from tests.slurm.lab import Lab
+from tests.slurm.late_files import LATE_SECONDS, late_folder
+from tests.slurm.study import LIMIT_SECONDS, ONE_RANK_A_NODE, ROOT, ClusterStudy
+
+from scalewise.records import SUMMARY, Resumption, Summary
+from scalewise.training.supervision.notes import Stopped
+
+Record = Callable[[str, object], None]
+
+MODEL = """
+import os, time
+from torch import nn
+
+class Unhurried(nn.Module):
+    def __init__(self, image, classes):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Dropout(0.1), nn.Linear(image.numel(), classes))
+
+    def forward(self, images):
+        if self.training:
+            time.sleep(float(os.environ.get("PAUSE", "0")))
+        return self.layers(images)
+
+def build(image, classes):
+    return Unhurried(image, classes)
+"""
+"""Takes the time that it is told to, and none from the other runs; its random numbers must go on where they
+were."""
+
+TRAINED: dict[str, Any] = {
+    "model": "unhurried.py:build",
+    "devices": [2],
+    "epochs": 60,
+    "deterministic": True,
+    "save_model": True,
+    "checkpoint_minutes": 0.02,
+}
+"""Six steps an epoch: a minute at a walk, some seconds else."""
+
+HOPS = {"srun": times(quick=2, thorough=5), "torchrun": 1, "spawn": 1, "limited": 1}
+"""How often each of these runs is warned of the end of its time."""
+
+AHEAD_SECONDS = 3600
+
+SHIFTED_CLOCK = f"""
+import datetime, os, time
+
+def shifted(clock, by):
+    return lambda: clock() + by
+
+class Shifted(datetime.datetime):
+    @classmethod
+    def now(cls, tz=None):
+        return super().now(tz) + datetime.timedelta(seconds={AHEAD_SECONDS})
+
+time.time = shifted(time.time, {AHEAD_SECONDS})
+time.time_ns = shifted(time.time_ns, {AHEAD_SECONDS} * 10**9)
+datetime.datetime = Shifted
+with open(os.path.join(os.path.dirname(__file__), "times"), "a") as file:
+    print(time.time(), file=file)
+"""
+"""The clock on the wall, as Python's programs read it; what counts durations goes on as it was."""
+
+PRELUDE = """
+case "$*" in
+  *results/crashing*) echo "no licence for this program"; exit 1;;
+  *results/shifted*) if [ "$SLURM_PROCID" = 1 ]; then export PYTHONPATH={clock}; fi;;
+  *results/undisturbed* | *results/late*) ;;
+  *results/long*) export PAUSE=0.8;;
+  *results/srun*) if [ "$SLURM_RESTART_COUNT" -lt {hops} ]; then export PAUSE=0.15; fi;;
+  *) if [ ! -e "$(dirname "${{!#}}")/checkpoints" ]; then export PAUSE=0.15; fi;;
+esac
+"""
+"""What happens on the nodes before ranks start: a run walks until it has been hit for the last time."""
+
+
+def configure(study: ClusterStudy, experiments: dict[str, dict[str, Any]], **site: Any) -> None:
+    """Write a study of the model above, and what happens to its runs by themselves."""
+    (study.folder / "unhurried.py").write_text(MODEL, encoding="utf-8")
+    clock = study.folder / "clock"
+    clock.mkdir()
+    (clock / "sitecustomize.py").write_text(SHIFTED_CLOCK)
+    lines = PRELUDE.format(clock=shlex.quote(str(clock)), hops=HOPS["srun"]).strip().replace("\n", " ")
+    study.configure(experiments, **ONE_RANK_A_NODE, prelude=[lines], **site)
+
+
+def result(experiment: str, run: str = "d2.r1") -> str:
+    """What to ask snakemake for: no tables, figures and reports, which other tests look at."""
+    return f"results/{experiment}/runs/{run}/{SUMMARY}"
+
+
+def resumption(summary: Summary) -> Resumption:
+    """What a run says of its starts."""
+    assert summary.measurements is not None
+    return summary.measurements.resumption
+
+
+def retold(found: Resumption) -> str:
+    """The figure of a run that was hit."""
+    return (
+        f"{len(found.resumed_at_steps)} of {found.starts - 1} starts resumed, "
+        f"{found.lost_steps} steps lost, weights identical"
+    )
+
+
+@dataclass(frozen=True)
+class Hops:
+    """A study whose runs met what needs no machine of its own.
+
+    Args:
+        study: its folder.
+        code: of snakemake.
+        output: of snakemake.
+        stops: of each run that was warned, as its ranks told them.
+    """
+
+    study: ClusterStudy
+    code: int
+    output: str
+    stops: Mapping[str, list[Stopped]]
+
+
+@pytest.fixture(scope="module")
+def hops(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hops]:
+    """Eight runs at once."""
+    study = ClusterStudy(lab, tmp_path_factory.mktemp("hops"))
+    launched = {name: {**TRAINED, "launcher": name} for name in ("srun", "torchrun", "spawn")}
+    alone = {"devices": [1]}
+    experiments = {
+        **launched,
+        "limited": TRAINED,
+        "undisturbed": TRAINED,
+        "shifted": {**TRAINED, "epochs": 10},
+        "crashing": alone,
+        "late": alone,
+    }
+    configure(study, experiments)
+    wanted = [result(name, f"d{settings['devices'][0]}.r1") for name, settings in experiments.items()]
+    try:
+        with late_folder(study, study.run("late", "d1.r1")) as appear, ThreadPoolExecutor(8) as pool:
+            process = study.start("--latency-wait", shipped("latency-wait"), "--", *wanted)
+            late = pool.submit(appear)
+            warned = {name: pool.submit(warn, study, name, often) for name, often in HOPS.items()}
+            stops = {name: stop.result() for name, stop in warned.items()}
+            late.result()
+            output, _ = process.communicate(timeout=LIMIT_SECONDS)
+        yield Hops(study, process.returncode, output, stops)
+    finally:
+        study.end()
+
+
+def shipped(key: str) -> str:
+    """A value of the profile that users get."""
+    return str(yaml.safe_load((ROOT / "profiles" / "slurm" / "config.yaml").read_text())[key])
+
+
+def warn(study: ClusterStudy, experiment: str, often: int) -> list[Stopped]:
+    """Warn a run's job of the end of its time, each time that it has trained on; how its ranks ended."""
+    lab, stops = study.lab, [Stopped(step=0, saved=True, because="")]
+    for _ in range(often):
+        study.wait_checkpoint(experiment, "d2.r1", stops[-1].step)
+        job = study.job(experiment, "d2.r1")
+        if experiment == "limited":
+            # Slurm looks twice a minute whose time is about to end, and then sends what the job asked for
+            lab.run("scontrol", "update", f"jobid={job}", "endtime=now+60")
+        else:
+            # what --signal=USR1@... does: to the steps and not to the shell of the job
+            lab.run("scancel", "--signal=USR1", job)
+        stops.append(stopped(study, experiment))
+        if experiment == "limited":
+            lab.wait(job, "PENDING", "REQUEUED", "COMPLETING")
+            # the next start has the time that it was submitted with
+            lab.run("scontrol", "update", f"jobid={job}", "timelimit=12")
+    return stops[1:]
+
+
+def stopped(study: ClusterStudy, experiment: str) -> Stopped:
+    """How the ranks of a run end."""
+    found: list[Stopped] = []
+
+    def ended() -> bool:
+        note = study.attempt(experiment, "d2.r1").read_stopped()
+        found.extend([] if note is None else [note])
+        return bool(found)
+
+    study.wait_until(ended, f"the ranks of {experiment} have not ended")
+    return found[0]
+
+
+@pytest.mark.fault(12)
+@pytest.mark.parametrize("run", HOPS)
+def test_run_longer_than_its_walltime_comes_to_its_end_in_hops_and_learns_the_same(
+    hops: Hops, run: str, record_property: Record
+) -> None:
+    summary, stops = hops.study.summary(run, "d2.r1"), hops.stops[run]
+    assert [(stop.because, stop.saved) for stop in stops] == [("SIGUSR1", True)] * HOPS[run]
+    found = resumption(summary)
+    assert found.resumed_at_steps == [stop.step for stop in stops]
+    assert found.starts == 1 + HOPS[run]
+    assert found.lost_steps <= HOPS[run]
+    assert_same(hops, hops.study, run)
+    record_property("figure", f"{run}: {HOPS[run]} hops under 1 job id, {retold(found)}")
+    assert summary.provenance is not None
+    assert summary.provenance.restart_count == HOPS[run]
+
+
+@pytest.mark.fault(12)
+@pytest.mark.skipif(not times(quick=0, thorough=1), reason="takes 6 minutes; SCALEWISE_THOROUGH=1 runs it")
+def test_run_longer_than_the_longest_walltime_comes_to_its_end_without_help(
+    hops: Hops, study: ClusterStudy, record_property: Record
+) -> None:
+    slurm = {"longest_walltime": "00:04:00", "signal_seconds": 30}
+    configure(study, {"long": {**TRAINED, "runtime_minutes": 9}}, slurm=slurm)
+    code, output = study.snakemake("--", result("long"))
+    assert code == 0, output
+    summary = study.summary("long", "d2.r1")
+    found = resumption(summary)
+    assert summary.provenance is not None
+    assert {summary.provenance.slurm_job_id} == study.submitted()
+    assert summary.provenance.restart_count == len(found.resumed_at_steps) >= 1
+    assert found.lost_steps <= summary.provenance.restart_count
+    assert_same(hops, study, "long")
+    record_property("figure", f"a walltime of 4 minutes: {retold(found)}")
+
+
+def assert_same(hops: Hops, study: ClusterStudy, experiment: str) -> None:
+    """A run that was hit has learned what the undisturbed one has, to the bit."""
+    weights, epochs = study.learned(experiment, "d2.r1")
+    expected_weights, expected_epochs = hops.study.learned("undisturbed", "d2.r1")
+    assert weights == expected_weights
+    assert epochs.equals(expected_epochs), f"{epochs}\n{expected_epochs}"
+    assert len(epochs) == TRAINED["epochs"]
+    assert resumption(hops.study.summary("undisturbed", "d2.r1")).starts == 1
+
+
+@pytest.mark.fault(17)
+def test_run_that_crashes_at_every_start_is_tried_three_times_and_says_why(
+    hops: Hops, record_property: Record
+) -> None:
+    assert hops.code == 1
+    tries = len(hops.study.jobs_of("crashing", "d1.r1"))
+    assert 1 <= tries <= 3
+    record_property("figure", f"{tries} tries, then failed with the reason")
+    assert "crashing/d1.r1 failed: no rank started" in hops.output
+    assert "no licence for this program" in hops.output
+    assert "scalewise: this line of prelude failed" in hops.output
+
+
+@pytest.mark.fault(23)
+def test_results_that_appear_late_on_the_login_node_are_waited_for(
+    hops: Hops, record_property: Record
+) -> None:
+    assert "for missing files:\nresults/late/" in hops.output
+    assert "Missing files after" not in hops.output
+    assert hops.study.summary("late", "d1.r1").outcome == "completed"
+    assert len(hops.study.jobs_of("late", "d1.r1")) == 1
+    record_property("figure", f"files {LATE_SECONDS} s late, 1 try")
+
+
+@pytest.mark.fault(25)
+def test_node_whose_clock_is_an_hour_ahead_changes_no_duration(hops: Hops, record_property: Record) -> None:
+    told = hops.study.folder / "clock" / "times"
+    assert float(told.read_text().splitlines()[0]) - told.stat().st_mtime > AHEAD_SECONDS / 2
+    summary = hops.study.summary("shifted", "d2.r1")
+    assert summary.outcome == "completed"
+    durations = dict(durations_in(summary.model_dump(), "summary"))
+    for _, rank in hops.study.ranks("shifted", "d2.r1").iterrows():
+        durations |= durations_in(dict(rank), f"rank {rank['rank']}")
+    wrong = {name: seconds for name, seconds in durations.items() if not 0 <= seconds < AHEAD_SECONDS / 2}
+    assert wrong == {}
+    record_property("figure", f"{len(durations)} durations, none off by the hour")
+
+
+def durations_in(record: Mapping[str, Any], where: str) -> dict[str, float]:
+    """Every number of a record whose name says that it counts seconds, by its place."""
+    found: dict[str, float] = {}
+    for key, value in record.items():
+        if isinstance(value, dict):
+            found |= durations_in(value, f"{where}.{key}")
+        elif isinstance(value, list | tuple):
+            for number, each in enumerate(value):
+                if isinstance(each, dict):
+                    found |= durations_in(each, f"{where}.{key}[{number}]")
+        elif key.endswith("seconds") and pd.notna(value):
+            found[f"{where}.{key}"] = float(value)
+    return found
+
+
+def test_run_that_was_hit_leaves_neither_checkpoints_nor_notes_nor_processes(hops: Hops) -> None:
+    for run in HOPS:
+        left = {path.name for path in hops.study.run(run, "d2.r1").iterdir()}
+        assert left == {path.name for path in hops.study.run("undisturbed", "d2.r1").iterdir()}
+        assert not left & {"checkpoints", "attempt", "tries.json", "holder.json"}
+    assert hops.study.processes() == []
+
+
+@pytest.mark.fault(10, 11)
+def test_preempted_run_goes_on_and_learns_the_same_whether_slurm_requeues_or_ends_it(
+    lab: Lab,
+    hops: Hops,
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
+    record_property: Record,
+) -> None:
+    studies = {name: ClusterStudy(lab, tmp_path_factory.mktemp(name)) for name in ("scavenge", "fragile")}
+    processes = {}
+    for partition, study in studies.items():
+        configure(study, {"e": TRAINED}, slurm={"partition": partition})
+        request.addfinalizer(study.end)
+        processes[partition] = study.start("--", result("e"))
+    for study in studies.values():
+        study.wait_checkpoint("e", "d2.r1")
+    job = lab.run(
+        *("sbatch", "--parsable", "--exclusive", "--nodes=4", "--output=/dev/null", "--wrap=sleep 1")
+    ).stdout.strip()
+    lab.wait(job, "COMPLETED")
+    for partition, study in studies.items():
+        output, _ = processes[partition].communicate(timeout=LIMIT_SECONDS)
+        assert processes[partition].returncode == 0, output
+        summary = study.summary("e", "d2.r1")
+        assert summary.provenance is not None
+        assert summary.provenance.restart_count == 1
+        assert {summary.provenance.slurm_job_id} == study.submitted()
+        found = resumption(summary)
+        assert (found.starts, len(found.resumed_at_steps)) == (2, 1)
+        assert_same(hops, study, "e")
+        assert ("was preempted or lost its node and had ended; it is back in the queue" in output) == (
+            partition == "fragile"
+        )
+        record_property("figure", f"{partition}: {retold(found)}")
+
+
+@pytest.mark.fault(16)
+def test_run_on_a_node_that_dies_goes_on_elsewhere_and_learns_the_same(
+    lab: Lab, hops: Hops, study: ClusterStudy, record_property: Record
+) -> None:
+    configure(study, {"e": TRAINED})
+    process = study.start("--", result("e"))
+    study.wait_checkpoint("e", "d2.r1")
+    _, host = study.rank_process("e", "d2.r1", 1)
+    lab.power_off(host)
+    try:
+        output, _ = process.communicate(timeout=LIMIT_SECONDS)
+    finally:
+        lab.power_on(host)
+    assert process.returncode == 0, output
+    assert host not in set(study.ranks("e", "d2.r1")["host"])
+    found = resumption(study.summary("e", "d2.r1"))
+    assert (found.starts, len(found.resumed_at_steps)) == (2, 1)
+    assert_same(hops, study, "e")
+    record_property("figure", retold(found))

@@ -1,0 +1,125 @@
+"""A study on one machine that is interrupted leaves nothing running, and goes on where it stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+from tests.cores import needs_two_cores
+from tests.workflow.conftest import SITE, SNAKEFILE, TINY
+
+from scalewise.records import SUMMARY
+
+pytestmark = needs_two_cores
+
+ENDLESS = TINY.replace("epochs: 2", "epochs: 1000000")
+
+
+@dataclass(frozen=True)
+class Running:
+    """Snakemake at work, as a shell would have started it: it and all that it starts are one group."""
+
+    process: subprocess.Popen[bytes]
+    folder: Path
+
+    @property
+    def output(self) -> str:
+        return (self.folder / "snakemake.txt").read_text(encoding="utf-8")
+
+    def wait_for(self, condition: Callable[[], object]) -> None:
+        while not condition():
+            assert self.process.poll() is None, self.output
+            time.sleep(0.05)
+
+    def logs(self) -> str:
+        return "".join(
+            path.read_text(encoding="utf-8") for path in self.folder.glob("results/*/runs/*/*.log")
+        )
+
+    def left_over(self) -> list[str]:
+        """What still runs in the folder, once ranks that look for themselves have had the time to."""
+        deadline = time.monotonic() + 90
+        while (found := processes_in(self.folder)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return [name for name, _ in found]
+
+
+def processes_in(folder: Path) -> list[tuple[str, psutil.Process]]:
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            command = " ".join(process.cmdline())
+            if process.status() != psutil.STATUS_ZOMBIE and (
+                str(folder) in command or Path(process.cwd()).is_relative_to(folder)
+            ):
+                found.append((command, process))
+    return found
+
+
+@contextmanager
+def running(folder: Path, config: str) -> Iterator[Running]:
+    """A study in the folder, for the length of a with statement."""
+    (folder / "study.yaml").write_text(config, encoding="utf-8")
+    (folder / "site.yaml").write_text(SITE, encoding="utf-8")
+    command = [str(Path(sys.executable).with_name("snakemake")), "-s", str(SNAKEFILE)]
+    command += ["--configfile", "study.yaml", "--config", "site=site.yaml", "--cores", "2"]
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    with (folder / "snakemake.txt").open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=os.environ | {"PATH": path, "TMPDIR": str(folder)},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        yield Running(process, folder)
+    finally:
+        for _, left in processes_in(folder):
+            with suppress(psutil.Error):
+                left.kill()
+        process.wait()
+
+
+@pytest.mark.fault(14)
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM to all"])
+def test_an_interrupted_study_leaves_nothing_running_and_goes_on_where_it_stopped(
+    tmp_path: Path, how: signal.Signals, record_property: Callable[[str, object], None]
+) -> None:
+    with running(tmp_path, ENDLESS) as study:
+        study.wait_for(lambda: "epoch 2/" in study.logs())
+        os.killpg(study.process.pid, how)
+        code = study.process.wait()
+        assert code != 0
+        assert study.left_over() == []
+        assert list((tmp_path / ".snakemake" / "locks").glob("*")) == []
+        assert list(tmp_path.glob(f"results/*/runs/*/{SUMMARY}")) == []
+
+    with running(tmp_path, ENDLESS) as study:
+        study.wait_for(lambda: "resumed at step " in study.logs())
+        os.killpg(study.process.pid, how)
+        study.process.wait()
+        assert study.left_over() == []
+    record_property("figure", "0 processes left")
+
+
+@pytest.mark.fault(14)
+def test_sigterm_to_snakemake_alone_ends_the_study_after_the_run_that_is_under_way(tmp_path: Path) -> None:
+    with running(tmp_path, TINY.replace("epochs: 2", "epochs: 40")) as study:
+        study.wait_for(lambda: list(tmp_path.glob("results/*/runs/*/attempt/assignment.json")))
+        study.process.terminate()
+        assert study.process.wait() != 0
+        assert "Will exit after finishing currently running jobs" in study.output
+        assert study.left_over() == []
+    assert len(list(tmp_path.glob(f"results/*/runs/*/{SUMMARY}"))) == 1
