@@ -1,0 +1,388 @@
+"""Whatever study and site hold, planning ends in a plan that fits, or in sentences that say what to mend."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shlex
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from snakemake_executor_plugin_slurm.submit_string import get_submit_command
+from snakemake_executor_plugin_slurm.utils import set_gres_string
+from snakemake_executor_plugin_slurm.validation import validate_slurm_extra
+from tests.reliability.thoroughness import times
+from tests.unit.plan.fuzzed_studies import (
+    SITES,
+    STUDIES,
+    Config,
+    damaged,
+    damaged_text,
+    odd_sites,
+    odd_studies,
+    plausible_sites,
+    plausible_studies,
+    spelled,
+)
+
+from scalewise.plan.collectives import CollectivesPlan
+from scalewise.plan.launch import Programs, Start, build_launch
+from scalewise.plan.overview import plan_table
+from scalewise.plan.preflight import Preflight, hello_allocation
+from scalewise.plan.problems import StudyError
+from scalewise.plan.resources import Allocation, job_resources
+from scalewise.plan.runs import Run
+from scalewise.plan.settings import Settings
+from scalewise.plan.site import Site
+from scalewise.plan.slurm import MANAGED_BY_SBATCH, MANAGED_BY_SRUN
+from scalewise.plan.study import Study, check_spelling, load_study
+from scalewise.plan.topology import Shape
+from scalewise.records import Definition
+
+RecordProperty = Callable[[str, object], None]
+
+QUOTED = re.compile(r"'[^']*'(?:\"'\"'[^']*')*")
+SAFE = re.compile(r"[A-Za-z0-9@%+=:,./_ -]*")
+"""What ``shlex.quote`` leaves as it is, and the spaces between words."""
+
+
+def explored(quick: int, thorough: int) -> settings:
+    """The same examples each time, as many as are asked for."""
+    return settings(
+        max_examples=times(quick, thorough),
+        derandomize=True,
+        deadline=None,
+        database=None,
+        suppress_health_check=[
+            HealthCheck.too_slow,
+            HealthCheck.data_too_large,
+            HealthCheck.function_scoped_fixture,
+        ],
+    )
+
+
+class Desk:
+    """Two files as a user has them, and what ``snakemake -n`` says of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.study_file = folder / "study.yaml"
+        self.site_file = folder / "site.yaml"
+        self.ends: Counter[str] = Counter()
+
+    def plan(self, study: object, site: object) -> Study | None:
+        """What the Snakefile does; None where it was refused as promised."""
+        for path, content in ((self.study_file, study), (self.site_file, site)):
+            path.write_bytes(content if isinstance(content, bytes) else spelled(content).encode())
+        try:
+            check_spelling(self.study_file)
+            # what Snakemake reads it with
+            config = yaml.load(self.study_file.read_text(encoding="utf-8"), Loader=yaml.FullLoader)
+            planned = load_study(config, [self.study_file], self.site_file)
+            told(planned)
+        except StudyError as error:
+            self.ends["refused"] += 1
+            self.check_refusal(error)
+            return None
+        self.ends["planned"] += 1
+        return planned
+
+    def check_refusal(self, error: StudyError) -> None:
+        """Every line is one line: file and line, place and value, and a cure."""
+        assert error.lines
+        for line in error.lines:
+            assert line.startswith((f"{self.study_file}:", f"{self.site_file}:")), line
+            origin, _, said = line.partition(": ")
+            assert origin.rpartition(":")[2].isdigit(), line
+            what, cure = re.split(r"(?<=\S)\. (?=[A-Z`])", said, maxsplit=1)
+            assert what, line
+            assert cure.endswith((".", "?", "'")), line
+            assert len(line) < 4000, f"{len(line)} characters: {line[:200]}"
+            odd = [char for char in line if unicodedata.category(char) in {"Cc", "Cs", "Zl", "Zp"}]
+            assert not odd, line
+        str(error).encode()
+
+    def record(self, what: str, record_property: RecordProperty) -> None:
+        """What became of them, for the table of what is survived."""
+        planned, refused = self.ends["planned"], self.ends["refused"]
+        record_property("figure", f"{planned + refused:,} {what}: {planned:,} planned, {refused:,} refused")
+
+
+def told(study: Study) -> None:
+    """All that is said and handed on of a plan before anything runs."""
+    plan_table(study).encode()
+    Preflight.of(study, []).model_dump_json()
+    hello_allocation(study)
+    CollectivesPlan.of(study)
+    for planned in study.experiments.values():
+        json.loads(planned.analysis_definition)
+        json.loads(planned.prediction_definition)
+        json.loads(planned.repeats_definition)
+    json.loads(study.labels)
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    monkeypatch.chdir(tmp_path)
+    return Desk(tmp_path)
+
+
+def check_plan(study: Study) -> None:
+    """Every run asks for as many tasks as it has devices, and for no more than the site has."""
+    for name in study.experiments:
+        names = [run for experiment, run in study.runs if experiment == name]
+        assert len({run.lower() for run in names}) == len(names), (
+            "two runs share a folder where case is ignored"
+        )
+        check_name(name)
+    for key, run in study.runs.items():
+        check_name(run.name)
+        check_shape(run, study.allocations[key], study.site)
+        check_command(run, study.allocations[key], study.site)
+        check_definition(run)
+
+
+def check_name(name: str) -> None:
+    """A folder of that name can be made anywhere, and no command takes it for an option."""
+    assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name)
+    assert len(name) <= 255
+
+
+def check_shape(run: Run, allocation: Allocation, site: Site) -> None:
+    """The allocation has a task for each device, srun starts as many, and the site has what they take."""
+    devices, nodes = run.shape.world_size, run.shape.nodes
+    asked_for = run.name.split(".")[0].removeprefix("d")
+    assert devices == (Shape.parse(asked_for).world_size if "x" in asked_for else int(asked_for))
+    per_node, cpus = run.shape.devices_per_node, run.settings.cpus_per_device
+    assert (allocation.nodes, allocation.nodes * allocation.tasks_per_node) == (nodes, devices)
+    assert allocation.cpus_per_task == cpus
+    assert nodes <= site.max_nodes
+    assert per_node <= site.devices_per_node
+    assert per_node * cpus <= site.cpus_per_node
+    assert cpus <= (site.facts.max_cpus_per_device or cpus)
+    assert nodes == 1 or site.slurm is None or per_node > 1 or site.devices_per_node == 1
+    if site.slurm is None:
+        return
+    asked = options_of(shlex.split(allocation.options()))
+    assert (asked["--nodes"], asked["--ntasks-per-node"], asked["--cpus-per-task"]) == (
+        *(str(nodes), str(per_node), str(cpus)),
+    )
+    gpus = asked.get("--gres", asked.get("--gpus-per-node", f"none:{per_node}"))
+    assert gpus.rpartition(":")[2] == str(per_node), "as many GPUs on each node as tasks"
+    started = launched(run, site)
+    step = options_of(started[: started.index("PROGRAM")])
+    tasks = int(step["--ntasks"])
+    assert int(step["--nodes"]) == nodes
+    assert tasks == nodes * int(step["--ntasks-per-node"])
+    assert int(step["--ntasks-per-node"]) * int(step["--cpus-per-task"]) == per_node * cpus
+    # torchrun and spawn start one process a node, which starts the others
+    assert tasks == (devices if run.launcher == "srun" else nodes)
+
+
+def options_of(words: Sequence[str]) -> dict[str, str]:
+    """``--name=value`` by name; of those that follow from the run, none stands twice."""
+    named = [word.partition("=")[::2] for word in words if word.startswith("--")]
+    names = Counter(name for name, _ in named)
+    assert not [name for name in names if names[name] > 1 and name[2:] in MANAGED_BY_SBATCH | MANAGED_BY_SRUN]
+    return dict(named)
+
+
+def launched(run: Run, site: Site) -> list[str]:
+    """The command that starts the ranks, without the site's shell lines and container."""
+    start = Start.on(site).model_copy(update={"prelude": (), "container": None, "python": "PROGRAM"})
+    programs = Programs.of(Path("scripts"), "train_rank.py", Path("attempt"))
+    launch = build_launch(
+        run.launcher, run.shape, run.settings.cpus_per_device, start, programs, "PROGRAM", ()
+    )
+    return list(launch.argv)
+
+
+def check_command(run: Run, allocation: Allocation, site: Site) -> None:
+    """No shell sees more in the line that submits the job than words."""
+    if site.slurm is None:
+        return
+    resources = job_resources(allocation, site)
+    job = SimpleNamespace(resources=Resources(**resources), threads=1)
+    account, partition = resources.get("slurm_account"), resources.get("slurm_partition")
+    validate_slurm_extra(job)
+    # as the plugin's get_account_arg and get_partition_arg make them
+    line = get_submit_command(
+        job,
+        {
+            "run_uuid": "uuid",
+            "slurm_logfile": "log",
+            "comment_str": f"rule_train_{run.experiment}_{run.name}",
+            "account": f"-A {shlex.quote(str(account))}" if account else "",
+            "partition": f"-p {shlex.quote(str(partition))}" if partition else "",
+            "workdir": "/work",
+        },
+    )
+    line += set_gres_string(job)
+    for text in (line, allocation.options()):
+        assert SAFE.fullmatch(QUOTED.sub("", text)), text
+
+
+class Resources(SimpleNamespace):
+    """As Snakemake gives them to an executor: attributes, and ``get``."""
+
+    def get(self, name: str, default: object = None) -> object:
+        return getattr(self, name, default)
+
+
+def check_definition(run: Run) -> None:
+    """What the job is told means to it what was planned."""
+    definition = Definition.model_validate_json(run.definition)
+    assert json.dumps(json.loads(run.definition), sort_keys=True, separators=(",", ":")) == run.definition
+    meant = Settings.model_validate(definition.settings)
+    planned = run.settings.model_copy(update={"seed": run.seed, "launcher": None})
+    assert meant == Settings.model_validate(planned.model_dump(include=set(Settings.model_fields)))
+    assert definition.launcher == run.launcher
+    assert Shape.parse(definition.shape) == run.shape
+    assert definition.global_batch_size == run.global_batch_size
+    assert definition.options == dict(run.options)
+
+
+def filled(site: Path) -> str:
+    """A site file with its placeholders filled in."""
+    return site.read_text(encoding="utf-8").replace("<account>", "proj1").replace("<partition>", "gpu")
+
+
+SOUND_STUDIES = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in STUDIES]
+SOUND_SITES = [yaml.safe_load(filled(path)) for path in SITES]
+SITE_TEXTS = [filled(path).encode() for path in SITES]
+
+
+@pytest.mark.refuses("security: shell in the study", "security: shell in the site")
+def test_random_configurations_are_planned_or_refused_with_place_and_cure(
+    desk: Desk, record_property: RecordProperty
+) -> None:
+    @explored(quick=80, thorough=2000)
+    @given(odd_studies, odd_sites)
+    def look(study: Config, site: Config) -> None:
+        if planned := desk.plan(study, site):
+            check_plan(planned)
+
+    look()
+    desk.record("configurations made from the models", record_property)
+
+
+@pytest.mark.refuses("security: shell in the study", "security: shell in the site")
+def test_sound_configurations_with_damage_are_planned_or_refused_with_place_and_cure(
+    desk: Desk, record_property: RecordProperty
+) -> None:
+    @explored(quick=80, thorough=2000)
+    @given(
+        st.sampled_from(SOUND_STUDIES).flatmap(lambda study: st.just(study) | damaged(study)),
+        st.sampled_from(SOUND_SITES).flatmap(lambda site: st.just(site) | damaged(site)),
+    )
+    def look(study: Config, site: Config) -> None:
+        if planned := desk.plan(study, site):
+            check_plan(planned)
+
+    look()
+    desk.record("shipped configurations with other keys and values", record_property)
+
+
+def test_files_with_damaged_text_are_planned_or_refused_with_place_and_cure(
+    desk: Desk, record_property: RecordProperty
+) -> None:
+    @explored(quick=80, thorough=2000)
+    @given(
+        st.sampled_from([path.read_bytes() for path in STUDIES]).flatmap(damaged_text),
+        st.sampled_from(SITE_TEXTS).flatmap(lambda site: st.just(site) | damaged_text(site)),
+    )
+    def look(study: bytes, site: bytes) -> None:
+        if planned := desk.plan(study, site):
+            check_plan(planned)
+
+    look()
+    desk.record("shipped files with damaged text", record_property)
+
+
+@pytest.mark.refuses("topology: cpus over the node", "topology: more than the partition has")
+def test_every_plan_asks_for_as_many_tasks_as_devices_and_for_no_more_than_there_is(
+    desk: Desk, record_property: RecordProperty
+) -> None:
+    runs = 0
+
+    @explored(quick=80, thorough=2000)
+    @given(plausible_studies, plausible_sites)
+    def look(study: Config, site: Config) -> None:
+        nonlocal runs
+        if planned := desk.plan(study, site):
+            check_plan(planned)
+            runs += len(planned.runs)
+
+    look()
+    assert desk.ends["planned"] > desk.ends.total() / 5, "there must be plans to look at"
+    desk.record(f"plausible configurations with {runs:,} runs", record_property)
+
+
+ONE_NODE: Config = {"accelerator": "cpu", "devices_per_node": 4, "cpus_per_node": 8}
+IN_ORDER: Config = {
+    "defaults": {
+        "dataset": "digits",
+        "model": "linear",
+        "global_batch_size": 840,
+        "devices": [1, 2],
+        "warmup_steps": 1,
+    },
+    "experiments": {
+        "excluding": {
+            "sweep": {"epochs": [1, 2], "seed": [1, 2]},
+            "exclude": [{"devices": 1, "epochs": 2, "seed": 2}],
+            "repeats": {"until_interval": 0.1, "min": 2, "max": 3},
+        }
+    },
+}
+
+
+def test_the_order_of_keys_changes_no_run(desk: Desk) -> None:
+    """A file that was sorted must train nothing again."""
+    compared = 0
+
+    @explored(quick=50, thorough=1000)
+    @given(
+        plausible_studies | st.sampled_from(SOUND_STUDIES), plausible_sites, st.randoms(use_true_random=False)
+    )
+    @example(IN_ORDER, ONE_NODE, random.Random(0))
+    def look(study: Config, site: Config, order: random.Random) -> None:
+        nonlocal compared
+        if planned := desk.plan(study, site):
+            again = desk.plan(reordered(study, order), reordered(site, order))
+            assert again is not None
+            assert defined(again) == defined(planned)
+            compared += 1
+
+    look()
+    assert compared > times(quick=50, thorough=1000) / 5
+
+
+def reordered(content: Any, order: random.Random) -> Any:
+    """The same with the keys of every mapping in another order."""
+    if isinstance(content, list):
+        return [reordered(item, order) for item in content]
+    if not isinstance(content, dict):
+        return content
+    keys = list(content)
+    order.shuffle(keys)
+    return {key: reordered(content[key], order) for key in keys}
+
+
+def defined(study: Study) -> dict[str, object]:
+    """All that decides what is made again, by name."""
+    runs = {f"{run.experiment}/{run.name}": run.definition for run in study.runs.values()}
+    allocations = {f"{key[0]}/{key[1]}": asked for key, asked in study.allocations.items()}
+    experiments = {
+        name: (planned.analysis_definition, planned.prediction_definition, planned.repeats_definition)
+        for name, planned in study.experiments.items()
+    }
+    return {"runs": runs, "allocations": allocations, "experiments": experiments}

@@ -1,0 +1,374 @@
+"""Data damaged at random, in every format: an error that says what to do, or the data as they were.
+
+What protects what: a published file its sha256; an archive the sums of its own format; a prepared file the
+sums in its header; pretrained weights as they are stored, and a checkpoint, a sha256. The user's own images
+without such sums (JPEG, the values of .npz and .safetensors written with the wrong ones) cannot be known to
+be other than meant before they are prepared.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import pickle
+import random
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from safetensors.numpy import save_file
+from tests.data_files import write_checksums, write_cifar10, write_cifar100, write_mnist
+from tests.reliability.thoroughness import times
+from tests.small_runs import definition
+
+from scalewise.plan.own_data import DatasetFileError
+from scalewise.training.checkpoints import storage as checkpoint_storage
+from scalewise.training.checkpoints.manifest import MANIFEST, CheckpointError, CheckpointFolder
+from scalewise.training.data.datasets import DatasetError, load, prepare
+from scalewise.training.data.decoders import FormatError, decode_cifar, decode_mnist
+from scalewise.training.data.download import Mirror
+from scalewise.training.data.own_arrays import read_image, read_npz
+from scalewise.training.data.storage import DamagedFileError
+from scalewise.training.data.weights_file import read_weights, write_weights
+
+RecordProperty = Callable[[str, object], None]
+Content = dict[str, NDArray[np.generic]]
+Reader = Callable[[], Content]
+
+PAGE = b"<!DOCTYPE html><html><body>404</body></html>\n"
+REFUSALS = (DatasetError, DatasetFileError, DamagedFileError, CheckpointError)
+
+
+def damages(content: bytes, other: bytes, seed: int) -> bytes:
+    """The bytes of a file after one damage; the first seven are of one kind each, then any of them."""
+    chance = random.Random(seed)
+    place = chance.randrange(len(content))
+    kind = seed if seed < 7 else chance.randrange(4)
+    match kind:
+        case 0:
+            return content[:place] + bytes([content[place] ^ 1 << chance.randrange(8)]) + content[place + 1 :]
+        case 1:
+            return content[:place]
+        case 2:
+            return content + chance.randbytes(chance.randrange(1, 40))
+        case 3:
+            return content[:place] + chance.randbytes(1) + content[place + 1 :]
+        case 4:
+            return b""
+        case 5:
+            return PAGE
+        case _:
+            return other
+
+
+def near_the_start(content: bytes, other: bytes, seed: int) -> bytes:
+    """As ``damages``, in the first 400 bytes, where headers are."""
+    return damages(content[:400], other, seed) + content[400:]
+
+
+def survive(
+    path: Path,
+    read: Reader,
+    others: bytes,
+    record_property: RecordProperty,
+    what: str,
+    most: int = 0,
+    harm: Callable[[bytes, bytes, int], bytes] = damages,
+) -> Counter[str]:
+    """Damage a file again and again, and see that what is read is the original or nothing.
+
+    Args:
+        path: of the sound file, which is put back at the end.
+        read: what a study would do with it.
+        others: bytes of another sound file of the kind.
+        record_property: of pytest.
+        what: for the table.
+        most: damages; by default, few or many.
+        harm: the bytes after a damage.
+    """
+    sound, expected = path.read_bytes(), read()
+    ends: Counter[str] = Counter()
+    for seed in range(most or times(quick=60, thorough=1000)):
+        path.write_bytes(harm(sound, others, seed))
+        found, refusal = attempted(read)
+        ends["as it was" if found is not None else "refused"] += 1
+        if found is None:
+            assert path.name in refusal or path.parent.name in refusal, f"{seed}: {refusal}"
+            continue
+        assert found.keys() == expected.keys(), seed
+        for name, array in expected.items():
+            assert found[name].dtype == array.dtype, seed
+            assert np.array_equal(found[name], array), f"damage {seed} came through in {name}"
+    path.write_bytes(sound)
+    assert ends["refused"] > ends.total() / 2
+    record_property(
+        "figure", f"{what}: {ends.total()} damages, {ends['refused']} refused, the rest without effect"
+    )
+    return ends
+
+
+def attempted(read: Reader) -> tuple[Content | None, str]:
+    """What is read, or what is said instead."""
+    try:
+        return read(), ""
+    except REFUSALS as error:
+        return None, str(error)
+
+
+def of_file(path: Path) -> Content:
+    """What ranks would map."""
+    data = load(path)
+    names = ("train_images", "train_labels", "test_images", "test_labels")
+    return {name: getattr(data, name).numpy().copy() for name in names}
+
+
+@pytest.mark.fault(21)
+@pytest.mark.refuses("data: wrong checksum", "data: truncated", "data: html for an archive")
+@pytest.mark.parametrize("dataset", ["mnist", "cifar10", "cifar100"])
+def test_a_published_file_that_is_damaged_on_its_mirror_or_at_home_is_never_prepared(
+    dataset: str, tmp_path: Path, record_property: RecordProperty
+) -> None:
+    near, downloads = tmp_path / "near", tmp_path / "downloads"
+    near.mkdir()
+    writers: dict[str, Callable[..., object]] = {
+        "mnist": write_mnist,
+        "cifar10": write_cifar10,
+        "cifar100": write_cifar100,
+    }
+    writers[dataset](near, samples=100, test_samples=100)
+    mirror = Mirror.of(str(near), write_checksums(near))
+    path = sorted(near.glob("*.gz"))[0]
+    prepared = tmp_path / "dataset.safetensors"
+
+    def harm(content: bytes, other: bytes, seed: int) -> bytes:
+        # half of them in the time that gzip notes, which changes no value: the file's own sum alone knows
+        return damages(content, other, seed) if seed % 2 else content[:4] + bytes([seed + 1]) + content[5:]
+
+    def fetched() -> Content:
+        shutil.rmtree(downloads, ignore_errors=True)
+        prepared.unlink(missing_ok=True)
+        prepare(dataset, prepared, downloads=downloads, mirror=mirror, notify=lambda _: None)
+        return of_file(prepared)
+
+    ends = survive(
+        path, fetched, gzip.compress(b"other"), record_property, f"{dataset} on a mirror", 14, harm
+    )
+    assert ends["as it was"] == 0
+    placed = downloads / dataset / path.name
+
+    def at_home() -> Content:
+        prepare(dataset, prepared, downloads=downloads, mirror=mirror, notify=lambda _: None)
+        return of_file(prepared)
+
+    fetched()
+    ends = survive(placed, at_home, gzip.compress(b"other"), record_property, f"{dataset} at home", 14, harm)
+    assert ends["as it was"] == 0
+
+
+@pytest.mark.refuses("data: truncated", "data: html for an archive")
+@pytest.mark.parametrize("kind", ["images", "labels"])
+def test_a_damaged_idx_file_never_decodes_to_other_values(
+    kind: str, tmp_path: Path, record_property: RecordProperty
+) -> None:
+    """Also where a site wrote its sums after the damage: the format's own hold."""
+    files = {path.name: path for path in write_mnist(tmp_path, samples=20, test_samples=10)}
+    path = next(path for name, path in files.items() if name.startswith("train") and kind in name)
+    other = next(path for name, path in files.items() if name.startswith("train") and kind not in name)
+
+    def decoded() -> Content:
+        return decode_mnist(files)
+
+    # the two files of a split in each other's place
+    survive(path, decoded, other.read_bytes(), record_property, f"idx {kind}")
+    survive(path, decoded, PAGE, record_property, f"header of idx {kind}", harm=near_the_start)
+
+
+@pytest.mark.refuses("data: truncated", "data: html for an archive")
+@pytest.mark.parametrize("dataset", ["cifar10", "cifar100"])
+def test_a_damaged_archive_never_decodes_to_other_values(
+    dataset: str, tmp_path: Path, record_property: RecordProperty
+) -> None:
+    write = write_cifar10 if dataset == "cifar10" else write_cifar100
+    path = write(tmp_path, samples=10, test_samples=5, classes=5)
+    other = gzip.compress(b"other")
+    survive(path, lambda: decode_cifar(dataset, path), other, record_property, f"archive of {dataset}")
+
+
+@pytest.fixture
+def images() -> Content:
+    generator = np.random.default_rng(0)
+    return {
+        "train_images": generator.integers(0, 256, (12, 1, 6, 5), dtype=np.uint8),
+        "train_labels": np.arange(12, dtype=np.int32) % 2,
+        "test_images": generator.integers(0, 256, (4, 1, 6, 5), dtype=np.uint8),
+        "test_labels": np.arange(4, dtype=np.int32) % 2,
+    }
+
+
+@pytest.mark.refuses("data: truncated", "data: wrong type", "data: wrong shape")
+@pytest.mark.parametrize("packed", [True, False], ids=["compressed", "stored"])
+def test_a_damaged_npz_never_gives_other_values(
+    packed: bool, images: Content, tmp_path: Path, record_property: RecordProperty
+) -> None:
+    path = tmp_path / "mine.npz"
+    (np.savez_compressed if packed else np.savez)(path, **images)  # type: ignore[arg-type]
+    how = "compressed" if packed else "stored"
+    other = pickle.dumps(images)
+    survive(path, lambda: read_npz(path), other, record_property, f".npz, {how}", times(200, 3000))
+
+
+@pytest.mark.parametrize(("was", "becomes"), [(b"<i4", b"<i2"), (b"(9000,)", b"(5000,)")])
+def test_a_header_that_makes_an_npz_shorter_is_found_by_the_sum_behind_it(
+    was: bytes, becomes: bytes, images: Content, tmp_path: Path
+) -> None:
+    """numpy alone stops reading where the header says, before the sum, and gives other labels."""
+    path = tmp_path / "mine.npz"
+    labels = np.arange(9000, dtype=np.int32) % 2
+    np.savez(path, **(images | {"train_labels": labels}))  # type: ignore[arg-type]
+    content = path.read_bytes()
+    place = content.index(was, content.index(b"train_labels.npy"))
+    path.write_bytes(content[:place] + becomes + content[place + len(was) :])
+    with np.load(path) as file:
+        assert not np.array_equal(file["train_labels"], labels)
+    with pytest.raises(FormatError, match=r"mine\.npz: cannot be read .*train_labels goes on after its"):
+        read_npz(path)
+
+
+@pytest.mark.refuses("data: truncated", "data: wrong type", "data: wrong shape")
+def test_a_damaged_header_of_ones_own_safetensors_never_gives_other_values(
+    images: Content, tmp_path: Path, record_property: RecordProperty
+) -> None:
+    """Its values have no sums of their own: what is promised of them begins when they are prepared."""
+    path, output = tmp_path / "mine.safetensors", tmp_path / "dataset.safetensors"
+    save_file(images, path)
+    header = 8 + int.from_bytes(path.read_bytes()[:8], "little")
+
+    def prepared() -> Content:
+        prepare(str(path), output)
+        return of_file(output)
+
+    def harm(content: bytes, other: bytes, seed: int) -> bytes:
+        return damages(content[:header], other, seed) + content[header:]
+
+    survive(path, prepared, PAGE, record_property, "header of .safetensors", times(100, 2000), harm)
+
+
+def test_a_damaged_png_never_gives_another_image(tmp_path: Path, record_property: RecordProperty) -> None:
+    """One with plain areas, which decodes to its last row before the decoder has seen all of the file."""
+    path, other = tmp_path / "a.png", tmp_path / "b.gif"
+    Image.new("RGB", (300, 400), (7, 8, 9)).save(path)
+    Image.new("RGB", (9, 12)).save(other)
+
+    def read() -> Content:
+        return {"image": read_image(path, 8)}
+
+    survive(path, read, other.read_bytes(), record_property, "PNG", times(200, 3000))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # Pillow says of some what it passes over
+@pytest.mark.parametrize("suffix", ["jpg", "bmp", "tif", "webp", "ppm"])
+def test_a_damaged_image_without_sums_is_refused_or_an_image_of_the_right_shape(
+    suffix: str, tmp_path: Path
+) -> None:
+    """These formats cannot know a wrong pixel; whatever they hold, it ends in an image or in its name."""
+    generator = np.random.default_rng(0)
+    path = tmp_path / f"a.{suffix}"
+    Image.fromarray(generator.integers(0, 256, (24, 18, 3), dtype=np.uint8)).save(path)
+    sound = path.read_bytes()
+    ends: Counter[str] = Counter()
+    for seed in range(times(quick=120, thorough=2000)):
+        path.write_bytes((near_the_start if seed % 2 else damages)(sound, PAGE, seed))
+        found, refusal = attempted(lambda: {"image": read_image(path, 8)})
+        if found is None:
+            assert refusal.startswith(f"{path}: ")
+            ends["refused"] += 1
+        else:
+            assert found["image"].shape == (3, 8, 8)
+    assert ends["refused"] > 0
+
+
+@pytest.mark.refuses("data: truncated", "data: pickle")
+def test_a_prepared_file_that_is_damaged_is_never_trained_on(
+    images: Content, tmp_path: Path, record_property: RecordProperty
+) -> None:
+    own, path = tmp_path / "mine.safetensors", tmp_path / "dataset.safetensors"
+    save_file(images, own)
+    prepare(str(own), path)
+    other = pickle.dumps(images)
+    survive(path, lambda: of_file(path), other, record_property, "prepared data", times(200, 3000))
+    survive(
+        *(path, lambda: of_file(path), own.read_bytes(), record_property, "header of prepared data"),
+        times(200, 3000),
+        near_the_start,
+    )
+
+
+@pytest.mark.parametrize(("was", "becomes"), [("U8", "I8"), ("I64", "U64"), ("[12,1,6,5]", "[12,1,5,6]")])
+def test_a_prepared_file_whose_header_was_edited_is_refused(
+    was: str, becomes: str, images: Content, tmp_path: Path
+) -> None:
+    own, path = tmp_path / "mine.safetensors", tmp_path / "dataset.safetensors"
+    save_file(images, own)
+    prepare(str(own), path)
+    path.write_bytes(path.read_bytes().replace(was.encode(), becomes.encode()))
+    with pytest.raises(DatasetError, match=r"its header differs from what was stored.*Delete it and run"):
+        load(path)
+
+
+@pytest.mark.refuses("data: truncated", "security: pickle for weights")
+def test_weights_that_are_damaged_after_they_were_stored_are_never_loaded(
+    tmp_path: Path, record_property: RecordProperty
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    state = {"fc.weight": torch.randn(4, 3, generator=generator), "bn.count": torch.tensor(7)}
+    path = tmp_path / "model.safetensors"
+    write_weights(state, path)
+
+    def read() -> Content:
+        try:
+            return {name: tensor.numpy() for name, tensor in read_weights(path).items()}
+        except DamagedFileError as error:
+            # as the network that takes them names it
+            raise DamagedFileError(f"{path}: {error}") from error
+
+    survive(path, read, pickle.dumps(state), record_property, "pretrained weights", times(200, 3000))
+
+
+@pytest.mark.fault(20)
+@pytest.mark.refuses("security: pickle for a checkpoint")
+@pytest.mark.parametrize("name", ["rank0.pt", MANIFEST])
+def test_a_checkpoint_that_is_damaged_is_never_gone_on_from(
+    name: str, tmp_path: Path, record_property: RecordProperty
+) -> None:
+    """Not where the same file of the checkpoint before is put in its place, either."""
+    folder = CheckpointFolder(tmp_path / "checkpoints", definition(learning_rate=0.1), {"dataset": "1"})
+    for step in (10, 20):
+        part = folder.begin(step)
+        state = {"weight": torch.full((5, 4), float(step)), "step": step}
+        folder.commit(part, step, step / 10, {"rank0.pt": checkpoint_storage.save(part / "rank0.pt", state)})
+    older, newest = sorted(folder.folder.iterdir())
+
+    def read() -> Content:
+        refused: list[str] = []
+        found = next(folder.usable(refused))
+        if found.folder != newest:
+            raise CheckpointError(*refused)
+        state = checkpoint_storage.load(found.check("rank0.pt"), torch.device("cpu"))
+        numbers = np.array([state["step"], found.manifest.step, found.manifest.elapsed_seconds])
+        return {"weight": state["weight"].numpy(), "numbers": numbers}
+
+    other = (older / name).read_bytes()
+    survive(newest / name, read, other, record_property, f"{name} of a checkpoint", times(150, 2000))
+
+
+def test_a_damage_is_one(tmp_path: Path) -> None:
+    """Of each kind: what the tests here write is other than it was."""
+    content = hashlib.sha256(b"content").digest() * 20
+    assert all(damages(content, b"other", seed) != content for seed in range(7) if seed != 3)
+    assert sum(damages(content, b"other", seed) == content for seed in range(7, 400)) < 10

@@ -1,0 +1,388 @@
+"""Strings that a shell, Snakemake or a browser would obey, and secrets around a study: text stays text."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import re
+import shlex
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.workflow.conftest import SITE, SNAKEFILE, Outcome, Study, Workplace
+from tests.workflow.login_node import ACCOUNT, PARTITION, LoginNode
+from tests.workflow.recording_slurm import recording_slurm, submissions
+
+refuses = pytest.mark.refuses
+
+CANARY = "CANARY"
+TRAP = (
+    f"a; touch {CANARY}; $(touch {CANARY}) `touch {CANARY}` "
+    f"'; touch {CANARY}; ' \"; touch {CANARY}; \" $HOME ~ *"
+)
+"""Leaves a file where a shell reads it bare, in single quotes or in double quotes."""
+BARE = f"a; touch {CANARY} | touch {CANARY} && touch {CANARY} & ( ~ *"
+"""The same for names that stand in the command lines of jobs, where quotes and $ are refused."""
+SHOWN = f"{TRAP} {{run}} {{0}} <results>\n<script>alert(1)</script>"
+"""For texts that are shown and are no path."""
+SECRET = "hunter2-not-to-be-told"
+ENVIRONMENT = {
+    "AWS_SECRET_ACCESS_KEY": SECRET,
+    "GITHUB_TOKEN": SECRET,
+    "HTTPS_PROXY": f"http://me:{SECRET}@127.0.0.1:9",
+}
+OWN_MODEL = """\
+import torch
+
+
+def build(image, classes):
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(image[0] * image[1] * image[2], classes))
+
+
+def broken(image, classes):
+    raise RuntimeError("this model has a mistake")
+"""
+RUNTIME = """\
+#!/bin/sh
+while case "$1" in *.sif) false ;; esac; do shift; done
+shift
+exec "$@"
+"""
+"""Stands in for apptainer: passes its options and the image over, and starts the program."""
+
+quoted = json.dumps
+"""A text as YAML spells it."""
+
+
+@dataclass(frozen=True)
+class HostileStudy:
+    """A study of hostile strings that has run.
+
+    Args:
+        folder: it ran in.
+        outcome: of snakemake.
+    """
+
+    folder: Path
+    outcome: Outcome
+
+    def made(self) -> Iterator[Path]:
+        """Every file and folder that it left, Snakemake's own among them."""
+        for name in (".snakemake", "logs", "resources", "results"):
+            yield self.folder / name
+            yield from (self.folder / name).rglob("*")
+
+
+def canaries(folder: Path) -> list[Path]:
+    return list(folder.rglob(CANARY))
+
+
+def write_hostile_study(folder: Path) -> None:
+    """Every string of both files that may be free text, and the files that they name."""
+    random = np.random.default_rng(0)
+    arrays: dict[str, Any] = {}
+    for split, size in (("train", 64), ("test", 16)):
+        arrays[f"{split}_images"] = random.integers(0, 255, (size, 1, 8, 8), np.uint8)
+        arrays[f"{split}_labels"] = np.arange(size) % 4
+    with (folder / f"{TRAP}.npz").open("wb") as file:
+        np.savez(file, **arrays)
+    (folder / f"{BARE}.py").write_text(OWN_MODEL)
+    for name, text in (
+        (f"{TRAP} python", f'#!/bin/sh\nexec {sys.executable} "$@"\n'),
+        (f"{TRAP} runtime", RUNTIME),
+    ):
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    (folder / f"{TRAP} sums").touch()
+    site = f"""\
+{SITE}
+python: {quoted(f"./{TRAP} python")}
+container:
+  image: {quoted(f"{TRAP} {{run}}.sif")}
+  binds: [{quoted(TRAP)}]
+  runtime: {quoted(f"./{TRAP} runtime")}
+  arguments: [{quoted(SHOWN)}]
+proxies: {{http: "http://me:{SECRET}@127.0.0.1:9"}}
+data_mirror: {quoted(f"{TRAP} {{run}}")}
+data_checksums: {quoted(f"{TRAP} sums")}
+"""
+    (folder / f"{BARE}.yaml").write_text(site)
+    study = f"""\
+site: {quoted(f"{BARE}.yaml")}
+defaults:
+  title: {quoted(SHOWN)}
+  description: {quoted(SHOWN)}
+  dataset: {quoted(f"{TRAP}.npz")}
+  model: linear
+  devices: ["1x1"]
+  global_batch_size: 16
+  epochs: 2
+  warmup_steps: 1
+  repeats: 1
+experiments:
+  sound:
+    sweep: {{model: [{quoted(f"{BARE}.py:build")}]}}
+  broken:
+    model: {quoted(f"{BARE}.py:broken")}
+"""
+    (folder / "study.yaml").write_text(study)
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> HostileStudy:
+    """One run that trains and one that fails, under a private umask and with secrets around them."""
+    folder = tmp_path_factory.mktemp("hostile")
+    write_hostile_study(folder)
+    done = subprocess.run(
+        [
+            *(str(Path(sys.executable).with_name("snakemake")), "-s", str(SNAKEFILE), "--cores", "2"),
+            *("--configfile", "study.yaml", "--printshellcmds", "--keep-going", "--scheduler", "greedy"),
+        ],
+        cwd=folder,
+        env=os.environ | ENVIRONMENT,
+        umask=0o077,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    found = HostileStudy(folder, Outcome(done.returncode, done.stdout))
+    assert len(list(folder.glob("results/sound/runs/*/summary.json"))) == 1, done.stdout
+    assert "this model has a mistake" in next(folder.glob("results/broken/runs/*/failure.json")).read_text()
+    return found
+
+
+@pytest.mark.parametrize("command", ["echo {}", "echo '{}'", 'echo "{}"'], ids=["bare", "single", "double"])
+def test_the_trap_would_spring_in_a_shell(command: str, tmp_path: Path) -> None:
+    subprocess.run(["bash", "-c", command.format(TRAP)], cwd=tmp_path, capture_output=True, check=False)
+
+    assert canaries(tmp_path)
+
+
+@refuses("security: shell in the study", "security: shell in the site")
+def test_no_string_of_a_study_and_its_site_is_executed_while_it_runs(hostile: HostileStudy) -> None:
+    assert canaries(hostile.folder) == []
+    assert (hostile.folder / "results/sound/report.html").exists(), hostile.outcome.text
+
+
+@refuses("security: shell in the study")
+def test_a_title_is_shown_in_the_report_and_not_obeyed_by_the_browser(hostile: HostileStudy) -> None:
+    page = (hostile.folder / "results/sound/report.html").read_text()
+
+    assert "<script>alert(1)" not in page
+    assert "<script>alert(1)</script>" in html.unescape(page)
+
+
+@refuses("security: secrets in the environment")
+def test_no_secret_around_a_study_is_written_anywhere(hostile: HostileStudy) -> None:
+    files = [path for path in hostile.made() if path.is_file()]
+    names = {path.name for path in files}
+    assert {"summary.json", "failure.json", "train.log"} <= names
+    assert any(path.parent.name == "log" for path in files), "snakemake's own log is looked at too"
+
+    assert [path for path in files if SECRET.encode() in path.read_bytes()] == []
+    assert SECRET not in hostile.outcome.text
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@refuses("security: umask")
+def test_a_private_umask_keeps_all_of_a_run_private(hostile: HostileStudy) -> None:
+    """Snakemake opens the files of its own folder to all by itself; the folder stays shut."""
+    made = [path for path in hostile.made() if not path.is_relative_to(hostile.folder / ".snakemake")]
+    assert len(made) > 20
+
+    assert [path for path in [*made, hostile.folder / ".snakemake"] if mode(path) & 0o077] == []
+
+
+@refuses("security: umask")
+def test_a_common_umask_lets_a_group_read_all_of_a_run(study: Study) -> None:
+    """Where the tests themselves run under another umask, it is that one which holds."""
+    umask = os.umask(0)
+    os.umask(umask)
+    made = [path for name in ("results", "resources") for path in (study.workplace.folder / name).rglob("*")]
+    assert len(made) > 20
+
+    for path in made:
+        assert mode(path) == (0o777 if path.is_dir() else 0o666) & ~umask, path
+
+
+SMALL = """\
+experiments:
+  study:
+    dataset: digits
+    model: linear
+    devices: [1]
+    global_batch_size: 16
+    repeats: 1
+"""
+NAMES = {
+    "model": TRAP,
+    "optimizer": TRAP,
+    "launcher": TRAP,
+    "learning_rate": TRAP,
+    "scaling": TRAP,
+}
+
+
+@refuses("security: shell in the study")
+def test_names_that_a_shell_would_obey_are_refused_at_the_dry_run(workplace: Workplace) -> None:
+    lines = [f"    {key}: {quoted(value)}" for key, value in NAMES.items()]
+    text = "\n".join(
+        [
+            "defaults: {dataset: digits, model: linear, global_batch_size: 16, devices: [1]}",
+            "experiments:",
+            f"  {quoted(TRAP)}: {{}}",
+            "  study:",
+            *lines,
+            f"    {quoted(TRAP)}: 4",
+            f"  data: {{dataset: {quoted(TRAP)}}}",
+            f"  other: {{devices: [{quoted(TRAP)}], exclude: [{{{quoted(TRAP)}: {quoted(TRAP)}}}]}}",
+            "",
+        ]
+    )
+    outcome = workplace.snakemake("-n", config=text)
+
+    assert outcome.code == 1
+    assert "Traceback" not in outcome.text
+    assert "study.yaml:3: experiments has an experiment named " in outcome.text
+    for number, key in enumerate(NAMES, 5):
+        assert f"study.yaml:{number}: experiments.study.{key} is " in outcome.text
+    assert f"study.yaml:{5 + len(NAMES)}: experiments.study.{TRAP} is not a known key." in outcome.text
+    assert f"study.yaml:{6 + len(NAMES)}: experiments.data.dataset is " in outcome.text
+    assert f"study.yaml:{7 + len(NAMES)}: experiments.other.devices[0] is " in outcome.text
+    assert canaries(workplace.folder) == []
+
+
+@refuses("security: shell in the study", "names: newline", "names: braces", "names: leading dash")
+def test_paths_that_snakemake_would_fill_in_are_refused_at_the_dry_run(workplace: Workplace) -> None:
+    cures = {
+        "data/{run}.npz": "Rename the file or folder without { } < and >.",
+        "<results>/x.npz": "Rename the file or folder without { } < and >.",
+        "data/a\nb.npz": "Rename the file or folder without it.",
+        "-x.npz": "Write './-x.",
+    }
+    named = list(cures)
+    experiments = "".join(
+        f"  d{number}: {{dataset: {quoted(name)}}}\n"
+        f"  m{number}: {{model: {quoted(name[:-3] + 'py:build')}}}\n"
+        for number, name in enumerate(named)
+    )
+    common = "defaults: {dataset: digits, model: linear, global_batch_size: 16, devices: [1]}\n"
+    outcome = workplace.snakemake("-n", config=f"{common}experiments:\n{experiments}")
+
+    assert outcome.code == 1
+    assert f"{2 * len(named)} mistakes in the configuration" in outcome.text
+    for number, cure in enumerate(cures.values()):
+        for kind, line in (("dataset", 3 + 2 * number), ("model", 4 + 2 * number)):
+            (said,) = re.findall(rf"study.yaml:{line}: (.*)", outcome.text)
+            assert said.startswith(f"experiments.{kind[0]}{number}.{kind} is {named[number][:-3]!r}"[:-1])
+            assert cure in said
+    assert "Traceback" not in outcome.text
+
+
+@refuses("security: shell in the study")
+@pytest.mark.parametrize("site", ["4", "[a]", '"a\\0b"', '"{run}.yaml"', '""', '"$(touch x)"'])
+def test_a_site_that_is_no_path_is_refused_at_the_dry_run(site: str, workplace: Workplace) -> None:
+    study = "experiments:\n  study: {dataset: digits, model: linear, devices: [1], global_batch_size: 16}\n"
+    outcome = workplace.snakemake("-n", config=f"{study}site: {site}\n", site=None)
+
+    assert outcome.code == 1
+    assert re.search(r"study\.yaml:3: site is .*\. (Write|Rename) .*\.", outcome.text), outcome.text
+    assert "Traceback" not in outcome.text
+
+
+@refuses("security: shell in the study")
+def test_a_model_whose_path_the_shell_that_sends_jobs_would_obey_is_refused(workplace: Workplace) -> None:
+    paths = [f"a{character}b.py" for character in "$`\\'\""]
+    lines = [f"  e{number}: {{model: {quoted(f'{path}:build')}}}" for number, path in enumerate(paths)]
+    common = "defaults: {dataset: digits, global_batch_size: 16, devices: [1]}\nexperiments:\n"
+    for path in paths:
+        (workplace.folder / path).write_text(OWN_MODEL)
+    outcome = workplace.snakemake("-n", config=common + "\n".join(lines) + "\n")
+
+    assert outcome.code == 1
+    assert f"{len(paths)} mistakes in the configuration" in outcome.text
+    for number, path in enumerate(paths):
+        place = f"study.yaml:{number + 3}: experiments.e{number}.model"
+        assert f"{place} is {f'{path}:build'!r}, and a shell may obey the {path[1]}" in outcome.text
+    assert outcome.text.count("Rename the file or folder without $ ` \\ and quotes.") == len(paths)
+
+
+@refuses("security: shell in the site")
+def test_a_file_whose_name_the_shell_that_sends_jobs_would_obey_is_refused(tmp_path: Path) -> None:
+    node = LoginNode.at(tmp_path)
+    node.fill_in("profiles/slurm/site.yaml")
+    node.write(f"$(touch {CANARY}).yaml", SMALL)
+    outcome = node.snakemake("-n", "--configfile", f"$(touch {CANARY}).yaml")
+
+    assert outcome.code == 1
+    assert "the name of a file or folder is '" in outcome.text
+    assert "Rename the file or folder without $ ` \\ and quotes." in outcome.text
+    assert canaries(tmp_path) == []
+
+
+@refuses("security: shell in the site")
+def test_no_string_of_a_clusters_site_is_executed_when_jobs_are_sent(tmp_path: Path) -> None:
+    node = LoginNode.at(tmp_path)
+    record = recording_slurm(node.programs, ACCOUNT)
+    (node.programs / "touch").symlink_to("/usr/bin/touch")
+    comment = f"--licenses={TRAP}"
+    site = f"""\
+accelerator: cuda
+devices_per_node: 2
+cpus_per_node: 8
+python: {quoted(TRAP)}
+prelude: [{quoted(f": {TRAP}")}]
+container:
+  image: {quoted(TRAP)}
+  binds: [{quoted(TRAP)}]
+  runtime: {quoted(TRAP)}
+  arguments: [{quoted(SHOWN)}]
+proxies: {{https: "http://me:{SECRET}@proxy:3128"}}
+data_mirror: {quoted(TRAP)}
+slurm:
+  account: {ACCOUNT}
+  partition: {PARTITION}
+  constraint: "[a|b]&(c*2)"
+  extra: [{quoted(comment)}]
+  srun_extra: [{quoted(comment)}]
+"""
+    node.write(f"{BARE}.yaml", site)
+    node.write(f"{BARE}.py", OWN_MODEL)
+    text = SMALL.replace("linear", quoted(f"{BARE}.py:build"))
+    node.write(f"{BARE}.study.yaml", f"{text}    title: {quoted(SHOWN)}\n")
+    dataset = node.folder / "resources/datasets/digits/dataset.safetensors"
+    dataset.parent.mkdir(parents=True)
+    dataset.touch()
+    outcome = node.snakemake(
+        *("--configfile", f"{BARE}.study.yaml", "--config", f"site={BARE}.yaml", "--retries", "0"),
+        *("--slurm-init-seconds-before-status-checks", "1", "--latency-wait", "0", "--printshellcmds"),
+        **ENVIRONMENT,
+    )
+
+    assert record.exists(), outcome.text
+    (words,) = submissions(record)
+    assert comment in words
+    assert words[words.index("-C") + 1] == "[a|b]&(c*2)"
+    # the job's own command line, which the login node's shell and then the job's reads
+    (job,) = [word for word in words if word.startswith("--wrap=")]
+    there = shlex.split(job)
+    assert f"{BARE}.py" in there
+    assert f"site={BARE}.yaml" in there
+    assert str(node.folder / f"{BARE}.study.yaml") in there
+    assert [word for word in there if CANARY in word and BARE not in word] == []
+    assert SECRET not in " ".join(words)
+    assert SECRET not in outcome.text
+    assert canaries(tmp_path) == []
