@@ -10,7 +10,7 @@ SOURCES = {
     "train_rank write_partial_report write_report",
     "scalewise/": "__init__ records",
     "scalewise/plan/": "__init__ allocation_checks answer batches checks collectives config dataset_catalog environment "
-    "expectations launch model_catalog option_checks overview own_data paths preflight problems projection "
+    "expectations launch model_catalog option_checks overview own_data own_model_files paths preflight problems projection "
     "raw_values repeats resources runs settings site site_questions slurm source study submission topology "
     "validation",
     "scalewise/training/": "__init__ agreement clock collectives loop memory monitor optim passes precision provenance recording replica "

@@ -13,7 +13,7 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 
 from scalewise.plan.launch import Programs, Start, build_launch, start_of
-from scalewise.plan.model_catalog import own_model_file
+from scalewise.plan.own_model_files import own_model_files
 from scalewise.plan.settings import Settings
 from scalewise.plan.topology import Shape
 from scalewise.records import Definition, RecordError, utc_now, write_text
@@ -115,8 +115,8 @@ def train(options: argparse.Namespace, definition: Definition, label: str, start
         os.environ["SLURM_RESTART_COUNT"] = restart_count(os.environ)
     attempt = Attempt(folder / "attempt")
     scripts = Path(__file__).parent
-    own_model = own_model_file(definition.settings["model"])
-    read = [path for path in (options.dataset, options.weights, own_model) if path is not None]
+    own_model = own_model_files(definition.settings["model"])
+    read = [path for path in (options.dataset, options.weights, *own_model) if path is not None]
     launch = build_launch(
         definition.launcher,
         shape,

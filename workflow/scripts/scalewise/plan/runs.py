@@ -12,7 +12,7 @@ from typing import Any
 
 from scalewise.plan.config import MAX_REPEATS, Experiment
 from scalewise.plan.dataset_catalog import dataset_id
-from scalewise.plan.model_catalog import own_model_file
+from scalewise.plan.own_model_files import own_model_files
 from scalewise.plan.settings import Settings
 from scalewise.plan.topology import Shape
 from scalewise.records import LauncherName
@@ -88,14 +88,13 @@ class Run:
 
     @cached_property
     def inputs(self) -> dict[str, str | list[str]]:
-        """The files that training needs: prepared data; first weights and the user's model, if any."""
+        """The files that training needs: prepared data; first weights and the user's own model, if any."""
         settings = self.settings
         data = dataset_id(settings.dataset, settings.image_size)
-        own_model = own_model_file(settings.model)
         return {
             "dataset": f"resources/datasets/{data}/dataset.safetensors",
             "weights": f"resources/weights/{settings.model}/model.safetensors" if settings.pretrained else [],
-            "model": [str(own_model)] if own_model else [],
+            "model": [str(path) for path in own_model_files(settings.model)],
         }
 
     @cached_property

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 LONGEST_HEADER = 64 << 20
 """Of a prepared file, in bytes; a longer one is none."""
 
 
-def fingerprints(dataset: Path, weights: Path | None, own_model: Path | None) -> dict[str, str]:
+def fingerprints(dataset: Path, weights: Path | None, own_model: Sequence[Path]) -> dict[str, str]:
     """By the name that a user knows the thing by.
 
     Args:
         dataset: the prepared file; its header holds the sums of all of its pieces.
         weights: to begin from.
-        own_model: file of the user's own model.
+        own_model: files of the user's own model; none for another.
 
     Raises:
         OSError: one cannot be read.
@@ -23,8 +24,9 @@ def fingerprints(dataset: Path, weights: Path | None, own_model: Path | None) ->
     found = {"dataset": _of_prepared(dataset)}
     if weights is not None:
         found["weights"] = _of_prepared(weights)
-    if own_model is not None:
-        found["model file"] = hashlib.sha256(own_model.read_bytes()).hexdigest()
+    if own_model:
+        sums = (hashlib.sha256(path.read_bytes()).digest() for path in own_model)
+        found["model file"] = hashlib.sha256(b"".join(sums)).hexdigest()
     return found
 
 
