@@ -76,6 +76,27 @@ def test_a_run_that_was_resumed_has_no_wall_time_to_compare_but_keeps_its_throug
         assert [row_of(tables, run)[column] for column in of_whole] == [90, 90 * 2 / 3600], run
 
 
+def test_the_memory_of_a_process_that_read_a_checkpoint_is_not_that_of_a_training(
+    tmp_path: Path, write_run: WriteRun
+) -> None:
+    tables = study(tmp_path, write_run, {"d2.r1": TWICE, "d2.r2": RESTARTED})
+    assert row_of(tables, "d2.r1")["peak_memory_kind"] == "process peak RSS"
+    assert pd.isna(row_of(tables, "d2.r1")["peak_memory_bytes"])
+    assert row_of(tables, "d2.r2")["peak_memory_bytes"] > 0
+    point = scaling_table(tables.runs, "strong", tables.conditions).set_index("devices").loc[2]
+    assert point["peak_memory_bytes"] == row_of(tables, "d2.r3")["peak_memory_bytes"]
+
+
+def test_a_study_whose_runs_were_all_cut_off_has_a_report(tmp_path: Path, write_run: WriteRun) -> None:
+    everything = {f"d{devices}.r{repeat}": ONCE for devices in (1, 2) for repeat in (1, 2, 3)}
+    study(tmp_path / "study", write_run, everything)
+    analysed, page = Analysed("study", experiment()), tmp_path / "report.html"
+    compute(analysed, tmp_path / "study" / "runs", tmp_path / "study")
+    draw(analysed, tmp_path / "study")
+    write_report(["study"], tmp_path, {"study": {"title": "Study", "description": ""}}, page)
+    assert "6 of 6 runs went on from a checkpoint" in page.read_text(encoding="utf-8")
+
+
 def test_walls_of_a_point_are_those_of_its_undisturbed_runs(tmp_path: Path, write_run: WriteRun) -> None:
     tables = study(tmp_path, write_run, {"d2.r1": TWICE})
     # what its last start took is far from what a whole run takes

@@ -146,6 +146,8 @@ class Resumption(_Record):
         checkpoints: written, of all starts.
         checkpoint_seconds: that the training stood still for them.
         problems: why a checkpoint could not be written or used, or what was measured up to it not be kept.
+        earlier_hosts: of starts before the last one.
+        earlier_other_jobs: of anybody, on their nodes when one of them began, at most.
     """
 
     starts: int = 1
@@ -155,6 +157,8 @@ class Resumption(_Record):
     checkpoints: int = 0
     checkpoint_seconds: float = 0.0
     problems: list[str] = []
+    earlier_hosts: list[str] = []
+    earlier_other_jobs: int | None = None
 
 
 class Provenance(_Record):
@@ -163,7 +167,7 @@ class Provenance(_Record):
     Args:
         commit: of the workflow, with ``-dirty`` where files were changed; None outside a checkout.
         versions: of Python and the libraries that matter.
-        hosts: one for each node.
+        hosts: one for each node, of all starts.
         devices: device name of each rank.
         cpu_model: of the first host.
         operating_system: kernel and machine.
@@ -172,7 +176,7 @@ class Provenance(_Record):
         ended_at: UTC, ISO 8601.
         slurm_job_id: None outside Slurm.
         restart_count: how often the batch system started this job anew.
-        other_jobs: of anybody, on the run's nodes when it began; None where nobody can say.
+        other_jobs: of anybody, on the run's nodes when a start began, at most; None where nobody can say.
     """
 
     commit: str | None

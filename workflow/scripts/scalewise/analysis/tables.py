@@ -230,7 +230,14 @@ def _finished(
         if len(reached):
             row["time_to_accuracy_seconds"] = reached["elapsed_train_seconds"].iloc[0]
             row["epochs_to_accuracy"] = reached["epoch"].iloc[0]
-    return row | dict.fromkeys(_OF_WHOLE_RUNS) if row.get("resumes") else row
+    return row | dict.fromkeys(_unknown_of_resumed(row)) if row.get("resumes") else row
+
+
+def _unknown_of_resumed(row: Mapping[str, Any]) -> Iterator[str]:
+    """Columns that tell nothing of a run that was resumed."""
+    yield from _OF_WHOLE_RUNS
+    if row.get("peak_memory_kind") == "process peak RSS":
+        yield "peak_memory_bytes"  # what was read to be resumed from is in it
 
 
 def _whole(origin: Provenance, devices: int) -> dict[str, float]:

@@ -170,7 +170,12 @@ def _communication_fraction(ranks: Sequence[RankRecord], windows: Sequence[Windo
 
 
 def trace(
-    reports: Sequence[RankReport], identity: Identity, launcher: str, assignment: Assignment, ended_at: str
+    reports: Sequence[RankReport],
+    identity: Identity,
+    launcher: str,
+    assignment: Assignment,
+    resumption: Resumption,
+    ended_at: str,
 ) -> Provenance:
     """Where the figures of this run come from.
 
@@ -179,13 +184,14 @@ def trace(
         identity: of this one.
         launcher: that started them.
         assignment: of the run.
+        resumption: what earlier starts ran beside, for their figures are among these.
         ended_at: when the training had ended, before further passes were timed.
     """
     ranks = [report.record for report in reports]
     return Provenance(
         commit=provenance.commit(),
         versions=provenance.versions(),
-        hosts=list(dict.fromkeys(record.host for record in ranks)),
+        hosts=list(dict.fromkeys([*resumption.earlier_hosts, *(record.host for record in ranks)])),
         devices=[record.device for record in ranks],
         cpu_model=provenance.cpu_model(),
         operating_system=provenance.operating_system(),
@@ -194,8 +200,13 @@ def trace(
         ended_at=ended_at,
         slurm_job_id=identity.slurm_job_id,
         restart_count=identity.restart_count,
-        other_jobs=assignment.other_jobs,
+        other_jobs=most(resumption.earlier_other_jobs, assignment.other_jobs),
     )
+
+
+def most(*counts: int | None) -> int | None:
+    """The largest of those that are known."""
+    return max((count for count in counts if count is not None), default=None)
 
 
 def write_series(folder: Path, epochs: Sequence[EpochRecord], reports: Sequence[RankReport]) -> None:

@@ -33,6 +33,7 @@ from scalewise.training.checkpoints.storage import check_space, load, save, why_
 from scalewise.training.loop import TrainingState
 from scalewise.training.memory import peak_memory
 from scalewise.training.ranks.messenger import Messenger, say
+from scalewise.training.recording import most
 from scalewise.training.supervision.attempt import Attempt
 from scalewise.training.supervision.notes import Assignment, Progress, Stopped
 from scalewise.training.task import Task
@@ -80,6 +81,7 @@ class Session:
         patience = timedelta(seconds=timeout_seconds + 2 * self._bytes[1] / SLOWEST_BYTES_PER_SECOND)
         # of its own, on the host: while rank 0 writes for all, the others wait longer than for a step
         self._group: Any = dist.new_group(backend="gloo", timeout=patience)
+        self._hosts = self._gather(task.identity.host)
         self.messenger = Messenger(attempt if self._rank == 0 else None)
         """To be entered while the ranks train."""
         self.earlier_peak_bytes = 0
@@ -180,6 +182,8 @@ class Session:
                 "resumed_at_steps": [*before.resumed_at_steps, state.steps],
                 "checkpoints": before.checkpoints,
                 "checkpoint_seconds": before.checkpoint_seconds,
+                "earlier_hosts": before.earlier_hosts,
+                "earlier_other_jobs": before.earlier_other_jobs,
                 "problems": [*before.problems, *self.resumption.problems],
             }
         )
@@ -290,12 +294,22 @@ class Session:
             sums[name] = save(part / name, own)
             if self._rank == 0:
                 shared = shared_state(self._task, state)
-                counted = {"checkpoints": self.resumption.checkpoints + 1}
-                shared["resumption"] = self.resumption.model_copy(update=counted).model_dump()
+                shared["resumption"] = self._for_the_next().model_dump()
                 sums[SHARED] = save(part / SHARED, shared)
         except CheckpointError as error:
             return {}, str(error)
         return sums, ""
+
+    def _for_the_next(self) -> Resumption:
+        """What a start that goes on from the checkpoint that is being written has before it."""
+        now = self.resumption
+        return now.model_copy(
+            update={
+                "checkpoints": now.checkpoints + 1,
+                "earlier_hosts": list(dict.fromkeys([*now.earlier_hosts, *self._hosts])),
+                "earlier_other_jobs": most(now.earlier_other_jobs, self._assignment.other_jobs),
+            }
+        )
 
     def _committed(self, part: Path, step: int, sums: dict[str, FileSum]) -> str:
         elapsed = self._assignment.elapsed_seconds + time.monotonic() - self._began

@@ -205,10 +205,16 @@ def keep(trained: Trained, own: RankReport, assignment: Assignment, muster: Must
 
 def conclude(trained: Trained, reports: Sequence[RankReport], assignment: Assignment, muster: Muster) -> None:
     """Write what all ranks report together, on rank 0."""
-    origin = trace(reports, trained.task.identity, muster.launcher, assignment, trained.ended_at)
-    measurements = measure(trained.task, trained.epochs, reports, trained.resumption)
+    resumption = trained.resumption
+    origin = trace(reports, trained.task.identity, muster.launcher, assignment, resumption, trained.ended_at)
+    measurements = measure(trained.task, trained.epochs, reports, resumption)
     write_conclusion(
-        *(assignment.folder, assignment.definition, trained.epochs, reports, measurements, origin),
+        assignment.folder,
+        assignment.definition,
+        trained.epochs,
+        reports,
+        measurements,
+        origin,
         trained.diverged,
     )
 
