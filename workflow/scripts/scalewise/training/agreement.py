@@ -70,7 +70,10 @@ class Agreement:
         dist.all_reduce(wishes, dist.ReduceOp.MAX, group=self._group)
         stop, checkpoint, step_seconds = wishes.tolist()
         # from what all ranks know alike: the next question comes at the same step
-        self._interval = min(max(int(AGREE_SECONDS / max(step_seconds, 1e-9)), 1), MAX_STEPS)
+        wanted = max(int(AGREE_SECONDS / max(step_seconds, 1e-9)), 1)
+        # not at once: on a GPU the first steps, and those after an evaluation, are put into its queue in no
+        # time, and only a full queue keeps the host at the device's pace
+        self._interval = min(wanted, 2 * self._interval, MAX_STEPS)
         self._steps, self._last = 0, now
         if stop:
             self.because = self._gathered(asked)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 
@@ -18,6 +18,7 @@ class Signals:
 
     def __init__(self) -> None:
         self._received: str | None = None
+        self._is_terminated = False
         self._terminated = threading.Event()
         # from the first line on: left to itself, SIGUSR1 ends a process
         signal.signal(signal.SIGUSR1, self._note)
@@ -38,7 +39,8 @@ class Signals:
 
         def tell() -> None:
             self._terminated.wait()
-            terminated()
+            with suppress(OSError):
+                terminated()
 
         threading.Thread(target=tell, name="terminated", daemon=True).start()
         before = signal.signal(signal.SIGTERM, self._note)
@@ -49,5 +51,7 @@ class Signals:
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         self._received = self._received or signal.Signals(number).name
-        if number == signal.SIGTERM:
+        # once: a second signal may come while the event is locked by the first one's handler
+        if number == signal.SIGTERM and not self._is_terminated:
+            self._is_terminated = True
             self._terminated.set()

@@ -21,6 +21,8 @@ def relay_signal(attempt: Attempt) -> None:
     received = threading.Event()
 
     def note(_signum: int, _frame: FrameType | None) -> None:
+        # once: a second signal may come while the event is locked by the first one's handler
+        signal.signal(signal.SIGUSR1, lambda *_: None)
         received.set()
 
     def hand_on() -> None:
