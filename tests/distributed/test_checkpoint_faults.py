@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import pytest
 import torch
@@ -27,11 +29,19 @@ from tests.distributed.interrupted_runs import (
 from tests.distributed.whole_runs import Training
 from tests.reliability.thoroughness import times
 from tests.small_disk import needs_small_disk, seen_by
+from tests.small_runs import muster
 
-from scalewise.records import EPOCHS, read_failure, read_summary
-from scalewise.training.checkpoints.manifest import MANIFEST, Checkpoint, CheckpointFolder, Manifest
+from scalewise.records import EPOCHS, SUMMARY, read_failure, read_summary, write_json
+from scalewise.training.checkpoints.manifest import (
+    MANIFEST,
+    Checkpoint,
+    CheckpointFolder,
+    FileSum,
+    Manifest,
+)
 from scalewise.training.checkpoints.storage import load
 from scalewise.training.data.datasets import prepare
+from scalewise.training.supervision.attempt import Attempt
 from scalewise.training.supervision.tries import TRIES
 
 pytestmark = [
@@ -113,7 +123,7 @@ def test_a_training_goes_on_from_the_checkpoint_before_the_one_it_died_in(
     undisturbed = runs.start("calm", 2, HEAVY)
     assert undisturbed.end()[0] == 0
     # the first checkpoint of all has none before it
-    training = runs.start("cut", 2, HEAVY, peril=Peril(45, "stop"), pause_seconds=PAUSE_SECONDS)
+    training = runs.start("cut", 2, HEAVY, peril=Peril(45, "stop"), pause_seconds=0.1)
     while not runs.mark(training.folder).exists():
         assert training.process.poll() is None, training.process.communicate()[1]
         time.sleep(0.01)
@@ -142,7 +152,7 @@ def flip_a_byte(path: Path) -> None:
 def test_a_damaged_checkpoint_is_told_and_the_training_goes_on_from_the_one_before(
     runs: Runs, calm: Ended
 ) -> None:
-    training, _ = runs.endanger("damaged", 1, Peril(90, "stop"))
+    training, _ = runs.endanger("damaged", 1, Peril(50, "stop"))
     newest, before = checkpoints_of(training.folder / "checkpoints")
     flip_a_byte(newest.folder / "shared.pt")
 
@@ -161,7 +171,7 @@ def test_a_damaged_checkpoint_is_told_and_the_training_goes_on_from_the_one_befo
 def test_what_cannot_be_read_for_a_while_costs_no_checkpoint(
     runs: Runs, calm: Ended, record_property: Record
 ) -> None:
-    training, _ = runs.endanger("away", 1, Peril(90, "stop"))
+    training, _ = runs.endanger("away", 1, Peril(50, "stop"))
     newest, before = checkpoints_of(training.folder / "checkpoints")
     path, aside = newest.folder / "shared.pt", training.folder / "aside"
     path.rename(aside)
@@ -181,6 +191,51 @@ def test_what_cannot_be_read_for_a_while_costs_no_checkpoint(
     assert resumed_at(folder) == [newest.manifest.step]
     assert ended(folder) == calm
     record_property("figure", "unreadable for a while: refused to start, nothing deleted, then resumed")
+
+
+@pytest.mark.fault(20)
+def test_a_checkpoint_whose_bytes_are_right_is_kept_though_it_cannot_be_loaded(
+    runs: Runs, calm: Ended
+) -> None:
+    """As where a node has no memory for it: the one before would not do better, and neither may go."""
+    training, _ = runs.endanger("unloadable", 1, Peril(50, "stop"))
+    newest, before = checkpoints_of(training.folder / "checkpoints")
+    torch.save({"model": PurePath("no tensor")}, newest.folder / "shared.pt")
+    content = (newest.folder / "shared.pt").read_bytes()
+    summed = FileSum(bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
+    files = newest.manifest.files | {"shared.pt": summed}
+    write_json(newest.folder / MANIFEST, newest.manifest.model_copy(update={"files": files}).signed())
+
+    code, stderr = runs.start("unloadable", 1).end()
+    assert code == 1
+    assert f"{newest.folder / 'shared.pt'} cannot be loaded as a checkpoint of tensors" in stderr
+    assert "nothing was deleted and nothing trained" in stderr
+    assert [each.folder for each in checkpoints_of(newest.folder.parent)] == [newest.folder, before.folder]
+
+    # the cure that it names
+    shutil.rmtree(newest.folder)
+    folder = runs.complete("unloadable", 1)
+    assert resumed_at(folder) == [before.manifest.step]
+    assert ended(folder) == calm
+
+
+def test_a_training_that_lost_its_folder_to_another_writes_no_checkpoint_there(runs: Runs) -> None:
+    """As on a node that had stalled for so long that the run was begun elsewhere."""
+    training = runs.start("taken", 1, pause_seconds=PAUSE_SECONDS)
+    checkpoints = training.folder / "checkpoints"
+    while not any(checkpoints.glob("step-*")):
+        assert training.process.poll() is None, training.process.communicate()[1]
+        time.sleep(0.01)
+    Attempt(training.attempt, "another").begin(muster())
+    refused = r"checkpoint at step \d+ not written: the run's folder is another training's by now"
+    wait_for_line(training, refused)
+    kept = sorted(checkpoints.iterdir())
+    wait_for_line(training, rf"{refused}(.|\n)*{refused}")
+    training.process.kill()
+    training.end()
+    assert sorted(checkpoints.iterdir()) == kept
+    assert [path.name for path in training.attempt.iterdir()] == ["muster.json"]
+    assert not (training.folder / SUMMARY).exists()
 
 
 @pytest.mark.fault(6)
@@ -214,7 +269,7 @@ def test_checkpoints_go_with_success_unless_they_are_to_be_kept(runs: Runs) -> N
 
 @pytest.mark.parametrize("other", ["settings", "dataset"])
 def test_a_run_of_something_else_begins_at_the_beginning(runs: Runs, tmp_path: Path, other: str) -> None:
-    training, _ = runs.endanger("changed", 1, Peril(60, "stop"))
+    training, _ = runs.endanger("changed", 1, Peril(30, "stop"))
     assert checkpoints_of(training.folder / "checkpoints")
     changed, dataset = {"learning_rate": 0.04}, None
     if other == "dataset":

@@ -16,7 +16,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("attempt", type=Path, help="folder where the ranks meet")
     options = parser.parse_args(arguments)
-    attempt = Attempt(options.attempt)
+    attempt = Attempt.join(options.attempt)
     run_or_complain(attempt, lambda: measure_collectives(attempt))
     return 0
 

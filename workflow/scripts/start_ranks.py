@@ -16,7 +16,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("script", type=Path, help="what a rank runs")
     parser.add_argument("attempt", type=Path, help="folder with the assignment of the ranks")
     options = parser.parse_args(arguments)
-    attempt = Attempt(options.attempt)
+    attempt = Attempt.join(options.attempt)
     relay_signal(attempt)
     # now: with it comes torch, which takes seconds, and a signal may come in them
     from scalewise.training.ranks.nodes import start_ranks  # noqa: PLC0415

@@ -113,7 +113,8 @@ def train(options: argparse.Namespace, definition: Definition, label: str, start
     if start.slurm:
         # for the ranks too, which inherit it
         os.environ["SLURM_RESTART_COUNT"] = restart_count(os.environ)
-    attempt = Attempt(folder / "attempt")
+    me = Holder.me(in_job=start.slurm)
+    attempt = Attempt(folder / "attempt", me.token)
     scripts = Path(__file__).parent
     own_model = own_model_files(definition.settings["model"])
     read = [path for path in (options.dataset, options.weights, *own_model) if path is not None]
@@ -129,7 +130,6 @@ def train(options: argparse.Namespace, definition: Definition, label: str, start
     wait_seconds = options.limit_seconds if start.slurm else MACHINE_WAIT_SECONDS
     # a cluster has its own way to give a node to one job; here all trainings of a machine take turns
     machine = nullcontext() if start.slurm else exclusive_machine(MACHINE_WAIT_SECONDS, say)
-    me = Holder.me(in_job=start.slurm)
     with owned_run(folder, wait_seconds, lambda text: say(f"{label}: {text}"), me) as hold, machine:
         if hold.waited and has_result(folder, definition):
             say(f"{label}: the other training has left its result")
@@ -145,7 +145,12 @@ def train(options: argparse.Namespace, definition: Definition, label: str, start
             say(f"scalewise: {label} is not tried again: {failure.reason}")
             return 1
         order = Order(
-            *(label, attempt, launch, shape.world_size, options.log, options.limit_seconds),
+            label=label,
+            attempt=attempt,
+            launch=launch,
+            world_size=shape.world_size,
+            log=options.log,
+            limit_seconds=options.limit_seconds,
             job_ends_at=job_ends_at,
             hold=hold,
         )
@@ -185,12 +190,12 @@ def hop(log: Path, label: str, saved: bool) -> None:
     time.sleep(SETTLE_SECONDS)
     then = "to go on from the checkpoint" if saved else "to start again: no checkpoint could be written"
     text = f"Slurm job {os.environ['SLURM_JOB_ID']} goes back into the queue, {then}"
-    note(log, text)
+    add_word(log, text)
     say(f"{label}: {text}")
     if refusal := requeue(os.environ):
         then = "goes on from the checkpoint" if saved else "starts again"
         text = f"it does not: {refusal}. Another try {then}"
-        note(log, text)
+        add_word(log, text)
         say(f"{label}: {text}")
         return
     time.sleep(REQUEUE_SECONDS)
@@ -204,7 +209,7 @@ def keep_word(log: Path, text: str) -> None:
 
 
 def add_word(log: Path, text: str) -> None:
-    """End the log with it: on a cluster, snakemake shows nothing else of a job."""
+    """End the log with it, if the disk takes it: on a cluster, snakemake shows nothing else of a job."""
     with suppress(OSError):
         note(log, text)
 

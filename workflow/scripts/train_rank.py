@@ -23,7 +23,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("attempt", type=Path, help="folder with the assignment of the ranks")
     options = parser.parse_args(arguments)
-    attempt = Attempt(options.attempt)
+    attempt = Attempt.join(options.attempt)
     run_or_complain(attempt, lambda: run_rank(attempt, PROCESS_STARTED, SIGNALS))
     return 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -215,3 +216,39 @@ def test_a_run_that_ended_well_leaves_no_attempt_behind(attempt: Attempt, muster
     attempt.started(0, socket.gethostname())
     attempt.end()
     assert not attempt.folder.exists()
+
+
+def test_a_rank_of_an_attempt_whose_folder_another_has_leaves_no_word_in_it(
+    tmp_path: Path, muster: Muster
+) -> None:
+    """A node whose file system stalled may come back after its run was begun elsewhere."""
+    first, second = (Attempt(tmp_path / "attempt", token) for token in ("first", "second"))
+    first.begin(muster)
+    stale = Attempt.join(first.folder)
+    stale.started(0, HOST)
+    second.begin(muster)
+    assert not stale.is_current
+    before = sorted(path.name for path in second.folder.iterdir())
+    words: list[Callable[[], None]] = [
+        lambda: stale.failed(0, HOST, RuntimeError("peers are gone"), out_of_memory=False),
+        lambda: stale.finished(0),
+        lambda: stale.terminated(0),
+        lambda: stale.progress(Progress(epoch=1, epochs=2)),
+        lambda: stale.request_stop("SIGUSR1"),
+        stale.beat,
+    ]
+    for say in words:
+        with pytest.raises(OSError, match="another attempt's by now"):
+            say()
+    stale.end()
+    assert sorted(path.name for path in second.folder.iterdir()) == before
+    assert Attempt.join(second.folder).is_current
+
+
+def test_the_next_attempt_takes_the_folder_whoever_had_it(tmp_path: Path, muster: Muster) -> None:
+    first, second = (Attempt(tmp_path / "attempt", token) for token in ("first", "second"))
+    first.begin(muster)
+    second.forget()
+    assert not first.folder.exists()
+    # a user may have deleted it as well
+    assert first.is_current

@@ -53,7 +53,9 @@ def test_a_pickle_in_place_of_a_checkpoint_runs_nothing(tmp_path: Path) -> None:
     (tmp_path / "bare.pt").write_bytes(pickle.dumps({"weights": Touches()}, protocol=2))
     torch.save({"weights": Touches()}, tmp_path / "zip.pt")
     for name in ("bare.pt", "zip.pt"):
-        with pytest.raises(CheckpointError, match=rf"{name} is not a checkpoint of tensors: \w+"):
+        with pytest.raises(
+            CheckpointError, match=rf"{name} cannot be loaded as a checkpoint of tensors: \w+"
+        ):
             load(tmp_path / name, CPU)
     assert not (tmp_path / "ran").exists()
 

@@ -17,6 +17,7 @@ from scalewise.plan.settings import Settings
 from scalewise.records import Definition, Measurements, Resumption, Startup
 from scalewise.training import provenance
 from scalewise.training.checkpoints import state as states
+from scalewise.training.checkpoints.manifest import CheckpointError
 from scalewise.training.checkpoints.storage import load, save
 from scalewise.training.data.datasets import Dataset
 from scalewise.training.loop import TrainingState, train
@@ -65,6 +66,7 @@ class Training:
     folder: Path
     dataset: Dataset
     warmup_steps: int = 2
+    model: str = "linear"
 
     def part(self, stop: int, change: Callable[[dict[str, Any]], None] = lambda _own: None) -> Task:
         """Train up to a step, from the checkpoint if there is one.
@@ -101,7 +103,7 @@ class Training:
     def _definition(self) -> Definition:
         settings = Settings(
             dataset="digits",
-            model="linear",
+            model=self.model,
             global_batch_size=BATCH,
             epochs=EPOCHS,
             warmup_steps=self.warmup_steps,
@@ -226,3 +228,11 @@ def test_all_steps_that_a_resume_left_out_are_counted(training: Training, stop: 
     assert figures.resumption.unmeasured_steps == unmeasured
     undisturbed = set(range(10, STEPS))
     assert len(undisturbed - measured_steps(figures)) == unmeasured
+
+
+def test_weights_of_another_network_are_told_from_a_mistake_in_the_program(training: Training) -> None:
+    """An own model's code may have changed where no fingerprint looks."""
+    training.part(3)
+    training.model = "digits_cnn"
+    with pytest.raises(CheckpointError, match=r"is of another network than the model builds now \(Error"):
+        training.part(STEPS)

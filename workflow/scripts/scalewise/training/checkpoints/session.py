@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -39,6 +40,9 @@ from scalewise.training.supervision.notes import Assignment, Progress, Stopped
 from scalewise.training.task import Task
 
 T = TypeVar("T")
+
+TAKEN = "the run's folder is another training's by now"
+"""Why a checkpoint is not written after a stall; the supervisor learns of it by itself."""
 
 HOST = torch.device("cpu")
 """Where checkpoints are read to: a GPU may have no room for a second copy."""
@@ -151,11 +155,18 @@ class Session:
         return found
 
     def _read(self, checkpoint: Checkpoint) -> tuple[list[dict[str, Any]], str, bool]:
+        """What it holds for this rank; or what is wrong, and whether it may be whole all the same."""
         try:
             paths = [checkpoint.check(name) for name in (SHARED, own_name(self._rank))]
-            return [load(path, HOST) for path in paths], "", False
         except CheckpointError as error:
             return [], str(error), False
+        except OSError as error:
+            return [], _unreadable(error), True
+        try:
+            return [load(path, HOST) for path in paths], "", False
+        except CheckpointError as error:
+            # its bytes are those that were written: it is this host that has, for instance, no memory for it
+            return [], str(error), True
         except OSError as error:
             return [], _unreadable(error), True
 
@@ -164,7 +175,8 @@ class Session:
         if unreadable:
             raise CheckpointError(
                 f"{unreadable[0]}. It may be whole, so nothing was deleted and nothing trained. Look at the "
-                "file system, or delete that checkpoint's folder to go on from the one before."
+                "file system and the nodes' memory, or delete that checkpoint's folder to go on from the one "
+                "before."
             )
 
     def _lost(self, steps: int) -> None:
@@ -175,7 +187,13 @@ class Session:
     def _go_on(self, checkpoint: Checkpoint, shared: dict[str, Any], own: dict[str, Any]) -> TrainingState:
         before = Resumption.model_validate(shared.pop("resumption"))
         self.earlier_peak_bytes = own.pop("peak_memory_bytes")
-        state = resume(self._task, shared, own)
+        try:
+            state = resume(self._task, shared, own)
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"{checkpoint.folder} {error}. Undo that, or delete {checkpoint.folder.parent} to train from "
+                "the beginning."
+            ) from error
         assignment = self._assignment
         self.resumption = self.resumption.model_copy(
             update={
@@ -216,7 +234,8 @@ class Session:
             note = Stopped(
                 step=state.steps, saved=not problem, problem=problem, because=self._agreement.because
             )
-            self._attempt.stopped(note)
+            with suppress(OSError):  # a full disk; the supervisor then takes this end for a failure
+                self._attempt.stopped(note)
             kept = f"checkpoint at step {state.steps}" if not problem else f"no checkpoint: {problem}"
             self._say(f"stopped by {note.because}; {kept}")
         return True
@@ -281,6 +300,8 @@ class Session:
     def _begun(self, step: int) -> tuple[Path | None, str]:
         if self._rank != 0:
             return None, ""
+        if not self._attempt.is_current:
+            return None, TAKEN
         try:
             return self._files.begin(step), ""
         except OSError as error:
@@ -313,6 +334,8 @@ class Session:
 
     def _committed(self, part: Path, step: int, sums: dict[str, FileSum]) -> str:
         elapsed = self._assignment.elapsed_seconds + time.monotonic() - self._began
+        if not self._attempt.is_current:
+            return TAKEN
         try:
             self._files.commit(part, step, elapsed, sums)
         except OSError as error:

@@ -20,6 +20,7 @@ from torch.distributed.tensor import DTensor
 
 from scalewise.records import EpochRecord
 from scalewise.training import provenance
+from scalewise.training.checkpoints.manifest import CheckpointError
 from scalewise.training.loop import TrainingState, summed_loss
 from scalewise.training.ranks.distributed import gather
 from scalewise.training.replica import Counted
@@ -132,14 +133,22 @@ def measured_on(device: torch.device) -> dict[str, str]:
 
 
 def resume(task: Task, shared: Mapping[str, Any], own: Mapping[str, Any]) -> TrainingState:
-    """Bring all parts of a task to where a checkpoint was written; all ranks must call it."""
+    """Bring all parts of a task to where a checkpoint was written; all ranks must call it.
+
+    Raises:
+        CheckpointError: the weights are those of another network.
+    """
     _settle_buckets(task, shared["progress"]["steps"])
     network = task.replica.network
     if task.settings.parallelism == "fsdp":
         _copy_parts(network.state_dict(), own["model"])
         task.optimizer.load_state_dict(_with_parts(task, own["optimizer"]))
     else:
-        network.load_state_dict(shared["model"])
+        try:
+            network.load_state_dict(shared["model"])
+        except RuntimeError as error:
+            # an own model's code reads what no fingerprint covers
+            raise CheckpointError(f"is of another network than the model builds now ({error})") from error
         if isinstance(task.optimizer, ZeroRedundancyOptimizer):
             task.optimizer.optim.load_state_dict(own["optimizer"])
             for group, kept in zip(task.optimizer.param_groups, own["groups"], strict=True):

@@ -95,7 +95,7 @@ def load(path: Path, device: torch.device) -> dict[str, Any]:
     """What ``save`` wrote, on a device.
 
     Raises:
-        CheckpointError: it is something else, such as a pickle of objects.
+        CheckpointError: it is something else, such as a pickle of objects, or there is no memory for it.
         OSError: it cannot be read.
     """
     try:
@@ -104,7 +104,7 @@ def load(path: Path, device: torch.device) -> dict[str, Any]:
         # torch's own words for what is no tensor advise to read it all the same
         foreign = isinstance(error, UnpicklingError)
         why = "it holds other objects" if foreign else str(error).partition("\n")[0] or type(error).__name__
-        raise CheckpointError(f"{path} is not a checkpoint of tensors: {why}") from error
+        raise CheckpointError(f"{path} cannot be loaded as a checkpoint of tensors: {why}") from error
     return state
 
 

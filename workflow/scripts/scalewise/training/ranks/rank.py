@@ -148,6 +148,7 @@ def train_and_record(rank: Rank, startup: Startup, watch: Stopwatch, signals: Si
         ending = train(task, state, tell, session.at_edge)
     if ending == "stopped":
         return
+    rank.attempt.check_current()
     startup = startup.model_copy(
         update={
             "data_seconds": data_seconds,
@@ -256,7 +257,8 @@ def leave_word(attempt: Attempt, rank: int) -> None:
     """Tell SIGTERM, which a launcher sends to the peers of a failed rank, from SIGKILL."""
 
     def stop(signum: int, _frame: FrameType | None) -> None:
-        attempt.terminated(rank)
+        with suppress(OSError):  # the folder may be gone, or another's
+            attempt.terminated(rank)
         raise SystemExit(128 + signum)
 
     signal.signal(signal.SIGTERM, stop)

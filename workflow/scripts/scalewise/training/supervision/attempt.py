@@ -6,6 +6,7 @@ says it finished.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import time
@@ -27,15 +28,53 @@ from scalewise.training.supervision.notes import (
 
 @dataclass(frozen=True)
 class Attempt:
-    """The folder of one attempt at a run."""
+    """The folder of one attempt at a run.
+
+    Args:
+        folder: which the next attempt uses again.
+        token: of whoever began this one; empty where nobody else begins one here. Processes that were
+            stopped for long may find the folder another's: they leave no notes in it.
+    """
 
     folder: Path
+    token: str = ""
+
+    @classmethod
+    def join(cls, folder: Path) -> Attempt:
+        """The attempt that a process belongs to, which was started for it just now."""
+        return cls(folder, cls(folder).muster().token)
 
     def begin(self, muster: Muster) -> None:
         """Forget an earlier attempt and lay out for the ranks how they meet."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self.forget()
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_json(self.folder / "muster.json", muster)
+        write_json(self.folder / "muster.json", muster.model_copy(update={"token": self.token}))
+
+    @property
+    def is_current(self) -> bool:
+        """Whether no other attempt has the folder, as far as anybody can say: it may also be gone."""
+        try:
+            return not self.token or self.muster().token == self.token
+        except OSError:
+            return True
+
+    def check_current(self) -> None:
+        """Before something is written that another attempt may write, too.
+
+        Raises:
+            OSError: the folder is another attempt's by now.
+        """
+        if not self.is_current:
+            raise OSError(errno.ESTALE, "another attempt's by now", str(self.folder))
+
+    def _own(self, name: str) -> Path:
+        """Where a note goes; raises as ``check_current`` does."""
+        self.check_current()
+        return self.folder / name
+
+    def forget(self) -> None:
+        """Take the folder from whichever attempt has it."""
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def muster(self) -> Muster:
         """How the ranks meet."""
@@ -43,11 +82,12 @@ class Attempt:
 
     def assign(self, assignment: Assignment) -> None:
         """Lay out what the ranks are to do, before they are started."""
-        write_json(self.folder / "assignment.json", assignment)
+        write_json(self._own("assignment.json"), assignment)
 
     def end(self) -> None:
         """Leave nothing behind; a rank on another node may still close a file."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if self.is_current:
+            self.forget()
 
     def assignment(self) -> Assignment:
         """What the ranks are to do."""
@@ -61,7 +101,7 @@ class Attempt:
 
     def wait_here(self, host: str, port: int) -> None:
         """Say where the others are to come."""
-        write_json(self.folder / "meeting.json", MeetingPoint(host=host, port=port))
+        write_json(self._own("meeting.json"), MeetingPoint(host=host, port=port))
 
     def meeting_point(self, timeout_seconds: float) -> MeetingPoint:
         """Where to come, as soon as it has been said.
@@ -86,11 +126,11 @@ class Attempt:
     def started(self, rank: int, host: str) -> None:
         """A rank is there."""
         note = Presence(rank=rank, host=host, pid=os.getpid())
-        write_text(self.folder / f"rank{rank}.started.json", note.model_dump_json())
+        write_text(self._own(f"rank{rank}.started.json"), note.model_dump_json())
 
     def finished(self, rank: int) -> None:
         """A rank has left in order."""
-        write_text(self.folder / f"rank{rank}.finished", "")
+        write_text(self._own(f"rank{rank}.finished"), "")
 
     def failed(self, rank: int, host: str, error: BaseException, out_of_memory: bool) -> None:
         """A rank has raised."""
@@ -102,15 +142,15 @@ class Attempt:
             traceback="".join(traceback.format_exception(error)),
             out_of_memory=out_of_memory,
         )
-        write_text(self.folder / f"rank{rank}.failed.json", note.model_dump_json())
+        write_text(self._own(f"rank{rank}.failed.json"), note.model_dump_json())
 
     def terminated(self, rank: int) -> None:
         """A rank was asked to end, which launchers do to the peers of one that failed."""
-        write_text(self.folder / f"rank{rank}.terminated", "")
+        write_text(self._own(f"rank{rank}.terminated"), "")
 
     def request_stop(self, because: str) -> None:
         """Ask the ranks to write a checkpoint at the next step edge and to end; from outside of them."""
-        write_text(self.folder / "stop", because)
+        write_text(self._own("stop"), because)
 
     def stop_request(self) -> str | None:
         """Why the ranks are asked to end, if they are; listed, as in ``meeting_point``."""
@@ -120,7 +160,7 @@ class Attempt:
 
     def stopped(self, note: Stopped) -> None:
         """All ranks end as asked; rank 0 says so before it leaves."""
-        write_json(self.folder / "stopped.json", note)
+        write_json(self._own("stopped.json"), note)
 
     def read_stopped(self) -> Stopped | None:
         """How the ranks ended, if they did as they were asked to."""
@@ -129,7 +169,7 @@ class Attempt:
 
     def beat(self) -> None:
         """Rank 0 is alive, whatever it does."""
-        (self.folder / "beat").touch()
+        self._own("beat").touch()
 
     def last_beat(self) -> float | None:
         """When it last said so, by its file's server; opened, so that no old answer is remembered."""
@@ -142,7 +182,7 @@ class Attempt:
     def progress(self, progress: Progress) -> None:
         """Rank 0 tells how far the training has come."""
         # not flushed to disk: it is written while the clock runs
-        path = self.folder / "progress.json"
+        path = self._own("progress.json")
         draft = path.with_name(f".{path.name}")
         draft.write_text(progress.model_dump_json(), encoding="utf-8")
         draft.replace(path)

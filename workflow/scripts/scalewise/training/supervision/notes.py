@@ -115,6 +115,7 @@ class Muster(_Note):
         timeout_seconds: that a rank waits for another.
         supervisor_host: where the process that started them runs.
         supervisor_pid: that process; None under Slurm, which ends ranks by itself.
+        token: of the attempt.
     """
 
     shape: str
@@ -126,6 +127,7 @@ class Muster(_Note):
     timeout_seconds: int
     supervisor_host: str
     supervisor_pid: int | None
+    token: str = ""
 
 
 class Assignment(_Note):

@@ -71,7 +71,7 @@ def start_again(order: Order, muster: Muster, assignment: Assignment, beginning:
     if order.seconds_left <= 0:
         raise refuse_start(order, assignment, "timed-out", _spent(order, step))
     # so that the next start cannot take for this one's what an earlier one has left
-    order.attempt.end()
+    order.attempt.forget()
     tries = begin_try(folder, earlier, step, beginning.me)
     assignment = assignment.model_copy(
         update={

@@ -154,7 +154,10 @@ def _restore(log: IO[str], path: Path) -> None:
 def _watch(order: Order, log: IO[str]) -> End:
     with _signals() as received:
         vigil = Vigil(
-            *(order.attempt, order.seconds_left, received, lambda text: _tell(order, log, text)),
+            order.attempt,
+            order.seconds_left,
+            received,
+            tell=lambda text: _tell(order, log, text),
             job_ends_at=order.job_ends_at,
         )
         process = subprocess.Popen(
@@ -190,8 +193,12 @@ def _watch(order: Order, log: IO[str]) -> End:
                     )
             stopped = order.attempt.read_stopped()
             return End(
-                *(code, vigil.why(stopped), stopped, vigil.asked),
-                *(vigil.words, vigil.unstarted_seconds),
+                code=code,
+                why=vigil.why(stopped),
+                stopped=stopped,
+                asked=vigil.asked,
+                words=vigil.words,
+                unstarted_seconds=vigil.unstarted_seconds,
             )
         finally:
             bar.clear()
@@ -258,7 +265,10 @@ def reason(order: Order, ended: End, cause: Complaint | None) -> str:
         by = ended.stopped.because if ended.stopped is not None else ended.words
         return f"ended by {by}.{_checkpoint(ended, 'the same command goes on from there')}"
     if ended.unstarted_seconds is not None:
-        return f"no rank started within {ended.unstarted_seconds:.0f} s. The launcher's words stand below."
+        return (
+            f"no rank started within {ended.unstarted_seconds:.0f} s. The launcher's words stand below; "
+            "where nodes need longer to load PyTorch, raise timeout_seconds."
+        )
     if cause is not None and not cause.is_consequence:
         return f"rank {cause.rank} on {cause.host}: {cause.headline}"
     if not order.attempt.folder.exists():

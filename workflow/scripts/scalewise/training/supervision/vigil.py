@@ -26,6 +26,9 @@ INSISTENCE_SECONDS = 2.0
 WORD_SECONDS = 3.0
 """From the first complaint on: ranks that complain at once must get their word in."""
 
+IMPORT_SECONDS = 300.0
+"""For all ranks to read PyTorch at once, from a container or a file system that has not seen it lately."""
+
 LEAST_SILENCE_SECONDS = 30.0
 """Of rank 0, before it counts as stopped: a busy machine may keep its thread from a word for seconds."""
 
@@ -66,8 +69,8 @@ class Vigil:
         began = clock()
         self._attempt, self._received, self._tell = attempt, received, tell
         self._deadline = began + seconds
-        # twice: the agents of the nodes meet, and then the ranks; a minute for what imports take
-        patience = 2 * attempt.muster().timeout_seconds + 60.0
+        # twice: the agents of the nodes meet, and then the ranks
+        patience = 2 * attempt.muster().timeout_seconds + IMPORT_SECONDS
         self._patience, self._unstarted_at = patience, began + patience
         self._silence = max(attempt.muster().timeout_seconds, LEAST_SILENCE_SECONDS)
         self._beat: tuple[float, float] | None = None
