@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -61,7 +60,7 @@ def _left_as_found(request: pytest.FixtureRequest) -> Iterator[None]:
         pytest.fail(f"The test leaves {' and '.join(stopped)} stopped.")
 
     def settled() -> bool:
-        with suppress(subprocess.CalledProcessError):
+        with suppress(LabError):
             return not lab.queue() and set(lab.node_states().values()) == {"idle"}
         return False
 

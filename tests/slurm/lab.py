@@ -50,6 +50,8 @@ INSTALL = (
     "munge mariadb-server-core mariadb-client-core iproute2"
 )
 UNIX_SOCKET_BYTES = 107
+LIMIT_SECONDS = 300
+"""Of what takes Slurm seconds: others may use the machine, too."""
 
 
 def missing() -> str | None:
@@ -132,7 +134,7 @@ class Lab(Machines):
             raise LabError(f"{host} is off already.")
         self.stop_node(host)
 
-    def power_on(self, host: str, limit: float = 60) -> None:
+    def power_on(self, host: str, limit: float = LIMIT_SECONDS) -> None:
         """Start a node whose power was cut, and wait until Slurm may use it; its network is not limited."""
         if self.pid(host):
             raise LabError(f"{host} is on already.")
@@ -145,7 +147,7 @@ class Lab(Machines):
         ask = ["sinfo", "--noheader", "--Node", "--partition=main", "--format=%N %T"]
         return dict(line.split() for line in self.run(*ask, check=False).stdout.splitlines())
 
-    def await_idle(self, *nodes: str, limit: float = 30) -> None:
+    def await_idle(self, *nodes: str, limit: float = LIMIT_SECONDS) -> None:
         """Wait until these nodes, by default all, are up and nothing runs on them."""
         asked = nodes or self.names
         until(
@@ -171,7 +173,7 @@ class Lab(Machines):
         until(
             lambda: not any(self.node_states().get(node, "").startswith("unk") for node in running),
             lambda: f"slurmctld does not hear from nodes: {self.node_states()}:\n{self.log('slurmctld')}",
-            30,
+            LIMIT_SECONDS,
         )
 
     def stop_controller(self) -> None:
@@ -182,9 +184,21 @@ class Lab(Machines):
 
     def queue(self) -> list[str]:
         """The jobs that have not ended, completing ones among them."""
-        return self.run("squeue", "--noheader", "--format=%i").stdout.split()
+        return self.ask("squeue", "--noheader", "--format=%i").split()
 
-    def wait_until_queue_is_empty(self, limit: float = 30) -> None:
+    def ask(self, *command: str) -> str:
+        """What a command of Slurm prints; asked again where a busy slurmctld does not answer in time."""
+        answers: list[str] = []
+
+        def answered() -> bool:
+            with suppress(subprocess.CalledProcessError):
+                answers.append(self.run(*command).stdout)
+            return bool(answers)
+
+        until(answered, lambda: f"{shlex.join(command)} fails:\n{self.log('slurmctld')}", 60)
+        return answers[0]
+
+    def wait_until_queue_is_empty(self, limit: float = LIMIT_SECONDS) -> None:
         """A cancelled job stays in the queue, completing, until its nodes have cleaned up after it."""
         until(lambda: not self.queue(), lambda: f"these are queued: {self.queue()}", limit)
 
@@ -194,7 +208,7 @@ class Lab(Machines):
         match = re.search(r"JobState=(\w+)", shown)
         return match[1] if match else ""
 
-    def wait(self, job_id: str, *states: str, limit: float = 60) -> None:
+    def wait(self, job_id: str, *states: str, limit: float = LIMIT_SECONDS) -> None:
         """Wait until a job is in one of these states."""
         until(
             lambda: self.state(job_id) in states,
@@ -207,7 +221,7 @@ class Lab(Machines):
         arguments = ["--duplicates"] if every_attempt else []
         return parse_jobs(self.run(*SACCT, "--allusers", "--starttime=2000-01-01", *arguments).stdout)
 
-    def accounting(self, job_id: str, limit: float = 20) -> Job:
+    def accounting(self, job_id: str, limit: float = LIMIT_SECONDS) -> Job:
         """Accounting's record of a job that ends; waits until it is complete."""
         found: list[Job] = []
 

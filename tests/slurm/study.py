@@ -174,7 +174,7 @@ class ClusterStudy:
 
     def job(self, experiment: str, name: str) -> str:
         """The id of a run's job in the queue; accounting learns a comment when its job has ended."""
-        queued = self.lab.run("squeue", "--noheader", "--format=%i|%k|%Z").stdout.splitlines()
+        queued = self.lab.ask("squeue", "--noheader", "--format=%i|%k|%Z").splitlines()
         wanted = [f"rule_train_wildcards_{experiment}_{name}", str(self.folder)]
         (found,) = (job for job, *rest in (line.split("|") for line in queued) if rest == wanted)
         return found

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from tests.slurm.lab import Lab
@@ -83,9 +84,12 @@ def faults(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fault
     """Eight runs at once, two nodes each but the last two."""
     study = ClusterStudy(lab, tmp_path_factory.mktemp("faults"))
     (study.folder / "sitecustomize.py").write_text(RAISES_ON_SIGNAL)
-    two = {"devices": [2], **ENDLESS, "timeout_seconds": 30}
     hit = ("killed", "stopped", "raising", "cancelled", "overtime")
-    experiments = {name: dict(two) for name in (*hit, "missing")}
+    experiments: dict[str, dict[str, Any]] = {
+        name: {"devices": [2], **ENDLESS, "timeout_seconds": 90} for name in (*hit, "missing")
+    }
+    # these two end by it
+    experiments["stopped"]["timeout_seconds"] = experiments["missing"]["timeout_seconds"] = 30
     experiments["bound"] = {"devices": [1], "cpus_per_device": 2}
     experiments["unloaded"] = {"devices": [1]}
     prelude = [f"export PYTHONPATH={shlex.quote(str(study.folder))}"]

@@ -69,7 +69,7 @@ def test_power_cut_fails_the_job_and_the_node_comes_back(lab: Lab, tmp_path: Pat
 
     lab.power_off(node)
     assert lab.processes(node) == {}
-    job = lab.accounting(job_id, limit=60)
+    job = lab.accounting(job_id)
     lab.power_on(node)
 
     assert job.state == "NODE_FAIL"
@@ -120,7 +120,7 @@ def test_jobs_outlive_the_daemons_of_the_head(lab: Lab, tmp_path: Path) -> None:
     lab.start_accounting()
     lab.start_controller()
 
-    assert lab.accounting(job_id, limit=30).state == "COMPLETED"
+    assert lab.accounting(job_id).state == "COMPLETED"
 
 
 @pytest.mark.parametrize("words", [["--account=other"], ["--qos=other"], ["--partition=brief", "--time=61"]])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -17,7 +18,10 @@ def listening(pid: int) -> set[str]:
     """The addresses that a process accepts connections at, in its own network namespace."""
     process = Path(f"/proc/{pid}")
     try:
-        held = {str(one.readlink()) for one in (process / "fd").iterdir()}
+        held = set()
+        for one in (process / "fd").iterdir():
+            with suppress(FileNotFoundError):  # it has been closed since
+                held.add(str(one.readlink()))
         rows = [
             line.split()
             for table in ("tcp", "tcp6")

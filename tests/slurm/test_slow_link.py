@@ -20,15 +20,15 @@ class Working(nn.Module):
 
     def forward(self, images):
         if self.training:
-            time.sleep(0.6)
+            time.sleep(1.5)
         return self.layers(images.flatten(1))
 
 def build(image, classes):
     return Working(image, classes)
 """
-"""5 MB of gradients for 0.6 s of work, which it takes whatever else the machine does."""
+"""5 MB of gradients for 1.5 s of work, which it takes whatever else the machine does."""
 
-EXPERIMENT = {"model": "working.py:build", "devices": [2], "warmup_steps": 2}
+EXPERIMENT = {"model": "working.py:build", "devices": [2], "warmup_steps": 2, "epochs": 1}
 
 
 def cause(study: ClusterStudy, experiment: str) -> tuple[str | None, list[str]]:
@@ -44,7 +44,7 @@ def cause(study: ClusterStudy, experiment: str) -> tuple[str | None, list[str]]:
 
 def test_a_slow_link_is_named_and_a_fast_one_is_not(lab: Lab, study: ClusterStudy) -> None:
     (study.folder / "working.py").write_text(MODEL, encoding="utf-8")
-    lab.limit_network("100mbit")
+    lab.limit_network("50mbit")
     try:
         study.configure({"slow": EXPERIMENT}, devices_per_node=1)
         code, output = study.snakemake()

@@ -41,9 +41,11 @@ class Running:
             time.sleep(0.05)
 
     def logs(self) -> str:
-        return "".join(
-            path.read_text(encoding="utf-8") for path in self.folder.glob("results/*/runs/*/*.log")
-        )
+        found = ""
+        for path in self.folder.glob("results/*/runs/*/*.log"):
+            with suppress(FileNotFoundError):  # snakemake takes that of another try away
+                found += path.read_text(encoding="utf-8")
+        return found
 
     def left_over(self) -> list[str]:
         """What still runs in the folder, once ranks that look for themselves have had the time to."""

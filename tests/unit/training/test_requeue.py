@@ -117,7 +117,7 @@ HOURS = 3600.0
     [
         # a run of ten hours in jobs of one; what is kept is for the last checkpoint
         pytest.param("echo 30:00", 0.5 * HOURS, 1700, 1750, id="what Slurm leaves it"),
-        pytest.param("exit 1", 0.5 * HOURS, 9.4 * HOURS, 9.5 * HOURS, id="the limit less the wait"),
+        pytest.param("exit 1", 0.5 * HOURS, 9.4 * HOURS, 9.5 * HOURS + 1, id="the limit less the wait"),
         pytest.param("echo UNLIMITED", 20 * HOURS, math.inf, math.inf, id="no end"),
     ],
 )
