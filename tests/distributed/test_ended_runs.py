@@ -18,6 +18,7 @@ from tests.distributed.whole_runs import ENDLESS, Start, finish
 
 from scalewise.records import EPOCHS, RANKS, SUMMARY, UTILIZATION, read_failure
 from scalewise.training.data.datasets import prepare
+from scalewise.training.supervision.vigil import INSISTENCE_SECONDS
 
 pytestmark = needs_two_cores
 
@@ -117,7 +118,9 @@ def test_a_rank_that_hangs_does_not_outlive_its_run(start: Start) -> None:
     training = start("hung", 2, ENDLESS)
     training.wait_for("progress.json")
     os.kill(training.pid(1), signal.SIGSTOP)
-    training.process.send_signal(signal.SIGTERM)
+    while training.process.poll() is None:  # the second signal ends it at once
+        training.process.send_signal(signal.SIGTERM)
+        time.sleep(INSISTENCE_SECONDS + 1)
     code, _ = training.end()
     assert code == 1
     assert training.left_over() == {}

@@ -28,6 +28,8 @@ experiments:
     repeats: {min: 2, max: 3, until_interval: 1.0e-6}
 """
 NOTHING = "Nothing to be done"
+TABLES = ("--until", "compute_scaling")
+"""Without figures and reports, which nobody looks at here more than once."""
 FIRST = {"narrow/d1.r1", "narrow/d1.r2", "wide/d1.r1", "wide/d1.r2"}
 
 
@@ -124,25 +126,25 @@ def test_a_deleted_extra_run_is_made_again(study: Adaptive) -> None:
     (study.results / "wide" / "runs" / "d1.r3" / "summary.json").unlink()
 
     assert study.run("-n").trained == {"wide/d1.r3"}
-    outcome = study.run()
+    outcome = study.run(*TABLES)
     assert outcome.code == 0, outcome.text
     assert trained(outcome) == {"wide/d1.r3"}
-    assert NOTHING in study.run().text
+    assert NOTHING in study.run(*TABLES).text
 
 
 def test_another_interval_judges_again_and_trains_nothing_when_it_is_wider(study: Adaptive) -> None:
     # half the distance of two rates is always less than their mean
     wider = {"old": "until_interval: 1.0e-6", "new": "until_interval: 1"}
 
-    outcome = study.run(**wider)
+    outcome = study.run(*TABLES, **wider)
 
     assert outcome.code == 0, outcome.text
     assert trained(outcome) == set()
     assert study.round("wide", 1)["verdict"] == "narrow enough"
     assert study.listed("wide") == ["d1.r1", "d1.r2"]
-    assert NOTHING in study.run(**wider).text
+    assert NOTHING in study.run(*TABLES, **wider).text
     # and back: what was trained before is used again
-    back = study.run()
+    back = study.run(*TABLES)
     assert trained(back) == set()
     assert study.listed("wide") == ["d1.r1", "d1.r2", "d1.r3"]
 
@@ -150,12 +152,12 @@ def test_another_interval_judges_again_and_trains_nothing_when_it_is_wider(study
 def test_a_raised_maximum_adds_runs_and_repeats_none(study: Adaptive) -> None:
     raised = {"old": "max: 3,", "new": "max: 5,"}
 
-    outcome = study.run(**raised)
+    outcome = study.run(*TABLES, **raised)
 
     assert outcome.code == 0, outcome.text
     assert trained(outcome) == {"wide/d1.r4", "wide/d1.r5"}
     assert study.listed("wide") == ["d1.r1", "d1.r2", "d1.r3", "d1.r4", "d1.r5"]
-    assert NOTHING in study.run(**raised).text
+    assert NOTHING in study.run(*TABLES, **raised).text
 
 
 def test_going_over_to_a_plain_number_trains_nothing(study: Adaptive) -> None:
