@@ -27,10 +27,10 @@ plain = Preparation(torch.zeros(1), torch.ones(1))
 loader = WorkerLoader(
     images, torch.zeros(100, dtype=torch.int64), plain, torch.device("cpu"), workers=2, timeout_seconds=20
 )
+processes = psutil.Process().children()  # before any other thread has begun
+print(len(processes), "processes", flush=True)
 arriving = loader.batches(torch.arange(100).split(10))
 batches = [next(arriving), next(arriving)]  # one of each process
-processes = psutil.Process().children()
-print(len(processes), "processes", flush=True)
 pids = [str(process.pid) for process in processes]
 for name in ("USR1", "TERM"):
     subprocess.run(["kill", f"-{name}", *pids], check=True)

@@ -71,6 +71,7 @@ class WorkerLoader:
             generator=torch.Generator(),
             worker_init_fn=_leave_signals_to_the_rank,
         )
+        self._start_processes()
 
     def __len__(self) -> int:
         """Samples."""
@@ -93,11 +94,16 @@ class WorkerLoader:
                 labels.to(self._device, non_blocking=True),
             )
 
-    def _begun(self) -> Iterator[Batch]:
-        """An epoch of torch's loader; its processes, started for the first, are born deaf to SIGTERM."""
+    def _start_processes(self) -> None:
+        """Begin an epoch without batches, for which torch's loader starts them; born deaf to SIGTERM.
+
+        Now, while no other thread of the rank is at work: glibc gives a process that is forked beside one
+        that runs a C++ static's first use a lock (of ``atexit``) that nobody will release, and torch waits
+        for it before it loads anything (https://github.com/pytorch/pytorch/issues/130610).
+        """
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         try:
-            return iter(self._loader)
+            iter(self._loader)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -105,7 +111,7 @@ class WorkerLoader:
         """The batches; what ends them is put into words that no rank has for the loss of another rank."""
         processes = self._loader.num_workers
         try:
-            yield from self._begun()
+            yield from self._loader
         except (OSError, EOFError) as error:
             raise RuntimeError(
                 f"the workers loader lost one of its {processes} processes: killed from outside, often by "
