@@ -16,6 +16,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from scalewise.training.ranks.distributed import gather
+
 AGREE_SECONDS = 1.0
 """Between two questions, about: one small exchange on the host is then lost among the steps."""
 
@@ -85,6 +87,5 @@ class Agreement:
         self._checkpointed = self._last = self._now()
 
     def _gathered(self, asked: str | None) -> str:
-        words: list[str | None] = [None] * dist.get_world_size(self._group)
-        dist.all_gather_object(words, asked, group=self._group)
+        words = gather(asked, dist.get_world_size(self._group), self._group)
         return "; ".join(dict.fromkeys(word for word in words if word is not None))

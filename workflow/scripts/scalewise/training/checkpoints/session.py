@@ -33,6 +33,7 @@ from scalewise.training.checkpoints.state import (
 from scalewise.training.checkpoints.storage import check_space, load, save, why_not
 from scalewise.training.loop import TrainingState
 from scalewise.training.memory import peak_memory
+from scalewise.training.ranks.distributed import gather
 from scalewise.training.ranks.messenger import Messenger, say
 from scalewise.training.recording import most
 from scalewise.training.supervision.attempt import Attempt
@@ -351,9 +352,7 @@ class Session:
 
     def _gather(self, value: T) -> list[T]:
         """The value of every rank, in rank order, on all ranks."""
-        values: list[Any] = [None] * self._world_size
-        dist.all_gather_object(values, value, group=self._group)
-        return values
+        return gather(value, self._world_size, self._group)
 
     def _problem(self, text: str) -> None:
         self.resumption = self.resumption.model_copy(update={"problems": [*self.resumption.problems, text]})

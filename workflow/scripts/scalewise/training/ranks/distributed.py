@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -21,6 +21,8 @@ from scalewise.plan.topology import Shape
 from scalewise.training.ranks.network import choose_interface
 from scalewise.training.supervision.attempt import Attempt
 from scalewise.training.supervision.notes import Muster
+
+T = TypeVar("T")
 
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 """Set by torchrun, and by our own spawn."""
@@ -273,8 +275,14 @@ def sum_over_ranks(values: Sequence[float], device: torch.device) -> list[float]
     return [float(value) for value in total.tolist()]
 
 
-def gather(value: Any, world_size: int) -> list[Any]:
-    """The value of every rank, in rank order, on every rank."""
+def gather(value: T, world_size: int, group: Any = None) -> list[T]:
+    """The value of every rank, in rank order, on every rank.
+
+    Args:
+        value: of this rank.
+        world_size: of the group.
+        group: of all ranks; the usual one where None.
+    """
     values: list[Any] = [None] * world_size
-    dist.all_gather_object(values, value)
+    dist.all_gather_object(values, value, group=group)
     return values

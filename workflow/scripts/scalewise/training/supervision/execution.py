@@ -87,15 +87,7 @@ def execute(order: Order, muster: Muster, assignment: Assignment) -> None:
 
 def refuse_start(order: Order, assignment: Assignment, outcome: Why, why: str) -> RunFailedError:
     """A run that is not even started again: recorded and said like one that has failed."""
-    failure = Failure(
-        definition=assignment.definition,
-        outcome=outcome,
-        reason=why,
-        limit_seconds=order.limit_seconds,
-        log_tail=_tail(order.log),
-        ended_at=utc_now(),
-    )
-    write_json(assignment.folder / FAILURE, failure)
+    write_json(assignment.folder / FAILURE, _failure(order, assignment, outcome, why))
     note(order.log, f"{outcome}: {why}")
     return RunFailedError(f"{order.label} {outcome}: {why}\nWhole log: {order.log}", why)
 
@@ -179,19 +171,11 @@ def _fail(order: Order, assignment: Assignment, ended: End, cause: Complaint | N
     why = reason(order, ended, cause)
     if (free := free_bytes(assignment.folder)) < FULL_BYTES:
         why += f" {assignment.folder} has {free:,} free bytes left: make room there."
-    tail = _tail(order.log)
+    traceback = cause.traceback if cause is not None else ""
+    failure = _failure(order, assignment, ended.why, why, traceback)
     for name in (*RECORDS, MODEL):
         (assignment.folder / name).unlink(missing_ok=True)
-    failure = Failure(
-        definition=assignment.definition,
-        outcome=ended.why,
-        reason=why,
-        limit_seconds=order.limit_seconds,
-        traceback=cause.traceback if cause is not None else "",
-        log_tail=tail,
-        ended_at=utc_now(),
-    )
-    details = cause.traceback.rstrip() if cause is not None else "\n".join(tail)
+    details = traceback.rstrip() if cause is not None else "\n".join(failure.log_tail)
     if ended.stopped is not None and ended.stopped.saved:
         details = ""  # nothing to look for: it ended as it was asked to
     try:
@@ -201,6 +185,18 @@ def _fail(order: Order, assignment: Assignment, ended: End, cause: Complaint | N
         details += f"\n{unusable(order.label, assignment.folder, error)}"
     message = f"{order.label} {ended.why}: {why}\n{details}".rstrip()
     return RunFailedError(f"{message}\nWhole log: {order.log}", why, ended)
+
+
+def _failure(order: Order, assignment: Assignment, outcome: Why, why: str, traceback: str = "") -> Failure:
+    return Failure(
+        definition=assignment.definition,
+        outcome=outcome,
+        reason=why,
+        limit_seconds=order.limit_seconds,
+        traceback=traceback,
+        log_tail=_tail(order.log),
+        ended_at=utc_now(),
+    )
 
 
 def _tail(log: Path) -> list[str]:
