@@ -30,9 +30,9 @@ from torchvision import transforms
 from scalewise.training.data.datasets import Dataset
 from scalewise.training.data.loaders import channel_statistics
 from scalewise.training.loop import TrainingState, train_epoch
-from scalewise.training.memory import peak_memory
+from scalewise.training.measure.memory import peak_memory
 from scalewise.training.models.builders import build
-from scalewise.training.task import Task
+from scalewise.training.trainer import Task
 
 from .measure import Row, spend, spread
 from .one_rank import one_rank, project_task

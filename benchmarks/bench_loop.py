@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from scalewise.training.data import datasets
 from scalewise.training.loop import TrainingState, train_epoch
-from scalewise.training.task import Task
+from scalewise.training.trainer import Task
 
 from .measure import Row, interleave, spread
 from .one_rank import one_rank, project_task

@@ -22,10 +22,10 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from scalewise.plan.settings import Settings
-from scalewise.training.memory import peak_memory
+from scalewise.plan.config.settings import Settings
+from scalewise.training.measure.memory import peak_memory
 from scalewise.training.optim import build_optimizer
-from scalewise.training.replica import Replica
+from scalewise.training.parallel_model import Replica
 
 from .measure import Row, spread
 from .one_rank import one_rank

@@ -26,9 +26,9 @@ from torchvision.datasets import MNIST
 
 from scalewise.training.data.datasets import Dataset
 from scalewise.training.data.loaders import channel_statistics
+from scalewise.training.distributed.identity import Identity
 from scalewise.training.loop import TrainingState, evaluate, train_epoch
 from scalewise.training.models.builders import build
-from scalewise.training.ranks.distributed import Identity
 
 from .measure import Row, interleave, rate_rows, spread
 from .one_rank import one_rank, project_task

@@ -11,14 +11,16 @@ from typing import Any, Literal
 
 import torch
 
-from scalewise.plan.launch import Start
-from scalewise.plan.settings import Settings
+from scalewise.execution.rank_files import Attempt
+from scalewise.execution.supervisor import muster_for
+from scalewise.plan.config.settings import Settings
+from scalewise.plan.jobs.launch import Start
 from scalewise.records import Definition
 from scalewise.training.data.datasets import Dataset
-from scalewise.training.ranks.distributed import Identity, claim_cpus, claim_device, identify, process_group
-from scalewise.training.supervision.attempt import Attempt
-from scalewise.training.supervision.supervisor import muster_for
-from scalewise.training.task import Task, build_loaders, build_task
+from scalewise.training.distributed.devices import claim_cpus, claim_device
+from scalewise.training.distributed.identity import Identity, identify
+from scalewise.training.distributed.process_group import process_group
+from scalewise.training.trainer import Task, build_loaders, build_task
 
 TIMEOUT_SECONDS = 60
 _ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}

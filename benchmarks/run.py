@@ -19,7 +19,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "workflow" / "scripts")]
 # ruff: noqa: E402  the path comes first
 from benchmarks.measure import Row, machine_line, markdown
 
-from scalewise.plan.launch import thread_environment
+from scalewise.plan.jobs.launch import thread_environment
 
 BENCHMARKS = ("loop", "loader", "training", "memory", "gpu", "plan")
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scalewise.plan.settings import Settings
+from scalewise.plan.config.settings import Settings
 from scalewise.plan.study import load_study
 from scalewise.records import (
     EPOCHS,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from scalewise.plan.settings import Settings
+from scalewise.execution.messages import Muster
+from scalewise.plan.config.settings import Settings
 from scalewise.records import Definition
-from scalewise.training.supervision.notes import Muster
 
 
 def definition(devices: int = 1, **settings: Any) -> Definition:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from tests.small_runs import definition
 
-from scalewise.training.checkpoints.manifest import CheckpointFolder
+from scalewise.execution.checkpoint_files import CheckpointFolder
 from scalewise.training.checkpoints.storage import save
 
 FILES = ("shared.pt", "rank0.pt", "rank1.pt")

@@ -10,10 +10,10 @@ import pytest
 from tests.cores import needs_two_cores
 from tests.distributed.whole_runs import SETTINGS, Start, finish
 
-from scalewise.analysis.causes.limits import limit_at, limit_sentences
+from scalewise.analysis.bottlenecks.bottlenecks import limit_at, limit_sentences
 from scalewise.analysis.scaling import scaling_table
 from scalewise.analysis.tables import collect
-from scalewise.plan.config import Experiment
+from scalewise.plan.config.experiment import Experiment
 
 pytestmark = needs_two_cores
 

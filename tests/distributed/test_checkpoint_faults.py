@@ -31,18 +31,12 @@ from tests.reliability.thoroughness import times
 from tests.small_disk import needs_small_disk, seen_by
 from tests.small_runs import muster
 
+from scalewise.execution.checkpoint_files import MANIFEST, Checkpoint, CheckpointFolder, FileSum, Manifest
+from scalewise.execution.rank_files import Attempt
+from scalewise.execution.restarts import TRIES
 from scalewise.records import EPOCHS, SUMMARY, read_failure, read_summary, write_json
-from scalewise.training.checkpoints.manifest import (
-    MANIFEST,
-    Checkpoint,
-    CheckpointFolder,
-    FileSum,
-    Manifest,
-)
 from scalewise.training.checkpoints.storage import load
 from scalewise.training.data.datasets import prepare
-from scalewise.training.supervision.attempt import Attempt
-from scalewise.training.supervision.tries import TRIES
 
 pytestmark = [
     needs_two_cores,

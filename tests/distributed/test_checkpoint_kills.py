@@ -16,7 +16,7 @@ import torch
 from tests.distributed.checkpoint_writer import FILES, checkpoints_in, state_at
 from tests.reliability.thoroughness import times
 
-from scalewise.training.checkpoints.manifest import Checkpoint, CheckpointError
+from scalewise.execution.checkpoint_files import Checkpoint, CheckpointError
 from scalewise.training.checkpoints.storage import load
 
 ROOT = Path(__file__).parents[2]

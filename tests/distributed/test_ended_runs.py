@@ -16,9 +16,9 @@ from safetensors.numpy import save_file
 from tests.cores import needs_two_cores
 from tests.distributed.whole_runs import ENDLESS, Start, finish
 
+from scalewise.execution.watchdog import INSISTENCE_SECONDS
 from scalewise.records import EPOCHS, RANKS, SUMMARY, UTILIZATION, read_failure
 from scalewise.training.data.datasets import prepare
-from scalewise.training.supervision.vigil import INSISTENCE_SECONDS
 
 pytestmark = needs_two_cores
 

@@ -17,12 +17,12 @@ from tests.distributed.interrupted_runs import some_digits
 from tests.reliability.thoroughness import times
 from tests.small_runs import definition_of
 
-from scalewise.plan.launch import Start
-from scalewise.plan.settings import Settings
+from scalewise.execution.rank_files import Attempt
+from scalewise.execution.supervisor import muster_for
+from scalewise.plan.config.settings import Settings
+from scalewise.plan.jobs.launch import Start
 from scalewise.records import Definition
 from scalewise.training.data.datasets import prepare
-from scalewise.training.supervision.attempt import Attempt
-from scalewise.training.supervision.supervisor import muster_for
 
 pytestmark = needs_two_cores
 

@@ -17,9 +17,9 @@ from tests.cores import needs_two_cores
 from tests.distributed.interrupted_runs import SETTINGS as PERILOUS
 from tests.distributed.whole_runs import ENDLESS, Start, Training, finish, heeds
 
+from scalewise.execution.restarts import TRIES, read_tries
+from scalewise.execution.supervisor import in_minutes
 from scalewise.records import read_failure
-from scalewise.training.supervision.supervisor import in_minutes
-from scalewise.training.supervision.tries import TRIES, read_tries
 
 pytestmark = needs_two_cores
 

@@ -21,7 +21,7 @@ from tests.cores import needs_two_cores
 from tests.distributed.whole_runs import SETTINGS, Start, Training, finish
 
 from scalewise.analysis.study import Analysed, compute, draw, write_report
-from scalewise.plan.config import Experiment
+from scalewise.plan.config.experiment import Experiment
 from scalewise.records import FAILURE
 from scalewise.training.data.datasets import prepare
 

@@ -25,13 +25,15 @@ from torch._dynamo.utils import counters
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from scalewise.plan.settings import Settings
+from scalewise.execution.rank_files import Attempt
+from scalewise.plan.config.settings import Settings
 from scalewise.records import Definition, EpochRecord
 from scalewise.training.data import datasets
+from scalewise.training.distributed.devices import claim_cpus, claim_device
+from scalewise.training.distributed.identity import Identity, identify
+from scalewise.training.distributed.process_group import process_group
 from scalewise.training.loop import TrainingState, train
-from scalewise.training.ranks.distributed import Identity, claim_cpus, claim_device, identify, process_group
-from scalewise.training.supervision.attempt import Attempt
-from scalewise.training.task import Task, build_loaders, build_task
+from scalewise.training.trainer import Task, build_loaders, build_task
 
 TIMEOUT_SECONDS = 60.0
 

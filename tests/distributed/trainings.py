@@ -21,12 +21,12 @@ from tests.small_runs import definition_of
 from torch import Tensor
 from torchvision.models import resnet18
 
-from scalewise.plan.launch import Start
-from scalewise.plan.settings import Settings
+from scalewise.execution.rank_files import Attempt
+from scalewise.execution.supervisor import muster_for
+from scalewise.plan.config.settings import Settings
+from scalewise.plan.jobs.launch import Start
 from scalewise.training.data.datasets import prepare
 from scalewise.training.data.weights_file import write_weights
-from scalewise.training.supervision.attempt import Attempt
-from scalewise.training.supervision.supervisor import muster_for
 
 HERE = Path(__file__).parent
 SCRIPTS = HERE.parents[1] / "workflow" / "scripts"

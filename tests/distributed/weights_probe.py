@@ -13,13 +13,15 @@ from pathlib import Path
 
 from safetensors.torch import save_file
 
-from scalewise.plan.settings import Settings
+from scalewise.execution.rank_files import Attempt
+from scalewise.plan.config.settings import Settings
 from scalewise.records import Definition
 from scalewise.training.data import datasets
+from scalewise.training.distributed.devices import claim_cpus, claim_device
+from scalewise.training.distributed.identity import identify
+from scalewise.training.distributed.process_group import process_group
 from scalewise.training.loop import TrainingState, train
-from scalewise.training.ranks.distributed import claim_cpus, claim_device, identify, process_group
-from scalewise.training.supervision.attempt import Attempt
-from scalewise.training.task import build_loaders, build_task
+from scalewise.training.trainer import build_loaders, build_task
 
 
 def main() -> None:

@@ -22,8 +22,8 @@ from tests.slurm.lab import Lab
 from tests.slurm.machines import until
 from tests.slurm.records import Job
 
+from scalewise.execution.rank_files import Attempt
 from scalewise.records import EPOCHS, MODEL, Failure, Summary, read_failure, read_summary
-from scalewise.training.supervision.attempt import Attempt
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.slurm.lab import Lab
 from tests.slurm.study import ClusterStudy
 
-from scalewise.plan.repeats import read_round, round_file
+from scalewise.plan.runs.repeats import read_round, round_file
 
 
 def test_further_repeats_become_jobs_once_the_first_have_been_judged(lab: Lab, tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from tests.shrunk_examples import EXAMPLES, fill_mirror, mirror_facts, shrunk
 from tests.slurm.machines import until
 from tests.slurm.study import ClusterStudy
 
+from scalewise.plan.config.shape import Shape
 from scalewise.plan.study import load_study
-from scalewise.plan.topology import Shape
 
 # the largest shape of each that fits: launchers are shown here, not scaling
 DEVICES: dict[str, list[int | str]] = {

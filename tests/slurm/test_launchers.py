@@ -15,11 +15,11 @@ from safetensors.torch import load_file
 from tests.slurm.lab import Lab
 from tests.slurm.study import ROOT, SITE, TRAINING, ClusterStudy
 
-from scalewise.plan.launch import Start
+from scalewise.execution.rank_files import Attempt
+from scalewise.execution.supervisor import muster_for
+from scalewise.plan.jobs.launch import Start
 from scalewise.plan.study import load_study
 from scalewise.training.data.datasets import prepare
-from scalewise.training.supervision.attempt import Attempt
-from scalewise.training.supervision.supervisor import muster_for
 
 
 def test_every_launcher_and_rendezvous_trains_the_same_over_nodes(study: ClusterStudy) -> None:

@@ -19,8 +19,8 @@ from tests.slurm.lab import Lab
 from tests.slurm.late_files import LATE_SECONDS, late_folder
 from tests.slurm.study import LIMIT_SECONDS, ONE_RANK_A_NODE, ROOT, ClusterStudy
 
+from scalewise.execution.messages import Stopped
 from scalewise.records import SUMMARY, Resumption, Summary
-from scalewise.training.supervision.notes import Stopped
 
 Record = Callable[[str, object], None]
 

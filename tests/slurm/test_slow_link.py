@@ -6,7 +6,7 @@ import pandas as pd
 from tests.slurm.lab import Lab
 from tests.slurm.study import ClusterStudy
 
-from scalewise.analysis.causes.limits import limit_at, limit_sentences
+from scalewise.analysis.bottlenecks.bottlenecks import limit_at, limit_sentences
 
 MODEL = """
 import time

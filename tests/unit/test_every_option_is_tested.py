@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.plan.settings import Settings
+from scalewise.plan.config.settings import Settings
 
 TESTS = Path(__file__).parents[1]
 

@@ -10,7 +10,7 @@ from PIL import Image
 from tests.data_files import write_checksums, write_mirror
 from tests.workflow.conftest import SITE, Outcome, Workplace
 
-from scalewise.plan.dataset_catalog import prepared_path
+from scalewise.plan.catalog.datasets import prepared_path
 
 STUDY = """\
 experiments:

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from tests.workflow.conftest import ROOT, Workplace
 
-from scalewise.plan.problems import StudyError
+from scalewise.plan.config.errors import StudyError
 from scalewise.plan.study import load_study
 
 DOCUMENTS = sorted(path for path in ROOT.glob("**/*.md") if ".venv" not in path.parts)

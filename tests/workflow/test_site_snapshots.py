@@ -20,10 +20,10 @@ from tests.workflow.conftest import ROOT
 from tests.workflow.login_node import ACCOUNT, LoginNode
 from tests.workflow.recording_slurm import recording_slurm, submissions
 
-from scalewise.plan.launch import Programs, Start, build_launch
-from scalewise.plan.runs import Run
+from scalewise.plan.config.shape import Shape
+from scalewise.plan.jobs.launch import Programs, Start, build_launch
+from scalewise.plan.runs.runs import Run
 from scalewise.plan.study import Study, load_study
-from scalewise.plan.topology import Shape
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 UPDATE = "SCALEWISE_UPDATE_SNAPSHOTS"

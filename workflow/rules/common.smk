@@ -17,23 +17,23 @@ STARTED = time.time()
 DEFAULT_CONFIG = "config/experiments.yaml"
 
 from scalewise.analysis.report.captions import CAPTIONS
-from scalewise.plan.answer import decisions, failures
-from scalewise.plan.collectives import PRIORITY, CollectivesPlan
-from scalewise.plan.dataset_catalog import dataset_id, decode_options, own_inputs
-from scalewise.plan.environment import rule_environment
-from scalewise.plan.overview import plan_table, predicted_plan
-from scalewise.plan.problems import StudyError
-from scalewise.plan.preflight import Preflight, hello_allocation
-from scalewise.plan.repeats import judged_rounds, needed_rounds
-from scalewise.plan.resources import (
+from scalewise.plan.terminal.final_message import decisions, failures
+from scalewise.plan.jobs.all_reduce_jobs import PRIORITY, CollectivesPlan
+from scalewise.plan.catalog.datasets import dataset_id, decode_options, own_inputs
+from scalewise.plan.jobs.environment import rule_environment
+from scalewise.plan.terminal.plan_table import plan_table, predicted_plan
+from scalewise.plan.config.errors import StudyError
+from scalewise.plan.jobs.preflight import Preflight, hello_allocation
+from scalewise.plan.runs.repeats import judged_rounds, needed_rounds
+from scalewise.plan.runs.allocation import (
     job_resources,
     job_threads,
     train_resources,
     train_threads,
 )
-from scalewise.plan.runs import priority
+from scalewise.plan.runs.runs import priority
 from scalewise.plan.study import check_results_folder, check_spelling, load_study
-from scalewise.plan.submission import (
+from scalewise.plan.jobs.submission import (
     begin_submission,
     check_site_is_given,
     check_surroundings,

@@ -9,27 +9,33 @@ SOURCES = {
     "judge_repeats measure_collectives plot_figures prepare_dataset prepare_weights start_ranks train "
     "train_rank write_partial_report write_report",
     "scalewise/": "__init__ records",
-    "scalewise/plan/": "__init__ allocation_checks answer batches checks collectives config dataset_catalog environment "
-    "expectations launch model_catalog option_checks overview own_data own_model_files paths preflight problems projection "
-    "raw_values repeats resources runs settings site site_questions slurm source study submission topology "
-    "validation",
-    "scalewise/training/": "__init__ agreement clock collectives loop memory monitor optim passes precision provenance recording replica "
-    "sensors task throughput",
-    "scalewise/training/data/": "__init__ augmentation datasets decoders download http_transfer loaders own_arrays pretrained "
-    "published_files sampling sources storage weights_file worker_loader",
+    "scalewise/plan/": "__init__ study",
+    "scalewise/plan/catalog/": "__init__ datasets models own_data own_model_files",
+    "scalewise/plan/checks/": "__init__ allocation experiment options projection",
+    "scalewise/plan/config/": "__init__ errors experiment paths raw_values settings shape site slurm validation "
+    "yaml_source",
+    "scalewise/plan/jobs/": "__init__ all_reduce_jobs environment launch preflight slurm_checks submission",
+    "scalewise/plan/runs/": "__init__ allocation batches repeats runs",
+    "scalewise/plan/terminal/": "__init__ final_message plan_table predictions",
+    "scalewise/execution/": "__init__ checkpoint_files input_hashes machine_lock messages outcome parent_death "
+    "preflight_report progress_reporter rank_files restarts run run_lock signal_forwarding "
+    "signals slurm_job supervisor watchdog",
+    "scalewise/training/": "__init__ all_reduce loop optim parallel_model pass_timing precision preflight_rank "
+    "rank run_records trainer",
+    "scalewise/training/checkpoints/": "__init__ checkpointer consensus state storage",
+    "scalewise/training/data/": "__init__ augmentation datasets decoders download http_transfer loaders own_arrays "
+    "pretrained published_files sampling sources storage weights_file worker_loader",
+    "scalewise/training/distributed/": "__init__ devices identity network_interface node_launcher process_group",
+    "scalewise/training/measure/": "__init__ clock memory monitor provenance sensors throughput",
     "scalewise/training/models/": "__init__ builders own_model resnets transformer",
-    "scalewise/training/checkpoints/": "__init__ manifest session state storage",
-    "scalewise/training/ranks/": "__init__ distributed greetings hello messenger network nodes rank signals",
-    "scalewise/training/supervision/": "__init__ attempt exclusive execution fingerprints notes orphan ownership "
-    "relay slurm_job starting supervisor tries vigil",
-    "scalewise/analysis/": "__init__ scaling study tables",
-    "scalewise/analysis/statistics/": "__init__ bootstrap intervals law_models law_refusals laws significance",
+    "scalewise/analysis/": "__init__ adaptive_repeats formatting laws scaling study tables",
+    "scalewise/analysis/bottlenecks/": "__init__ bottlenecks drift resumption step_breakdown utilization",
     "scalewise/analysis/comparison/": "__init__ comparability reference_runs",
-    "scalewise/analysis/causes/": "__init__ limits resumption steadiness steps utilization",
-    "scalewise/analysis/prediction/": "__init__ communication step_time table",
-    "scalewise/analysis/answer/": "__init__ cautions criteria decision proposal quantities repeats wording",
-    "scalewise/analysis/report/": "__init__ captions curves efficiency_figures figures page page_tables panels scaling_figures "
-    "series_lines step_figures style",
+    "scalewise/analysis/decision/": "__init__ cautions criteria decision wording",
+    "scalewise/analysis/prediction/": "__init__ all_reduce_model step_model table",
+    "scalewise/analysis/report/": "__init__ captions curves efficiency_figures figures page page_tables panels proposal "
+    "scaling_figures series_lines step_figures style",
+    "scalewise/analysis/statistics/": "__init__ bootstrap intervals law_checks law_models significance",
 }
 for folder, modules in SOURCES.items():
     for module in modules.split():

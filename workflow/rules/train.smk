@@ -20,7 +20,7 @@ rule train:
         "../envs/scalewise.yaml"
     # one machine: all cores, so that no two trainings overlap. A cluster: the CPUs of a node's ranks
     threads: train_threads(STUDY.allocations, STUDY.site)
-    # what Slurm is asked for, alike for one device and for many; plan/resources.py says why
+    # what Slurm is asked for, alike for one device and for many; plan/runs/allocation.py says why
     resources:
         **train_resources(RUNS, STUDY.allocations, STUDY.site),
     # all that defines the run, and nothing else: a change makes it anew

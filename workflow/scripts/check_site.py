@@ -7,8 +7,8 @@ import os
 import sys
 from pathlib import Path
 
-from scalewise.plan.preflight import ENVIRONMENT_VARIABLE, Lines, Preflight
-from scalewise.plan.site_questions import check_site
+from scalewise.plan.jobs.preflight import ENVIRONMENT_VARIABLE, Lines, Preflight
+from scalewise.plan.jobs.slurm_checks import check_site
 from scalewise.records import write_json
 
 

@@ -6,9 +6,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from scalewise.training.collectives import measure_collectives
-from scalewise.training.ranks.rank import run_or_complain
-from scalewise.training.supervision.attempt import Attempt
+from scalewise.execution.rank_files import Attempt
+from scalewise.training.all_reduce import measure_collectives
+from scalewise.training.rank import run_or_complain
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from scalewise.plan.preflight import Lines
+from scalewise.plan.jobs.preflight import Lines
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -7,13 +7,13 @@ import os
 import sys
 from pathlib import Path
 
-from scalewise.plan.launch import Programs, build_launch, start_of
-from scalewise.plan.preflight import ENVIRONMENT_VARIABLE, Lines, Preflight, bad, ok
-from scalewise.plan.topology import Shape
+from scalewise.execution.preflight_report import DATASETS, GREETINGS, Greetings, judge, sizes
+from scalewise.execution.rank_files import Attempt
+from scalewise.execution.supervisor import Order, muster_for, reason, watch
+from scalewise.plan.config.shape import Shape
+from scalewise.plan.jobs.launch import Programs, build_launch, start_of
+from scalewise.plan.jobs.preflight import ENVIRONMENT_VARIABLE, Lines, Preflight, bad, ok
 from scalewise.records import write_json, write_text
-from scalewise.training.ranks.greetings import DATASETS, GREETINGS, Greetings, judge, sizes
-from scalewise.training.supervision.attempt import Attempt
-from scalewise.training.supervision.supervisor import Order, muster_for, reason, watch
 
 
 def main(arguments: list[str] | None = None) -> int:

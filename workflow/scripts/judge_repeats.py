@@ -7,10 +7,10 @@ import json
 import sys
 from pathlib import Path
 
-from scalewise.analysis.answer.repeats import judge, round_lines
+from scalewise.analysis.adaptive_repeats import judge, round_lines
 from scalewise.analysis.tables import collect
-from scalewise.plan.config import Experiment, Repeats
-from scalewise.plan.repeats import asked_for, known_rounds, round_file
+from scalewise.plan.config.experiment import Experiment, Repeats
+from scalewise.plan.runs.repeats import asked_for, known_rounds, round_file
 from scalewise.records import RecordError, write_json
 
 

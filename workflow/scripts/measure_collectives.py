@@ -8,13 +8,13 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 
-from scalewise.plan.collectives import FOUND, AllReduceJob, job_for
-from scalewise.plan.launch import Programs, build_launch, start_of
-from scalewise.plan.topology import Shape
+from scalewise.execution.machine_lock import MachineBusyError, exclusive_machine
+from scalewise.execution.rank_files import Attempt
+from scalewise.execution.supervisor import End, Order, muster_for, reason, watch
+from scalewise.plan.config.shape import Shape
+from scalewise.plan.jobs.all_reduce_jobs import FOUND, AllReduceJob, job_for
+from scalewise.plan.jobs.launch import Programs, build_launch, start_of
 from scalewise.records import Collectives, utc_now, write_json
-from scalewise.training.supervision.attempt import Attempt
-from scalewise.training.supervision.exclusive import MachineBusyError, exclusive_machine
-from scalewise.training.supervision.supervisor import End, Order, muster_for, reason, watch
 
 MACHINE_WAIT_SECONDS = 24 * 3600.0
 

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from scalewise.plan.answer import decisions
+from scalewise.plan.terminal.final_message import decisions
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -6,8 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from scalewise.training.supervision.attempt import Attempt
-from scalewise.training.supervision.relay import relay_signal
+from scalewise.execution.rank_files import Attempt
+from scalewise.execution.signal_forwarding import relay_signal
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -19,7 +19,7 @@ def main(arguments: list[str] | None = None) -> int:
     attempt = Attempt.join(options.attempt)
     relay_signal(attempt)
     # now: with it comes torch, which takes seconds, and a signal may come in them
-    from scalewise.training.ranks.nodes import start_ranks  # noqa: PLC0415
+    from scalewise.training.distributed.node_launcher import start_ranks  # noqa: PLC0415
 
     start_ranks(options.script, attempt)
     return 0

@@ -12,27 +12,21 @@ from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
-from scalewise.plan.launch import Programs, Start, build_launch, start_of
-from scalewise.plan.own_model_files import own_model_files
-from scalewise.plan.settings import Settings
-from scalewise.plan.topology import Shape
+from scalewise.execution.input_hashes import fingerprints
+from scalewise.execution.machine_lock import MachineBusyError, exclusive_machine
+from scalewise.execution.messages import Assignment
+from scalewise.execution.outcome import RunFailedError, has_result, note, unusable, would_end_alike
+from scalewise.execution.rank_files import Attempt
+from scalewise.execution.run import Beginning, start_again
+from scalewise.execution.run_lock import Holder, RunBusyError, RunTakenError, owned_run
+from scalewise.execution.slurm_job import other_jobs, requeue, restart_count, seconds_left
+from scalewise.execution.supervisor import GRACE_SECONDS, Order, muster_for
+from scalewise.execution.watchdog import STOP_SECONDS
+from scalewise.plan.catalog.own_model_files import own_model_files
+from scalewise.plan.config.settings import Settings
+from scalewise.plan.config.shape import Shape
+from scalewise.plan.jobs.launch import Programs, Start, build_launch, start_of
 from scalewise.records import Definition, RecordError, utc_now, write_text
-from scalewise.training.supervision.attempt import Attempt
-from scalewise.training.supervision.exclusive import MachineBusyError, exclusive_machine
-from scalewise.training.supervision.execution import (
-    RunFailedError,
-    has_result,
-    note,
-    unusable,
-    would_end_alike,
-)
-from scalewise.training.supervision.fingerprints import fingerprints
-from scalewise.training.supervision.notes import Assignment
-from scalewise.training.supervision.ownership import Holder, RunBusyError, RunTakenError, owned_run
-from scalewise.training.supervision.slurm_job import other_jobs, requeue, restart_count, seconds_left
-from scalewise.training.supervision.starting import Beginning, start_again
-from scalewise.training.supervision.supervisor import GRACE_SECONDS, Order, muster_for
-from scalewise.training.supervision.vigil import STOP_SECONDS
 
 MACHINE_WAIT_SECONDS = 24 * 3600.0
 REQUEUE_SECONDS = 120.0

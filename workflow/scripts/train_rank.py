@@ -5,7 +5,7 @@ import time
 PROCESS_STARTED = time.monotonic()
 
 # ruff: noqa: E402  the imports are part of what is timed
-from scalewise.training.ranks.signals import Signals
+from scalewise.execution.signals import Signals
 
 # before the imports that take seconds
 SIGNALS = Signals()
@@ -14,8 +14,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from scalewise.training.ranks.rank import run_or_complain, run_rank
-from scalewise.training.supervision.attempt import Attempt
+from scalewise.execution.rank_files import Attempt
+from scalewise.training.rank import run_or_complain, run_rank
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 from scalewise.analysis.report.captions import CAPTIONS
-from scalewise.plan.config import study_schema
-from scalewise.plan.reference import configuration_reference
-from scalewise.plan.site import site_schema
+from scalewise.plan.config.experiment import study_schema
+from scalewise.plan.config.reference import configuration_reference
+from scalewise.plan.config.site import site_schema
 from scalewise.records import write_text
 
 ROOT = Path(__file__).parents[2]

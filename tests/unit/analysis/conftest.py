@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from scalewise.plan.settings import Settings
+from scalewise.plan.config.settings import Settings
 from scalewise.records import (
     EPOCHS,
     FAILURE,

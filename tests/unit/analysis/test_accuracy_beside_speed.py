@@ -9,9 +9,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from scalewise.analysis.answer.decision import Decision, decide
+from scalewise.analysis.decision.decision import Decision, decide
 from scalewise.analysis.scaling import option_table, scaling_table
-from scalewise.plan.config import DecisionRule
+from scalewise.plan.config.experiment import DecisionRule
 
 Runs = Callable[..., pd.DataFrame]
 Change = Callable[[pd.DataFrame], None]

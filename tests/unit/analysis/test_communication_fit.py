@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from scalewise.analysis.prediction.communication import (
+from scalewise.analysis.prediction.all_reduce_model import (
     CENTRAL,
     HIGH,
     LOW,
@@ -15,7 +15,7 @@ from scalewise.analysis.prediction.communication import (
     NotMeasuredError,
     fit_all_reduce,
 )
-from scalewise.plan.topology import Shape
+from scalewise.plan.config.shape import Shape
 from scalewise.records import AllReduce, Collectives
 
 KIB, MIB = 1024, 1024**2

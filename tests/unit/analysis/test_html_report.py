@@ -14,11 +14,11 @@ import pytest
 from tests.unit.analysis import hand_made_study as made
 from tests.unit.analysis.report_page import Page, cells
 
-from scalewise.analysis.answer.decision import decide
+from scalewise.analysis.decision.decision import decide
 from scalewise.analysis.report.captions import CAPTIONS
 from scalewise.analysis.report.page import Section, render
 from scalewise.analysis.scaling import option_table, scaling_table
-from scalewise.plan.config import DecisionRule
+from scalewise.plan.config.experiment import DecisionRule
 
 Runs = Callable[..., pd.DataFrame]
 MakeSection = Callable[..., Section]

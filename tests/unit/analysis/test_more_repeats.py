@@ -11,12 +11,12 @@ import pandas as pd
 import pytest
 
 import judge_repeats
-from scalewise.analysis.answer.repeats import STOPPING, further, judge, repeat_sentences, round_lines
+from scalewise.analysis.adaptive_repeats import STOPPING, further, judge, repeat_sentences, round_lines
 from scalewise.analysis.statistics.intervals import Interval, median_interval
 from scalewise.analysis.tables import collect
-from scalewise.plan.config import Experiment, Repeats
-from scalewise.plan.repeats import Round, known_rounds, read_round, round_file
-from scalewise.plan.runs import canonical_json
+from scalewise.plan.config.experiment import Experiment, Repeats
+from scalewise.plan.runs.repeats import Round, known_rounds, read_round, round_file
+from scalewise.plan.runs.runs import canonical_json
 from scalewise.records import write_json
 
 MakeRuns = Callable[..., pd.DataFrame]

@@ -10,10 +10,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from scalewise.analysis.answer.decision import Decision, decide
-from scalewise.analysis.answer.proposal import latex_text, write_proposal
+from scalewise.analysis.decision.decision import Decision, decide
+from scalewise.analysis.report.proposal import latex_text, write_proposal
 from scalewise.analysis.scaling import option_table, scaling_table
-from scalewise.plan.config import DecisionRule
+from scalewise.plan.config.experiment import DecisionRule
 
 Runs = Callable[..., pd.DataFrame]
 ALONE = "all runs"

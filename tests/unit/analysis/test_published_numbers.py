@@ -12,10 +12,10 @@ from collections.abc import Mapping
 import pandas as pd
 import pytest
 
-from scalewise.analysis.answer.decision import decide
 from scalewise.analysis.comparison.comparability import Fingerprint, Measured, compare
+from scalewise.analysis.decision.decision import decide
 from scalewise.analysis.scaling import option_table, scaling_table
-from scalewise.plan.config import DecisionRule
+from scalewise.plan.config.experiment import DecisionRule
 
 OLIVIA_SINGLE = {
     "precision": "fp32", "batch_size_per_device": 32, "workers": 0, "optimizer": "plain SGD",

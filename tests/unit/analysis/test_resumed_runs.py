@@ -11,11 +11,11 @@ import pandas as pd
 import pytest
 from tests.unit.analysis.report_page import cells
 
-from scalewise.analysis.causes.resumption import resumed_text, resumption_notes
+from scalewise.analysis.bottlenecks.resumption import resumed_text, resumption_notes
 from scalewise.analysis.scaling import scaling_table
 from scalewise.analysis.study import Analysed, compute, draw, write_report
 from scalewise.analysis.tables import Tables, collect
-from scalewise.plan.config import Experiment
+from scalewise.plan.config.experiment import Experiment
 from scalewise.records import EPOCHS, SUMMARY, Resumption
 
 WriteRun = Callable[..., Path]

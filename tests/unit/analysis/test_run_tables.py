@@ -13,8 +13,8 @@ import pytest
 from scalewise.analysis.report.captions import CAPTIONS
 from scalewise.analysis.study import Analysed, compute, draw, gather_decisions, write_report
 from scalewise.analysis.tables import RUN_COLUMNS, collect
-from scalewise.plan.config import Experiment
-from scalewise.plan.runs import series_name
+from scalewise.plan.config.experiment import Experiment
+from scalewise.plan.runs.runs import series_name
 from scalewise.records import EPOCHS, SUMMARY, RecordError
 
 WriteRun = Callable[..., Path]

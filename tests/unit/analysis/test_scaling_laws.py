@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from scalewise.analysis.laws import Law, fit_laws, study_laws
 from scalewise.analysis.statistics.bootstrap import studentised_bounds
-from scalewise.analysis.statistics.laws import Law, fit_laws, study_laws
 
 SEEDS = 200
 LEAST_SHARE = 0.90

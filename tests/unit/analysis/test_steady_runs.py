@@ -8,9 +8,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from scalewise.analysis.causes.steadiness import steadiness, steadiness_flags
+from scalewise.analysis.bottlenecks.drift import steadiness, steadiness_flags
 from scalewise.analysis.tables import collect
-from scalewise.plan.config import Experiment
+from scalewise.plan.config.experiment import Experiment
 from scalewise.records import Window
 
 STEADY = [100, 102, 98, 101, 99, 100, 103, 97, 100]

@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 
 from compute_prediction import main
-from scalewise.analysis.prediction.communication import CENTRAL, Values
-from scalewise.analysis.prediction.step_time import (
+from scalewise.analysis.prediction.all_reduce_model import CENTRAL, Values
+from scalewise.analysis.prediction.step_model import (
     Baseline,
     NoPredictionError,
     exposed_seconds,

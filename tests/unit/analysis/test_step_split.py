@@ -10,12 +10,12 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from scalewise.analysis.causes.limits import limit_at, limit_sentences
-from scalewise.analysis.causes.steps import STEP_COLUMNS, read_ranks, split
-from scalewise.analysis.causes.utilization import ADVICE, cause_at
+from scalewise.analysis.bottlenecks.bottlenecks import limit_at, limit_sentences
+from scalewise.analysis.bottlenecks.step_breakdown import STEP_COLUMNS, read_ranks, split
+from scalewise.analysis.bottlenecks.utilization import ADVICE, cause_at
 from scalewise.analysis.scaling import scaling_table
 from scalewise.analysis.tables import collect
-from scalewise.plan.config import Experiment
+from scalewise.plan.config.experiment import Experiment
 from scalewise.records import RankRecord, RecordError, Window
 
 Runs = Callable[..., pd.DataFrame]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pandas as pd
 import pytest
 
-from scalewise.analysis.causes.utilization import ADVICE, flags, likely_cause
+from scalewise.analysis.bottlenecks.utilization import ADVICE, flags, likely_cause
 from scalewise.analysis.scaling import scaling_table
 
 Runs = Callable[..., pd.DataFrame]

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from safetensors.numpy import save_file
 
-from scalewise.plan.problems import StudyError
+from scalewise.plan.config.errors import StudyError
 from scalewise.plan.study import Study, check_spelling, load_study
 
 SITE = """\

@@ -14,7 +14,13 @@ from snakemake_executor_plugin_slurm.submit_string import get_submit_command
 from snakemake_executor_plugin_slurm.utils import set_gres_string
 from snakemake_executor_plugin_slurm.validation import validate_slurm_extra
 
-from scalewise.plan.resources import Allocation, job_resources, job_threads, train_resources, train_threads
+from scalewise.plan.runs.allocation import (
+    Allocation,
+    job_resources,
+    job_threads,
+    train_resources,
+    train_threads,
+)
 from scalewise.plan.study import Study, load_study
 
 refuses = pytest.mark.refuses

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import yaml
 
-from scalewise.plan.collectives import CollectivesPlan, job_for, site_id
-from scalewise.plan.overview import plan_table, predicted_plan
-from scalewise.plan.site import Site, SiteFile, resolve_site
+from scalewise.plan.config.site import Site, SiteFile, resolve_site
+from scalewise.plan.jobs.all_reduce_jobs import CollectivesPlan, job_for, site_id
 from scalewise.plan.study import Study, load_study
+from scalewise.plan.terminal.plan_table import plan_table, predicted_plan
 
 Load = Callable[[str], Study]
 Refuse = Callable[[str], list[str]]
@@ -172,7 +172,9 @@ def test_measurements_of_one_machine_are_not_taken_for_those_of_another(
     names = set()
     for host, processor in (("one", "a"), ("other", "a"), ("one", "b")):
         monkeypatch.setattr("platform.node", lambda host=host: host)
-        monkeypatch.setattr("scalewise.plan.collectives.processor", lambda processor=processor: processor)
+        monkeypatch.setattr(
+            "scalewise.plan.jobs.all_reduce_jobs.processor", lambda processor=processor: processor
+        )
         names.add(site_id(machine))
 
     assert len(names) == 3

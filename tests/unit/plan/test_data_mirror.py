@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from scalewise.plan.dataset_catalog import CHECKSUMS_VARIABLE, MIRROR_VARIABLE
-from scalewise.plan.environment import rule_environment
-from scalewise.plan.preflight import Preflight
-from scalewise.plan.site import SiteFile, resolve_site
+from scalewise.plan.catalog.datasets import CHECKSUMS_VARIABLE, MIRROR_VARIABLE
+from scalewise.plan.config.site import SiteFile, resolve_site
+from scalewise.plan.jobs.environment import rule_environment
+from scalewise.plan.jobs.preflight import Preflight
 
 
 def variables(**keys: Any) -> dict[str, str]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from scalewise.plan.dataset_catalog import (
+from scalewise.plan.catalog.datasets import (
     DatasetFacts,
     DatasetFileError,
     dataset_facts,
@@ -21,7 +21,7 @@ from scalewise.plan.dataset_catalog import (
     own_inputs,
     prepared_path,
 )
-from scalewise.plan.own_data import MAX_HEADER_BYTES, _count
+from scalewise.plan.catalog.own_data import MAX_HEADER_BYTES, _count
 
 WriteDataset = Callable[..., Path]
 refuses = pytest.mark.refuses

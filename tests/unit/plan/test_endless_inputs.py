@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from scalewise.plan.problems import StudyError, one_line
+from scalewise.plan.config.errors import StudyError, one_line
 from scalewise.plan.study import check_spelling, load_study
 
 Refuse = Callable[[str], list[str]]

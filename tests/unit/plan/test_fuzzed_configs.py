@@ -34,18 +34,18 @@ from tests.unit.plan.fuzzed_studies import (
     spelled,
 )
 
-from scalewise.plan.collectives import CollectivesPlan
-from scalewise.plan.launch import Programs, Start, build_launch
-from scalewise.plan.overview import plan_table
-from scalewise.plan.preflight import Preflight, hello_allocation
-from scalewise.plan.problems import StudyError
-from scalewise.plan.resources import Allocation, job_resources
-from scalewise.plan.runs import Run
-from scalewise.plan.settings import Settings
-from scalewise.plan.site import Site
-from scalewise.plan.slurm import MANAGED_BY_SBATCH, MANAGED_BY_SRUN
+from scalewise.plan.config.errors import StudyError
+from scalewise.plan.config.settings import Settings
+from scalewise.plan.config.shape import Shape
+from scalewise.plan.config.site import Site
+from scalewise.plan.config.slurm import MANAGED_BY_SBATCH, MANAGED_BY_SRUN
+from scalewise.plan.jobs.all_reduce_jobs import CollectivesPlan
+from scalewise.plan.jobs.launch import Programs, Start, build_launch
+from scalewise.plan.jobs.preflight import Preflight, hello_allocation
+from scalewise.plan.runs.allocation import Allocation, job_resources
+from scalewise.plan.runs.runs import Run
 from scalewise.plan.study import Study, check_spelling, load_study
-from scalewise.plan.topology import Shape
+from scalewise.plan.terminal.plan_table import plan_table
 from scalewise.records import Definition
 
 RecordProperty = Callable[[str, object], None]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.plan.own_data import DatasetFileError, class_folders
-from scalewise.plan.paths import command_complaint, path_complaint, site_file_problem
+from scalewise.plan.catalog.own_data import DatasetFileError, class_folders
+from scalewise.plan.config.paths import command_complaint, path_complaint, site_file_problem
 
 ODD = ("my photos/a b.npz", "a;b|c&d (1) #2 *.npz", "ä/ö.npz", "/a,b=c:d%e!.npz", "~x")
 SHELL = ("$(x)", "`x`", "it's", 'a"b', "a\\b", "$HOME/x")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.plan.model_catalog import (
+from scalewise.plan.catalog.models import (
     MODELS,
     ModelFacts,
     ModelNameError,
@@ -17,7 +17,7 @@ from scalewise.plan.model_catalog import (
     transformer_parameters,
     wide_resnet_shape,
 )
-from scalewise.plan.problems import did_you_mean
+from scalewise.plan.config.errors import did_you_mean
 
 
 def refusal(model: str) -> ModelNameError:

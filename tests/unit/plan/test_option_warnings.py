@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from scalewise.plan.option_checks import option_warnings
+from scalewise.plan.checks.options import option_warnings
 from scalewise.plan.study import Study
 
 Load = Callable[[str], Study]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.plan.own_model_files import own_model_files
+from scalewise.plan.catalog.own_model_files import own_model_files
 
 
 def lay_out(folder: Path, files: Mapping[str, str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from scalewise.plan.batches import MIN_SAMPLES_PER_RANK, share, step_sizes
+from scalewise.plan.runs.batches import MIN_SAMPLES_PER_RANK, share, step_sizes
 
 
 def sizes() -> Iterator[tuple[int, int, int]]:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.plan.environment import rule_environment, source_version
-from scalewise.plan.launch import Start, start_of
-from scalewise.plan.preflight import Preflight
-from scalewise.plan.site import Proxies, SiteFile, resolve_site
+from scalewise.plan.config.site import Proxies, SiteFile, resolve_site
+from scalewise.plan.jobs.environment import rule_environment, source_version
+from scalewise.plan.jobs.launch import Start, start_of
+from scalewise.plan.jobs.preflight import Preflight
 
 
 def git(folder: Path, *arguments: str) -> str:

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from scalewise.plan.launch import Launch, Programs, Start, build_launch, start_of, with_prelude
-from scalewise.plan.site import Container, SiteFile, resolve_site
-from scalewise.plan.slurm import Slurm
-from scalewise.plan.topology import Shape
+from scalewise.plan.config.shape import Shape
+from scalewise.plan.config.site import Container, SiteFile, resolve_site
+from scalewise.plan.config.slurm import Slurm
+from scalewise.plan.jobs.launch import Launch, Programs, Start, build_launch, start_of, with_prelude
 from scalewise.records import LauncherName
 
 ATTEMPT = "an attempt; $(x)"

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.plan.answer import decisions
-from scalewise.plan.overview import plan_table
-from scalewise.plan.runs import Run
+from scalewise.plan.runs.runs import Run
 from scalewise.plan.study import Study, load_study
+from scalewise.plan.terminal.final_message import decisions
+from scalewise.plan.terminal.plan_table import plan_table
 from scalewise.records import Definition, Provenance, Summary, write_json
 
 Load = Callable[[str], Study]

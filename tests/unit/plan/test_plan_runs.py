@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from scalewise.plan.runs import Run, option_label, priority
+from scalewise.plan.config.shape import Shape
+from scalewise.plan.runs.runs import Run, option_label, priority
 from scalewise.plan.study import Study
-from scalewise.plan.topology import Shape
 from scalewise.records import Definition
 
 Load = Callable[[str], Study]

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.plan.site import Site, SiteFile, resolve_site
+from scalewise.plan.config.site import Site, SiteFile, resolve_site
 
 SCRIPTS = Path(__file__).parents[3] / "workflow" / "scripts"
 PINNED = """\
 import os
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-from scalewise.plan.site import SiteFile, resolve_site
+from scalewise.plan.config.site import SiteFile, resolve_site
 print(resolve_site(SiteFile()).cpus_per_node)
 """
 

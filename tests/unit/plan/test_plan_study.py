@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.plan.problems import StudyError
+from scalewise.plan.config.errors import StudyError
 from scalewise.plan.study import Study, load_study
 
 Load = Callable[[str], Study]

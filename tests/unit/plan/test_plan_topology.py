@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from scalewise.plan.topology import Shape, TopologyError, shape_for
+from scalewise.plan.config.shape import Shape, TopologyError, shape_for
 
 
 def refused(devices: int | str, devices_per_node: int = 4, max_nodes: int = 4) -> TopologyError:

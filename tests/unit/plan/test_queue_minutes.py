@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from scalewise.plan.problems import StudyError
+from scalewise.plan.config.errors import StudyError
 from scalewise.plan.study import Study, load_study
 
 NODE = "accelerator: cuda\ndevices_per_node: 4\ncpus_per_node: 64\nmax_nodes: 2\n"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.plan.problems import StudyError
+from scalewise.plan.config.errors import StudyError
 from scalewise.plan.study import Study, check_results_folder, check_spelling
 
 Load = Callable[[str], Study]
@@ -519,7 +519,7 @@ def test_a_key_that_yaml_does_not_read_as_text_is_refused_as_it_was_typed(
 CHECK_AS_ANOTHER_USER = """\
 import os, sys
 from pathlib import Path
-from scalewise.plan.problems import StudyError
+from scalewise.plan.config.errors import StudyError
 from scalewise.plan.study import check_results_folder
 if os.getuid() == 0:
     os.setgroups([])

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from scalewise.plan.config import Repeats
-from scalewise.plan.overview import plan_table
-from scalewise.plan.repeats import (
+from scalewise.plan.config.experiment import Repeats
+from scalewise.plan.runs.repeats import (
     JudgedPoint,
     Round,
     Verdict,
@@ -23,8 +22,9 @@ from scalewise.plan.repeats import (
     read_round,
     round_file,
 )
-from scalewise.plan.runs import priority
+from scalewise.plan.runs.runs import priority
 from scalewise.plan.study import Study
+from scalewise.plan.terminal.plan_table import plan_table
 from scalewise.records import RecordError, write_json
 
 Load = Callable[[str], Study]

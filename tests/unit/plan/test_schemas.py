@@ -11,10 +11,10 @@ from jsonschema import Draft202012Validator
 
 import write_generated
 from scalewise.analysis.report.captions import CAPTIONS
-from scalewise.plan.config import study_schema
-from scalewise.plan.problems import StudyError
-from scalewise.plan.settings import SWEEPABLE
-from scalewise.plan.site import SiteFile
+from scalewise.plan.config.errors import StudyError
+from scalewise.plan.config.experiment import study_schema
+from scalewise.plan.config.settings import SWEEPABLE
+from scalewise.plan.config.site import SiteFile
 from scalewise.plan.study import load_study
 
 ROOT = Path(__file__).parents[3]

@@ -9,8 +9,8 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from scalewise.plan.config import study_schema
-from scalewise.plan.problems import StudyError
+from scalewise.plan.config.errors import StudyError
+from scalewise.plan.config.experiment import study_schema
 from scalewise.plan.study import load_study
 
 ROOT = Path(__file__).parents[3]

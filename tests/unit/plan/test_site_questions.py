@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from tests.stand_ins import stand_ins
 
-from scalewise.plan.preflight import Line, Preflight
-from scalewise.plan.site import SiteFile
-from scalewise.plan.site_questions import check_site
+from scalewise.plan.config.site import SiteFile
+from scalewise.plan.jobs.preflight import Line, Preflight
+from scalewise.plan.jobs.slurm_checks import check_site
 
 PARTITION = (
     "PartitionName=gpu AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL Default=NO QoS=N/A MaxNodes=UNLIMITED "

@@ -16,8 +16,8 @@ from snakemake_executor_plugin_slurm.validation import (
     validate_slurm_extra,
 )
 
-from scalewise.plan.problems import StudyError
-from scalewise.plan.slurm import MANAGED_BY_SBATCH
+from scalewise.plan.config.errors import StudyError
+from scalewise.plan.config.slurm import MANAGED_BY_SBATCH
 from scalewise.plan.study import Study, load_study
 
 ROOT = Path(__file__).parents[3]

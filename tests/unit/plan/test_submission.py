@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from tests.stand_ins import stand_ins
 
-from scalewise.plan import submission
-from scalewise.plan.problems import StudyError
-from scalewise.plan.site import Site, SiteFile
-from scalewise.plan.submission import ATTEMPTS, PreemptionWatch, begin_submission, check_surroundings
+from scalewise.plan.config.errors import StudyError
+from scalewise.plan.config.site import Site, SiteFile
+from scalewise.plan.jobs import submission
+from scalewise.plan.jobs.submission import ATTEMPTS, PreemptionWatch, begin_submission, check_surroundings
 
 MACHINE = Site("cpu", 2, 2, 1)
 CLUSTER = Site("cuda", 4, 64, 4, SiteFile.model_validate({"slurm": {}}))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scalewise.plan.dataset_catalog import DatasetFacts, DatasetFileError, dataset_facts, dataset_id
+from scalewise.plan.catalog.datasets import DatasetFacts, DatasetFileError, dataset_facts, dataset_id
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scalewise.plan.answer import decisions
+from scalewise.plan.terminal.final_message import decisions
 
 
 def answered(results: Path, *answers: dict[str, Any]) -> str:

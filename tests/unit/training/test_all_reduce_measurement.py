@@ -11,12 +11,12 @@ import torch
 import torch.distributed as dist
 
 from measure_collectives import was_interrupted
-from scalewise.plan.launch import Launch
+from scalewise.execution.rank_files import Attempt
+from scalewise.execution.supervisor import End, Order
+from scalewise.plan.jobs.launch import Launch
 from scalewise.records import AllReduce
-from scalewise.training.clock import HostTimeline
-from scalewise.training.collectives import check_sum, expected_seconds, measure_all_reduce, repetitions
-from scalewise.training.supervision.attempt import Attempt
-from scalewise.training.supervision.supervisor import End, Order
+from scalewise.training.all_reduce import check_sum, expected_seconds, measure_all_reduce, repetitions
+from scalewise.training.measure.clock import HostTimeline
 
 CPU = torch.device("cpu")
 SIZES = (4096, 65536, 262144)

@@ -17,7 +17,7 @@ import pytest
 import torch
 from tests.small_disk import needs_small_disk, on_small_disk
 
-from scalewise.training.checkpoints.manifest import CheckpointError
+from scalewise.execution.checkpoint_files import CheckpointError
 from scalewise.training.checkpoints.storage import check_space, load, save, why_not
 
 STATE = {"weights": torch.arange(100_000.0), "step": 3, "names": ["a", "b"]}
@@ -93,7 +93,7 @@ ON_A_SMALL_DISK = """
 import errno, json, shutil, sys
 from pathlib import Path
 import torch
-from scalewise.training.checkpoints.manifest import CheckpointError
+from scalewise.execution.checkpoint_files import CheckpointError
 from scalewise.training.checkpoints.storage import check_space, save
 
 def said(action):

@@ -11,8 +11,8 @@ import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from scalewise.plan.settings import Settings
-from scalewise.training.replica import Counted, Replica
+from scalewise.plan.config.settings import Settings
+from scalewise.training.parallel_model import Counted, Replica
 
 CPU = torch.device("cpu")
 WARM_UP = 4

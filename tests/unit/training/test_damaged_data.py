@@ -27,9 +27,9 @@ from tests.data_files import write_checksums, write_cifar10, write_cifar100, wri
 from tests.reliability.thoroughness import times
 from tests.small_runs import definition
 
-from scalewise.plan.own_data import DatasetFileError
+from scalewise.execution.checkpoint_files import MANIFEST, CheckpointError, CheckpointFolder
+from scalewise.plan.catalog.own_data import DatasetFileError
 from scalewise.training.checkpoints import storage as checkpoint_storage
-from scalewise.training.checkpoints.manifest import MANIFEST, CheckpointError, CheckpointFolder
 from scalewise.training.data.datasets import DatasetError, load, prepare
 from scalewise.training.data.decoders import FormatError, decode_cifar, decode_mnist
 from scalewise.training.data.download import Mirror

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
-from scalewise.plan.dataset_catalog import DATASETS, DatasetFacts, dataset_facts
+from scalewise.plan.catalog.datasets import DATASETS, DatasetFacts, dataset_facts
 from scalewise.training.data.datasets import DatasetError, check, load, prepare
 from scalewise.training.data.published_files import FILES
 

@@ -15,8 +15,8 @@ import psutil
 import pytest
 import torch
 
-from scalewise.training.monitor import TRAIN, Monitor
-from scalewise.training.sensors import THROTTLING, CpuSensor, NvmlSensor, Reading, sensor_of
+from scalewise.training.measure.monitor import TRAIN, Monitor
+from scalewise.training.measure.sensors import THROTTLING, CpuSensor, NvmlSensor, Reading, sensor_of
 
 CPU = torch.device("cpu")
 BURN = "import time\nwhile time.process_time() < {}: sum(range(100_000))\nprint(flush=True)\ninput()"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scalewise.plan.settings import Settings
+from scalewise.plan.config.settings import Settings
 from scalewise.training.loop import is_accurate_enough
 
 

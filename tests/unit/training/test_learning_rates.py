@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn, optim
 
-from scalewise.plan.settings import Settings
+from scalewise.plan.config.settings import Settings
 from scalewise.training.optim import build_optimizer, build_schedule, initial_rate
 
 

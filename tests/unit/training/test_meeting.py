@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.training.ranks import network
-from scalewise.training.ranks.distributed import open_store
-from scalewise.training.ranks.network import Interface, choose_interface, interface_addresses
-from scalewise.training.supervision.attempt import Attempt
-from scalewise.training.supervision.notes import MeetingPoint
+from scalewise.execution.messages import MeetingPoint
+from scalewise.execution.rank_files import Attempt
+from scalewise.training.distributed import network_interface
+from scalewise.training.distributed.network_interface import Interface, choose_interface, interface_addresses
+from scalewise.training.distributed.process_group import open_store
 
 SCRIPTS = Path(__file__).parents[3] / "workflow" / "scripts"
 OUTWARD = {name: it for name, it in interface_addresses().items() if not it.startswith("127.")}
@@ -26,8 +26,8 @@ MEET = """
 import sys
 from datetime import timedelta
 from pathlib import Path
-from scalewise.training.supervision.attempt import Attempt
-from scalewise.training.ranks.distributed import open_store
+from scalewise.execution.rank_files import Attempt
+from scalewise.training.distributed.process_group import open_store
 rank = sys.argv[2]
 store = open_store(Attempt(Path(sys.argv[1])), rank == "0", "127.0.0.1", timedelta(seconds=60))
 store.set(f"from {rank}", f"rank {rank} was here")
@@ -48,9 +48,9 @@ def attempt(tmp_path: Path) -> Attempt:
 def interfaces(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """A node with a network of each kind; its name leads to loopback and its default route to eth0."""
     addresses = {"lo": "127.0.0.1", "ib0": "10.1.0.7", "eth0": "10.0.0.7"}
-    monkeypatch.setattr(network, "interface_addresses", lambda: addresses)
-    monkeypatch.setattr(network, "_address_of", lambda host: "127.0.1.1")
-    monkeypatch.setattr(network, "_default_route", lambda: "eth0")
+    monkeypatch.setattr(network_interface, "interface_addresses", lambda: addresses)
+    monkeypatch.setattr(network_interface, "_address_of", lambda host: "127.0.1.1")
+    monkeypatch.setattr(network_interface, "_default_route", lambda: "eth0")
     return addresses
 
 
@@ -82,7 +82,7 @@ def test_the_interface_that_the_site_names_is_used(interfaces: dict[str, str]) -
 def test_the_interface_of_the_name_of_the_node_comes_first(
     interfaces: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(network, "_address_of", lambda host: "10.1.0.7")
+    monkeypatch.setattr(network_interface, "_address_of", lambda host: "10.1.0.7")
 
     assert choose_interface(2, None) == Interface("ib0", "10.1.0.7")
 
@@ -96,8 +96,8 @@ def test_where_the_name_of_the_node_leads_to_loopback_the_default_route_is_taken
 def test_without_a_name_and_a_route_the_first_is_taken(
     interfaces: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(network, "_address_of", lambda host: None)
-    monkeypatch.setattr(network, "_default_route", lambda: None)
+    monkeypatch.setattr(network_interface, "_address_of", lambda host: None)
+    monkeypatch.setattr(network_interface, "_default_route", lambda: None)
 
     assert choose_interface(2, None) == Interface("ib0", "10.1.0.7")
 
@@ -118,7 +118,7 @@ def test_an_interface_that_is_not_there_is_refused_with_those_that_are(
 def test_nodes_do_not_look_for_each_other_on_loopback(
     interfaces: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(network, "interface_addresses", lambda: {"lo": "127.0.0.1"})
+    monkeypatch.setattr(network_interface, "interface_addresses", lambda: {"lo": "127.0.0.1"})
 
     with pytest.raises(RuntimeError, match="no network interface but loopback, and 2 nodes cannot meet"):
         choose_interface(2, None)

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from scalewise.records import UTILIZATION, UtilizationRecord, write_rows
-from scalewise.training import monitor as monitoring
-from scalewise.training.monitor import EVALUATE, TRAIN, Monitor, MonitorReport, across_ranks
-from scalewise.training.sensors import Reading
+from scalewise.training.measure import monitor as monitoring
+from scalewise.training.measure.monitor import EVALUATE, TRAIN, Monitor, MonitorReport, across_ranks
+from scalewise.training.measure.sensors import Reading
 
 CPU = torch.device("cpu")
 

@@ -15,7 +15,7 @@ from torch import nn
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
-from scalewise.plan.dataset_catalog import DatasetFacts, dataset_facts
+from scalewise.plan.catalog.datasets import DatasetFacts, dataset_facts
 from scalewise.training.data.datasets import DatasetError, load, prepare
 from scalewise.training.data.own_arrays import read_image
 

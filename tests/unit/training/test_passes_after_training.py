@@ -14,11 +14,12 @@ from tests.small_runs import definition_of
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
-from scalewise.plan.settings import Settings
+from scalewise.plan.config.settings import Settings
 from scalewise.records import Pass
 from scalewise.training.data.datasets import Dataset
+from scalewise.training.distributed.identity import Identity
 from scalewise.training.loop import TrainingState, train_epoch
-from scalewise.training.passes import (
+from scalewise.training.pass_timing import (
     LEAST_COUNTED,
     PassTimes,
     affordable,
@@ -26,8 +27,7 @@ from scalewise.training.passes import (
     smaller_passes,
     time_passes,
 )
-from scalewise.training.ranks.distributed import Identity
-from scalewise.training.task import Task, build_loaders, build_task
+from scalewise.training.trainer import Task, build_loaders, build_task
 
 CPU = torch.device("cpu")
 ALONE = Identity(0, 0, 1, 1, "node", None, 0)

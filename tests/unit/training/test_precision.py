@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn, optim
 
-from scalewise.plan.settings import Settings
+from scalewise.plan.config.settings import Settings
 from scalewise.training.precision import Precision
-from scalewise.training.task import choose_algorithms
+from scalewise.training.trainer import choose_algorithms
 
 CPU = torch.device("cpu")
 

@@ -7,18 +7,11 @@ import socket
 import pytest
 import torch
 
-from scalewise.plan.topology import Shape
+from scalewise.plan.config.shape import Shape
 from scalewise.records import utc_now
-from scalewise.training.provenance import commit, versions
-from scalewise.training.ranks.distributed import (
-    Identity,
-    check_place,
-    claim_device,
-    cpu_list,
-    identify,
-    node_rank,
-    tasks_on_node,
-)
+from scalewise.training.distributed.devices import claim_device, cpu_list
+from scalewise.training.distributed.identity import Identity, check_place, identify, node_rank, tasks_on_node
+from scalewise.training.measure.provenance import commit, versions
 
 TORCHRUN = {
     "RANK": "5",

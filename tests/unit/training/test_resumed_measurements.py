@@ -13,17 +13,17 @@ import torch
 from tests.small_runs import definition_of
 from torch import distributed
 
-from scalewise.plan.settings import Settings
+from scalewise.execution.checkpoint_files import CheckpointError
+from scalewise.plan.config.settings import Settings
 from scalewise.records import Definition, Measurements, Resumption, Startup
-from scalewise.training import provenance
 from scalewise.training.checkpoints import state as states
-from scalewise.training.checkpoints.manifest import CheckpointError
 from scalewise.training.checkpoints.storage import load, save
 from scalewise.training.data.datasets import Dataset
+from scalewise.training.distributed.identity import Identity
 from scalewise.training.loop import TrainingState, train
-from scalewise.training.ranks.distributed import Identity
-from scalewise.training.recording import measure, report_rank
-from scalewise.training.task import Task, build_loaders, build_task
+from scalewise.training.measure import provenance
+from scalewise.training.run_records import measure, report_rank
+from scalewise.training.trainer import Task, build_loaders, build_task
 
 CPU = torch.device("cpu")
 ALONE = Identity(0, 0, 1, 1, "node", None, 0)

@@ -13,7 +13,7 @@ import torch
 from tests.data_files import class_images, write_checksums, write_cifar10
 from tests.file_server import dribble, serving
 
-from scalewise.plan.dataset_catalog import CHECKSUMS_VARIABLE, MIRROR_VARIABLE
+from scalewise.plan.catalog.datasets import CHECKSUMS_VARIABLE, MIRROR_VARIABLE
 from scalewise.training.data import datasets
 
 PREPARE = Path(__file__).parents[3] / "workflow" / "scripts" / "prepare_dataset.py"

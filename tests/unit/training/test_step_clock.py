@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from scalewise.records import Window
-from scalewise.training.throughput import WINDOW_STEPS, StepClock, quantile, slowest, throughput
+from scalewise.training.measure.throughput import WINDOW_STEPS, StepClock, quantile, slowest, throughput
 
 
 @dataclass

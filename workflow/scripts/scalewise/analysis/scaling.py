@@ -7,7 +7,6 @@ from typing import Any
 
 import pandas as pd
 
-from scalewise.analysis.answer.quantities import devices_text
 from scalewise.analysis.comparison.comparability import differences, named
 from scalewise.analysis.comparison.reference_runs import (
     Conditions,
@@ -17,6 +16,7 @@ from scalewise.analysis.comparison.reference_runs import (
     like_for_like,
     reference_fingerprint,
 )
+from scalewise.analysis.formatting import devices_text
 from scalewise.analysis.statistics.intervals import Interval, median_interval, ratio_interval
 from scalewise.analysis.statistics.significance import is_faster
 

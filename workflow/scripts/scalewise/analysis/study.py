@@ -10,24 +10,24 @@ from typing import Any
 
 import pandas as pd
 
-from scalewise.analysis.answer.criteria import as_billed
-from scalewise.analysis.answer.decision import decide
-from scalewise.analysis.answer.proposal import write_proposal
-from scalewise.analysis.answer.repeats import repeat_sentences
-from scalewise.analysis.causes.limits import limit_sentences
-from scalewise.analysis.causes.resumption import resumption_notes
-from scalewise.analysis.causes.steadiness import steadiness_flags
-from scalewise.analysis.causes.utilization import flags
+from scalewise.analysis.adaptive_repeats import repeat_sentences
+from scalewise.analysis.bottlenecks.bottlenecks import limit_sentences
+from scalewise.analysis.bottlenecks.drift import steadiness_flags
+from scalewise.analysis.bottlenecks.resumption import resumption_notes
+from scalewise.analysis.bottlenecks.utilization import flags
 from scalewise.analysis.comparison.comparability import origin_cautions
+from scalewise.analysis.decision.criteria import as_billed
+from scalewise.analysis.decision.decision import decide
+from scalewise.analysis.laws import study_laws
 from scalewise.analysis.prediction.table import PREDICTION, PREDICTION_NOTES, beyond_sentences
 from scalewise.analysis.report import figures
 from scalewise.analysis.report.page import Section, render
+from scalewise.analysis.report.proposal import write_proposal
 from scalewise.analysis.scaling import option_table, scaling_table
-from scalewise.analysis.statistics.laws import study_laws
 from scalewise.analysis.tables import collect
-from scalewise.plan.config import Experiment
-from scalewise.plan.repeats import asked_for, known_rounds
-from scalewise.plan.settings import Settings
+from scalewise.plan.config.experiment import Experiment
+from scalewise.plan.config.settings import Settings
+from scalewise.plan.runs.repeats import asked_for, known_rounds
 from scalewise.records import Provenance, write_text
 
 RUNS, EPOCHS, SCALING, OPTIONS = "runs.csv", "epochs.csv", "scaling.csv", "options.csv"

@@ -10,14 +10,14 @@ from typing import Any
 
 import pandas as pd
 
-from scalewise.analysis.causes.resumption import resumption_columns
-from scalewise.analysis.causes.steadiness import steadiness
-from scalewise.analysis.causes.steps import STEP_COLUMNS, read_ranks, split
+from scalewise.analysis.bottlenecks.drift import steadiness
+from scalewise.analysis.bottlenecks.resumption import resumption_columns
+from scalewise.analysis.bottlenecks.step_breakdown import STEP_COLUMNS, read_ranks, split
 from scalewise.analysis.comparison.comparability import Fingerprint
-from scalewise.plan.config import Experiment
-from scalewise.plan.repeats import asked_for, known_rounds
-from scalewise.plan.runs import points, seed_of, series_name, settings_of
-from scalewise.plan.topology import Shape
+from scalewise.plan.config.experiment import Experiment
+from scalewise.plan.config.shape import Shape
+from scalewise.plan.runs.repeats import asked_for, known_rounds
+from scalewise.plan.runs.runs import points, seed_of, series_name, settings_of
 from scalewise.records import (
     EPOCHS,
     RANKS,

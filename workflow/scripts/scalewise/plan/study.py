@@ -12,21 +12,21 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from scalewise.plan.allocation_checks import check_facts
-from scalewise.plan.checks import check_devices, check_experiment, check_model_names, check_names
-from scalewise.plan.config import Experiment
-from scalewise.plan.option_checks import option_warnings
-from scalewise.plan.paths import site_file_problem
-from scalewise.plan.problems import Place, Problem, StudyError, did_you_mean
-from scalewise.plan.projection import projected_shapes
-from scalewise.plan.raw_values import odd_keys, plain, values_beyond
-from scalewise.plan.repeats import Round, asked_runs, known_rounds
-from scalewise.plan.resources import Allocation, allocate
-from scalewise.plan.runs import Options, Run, canonical_json, expand, series_label
-from scalewise.plan.site import Site, SiteFile, resolve_site
-from scalewise.plan.source import Source, read_source
-from scalewise.plan.topology import Shape
-from scalewise.plan.validation import problems_of, validate
+from scalewise.plan.checks.allocation import check_facts
+from scalewise.plan.checks.experiment import check_devices, check_experiment, check_model_names, check_names
+from scalewise.plan.checks.options import option_warnings
+from scalewise.plan.checks.projection import projected_shapes
+from scalewise.plan.config.errors import Place, Problem, StudyError, did_you_mean
+from scalewise.plan.config.experiment import Experiment
+from scalewise.plan.config.paths import site_file_problem
+from scalewise.plan.config.raw_values import odd_keys, plain, values_beyond
+from scalewise.plan.config.shape import Shape
+from scalewise.plan.config.site import Site, SiteFile, resolve_site
+from scalewise.plan.config.validation import problems_of, validate
+from scalewise.plan.config.yaml_source import Source, read_source
+from scalewise.plan.runs.allocation import Allocation, allocate
+from scalewise.plan.runs.repeats import Round, asked_runs, known_rounds
+from scalewise.plan.runs.runs import Options, Run, canonical_json, expand, series_label
 
 _TOP_KEYS = ("defaults", "experiments", "site")
 _PRESENTATION = {"title", "description"}

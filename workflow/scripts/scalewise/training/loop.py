@@ -12,11 +12,11 @@ import torch
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
-from scalewise.plan.batches import share
-from scalewise.plan.settings import Settings
+from scalewise.plan.config.settings import Settings
+from scalewise.plan.runs.batches import share
 from scalewise.records import EpochRecord
-from scalewise.training.ranks.distributed import sum_over_ranks
-from scalewise.training.task import Task
+from scalewise.training.distributed.process_group import sum_over_ranks
+from scalewise.training.trainer import Task
 
 EVALUATION_BATCH = 1024
 

@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import (
     StepLR,
 )
 
-from scalewise.plan.settings import Settings
+from scalewise.plan.config.settings import Settings
 
 
 def initial_rate(settings: Settings, world_size: int) -> float:

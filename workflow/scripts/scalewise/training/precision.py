@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from scalewise.plan.settings import Settings
+from scalewise.plan.config.settings import Settings
 
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 import pandas as pd
 
-from scalewise.analysis.answer.quantities import devices_text, factor
+from scalewise.analysis.formatting import devices_text, factor
 from scalewise.analysis.statistics.intervals import Interval
 from scalewise.records import Definition, Provenance
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 
 import pandas as pd
 
-from scalewise.analysis.answer.quantities import devices_text, factor
 from scalewise.analysis.comparison.comparability import Measured, compare, named
+from scalewise.analysis.formatting import devices_text, factor
 
 Conditions = Mapping[str, Mapping[str, str]]
 """What each fingerprint stands for: its conditions, by its id."""

@@ -11,14 +11,14 @@ from typing import Any
 
 import pandas as pd
 
-from scalewise.analysis.answer.quantities import devices_text, factor
-from scalewise.analysis.prediction.communication import Network, NotMeasuredError
-from scalewise.analysis.prediction.step_time import Baseline, NoPredictionError, predict_point
+from scalewise.analysis.formatting import devices_text, factor
+from scalewise.analysis.prediction.all_reduce_model import Network, NotMeasuredError
+from scalewise.analysis.prediction.step_model import Baseline, NoPredictionError, predict_point
 from scalewise.analysis.statistics.intervals import Interval
-from scalewise.plan.config import Experiment
-from scalewise.plan.runs import Options, batch_per_device, combinations, points, series_name, settings_of
-from scalewise.plan.settings import Settings
-from scalewise.plan.topology import Shape, count_devices
+from scalewise.plan.config.experiment import Experiment
+from scalewise.plan.config.settings import Settings
+from scalewise.plan.config.shape import Shape, count_devices
+from scalewise.plan.runs.runs import Options, batch_per_device, combinations, points, series_name, settings_of
 from scalewise.records import SUMMARY, Collectives, read_summary, write_text
 
 PREDICTION, PREDICTION_NOTES = "prediction.csv", "prediction.json"

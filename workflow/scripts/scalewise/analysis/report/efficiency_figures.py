@@ -26,7 +26,7 @@ from scalewise.analysis.report.style import (
     line_label,
     say,
 )
-from scalewise.plan.runs import NO_OPTIONS
+from scalewise.plan.runs.runs import NO_OPTIONS
 
 HARDWARE, STATISTICAL, BOTH = "parallel_efficiency", "statistical_efficiency", "accuracy_efficiency"
 MAX_NAMED = 3

@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from scalewise.analysis.causes.resumption import resumed_text
-from scalewise.analysis.causes.utilization import cause_at
+from scalewise.analysis.bottlenecks.resumption import resumed_text
+from scalewise.analysis.bottlenecks.utilization import cause_at
 from scalewise.analysis.report.step_figures import start_parts, step_parts
 
 RATE = "throughput_samples_per_second"

@@ -32,7 +32,7 @@ from scalewise.analysis.report.style import (
     inches,
     legend_below,
 )
-from scalewise.plan.runs import NO_OPTIONS
+from scalewise.plan.runs.runs import NO_OPTIONS
 
 Law = Mapping[str, Any]
 

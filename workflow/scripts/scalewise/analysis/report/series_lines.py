@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from scalewise.analysis.report.style import Handle, dash, marker
-from scalewise.plan.runs import NO_OPTIONS
+from scalewise.plan.runs.runs import NO_OPTIONS
 
 DODGE = 0.02
 

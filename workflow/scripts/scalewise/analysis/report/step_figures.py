@@ -16,7 +16,7 @@ from matplotlib.patches import Patch
 from scalewise.analysis.report.panels import grid, label_left
 from scalewise.analysis.report.series_lines import series_names, with_columns
 from scalewise.analysis.report.style import GREY, legend_below
-from scalewise.plan.runs import NO_OPTIONS
+from scalewise.plan.runs.runs import NO_OPTIONS
 
 STEP_MM, START_MM = 52.0, 38.0
 _MICROSECONDS = 1e6

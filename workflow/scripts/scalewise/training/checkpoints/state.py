@@ -18,13 +18,13 @@ import torch
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor
 
+from scalewise.execution.checkpoint_files import CheckpointError
 from scalewise.records import EpochRecord
-from scalewise.training import provenance
-from scalewise.training.checkpoints.manifest import CheckpointError
+from scalewise.training.distributed.process_group import gather
 from scalewise.training.loop import TrainingState, summed_loss
-from scalewise.training.ranks.distributed import gather
-from scalewise.training.replica import Counted
-from scalewise.training.task import Task
+from scalewise.training.measure import provenance
+from scalewise.training.parallel_model import Counted
+from scalewise.training.trainer import Task
 
 SHARED = "shared.pt"
 

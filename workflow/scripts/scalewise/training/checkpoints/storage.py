@@ -19,7 +19,7 @@ from typing import IO, Any, cast
 
 import torch
 
-from scalewise.training.checkpoints.manifest import CheckpointError, FileSum
+from scalewise.execution.checkpoint_files import CheckpointError, FileSum
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 UNTOLD = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EINTR}

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from scalewise.plan.dataset_catalog import DATASETS, DatasetFacts, DatasetFileError
+from scalewise.plan.catalog.datasets import DATASETS, DatasetFacts, DatasetFileError
 from scalewise.training.data import storage
 from scalewise.training.data.storage import DatasetError
 

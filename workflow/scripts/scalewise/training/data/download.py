@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 import pooch
 from filelock import FileLock, Timeout
 
-from scalewise.plan.dataset_catalog import CHECKSUMS_VARIABLE, MIRROR_VARIABLE
+from scalewise.plan.catalog.datasets import CHECKSUMS_VARIABLE, MIRROR_VARIABLE
 from scalewise.training.data.http_transfer import Patience, TransferError, redacted, transfer
 from scalewise.training.data.published_files import PublishedFile
 from scalewise.training.data.storage import DatasetError

@@ -16,8 +16,8 @@ from PIL import Image, UnidentifiedImageError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from scalewise.plan.dataset_catalog import ARRAYS, synthetic_facts
-from scalewise.plan.own_data import class_folders, class_images
+from scalewise.plan.catalog.datasets import ARRAYS, synthetic_facts
+from scalewise.plan.catalog.own_data import class_folders, class_images
 from scalewise.training.data.decoders import FormatError
 from scalewise.training.data.storage import scratch_array
 

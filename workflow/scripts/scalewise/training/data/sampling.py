@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from scalewise.plan.batches import share, step_sizes
+from scalewise.plan.runs.batches import share, step_sizes
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from scalewise.plan.model_catalog import (
+from scalewise.plan.catalog.models import (
     is_own_model,
     is_transformer,
     is_wide_resnet,

@@ -12,7 +12,7 @@ from types import ModuleType
 import torch
 from torch import nn
 
-from scalewise.plan.model_catalog import own_model_parts
+from scalewise.plan.catalog.models import own_model_parts
 
 TRIED_SAMPLES = 2
 _CURE = (

@@ -10,7 +10,7 @@ from typing import cast
 import torch
 from torch import nn
 
-from scalewise.plan.model_catalog import IMAGENET_STEM_PIXELS
+from scalewise.plan.catalog.models import IMAGENET_STEM_PIXELS
 from scalewise.training.data.storage import DamagedFileError
 from scalewise.training.data.weights_file import read_weights
 

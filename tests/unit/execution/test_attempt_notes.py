@@ -1,0 +1,254 @@
+"""From the notes that ranks leave to the one that explains how a run ended."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from scalewise.execution.messages import Assignment, Muster, Progress
+from scalewise.execution.rank_files import Attempt
+from scalewise.records import Definition
+
+HOST = "node-a"
+
+GLOO = [
+    "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:41234",
+    "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection reset by peer",
+    "Broken pipe",
+]
+
+
+@pytest.fixture
+def attempt(tmp_path: Path) -> Attempt:
+    attempt = Attempt(tmp_path / "attempt")
+    attempt.folder.mkdir()
+    return attempt
+
+
+@pytest.fixture
+def assignment(tmp_path: Path) -> Assignment:
+    definition = Definition(
+        experiment="study",
+        run="d2.r1",
+        shape="1x2",
+        batch_size_per_device=8,
+        global_batch_size=16,
+        repeat=1,
+        options={"gradient_as_bucket_view": True},
+        accelerator="cpu",
+        settings={"epochs": 2, "learning_rate": 0.1},
+    )
+    return Assignment(
+        definition=definition,
+        dataset=tmp_path / "d.safetensors",
+        folder=tmp_path,
+        started_at="2026-01-01T00:00:00+00:00",
+        other_jobs=3,
+    )
+
+
+@pytest.fixture
+def muster() -> Muster:
+    return Muster(
+        shape="1x2",
+        accelerator="cpu",
+        cpus_per_device=1,
+        launcher="torchrun",
+        rendezvous="tcp",
+        network_interface="eth0",
+        timeout_seconds=120,
+        supervisor_host=HOST,
+        supervisor_pid=os.getpid(),
+    )
+
+
+def raised(message: str) -> RuntimeError:
+    try:
+        raise RuntimeError(message)
+    except RuntimeError as error:
+        return error
+
+
+@pytest.mark.parametrize("message", GLOO)
+def test_the_cause_is_the_rank_that_raised_not_the_one_that_noticed(attempt: Attempt, message: str) -> None:
+    for rank in range(3):
+        attempt.started(rank, HOST)
+    attempt.failed(0, HOST, raised(message), out_of_memory=False)
+    attempt.failed(2, HOST, raised("label 11 is out of range"), out_of_memory=False)
+    attempt.failed(1, HOST, raised(message), out_of_memory=False)
+    cause = attempt.cause(3)
+    assert cause is not None
+    assert (cause.rank, cause.host) == (2, HOST)
+    assert cause.message == "RuntimeError: label 11 is out of range"
+
+
+def test_of_several_that_raised_the_first_is_the_cause(attempt: Attempt) -> None:
+    for rank in (1, 0):
+        attempt.started(rank, HOST)
+        attempt.failed(rank, HOST, raised(f"of rank {rank}"), out_of_memory=False)
+    cause = attempt.cause(2)
+    assert cause is not None
+    assert cause.rank == 1
+
+
+def test_the_traceback_leads_to_the_line_that_raised(attempt: Attempt) -> None:
+    attempt.failed(0, HOST, raised("here"), out_of_memory=False)
+    cause = attempt.cause(1)
+    assert cause is not None
+    assert "in raised" in cause.traceback
+    assert "RuntimeError: here" in cause.traceback
+    assert not cause.out_of_memory
+
+
+def test_a_rank_that_was_killed_is_the_cause_though_its_peers_complain(attempt: Attempt) -> None:
+    for rank in range(2):
+        attempt.started(rank, HOST)
+    attempt.failed(0, HOST, raised(GLOO[0]), out_of_memory=False)
+    assert attempt.cause(2) is None
+    (gone,) = attempt.silent(2)
+    assert (gone.rank, gone.host, gone.pid) == (1, HOST, os.getpid())
+
+
+def test_a_complaint_of_its_own_counts_even_beside_a_killed_rank(attempt: Attempt) -> None:
+    for rank in range(2):
+        attempt.started(rank, HOST)
+    attempt.failed(0, HOST, raised("the loss is NaN"), out_of_memory=False)
+    cause = attempt.cause(2)
+    assert cause is not None
+    assert cause.rank == 0
+
+
+def test_where_all_ranks_only_lost_each_other_the_first_one_tells_it(attempt: Attempt) -> None:
+    for rank in range(2):
+        attempt.started(rank, HOST)
+        attempt.failed(rank, HOST, raised(GLOO[0]), out_of_memory=False)
+    cause = attempt.cause(2)
+    assert cause is not None
+    assert cause.rank == 0
+    assert attempt.silent(2) == []
+
+
+TIMED_OUT = "[unbound_buffer.cc:78] Timed out waiting 30000ms for recv operation to complete"
+CLOSED = "[pair.cc:561] Connection closed by peer [10.0.0.1]:21927"
+
+
+@pytest.mark.parametrize(
+    ("messages", "named"),
+    [
+        pytest.param([TIMED_OUT, CLOSED], [1], id="the others waited for it"),
+        pytest.param([CLOSED, TIMED_OUT, TIMED_OUT], [0], id="two waited"),
+        pytest.param([TIMED_OUT, CLOSED, CLOSED], [], id="one of two"),
+        pytest.param([TIMED_OUT, TIMED_OUT], [], id="both waited"),
+        pytest.param([CLOSED], [], id="alone"),
+        pytest.param([TIMED_OUT, None, CLOSED], [1], id="one is silent"),
+    ],
+)
+def test_the_rank_that_all_others_waited_for_is_named_though_it_was_woken_to_be_ended(
+    attempt: Attempt, messages: list[str | None], named: list[int]
+) -> None:
+    for rank, message in enumerate(messages):
+        attempt.started(rank, HOST)
+        if message is not None:
+            attempt.failed(rank, HOST, raised(message), out_of_memory=False)
+    assert [note.rank for note in attempt.unanswering(len(messages))] == named
+
+
+@pytest.mark.parametrize("ending", ["finished", "failed", "terminated"])
+def test_a_rank_that_left_word_was_not_killed_from_outside(attempt: Attempt, ending: str) -> None:
+    attempt.started(0, HOST)
+    assert [note.rank for note in attempt.silent(1)] == [0]
+    if ending == "failed":
+        attempt.failed(0, HOST, raised("x"), out_of_memory=False)
+    else:
+        getattr(attempt, ending)(0)
+    assert attempt.silent(1) == []
+
+
+def test_ranks_that_never_came_are_missing_and_not_killed(attempt: Attempt) -> None:
+    attempt.started(1, HOST)
+    attempt.finished(1)
+    assert attempt.missing(4) == [0, 2, 3]
+    assert attempt.silent(4) == []
+    assert attempt.cause(4) is None
+
+
+def test_out_of_memory_is_told_apart(attempt: Attempt) -> None:
+    attempt.failed(0, HOST, raised("CUDA out of memory"), out_of_memory=True)
+    cause = attempt.cause(1)
+    assert cause is not None
+    assert cause.out_of_memory
+
+
+def test_an_attempt_forgets_the_one_before_it(attempt: Attempt, muster: Muster) -> None:
+    attempt.started(0, HOST)
+    attempt.failed(0, HOST, raised("of yesterday"), out_of_memory=False)
+    attempt.progress(Progress(epoch=3, epochs=9))
+    attempt.wait_here("10.0.0.1", 41234)
+    attempt.begin(muster)
+    assert attempt.cause(1) is None
+    assert attempt.missing(1) == [0]
+    assert attempt.read_progress() is None
+    with pytest.raises(TimeoutError):
+        attempt.meeting_point(0)
+
+
+def test_ranks_are_told_exactly_what_was_asked(
+    attempt: Attempt, muster: Muster, assignment: Assignment
+) -> None:
+    attempt.begin(muster)
+    attempt.assign(assignment)
+    assert attempt.muster() == muster
+    assert attempt.assignment() == assignment
+
+
+def test_progress_is_the_last_epoch_that_was_reported(attempt: Attempt) -> None:
+    for epoch in (1, 2):
+        attempt.progress(Progress(epoch=epoch, epochs=5))
+    assert attempt.read_progress() == Progress(epoch=2, epochs=5)
+
+
+def test_a_run_that_ended_well_leaves_no_attempt_behind(attempt: Attempt, muster: Muster) -> None:
+    attempt.begin(muster)
+    attempt.started(0, socket.gethostname())
+    attempt.end()
+    assert not attempt.folder.exists()
+
+
+def test_a_rank_of_an_attempt_whose_folder_another_has_leaves_no_word_in_it(
+    tmp_path: Path, muster: Muster
+) -> None:
+    """A node whose file system stalled may come back after its run was begun elsewhere."""
+    first, second = (Attempt(tmp_path / "attempt", token) for token in ("first", "second"))
+    first.begin(muster)
+    stale = Attempt.join(first.folder)
+    stale.started(0, HOST)
+    second.begin(muster)
+    assert not stale.is_current
+    before = sorted(path.name for path in second.folder.iterdir())
+    words: list[Callable[[], None]] = [
+        lambda: stale.failed(0, HOST, RuntimeError("peers are gone"), out_of_memory=False),
+        lambda: stale.finished(0),
+        lambda: stale.terminated(0),
+        lambda: stale.progress(Progress(epoch=1, epochs=2)),
+        lambda: stale.request_stop("SIGUSR1"),
+        stale.beat,
+    ]
+    for say in words:
+        with pytest.raises(OSError, match="another attempt's by now"):
+            say()
+    stale.end()
+    assert sorted(path.name for path in second.folder.iterdir()) == before
+    assert Attempt.join(second.folder).is_current
+
+
+def test_the_next_attempt_takes_the_folder_whoever_had_it(tmp_path: Path, muster: Muster) -> None:
+    first, second = (Attempt(tmp_path / "attempt", token) for token in ("first", "second"))
+    first.begin(muster)
+    second.forget()
+    assert not first.folder.exists()
+    # a user may have deleted it as well
+    assert first.is_current

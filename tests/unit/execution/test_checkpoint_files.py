@@ -1,0 +1,315 @@
+"""Which checkpoint a run goes on from: the newest of its own that is as it was written, or the one before."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.small_runs import definition
+
+from scalewise.execution.checkpoint_files import (
+    MANIFEST,
+    VERSION,
+    Checkpoint,
+    CheckpointError,
+    CheckpointFolder,
+    FileSum,
+)
+
+NAMES = ("shared.pt", "rank0.pt")
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path) -> CheckpointFolder:
+    return CheckpointFolder(tmp_path / "checkpoints", definition(learning_rate=0.1), {"dataset": "1" * 64})
+
+
+def content(step: int, name: str) -> bytes:
+    return f"{name} at step {step}. ".encode() * 50
+
+
+def write(checkpoints: CheckpointFolder, step: int) -> Checkpoint:
+    part = checkpoints.begin(step)
+    sums = {}
+    for name in NAMES:
+        data = content(step, name)
+        (part / name).write_bytes(data)
+        sums[name] = FileSum(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+    return checkpoints.commit(part, step, step / 10, sums)
+
+
+def steps(checkpoints: CheckpointFolder) -> list[int]:
+    return [checkpoint.manifest.step for checkpoint in checkpoints.usable([])]
+
+
+def checked(checkpoints: CheckpointFolder, refused: list[str]) -> int | None:
+    """The step of the newest checkpoint whose files are all as they were written."""
+    for checkpoint in checkpoints.usable(refused):
+        try:
+            for name in NAMES:
+                checkpoint.check(name)
+        except CheckpointError as error:
+            refused.append(str(error))
+        else:
+            return checkpoint.manifest.step
+    return None
+
+
+def test_a_run_without_checkpoints_begins_at_the_beginning(checkpoints: CheckpointFolder) -> None:
+    refused: list[str] = []
+    assert list(checkpoints.usable(refused)) == []
+    assert refused == []
+
+
+def test_the_newest_comes_first_and_the_one_before_is_kept(checkpoints: CheckpointFolder) -> None:
+    # 1000 is after 999 although its name would not be without its zeros
+    for step in (9, 99, 999, 1000):
+        write(checkpoints, step)
+    assert steps(checkpoints) == [1000, 999]
+    assert sorted(path.name for path in checkpoints.folder.iterdir()) == ["step-000000999", "step-000001000"]
+
+
+def test_what_was_written_is_what_is_read(checkpoints: CheckpointFolder) -> None:
+    written = write(checkpoints, 120)
+    (found,) = checkpoints.usable([])
+    assert found == written
+    assert found.manifest.step == 120
+    assert found.manifest.elapsed_seconds == 12.0
+    assert found.check("rank0.pt").read_bytes() == content(120, "rank0.pt")
+
+
+# --- damage -------------------------------------------------------------------------------------------
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def answer_in_html(path: Path) -> None:
+    page = b"<!DOCTYPE html><html><body>503 Service Unavailable</body></html>"
+    # as long as the file was, so that no size gives it away
+    path.write_bytes(page.ljust(path.stat().st_size))
+
+
+def make_a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+DAMAGES = [flip, truncate, empty, answer_in_html, Path.unlink, make_a_folder]
+
+
+@pytest.mark.fault(20)
+@pytest.mark.parametrize("name", [*NAMES, MANIFEST])
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_a_damaged_checkpoint_is_refused_by_name_and_the_one_before_is_used(
+    checkpoints: CheckpointFolder, damage: Callable[[Path], None], name: str
+) -> None:
+    for step in (10, 20):
+        write(checkpoints, step)
+    damaged = checkpoints.folder / "step-000000020" / name
+    damage(damaged)
+    refused: list[str] = []
+    assert checked(checkpoints, refused) == 10
+    assert len(refused) == 1
+    assert str(damaged) in refused[0]
+
+
+@pytest.mark.fault(20)
+@pytest.mark.parametrize("name", [*NAMES, MANIFEST])
+def test_what_cannot_be_read_now_is_not_taken_for_damaged(checkpoints: CheckpointFolder, name: str) -> None:
+    """A file system that is away for a while gives errors for files that are whole."""
+    for step in (10, 20):
+        write(checkpoints, step)
+    path = checkpoints.folder / "step-000000020" / name
+    path.unlink()
+    path.symlink_to(path.name)
+    with pytest.raises(OSError, match="Too many levels of symbolic links"):
+        checked(checkpoints, [])
+    assert len(list(checkpoints.folder.glob("step-*"))) == 2
+
+
+def test_a_deletion_that_is_cut_off_leaves_nothing_that_looks_like_a_checkpoint(
+    checkpoints: CheckpointFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(checkpoints, 10)
+    chosen = write(checkpoints, 20)
+    monkeypatch.setattr(shutil, "rmtree", lambda *_arguments, **_options: None)
+    checkpoints.keep_up_to(None)
+    refused: list[str] = []
+    assert list(checkpoints.usable(refused)) == []
+    assert refused == []
+    assert chosen.folder.with_name(f".gone-{chosen.folder.name}").exists()
+    monkeypatch.undo()
+    write(checkpoints, 30)
+    assert [path.name for path in checkpoints.folder.iterdir()] == ["step-000000030"]
+
+
+@pytest.mark.fault(20)
+def test_every_single_flipped_bit_of_a_manifest_is_seen(
+    checkpoints: CheckpointFolder, record_property: Callable[[str, object], None]
+) -> None:
+    """A manifest has no sum beside it; a bit may still turn one valid text into another."""
+    written = write(checkpoints, 10)
+    path = written.folder / MANIFEST
+    whole = path.read_bytes()
+    unseen = []
+    for place in range(8 * len(whole)):
+        changed = bytearray(whole)
+        changed[place // 8] ^= 1 << place % 8
+        path.write_bytes(changed)
+        if checked(checkpoints, []) is not None:
+            unseen.append((place, bytes(changed)))
+    # a line break that became a space says the same
+    for place, text in unseen:
+        assert json.loads(text) == json.loads(whole), f"bit {place} of {path} was flipped, and nobody saw it"
+    seen = 8 * len(whole) - len(unseen)
+    record_property(
+        "figure", f"manifest: {seen} of {8 * len(whole)} flipped bits refused, the rest means the same"
+    )
+
+
+def test_a_damage_tells_both_values(checkpoints: CheckpointFolder) -> None:
+    path = write(checkpoints, 10).folder / "shared.pt"
+    size = path.stat().st_size
+    truncate(path)
+    refused: list[str] = []
+    assert checked(checkpoints, refused) is None
+    assert f"{size // 2} bytes" in refused[0]
+    assert str(size) in refused[0]
+
+
+def test_a_file_that_no_manifest_names_is_never_read(checkpoints: CheckpointFolder) -> None:
+    written = write(checkpoints, 10)
+    (written.folder / "rank1.pt").write_bytes(b"of nobody")
+    with pytest.raises(CheckpointError, match=r"rank1\.pt is not in .*manifest\.json"):
+        written.check("rank1.pt")
+
+
+# --- of another run -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changed", "inputs", "said"),
+    [
+        ({"learning_rate": 0.2}, {"dataset": "1" * 64}, "settings"),
+        ({}, {"dataset": "2" * 64}, "dataset"),
+        ({}, {"dataset": "1" * 64, "weights": "3" * 64}, "weights"),
+        ({}, {}, "dataset"),
+    ],
+    ids=["settings", "dataset", "weights", "without"],
+)
+def test_a_run_goes_on_from_its_own_checkpoints_alone(
+    checkpoints: CheckpointFolder, changed: dict[str, Any], inputs: dict[str, str], said: str
+) -> None:
+    write(checkpoints, 10)
+    other = CheckpointFolder(checkpoints.folder, definition(**{"learning_rate": 0.1} | changed), inputs)
+    refused: list[str] = []
+    assert list(other.usable(refused)) == []
+    assert len(refused) == 1
+    assert said in refused[0]
+    assert str(checkpoints.folder / "step-000000010") in refused[0]
+    assert steps(checkpoints) == [10]
+
+
+def test_other_settings_are_named_with_both_values(checkpoints: CheckpointFolder) -> None:
+    write(checkpoints, 10)
+    refused: list[str] = []
+    other = CheckpointFolder(checkpoints.folder, definition(learning_rate=0.2), checkpoints.inputs)
+    assert list(other.usable(refused)) == []
+    for word in ("learning_rate", "0.1", "0.2"):
+        assert word in refused[0]
+
+
+def test_a_checkpoint_of_another_version_is_refused_with_both(checkpoints: CheckpointFolder) -> None:
+    path = write(checkpoints, 10).folder / MANIFEST
+    manifest = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(manifest | {"version": VERSION + 1}), encoding="utf-8")
+    refused: list[str] = []
+    assert list(checkpoints.usable(refused)) == []
+    assert f"version {VERSION + 1}, not {VERSION}" in refused[0]
+
+
+def test_a_new_run_keeps_its_own_checkpoint_where_another_run_left_later_steps(
+    checkpoints: CheckpointFolder,
+) -> None:
+    for step in (900, 1000):
+        write(checkpoints, step)
+    other = CheckpointFolder(checkpoints.folder, definition(learning_rate=0.2), checkpoints.inputs)
+    write(other, 10)
+    assert steps(other) == [10]
+
+
+@pytest.mark.fault(20)
+def test_damaged_checkpoints_take_no_place_of_good_ones(checkpoints: CheckpointFolder) -> None:
+    """Two are kept so that one may be damaged: a training that went back leaves two good ones again."""
+    for step in (10, 20):
+        write(checkpoints, step)
+    empty(checkpoints.folder / "step-000000020" / MANIFEST)
+    for step in (11, 12):
+        write(checkpoints, step)
+    assert steps(checkpoints) == [12, 11]
+
+
+# --- half-written -------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_counts_once_it_is_whole_and_not_before(checkpoints: CheckpointFolder) -> None:
+    write(checkpoints, 10)
+    part = checkpoints.begin(20)
+    for name in NAMES:
+        (part / name).write_bytes(content(20, name))
+    assert steps(checkpoints) == [10]
+    checkpoints.abandon(part)
+    assert [path.name for path in checkpoints.folder.iterdir()] == ["step-000000010"]
+
+
+def test_what_a_killed_writer_left_goes_with_the_next_checkpoint(checkpoints: CheckpointFolder) -> None:
+    left = checkpoints.begin(10)
+    (left / "rank0.pt").write_bytes(b"half")
+    write(checkpoints, 20)
+    assert [path.name for path in checkpoints.folder.iterdir()] == ["step-000000020"]
+
+
+def test_a_step_that_was_refused_can_be_written_again(checkpoints: CheckpointFolder) -> None:
+    for step in (10, 20):
+        write(checkpoints, step)
+    empty(checkpoints.folder / "step-000000020" / "shared.pt")
+    write(checkpoints, 20)
+    assert checked(checkpoints, []) == 20
+    assert steps(checkpoints) == [20, 10]
+
+
+def test_a_failed_write_leaves_the_ones_before_whole(checkpoints: CheckpointFolder) -> None:
+    for step in (10, 20):
+        write(checkpoints, step)
+    part = checkpoints.begin(30)
+    # the part is gone, as after a disk that failed: the manifest cannot be written into it
+    shutil.rmtree(part)
+    with pytest.raises(OSError, match="No such file"):
+        checkpoints.commit(part, 30, 3.0, {})
+    assert steps(checkpoints) == [20, 10]
+
+
+def test_nothing_is_left_of_a_run_that_is_done(checkpoints: CheckpointFolder) -> None:
+    for step in (10, 20):
+        write(checkpoints, step)
+    checkpoints.clear()
+    assert not checkpoints.folder.exists()
+    checkpoints.clear()

@@ -1,0 +1,64 @@
+"""What defines a run beside its settings is known by its content."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from scalewise.execution.input_hashes import fingerprints
+from scalewise.training.data import storage
+
+
+def prepared(path: Path, pixel: int = 0) -> Path:
+    images, labels = np.zeros((20, 1, 8, 8), dtype=np.uint8), np.arange(20, dtype=np.int64) % 10
+    other = images.copy()
+    other[7, 0, 3, 3] = pixel
+    arrays: storage.Arrays = {
+        "train_images": other,
+        "train_labels": labels,
+        "test_images": images,
+        "test_labels": labels,
+    }
+    storage.write(arrays, path)
+    return path
+
+
+def test_data_that_was_prepared_again_is_the_same_and_another_pixel_is_not(tmp_path: Path) -> None:
+    first = fingerprints(prepared(tmp_path / "a"), None, [])
+    copy = prepared(tmp_path / "b")
+    os.utime(copy, (1, 1))
+    assert fingerprints(copy, None, []) == first
+    assert fingerprints(prepared(tmp_path / "c", pixel=1), None, []) != first
+    assert first.keys() == {"dataset"}
+
+
+def test_weights_and_a_model_of_the_users_own_count_by_every_byte(tmp_path: Path) -> None:
+    data, weights, model = prepared(tmp_path / "a"), tmp_path / "w.safetensors", tmp_path / "model.py"
+    save_file({"layer": np.zeros(4, dtype=np.float32)}, weights)
+    model.write_text("def build(image, classes): ...\n", encoding="utf-8")
+    beside = tmp_path / "layers.py"
+    beside.touch()
+    first = fingerprints(data, weights, [model, beside])
+    assert first.keys() == {"dataset", "weights", "model file"}
+
+    save_file({"layer": np.ones(4, dtype=np.float32)}, weights)
+    second = fingerprints(data, weights, [model, beside])
+    assert {name for name in first if first[name] != second[name]} == {"weights"}
+    model.write_text("def build(image, classes): pass\n", encoding="utf-8")
+    third = fingerprints(data, weights, [model, beside])
+    assert {name for name in second if second[name] != third[name]} == {"model file"}
+    beside.write_text("WIDTH = 3\n", encoding="utf-8")
+    fourth = fingerprints(data, weights, [model, beside])
+    assert {name for name in third if third[name] != fourth[name]} == {"model file"}
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff" * 8, b"\x05\x00\x00\x00\x00\x00\x00\x00ab"])
+def test_a_file_that_is_cut_has_a_fingerprint_of_its_own_and_is_refused_by_the_ranks(
+    tmp_path: Path, content: bytes
+) -> None:
+    (tmp_path / "cut").write_bytes(content)
+    assert fingerprints(tmp_path / "cut", None, []) != fingerprints(prepared(tmp_path / "a"), None, [])

@@ -1,0 +1,113 @@
+"""A measured training has the machine to itself: real processes, the kernel's own lock."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from scalewise.execution.machine_lock import MachineBusyError, exclusive_machine
+
+SCRIPTS = Path(__file__).parents[3] / "workflow" / "scripts"
+
+HOLDER = """
+import sys
+from pathlib import Path
+from scalewise.execution.machine_lock import exclusive_machine
+with exclusive_machine(3600, lambda text: print(text, flush=True), Path(sys.argv[1])):
+    print("holds", flush=True)
+    sys.stdin.read()
+"""
+
+Holder = subprocess.Popen[str]
+
+
+@pytest.fixture
+def lock(tmp_path: Path) -> Path:
+    return tmp_path / "training.lock"
+
+
+@pytest.fixture
+def hold(lock: Path) -> Iterator[Callable[[], Holder]]:
+    """Starts a process that wants the machine, and keeps it until its stdin is closed."""
+    started: list[Holder] = []
+
+    def start() -> Holder:
+        process = subprocess.Popen(
+            [sys.executable, "-c", HOLDER, str(lock)],
+            env=os.environ | {"PYTHONPATH": str(SCRIPTS)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def said(process: Holder) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+def test_the_second_training_waits_is_told_once_and_then_has_its_turn(
+    hold: Callable[[], Holder], lock: Path
+) -> None:
+    first = hold()
+    assert said(first) == "holds\n"
+    second = hold()
+    assert said(second) == f"waiting for another training on this machine to end ({lock})\n"
+    assert second.poll() is None
+    first.communicate(input="")
+    assert said(second) == "holds\n"
+    assert second.communicate(input="")[0] == ""
+    assert second.returncode == 0
+
+
+def test_a_wait_that_is_too_short_ends_with_what_to_do(hold: Callable[[], Holder], lock: Path) -> None:
+    assert said(hold()) == "holds\n"
+    notes: list[str] = []
+    with (
+        pytest.raises(MachineBusyError, match=r"training\.lock for more than 1 s\. Find it with `fuser`"),
+        exclusive_machine(0.7, notes.append, lock),
+    ):
+        raise AssertionError("two trainings at once")
+    assert len(notes) == 1
+
+
+def test_a_training_that_was_killed_does_not_keep_the_machine(hold: Callable[[], Holder], lock: Path) -> None:
+    holder = hold()
+    assert said(holder) == "holds\n"
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    notes: list[str] = []
+    with exclusive_machine(0, notes.append, lock):
+        assert notes == []
+
+
+def test_a_training_that_raises_gives_the_machine_back(lock: Path) -> None:
+    with pytest.raises(KeyError), exclusive_machine(0, print, lock):
+        raise KeyError("in the training")
+    notes: list[str] = []
+    with exclusive_machine(0, notes.append, lock):
+        assert notes == []
+
+
+def test_whoever_comes_first_lets_other_users_wait_for_the_same_lock(lock: Path) -> None:
+    """A private umask must not shut the others out."""
+    before = os.umask(0o077)
+    try:
+        with exclusive_machine(0, print, lock):
+            pass
+    finally:
+        os.umask(before)
+    assert lock.stat().st_mode & 0o044 == 0o044

@@ -1,0 +1,355 @@
+"""How a run ends, told by real processes that stand in for the ranks' program."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.small_runs import definition, muster
+
+from scalewise.execution import run_lock
+from scalewise.execution.messages import Assignment
+from scalewise.execution.outcome import LOG_TAIL_LINES, RunFailedError, execute, has_result
+from scalewise.execution.rank_files import Attempt
+from scalewise.execution.run_lock import Hold, RunTakenError, owned_run
+from scalewise.execution.supervisor import End, Order, in_minutes, reason
+from scalewise.plan.config.shape import Shape
+from scalewise.plan.config.site import Container
+from scalewise.plan.jobs.launch import Launch, Programs, Start, build_launch
+from scalewise.records import (
+    EPOCHS,
+    FAILURE,
+    RANKS,
+    SUMMARY,
+    UTILIZATION,
+    read_failure,
+    read_summary,
+)
+
+SCRIPTS = Path(__file__).parents[3] / "workflow" / "scripts"
+
+PREAMBLE = """
+import sys
+from pathlib import Path
+from scalewise.execution.rank_files import Attempt
+attempt = Attempt(Path(sys.argv[1]))
+"""
+
+OUT_OF_MEMORY = (
+    PREAMBLE
+    + """
+for rank in (0, 1):
+    attempt.started(rank, "node-a")
+attempt.failed(0, "node-a", RuntimeError("Connection closed by peer"), False)
+attempt.failed(1, "node-a", MemoryError("tried to allocate 3 GiB\\nmore lines"), True)
+sys.exit(1)
+"""
+)
+
+SUCCESS_IN_WORDS_ALONE = (
+    PREAMBLE
+    + """
+for rank in (0, 1):
+    attempt.started(rank, "node-a")
+    attempt.finished(rank)
+"""
+)
+
+
+DEFINITION = definition(2, epochs=2)
+
+
+def order(
+    folder: Path, program: str, limit_seconds: float = 60, world_size: int = 2, hold: Hold | None = None
+) -> Order:
+    attempt = Attempt(folder / "attempt")
+    return Order(
+        label="study/d2.r1",
+        attempt=attempt,
+        launch=Launch(
+            "torchrun",
+            (sys.executable, "-c", program, str(attempt.folder)),
+            {"PYTHONPATH": str(SCRIPTS), "GREETING": "from the launch"},
+        ),
+        world_size=world_size,
+        log=folder / "train.log",
+        limit_seconds=limit_seconds,
+        hold=hold,
+    )
+
+
+def supervise(order: Order) -> None:
+    """Run it as a training, with its records beside its attempt."""
+    meeting = muster(supervisor_host=socket.gethostname(), supervisor_pid=os.getpid())
+    folder = order.attempt.folder.parent
+    assignment = Assignment(
+        definition=DEFINITION,
+        dataset=folder / "d.safetensors",
+        folder=folder,
+        started_at="2026-01-01T00:00:00+00:00",
+    )
+    execute(order, meeting, assignment)
+
+
+def test_running_out_of_device_memory_is_a_result_with_a_reason(tmp_path: Path) -> None:
+    (tmp_path / FAILURE).write_text("of an earlier attempt", encoding="utf-8")
+    supervise(order(tmp_path, OUT_OF_MEMORY))
+    summary = read_summary(tmp_path)
+    assert summary.outcome == "out-of-memory"
+    assert summary.reason == "rank 1 on node-a: MemoryError: tried to allocate 3 GiB"
+    assert summary.measurements is None
+    assert {path.name for path in tmp_path.iterdir()} == {SUMMARY, EPOCHS, RANKS, UTILIZATION, "train.log"}
+    for name in (EPOCHS, RANKS, UTILIZATION):
+        assert len((tmp_path / name).read_text(encoding="utf-8").splitlines()) == 1
+
+
+def test_an_end_without_an_error_and_without_a_result_is_a_failure(tmp_path: Path) -> None:
+    with pytest.raises(RunFailedError, match=r"study/d2\.r1 failed: the launcher exited with code 0\."):
+        supervise(order(tmp_path, SUCCESS_IN_WORDS_ALONE))
+    assert not (tmp_path / SUMMARY).exists()
+
+
+ONE_CAME = (
+    PREAMBLE
+    + """
+attempt.started(1, "node-a")
+sys.exit(1)
+"""
+)
+
+
+def test_ranks_that_never_started_are_counted_and_named(tmp_path: Path) -> None:
+    with pytest.raises(RunFailedError, match=r"1 of 2 ranks started; missing: 0\."):
+        supervise(order(tmp_path, ONE_CAME))
+
+
+def test_where_no_rank_started_the_words_of_the_launcher_are_shown(tmp_path: Path) -> None:
+    with pytest.raises(
+        RunFailedError, match="no rank started, and the launcher exited with code 1"
+    ) as failed:
+        supervise(order(tmp_path, "import sys; sys.exit('no such module')"))
+    failure = read_failure(tmp_path)
+    assert failure is not None
+    assert failure.outcome == "failed"
+    assert failure.definition.run == "d2.r1"
+    assert failure.log_tail[-1] == "no such module"
+    assert "no such module" in str(failed.value)
+
+
+def test_a_failure_shows_the_last_lines_of_the_log_whatever_bytes_are_in_it(tmp_path: Path) -> None:
+    program = (
+        "import os, sys\n"
+        "for line in range(100): print('line', line, os.environ['GREETING'], flush=True)\n"
+        "os.write(1, b'\\xff\\xfe not text\\n')\n"
+        "sys.exit(3)"
+    )
+    with pytest.raises(RunFailedError) as failed:
+        supervise(order(tmp_path, program))
+    failure = read_failure(tmp_path)
+    assert failure is not None
+    assert len(failure.log_tail) == LOG_TAIL_LINES
+    assert failure.log_tail[0] == f"line {100 - LOG_TAIL_LINES + 1} from the launch"
+    assert failure.log_tail[-1].endswith("not text")
+    assert "line 99" in str(failed.value)
+    assert str(tmp_path / "train.log") in str(failed.value)
+
+
+def test_the_log_of_an_earlier_attempt_stays_readable(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text("what happened yesterday\n", encoding="utf-8")
+    with pytest.raises(RunFailedError):
+        supervise(order(tmp_path, "raise SystemExit(1)"))
+    first, second = (tmp_path / "train.log").read_text(encoding="utf-8").splitlines()[:2]
+    assert first == "what happened yesterday"
+    assert sys.executable in second
+
+
+def test_a_program_that_ignores_its_limit_is_ended_all_the_same(tmp_path: Path) -> None:
+    program = "import time\nprint('begun', flush=True)\ntime.sleep(600)"
+    with pytest.raises(RunFailedError, match=r"timed-out: not done after 0\.01 minutes"):
+        supervise(order(tmp_path, program, limit_seconds=0.6))
+    failure = read_failure(tmp_path)
+    assert failure is not None
+    assert failure.outcome == "timed-out"
+
+
+def test_a_limit_is_told_in_plain_digits() -> None:
+    limits = (0.6, 3, 25, 90, 330 * 60, 1440 * 60, 10_080 * 60)
+    assert [in_minutes(limit) for limit in limits] == [
+        f"{minutes} minutes" for minutes in ("0.01", "0.05", "0.417", "1.5", "330", "1440", "10080")
+    ]
+
+
+TAKEN = (
+    PREAMBLE
+    + """
+import time
+attempt.started(0, "node-a")
+attempt.started(1, "node-a")
+holder = attempt.folder.parent / "holder.json"
+new = holder.with_name("new")
+new.write_text('{"token": "other", "host": "node-b", "pid": 1, "job": "7", "restart": 1}')
+(attempt.folder / "of the other").touch()
+holder.with_name("train.log").unlink()
+new.replace(holder)
+%s
+"""
+)
+
+
+@pytest.mark.parametrize(
+    "then", ["time.sleep(600)", "sys.exit(1)", "(attempt.folder.parent / 'summary.json').touch()"]
+)
+def test_ranks_whose_run_another_has_taken_are_ended_and_nothing_of_the_others_is_touched(
+    then: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its processes lived on while Slurm had given up its node, and its file system stalled."""
+    if "sleep" in then:  # where the ranks end by themselves, it is found before anything is written
+        monkeypatch.setattr(run_lock, "HEARTBEAT_SECONDS", 0.1)
+    with (
+        pytest.raises(
+            RunTakenError, match=r"study/d2\.r1: Slurm job 7 on node-b has taken this run"
+        ) as taken,
+        owned_run(tmp_path, 0, lambda text: None) as hold,
+    ):
+        supervise(order(tmp_path, TAKEN % then, hold=hold))
+    assert "its file system stalled, or it was stopped" in str(taken.value)
+    left = {path.name for path in tmp_path.iterdir()} - {SUMMARY}
+    assert left == {"attempt", "holder.json"}
+    assert (tmp_path / "attempt" / "of the other").exists()
+    assert "node-b" in (tmp_path / "holder.json").read_text(encoding="utf-8")
+
+
+def test_a_folder_that_was_removed_under_the_ranks_is_what_failed(tmp_path: Path) -> None:
+    program = PREAMBLE + "import shutil\nattempt.started(0, 'node-a')\nshutil.rmtree(attempt.folder)"
+    with pytest.raises(RunFailedError, match=r"attempt was removed while the ranks were at work\. Leave"):
+        supervise(order(tmp_path, program))
+
+
+def test_a_log_names_what_is_started_without_what_the_site_says_of_itself(tmp_path: Path) -> None:
+    secret = "hf_Secret"
+    start = Start(
+        prelude=("true", f"export HF_TOKEN={secret}", f"KEY={secret} no-such-command"),
+        container=Container(image="a.sif", runtime="/no/such/runtime"),
+        container_arguments=("--env", f"KEY={secret}"),
+    )
+    started = order(tmp_path, "")
+    programs = Programs.of(SCRIPTS, "train_rank.py", started.attempt.folder)
+    launch = build_launch("torchrun", Shape(1, 2), 1, start, programs, sys.executable, [])
+    with pytest.raises(RunFailedError) as failed:
+        supervise(replace(started, launch=launch))
+    log = (tmp_path / "train.log").read_text(encoding="utf-8")
+    assert secret not in log + str(failed.value) + (tmp_path / FAILURE).read_text(encoding="utf-8")
+    first = log.splitlines()[0]
+    assert "'[after 3 lines of prelude]' /no/such/runtime exec '[container options: 2]' --bind=" in first
+    assert "a.sif python3 -m torch.distributed.run" in first
+    assert "scalewise: this line of prelude failed: KEY ... (line 3 of 3)" in log
+
+
+COMPLAINING = """
+import os, sys
+from pathlib import Path
+from scalewise.training.rank import run_or_complain
+from scalewise.execution.rank_files import Attempt
+os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+def complain(*words):
+    raise OSError(28, "No space left on device", "attempt/.rank0.failed.json")
+if "full" in sys.argv:
+    Attempt.failed = complain
+def work():
+    raise ValueError("of the training")
+run_or_complain(Attempt(Path(sys.argv[1])), work)
+"""
+
+
+def test_what_a_rank_raised_is_in_the_log_although_there_is_no_room_to_leave_it_elsewhere(
+    tmp_path: Path,
+) -> None:
+    full = order(tmp_path, COMPLAINING)
+    full = replace(full, launch=replace(full.launch, argv=(*full.launch.argv, "full")))
+    with pytest.raises(RunFailedError):
+        supervise(full)
+    log = (tmp_path / "train.log").read_text(encoding="utf-8")
+    assert "ValueError: of the training" in log
+    assert "OSError: [Errno 28]" not in log
+
+
+def test_the_reason_ends_the_log_which_is_all_that_snakemake_shows(tmp_path: Path) -> None:
+    with pytest.raises(RunFailedError):
+        supervise(order(tmp_path, "raise SystemExit('of the rank')"))
+    last = (tmp_path / "train.log").read_text(encoding="utf-8").splitlines()[-1]
+    assert "failed: no rank started, and the launcher exited with code 1." in last
+
+
+def test_the_traceback_of_the_first_rank_that_raised_is_kept(tmp_path: Path) -> None:
+    program = (
+        PREAMBLE
+        + """
+for rank in (0, 1):
+    attempt.started(rank, "node-a")
+try:
+    {}["label"]
+except KeyError as error:
+    attempt.failed(1, "node-a", error, False)
+attempt.failed(0, "node-a", RuntimeError("Connection closed by peer"), False)
+sys.exit(1)
+"""
+    )
+    with pytest.raises(RunFailedError, match=r"rank 1 on node-a: KeyError: 'label'"):
+        supervise(order(tmp_path, program))
+    failure = read_failure(tmp_path)
+    assert failure is not None
+    assert failure.traceback.startswith("Traceback (most recent call last)")
+    assert "KeyError: 'label'" in failure.traceback
+
+
+TIMED_OUT = RuntimeError("timed out: nobody waited at a rendezvous within 120 s")
+LOST = RuntimeError("Connection closed by peer [10.0.0.1]:41234")
+OWN = ValueError("label 11 is out of range")
+
+
+@pytest.mark.parametrize(
+    ("came", "complaints", "says"),
+    [
+        pytest.param(
+            (0, 1, 2), {0: TIMED_OUT, 1: TIMED_OUT}, "3 of 4 ranks started; missing: 3.", id="late peer"
+        ),
+        pytest.param(
+            (1, 2), {1: TIMED_OUT, 2: LOST}, "2 of 4 ranks started; missing: 0, 3.", id="two missing"
+        ),
+        pytest.param(
+            (0, 1, 2), {1: LOST, 2: OWN}, "rank 2 on node-a: ValueError: label 11", id="own error first"
+        ),
+        pytest.param((), {}, "no rank started, and the launcher exited with code 1.", id="none"),
+        pytest.param((0, 1, 2, 3), {0: LOST, 1: LOST}, "rank 2 on node-a (pid", id="killed peers"),
+        pytest.param(
+            (0, 1, 2, 3), dict.fromkeys(range(4), LOST), "rank 0 on node-a: RuntimeError: Conn", id="network"
+        ),
+    ],
+)
+def test_a_failure_is_put_down_to_its_cause_and_not_to_those_who_noticed(
+    came: tuple[int, ...], complaints: dict[int, Exception], says: str, tmp_path: Path
+) -> None:
+    failed = order(tmp_path, "", world_size=4)
+    failed.attempt.folder.mkdir()
+    for rank in came:
+        failed.attempt.started(rank, "node-a")
+    for rank, error in complaints.items():
+        failed.attempt.failed(rank, "node-a", error, out_of_memory=False)
+
+    text = reason(failed, End(1, "failed"), failed.attempt.cause(4))
+
+    assert text.startswith(says)
+
+
+def test_a_folder_has_a_result_where_the_records_are_of_just_this_run(tmp_path: Path) -> None:
+    assert not has_result(tmp_path, DEFINITION)
+    supervise(order(tmp_path, OUT_OF_MEMORY))
+    assert has_result(tmp_path, DEFINITION)
+    other = DEFINITION.model_copy(update={"settings": {"epochs": 3}})
+    assert not has_result(tmp_path, other)
+    (tmp_path / SUMMARY).write_text("{", encoding="utf-8")
+    assert not has_result(tmp_path, DEFINITION)

@@ -1,0 +1,274 @@
+"""When ranks at work are ended, and whether they are asked to stop before, by a clock of the test's."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.small_runs import muster
+
+from scalewise.execution.messages import Progress, Stopped
+from scalewise.execution.rank_files import Attempt
+from scalewise.execution.supervisor import End
+from scalewise.execution.watchdog import IMPORT_SECONDS, JOB_END, LEAST_SILENCE_SECONDS, STOP_SECONDS, Vigil
+from scalewise.records import SUMMARY
+
+TIMEOUT_SECONDS = 20
+PATIENCE = 2 * TIMEOUT_SECONDS + IMPORT_SECONDS
+
+
+class Watched:
+    """Ranks of which one may say what happens to them."""
+
+    def __init__(self, folder: Path, seconds: float = 1000, job_ends_at: float = math.inf) -> None:
+        self.attempt = Attempt(folder / "attempt")
+        self.attempt.begin(muster(timeout_seconds=TIMEOUT_SECONDS))
+        self.received: list[int] = []
+        self.told: list[str] = []
+        self.now = 0.0
+        self.job_ends_at = job_ends_at
+        self.vigil = Vigil(
+            *(self.attempt, seconds, self.received, self.told.append),
+            job_ends_at=job_ends_at,
+            clock=lambda: self.now,
+        )
+
+    def train(self) -> None:
+        self.attempt.started(0, "node-a")
+        self.attempt.progress(Progress(epoch=0, epochs=2, step=1))
+
+    def beat(self) -> None:
+        """Rank 0 gives a sign of life, by the clock."""
+        self.attempt.beat()
+        os.utime(self.attempt.folder / "beat", (self.now, self.now))
+
+    def is_over(self, now: float) -> bool:
+        self.now = float(now)
+        return self.vigil.is_over()
+
+    def over_at(self, until: int) -> float | None:
+        """When the ranks are to be ended, looked at second by second; None where not until then."""
+        for now in range(int(self.now) + 1, until + 1):
+            if self.is_over(now):
+                return self.now
+        return None
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Watched:
+    return Watched(tmp_path)
+
+
+def test_ranks_that_train_are_left_alone(watched: Watched) -> None:
+    watched.train()
+    assert not any(watched.is_over(float(now)) for now in range(900))
+    assert watched.attempt.stop_request() is None
+    assert watched.vigil.why(None) == "failed"
+    assert not watched.vigil.asked
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_asks_ranks_that_train_to_stop_and_leaves_them_the_time(
+    watched: Watched, number: signal.Signals
+) -> None:
+    watched.train()
+    watched.received.append(number)
+    assert not watched.is_over(10)
+    assert watched.attempt.stop_request() == number.name
+    assert watched.told[0].startswith(f"{number.name}: a checkpoint is written")
+    assert not watched.is_over(10 + STOP_SECONDS - 1)
+    assert watched.is_over(10 + STOP_SECONDS)
+    assert watched.vigil.why(None) == "interrupted"
+    assert watched.vigil.asked
+
+
+def test_a_second_signal_ends_the_wait_unless_it_came_with_the_first(watched: Watched) -> None:
+    watched.train()
+    watched.received.append(signal.SIGINT)
+    assert not watched.is_over(10)
+    watched.received.append(signal.SIGTERM)
+    assert not watched.is_over(11)
+    assert not watched.is_over(20)
+    watched.received.append(signal.SIGINT)
+    assert watched.is_over(21)
+
+
+def test_before_there_is_progress_and_after_there_is_a_result_nothing_is_waited_for(tmp_path: Path) -> None:
+    starting = Watched(tmp_path / "starting")
+    starting.received.append(signal.SIGTERM)
+    assert starting.is_over(10)
+    done = Watched(tmp_path / "done")
+    done.train()
+    (tmp_path / "done" / SUMMARY).write_text("{}", encoding="utf-8")
+    done.received.append(signal.SIGTERM)
+    assert done.is_over(10)
+    for each in (starting, done):
+        assert each.attempt.stop_request() is None
+        assert each.vigil.why(None) == "interrupted"
+
+
+def test_the_limit_asks_like_a_signal_and_is_told_apart(tmp_path: Path) -> None:
+    watched = Watched(tmp_path, seconds=100)
+    watched.train()
+    assert not watched.is_over(100)
+    assert not watched.is_over(101)
+    assert watched.attempt.stop_request() == "the time limit"
+    stopped = Stopped(step=9, saved=True, because="the time limit")
+    assert watched.vigil.why(stopped) == "timed-out"
+    assert watched.vigil.asked
+
+
+def test_the_walltimes_signal_is_handed_on_once_there_is_progress_and_is_no_end_by_itself(
+    watched: Watched,
+) -> None:
+    watched.received.append(signal.SIGUSR1)
+    assert not watched.is_over(10)
+    assert watched.attempt.stop_request() is None
+    watched.train()
+    assert not watched.is_over(12)
+    assert watched.attempt.stop_request() == "SIGUSR1"
+    assert not watched.is_over(13 + 2 * STOP_SECONDS)
+    assert not watched.vigil.asked
+    assert watched.vigil.why(Stopped(step=9, saved=True, because="SIGUSR1")) == "interrupted"
+
+
+@pytest.mark.fault(2)
+def test_from_the_first_complaint_on_the_launcher_has_three_seconds(watched: Watched) -> None:
+    watched.train()
+    assert not watched.is_over(10)
+    watched.attempt.failed(0, "node-a", RuntimeError("timed out"), out_of_memory=False)
+    assert not watched.is_over(11)
+    assert not watched.is_over(13.9)
+    assert watched.is_over(14)
+    assert watched.vigil.complained
+    assert watched.vigil.why(None) == "failed"
+
+
+def test_a_complaint_ends_the_wait_for_a_checkpoint(watched: Watched) -> None:
+    watched.train()
+    watched.received.append(signal.SIGTERM)
+    assert not watched.is_over(10)
+    watched.attempt.failed(0, "node-a", RuntimeError("timed out"), out_of_memory=False)
+    assert not watched.is_over(11)
+    assert watched.is_over(14)
+    assert watched.vigil.why(None) == "interrupted"
+
+
+@pytest.mark.fault(9)
+def test_a_launcher_that_starts_no_rank_is_not_waited_for_for_ever(watched: Watched) -> None:
+    assert not watched.is_over(PATIENCE - 1)
+    assert watched.is_over(PATIENCE)
+    assert watched.vigil.unstarted_seconds == PATIENCE
+    assert watched.vigil.why(None) == "failed"
+
+
+def test_ranks_that_have_started_may_take_as_long_as_they_like(watched: Watched) -> None:
+    watched.attempt.started(1, "node-a")
+    assert not watched.is_over(PATIENCE + 500)
+    assert watched.vigil.unstarted_seconds is None
+
+
+@pytest.mark.fault(2)
+def test_a_rank_that_gives_no_sign_of_life_is_ended_though_no_other_waits_for_it(watched: Watched) -> None:
+    watched.train()
+    for now in range(0, 100, 2):
+        watched.now = now
+        watched.beat()
+        assert not watched.is_over(now)
+    assert watched.over_at(500) == 98 + LEAST_SILENCE_SECONDS + 1
+    assert watched.vigil.why(None) == "failed"
+
+
+def alive(watched: Watched, until: int) -> None:
+    """Ranks that train, the first of which gives signs of life."""
+    watched.train()
+    for now in range(int(watched.now), until, 2):
+        watched.now = now
+        watched.beat()
+        assert not watched.is_over(now)
+
+
+def test_a_file_system_that_stalls_is_no_silence_of_a_rank_that_it_stalls_too(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alive(watched, 20)
+    listed = Path.iterdir
+
+    def stalled(path: Path) -> Iterator[Path]:
+        watched.now += 300
+        return listed(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "iterdir", stalled)
+        assert not watched.is_over(20)
+    assert watched.now >= 320
+    # its next word is later than the next look
+    assert watched.over_at(323) is None
+    watched.beat()
+    assert watched.over_at(352) is None
+    assert watched.over_at(500) == 324 + LEAST_SILENCE_SECONDS + 1
+
+
+def test_a_job_that_was_suspended_goes_on(tmp_path: Path) -> None:
+    watched = Watched(tmp_path, seconds=10_000)
+    alive(watched, 20)
+    assert not watched.is_over(3600)
+    assert watched.over_at(3601) is None
+    watched.beat()
+    assert watched.over_at(3630) is None
+
+
+def test_a_rank_that_stays_silent_after_its_job_was_suspended_is_ended(tmp_path: Path) -> None:
+    watched = Watched(tmp_path, seconds=10_000)
+    alive(watched, 20)
+    assert not watched.is_over(3600)
+    assert watched.over_at(4000) == 3600 + LEAST_SILENCE_SECONDS + 1
+
+
+@pytest.mark.fault(9)
+def test_a_launcher_has_all_of_its_time_to_start_a_rank_although_its_job_was_suspended(
+    watched: Watched,
+) -> None:
+    assert not watched.is_over(10)
+    assert not watched.is_over(310)
+    assert watched.over_at(1000) == PATIENCE + 300
+    assert watched.vigil.unstarted_seconds == PATIENCE
+
+
+def test_a_folder_that_a_user_deletes_ends_no_ranks_that_train(watched: Watched) -> None:
+    alive(watched, 20)
+    watched.attempt.end()
+    assert watched.over_at(900) is None
+    # and who ends them is obeyed, though nothing can be asked of them
+    watched.received.append(signal.SIGTERM)
+    assert watched.over_at(999) == 901 + STOP_SECONDS
+
+
+def test_the_end_of_a_job_asks_before_the_runs_own_limit_and_is_told_apart(tmp_path: Path) -> None:
+    watched = Watched(tmp_path, seconds=1000, job_ends_at=50)
+    watched.train()
+    assert watched.over_at(50) is None
+    assert watched.attempt.stop_request() is None
+    assert not watched.is_over(51)
+    assert watched.attempt.stop_request() == JOB_END == watched.vigil.words
+    stopped = Stopped(step=9, saved=True, because=JOB_END)
+    assert watched.vigil.why(stopped) == "interrupted"
+    assert End(0, "interrupted", stopped, asked=watched.vigil.asked).goes_on
+
+
+@pytest.mark.parametrize(
+    ("because", "asked", "goes_on"),
+    [
+        ("SIGUSR1", False, True),
+        ("SIGUSR1", True, False),
+        ("SIGTERM", True, False),
+        ("the time limit", True, False),
+    ],
+)
+def test_only_what_the_end_of_a_job_ended_goes_on_by_itself(because: str, asked: bool, goes_on: bool) -> None:
+    assert End(0, "interrupted", Stopped(step=9, saved=True, because=because), asked).goes_on == goes_on
+    assert not End(0, "interrupted", None, asked).goes_on

@@ -1,0 +1,82 @@
+"""Whether a run kept its rate while it was measured, or got faster or slower. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pandas as pd
+
+from scalewise.analysis.formatting import devices_text
+from scalewise.analysis.statistics.intervals import median_interval, ratio_interval
+from scalewise.records import Window
+
+FEWEST_WINDOWS = 9
+"""Measured windows from which on a drift is looked for: three in each third."""
+
+DRIFT = 0.05
+"""Change of the rate, beyond the noise of its windows, that is said."""
+
+
+def steadiness(windows: Sequence[Window]) -> dict[str, float]:
+    """``window_spread`` and ``drift`` of a run, as far as its windows carry them.
+
+    ``window_spread`` is half the width of the interval of the windows' median rate, over that rate; from 2
+    measured windows on. ``drift`` is the rate of the last third of the measured windows over that of the
+    first, ``drift_low`` and ``drift_high`` are its bounds by the rates of the single windows; from
+    ``FEWEST_WINDOWS`` on. The rate of a third is all its samples over all its seconds, the harmonic mean of
+    its windows' rates weighted by samples. Windows follow each other, so their interval says how evenly a run
+    went, not how far another run may lie from it.
+
+    Args:
+        windows: of the run, warm-up included.
+    """
+    measured = [window for window in windows if not window.warmup and window.seconds > 0]
+    rates = [window.samples / window.seconds for window in measured]
+    found: dict[str, float] = {}
+    if len(rates) > 1:
+        found["window_spread"] = median_interval(rates).half_width_fraction
+    if len(rates) >= FEWEST_WINDOWS:
+        third = len(rates) // 3
+        bounds = ratio_interval(rates[-third:], rates[:third])
+        found |= {
+            "drift": _rate(measured[-third:]) / _rate(measured[:third]),
+            "drift_low": bounds.low,
+            "drift_high": bounds.high,
+        }
+    return found
+
+
+def steadiness_flags(runs: pd.DataFrame) -> list[str]:
+    """A sentence for each device count where most runs got faster, or slower, while they were measured.
+
+    Args:
+        runs: as ``scalewise.analysis.tables.collect`` makes it.
+    """
+    return list(_flags(runs[runs["outcome"] == "completed"]))
+
+
+def _flags(done: pd.DataFrame) -> Iterator[str]:
+    several = done["series"].nunique() > 1
+    for _, point in done.groupby(["series", "devices"], sort=False):
+        series = f" ({point['series'].iloc[0]})" if several else ""
+        where = f"on {devices_text(int(point['devices'].iloc[0]))}{series}"
+        faster = point[point["drift_low"] > 1 + DRIFT]
+        slower = point[point["drift_high"] < 1 - DRIFT]
+        # one run in many does so by chance
+        if 2 * len(faster) > len(point):
+            yield (
+                f"{len(faster)} of {len(point)} runs {where} still got faster while they were measured: the "
+                f"last third of the steps ran at {faster['drift'].median():.2f}x the rate of the first. "
+                "Raise warmup_steps."
+            )
+        if 2 * len(slower) > len(point):
+            yield (
+                f"{len(slower)} of {len(point)} runs {where} got slower while they were measured: the last "
+                f"third of the steps ran at {slower['drift'].median():.2f}x the rate of the first. Look for "
+                "heat and for other programs in utilization.csv, and raise epochs to measure the rate that "
+                "lasts."
+            )
+
+
+def _rate(windows: Sequence[Window]) -> float:
+    return sum(window.samples for window in windows) / sum(window.seconds for window in windows)

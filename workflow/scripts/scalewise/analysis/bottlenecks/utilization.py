@@ -1,0 +1,115 @@
+"""How busy the devices of a study were, and what they waited for. Pure functions of numbers and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pandas as pd
+
+from scalewise.analysis.bottlenecks.bottlenecks import MAX_PLACES, NAMED_FROM, waiting_shares
+from scalewise.analysis.formatting import devices_text
+from scalewise.plan.runs.runs import NO_OPTIONS
+
+BUSY_ENOUGH = 0.5
+"""Utilization below which a point is flagged."""
+
+ADVICE = {
+    "loader": "Loader-bound: raise cpus_per_device or use the resident loader.",
+    "resident loader": "Loader-bound: raise the batch size per device, so that fewer batches are gathered.",
+    "communication": "Communication-bound: raise the batch size per device or accumulation_steps, set "
+    "communication_hook, or use fewer devices.",
+    "launch": "Launch-bound, by elimination: the devices waited for the program between short pieces of "
+    "work. Raise the batch size per device or set compile; on CPUs, look for other programs that take them, "
+    "or lower cpus_per_device.",
+    "unknown": "Not loader-bound; communication was not measured. Raise the batch size per device, and "
+    "compare with one device.",
+}
+"""Likely cause -> what it is called and what to do."""
+
+
+def likely_cause(
+    utilization: float,
+    loader_wait_fraction: float,
+    communication_fraction: float | None,
+    loader: str = "workers",
+) -> str:
+    """What a device that was not busy waited for most, and what to do about it.
+
+    The time in which it was idle is shared out: what the loader and the communication do not explain is
+    host overhead between kernels. NCCL's kernels count as busy, so on GPUs a wait for other devices shows
+    as communication only where the collectives run on the host.
+
+    Args:
+        utilization: share of the training in which the device was busy.
+        loader_wait_fraction: share of the step time spent waiting for data.
+        communication_fraction: share of the step time spent waiting for gradients; None or NaN where it
+            was not measured.
+        loader: the run's.
+
+    Returns:
+        one of the values of ``ADVICE``.
+    """
+    known = communication_fraction is not None and not pd.isna(communication_fraction)
+    communication = communication_fraction if known and communication_fraction is not None else 0.0
+    rest = 1 - utilization - loader_wait_fraction - communication
+    if loader_wait_fraction >= max(communication, rest):
+        return ADVICE["resident loader" if loader == "resident" else "loader"]
+    if communication >= rest:
+        return ADVICE["communication"]
+    return ADVICE["launch" if known else "unknown"]
+
+
+def cause_at(point: pd.Series) -> str:
+    """The likely cause of a point of a scaling table; empty where its devices were busy, or nobody knows.
+
+    It is also empty where the split of the step names what the devices waited for: ``limits`` says it then,
+    and a guess beside a measurement helps nobody.
+    """
+    if pd.isna(point["mean_utilization"]) or point["mean_utilization"] >= BUSY_ENOUGH:
+        return ""
+    waits = waiting_shares(point)
+    if waits and point["devices"] > point.get("baseline_devices", point["devices"]):
+        return ""  # what its computing loses against the baseline is named there too
+    if waits:
+        return "" if max(waits.values()) >= NAMED_FROM else ADVICE["launch"]
+    communication = point["communication_fraction"]
+    # one device has nobody to wait for
+    known = 0.0 if int(point["devices"]) == 1 and pd.isna(communication) else communication
+    return likely_cause(point["mean_utilization"], point["loader_wait_fraction"], known, str(point["loader"]))
+
+
+def flags(scaling: pd.DataFrame, runs: pd.DataFrame) -> list[str]:
+    """A sentence for each cause that kept devices waiting, and one on devices that lowered their clock.
+
+    Args:
+        scaling: as ``scaling_table`` makes it.
+        runs: as ``collect`` makes it.
+    """
+    return [*_waiting(scaling), *_throttled(runs)]
+
+
+def _waiting(scaling: pd.DataFrame) -> Iterator[str]:
+    causes = scaling.apply(cause_at, axis=1)
+    for cause, points in scaling[causes != ""].groupby(causes[causes != ""], sort=False):
+        places = [
+            f"{_series(point)}{devices_text(int(point['devices']))} ({point['mean_utilization']:.0%})"
+            for _, point in points.iterrows()
+        ]
+        more = len(places) - MAX_PLACES
+        named = ", ".join(places[:MAX_PLACES]) + (f" and {more} more points" if more > 0 else "")
+        yield f"Busy less than {BUSY_ENOUGH:.0%} of the training: {named}. {cause}"
+
+
+def _throttled(runs: pd.DataFrame) -> Iterator[str]:
+    throttled = runs[runs["throttled"].eq(True)]
+    if len(throttled):
+        notes = "; ".join(dict.fromkeys(note for note in throttled["monitor_note"].dropna() if note))
+        yield (
+            f"{len(throttled)} of {int(runs['throttled'].notna().sum())} runs were slowed down by their own "
+            f"devices, against heat or for want of power ({notes}). Their figures are not those of devices "
+            "at full clock: ask the site, and run them again."
+        )
+
+
+def _series(point: pd.Series) -> str:
+    return "" if point["series"] == NO_OPTIONS else f"{point['series']} on "

@@ -1,0 +1,1 @@
+"""How many devices to use: the decision, its wording and its cautions."""

@@ -1,0 +1,147 @@
+"""What weakens a decision, a sentence each, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pandas as pd
+
+from scalewise.analysis.comparison.comparability import superlinear_warning
+from scalewise.analysis.decision.wording import ENOUGH_REPEATS, accuracy_lost
+from scalewise.analysis.formatting import as_given, devices_text, factor, three_digits, told_apart
+from scalewise.analysis.scaling import OF_WALLS
+from scalewise.plan.config.experiment import DecisionRule
+
+SIGNIFICANCE = 0.05
+"""Largest p value at which a point counts as shown to be faster."""
+
+
+def of_choice(best: pd.Series, points: pd.DataFrame, rule: DecisionRule) -> Iterator[str]:
+    """What is not certain about the chosen point.
+
+    Args:
+        best: the chosen point.
+        points: of its series, as ``criteria.judge`` makes it.
+        rule: the criteria.
+    """
+    if best["devices"] > best["baseline_devices"]:
+        yield from _not_shown_faster(best)
+        least, low = rule.min_efficiency, float(best["parallel_efficiency_low"])
+        if least is not None and low < least:
+            shown, limit = told_apart(low, least)
+            yield (
+                f"The efficiency of {best['parallel_efficiency']:.2f} is not clear of the {limit} asked for: "
+                f"its interval reaches down to {shown}."
+            )
+        slower = best["time_to_accuracy_speedup_high"]
+        if slower < 1:
+            yield (
+                f"{devices_text(int(best['devices']))} reach the target later than "
+                f"{int(best['baseline_devices'])}: the samples they need more outweigh their throughput "
+                f"({factor(best['time_to_accuracy_speedup'])}x as fast to the target)."
+            )
+    yield from _missed_by_a_hair(best, points, rule.min_efficiency)
+    most = rule.max_device_hours
+    at_most = best["device_hours"] * best["longest_seconds"] / best["wall_seconds"]
+    if most is not None and at_most > most:
+        yield (
+            f"A run may take up to {three_digits(at_most)} device-hours, more than the {as_given(most)} "
+            "asked for."
+        )
+    if rule == DecisionRule():
+        yield from _unclear_knee(best, points)
+
+
+def _missed_by_a_hair(best: pd.Series, points: pd.DataFrame, least: float | None) -> Iterator[str]:
+    """More devices that may well be efficient enough."""
+    more = points[(points["devices"] > best["devices"]) & (points["outrun_by"] == 0)]
+    if least is None or more.empty:
+        return
+    following = more.iloc[0]
+    efficiency, high = following["parallel_efficiency"], following["parallel_efficiency_high"]
+    if efficiency < least <= high:
+        shown, limit = told_apart(float(high), least)
+        yield (
+            f"That {devices_text(int(following['devices']))} miss the efficiency of {limit} is not certain: "
+            f"the interval of theirs reaches up to {shown}."
+        )
+
+
+def of_points(points: pd.DataFrame, planned: pd.DataFrame, target: float | None) -> Iterator[str]:
+    """What is to be known of the points of the series.
+
+    Args:
+        points: those with a speedup, as ``criteria.judge`` makes it.
+        planned: all of the series in the scaling table.
+        target: test accuracy to reach, if any.
+    """
+    base_devices = int(points["baseline_devices"].iloc[0])
+    if base_devices > 1:
+        yield f"Speedups are relative to {base_devices} devices, not to 1."
+    notes = planned["note"].fillna("")
+    if notes.str.contains(OF_WALLS, regex=False).any():
+        yield f"Speedups are {OF_WALLS}."
+    fewest = int(points["speedup_n"].min())
+    if fewest < ENOUGH_REPEATS:
+        runs = "1 completed run" if fewest == 1 else f"{fewest} completed runs"
+        yield f"Some points rest on {runs}; use {ENOUGH_REPEATS} or more repeats."
+    yield from filter(None, (superlinear_warning(point) for _, point in points.iterrows()))
+    yield from _less_accurate(points)
+    for note in notes[planned.get("n_not_comparable", pd.Series(0, index=planned.index)) > 0]:
+        yield f"{note[0].upper()}{note[1:]}."
+    yield from _without_result(planned, target)
+
+
+def _not_shown_faster(best: pd.Series) -> Iterator[str]:
+    devices, p = devices_text(int(best["devices"])), best["faster_p"]
+    cure = "Use more repeats, or a machine that is not busy."
+    if p > SIGNIFICANCE:
+        yield (
+            f"{devices} have not been shown to be faster than {int(best['faster_than'])}: p = {p:.2f} "
+            f"(n = {int(best['speedup_n'])}). {cure}"
+        )
+    elif best["speedup_low"] <= 1:
+        yield (
+            f"{devices} have not been shown to be faster: the interval of the speedup reaches down to "
+            f"{best['speedup_low']:.2f}. {cure}"
+        )
+
+
+def _unclear_knee(best: pd.Series, points: pd.DataFrame) -> Iterator[str]:
+    """Points whose speedup x efficiency may be as large as the knee's, by the bounds of the speedups."""
+    worst = best["speedup_low"] * best["parallel_efficiency_low"]
+    others = points[(points["devices"] != best["devices"]) & (points["outrun_by"] == 0)]
+    rivals = others[others["speedup_high"] * others["parallel_efficiency_high"] > worst]
+    if len(rivals):
+        counts = " or ".join(str(int(devices)) for devices in rivals["devices"])
+        yield (
+            f"The knee may as well be at {counts}: the intervals of speedup x efficiency overlap. Give "
+            "`decision` a criterion, or use more repeats."
+        )
+
+
+def _less_accurate(points: pd.DataFrame) -> Iterator[str]:
+    base = points[points["devices"] == points["baseline_devices"]]
+    if base.empty:
+        return
+    first = base.iloc[0]
+    for _, point in points.iterrows():
+        if lost := accuracy_lost(point, first):
+            yield (
+                f"Accuracy falls with devices: {factor(point['speedup'])}x the throughput on "
+                f"{int(point['devices'])}, but {lost:.1f} points of accuracy lost "
+                f"({point['final_accuracy']:.1%}, on {int(first['devices'])} {first['final_accuracy']:.1%})."
+            )
+
+
+def _without_result(planned: pd.DataFrame, target: float | None) -> Iterator[str]:
+    for _, point in planned.iterrows():
+        where = devices_text(int(point["devices"]))
+        if int(point["n_failed"]):
+            total = int(point["n_failed"] + point["n"])
+            yield f"{int(point['n_failed'])} of {total} runs on {where} have no result."
+    for _, point in planned.iterrows():
+        where = devices_text(int(point["devices"]))
+        if target is not None and point["n_reached"] < point["n"]:
+            some = f"{int(point['n_reached'])} of {int(point['n'])} runs"
+            yield f"{some} on {where} reached {target:.1%} accuracy."

@@ -1,0 +1,193 @@
+"""Which device counts meet what the user asked for, and which of those to use. Pure functions of a table.
+
+A decision rule may hold several criteria; a point must meet them all. Without any, the knee is taken:
+the point of the largest speedup times efficiency (Eager, Zahorjan & Lazowska, "Speedup versus efficiency
+in parallel systems", IEEE Trans. Computers 38(3), 1989; Kleinrock's power). Whatever the rule, a point
+that is not faster than fewer devices of its series is not recommended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pandas as pd
+
+from scalewise.analysis.formatting import as_given, counted, devices_text, three_digits, told_apart
+from scalewise.plan.config.experiment import DecisionRule
+
+_MAY_BE_MISSING = (
+    "throughput_samples_per_second", "wall_seconds", "wall_seconds_low", "wall_seconds_high",
+    "wall_seconds_most",
+    "device_hours", "billed_devices", "final_accuracy", "final_accuracy_low", "final_accuracy_high",
+    "n_reached", "n_not_comparable", "speedup_confidence", "faster_than", "faster_p",
+    "statistical_efficiency", "time_to_accuracy_seconds", "time_to_accuracy_speedup",
+    "time_to_accuracy_speedup_low", "time_to_accuracy_speedup_high",
+)  # fmt: skip
+"""Columns of scaling.csv that published or older figures do not have: NaN there."""
+
+ROUNDING = 1e-9
+"""By which a limit may be missed: 2.4 / 3 meets 0.8."""
+
+
+def as_billed(scaling: pd.DataFrame, billed: Mapping[int, float]) -> pd.DataFrame:
+    """The table with the device-hours that are paid, and ``billed_devices``.
+
+    Args:
+        scaling: as ``scaling_table`` makes it, with device-hours of the devices that were used.
+        billed: devices -> devices that are paid, where a site gives whole nodes; others pay their own.
+    """
+    paid = scaling["devices"].map(lambda devices: billed.get(int(devices), int(devices)))
+    return scaling.assign(
+        billed_devices=paid, device_hours=scaling["device_hours"] * paid / scaling["devices"]
+    )
+
+
+def judge(
+    scaling: pd.DataFrame, rule: DecisionRule, queue_minutes: Mapping[int, float] | None = None
+) -> pd.DataFrame:
+    """The points that have a speedup, with what the rule says of each.
+
+    Added columns: ``speedup_n``, repeats that the speedup rests on; ``cost_ratio``, device-hours for the
+    same samples over the baseline's; ``power``, speedup x efficiency; ``queue_minutes``; ``done_minutes``,
+    the slowest of the whole runs and its queue; ``outrun_by``, fewer devices that are at least as fast, 0
+    for none; ``misses``, a clause for each criterion that the point does not meet.
+
+    Args:
+        scaling: as ``scaling_table`` makes it; columns that are not needed may be missing.
+        rule: the criteria.
+        queue_minutes: devices -> usual wait in the queue.
+    """
+    points = scaling.reindex(columns=list(dict.fromkeys([*scaling.columns, *_MAY_BE_MISSING])))
+    points = points[points["speedup"].notna() & points["parallel_efficiency"].notna()].copy()
+    points = points.sort_values("devices", kind="stable")
+    compared = points["n"] - points["n_not_comparable"].fillna(0)
+    paid = points["billed_devices"].fillna(points["devices"])
+    of_base = points["devices"] == points["baseline_devices"]
+
+    def baseline(values: pd.Series) -> pd.Series:
+        return points["series"].map(dict(zip(points.loc[of_base, "series"], values[of_base], strict=True)))
+
+    points["speedup_n"] = np.fmin(compared, baseline(compared))
+    points["cost_ratio"] = paid / baseline(paid).fillna(points["baseline_devices"]) / points["speedup"]
+    points["power"] = points["speedup"] * points["parallel_efficiency"]
+    waits = dict(queue_minutes or {})
+    points["queue_minutes"] = [float(waits.get(int(devices), 0.0)) for devices in points["devices"]]
+    # an interval is of the median run; what a next run may take is told by the slowest so far
+    points["longest_seconds"] = points["wall_seconds_most"].fillna(points["wall_seconds_high"])
+    points["done_minutes"] = points["longest_seconds"] / 60 + points["queue_minutes"]
+    points["outrun_by"] = [_outrun_by(point, points) for _, point in points.iterrows()]
+    points["misses"] = [list(_misses(point, rule)) for _, point in points.iterrows()]
+    return points
+
+
+def eligible(points: pd.DataFrame) -> pd.DataFrame:
+    """The judged points that miss nothing."""
+    return points.loc[[not misses for misses in points["misses"]]]
+
+
+def candidates(points: pd.DataFrame, rule: DecisionRule) -> pd.DataFrame:
+    """Of each series the point that the rule prefers among those that miss nothing, if any.
+
+    With a deadline, the fewest devices, and then only series that need no more than another; with
+    device-hours, the shortest run; with an efficiency, the most devices; else the knee. Where two are
+    equal, the one of fewer devices.
+
+    Args:
+        points: as ``judge`` makes it.
+        rule: the criteria.
+    """
+    met = eligible(points)
+    if rule.deadline_minutes is not None:
+        met = met[met["devices"] == met["devices"].min()]
+    elif rule.max_device_hours is not None:
+        met = met.sort_values(["wall_seconds", "devices"])
+    elif rule.min_efficiency is not None:
+        met = met.sort_values("devices", ascending=False, kind="stable")
+    else:
+        met = met.sort_values("power", ascending=False, kind="stable")
+    return met.groupby("series", sort=False).head(1)
+
+
+def nearest(points: pd.DataFrame, rule: DecisionRule) -> pd.Series:
+    """The point to name where none meets the rule: the first done, or the cheapest.
+
+    Args:
+        points: as ``judge`` makes it.
+        rule: the criteria.
+    """
+    key = "done_minutes" if rule.deadline_minutes is not None else "device_hours"
+    return points[points["outrun_by"] == 0].sort_values([key, "devices"]).iloc[0]
+
+
+def asked_for(rule: DecisionRule) -> list[str]:
+    """What the rule asks for, a clause for each criterion; empty for the knee."""
+    clauses = []
+    if rule.min_efficiency is not None:
+        clauses.append(f"an efficiency of at least {as_given(rule.min_efficiency)}")
+    if rule.deadline_minutes is not None:
+        clauses.append(
+            "a whole run, queue and start-up included, within "
+            f"{counted(as_given(rule.deadline_minutes), 'minute')} by the slowest of its runs"
+        )
+    if rule.max_device_hours is not None:
+        clauses.append(f"at most {counted(as_given(rule.max_device_hours), 'device-hour')}")
+    return clauses
+
+
+def criterion_text(rule: DecisionRule, best: pd.Series | None, points: pd.DataFrame) -> str:
+    """The sentence that says by which criterion the number of devices was chosen.
+
+    Args:
+        rule: the criteria.
+        best: the chosen point; None where none meets them.
+        points: of its series, as ``judge`` makes it.
+    """
+    clauses = asked_for(rule)
+    if clauses:
+        preferred = "the most devices"
+        if rule.deadline_minutes is not None:
+            preferred = "the fewest devices"
+        elif rule.max_device_hours is not None:
+            preferred = "the shortest run"
+        return f"Criterion: {preferred} with {'; '.join(clauses)}."
+    knee = "Criterion: the knee, where speedup x efficiency is largest, since none was given"
+    if best is None:
+        return f"{knee}."
+    powers = ", ".join(f"{int(point['devices'])}: {point['power']:.2f}" for _, point in points.iterrows())
+    beyond = ""
+    if best["devices"] == points["devices"].max() > points["devices"].min():
+        beyond = " It is the most that was measured: the knee may lie beyond."
+    return f"{knee} ({powers}).{beyond}"
+
+
+def _outrun_by(point: pd.Series, points: pd.DataFrame) -> int:
+    fewer = points[(points["series"] == point["series"]) & (points["devices"] < point["devices"])]
+    faster = fewer[fewer["speedup"] >= point["speedup"]]
+    return int(faster.sort_values("speedup").iloc[-1]["devices"]) if len(faster) else 0
+
+
+def _misses(point: pd.Series, rule: DecisionRule) -> Iterator[str]:
+    if point["outrun_by"]:
+        yield f"no gain over {devices_text(int(point['outrun_by']))}"
+    least, efficiency = rule.min_efficiency, float(point["parallel_efficiency"])
+    if least is not None and not efficiency >= least - ROUNDING:
+        shown, limit = told_apart(efficiency, least)
+        yield f"efficiency {shown}, below the {limit} asked for"
+    deadline, done = rule.deadline_minutes, float(point["done_minutes"])
+    if deadline is not None and np.isnan(done):
+        yield "a run of unknown length"
+    elif deadline is not None and done > deadline + ROUNDING:
+        queue = " in the queue and running" if point["queue_minutes"] else ""
+        yield (
+            f"up to {three_digits(done)} minutes{queue}, {three_digits(done - deadline)} more than the "
+            f"{as_given(deadline)} asked for"
+        )
+    most, hours = rule.max_device_hours, float(point["device_hours"])
+    if most is not None and np.isnan(hours):
+        yield "unknown device-hours"
+    elif most is not None and hours > most + ROUNDING:
+        yield (
+            f"{three_digits(hours)} device-hours, {three_digits(hours - most)} more than the "
+            f"{as_given(most)} asked for"
+        )

@@ -1,0 +1,166 @@
+"""How many devices to use, said in a sentence that the measured points carry."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from scalewise.analysis.decision import cautions, wording
+from scalewise.analysis.decision.criteria import candidates, criterion_text, judge, nearest
+from scalewise.plan.config.experiment import DecisionRule
+
+SAME_TRAINING = {"gradient_as_bucket_view", "cpus_per_device"}
+"""Options that change how fast a training runs, not what it trains."""
+
+NUMBERS = (
+    "baseline_devices", "speedup", "speedup_low", "speedup_high", "speedup_confidence",
+    "parallel_efficiency", "parallel_efficiency_low", "parallel_efficiency_high", "n", "speedup_n",
+    "throughput_samples_per_second", "throughput_samples_per_second_low",
+    "throughput_samples_per_second_high", "wall_seconds", "wall_seconds_low", "wall_seconds_high",
+    "device_hours", "queue_minutes",
+)  # fmt: skip
+"""What ``Decision.numbers`` holds of the chosen point, under the names of scaling.csv."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What an experiment says.
+
+    Args:
+        experiment: its name.
+        devices: to use; None where nothing can be said, or where no point meets what was asked for.
+        series: options to use, as in scaling.csv.
+        sentence: the answer.
+        alternatives: other points of the same series, a sentence each; the chosen one too where its own
+            sentence tells times alone. Then time to accuracy.
+        options: what the options gain, a sentence each.
+        cautions: what weakens the answer.
+        criterion: the sentence that says by which criterion the devices were chosen.
+        limits: why the training stops scaling, a sentence each.
+        beyond: what is predicted and was not measured, a sentence each.
+        numbers: of the chosen point, ``NUMBERS``; None for what is not known. Empty without one.
+    """
+
+    experiment: str
+    devices: int | None
+    series: str | None
+    sentence: str
+    alternatives: list[str]
+    options: list[str]
+    cautions: list[str]
+    criterion: str = ""
+    limits: list[str] = field(default_factory=list)
+    beyond: list[str] = field(default_factory=list)
+    numbers: dict[str, float | int | None] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+
+def decide(
+    experiment: str,
+    scaling: pd.DataFrame,
+    options: pd.DataFrame,
+    rule: DecisionRule,
+    *,
+    target: float | None = None,
+    differences: Sequence[str] = (),
+    limits: Sequence[str] = (),
+    beyond: Sequence[str] = (),
+    queue_minutes: Mapping[int, float] | None = None,
+    swept: Collection[str] | None = None,
+) -> Decision:
+    """The devices that meet the rule best, and are faster than fewer.
+
+    Series compete only where their options leave the training itself alone; else the first of the
+    configuration is decided on, and the others are shown beside it.
+
+    Args:
+        experiment: its name.
+        scaling: as ``scaling_table`` makes it.
+        options: as ``option_table`` makes it.
+        rule: the criteria; without any, the knee.
+        target: test accuracy to reach, if any.
+        differences: between runs that should differ in devices and options alone, a sentence each.
+        limits: why the training stops scaling, a sentence each.
+        beyond: what is predicted and was not measured, a sentence each.
+        queue_minutes: devices -> usual wait in the queue, where the site gives it.
+        swept: keys of the options that series differ in; by default those in ``options``.
+    """
+    points = judge(scaling, rule, queue_minutes)
+    if points.empty:
+        notes = "; ".join(dict.fromkeys(note for note in scaling["note"] if note))
+        sentence = f"No decision: {notes or 'no run has completed'}."
+        return Decision(
+            *(experiment, None, None, sentence, [], [], list(differences)),
+            limits=list(limits),
+            beyond=list(beyond),
+        )
+    first = str(scaling.loc[scaling["series"].isin(points["series"]), "series"].iloc[0])
+    if not set(options["option"] if swept is None else swept) <= SAME_TRAINING:
+        points = points[points["series"] == first]
+    chosen = candidates(points, rule)
+    best = _choose_series(chosen, points, first) if len(chosen) else None
+    shown = nearest(points, rule) if best is None else best
+    series = points[points["series"] == shown["series"]]
+    planned = scaling[scaling["series"] == shown["series"]].sort_values("devices")
+    numbers = {} if best is None else {name: _plain(best[name]) for name in NUMBERS}
+    if best is not None and not queue_minutes:
+        numbers["queue_minutes"] = None
+    if best is None:
+        sentence, described = wording.no_answer(points, rule), series
+    else:
+        sentence = wording.answer(best, series, rule, target)
+        times_alone = rule.deadline_minutes is not None or rule.max_device_hours is not None
+        described = series if times_alone else series[series["devices"] != best["devices"]]
+    return Decision(
+        experiment=experiment,
+        devices=None if best is None else int(best["devices"]),
+        series=str(shown["series"]),
+        sentence=sentence,
+        alternatives=[
+            *(wording.alternative(point, series, rule, target) for _, point in described.iterrows()),
+            *wording.to_target(series, target),
+        ],
+        options=[wording.option_gain(row) for _, row in options.iterrows()],
+        cautions=[
+            *([] if best is None else cautions.of_choice(best, series, rule)),
+            *cautions.of_points(series, planned, target),
+            *differences,
+        ],
+        criterion=criterion_text(rule, best, series),
+        limits=list(limits),
+        beyond=list(beyond),
+        numbers=numbers,
+    )
+
+
+def _choose_series(chosen: pd.DataFrame, points: pd.DataFrame, first: str) -> pd.Series:
+    """The fastest series where its interval is clear of the first one's at equal devices, else the first.
+
+    Args:
+        chosen: a point of each series that has one.
+        points: all that have a speedup.
+        first: series of the configuration that has any.
+    """
+    by = "throughput_samples_per_second"
+    fastest = chosen.sort_values([by, "wall_seconds"], ascending=[True, False], na_position="first").iloc[-1]
+    own = chosen[chosen["series"] == first]
+    if own.empty:
+        return fastest
+    beside = points[(points["series"] == first) & (points["devices"] == fastest["devices"])]
+    enough = wording.ENOUGH_REPEATS
+    clear = (beside[f"{by}_high"] < fastest[f"{by}_low"]) & (beside["n"] >= enough)
+    return fastest if len(beside) and clear.all() and fastest["n"] >= enough else own.iloc[0]
+
+
+def _plain(value: Any) -> float | int | None:
+    """A number for JSON: None where it is not known, whole where it is."""
+    if pd.isna(value):
+        return None
+    number = float(value)
+    return int(number) if number.is_integer() else number

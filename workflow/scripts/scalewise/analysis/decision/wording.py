@@ -1,0 +1,284 @@
+"""The sentences of a decision: the answer, its alternatives, what an option gains, time to accuracy.
+
+Every figure stands with its interval and its number of repeats. "As fast as" is said of equal results;
+where accuracy is lost beyond its interval, the gain is one of throughput and the loss stands beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+
+from scalewise.analysis.comparison.comparability import CLEAR_ACCURACY_LOSS
+from scalewise.analysis.decision.criteria import asked_for, nearest
+from scalewise.analysis.formatting import as_given, counted, devices_text, factor, three_digits
+from scalewise.plan.config.experiment import DecisionRule
+from scalewise.plan.runs.runs import NO_OPTIONS
+
+ENOUGH_REPEATS = 3
+"""From which on ranges of runs that do not overlap are more than chance: p = 0.05."""
+
+
+def answer(best: pd.Series, points: pd.DataFrame, rule: DecisionRule, target: float | None) -> str:
+    """The sentence that says how many devices to use, and what the next count would bring.
+
+    Args:
+        best: the chosen point.
+        points: of its series, as ``criteria.judge`` makes it, in order of devices.
+        rule: the criteria.
+        target: test accuracy to reach, if any.
+    """
+    use = f"Use {devices_text(int(best['devices']))}{_options(best)}"
+    if rule.deadline_minutes is not None:
+        fewer = points[points["devices"] < best["devices"]]
+        beside = _too_slow(fewer.iloc[-1], rule.deadline_minutes) if len(fewer) else ""
+        return (
+            f"{use}: a run takes {_run_time(best)}, within the {as_given(rule.deadline_minutes)} asked "
+            f"for{beside}."
+        )
+    more = points[points["devices"] > best["devices"]]
+    if rule.max_device_hours is not None:
+        beside = _too_dear(more.iloc[0]) if len(more) else ""
+        return (
+            f"{use}: a run takes {three_digits(best['device_hours'])} device-hours, within the "
+            f"{as_given(rule.max_device_hours)} asked for, and {_run_time(best)}{beside}."
+        )
+    if best["devices"] == best["baseline_devices"]:
+        if more.empty:
+            return f"{use}: no result on more devices."
+        following = more.iloc[0]
+        past_the_knee = f"efficiency {following['parallel_efficiency']:.2f}, past the knee"
+        why = _join(following["misses"]) or past_the_knee
+        return f"{use}: {int(following['devices'])} would be {_speedup(following)}: {why}."
+    would_be = ""
+    if len(more):
+        following = more.iloc[0]
+        would_be = (
+            f" {int(following['devices'])} would be {factor(following['speedup'])}x at "
+            f"{following['parallel_efficiency']:.2f}."
+        )
+    return f"{use}: {_gain(best, points, target)}.{would_be}"
+
+
+def no_answer(points: pd.DataFrame, rule: DecisionRule) -> str:
+    """The sentence where no point meets the rule: which comes nearest, and by how much it misses.
+
+    Args:
+        points: of all series that compete, as ``criteria.judge`` makes it.
+        rule: the criteria, at least one.
+    """
+    best = nearest(points, rule)
+    if rule.deadline_minutes is not None and math.isnan(best["done_minutes"]):
+        return "No decision: how long whole runs take is not known, and deadline_minutes is judged by that."
+    if rule.max_device_hours is not None and math.isnan(best["device_hours"]):
+        return "No decision: the runs' device-hours are not known, and max_device_hours is judged by them."
+    where = f"on {devices_text(int(best['devices']))}{_options(best)}"
+    if len(asked_for(rule)) > 1:
+        return f"No device count meets all that was asked for: a run {where} has {_join(best['misses'])}."
+    if rule.deadline_minutes is not None:
+        asked = counted(as_given(rule.deadline_minutes), "minute")
+        over = three_digits(best["done_minutes"] - rule.deadline_minutes)
+        return (
+            f"No run is done within the {asked} asked for: the fastest, {where}, takes {_run_time(best)}, up "
+            f"to {over} minutes too long{_of_unknown(points, 'done_minutes')}."
+        )
+    assert rule.max_device_hours is not None, "the baseline meets every efficiency"
+    asked = counted(as_given(rule.max_device_hours), "device-hour")
+    return (
+        f"No run keeps to the {asked} asked for: the cheapest, {where}, takes "
+        f"{three_digits(best['device_hours'])}, "
+        f"{three_digits(best['device_hours'] - rule.max_device_hours)} too many"
+        f"{_of_unknown(points, 'device_hours')}."
+    )
+
+
+def _of_unknown(points: pd.DataFrame, column: str) -> str:
+    """A clause on the points where the criterion cannot be judged; empty where there is none."""
+    unknown = points[points[column].isna() & (points["outrun_by"] == 0)]
+    if unknown.empty:
+        return ""
+    counts = " and ".join(dict.fromkeys(f"{devices:.0f}" for devices in unknown["devices"]))
+    return f"; of {counts} devices it is not known" if counts != "1" else "; of 1 device it is not known"
+
+
+def alternative(point: pd.Series, points: pd.DataFrame, rule: DecisionRule, target: float | None) -> str:
+    """What a point of the series would bring.
+
+    Args:
+        point: to describe.
+        points: of its series, as ``criteria.judge`` makes it.
+        rule: the criteria; where they are on whole runs, their time is said too.
+        target: test accuracy to reach, if any.
+    """
+    devices = int(point["devices"])
+    if devices == int(point["baseline_devices"]):
+        rate = point["throughput_samples_per_second"]
+        gain = "the baseline"
+        if not math.isnan(rate):
+            gain += f", {three_digits(rate)} samples/s"
+        elif not math.isnan(point["wall_seconds"]):
+            gain += f", a run takes {_run_time(point)}"
+    else:
+        gain = _gain(point, points, target)
+    whole_runs = rule.deadline_minutes is not None or rule.max_device_hours is not None
+    time = ""
+    if whole_runs and not math.isnan(point["wall_seconds"]):
+        time = f"; a run takes {three_digits(point['device_hours'])} device-hours and {_run_time(point)}"
+    return f"{devices_text(devices)}: {gain}{time}."
+
+
+def accuracy_lost(point: pd.Series, base: pd.Series) -> float:
+    """Accuracy in percentage points that is lost beyond doubt against the baseline; 0 for none.
+
+    Where there are too few runs for an interval that means something, they must differ by what a draw of test
+    images cannot explain.
+    """
+    doubt = 0.0 if min(point["n"], base["n"]) >= ENOUGH_REPEATS else CLEAR_ACCURACY_LOSS
+    if base["final_accuracy_low"] - point["final_accuracy_high"] > doubt:
+        return 100 * float(base["final_accuracy"] - point["final_accuracy"])
+    return 0.0
+
+
+def to_target(points: pd.DataFrame, target: float | None) -> Iterator[str]:
+    """Time to accuracy, absolute, and as the product of the two efficiencies that it is made of.
+
+    More devices process more samples a second (hardware) and may need more samples for the same accuracy
+    (statistics); how much faster the accuracy is reached is the product.
+
+    Args:
+        points: of a series, as ``criteria.judge`` makes it.
+        target: test accuracy to reach, if any.
+    """
+    reached = points[points["time_to_accuracy_seconds"].notna()]
+    if target is None or reached.empty:
+        return
+    times = ", ".join(
+        f"{point['time_to_accuracy_seconds']:,.2f} s on {devices_text(int(point['devices']))}"
+        f"{_reached(point)}"
+        for _, point in reached.iterrows()
+    )
+    yield f"Training time to {target:.1%} accuracy: {times}."
+    gains = reached[
+        (reached["devices"] > reached["baseline_devices"]) & reached["time_to_accuracy_speedup"].notna()
+    ]
+    if len(gains):
+        products = "; ".join(_product(point) for _, point in gains.iterrows())
+        yield f"To {target:.1%} accuracy: {products}."
+
+
+def option_gain(row: pd.Series) -> str:
+    """What a value of an option gains over its reference, a row of ``option_table``."""
+    low, high = row["throughput_ratio_low"], row["throughput_ratio_high"]
+    if row["confidence"] == 0:
+        verdict = "not judged from one run each"
+    elif row["n"] < ENOUGH_REPEATS:
+        verdict = "not judged from so few runs"
+    elif low <= 1 <= high:
+        verdict = "no difference in throughput was measured"
+    elif low > 1:
+        verdict = "faster"
+    else:
+        verdict = "slower"
+    beside = f" beside {row['beside']}" if row["beside"] else ""
+    also = row.get("also_differs")
+    otherwise = f" The runs differ otherwise too: {also}." if isinstance(also, str) and also else ""
+    return (
+        f"{row['option']} {_value(row['value'])} instead of {_value(row['reference'])}{beside}, on "
+        f"{devices_text(int(row['devices']))}: {verdict} ({row['throughput_ratio']:.2f}x, {low:.2f} to "
+        f"{high:.2f}, n = {row['n']}{_confidence(row['confidence'])}), {row['peak_memory_ratio']:.3f}x the "
+        f"peak memory.{otherwise}"
+    )
+
+
+def _confidence(confidence: float) -> str:
+    return f", {confidence:.0%} confidence" if 0 < confidence < 1 else ""
+
+
+def _gain(point: pd.Series, points: pd.DataFrame, target: float | None) -> str:
+    base = points[points["devices"] == points["baseline_devices"]]
+    lost = accuracy_lost(point, base.iloc[0]) if len(base) else 0.0
+    speedup = _speedup(point)
+    if lost:
+        speedup = f"{_speedup(point, 'the throughput of')}, {lost:.1f} points of accuracy lost"
+        if target is not None and point["n_reached"] < point["n"]:
+            by = f" in {point['n'] - point['n_reached']:.0f} of {point['n']:.0f} runs"
+            speedup += f"; time to {target:.1%} not reached{by if point['n_reached'] else ''}"
+    return (
+        f"{speedup}, efficiency {point['parallel_efficiency']:.2f}, {factor(point['cost_ratio'])}x the "
+        "device-hours"
+    )
+
+
+def _speedup(point: pd.Series, relation: str = "as fast as") -> str:
+    bounds = _bounds(factor(point["speedup_low"]), factor(point["speedup_high"]), point["speedup_n"])
+    return f"{factor(point['speedup'])}x {relation} {int(point['baseline_devices'])} ({bounds})"
+
+
+def _bounds(low: str, high: str, n: float) -> str:
+    """An interval with its repeats; one repeat has none."""
+    return f"n = {n:.0f}" if n < 2 else f"{low} to {high}, n = {n:.0f}"
+
+
+def _run_time(point: pd.Series) -> str:
+    """``42 minutes (40 to 44, n = 5)``, and the queue's."""
+    low, high = (three_digits(point[f"wall_seconds_{bound}"] / 60) for bound in ("low", "high"))
+    time = f"{three_digits(point['wall_seconds'] / 60)} minutes ({_bounds(low, high, point['n'])})"
+    if point["queue_minutes"]:
+        time += f" + {counted(as_given(point['queue_minutes']), 'minute')} in the queue, by the site file"
+    return time
+
+
+def _too_slow(fewer: pd.Series, deadline: float) -> str:
+    """Why not fewer devices, at a deadline."""
+    minutes, queue = fewer["wall_seconds"] / 60, fewer["queue_minutes"]
+    if fewer["done_minutes"] > deadline:
+        if minutes + queue > deadline:
+            waiting = f" + {as_given(queue)}" if queue else ""
+            return f"; {int(fewer['devices'])} would take {three_digits(minutes)}{waiting}"
+        return f"; {int(fewer['devices'])} may take up to {three_digits(fewer['done_minutes'])}"
+    return f"; {int(fewer['devices'])} would bring {_join(fewer['misses'])}"
+
+
+def _too_dear(more: pd.Series) -> str:
+    """Why not more devices, within device-hours."""
+    devices, misses = int(more["devices"]), more["misses"]
+    if not misses:
+        return f"; on {devices} it would take {three_digits(more['wall_seconds'] / 60)}"
+    if len(misses) == 1 and "device-hours" in misses[0] and not math.isnan(more["device_hours"]):
+        return f"; {devices} would take {three_digits(more['device_hours'])} device-hours"
+    return f"; {devices} would bring {_join(misses)}"
+
+
+def _reached(point: pd.Series) -> str:
+    if point["n_reached"] >= point["n"]:
+        return ""
+    return f" (in {point['n_reached']:.0f} of {point['n']:.0f} runs)"
+
+
+def _product(point: pd.Series) -> str:
+    low, high = (factor(point[f"time_to_accuracy_speedup_{bound}"]) for bound in ("low", "high"))
+    bounds = f"{_bounds(low, high, point['speedup_n'])}; "
+    needed = ""
+    if not math.isnan(point["statistical_efficiency"]):
+        needed = f", samples needed {factor(1 / point['statistical_efficiency'])}x as many"
+    return (
+        f"{factor(point['time_to_accuracy_speedup'])}x as fast on {devices_text(int(point['devices']))} "
+        f"({bounds}throughput {factor(point['speedup'])}x{needed})"
+    )
+
+
+def _join(clauses: list[str]) -> str:
+    return ", and ".join(clauses)
+
+
+def _options(point: pd.Series) -> str:
+    return "" if point["series"] == NO_OPTIONS else f" ({point['series']})"
+
+
+def _value(value: Any) -> str:
+    if pd.isna(value):  # as tables keep null
+        return "default"
+    return str(value).lower() if value in (True, False) else str(value)

@@ -1,0 +1,195 @@
+"""Amdahl's, Gustafson's and the universal scalability law, fitted to runs, or refused with the reason."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from scalewise.analysis.comparison.reference_runs import baseline_devices, comparable, reference_fingerprint
+from scalewise.analysis.statistics.bootstrap import Array, drawn_again, pooled, studentised_bounds
+from scalewise.analysis.statistics.intervals import CONFIDENCE
+from scalewise.analysis.statistics.law_checks import not_carried, too_little
+from scalewise.analysis.statistics.law_models import (
+    AMDAHL,
+    GUSTAFSON,
+    USL,
+    Model,
+    fit_freely,
+    fit_within_bounds,
+)
+
+LAWS = {"strong": (AMDAHL, USL), "weak": (GUSTAFSON, USL)}
+CURVE_POINTS = 30
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """A parameter with its bounds.
+
+    Args:
+        estimate: best value that the law allows.
+        low: lower bound.
+        high: upper bound.
+    """
+
+    estimate: float
+    low: float
+    high: float
+
+    def as_dict(self) -> dict[str, float | None]:
+        """For JSON, which has no infinity: None stands for a peak that is never reached."""
+        values = {"estimate": self.estimate, "low": self.low, "high": self.high}
+        return {name: value if math.isfinite(value) else None for name, value in values.items()}
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """The law's speedup over the baseline at a device count, with the bounds of its band."""
+
+    devices: int
+    speedup: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Law:
+    """A law fitted to the runs of a series.
+
+    Args:
+        series: its name.
+        law: ``amdahl``, ``gustafson`` or ``usl``.
+        parameters: by name: ``single_device_rate`` in the unit of the rates, ``serial_fraction`` or
+            ``contention`` and ``coherency``, and ``peak_devices`` of the universal scalability law, infinite
+            where throughput never falls, not measured where it lies beyond the curve. Empty where refused.
+        curve: from the baseline to the most devices measured. Empty where refused.
+        refused: why the runs do not carry the law; empty where they do.
+        confidence: of all bounds, each by itself.
+    """
+
+    series: str
+    law: str
+    parameters: Mapping[str, Bounded]
+    curve: Sequence[CurvePoint]
+    refused: str = ""
+    confidence: float = CONFIDENCE
+
+    def as_dict(self) -> dict[str, Any]:
+        """As in laws.json."""
+        return {
+            "series": self.series,
+            "law": self.law,
+            "parameters": {name: value.as_dict() for name, value in self.parameters.items()},
+            "confidence": self.confidence,
+            "refused": self.refused,
+            "curve": [vars(point) for point in self.curve],
+        }
+
+
+def study_laws(runs: pd.DataFrame, scaling: str) -> list[Law]:
+    """The laws of every series, fitted to its completed runs that are comparable with its baseline.
+
+    Args:
+        runs: as ``scalewise.analysis.tables.collect`` makes it.
+        scaling: ``strong`` or ``weak``.
+    """
+    laws: list[Law] = []
+    for name, series in runs.groupby("series", sort=False):
+        base = baseline_devices(series)
+        done = series[series["outcome"] == "completed"]
+        done = comparable(done, reference_fingerprint(done, base))
+        done = done[done["throughput_samples_per_second"].notna()]
+        rates = {
+            int(devices): done.loc[done["devices"] == devices, "throughput_samples_per_second"].tolist()
+            for devices in done["devices"].unique()
+        }
+        laws += fit_laws(str(name), rates, scaling, base)
+    return laws
+
+
+def fit_laws(
+    series: str, rates: Mapping[int, Sequence[float]], scaling: str, base: int | None = None
+) -> list[Law]:
+    """Fit the laws of a kind of scaling to the runs of one series.
+
+    Least squares of relative errors, over all runs. The rate of a single device is a parameter of the fit,
+    so nothing hangs on the baseline's runs alone and the baseline may have more devices than one. Bounds
+    come from drawing each device count's runs again, studentised. Weighs all device counts by their
+    repeats, as if rates scattered by the same factor everywhere.
+
+    Args:
+        series: its name.
+        rates: throughput of each comparable run, by device count; positive, any unit.
+        scaling: ``strong``: Amdahl's law; ``weak``: Gustafson's. Both: the universal scalability law.
+        base: device count that speedups relate to; by default the least that was measured.
+    """
+    measured = {devices: rates[devices] for devices in sorted(rates) if rates[devices]}
+    return [_fit(series, model, measured, base or min(measured, default=1)) for model in LAWS[scaling]]
+
+
+def _fit(series: str, model: Model, rates: Mapping[int, Sequence[float]], base: int) -> Law:
+    if refused := next(too_little(model, rates, base), ""):
+        return Law(series, model.key, {}, [], refused)
+    devices = np.array(list(rates), dtype=np.float64)
+    repeats = np.array([len(values) for values in rates.values()], dtype=np.float64)
+    samples = [np.log(np.array(values, dtype=np.float64)) for values in rates.values()]
+    seen = pooled(samples)
+    bounded = fit_within_bounds(model, devices, seen.means, repeats)
+    free = fit_freely(model, devices, seen.means, repeats)
+    redrawn = drawn_again(
+        [sample - mean for sample, mean in zip(samples, seen.means, strict=True)],
+        model.log_rates(devices, free),
+    )
+    coefficients = fit_freely(model, devices, redrawn.means, repeats)
+    low, high = studentised_bounds(
+        model.parameters(free), float(seen.spread), model.parameters(coefficients), redrawn.spread
+    )
+    if refused := next(not_carried(model, devices, repeats, seen, bounded, low, high), ""):
+        return Law(series, model.key, {}, [], refused)
+    grid = _grid(rates, base)
+    along = [_log_speedups(model, grid, base, found) for found in (bounded, free, coefficients)]
+    band = studentised_bounds(along[1], float(seen.spread), along[2], redrawn.spread)
+    parameters = _parameters(model, model.parameters(bounded), low, high)
+    return Law(series, model.key, parameters, list(_curve(grid, base, along[0], *band)))
+
+
+def _parameters(model: Model, estimates: Array, low: Array, high: Array) -> dict[str, Bounded]:
+    found = {}
+    for name, value, lower, upper, (least, most) in zip(
+        model.names, estimates, low, high, model.bounds, strict=True
+    ):
+        inside = [float(np.clip(bound, least, most)) for bound in (value, lower, upper)]
+        bounded = Bounded(inside[0], min(inside[0], inside[1]), max(inside[0], inside[2]))
+        if name == "inverse_square_of_peak":
+            found["peak_devices"] = Bounded(*map(_peak, (bounded.estimate, bounded.high, bounded.low)))
+        else:
+            found[name] = bounded
+    return found
+
+
+def _peak(inverse_square: float) -> float:
+    return 1 / math.sqrt(inverse_square) if inverse_square > 0 else math.inf
+
+
+def _grid(rates: Mapping[int, Sequence[float]], base: int) -> list[int]:
+    """Device counts of the curve: those measured and some between, evenly on a logarithmic axis."""
+    between = np.geomspace(base, max(rates), CURVE_POINTS).round().astype(int).tolist()
+    return sorted({*between, *(devices for devices in rates if devices >= base)})
+
+
+def _log_speedups(model: Model, grid: Sequence[int], base: int, coefficients: Array) -> Array:
+    at_grid = model.log_rates(np.array(grid, dtype=np.float64), coefficients)
+    at_base = model.log_rates(np.array([base], dtype=np.float64), coefficients)
+    return np.asarray(at_grid - at_base)
+
+
+def _curve(grid: Sequence[int], base: int, logs: Array, low: Array, high: Array) -> Iterator[CurvePoint]:
+    for devices, at, lower, upper in zip(grid, logs, low, high, strict=True):
+        # no law allows more than the ideal
+        highest = max(min(upper, math.log(devices / base)), at)
+        yield CurvePoint(devices, math.exp(at), math.exp(min(lower, at)), math.exp(highest))

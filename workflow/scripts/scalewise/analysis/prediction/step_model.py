@@ -1,0 +1,276 @@
+"""What a step should take on any number of devices, from one device's computing and the all-reduce.
+
+``step(n) = compute(b) + exposed communication(n) + loader wait(b)``, with the per-device batch ``b``. It is
+an upper bound of what can be reached: nothing in it but gradients passes between devices, none is slower
+than another, and none gets in another's way. Pure functions of numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from scalewise.analysis.prediction.all_reduce_model import CENTRAL, HIGH, LOW, Values
+from scalewise.analysis.statistics.intervals import CONFIDENCE, Interval, median_interval
+from scalewise.plan.runs.batches import step_sizes
+from scalewise.records import Bucket, Measurements, Pass
+
+HIDDEN_SHARE = 0.01
+"""Communication is hidden while less of the step than this waits for it: the last bucket never hides."""
+
+
+class NoPredictionError(ValueError):
+    """A run, or a device count, from which nothing can be predicted; the message says why and the cure."""
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """One run on one device.
+
+    Args:
+        passes: forward and backward by batch size, ascending.
+        buckets: of the gradients, in the order in which they travel.
+        pass_scale: of a pass in training to one of ``passes``, at most 1.
+        other_seconds: of a step besides its passes and its loader: optimizer, schedule, launches.
+        loader_seconds_per_sample: waiting for data.
+        accumulation_steps: passes of a step.
+        train_samples: of an epoch.
+    """
+
+    passes: Sequence[Pass]
+    buckets: Sequence[Bucket]
+    pass_scale: float
+    other_seconds: float
+    loader_seconds_per_sample: float
+    accumulation_steps: int
+    train_samples: int
+
+    @classmethod
+    def of(cls, measured: Measurements, accumulation_steps: int) -> Baseline:
+        """From the measurements of a run on one device.
+
+        The measured mean step is split into its passes, which were timed alone after the training, its
+        loader wait and the rest. Where the passes alone exceed it, because the machine was slower after
+        the training than during it, they are scaled: the step is the better measurement of the two.
+
+        Raises:
+            NoPredictionError: the run does not hold what it takes.
+        """
+        windows = [window for window in measured.windows if not window.warmup]
+        if not windows:
+            raise NoPredictionError("all its steps are warm-up; raise epochs or lower warmup_steps")
+        if not measured.passes:
+            raise NoPredictionError(
+                "its record holds no timed passes, because an earlier version made it; delete its folder and "
+                "run snakemake again"
+            )
+        if not measured.buckets:
+            raise NoPredictionError("its record does not say in which buckets the gradients travel")
+        steps = sum(window.steps for window in windows)
+        samples = sum(window.samples for window in windows) / steps
+        seconds = sum(window.seconds for window in windows) / steps
+        loader = measured.loader_wait_fraction * seconds
+        passes = sorted(measured.passes, key=lambda each: each.batch_size)
+        computing = accumulation_steps * sum(pass_seconds(passes, samples / accumulation_steps))
+        return cls(
+            passes=passes,
+            buckets=measured.buckets,
+            pass_scale=min((seconds - loader) / computing, 1.0),
+            other_seconds=max(seconds - loader - computing, 0.0),
+            loader_seconds_per_sample=loader / samples,
+            accumulation_steps=accumulation_steps,
+            train_samples=round(
+                sum(window.samples for window in measured.windows) / measured.epochs_completed
+            ),
+        )
+
+
+@dataclass(frozen=True)
+class Step:
+    """The parts of a mean step of an epoch, in seconds; ``[LOW CENTRAL HIGH, draws]`` where links matter.
+
+    Args:
+        compute: passes, optimizer and the rest.
+        loader: waiting for data.
+        all_reduce: of all buckets, hidden or not.
+        exposed: what the backward pass does not hide.
+        steps: of an epoch.
+        samples: of an epoch.
+    """
+
+    compute: float
+    loader: float
+    all_reduce: Values
+    exposed: Values
+    steps: int
+    samples: int
+
+    @property
+    def seconds(self) -> Values:
+        """The whole step."""
+        return self.compute + self.loader + self.exposed
+
+
+def pass_seconds(passes: Sequence[Pass], batch_size: float) -> tuple[float, float]:
+    """Forward and backward seconds at a batch size.
+
+    On straight lines between measured sizes on logarithmic scales, which power laws are. Below the
+    smallest a pass takes as long as that: what remains is launch. Above the largest it is proportional.
+
+    Args:
+        passes: ascending in batch size, at least one.
+        batch_size: samples of a pass.
+    """
+    sizes = [each.batch_size for each in passes]
+    times = [(each.forward_seconds, each.backward_seconds) for each in passes]
+    if batch_size <= sizes[0]:
+        return times[0]
+    if batch_size >= sizes[-1]:
+        growth = batch_size / sizes[-1]
+        return times[-1][0] * growth, times[-1][1] * growth
+    logs = np.log(sizes)
+    forward, backward = (
+        math.exp(float(np.interp(math.log(batch_size), logs, np.log(part))))
+        for part in zip(*times, strict=True)
+    )
+    return forward, backward
+
+
+def exposed_seconds(
+    buckets: Sequence[Bucket],
+    forward_seconds: float,
+    backward_seconds: float,
+    all_reduce: Callable[[int], Values],
+) -> tuple[Values, Values]:
+    """What the buckets' all-reduces take in all, and how long they outlast the backward pass.
+
+    As DistributedDataParallel sends them: a bucket once its last gradient is there and the bucket before
+    it has been sent (Li et al., VLDB 13(12), 2020, section 3.2.3).
+
+    Args:
+        buckets: in the order in which they travel.
+        forward_seconds: of the last pass of the step, the one that exchanges.
+        backward_seconds: of the same pass.
+        all_reduce: seconds of a message of so many bytes.
+    """
+    sent: Values = np.zeros(1)
+    total: Values = np.zeros(1)
+    for bucket in buckets:
+        seconds = all_reduce(bucket.bytes)
+        ready = forward_seconds + bucket.ready_fraction * backward_seconds
+        sent = np.maximum(sent, ready) + seconds
+        total = total + seconds
+    return total, np.maximum(sent - forward_seconds - backward_seconds, 0.0)
+
+
+def predict_step(
+    base: Baseline, devices: int, global_batch_size: int, all_reduce: Callable[[int], Values] | None
+) -> Step:
+    """The mean step of an epoch, whose last step may be smaller than the others.
+
+    Args:
+        base: one device of the same series.
+        devices: ranks.
+        global_batch_size: samples of a full step over all of them.
+        all_reduce: seconds of a message of so many bytes over these ranks; None for one.
+
+    Raises:
+        NoPredictionError: a device would have no sample in a pass, or far fewer than were timed.
+    """
+    parts = devices * base.accumulation_steps
+    if global_batch_size < parts:
+        raise NoPredictionError(
+            f"{devices} devices: a step has {global_batch_size} samples for {parts} passes; "
+            "raise global_batch_size"
+        )
+    # a dataset smaller than a step cannot train at this size; one that is large enough would have full steps
+    short = global_batch_size > base.train_samples
+    sizes = [global_batch_size] if short else step_sizes(base.train_samples, global_batch_size, parts)
+    compute = loader = 0.0
+    total: Values = np.zeros((3, 1))
+    exposed: Values = np.zeros((3, 1))
+    for size in sorted(set(sizes)):
+        share = sizes.count(size) / len(sizes)
+        # the rank with most samples counts
+        batch = math.ceil(size / parts)
+        if 2 * batch < base.passes[0].batch_size:
+            raise NoPredictionError(
+                f"{devices} devices: passes of {batch} samples were not timed, only down to "
+                f"{base.passes[0].batch_size}; train more epochs, so that there is time for them"
+            )
+        forward, backward = (base.pass_scale * part for part in pass_seconds(base.passes, batch))
+        compute += share * (base.accumulation_steps * (forward + backward) + base.other_seconds)
+        loader += share * base.loader_seconds_per_sample * size / devices
+        if all_reduce is not None:
+            this_total, this_exposed = exposed_seconds(base.buckets, forward, backward, all_reduce)
+            total, exposed = total + share * this_total, exposed + share * this_exposed
+    return Step(compute, loader, total, exposed, len(sizes), sum(sizes))
+
+
+def predict_point(
+    bases: Sequence[Baseline],
+    devices: int,
+    global_batch_size: int,
+    base_batch_size: int,
+    all_reduce: Callable[[int], Values] | None,
+) -> dict[str, Any]:
+    """The columns of a device count that rest on the model.
+
+    Each repeat of the baseline predicts for itself; what is stated is the median. The interval joins the
+    repeats' own with that of the all-reduce's fits and, beyond the measured shapes, of how it grows.
+
+    Args:
+        bases: one for each repeat, at least one.
+        devices: ranks.
+        global_batch_size: samples of a full step over all of them.
+        base_batch_size: the same on one device.
+        all_reduce: as for ``predict_step``.
+
+    Raises:
+        NoPredictionError: as ``predict_step``.
+    """
+    steps = [predict_step(base, devices, global_batch_size, all_reduce) for base in bases]
+    alone = [predict_step(base, 1, base_batch_size, None) for base in bases]
+    rates = [step.samples / step.steps / step.seconds for step in steps]
+    base_rates = [step.samples / step.steps / float(step.seconds[CENTRAL, 0]) for step in alone]
+    seconds = over_repeats([step.seconds for step in steps])
+    # a rate is low where the step is slow
+    throughput = over_repeats([rate[::-1] for rate in rates])
+    ratios = over_repeats([rate[::-1] / base for rate, base in zip(rates, base_rates, strict=True)])
+    # a ratio of medians, as the measured one, and not a median of ratios
+    gain = throughput.estimate / float(np.median(base_rates))
+    speedup = replace(ratios, estimate=gain, low=min(ratios.low, gain), high=max(ratios.high, gain))
+    exposed = over_repeats([step.exposed for step in steps]).estimate
+    samples = bases[0].train_samples
+    return {
+        **_columns("step_seconds", seconds),
+        "compute_seconds": float(np.median([step.compute for step in steps])),
+        "loader_seconds": float(np.median([step.loader for step in steps])),
+        "all_reduce_seconds": over_repeats([step.all_reduce for step in steps]).estimate,
+        "exposed_seconds": exposed,
+        **_columns("throughput_samples_per_second", throughput),
+        **_columns("speedup", speedup),
+        **_columns("parallel_efficiency", speedup.scaled(1 / devices)),
+        "device_hours_per_epoch": devices * samples / throughput.estimate / 3600,
+        "hidden": exposed < HIDDEN_SHARE * seconds.estimate,
+    }
+
+
+def over_repeats(values: Sequence[Values]) -> Interval:
+    """The median over repeats of ``[LOW CENTRAL HIGH, draws]``, with bounds that join both kinds of doubt."""
+    tails = (1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2
+    central = [float(value[CENTRAL, 0]) for value in values]
+    low = median_interval([float(np.quantile(value[LOW], tails[0])) for value in values]).low
+    high = median_interval([float(np.quantile(value[HIGH], tails[1])) for value in values]).high
+    own = median_interval(central)
+    return Interval(
+        own.estimate, min(low, own.estimate), max(high, own.estimate), own.confidence, len(values)
+    )
+
+
+def _columns(name: str, interval: Interval) -> dict[str, float]:
+    return {name: interval.estimate, f"{name}_low": interval.low, f"{name}_high": interval.high}

@@ -1,0 +1,209 @@
+"""The table that computing centres ask for in a proposal: as CSV, Markdown and LaTeX.
+
+A table for each series, the decided one first. Each says its method in two sentences, with the absolute
+figure that its speedups are relative to (Hoefler & Belli, SC'15, rule 1).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from scalewise.analysis.decision.decision import Decision
+from scalewise.analysis.formatting import devices_text, factor, three_digits
+from scalewise.analysis.scaling import OF_WALLS
+from scalewise.plan.runs.runs import NO_OPTIONS
+from scalewise.records import write_text
+
+PROPOSAL = "proposal"
+
+_WITH_BOUNDS = ("wall_seconds", "throughput_samples_per_second", "speedup", "parallel_efficiency")
+_CONFIDENCES = ("throughput_confidence", "speedup_confidence")
+COLUMNS = [
+    "experiment", "series", "recommended", "devices", "nodes", "n",
+    *(f"{name}{bound}" for name in _WITH_BOUNDS for bound in ("", "_low", "_high")),
+    "device_hours", "baseline_devices", *_CONFIDENCES,
+]  # fmt: skip
+"""Of proposal.csv: unrounded, under the names and in the units of scaling.csv."""
+
+_UNITS = (("s", 1.0), ("min", 60.0), ("h", 3600.0))
+_MANY = 600
+"""Seconds, or minutes, from which the next unit is easier to read."""
+
+_SPECIAL = {
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "\\": r"\textbackslash{}",
+}
+
+
+@dataclass(frozen=True)
+class _Cell:
+    text: str
+    bounds: str = ""
+
+
+@dataclass(frozen=True)
+class _Table:
+    """One series as text, without markup.
+
+    Args:
+        heading: experiment and series.
+        columns: headings, units included.
+        rows: a cell for each column.
+        recommended: index of the row that the decision names, if any.
+        method: two sentences.
+    """
+
+    heading: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[_Cell]]
+    recommended: int | None
+    method: str
+
+
+def write_proposal(scaling: pd.DataFrame, decision: Decision, folder: Path) -> None:
+    """Write proposal.csv, proposal.md and proposal.tex.
+
+    Args:
+        scaling: as ``scaling_table`` makes it.
+        decision: on it.
+        folder: receives the files.
+    """
+    points = _ordered(scaling, decision)
+    tables = [_table(series, decision) for _, series in points.groupby("series", sort=False)]
+    csv = points[COLUMNS].to_csv(index=False, lineterminator="\n")
+    write_text(folder / f"{PROPOSAL}.csv", csv)
+    write_text(folder / f"{PROPOSAL}.md", "\n".join(map(_markdown, tables)))
+    comment = "% needs \\usepackage{booktabs} in the preamble\n"
+    write_text(folder / f"{PROPOSAL}.tex", comment + "\n".join(map(_latex, tables)))
+
+
+def latex_text(text: str) -> str:
+    """The text with what LaTeX would read as a command made plain."""
+    return re.sub(r"[&%$#_{}~^\\]", lambda found: _SPECIAL[found[0]], text)
+
+
+def _ordered(scaling: pd.DataFrame, decision: Decision) -> pd.DataFrame:
+    """Every planned point, the decided series first, each in order of devices."""
+    known = scaling.reindex(columns=list(dict.fromkeys([*scaling.columns, *COLUMNS])))
+    decided = known["series"] == decision.series
+    recommended = decided & (known["devices"] == decision.devices)
+    known = known.assign(recommended=recommended)
+    groups = [known[decided], *(rest for _, rest in known[~decided].groupby("series", sort=False))]
+    return pd.concat([group.sort_values("devices") for group in groups if len(group)], ignore_index=True)
+
+
+def _table(points: pd.DataFrame, decision: Decision) -> _Table:
+    unit, seconds = _unit(points["wall_seconds"].max())
+    series = str(points["series"].iloc[0])
+    name = decision.experiment if series == NO_OPTIONS else f"{decision.experiment}, {series}"
+    columns: dict[str, Callable[[pd.Series], _Cell]] = {
+        "devices": lambda row: _plain(row["devices"], "{:.0f}".format),
+        "nodes": lambda row: _plain(row["nodes"], "{:.0f}".format),
+        "n": lambda row: _plain(row["n"], "{:.0f}".format),
+        f"run ({unit})": lambda row: _bounded(row, "wall_seconds", three_digits, 1 / seconds),
+        "samples/s": lambda row: _bounded(row, "throughput_samples_per_second", three_digits),
+        "speedup": lambda row: _bounded(row, "speedup", factor),
+        "efficiency": lambda row: _bounded(row, "parallel_efficiency", "{:.2f}".format),
+        "device-hours": lambda row: _plain(row["device_hours"], three_digits),
+    }
+    rows = [[cell(row) for cell in columns.values()] for _, row in points.iterrows()]
+    marked = [index for index, flag in enumerate(points["recommended"]) if flag]
+    return _Table(name, list(columns), rows, marked[0] if marked else None, _method(points))
+
+
+def _method(points: pd.DataFrame) -> str:
+    """How the figures were made, and what the speedups are relative to, in two sentences."""
+    levels = points[list(_CONFIDENCES)].to_numpy(dtype=float).ravel()
+    levels = levels[(levels > 0) & (levels < 1)]
+    intervals = "one run has no interval"
+    if len(levels):
+        low, high = f"{levels.min():.0%}", f"{levels.max():.0%}"
+        confidence = low if low == high else f"{low} to {high}"
+        intervals = f"intervals come from the ranks of the runs and hold with {confidence} confidence"
+    timed = "" if points["throughput_samples_per_second"].isna().all() else ", timed after the warm-up steps"
+    first = f"Each row is the median of n runs, each a job of its own{timed}; {intervals}"
+    base = points[points["devices"] == points["baseline_devices"]]
+    if base.empty or points["speedup"].isna().all():
+        return f"{first}. There is no baseline, and so no speedup."
+    reference = base.iloc[0]
+    where = devices_text(int(reference["devices"]))
+    rate = reference["throughput_samples_per_second"]
+    if pd.isna(rate):
+        absolute = f"{where}, {three_digits(reference['wall_seconds'])} s a run, {OF_WALLS}"
+    else:
+        absolute = f"{where}, {three_digits(rate)} samples/s"
+    others = int(points["n_not_comparable"].sum()) if "n_not_comparable" in points else 0
+    left_out = f", and leave out {others} runs under other conditions" if others else ""
+    return (
+        f"{first}. Speedup and efficiency are relative to {absolute}{left_out}; times and device-hours are "
+        "of whole runs, start-up and evaluation included."
+    )
+
+
+def _unit(longest: float) -> tuple[str, float]:
+    """The unit that whole runs are read in, and its seconds."""
+    for unit, seconds in _UNITS[:-1]:
+        if not longest / seconds >= _MANY:
+            return unit, seconds
+    return _UNITS[-1]
+
+
+def _bounded(row: pd.Series, name: str, form: Callable[[float], str], scale: float = 1.0) -> _Cell:
+    value, low, high = (row[f"{name}{bound}"] for bound in ("", "_low", "_high"))
+    if pd.isna(value):
+        return _Cell("–")
+    # one run, and the baseline over itself, have no interval
+    bounds = "" if low == high or pd.isna(low) else f"{form(low * scale)} to {form(high * scale)}"
+    return _Cell(form(value * scale), bounds)
+
+
+def _plain(value: float, form: Callable[[float], str]) -> _Cell:
+    return _Cell("–" if pd.isna(value) else form(value))
+
+
+def _markdown(table: _Table) -> str:
+    def line(cells: Iterator[str]) -> str:
+        return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+    lines = [f"**{table.heading}**", "", line(iter(table.columns))]
+    lines.append(f"|{'---:|' * len(table.columns)}")
+    for index, row in enumerate(table.rows):
+        strong = "**" if index == table.recommended else ""
+        lines.append(line(f"{strong}{c.text}{strong}" + (f" [{c.bounds}]" if c.bounds else "") for c in row))
+    marked = "" if table.recommended is None else " The recommended row is in bold."
+    return "\n".join([*lines, "", f"{table.method}{marked}", ""])
+
+
+def _latex(table: _Table) -> str:
+    lines = [
+        r"\begin{table}",
+        r"  \centering",
+        rf"  \caption{{{latex_text(f'Scaling of {table.heading}. {table.method}')}}}",
+        rf"  \label{{tab:{re.sub('[^a-z0-9]+', '-', table.heading.lower()).strip('-')}}}",
+        r"  \small",
+        rf"  \begin{{tabular}}{{{'r' * len(table.columns)}}}",
+        r"    \toprule",
+        f"    {_latex_row(table.columns)}",
+        r"    \midrule",
+    ]
+    for index, row in enumerate(table.rows):
+        bold = r"\textbf{%s}" if index == table.recommended else "%s"
+        lines.append("    " + _latex_row([cell.text for cell in row], bold))
+        if any(cell.bounds for cell in row):
+            # below the figures, so that the table fits the width of a page
+            bounds = _latex_row([cell.bounds for cell in row], r"{\scriptsize %s}")
+            lines.append(f"    {bounds}[2pt]")
+    lines += [r"    \bottomrule", r"  \end{tabular}", r"\end{table}", ""]
+    return "\n".join(lines)
+
+
+def _latex_row(texts: Sequence[str], form: str = "%s") -> str:
+    cells = (latex_text(text).replace("–", "--") for text in texts)
+    return " & ".join(form % cell if cell else "" for cell in cells) + r" \\"

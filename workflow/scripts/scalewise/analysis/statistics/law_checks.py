@@ -1,0 +1,131 @@
+"""Why the runs of a series do not carry a law: each reason with its numbers, and the cure if there is one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from scipy import stats
+
+from scalewise.analysis.formatting import devices_text
+from scalewise.analysis.statistics.bootstrap import Array, Pooled
+from scalewise.analysis.statistics.intervals import CONFIDENCE
+from scalewise.analysis.statistics.law_models import Model
+
+LEAST_REPEATS = 2
+ENOUGH_REPEATS = 3
+"""On each device count, for three and more device counts."""
+SIGNIFICANCE = 0.01
+"""A law that misses its points by more than repeats do so rarely is refused."""
+SMALLEST_MISS = 0.005
+"""A smaller miss does not matter: machines do not keep their speed so well from day to day."""
+WIDEST_FRACTION = 0.5
+"""A fraction whose interval spans more than half of 0 to 1 is as good as not known."""
+
+FRACTIONS = ("serial_fraction", "contention")
+COEFFICIENTS = (*FRACTIONS, "coherency")
+
+
+def too_little(model: Model, rates: Mapping[int, Sequence[float]], base: int) -> Iterator[str]:
+    """Reasons not to fit at all.
+
+    Args:
+        model: the law.
+        rates: throughput of each run, by device count.
+        base: device count that speedups relate to.
+    """
+    if base not in rates:
+        yield f"no comparable run of the baseline ({devices_text(base)}) has a throughput"
+    if len(rates) < model.least_counts:
+        counts = ", ".join(str(devices) for devices in rates) or "none"
+        yield (
+            f"{model.title} needs runs on {model.least_counts} or more device counts; "
+            f"there are {len(rates)} ({counts})"
+        )
+    for devices, values in rates.items():
+        if len(values) < LEAST_REPEATS:
+            yield (
+                f"a single comparable run on {devices_text(devices)} shows no spread; {model.title} needs "
+                f"{ENOUGH_REPEATS} on each device count"
+            )
+    # a draw that takes one and the same run of every device count knows nothing of the spread: where such
+    # draws are not rare, the bounds are made by them
+    blind = math.prod(float(len(values)) ** (1 - len(values)) for values in rates.values())
+    if blind > (1 - CONFIDENCE) / 2:
+        counts = ", ".join(f"{len(values)} on {devices_text(devices)}" for devices, values in rates.items())
+        yield (
+            f"too few repeats to know how they scatter ({counts}); {model.title} needs {ENOUGH_REPEATS} on "
+            "each device count"
+        )
+
+
+def not_carried(
+    model: Model, devices: Array, repeats: Array, seen: Pooled, coefficients: Array, low: Array, high: Array
+) -> Iterator[str]:
+    """Reasons not to state what was fitted.
+
+    Args:
+        model: the law.
+        devices: shape (counts,).
+        repeats: shape (counts,).
+        seen: logarithms of the rates.
+        coefficients: of the best fit that the law allows.
+        low: bounds of its parameters, fitted freely; shape (parameters,).
+        high: likewise.
+    """
+    residuals = seen.means - model.log_rates(devices, coefficients)
+    if np.abs(np.expm1(residuals)).max() >= SMALLEST_MISS:
+        yield from _beyond_bounds(model, low, high)
+        yield from _lack_of_fit(model, devices, repeats, float(seen.spread), residuals)
+    yield from _unknown(model, low, high)
+
+
+def _beyond_bounds(model: Model, low: Array, high: Array) -> Iterator[str]:
+    """Parameters that lie beyond what the law allows with all of their interval."""
+    for name, lower, upper, (least, most) in zip(model.names, low, high, model.bounds, strict=True):
+        if name not in COEFFICIENTS:
+            continue
+        found = f"({lower:.2g} to {upper:.2g})"
+        if upper < least:
+            yield (
+                f"throughput grows by more than {model.title} allows: its {_words(name)} would be below "
+                f"{least:g} {found}. Look for what changes together with the devices"
+            )
+        if lower > most:
+            yield (
+                f"throughput grows by less than {model.title} allows: its {_words(name)} would be above "
+                f"{most:g} {found}"
+            )
+
+
+def _lack_of_fit(
+    model: Model, devices: Array, repeats: Array, spread: float, residuals: Array
+) -> Iterator[str]:
+    """The F test: distances of the points from the law against the repeats' own spread."""
+    left, freedom = len(devices) - model.terms(devices).shape[1], float(repeats.sum()) - len(devices)
+    variance = max(spread**2, float(np.finfo(np.float64).tiny))
+    statistic = float((repeats * residuals**2).sum()) / left / variance
+    if stats.f.sf(statistic, left, freedom) < SIGNIFICANCE:
+        worst = int(np.argmax(np.abs(residuals) * np.sqrt(repeats)))
+        miss = math.expm1(float(residuals[worst]))
+        yield (
+            f"{devices_text(int(devices[worst]))} ran {100 * abs(miss):.1f} % "
+            f"{'faster' if miss > 0 else 'slower'} than the best fit of {model.title}, while repeats scatter "
+            f"by {100 * spread:.2g} %: the law leaves out something that matters here"
+        )
+
+
+def _unknown(model: Model, low: Array, high: Array) -> Iterator[str]:
+    """Fractions about which the runs say next to nothing."""
+    for name, lower, upper, (least, most) in zip(model.names, low, high, model.bounds, strict=True):
+        lowest, highest = max(lower, least), min(upper, most)
+        if name in FRACTIONS and highest - lowest > WIDEST_FRACTION:
+            yield (
+                f"the runs leave the {_words(name)} of {model.title} anywhere between {lowest:.2f} and "
+                f"{highest:.2f}: more repeats, or more device counts, narrow it"
+            )
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")

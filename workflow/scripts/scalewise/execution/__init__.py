@@ -1,0 +1,1 @@
+"""One run from outside: its ranks started, watched and ended, and one writer for its folder. No torch."""

@@ -1,0 +1,205 @@
+"""One run: its ranks under supervision, then its records, or why there are none. Needs no torch."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+from scalewise.execution.messages import Assignment, Complaint, Muster
+from scalewise.execution.supervisor import End, Order, reason, watch
+from scalewise.execution.watchdog import Why
+from scalewise.records import (
+    EPOCHS,
+    FAILURE,
+    MODEL,
+    RANKS,
+    SUMMARY,
+    UTILIZATION,
+    Definition,
+    EpochRecord,
+    Failure,
+    RankRecord,
+    RecordError,
+    Summary,
+    UtilizationRecord,
+    read_failure,
+    read_summary,
+    utc_now,
+    write_json,
+    write_rows,
+)
+
+LOG_TAIL_LINES = 25
+RECORDS = (SUMMARY, EPOCHS, RANKS, UTILIZATION)
+
+
+FULL_BYTES = 1 << 20
+"""A folder with less room than this has none: what ranks wrote there last may be missing."""
+
+
+class RunFailedError(Exception):
+    """The run has no result; the message is for the user.
+
+    Args:
+        message: all that there is to say.
+        reason: in a sentence.
+        ended: how; None where no ranks were started, or none are to be started again.
+    """
+
+    def __init__(self, message: str, reason: str = "", ended: End | None = None) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.ended = ended
+
+
+def execute(order: Order, muster: Muster, assignment: Assignment) -> None:
+    """Run the ranks to their end.
+
+    Leaves the run's records, or ``failure.json`` with the reason.
+
+    Args:
+        order: the ranks.
+        muster: how they meet.
+        assignment: what they do.
+
+    Raises:
+        RunFailedError: there is no result.
+        RunTakenError: another trains the run by now; its folder is left as it is.
+    """
+    for name in (*RECORDS, MODEL, FAILURE):
+        (assignment.folder / name).unlink(missing_ok=True)
+    order.attempt.begin(muster)
+    order.attempt.assign(assignment)
+    ended = watch(order)
+    cause = order.attempt.cause(order.world_size)
+    if (assignment.folder / SUMMARY).exists():
+        # written last of all that the training leaves: what failed came after it
+        order.attempt.end()
+        return
+    if cause is not None and cause.out_of_memory and ended.why == "failed":
+        _record_out_of_memory(assignment, cause)
+        order.attempt.end()
+        return
+    raise _fail(order, assignment, ended, cause)
+
+
+def refuse_start(order: Order, assignment: Assignment, outcome: Why, why: str) -> RunFailedError:
+    """A run that is not even started again: recorded and said like one that has failed."""
+    write_json(assignment.folder / FAILURE, _failure(order, assignment, outcome, why))
+    note(order.log, f"{outcome}: {why}")
+    return RunFailedError(f"{order.label} {outcome}: {why}\nWhole log: {order.log}", why)
+
+
+def note(log: Path, text: str) -> None:
+    """A line of the run's log, with its time."""
+    with log.open("a", encoding="utf-8") as file:
+        file.write(f"{utc_now()} {text}\n")
+
+
+def unusable(label: str, folder: Path, error: OSError) -> str:
+    """A sentence for what the system refused: path, what it said, the room there, the cure.
+
+    Args:
+        label: of the run.
+        folder: of its records.
+        error: as raised.
+    """
+    path = Path(str(error.filename or folder))
+    said = error.strerror or str(error)
+    cures = {
+        errno.ENOSPC: "Make room there",
+        errno.EDQUOT: "Your quota is used up: make room there",
+        errno.EFBIG: "The limit of a file's size (ulimit -f) is too low for it: raise it",
+        **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "Make it writable, or use another folder"),
+    }
+    cure = cures.get(error.errno or 0, "Mend that")
+    return (
+        f"{label} failed: {path}: {said} ({free_bytes(path):,} bytes are free there). {cure}, and run "
+        "snakemake again; other runs, and checkpoints that are whole, are untouched."
+    )
+
+
+def free_bytes(path: Path) -> int:
+    """Free for this user where a path is or would be; 0 where nobody can say."""
+    for place in (path, *path.absolute().parents):
+        with suppress(OSError):
+            return shutil.disk_usage(place).free
+    return 0
+
+
+def has_result(folder: Path, definition: Definition) -> bool:
+    """Whether a folder holds the records of just this run."""
+    try:
+        return read_summary(folder).definition == definition
+    except RecordError:
+        return False
+
+
+def would_end_alike(folder: Path, definition: Definition, limit_seconds: float) -> Failure | None:
+    """The failure that makes another try at a run a waste: the last one had as much time, and used it all."""
+    try:
+        failure = read_failure(folder)
+    except RecordError:
+        return None
+    if failure is None or failure.outcome != "timed-out" or failure.definition != definition:
+        return None
+    return failure if failure.limit_seconds is not None and failure.limit_seconds >= limit_seconds else None
+
+
+def _record_out_of_memory(assignment: Assignment, cause: Complaint) -> None:
+    """Out of device memory is a result: another attempt would end the same way."""
+    write_rows(assignment.folder / EPOCHS, EpochRecord, [])
+    write_rows(assignment.folder / RANKS, RankRecord, [])
+    write_rows(assignment.folder / UTILIZATION, UtilizationRecord, [])
+    summary = Summary(
+        definition=assignment.definition,
+        outcome="out-of-memory",
+        reason=f"rank {cause.rank} on {cause.host}: {cause.headline}",
+        measurements=None,
+        provenance=None,
+    )
+    write_json(assignment.folder / SUMMARY, summary)
+
+
+def _fail(order: Order, assignment: Assignment, ended: End, cause: Complaint | None) -> RunFailedError:
+    """Record the failure and say it: reason first, then the traceback or the log's last lines.
+
+    The reason also ends the log, which is what Snakemake shows of a job that failed elsewhere.
+    """
+    why = reason(order, ended, cause)
+    if (free := free_bytes(assignment.folder)) < FULL_BYTES:
+        why += f" {assignment.folder} has {free:,} free bytes left: make room there."
+    traceback = cause.traceback if cause is not None else ""
+    failure = _failure(order, assignment, ended.why, why, traceback)
+    for name in (*RECORDS, MODEL):
+        (assignment.folder / name).unlink(missing_ok=True)
+    details = traceback.rstrip() if cause is not None else "\n".join(failure.log_tail)
+    if ended.stopped is not None and ended.stopped.saved:
+        details = ""  # nothing to look for: it ended as it was asked to
+    try:
+        write_json(assignment.folder / FAILURE, failure)
+        note(order.log, f"{ended.why}: {why}")
+    except OSError as error:  # the reason is known here alone, then
+        details += f"\n{unusable(order.label, assignment.folder, error)}"
+    message = f"{order.label} {ended.why}: {why}\n{details}".rstrip()
+    return RunFailedError(f"{message}\nWhole log: {order.log}", why, ended)
+
+
+def _failure(order: Order, assignment: Assignment, outcome: Why, why: str, traceback: str = "") -> Failure:
+    return Failure(
+        definition=assignment.definition,
+        outcome=outcome,
+        reason=why,
+        limit_seconds=order.limit_seconds,
+        traceback=traceback,
+        log_tail=_tail(order.log),
+        ended_at=utc_now(),
+    )
+
+
+def _tail(log: Path) -> list[str]:
+    """The last lines of a log, if there is one: a user may delete the folder of a run at work."""
+    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    return text.splitlines()[-LOG_TAIL_LINES:]

@@ -1,0 +1,83 @@
+"""What rank 0 and its supervisor say to each other during the training: by files, in a thread beside it.
+
+A file system that is slow, full or away for a while then costs no step.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import suppress
+from types import TracebackType
+
+from scalewise.execution.messages import Progress
+from scalewise.execution.rank_files import Attempt
+
+LOOK_SECONDS = 1.0
+"""Between two looks for a request to end."""
+
+END_SECONDS = 1.0
+"""That the last word may take."""
+
+TELL_SECONDS = 5.0
+"""Between two words on how far the training has come."""
+
+
+class Messenger:
+    """Looks for requests and tells of progress, from entry to exit; the training only sets and reads values.
+
+    Args:
+        attempt: whose folder both see; None for a rank that has nothing to say, which does nothing.
+    """
+
+    def __init__(self, attempt: Attempt | None) -> None:
+        self._attempt = attempt
+        self.progress: Progress | None = None
+        """How far the training has come; to be set."""
+        self.stop_request: str | None = None
+        """Why the ranks are asked to end, if they are."""
+        self._told: Progress | None = None
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Messenger:
+        if self._attempt is not None:
+            # a daemon: what a file system that hangs keeps must not keep the rank from its end
+            self._thread = threading.Thread(
+                target=self._run, args=(self._attempt,), name="messenger", daemon=True
+            )
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join(END_SECONDS)
+
+    def _run(self, attempt: Attempt) -> None:
+        due = 0.0
+        while True:
+            last = self._ended.is_set()
+            with suppress(OSError):
+                self.stop_request = self.stop_request or attempt.stop_request()
+            if self.progress != self._told and (last or time.monotonic() >= due):
+                with suppress(OSError):
+                    self._tell(attempt)
+                    due = time.monotonic() + TELL_SECONDS
+            if last:
+                return
+            self._ended.wait(LOOK_SECONDS)
+
+    def _tell(self, attempt: Attempt) -> None:
+        progress = self.progress
+        assert progress is not None, "only what was set differs from what was told"
+        attempt.progress(progress)
+        self._told = progress
+
+
+def say(text: str) -> None:
+    """Print a line of train.log, if the disk takes it."""
+    with suppress(OSError):
+        print(text, flush=True)

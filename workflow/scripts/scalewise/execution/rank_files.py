@@ -1,0 +1,244 @@
+"""What the ranks of one attempt tell the supervisor: small files in a folder that both can reach.
+
+Files work for every launcher and across nodes, and a rank that is killed cannot write the one that
+says it finished.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import time
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+
+from scalewise.execution.messages import (
+    Assignment,
+    Complaint,
+    MeetingPoint,
+    Muster,
+    Presence,
+    Progress,
+    Stopped,
+)
+from scalewise.records import write_json, write_text
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """The folder of one attempt at a run.
+
+    Args:
+        folder: which the next attempt uses again.
+        token: of whoever began this one; empty where nobody else begins one here. Processes that were
+            stopped for long may find the folder another's: they leave no notes in it.
+    """
+
+    folder: Path
+    token: str = ""
+
+    @classmethod
+    def join(cls, folder: Path) -> Attempt:
+        """The attempt that a process belongs to, which was started for it just now."""
+        return cls(folder, cls(folder).muster().token)
+
+    def begin(self, muster: Muster) -> None:
+        """Forget an earlier attempt and lay out for the ranks how they meet."""
+        self.forget()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_json(self.folder / "muster.json", muster.model_copy(update={"token": self.token}))
+
+    @property
+    def is_current(self) -> bool:
+        """Whether no other attempt has the folder, as far as anybody can say: it may also be gone."""
+        try:
+            return not self.token or self.muster().token == self.token
+        except OSError:
+            return True
+
+    def check_current(self) -> None:
+        """Before something is written that another attempt may write, too.
+
+        Raises:
+            OSError: the folder is another attempt's by now.
+        """
+        if not self.is_current:
+            raise OSError(errno.ESTALE, "another attempt's by now", str(self.folder))
+
+    def _own(self, name: str) -> Path:
+        """Where a note goes; raises as ``check_current`` does."""
+        self.check_current()
+        return self.folder / name
+
+    def forget(self) -> None:
+        """Take the folder from whichever attempt has it."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def muster(self) -> Muster:
+        """How the ranks meet."""
+        return Muster.model_validate_json((self.folder / "muster.json").read_text(encoding="utf-8"))
+
+    def assign(self, assignment: Assignment) -> None:
+        """Lay out what the ranks are to do, before they are started."""
+        write_json(self._own("assignment.json"), assignment)
+
+    def end(self) -> None:
+        """Leave nothing behind; a rank on another node may still close a file."""
+        if self.is_current:
+            self.forget()
+
+    def assignment(self) -> Assignment:
+        """What the ranks are to do."""
+        text = (self.folder / "assignment.json").read_text(encoding="utf-8")
+        return Assignment.model_validate_json(text)
+
+    @property
+    def meeting_file(self) -> Path:
+        """Where ranks meet without a port."""
+        return self.folder.absolute() / "rendezvous"
+
+    def wait_here(self, host: str, port: int) -> None:
+        """Say where the others are to come."""
+        write_json(self._own("meeting.json"), MeetingPoint(host=host, port=port))
+
+    def meeting_point(self, timeout_seconds: float) -> MeetingPoint:
+        """Where to come, as soon as it has been said.
+
+        Raises:
+            TimeoutError: nobody said it in time.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        # listed, not looked up: a network file system may remember for a minute that a file was missing
+        while not any(path.name == "meeting.json" for path in self.folder.iterdir()):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"timed out: nobody waited at a rendezvous within {timeout_seconds:g} s")
+            time.sleep(0.05)
+        try:
+            text = (self.folder / "meeting.json").read_text(encoding="utf-8")
+        except FileNotFoundError:
+            # the listing was an earlier attempt's
+            time.sleep(0.05)
+            return self.meeting_point(deadline - time.monotonic())
+        return MeetingPoint.model_validate_json(text)
+
+    def started(self, rank: int, host: str) -> None:
+        """A rank is there."""
+        note = Presence(rank=rank, host=host, pid=os.getpid())
+        write_text(self._own(f"rank{rank}.started.json"), note.model_dump_json())
+
+    def finished(self, rank: int) -> None:
+        """A rank has left in order."""
+        write_text(self._own(f"rank{rank}.finished"), "")
+
+    def failed(self, rank: int, host: str, error: BaseException, out_of_memory: bool) -> None:
+        """A rank has raised."""
+        note = Complaint(
+            rank=rank,
+            host=host,
+            time=time.time(),
+            message=f"{type(error).__name__}: {error}",
+            traceback="".join(traceback.format_exception(error)),
+            out_of_memory=out_of_memory,
+        )
+        write_text(self._own(f"rank{rank}.failed.json"), note.model_dump_json())
+
+    def terminated(self, rank: int) -> None:
+        """A rank was asked to end, which launchers do to the peers of one that failed."""
+        write_text(self._own(f"rank{rank}.terminated"), "")
+
+    def request_stop(self, because: str) -> None:
+        """Ask the ranks to write a checkpoint at the next step edge and to end; from outside of them."""
+        write_text(self._own("stop"), because)
+
+    def stop_request(self) -> str | None:
+        """Why the ranks are asked to end, if they are; listed, as in ``meeting_point``."""
+        if not any(path.name == "stop" for path in self.folder.iterdir()):
+            return None
+        return (self.folder / "stop").read_text(encoding="utf-8")
+
+    def stopped(self, note: Stopped) -> None:
+        """All ranks end as asked; rank 0 says so before it leaves."""
+        write_json(self._own("stopped.json"), note)
+
+    def read_stopped(self) -> Stopped | None:
+        """How the ranks ended, if they did as they were asked to."""
+        path = self.folder / "stopped.json"
+        return Stopped.model_validate_json(path.read_text(encoding="utf-8")) if path.exists() else None
+
+    def beat(self) -> None:
+        """Rank 0 is alive, whatever it does."""
+        self._own("beat").touch()
+
+    def last_beat(self) -> float | None:
+        """When it last said so, by its file's server; opened, so that no old answer is remembered."""
+        try:
+            with (self.folder / "beat").open("rb") as file:
+                return os.fstat(file.fileno()).st_mtime
+        except OSError:
+            return None
+
+    def progress(self, progress: Progress) -> None:
+        """Rank 0 tells how far the training has come."""
+        # not flushed to disk: it is written while the clock runs
+        path = self._own("progress.json")
+        draft = path.with_name(f".{path.name}")
+        draft.write_text(progress.model_dump_json(), encoding="utf-8")
+        draft.replace(path)
+
+    def read_progress(self) -> Progress | None:
+        """What rank 0 told last."""
+        path = self.folder / "progress.json"
+        return Progress.model_validate_json(path.read_text()) if path.exists() else None
+
+    def cause(self, world_size: int) -> Complaint | None:
+        """The first exception that is not the consequence of another rank's end."""
+        complaints = self._complaints()
+        first_hand = [complaint for complaint in complaints if not complaint.is_consequence]
+        if not first_hand and self.silent(world_size):
+            return None
+        return min(first_hand or complaints, key=lambda note: note.time, default=None)
+
+    def silent(self, world_size: int) -> list[Presence]:
+        """Ranks that were there and left no word: killed from outside."""
+        gone = []
+        for rank in range(world_size):
+            left_word = any(
+                (self.folder / f"rank{rank}.{ending}").exists()
+                for ending in ("finished", "failed.json", "terminated")
+            )
+            if (there := self._presence(rank)) is not None and not left_word:
+                gone.append(there)
+        return gone
+
+    def unanswering(self, world_size: int) -> list[Presence]:
+        """Ranks that neither finished nor complained, though they may have been asked to end.
+
+        Or the one that complained although all others waited for it in vain: to end a rank that was stopped,
+        Slurm wakes it first, and then it finds the others gone.
+        """
+        there = {rank: note for rank in range(world_size) if (note := self._presence(rank)) is not None}
+        complaints = {complaint.rank: complaint for complaint in self._complaints()}
+        quiet = [
+            rank
+            for rank in there
+            if rank not in complaints and not (self.folder / f"rank{rank}.finished").exists()
+        ]
+        if not quiet and len(complaints) == world_size:
+            quiet = [rank for rank, complaint in complaints.items() if not complaint.is_timeout]
+            quiet = quiet if len(quiet) == 1 < world_size else []
+        return [there[rank] for rank in quiet]
+
+    def _presence(self, rank: int) -> Presence | None:
+        path = self.folder / f"rank{rank}.started.json"
+        return Presence.model_validate_json(path.read_text()) if path.exists() else None
+
+    def _complaints(self) -> list[Complaint]:
+        return [
+            Complaint.model_validate_json(path.read_text()) for path in self.folder.glob("rank*.failed.json")
+        ]
+
+    def missing(self, world_size: int) -> list[int]:
+        """Ranks that never came."""
+        return [rank for rank in range(world_size) if not (self.folder / f"rank{rank}.started.json").exists()]

@@ -1,0 +1,180 @@
+"""When ranks at work are to be ended: a signal, their limit, a complaint, silence, none that starts.
+
+Ranks that train are first asked to write a checkpoint and to end by themselves. Nothing here ends a
+process: the launcher must not get a SIGTERM before, for torchrun and srun kill their ranks at one.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Literal
+
+from scalewise.execution.messages import Stopped
+from scalewise.execution.rank_files import Attempt
+from scalewise.records import SUMMARY
+
+STOP_SECONDS = 60.0
+"""For the ranks to write a checkpoint and to end."""
+
+INSISTENCE_SECONDS = 2.0
+"""A second signal counts after this: a terminal and a scheduler may both send the first."""
+
+WORD_SECONDS = 3.0
+"""From the first complaint on: ranks that complain at once must get their word in."""
+
+IMPORT_SECONDS = 300.0
+"""For all ranks to read PyTorch at once, from a container or a file system that has not seen it lately."""
+
+LEAST_SILENCE_SECONDS = 30.0
+"""Of rank 0, before it counts as stopped: a busy machine may keep its thread from a word for seconds."""
+
+LOOK_SECONDS = 1.0
+"""Between two looks at what the ranks have left."""
+
+AWAY_SECONDS = 5.0
+"""After so long without a look this process was held up, and what holds it up may hold up the ranks too."""
+
+JOB_END = "the end of the job's time"
+"""Why ranks are asked to stop whose job has spent some of its time on waiting."""
+
+Why = Literal["failed", "interrupted", "timed-out"]
+
+
+class Vigil:
+    """Over the ranks of one attempt.
+
+    Args:
+        attempt: where they leave word; its muster has been laid out.
+        seconds: that they have.
+        received: numbers of signals to this process; grows meanwhile.
+        tell: the user.
+        job_ends_at: by the clock; the ranks must have stopped by then, whatever else they have.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        seconds: float,
+        received: Sequence[int],
+        tell: Callable[[str], None],
+        job_ends_at: float = math.inf,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock, self._job_ends_at = clock, job_ends_at
+        began = clock()
+        self._attempt, self._received, self._tell = attempt, received, tell
+        self._deadline = began + seconds
+        # twice: the agents of the nodes meet, and then the ranks
+        patience = 2 * attempt.muster().timeout_seconds + IMPORT_SECONDS
+        self._patience, self._unstarted_at = patience, began + patience
+        self._silence = max(attempt.muster().timeout_seconds, LEAST_SILENCE_SECONDS)
+        self._beat: tuple[float, float] | None = None
+        self._looked: float | None = None
+        self._names: frozenset[str] = frozenset()
+        self._end: Why | None = None
+        self._words = "a signal"
+        self._asked_at: tuple[float, int] | None = None
+        self._complained_at: float | None = None
+        self.unstarted_seconds: float | None = None
+        """How long no rank had started, where that is why they are ended."""
+
+    @property
+    def complained(self) -> bool:
+        """Whether a rank has raised."""
+        return self._complained_at is not None
+
+    @property
+    def words(self) -> str:
+        """What asks the ranks to end, where ``asked``."""
+        return self._words
+
+    @property
+    def asked(self) -> bool:
+        """Whether a signal to this process, or the limit, ends the ranks."""
+        return self._end is not None or bool(self._told)
+
+    def why(self, stopped: Stopped | None) -> Why:
+        """Why they have ended.
+
+        Args:
+            stopped: how, where they did so together.
+        """
+        if self._end is not None:
+            return self._end
+        return "interrupted" if self.asked or stopped is not None else "failed"
+
+    def is_over(self) -> bool:
+        """Look, ask the ranks to end where that is due, and say whether to end them."""
+        self._look()
+        now = self._clock()
+        if self._asked_at is None and (cause := self._cause(now)) is not None:
+            self._end, self._words = cause
+            if "progress.json" not in self._names or (self._attempt.folder.parent / SUMMARY).exists():
+                return True  # there is nothing to keep, or it is kept
+            self._ask(self._words, now)
+        if self._complained_at is not None and now - self._complained_at >= WORD_SECONDS:
+            return True
+        if self._asked_at is not None:
+            since, signals = self._asked_at
+            if now - since < INSISTENCE_SECONDS:
+                self._asked_at = (since, len(self._told))
+                return False
+            return len(self._told) > signals or now - since >= STOP_SECONDS
+        if self._beat is not None and now - self._beat[1] > self._silence:
+            return True
+        if now >= self._unstarted_at and not any(name.endswith(".started.json") for name in self._names):
+            self.unstarted_seconds = self._patience
+            return True
+        return False
+
+    @property
+    def _told(self) -> list[int]:
+        """Signals that ask this process to end."""
+        return [number for number in self._received if number != signal.SIGUSR1]
+
+    def _cause(self, now: float) -> tuple[Why, str] | None:
+        """Why to end the ranks, and in what words they are told."""
+        if self._told:
+            return "interrupted", signal.Signals(self._told[0]).name
+        if now > self._deadline:
+            return "timed-out", "the time limit"
+        if now > self._job_ends_at:
+            return "interrupted", JOB_END
+        return None
+
+    def _ask(self, words: str, now: float) -> None:
+        self._asked_at = (now, len(self._told))
+        again = "; a second signal ends it at once" if self._told else ""
+        self._tell(f"{words}: a checkpoint is written, for which there are {STOP_SECONDS:.0f} s{again}")
+        with suppress(OSError):  # they are ended all the same
+            self._attempt.request_stop(words)
+
+    def _look(self) -> None:
+        """List the folder: on a network file system a single look-up may remember that a file was missing."""
+        last = self._looked
+        at_once = self._received and self._asked_at is None
+        if last is not None and self._clock() - last < LOOK_SECONDS and not at_once:
+            return
+        with suppress(OSError):  # a user may delete the folder of a run at work
+            self._names = frozenset(path.name for path in self._attempt.folder.iterdir())
+        beat = self._attempt.last_beat()
+        # read after the look, which a file system that stalls may hold up for minutes
+        now = self._looked = self._clock()
+        away = now - last if last is not None and now - last > AWAY_SECONDS else 0.0
+        self._unstarted_at += away
+        if beat is None:
+            self._beat = None  # its folder is gone or cannot be read, which says nothing of the rank
+        elif self._beat is None or beat != self._beat[0] or away:
+            # its time is compared with itself alone: clocks may differ
+            self._beat = (beat, now)
+        if self._complained_at is None and any(name.endswith(".failed.json") for name in self._names):
+            self._complained_at = now
+        # like the signal that Slurm sends to the ranks themselves, and nothing before there is progress
+        if signal.SIGUSR1 in self._received and "progress.json" in self._names and "stop" not in self._names:
+            with suppress(OSError):
+                self._attempt.request_stop(signal.SIGUSR1.name)

@@ -1,0 +1,1 @@
+"""Datasets and models, as far as they are known without loading them."""

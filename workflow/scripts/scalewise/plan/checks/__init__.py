@@ -1,0 +1,1 @@
+"""What may not be asked for, or not together: a file for each subject."""

@@ -1,0 +1,142 @@
+"""Rules that join a run and the machine or cluster: what it could not have there, said beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from scalewise.plan.config.errors import Place, Problem
+from scalewise.plan.config.experiment import Experiment
+from scalewise.plan.config.settings import Settings
+from scalewise.plan.config.shape import Shape, count_devices
+from scalewise.plan.config.site import LOOKED_UP, Site, SiteFile
+from scalewise.plan.runs.allocation import LEAST_SECONDS, MB_PER_GB, trained_seconds
+
+
+def check_facts(facts: SiteFile) -> Iterator[Problem]:
+    """Mistakes that join two facts of a site."""
+    if facts.slurm is None:
+        if facts.launcher == "srun":
+            yield Problem(
+                ("launcher",),
+                "is srun, which needs Slurm, and there is no `slurm:`",
+                "Use torchrun or spawn.",
+            )
+        return
+    for key in LOOKED_UP:
+        if getattr(facts, key) == "auto":
+            yield Problem(
+                (key,),
+                "is auto, which looks at this machine, but the runs go to Slurm's nodes",
+                f"Write what a compute node has, such as `{key}: {'cuda' if key == 'accelerator' else 4}`.",
+            )
+    slurm = facts.slurm
+    if slurm.gpu_type is not None and slurm.gpu_request == "none":
+        yield Problem(
+            ("slurm", "gpu_type"),
+            f"is {slurm.gpu_type!r}, but gpu_request is none",
+            "Remove one of the two.",
+        )
+    if slurm.mail_type and slurm.mail_user is None:
+        yield Problem(("slurm", "mail_type"), "is given without mail_user", "Add `mail_user:`, or remove it.")
+    if slurm.memory == "none" and facts.memory_gb_per_node is not None:
+        yield Problem(
+            ("memory_gb_per_node",),
+            f"is {facts.memory_gb_per_node:g}, but slurm.memory is none, so no job asks for memory",
+            "Remove one of the two.",
+        )
+
+
+def check_launch(
+    where: Callable[[str], Place], settings: Settings, shapes: Iterable[Shape], site: Site
+) -> Iterator[Problem]:
+    """What the options of a series ask of every node.
+
+    Args:
+        where: the place of a key of the series.
+        settings: of the series.
+        shapes: of its device counts.
+        site: facts of the machine or cluster.
+    """
+    if settings.launcher == "srun" and site.slurm is None:
+        yield Problem(
+            where("launcher"),
+            "is srun, which needs Slurm, and the site has no `slurm:`",
+            "Use torchrun or spawn.",
+        )
+    limit = site.facts.max_cpus_per_device
+    if limit is not None and settings.cpus_per_device > limit:
+        yield Problem(
+            where("cpus_per_device"),
+            f"({settings.cpus_per_device}) is over the {limit} that this site gives with a device",
+            f"Use at most {limit}.",
+        )
+    devices = max(shape.devices_per_node for shape in shapes)
+    needed = devices * settings.cpus_per_device
+    if needed > site.cpus_per_node:
+        possible = site.cpus_per_node // devices
+        yield Problem(
+            where("cpus_per_device"),
+            f"({settings.cpus_per_device}) on each of {count_devices(devices)} of a node takes {needed} "
+            f"CPUs, but a node has {site.cpus_per_node}",
+            f"Use at most {possible}, or fewer devices." if possible else "Use fewer devices.",
+        )
+
+
+def check_allocations(
+    place: Place, experiment: Experiment, shapes: Mapping[int | str, Shape], site: Site
+) -> Iterator[Problem]:
+    """What an experiment asks of the scheduler: time, memory, parts of nodes."""
+    yield from _check_time(place, experiment, site)
+    yield from _check_memory(place, experiment, site)
+    if site.slurm is not None and site.slurm.partial_nodes == "refused":
+        for index, devices in enumerate(experiment.devices):
+            shape = shapes.get(devices)
+            if shape is not None and shape.devices_per_node != site.devices_per_node:
+                yield Problem(
+                    (*place, "devices", index),
+                    f"is {devices!r}, part of a node of {count_devices(site.devices_per_node)}, and this "
+                    "site gives whole nodes only",
+                    f"Use multiples of {site.devices_per_node}.",
+                )
+
+
+def _check_time(place: Place, experiment: Experiment, site: Site) -> Iterator[Problem]:
+    """A run may take several jobs, but each of them must leave it something to train in."""
+    longest, slurm = site.longest_minutes, site.slurm
+    if longest is None or slurm is None or experiment.runtime_minutes <= longest:
+        return
+    over = (
+        f"({experiment.runtime_minutes}) is over the {longest} minutes that a job may take here "
+        f"({slurm.longest_walltime}), and "
+    )
+    here = (*place, "runtime_minutes")
+    if not slurm.signal_seconds:
+        yield Problem(
+            here,
+            f"{over}without a signal ahead of a job's end (slurm.signal_seconds: 0) no run takes several",
+            f"Use at most {longest}, or set signal_seconds to 60 in the site file.",
+        )
+    elif (left := trained_seconds(longest, slurm.signal_seconds)) < LEAST_SECONDS:
+        yield Problem(
+            here,
+            f"{over}start and signal (slurm.signal_seconds: {slurm.signal_seconds}) leave "
+            f"{max(left, 0)} of a job's {longest * 60} seconds to train in",
+            f"Use at most {longest}, or lower signal_seconds or correct longest_walltime in the site file.",
+        )
+
+
+def _check_memory(place: Place, experiment: Experiment, site: Site) -> Iterator[Problem]:
+    asked, whole = experiment.memory_gb, site.facts.memory_gb_per_node
+    if asked is None:
+        return
+    here = (*place, "memory_gb")
+    if site.slurm is not None and site.slurm.memory == "none":
+        yield Problem(
+            here,
+            f"is {asked:g}, but jobs may not ask for memory at this site (slurm.memory: none)",
+            "Remove it.",
+        )
+    elif whole is not None and asked > whole:
+        yield Problem(here, f"({asked:g}) is over the {whole:g} GB of a node", f"Use at most {whole:g}.")
+    elif round(asked * MB_PER_GB) < 1:
+        yield Problem(here, f"is {asked:g}, under a megabyte", "Use at least 1.")

@@ -1,0 +1,363 @@
+"""What a single key cannot show: rules that join two values of an experiment, or a value and the site."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from scalewise.plan.catalog.datasets import (
+    DATASETS,
+    DatasetFacts,
+    DatasetFileError,
+    dataset_facts,
+    is_own_data,
+)
+from scalewise.plan.catalog.models import ModelFacts, ModelNameError, known_models, model_facts
+from scalewise.plan.checks.allocation import check_allocations, check_launch
+from scalewise.plan.checks.options import Where, check_images, check_options, check_warmup
+from scalewise.plan.checks.projection import check_projected_batch, check_projection
+from scalewise.plan.config.errors import Place, Problem, did_you_mean
+from scalewise.plan.config.experiment import EXPERIMENT_NAME, MAX_EXPERIMENT_NAME, Experiment
+from scalewise.plan.config.settings import Settings
+from scalewise.plan.config.shape import Shape, TopologyError, count_devices, shape_for
+from scalewise.plan.config.site import Site
+from scalewise.plan.runs.batches import MIN_SAMPLES_PER_RANK, step_sizes
+from scalewise.plan.runs.runs import (
+    Options,
+    Point,
+    batch_per_device,
+    combinations,
+    excluded,
+    option_label,
+    settings_of,
+)
+
+MAX_NAME_BYTES = 255
+"""Longest file name on the file systems in use."""
+
+MAX_RUNS = 100_000
+"""Of an experiment. Every run is looked at when a study is planned, and more are a sweep too wide."""
+
+MAX_STEPS = 10_000_000
+"""Of an epoch; ImageNet image by image has 1.3 million."""
+
+_BATCH_KEY = {"strong": "global_batch_size", "weak": "batch_size_per_device"}
+
+
+def check_names(names: Iterable[str]) -> Iterator[Problem]:
+    """Experiment names become folders: they must be plain and differ by more than case."""
+    seen: dict[str, str] = {}
+    for name in names:
+        place: Place = ("experiments", name)
+        if not name:
+            yield Problem(place, "has an experiment with an empty name", "Name it.", "experiments")
+        elif not re.fullmatch(EXPERIMENT_NAME, name) or name.endswith("\n"):
+            plain = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-_") or "study"
+            yield Problem(
+                place,
+                f"has an experiment named {name!r}, which cannot be a folder name everywhere",
+                "Use letters, digits, - and _, and begin with a letter or digit: "
+                f"{plain[:MAX_EXPERIMENT_NAME]!r}.",
+                "experiments",
+            )
+        elif len(name) > MAX_EXPERIMENT_NAME:
+            yield Problem(
+                place,
+                f"has a name of {len(name)} characters, but at most {MAX_EXPERIMENT_NAME} are possible",
+                "Shorten it, and put the words into title.",
+            )
+        elif name.lower() in seen:
+            yield Problem(
+                place,
+                f"differs from {seen[name.lower()]} by case alone, and some file systems ignore case",
+                "Rename one of the two.",
+            )
+        seen.setdefault(name.lower(), name)
+
+
+def check_experiment(
+    name: str, experiment: Experiment, own: Mapping[str, Any], site: Site
+) -> tuple[dict[int | str, Shape], list[Problem]]:
+    """Shapes of the device counts, and every mistake that joins two values.
+
+    Args:
+        name: the experiment's name.
+        experiment: its values, each valid by itself.
+        own: the keys it has itself, apart from those of ``defaults``.
+        site: facts of the machine.
+    """
+    place: Place = ("experiments", name)
+    problems = list(_check_sweep(place, experiment, own))
+    shapes, topology_problems = check_devices(place, experiment.devices, site)
+    problems += topology_problems
+    if too_many := list(_check_runs(place, experiment)):
+        return shapes, problems + too_many
+    problems += _check_exclude(place, experiment)
+    problems += _check_series(place, experiment, own, shapes, site)
+    problems += check_allocations(place, experiment, shapes, site)
+    problems += check_projection(place, experiment, own, site)
+    # options multiply runs, and one mistake then shows in many of them
+    return shapes, list(dict.fromkeys(problems))
+
+
+def check_devices(
+    place: Place, counts: Iterable[int | str], site: Site
+) -> tuple[dict[int | str, Shape], list[Problem]]:
+    """The shape of each device count, and what cannot be laid out or stands twice.
+
+    Args:
+        place: of the experiment.
+        counts: its ``devices``.
+        site: facts of the machine.
+    """
+    shapes: dict[int | str, Shape] = {}
+    problems = []
+    for index, devices in enumerate(counts):
+        here = (*place, "devices", index)
+        try:
+            shape = shape_for(devices, devices_per_node=site.devices_per_node, max_nodes=site.max_nodes)
+        except TopologyError as error:
+            problems.append(Problem(here, error.what, error.cure))
+            continue
+        twin = next((o for o, taken in shapes.items() if taken.world_size == shape.world_size), None)
+        if twin is not None:
+            same, cure = f"is {devices!r}, the same {shape} as {twin!r}", "Keep one of the two."
+            if shapes[twin] != shape:
+                same = f"is {devices!r}, as many devices as {twin!r} in the shape {shapes[twin]}"
+                cure = "Give each of the two shapes an experiment of its own."
+            problems.append(Problem(here, same, cure))
+        shapes[devices] = shape
+    return shapes, problems
+
+
+def _check_sweep(place: Place, experiment: Experiment, own: Mapping[str, Any]) -> Iterator[Problem]:
+    swept = experiment.swept
+    for key, values in swept.items():
+        labels = [option_label(key, value).lower() for value in values]
+        if len(set(labels)) < len(labels):
+            yield Problem(
+                (*place, "sweep", key),
+                f"is {values}, in which two values have the same name in a run",
+                "Remove the repeated one.",
+            )
+        if key in own:
+            yield Problem(
+                (*place, key),
+                f"is {own[key]!r}, but sweep.{key} gives it the values {values}",
+                "Keep one of the two.",
+            )
+    kept = _BATCH_KEY[experiment.scaling]
+    other = next(key for key in _BATCH_KEY.values() if key != kept)
+    if kept not in swept and getattr(experiment, kept) is None:
+        yield Problem(
+            (*place, kept),
+            f"is missing, and scaling is {experiment.scaling}",
+            f"Add `{kept}: 256`.",
+        )
+    if other in own or other in swept:
+        where = (*place, "sweep", other) if other in swept else (*place, other)
+        value = swept.get(other, own.get(other))
+        yield Problem(
+            where,
+            f"is {value!r}, but {experiment.scaling} scaling keeps {kept}",
+            f"Remove {other}, or choose the other scaling.",
+        )
+
+
+def _check_runs(place: Place, experiment: Experiment) -> Iterator[Problem]:
+    series = math.prod(len(values) for values in experiment.swept.values())
+    runs = series * len(experiment.devices) * experiment.max_repeats
+    if runs > MAX_RUNS:
+        yield Problem(
+            (*place, "sweep" if series > 1 else "devices"),
+            f"makes {runs:,} runs: {series:,} series on {len(experiment.devices)} device counts, "
+            f"{experiment.max_repeats} repeats; at most {MAX_RUNS:,} are planned",
+            "Sweep fewer values together, or have more experiments.",
+        )
+
+
+def _check_exclude(place: Place, experiment: Experiment) -> Iterator[Problem]:
+    possible = experiment.swept | {"devices": list(experiment.devices)}
+    if {} in experiment.exclude:
+        here: Place = (*place, "exclude", experiment.exclude.index({}))
+        yield Problem(here, "is empty and would exclude every run", "Remove it.")
+        return
+    for index, entry in enumerate(experiment.exclude):
+        here = (*place, "exclude", index)
+        for key, value in entry.items():
+            if key not in possible:
+                yield Problem((*here, key), "is neither a swept key nor devices", did_you_mean(key, possible))
+            elif value not in possible[key]:
+                yield Problem(
+                    (*here, key),
+                    f"is {value!r}, which is not among {possible[key]}",
+                    "Use one of them.",
+                )
+    left = any(
+        not excluded(experiment, options, devices)
+        for options in combinations(experiment)
+        for devices in experiment.devices
+    )
+    if experiment.exclude and not left:
+        yield Problem((*place, "exclude"), "leaves no run", "Exclude less.")
+
+
+def _check_series(
+    place: Place,
+    experiment: Experiment,
+    own: Mapping[str, Any],
+    shapes: Mapping[int | str, Shape],
+    site: Site,
+) -> Iterator[Problem]:
+    given = {*own, *experiment.swept}
+    for options in combinations(experiment):
+        used = {
+            devices: shape for devices, shape in shapes.items() if not excluded(experiment, options, devices)
+        }
+        if not used:
+            continue
+        settings = settings_of(experiment, options)
+        where = Where(place, options)
+        yield from check_options(where, experiment, settings, site, given)
+        yield from _check_names_of_runs(place, experiment, options)
+        yield from check_launch(where, settings, used.values(), site)
+        facts = _dataset(where("dataset"), settings.dataset, settings.image_size)
+        model = _model(where("model"), settings.model)
+        yield from (fact for fact in (facts, model) if isinstance(fact, Problem))
+        if isinstance(facts, Problem):
+            continue
+        if isinstance(model, Problem):
+            model = ModelFacts(batch_norm=False, min_pixels=1)  # of an unknown model nothing is asked
+        else:
+            yield from _check_fit(where, settings, facts, model)
+            yield from check_images(where, settings, facts)
+        yield from _check_batch(where, settings, facts, model, [shape.world_size for shape in used.values()])
+        yield from check_projected_batch(
+            where, experiment, settings, facts.train_samples, site.devices_per_node
+        )
+
+
+def check_model_names(place: Place, values: Mapping[str, Any]) -> Iterator[Problem]:
+    """Unknown models of an experiment in which other keys are so wrong that nothing else can be checked.
+
+    Args:
+        place: of the experiment.
+        values: of its keys, as they were read.
+    """
+    sweep = values.get("sweep")
+    swept = sweep.get("model") if isinstance(sweep, dict) else None
+    for here, names in (((*place, "model"), [values.get("model")]), ((*place, "sweep", "model"), swept)):
+        for name in names if isinstance(names, list) else ():
+            if isinstance(name, str) and isinstance(found := _model(here, name), Problem):
+                yield found
+
+
+def _dataset(here: Place, name: str, image_size: int | None) -> DatasetFacts | Problem:
+    try:
+        return dataset_facts(name, image_size)
+    except KeyError:
+        near = difflib.get_close_matches(name, DATASETS, n=1)
+        known = f"Known: {', '.join(DATASETS)}; such as synthetic-3x32x32; or a path."
+        cure = f"Did you mean {near[0]!r}?" if near else known
+        return Problem(here, f"is {name!r}, which is not known", cure)
+    except DatasetFileError as error:
+        return Problem(here, error.what, error.cure)
+
+
+def _model(here: Place, name: str) -> ModelFacts | Problem:
+    try:
+        return model_facts(name)
+    except KeyError:
+        return Problem(here, f"is {name!r}, which is not known", did_you_mean(name, known_models()))
+    except ModelNameError as error:
+        return Problem(here, error.what, error.cure)
+
+
+def _check_names_of_runs(place: Place, experiment: Experiment, options: Options) -> Iterator[Problem]:
+    widest = max(experiment.devices, key=lambda devices: len(str(devices)))
+    longest = Point(widest, options).run_name(experiment.max_repeats)
+    if len(longest.encode()) > MAX_NAME_BYTES:
+        yield Problem(
+            (*place, "sweep"),
+            f"makes run names of {len(longest.encode())} bytes ({longest[:40]}...), but file systems "
+            f"take {MAX_NAME_BYTES}",
+            "Sweep fewer keys, or shorter values.",
+        )
+
+
+def _check_fit(where: Where, settings: Settings, facts: DatasetFacts, model: ModelFacts) -> Iterator[Problem]:
+    pixels = min(facts.height, facts.width)
+    if pixels >= model.min_pixels:
+        return
+    if settings.image_size is not None:
+        yield Problem(
+            where("image_size"),
+            f"({pixels}) is below the {model.min_pixels} pixels that {settings.model!r} needs",
+            f"Use {model.min_pixels} or more.",
+        )
+    else:
+        source = "the file" if is_own_data(settings.dataset) else settings.dataset
+        yield Problem(
+            where("model"),
+            f"is {settings.model!r}, which needs {model.min_pixels} pixels, but {source} has {pixels}",
+            f"Use another model, or add `image_size: {model.min_pixels}`.",
+        )
+
+
+def _check_batch(
+    where: Where, settings: Settings, facts: DatasetFacts, model: ModelFacts, world_sizes: list[int]
+) -> Iterator[Problem]:
+    """One problem a mistake, however many device counts it shows on."""
+    key = _BATCH_KEY[settings.scaling]
+    stated: int | None = getattr(settings, key)
+    if stated is None:
+        return
+    passes = settings.accumulation_steps
+    uneven = [size for size in world_sizes if settings.scaling == "strong" and stated % (size * passes)]
+    if uneven:
+        common = math.lcm(*world_sizes) * passes
+        below, above = stated // common * common, (stated // common + 1) * common
+        nearest = f"Use {below} or {above}." if below else f"Use {above}."
+        if not below and above > facts.train_samples:
+            nearest = "Have fewer device counts: what all of these divide is more than the data."
+        parts = f"the world size ({uneven[0]})"
+        if passes > 1:
+            parts = f"{uneven[0] * passes}: {parts} times accumulation_steps ({passes})"
+        yield Problem(where(key), f"({stated}) is not divisible by {parts}", nearest)
+        return
+    totals = {size: size * passes * batch_per_device(settings, size) for size in world_sizes}
+    over = [size for size, total in totals.items() if total > facts.train_samples]
+    if over:
+        accumulated = f" over {passes} passes" if passes > 1 else ""
+        yield Problem(
+            where(key),
+            f"({stated}) makes a global batch of {totals[over[0]]} on {count_devices(over[0])}{accumulated}, "
+            f"but {settings.dataset} has {facts.train_samples} training samples",
+            "Use a smaller batch."
+            if settings.scaling == "strong"
+            else "Use a smaller batch, or fewer devices.",
+        )
+        return
+    most = max(world_sizes)
+    per_device = batch_per_device(settings, most)
+    if model.batch_norm and per_device < MIN_SAMPLES_PER_RANK:
+        each = "per device and pass" if passes > 1 else "per device"
+        yield Problem(
+            where(key),
+            f"({stated}) leaves {per_device} sample {each} on {count_devices(most)}, and "
+            f"{settings.model} normalises over the batch",
+            f"Use at least {MIN_SAMPLES_PER_RANK} {each}.",
+        )
+    least = min(totals.values())
+    if facts.train_samples // least > MAX_STEPS:
+        yield Problem(
+            where(key),
+            f"({stated}) makes {facts.train_samples // least:,} steps of an epoch of {settings.dataset}",
+            f"Use a larger batch: at most {MAX_STEPS:,} steps are possible.",
+        )
+        return
+    sizes = {size: step_sizes(facts.train_samples, total, size * passes) for size, total in totals.items()}
+    yield from check_warmup(where, settings, sizes)

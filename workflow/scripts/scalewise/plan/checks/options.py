@@ -1,0 +1,337 @@
+"""Rules that join the options of one training: what torch refuses, ignores or does other than was meant.
+
+What torch does was tried with small trainings of two ranks; a rule says what came out of it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+
+from scalewise.plan.catalog.datasets import DatasetFacts, dataset_facts, is_folder
+from scalewise.plan.catalog.models import IMAGENET_STEM_PIXELS, MODELS, takes_pretrained
+from scalewise.plan.config.errors import Place, Problem
+from scalewise.plan.config.experiment import Experiment
+from scalewise.plan.config.settings import MAX_SEED, Settings
+from scalewise.plan.config.shape import count_devices
+from scalewise.plan.config.site import Site
+from scalewise.plan.runs.runs import Options, seed_of
+
+COMPRESSED_FROM_STEP = 10
+"""First step of powersgd, counted from 0: the first gradients are large and change fast."""
+
+PRETRAINED_CHANNELS = 3
+
+_OF_BUCKETS = ("gradient_as_bucket_view", "static_graph", "bucket_cap_mb", "communication_hook")
+"""What DistributedDataParallel alone knows."""
+
+
+class Where:
+    """The place of a key that may stand in the experiment or, with several values, in its sweep.
+
+    Args:
+        place: of the experiment.
+        options: of the series.
+    """
+
+    def __init__(self, place: Place, options: Options) -> None:
+        self._place = place
+        self._swept = {key for key, _ in options}
+
+    def __call__(self, key: str) -> Place:
+        """The place of a key."""
+        return (*self._place, "sweep", key) if key in self._swept else (*self._place, key)
+
+    def part(self, otherwise: str, **pair: object) -> str:
+        """How to keep two options from meeting: by exclude where both are swept, else otherwise."""
+        if not self._swept >= pair.keys():
+            return otherwise
+        entry = ", ".join(f"{key}: {_spelled(value)}" for key, value in pair.items())
+        return f"Leave the two out together: `exclude: [{{{entry}}}]`."
+
+
+def check_options(
+    where: Where, experiment: Experiment, settings: Settings, site: Site, given: set[str]
+) -> Iterator[Problem]:
+    """What the options of a series cannot do together, or on the devices of the site.
+
+    Args:
+        where: the place of a key of the series.
+        experiment: of the series.
+        settings: of the series.
+        site: facts of the machine or cluster.
+        given: the keys that the experiment has itself, swept ones too, apart from those of ``defaults``.
+    """
+    if site.accelerator == "cpu":
+        yield from _check_cpu(where, settings, site)
+    yield from _check_parallelism(where, settings)
+    yield from _check_exchange(where, experiment, settings, given)
+    yield from _check_rate(where, settings)
+    yield from _check_seed(where, experiment, settings)
+    yield from _check_stop(where, experiment, settings, given)
+
+
+def _check_seed(where: Where, experiment: Experiment, settings: Settings) -> Iterator[Problem]:
+    most, last = MAX_SEED, seed_of(settings, experiment.max_repeats)
+    if last > most:
+        yield Problem(
+            where("seed"),
+            f"({settings.seed}) makes {last} of the last of {experiment.max_repeats} repeats, over {most}",
+            f"Use at most {most - (last - settings.seed)}.",
+        )
+
+
+def _check_cpu(where: Where, settings: Settings, site: Site) -> Iterator[Problem]:
+    cpu = "but the devices here are CPU processes"
+    if settings.precision == "tf32":
+        yield Problem(where("precision"), f"is 'tf32', a format of GPUs, {cpu}", "Use fp32 or bf16.")
+    if settings.precision == "fp16":
+        yield Problem(
+            where("precision"),
+            f"is 'fp16', {cpu}, on which it runs at 0.03 times the speed of fp32",
+            "Use bf16 or fp32.",
+        )
+    if settings.communication_hook == "bf16":
+        # it needs a torch that was built with NCCL, which not every torch for CPUs is
+        yield Problem(
+            where("communication_hook"),
+            f"is 'bf16', which torch has for GPUs with NCCL, {cpu}",
+            "Use fp16, which sends as few bytes.",
+        )
+    if settings.compile and site.slurm is None and site.facts.container is None:
+        # the runs are on this machine; the name is looked up as torch does it
+        compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
+        if shutil.which(compiler) is None:
+            yield Problem(
+                where("compile"),
+                f"is true, but this machine has no {compiler}, which torch.compile builds with for CPUs",
+                "Install it, or name another C++ compiler in the variable CXX.",
+            )
+
+
+def _check_parallelism(where: Where, settings: Settings) -> Iterator[Problem]:
+    if settings.parallelism != "fsdp":
+        return
+    otherwise = "Remove it, or use parallelism ddp or zero1."
+    for key in _OF_BUCKETS:
+        value = getattr(settings, key)
+        if value != Settings.model_fields[key].default:
+            yield Problem(
+                where(key),
+                f"is {_spelled(value)}, but parallelism is fsdp, which has no DistributedDataParallel to "
+                "take it",
+                where.part(otherwise, parallelism="fsdp", **{key: value}),
+            )
+    if settings.channels_last:
+        yield Problem(
+            where("channels_last"),
+            "is true, but parallelism is fsdp, which cannot divide weights in that layout",
+            where.part(otherwise, parallelism="fsdp", channels_last=True),
+        )
+
+
+def _check_exchange(
+    where: Where, experiment: Experiment, settings: Settings, given: set[str]
+) -> Iterator[Problem]:
+    """Of gradients."""
+    hook, rank = settings.communication_hook, settings.powersgd_rank
+    if hook == "powersgd" and settings.precision == "fp16":
+        # the gradients of such a step stay in its error feedback as NaN: no later step updates anything
+        yield Problem(
+            where("communication_hook"),
+            "is 'powersgd', but precision is fp16, and one step whose scaled gradients overflow would end "
+            "all updates after it",
+            where.part("Use precision bf16, or another hook.", communication_hook=hook, precision="fp16"),
+        )
+    if hook != "powersgd" and "powersgd_rank" in given:
+        ranks = experiment.swept.get("powersgd_rank", [])
+        if "powersgd" not in experiment.swept.get("communication_hook", [hook]):
+            if ranks or rank != Settings.model_fields["powersgd_rank"].default:
+                yield Problem(
+                    where("powersgd_rank"),
+                    f"is {ranks or rank}, but communication_hook is {hook}",
+                    "Remove it, or use communication_hook: powersgd.",
+                )
+        elif ranks and rank != ranks[0]:
+            yield Problem(
+                where("powersgd_rank"),
+                f"is {ranks}, which makes runs of communication_hook {hook} that differ in nothing",
+                where.part("Sweep one of the two.", communication_hook=hook, powersgd_rank=rank),
+            )
+
+
+def _check_rate(where: Where, settings: Settings) -> Iterator[Problem]:
+    warmup = settings.learning_rate_warmup_epochs
+    here = where("learning_rate_warmup_epochs")
+    if warmup and settings.schedule == "onecycle":
+        yield Problem(
+            here,
+            f"is {warmup:g}, but schedule is onecycle, which begins with a rise of its own",
+            where.part(
+                "Remove it, or use another schedule.",
+                learning_rate_warmup_epochs=warmup,
+                schedule="onecycle",
+            ),
+        )
+    elif warmup >= settings.epochs:
+        yield Problem(
+            here,
+            f"({warmup:g}) is not below the {settings.epochs} epochs of the whole run",
+            "Use fewer, or more epochs.",
+        )
+
+
+def _check_stop(
+    where: Where, experiment: Experiment, settings: Settings, given: set[str]
+) -> Iterator[Problem]:
+    stop, patience = settings.stop_at_accuracy, settings.stop_patience_epochs
+    if stop is None:
+        if "stop_patience_epochs" in given:
+            yield Problem(
+                where("stop_patience_epochs"),
+                f"is {patience}, but there is no stop_at_accuracy to hold for so many epochs",
+                "Add `stop_at_accuracy: 0.97`, or remove it.",
+            )
+        return
+    if patience > settings.epochs:
+        yield Problem(
+            where("stop_patience_epochs"),
+            f"({patience}) is over the {settings.epochs} epochs of the whole run",
+            f"Use at most {settings.epochs}, or more epochs.",
+        )
+    target = experiment.target
+    if target is not None and target.accuracy > stop:
+        yield Problem(
+            where("stop_at_accuracy"),
+            f"({stop:g}) ends the training before target.accuracy ({target.accuracy:g}) is reached",
+            f"Use {target.accuracy:g} or more, or a lower target.",
+        )
+
+
+def check_images(where: Where, settings: Settings, facts: DatasetFacts) -> Iterator[Problem]:
+    """What is done with images of their size and channels.
+
+    Args:
+        where: the place of a key of the series.
+        settings: of the series.
+        facts: of its dataset, in the size that the model gets.
+    """
+    if settings.crop_padding:
+        # a folder's images are cropped in the size that they are decoded to, others in their own
+        stored = facts if is_folder(settings.dataset) else dataset_facts(settings.dataset)
+        pixels = min(stored.height, stored.width)
+        if settings.crop_padding >= pixels:
+            yield Problem(
+                where("crop_padding"),
+                f"({settings.crop_padding}) is not below the {pixels} pixels of {settings.dataset}, so that "
+                "a crop could show nothing but padding",
+                f"Use for instance {pixels // 8 or 1}." if pixels > 1 else "Remove it.",
+            )
+    if not settings.pretrained:
+        return
+    here, pixels = where("pretrained"), min(facts.height, facts.width)
+    if not takes_pretrained(settings.model):
+        able = ", ".join(model for model in MODELS if takes_pretrained(model))
+        yield Problem(
+            here,
+            f"is true, but model is {settings.model!r}, for which there are no weights",
+            where.part(f"Remove it, or use {able}.", model=settings.model, pretrained=True),
+        )
+    elif facts.channels != PRETRAINED_CHANNELS:
+        yield Problem(
+            here,
+            f"is true, but {settings.dataset} has images of {facts.channels} channels, and the weights are "
+            f"for {PRETRAINED_CHANNELS}",
+            where.part("Remove it, or use other data.", dataset=settings.dataset, pretrained=True),
+        )
+    elif pixels < IMAGENET_STEM_PIXELS:
+        yield Problem(
+            here,
+            f"is true, but below {IMAGENET_STEM_PIXELS} pixels {settings.model} has another first layer, and "
+            f"these images have {pixels}",
+            "Add `image_size: 224`, or remove it."
+            if settings.image_size is None
+            else "Use image_size: 224, or remove it.",
+        )
+
+
+def check_warmup(
+    where: Where, settings: Settings, step_sizes: Mapping[int, Sequence[int]]
+) -> Iterator[Problem]:
+    """What must be over before the throughput is measured; and something must be left to measure.
+
+    Args:
+        where: the place of a key of the series.
+        settings: of the series.
+        step_sizes: samples of the steps of an epoch, for each world size.
+    """
+    steps = {world_size: len(sizes) for world_size, sizes in step_sizes.items()}
+    fewest = min(steps, key=lambda world_size: steps[world_size])
+    whole_run = settings.epochs * steps[fewest]
+    needed, why = _slow_steps(settings, step_sizes)
+    if settings.warmup_steps < needed:
+        epochs = needed // steps[fewest] + 1
+        also = f" and epochs: {epochs}" if epochs > settings.epochs else ""
+        yield Problem(
+            where("warmup_steps"),
+            f"({settings.warmup_steps}) {why}",
+            f"Use warmup_steps: {needed}{also} or more.",
+        )
+    elif settings.warmup_steps >= whole_run:
+        yield Problem(
+            where("warmup_steps"),
+            f"({settings.warmup_steps}) is not below the {whole_run} steps of the whole run "
+            f"({settings.epochs} epochs of {steps[fewest]} steps on {count_devices(fewest)})",
+            "Use fewer warm-up steps, or more epochs.",
+        )
+
+
+def _slow_steps(settings: Settings, step_sizes: Mapping[int, Sequence[int]]) -> tuple[int, str]:
+    """First steps that are unlike the others, and why."""
+    slow = [(0, "")]
+    if settings.communication_hook == "powersgd":
+        why = f"is below the {COMPRESSED_FROM_STEP} steps in which powersgd still sends whole gradients"
+        slow.append((COMPRESSED_FROM_STEP, why))
+    if settings.compile:
+        slow.append((1, "would measure the first step, in which the model is compiled"))
+        # the rest of an epoch's samples is compiled when it first comes: at the end of the first epoch
+        uneven = [(len(sizes), size) for size, sizes in step_sizes.items() if len(set(sizes)) > 1]
+        if uneven:
+            steps, world_size = max(uneven)
+            sizes = step_sizes[world_size]
+            why = (
+                f"would measure the last of the first epoch's {steps} steps on {count_devices(world_size)}, "
+                f"for whose {sizes[-1]} samples, not {sizes[0]}, the model is compiled again"
+            )
+            slow.append((steps, why))
+    return max(slow, key=lambda entry: entry[0])
+
+
+def option_warnings(name: str, experiment: Experiment, world_sizes: Sequence[int]) -> Iterator[str]:
+    """What is possible but seldom meant.
+
+    Args:
+        name: of the experiment.
+        experiment: its settings.
+        world_sizes: of its runs.
+    """
+    key = "learning_rate_scaling"
+    rules = experiment.swept.get(key, [experiment.learning_rate_scaling])
+    scaling = [rule for rule in rules if rule != "none"]
+    most = max(world_sizes)
+    if experiment.scaling == "strong" and scaling and most > 1:
+        factor = most if scaling[0] == "linear" else math.sqrt(most)
+        place = f"sweep.{key}" if key in experiment.swept else key
+        yield (
+            f"experiments.{name}.{place} is {scaling[0]}, but strong scaling keeps the global batch: "
+            f"{most} devices would take the steps of one at {factor:.3g} times its learning rate. "
+            "Use none, or weak scaling."
+        )
+
+
+def _spelled(value: object) -> str:
+    """As YAML has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

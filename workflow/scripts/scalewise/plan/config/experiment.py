@@ -1,0 +1,262 @@
+"""The models of ``config/experiments.yaml``: every key, its type, its unit and its default.
+
+The JSON Schema that completes the file in editors, and the table in config/README.md, are generated
+from these models (``workflow/scripts/write_generated.py``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    create_model,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from scalewise.plan.config.errors import refused
+from scalewise.plan.config.settings import SWEEPABLE, Count, Fraction, Memory, Model, Rate, Settings
+
+MAX_REPEATS = 1000
+RepeatCount = Annotated[int, Field(gt=0, le=MAX_REPEATS)]
+
+
+class Target(Model):
+    """What counts as trained."""
+
+    accuracy: Fraction = Field(description="Test accuracy to reach, 0.97 for 97 %.")
+
+
+class DecisionRule(Model):
+    """How the number of devices is chosen. Without a key: the knee, where speedup x efficiency is largest."""
+
+    min_efficiency: Fraction | None = Field(
+        None, description="Recommend the most devices whose parallel efficiency is at least this."
+    )
+    deadline_minutes: Rate | None = Field(
+        None,
+        description="Recommend the fewest devices on which a whole run, start-up and the site's queue "
+        "included, takes at most this long, by the slowest of its runs.",
+    )
+    max_device_hours: Rate | None = Field(
+        None,
+        description="Recommend the fastest devices on which a whole run takes at most so many device-hours.",
+    )
+
+
+class Repeats(Model):
+    """More repeats of just those points whose interval is too wide, until it is narrow."""
+
+    min: Annotated[int, Field(ge=2, le=MAX_REPEATS)] = Field(
+        6,
+        description="Jobs of every point. 6 carry a 95 % interval, and looking at it again and again costs "
+        "1 to 2 points of that; 3 carry 75 %, and looking costs up to 8 points.",
+    )
+    max: RepeatCount = Field(10, description="Most jobs of a point.")
+    until_interval: Fraction = Field(
+        description="Ask for more until half the width of the throughput's interval is at most this share of "
+        "the throughput, 0.03 for 3 %."
+    )
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Repeats:
+        if self.min > self.max:
+            by_default = [name for name in ("min", "max") if name not in self.model_fields_set]
+            also = f" ({by_default[0]} is left to its default)" if by_default else ""
+            raise refused(
+                f"asks for at least {self.min} (min) and at most {self.max} (max) jobs of a point{also}",
+                f"Use a max of {self.min} or more, or a min of {self.max} or less."
+                if self.max > 1
+                else f"Use a max of {self.min} or more, or write `repeats: {self.max}`.",
+            )
+        return self
+
+
+COUNT, MAPPING = "a count of repeats", "a mapping of repeats"
+"""The two ways to write ``repeats``; pydantic puts them into the place of a mistake."""
+
+
+def _repeats_kind(value: object) -> str:
+    return MAPPING if isinstance(value, (dict, Repeats)) else COUNT
+
+
+class Projection(Model):
+    """Device counts to predict beyond those that are measured."""
+
+    devices: Annotated[list[Count], Field(min_length=1)] = Field(
+        description="Device counts, such as [16, 64, 256]; nodes are filled."
+    )
+
+
+def _device_count(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        raise PydanticCustomError(
+            "device_count",
+            "is {shown}, not a number of devices",
+            {"shown": repr(value)},
+        )
+    return value
+
+
+DeviceCount = Annotated[int | str, BeforeValidator(_device_count)]
+
+
+def _sweep_model() -> type[Model]:
+    fields: dict[str, Any] = {}
+    for key in SWEEPABLE:
+        info = Settings.model_fields[key]
+        element: Any = info.annotation
+        if info.metadata:
+            element = Annotated[element, *info.metadata]
+        fields[key] = (
+            Annotated[list[element], Field(min_length=1)] | None,
+            Field(None, description=f"Values of {key} to try."),
+        )
+    return create_model(
+        "Sweep", __base__=Model, __doc__="Options to combine, each with a list of values.", **fields
+    )
+
+
+if TYPE_CHECKING:
+    Sweep = Model
+else:
+    Sweep = _sweep_model()
+
+
+class Experiment(Settings):
+    """One study: a training, the device counts to compare and the options to combine."""
+
+    title: str = Field("", description="Shown in the report. Changing it reruns nothing.")
+    description: str = Field("", description="Shown below the title.")
+    devices: Annotated[list[DeviceCount], Field(min_length=1)] = Field(
+        description="Device counts to compare, such as [1, 2, 4]. "
+        '"2x2" (nodes x devices per node) forces a shape.'
+    )
+    repeats: Annotated[
+        Annotated[RepeatCount, Tag(COUNT)] | Annotated[Repeats, Tag(MAPPING)], Discriminator(_repeats_kind)
+    ] = Field(
+        3,
+        description="Jobs per device count and option. 3 show a trend; from 6 on there are 95 % intervals. "
+        "A mapping asks for more jobs of just those points whose interval is too wide.",
+    )
+    sweep: Sweep = Field(
+        default_factory=Sweep,
+        description="Every combination of these values is a series with a baseline of its own.",
+    )
+    exclude: list[dict[str, Any]] = Field(
+        default_factory=list,
+        description="Combinations to leave out: a run that matches all keys of an entry (swept keys or "
+        "devices) is not made.",
+    )
+    target: Target | None = Field(None, description="What counts as trained.")
+    predict: bool = Field(
+        True,
+        description="Measure the all-reduce over the study's shapes, in short jobs of their own, and predict "
+        "every point from one device's computing. Changing it reruns nothing.",
+    )
+    project: Projection | None = Field(
+        None, description="Predict larger device counts too. Changing it reruns nothing."
+    )
+    decision: DecisionRule = Field(
+        default_factory=DecisionRule,
+        description="The rule by which the report recommends a number of devices.",
+    )
+    runtime_minutes: Count = Field(
+        10, description="A run is ended after this many minutes. Changing it reruns nothing."
+    )
+    memory_gb: Memory | None = Field(
+        None, description="Memory to ask for, per node, in GB. Changing it reruns nothing."
+    )
+    checkpoint_minutes: Annotated[float, Field(gt=0, le=525_600, allow_inf_nan=False)] = Field(
+        10.0,
+        description="Minutes of training between two checkpoints. One more is written when a run is asked to "
+        "end: at its time limit, at a preemption, at Ctrl-C. Changing it reruns nothing.",
+    )
+    keep_checkpoints: bool = Field(
+        False,
+        description="Leave the last two checkpoints in the run's folder; by default they go when the run has "
+        "completed. Changing it reruns nothing.",
+    )
+    timeout_seconds: Annotated[int, Field(ge=5)] = Field(
+        120,
+        description="A run ends when a rank has waited this long for another: at the start, or in a "
+        "collective operation. Raise it where evaluation or a slow file system keeps ranks apart. Changing "
+        "it reruns nothing.",
+    )
+
+    @property
+    def min_repeats(self) -> int:
+        """Jobs of every point."""
+        return self.repeats if isinstance(self.repeats, int) else self.repeats.min
+
+    @property
+    def max_repeats(self) -> int:
+        """Most jobs of a point."""
+        return self.repeats if isinstance(self.repeats, int) else self.repeats.max
+
+    @property
+    def swept(self) -> dict[str, list[Any]]:
+        """The swept keys with their values, in the order of the model's keys."""
+        return self.sweep.model_dump(exclude_none=True)
+
+
+class StudyFile(Model):
+    """Scalewise experiments: what to train, on how many devices, with which options."""
+
+    model_config = ConfigDict(title="Scalewise experiments")
+
+    defaults: Experiment | None = Field(
+        None, description="Values for every experiment that does not say otherwise."
+    )
+    experiments: dict[str, Experiment] = Field(description="One entry an experiment.")
+
+
+def study_schema() -> dict[str, Any]:
+    """JSON Schema of the YAML. Nothing is required in it, because ``defaults`` may give any key."""
+    schema = schema_of(StudyFile)
+    for name, definition in schema["$defs"].items():
+        if name == "Experiment":
+            definition.pop("required", None)
+    names = {"pattern": EXPERIMENT_NAME, "maxLength": MAX_EXPERIMENT_NAME}
+    schema["properties"]["experiments"]["propertyNames"] = names
+    # --profile, --config and other tools put keys of their own beside ours in the same file
+    schema["properties"]["site"] = {
+        "type": "string",
+        "description": "Path of the site file; the profile sets it.",
+    }
+    return schema
+
+
+def schema_of(model: type[BaseModel]) -> dict[str, Any]:
+    """JSON Schema of a model for editors: a key is left out, never null."""
+    schema = model.model_json_schema()
+    _drop_nulls(schema)
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    return schema
+
+
+EXPERIMENT_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"
+MAX_EXPERIMENT_NAME = 100
+
+
+def _drop_nulls(node: Any) -> None:
+    """A key is left out, never null: strip the null branch that Optional brings."""
+    if isinstance(node, dict):
+        if "anyOf" in node:
+            branches = [branch for branch in node["anyOf"] if branch != {"type": "null"}]
+            if len(branches) == 1:
+                del node["anyOf"]
+                node.update(branches[0])
+        if node.get("default", ...) is None:
+            del node["default"]
+        for value in node.values():
+            _drop_nulls(value)
+    elif isinstance(node, list):
+        for value in node:
+            _drop_nulls(value)

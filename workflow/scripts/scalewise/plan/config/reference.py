@@ -1,0 +1,97 @@
+"""The tables of keys of the configuration and of site files, from the models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scalewise.plan.config.experiment import study_schema
+from scalewise.plan.config.settings import SWEEPABLE
+from scalewise.plan.config.site import site_schema
+
+MADE = "made by `make generated` from workflow/scripts/scalewise/plan/config"
+STUDY_KEYS = (f"<!-- keys: {MADE}/settings.py and experiment.py -->", "<!-- end of keys -->")
+SITE_KEYS = (f"<!-- site keys: {MADE}/site.py and slurm.py -->", "<!-- end of site keys -->")
+
+
+def configuration_reference(text: str) -> str:
+    """The text with the tables between its markers made anew."""
+    experiment = study_schema()["$defs"]
+    text = _between(text, STUDY_KEYS, _study_table(experiment))
+    site = site_schema()
+    return _between(text, SITE_KEYS, _site_table(site["properties"], site["$defs"]))
+
+
+def _between(text: str, markers: tuple[str, str], table: str) -> str:
+    begin, end = markers
+    head, rest = text.split(begin)
+    _, foot = rest.split(end)
+    return f"{head}{begin}\n\n{table}\n{end}{foot}"
+
+
+def _study_table(definitions: dict[str, Any]) -> str:
+    rows = ["| key | type | default | sweep | meaning |", "|---|---|---|---|---|"]
+    for key, schema in definitions["Experiment"]["properties"].items():
+        swept = "yes" if key in SWEEPABLE else ""
+        meaning = schema.get("description", "")
+        rows.append(f"| `{key}` | {_type(schema)} | {_default(schema)} | {swept} | {meaning} |")
+        branches = [schema, *schema.get("oneOf", [])]
+        nested = next((branch["$ref"] for branch in branches if "$ref" in branch), "").rsplit("/", 1)[-1]
+        if nested and nested != "Sweep":
+            for inner, inner_schema in definitions[nested]["properties"].items():
+                rows.append(
+                    f"| `{key}.{inner}` | {_type(inner_schema)} | {_default(inner_schema)} |  | "
+                    f"{inner_schema.get('description', '')} |"
+                )
+    return "\n".join(rows) + "\n"
+
+
+def _site_table(properties: dict[str, Any], definitions: dict[str, Any]) -> str:
+    rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
+
+    def add(prefix: str, keys: dict[str, Any]) -> None:
+        for key, schema in keys.items():
+            meaning = schema.get("description", "")
+            rows.append(f"| `{prefix}{key}` | {_type(schema)} | {_default(schema)} | {meaning} |")
+            if nested := schema.get("$ref", "").rsplit("/", 1)[-1]:
+                add(f"{prefix}{key}.", definitions[nested]["properties"])
+
+    add("", properties)
+    return "\n".join(rows) + "\n"
+
+
+def _type(schema: dict[str, Any]) -> str:
+    if "enum" in schema:
+        return ", ".join(f"`{value}`" for value in schema["enum"])
+    if "const" in schema:
+        return f"`{schema['const']}`"
+    if branches := schema.get("anyOf", schema.get("oneOf")):
+        return " or ".join(_type(branch) for branch in branches)
+    if schema.get("type") == "array":
+        return f"list of {_type(schema['items'])}"
+    names = {
+        "integer": "whole number",
+        "boolean": "true or false",
+        "object": "mapping",
+        "string": "text",
+    }
+    kind = names.get(schema.get("type", "object"), schema.get("type", "mapping"))
+    limits = [
+        f"{sign} {schema[key]}"
+        for key, sign in (
+            ("exclusiveMinimum", ">"),
+            ("minimum", ">="),
+            ("exclusiveMaximum", "<"),
+            ("maximum", "<="),
+        )
+        if key in schema
+    ]
+    return f"{kind} {', '.join(limits)}".strip()
+
+
+def _default(schema: dict[str, Any]) -> str:
+    if "default" not in schema:
+        return ""
+    value = schema["default"]
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    return f"`{value}`" if value not in ("", None) else ""

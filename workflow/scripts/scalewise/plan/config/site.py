@@ -1,0 +1,259 @@
+"""Facts of the machine or cluster that runs a study, apart from its science."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from scalewise.plan.config.errors import refused
+from scalewise.plan.config.experiment import schema_of
+from scalewise.plan.config.settings import Memory
+from scalewise.plan.config.shape import Shape
+from scalewise.plan.config.slurm import Slurm, check_placeholder, walltime_minutes
+from scalewise.records import LauncherName
+
+Accelerator = Literal["cpu", "cuda"]
+Count = Annotated[int, Field(gt=0)]
+
+# CUDA stops reading the variable at the first entry that names no device
+_GPU_ENTRY = re.compile(r"\d+|(GPU|MIG)-.+")
+_INTERFACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,14}")
+_PROXY = re.compile(r"[^\s\"'`$;|&<>()]+")
+
+
+def _argument(value: str) -> str:
+    """Text that stands alone as one argument of a command."""
+    check_placeholder(value)
+    if not value or value.startswith("-") or "\n" in value or "\0" in value:
+        raise refused(f"is {value!r}, which no command takes for a path", "Write a path.")
+    return value
+
+
+def _interface(value: str) -> str:
+    if not _INTERFACE.fullmatch(value):
+        raise refused(f"is {value!r}, which is no network interface", "Name one that `ip address` shows.")
+    return value
+
+
+def _shell_line(value: str) -> str:
+    if not value.strip() or "\n" in value or "\0" in value:
+        raise refused(f"is {value!r}, not one line of shell", "Write each line as an entry of its own.")
+    return value
+
+
+def _proxy(value: str) -> str:
+    if not _PROXY.fullmatch(value):
+        raise refused("is not an address that a proxy variable takes", 'Write such as "http://proxy:3128".')
+    return value
+
+
+def _mirror(value: str) -> str:
+    _argument(value)
+    scheme, separator, _ = value.partition("://")
+    if separator and scheme not in ("http", "https", "file"):
+        raise refused(
+            f"begins with {scheme}://, which nothing is downloaded from",
+            "Write an http://, https:// or file:// address, or a folder.",
+        )
+    return value
+
+
+class Container(BaseModel):
+    """The container that the ranks run in; snakemake itself runs outside."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    image: Annotated[str, AfterValidator(_argument)] = Field(description="Path of the image.")
+    binds: list[Annotated[str, AfterValidator(_argument)]] = Field(
+        default_factory=list,
+        description="Folders to make visible inside, beside the working folder, which always is.",
+    )
+    runtime: Annotated[str, AfterValidator(_argument)] = Field(
+        "apptainer", description="Program that starts it: apptainer or singularity."
+    )
+    arguments: list[str] | None = Field(
+        None, description='Options before the image. Default: ["--nv"] for cuda, none for cpu.'
+    )
+
+
+class Proxies(BaseModel):
+    """Proxies for what is downloaded, on the login node."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    http: Annotated[str, AfterValidator(_proxy)] | None = Field(None, description="Sets http_proxy.")
+    https: Annotated[str, AfterValidator(_proxy)] | None = Field(None, description="Sets https_proxy.")
+    no: Annotated[str, AfterValidator(_proxy)] | None = Field(None, description="Sets no_proxy.")
+
+
+class SiteFile(BaseModel):
+    """What ``site.yaml`` of a profile may say; ``auto`` is looked up on this machine."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, title="Scalewise site")
+
+    accelerator: Literal["auto", "cpu", "cuda"] = Field(
+        "auto",
+        description="What a device is: a GPU (cuda) or a CPU process (cpu). auto: GPUs where there are two.",
+    )
+    devices_per_node: Count | Literal["auto"] = Field(
+        "auto",
+        description="Devices of one node. auto: this machine's GPUs, or its CPUs where those are devices.",
+    )
+    cpus_per_node: Count | Literal["auto"] = Field(
+        "auto", description="CPUs of one node. auto: the CPUs this process may use."
+    )
+    max_cpus_per_device: Count | None = Field(
+        None, description="Most CPUs that a job may ask for per device."
+    )
+    memory_gb_per_node: Memory | None = Field(
+        None,
+        description="Memory of one node that jobs may ask for. A run without memory_gb asks for its devices' "
+        "share.",
+    )
+    max_nodes: Count = Field(1, description="Nodes one run may take.")
+    launcher: LauncherName | None = Field(
+        None, description="What starts the ranks. Default: srun on Slurm, torchrun on one machine."
+    )
+    python: Annotated[str, AfterValidator(_argument)] | None = Field(
+        None,
+        description="Interpreter of the ranks, with torch, pydantic, numpy, safetensors and psutil; with "
+        "torchvision for the workers loader and resnet18, with nvidia-ml-py to watch GPUs. Default: the one "
+        "that runs snakemake; python3 in a container.",
+    )
+    prelude: list[Annotated[str, AfterValidator(_shell_line)]] = Field(
+        default_factory=list,
+        description="Lines of shell on every node before the ranks start, such as `module load cuda`.",
+    )
+    container: Container | None = Field(None, description="Run the ranks in a container.")
+    network_interface: Annotated[str, AfterValidator(_interface)] | None = Field(
+        None, description="Between nodes. Default: the one that has the address of the node's name."
+    )
+    proxies: Proxies | None = Field(None, description="For downloads on the login node.")
+    data_mirror: Annotated[str, AfterValidator(_mirror)] | None = Field(
+        None,
+        description="A folder, or an http(s):// or file:// address, that holds the files of public datasets "
+        "and weights under their own names. Tried before the places they are published at.",
+    )
+    data_checksums: Annotated[str, AfterValidator(_argument)] | None = Field(
+        None,
+        description="Path of a file as sha256sum writes it: checksums of the files on data_mirror where they "
+        "are not the published ones, such as a subset for a test.",
+    )
+    slurm: Slurm | None = Field(None, description="The cluster's scheduler; without it, one machine.")
+
+
+def site_schema() -> dict[str, Any]:
+    """JSON Schema of a site file, for editors."""
+    return schema_of(SiteFile)
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """The facts with every ``auto`` resolved.
+
+    Args:
+        accelerator: ``cuda`` or ``cpu``.
+        devices_per_node: devices of one node.
+        cpus_per_node: CPUs of one node.
+        max_nodes: nodes one run may take.
+        facts: all that the file says.
+    """
+
+    accelerator: Accelerator
+    devices_per_node: int
+    cpus_per_node: int
+    max_nodes: int
+    facts: SiteFile = field(default_factory=SiteFile)
+
+    @property
+    def slurm(self) -> Slurm | None:
+        """The cluster's scheduler; None on one machine."""
+        return self.facts.slurm
+
+    @property
+    def launcher(self) -> LauncherName:
+        """What starts the ranks where an experiment does not say."""
+        if self.facts.launcher is not None:
+            return self.facts.launcher
+        return "srun" if self.slurm else "torchrun"
+
+    def billed_devices(self, shape: Shape) -> int:
+        """Devices that a run of this shape is billed for: all of its nodes where it gets whole ones."""
+        slurm = self.slurm
+        whole = slurm is not None and (slurm.exclusive or slurm.partial_nodes == "billed-whole")
+        return shape.nodes * self.devices_per_node if whole else shape.world_size
+
+    def terms(self, shapes: Iterable[Shape]) -> dict[str, dict[int, float]]:
+        """What a decision must know of queue and bill, by devices; left out where there is nothing to know.
+
+        Args:
+            shapes: that are planned.
+
+        Returns:
+            ``queue_minutes``, usual wait; ``billed_devices``, where those are more than the run's own.
+        """
+        waits, billed = {}, {}
+        for shape in shapes:
+            minutes = self.slurm.wait_minutes(shape.world_size) if self.slurm else None
+            if minutes is not None:
+                waits[shape.world_size] = minutes
+            if (paid := self.billed_devices(shape)) != shape.world_size:
+                billed[shape.world_size] = float(paid)
+        found = {"queue_minutes": waits, "billed_devices": billed}
+        return {name: values for name, values in found.items() if values}
+
+    @property
+    def longest_minutes(self) -> int | None:
+        """Of a job."""
+        if self.slurm is None or self.slurm.longest_walltime is None:
+            return None
+        return walltime_minutes(self.slurm.longest_walltime)
+
+
+def resolve_site(facts: SiteFile) -> Site:
+    """Look up on this machine what the site leaves to ``auto``."""
+    cpus = available_cpus() if facts.cpus_per_node == "auto" else facts.cpus_per_node
+    gpus = visible_gpus()
+    # one GPU has nothing to scale to, and the shipped study must run beside it
+    looked_up: Accelerator = "cuda" if gpus > 1 else "cpu"
+    accelerator = looked_up if facts.accelerator == "auto" else facts.accelerator
+    if facts.devices_per_node != "auto":
+        devices = facts.devices_per_node
+    elif accelerator == "cuda":
+        devices = max(gpus, 1)
+    else:
+        devices = cpus
+    return Site(accelerator, devices, cpus, facts.max_nodes, facts)
+
+
+LOOKED_UP = ("accelerator", "devices_per_node", "cpus_per_node")
+"""Keys that ``auto`` looks up where snakemake runs, which on a cluster is not a compute node."""
+
+
+def available_cpus() -> int:
+    """CPUs this process may use, which a container or a batch system may have limited."""
+    if not hasattr(os, "sched_getaffinity"):
+        return os.cpu_count() or 1
+    allowed = len(os.sched_getaffinity(0))
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        return allowed
+    return allowed if quota == "max" else max(min(allowed, int(quota) // int(period)), 1)
+
+
+def visible_gpus() -> int:
+    """NVIDIA GPUs of this machine, by their device files: no driver is loaded to plan a study."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:
+        entries = itertools.takewhile(_GPU_ENTRY.fullmatch, chosen.replace(" ", "").split(","))
+        return sum(1 for _ in entries)
+    devices = Path("/dev")
+    return sum(1 for path in devices.glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name))

@@ -1,0 +1,273 @@
+"""Facts of a Slurm cluster: what jobs must say there, and what may not be said."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from scalewise.plan.config.errors import refused
+
+MailEvent = Literal["NONE", "BEGIN", "END", "FAIL", "REQUEUE", "ALL", "TIME_LIMIT", "TIME_LIMIT_80"]
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*")
+_NAMES = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*(,[A-Za-z0-9_][A-Za-z0-9_.@+-]*)*")
+_FEATURES = re.compile(r"(?!-)[A-Za-z0-9_.:@*&|,()\[\]-]+")
+_PLACEHOLDER = re.compile(r"[<>]|XXX|\byour[_-]|CHANGE[_-]?ME")
+_WALLTIME = re.compile(r"(?:([0-9]{1,4})-)?([0-9]{1,2}):([0-9]{2}):([0-9]{2})")
+_OPTION = re.compile(r"--([a-z][a-z0-9-]*)(=.+)?")
+_MAIL = re.compile(r"[A-Za-z0-9_.+%-]+@[A-Za-z0-9.-]+")
+
+MANAGED_BY_SBATCH = frozenset(
+    {
+        *(
+            "account",
+            "partition",
+            "qos",
+            "reservation",
+            "constraint",
+            "cluster",
+            "clusters",
+            "time",
+            "exclusive",
+        ),
+        *("nodes", "ntasks", "ntasks-per-node", "ntasks-per-gpu", "cpus-per-task", "cpus-per-gpu", "array"),
+        "tasks-per-node",
+        *("gres", "gpus", "gpus-per-node", "gpus-per-task", "mem", "mem-per-cpu", "mem-per-gpu"),
+        *("job-name", "comment", "output", "error", "parsable", "export", "wrap", "workdir", "chdir"),
+        *(
+            "mail-user",
+            "mail-type",
+            "requeue",
+            "no-requeue",
+            "wait",
+            "hold",
+            "test-only",
+            "het-group",
+            "export-file",
+            "signal",
+        ),
+    }
+)
+"""Options of sbatch that follow from the run, from the other keys or from the executor plugin."""
+
+MANAGED_BY_SRUN = frozenset(
+    {
+        *("nodes", "ntasks", "ntasks-per-node", "ntasks-per-gpu", "cpus-per-task", "gpus", "gpus-per-task"),
+        *("gres", "gpus-per-node", "tasks-per-node", "multi-prog", "pty", "het-group", "chdir"),
+        *("kill-on-bad-exit", "mpi", "input", "output", "error", "export", "jobid"),
+    }
+)
+"""Options of the srun that starts the ranks, likewise."""
+
+
+def check_placeholder(value: str) -> str:
+    """Refuse what a template left to fill in."""
+    if _PLACEHOLDER.search(value):
+        raise refused(f"is {value!r}, a placeholder", "Write your own, or leave the key out.")
+    return value
+
+
+def _plain_name(value: str) -> str:
+    check_placeholder(value)
+    if not _NAME.fullmatch(value):
+        raise refused(f"is {value!r}, which is no name Slurm uses", "Use letters, digits and _ . @ + -.")
+    return value
+
+
+def _plain_names(value: str) -> str:
+    check_placeholder(value)
+    if not _NAMES.fullmatch(value):
+        raise refused(
+            f"is {value!r}, which is no name Slurm uses",
+            "Use letters, digits and _ . @ + -, and commas between.",
+        )
+    return value
+
+
+def _features(value: str) -> str:
+    check_placeholder(value)
+    if not _FEATURES.fullmatch(value):
+        raise refused(f"is {value!r}, which is no expression of features", 'Write such as "a100&hbm80g".')
+    return value
+
+
+def _walltime(value: str) -> str:
+    parts = _WALLTIME.fullmatch(value)
+    if parts is None:
+        raise refused(
+            f"is {value!r}, and Slurm would read that in a way of its own",
+            'Write hours, minutes and seconds, "24:00:00", or days before them, "2-00:00:00".',
+        )
+    hours, minutes, seconds = (int(part) for part in parts.groups()[1:])
+    if minutes > 59 or seconds > 59 or (parts[1] is not None and hours > 23):
+        raise refused(
+            f"is {value!r}, with more than 59 minutes or seconds, or 23 hours beside days",
+            'Write it such as "1-12:00:00".',
+        )
+    if walltime_minutes(value) == 0:
+        raise refused(f"is {value!r}, under a minute", 'Write the longest job, such as "24:00:00".')
+    return value
+
+
+def walltime_minutes(value: str) -> int:
+    """Whole minutes of ``D-HH:MM:SS`` or ``HH:MM:SS``."""
+    parts = _WALLTIME.fullmatch(value)
+    assert parts is not None, value
+    days, hours, minutes, _ = (int(part or 0) for part in parts.groups())
+    return (days * 24 + hours) * 60 + minutes
+
+
+def _waits(value: object) -> object:
+    cure = "Write device counts with minutes, such as {1: 5, 8: 60}."
+    if not isinstance(value, dict) or not value:
+        raise refused(f"is {value!r}, not device counts with minutes", cure)
+    for devices, minutes in value.items():
+        if isinstance(devices, bool) or not isinstance(devices, int) or devices < 1:
+            raise refused(f"has the key {devices!r}, which is no number of devices", cure)
+        number = not isinstance(minutes, bool) and isinstance(minutes, (int, float))
+        if not number or not 0 <= minutes < float("inf"):
+            raise refused(f"has {minutes!r} for {devices}, which is no number of minutes", cure)
+    return value
+
+
+def _mail(value: str) -> str:
+    check_placeholder(value)
+    if not _MAIL.fullmatch(value):
+        raise refused(f"is {value!r}, which is no mail address", "Write one, or leave the key out.")
+    return _plain_to_plugin(value)
+
+
+def _plain_to_plugin(value: str) -> str:
+    """Refuse what the executor plugin, which looks anywhere in the text, takes for an option of its own."""
+    if "-J" in value or re.search(r"-[DAopencCtN](\s|$)", value) or re.search(r"[=\s]--", value):
+        raise refused(
+            f"is {value!r}, in which the executor plugin sees an option of its own", "Use other words."
+        )
+    return value
+
+
+def _reservation(value: str) -> str:
+    return _plain_to_plugin(_plain_name(value))
+
+
+def _sbatch_option(value: str) -> str:
+    return _option(value, MANAGED_BY_SBATCH, "sbatch")
+
+
+def _srun_option(value: str) -> str:
+    return _option(value, MANAGED_BY_SRUN, "srun")
+
+
+def _option(value: str, managed: frozenset[str], command: str) -> str:
+    check_placeholder(value)
+    match = _OPTION.fullmatch(value)
+    if match is None:
+        raise refused(
+            f"is {value!r}, not one long option", f'Write each option of {command} as "--name=value".'
+        )
+    # Slurm takes any beginning of an option's name for the option
+    if any(name.startswith(match[1]) for name in managed):
+        raise refused(
+            f"is {value!r}, but --{match[1]} follows from the run and from the other keys",
+            f"Remove it{_instead(match[1])}.",
+        )
+    return _plain_to_plugin(value) if command == "sbatch" else value
+
+
+def _instead(option: str) -> str:
+    keys = {
+        "account": "account",
+        "partition": "partition",
+        "qos": "qos",
+        "constraint": "constraint",
+        "reservation": "reservation",
+        "exclusive": "exclusive",
+        "mail-user": "mail_user",
+        "mail-type": "mail_type",
+        "gres": "gpu_request",
+        "gpus-per-node": "gpu_request",
+        "mem": "memory",
+        "mem-per-cpu": "memory",
+        "signal": "signal_seconds",
+    }
+    return f", and use the key {keys[option]}" if option in keys else ""
+
+
+Name = Annotated[str, AfterValidator(_plain_name)]
+Names = Annotated[str, AfterValidator(_plain_names)]
+
+
+class Slurm(BaseModel):
+    """How a cluster wants its jobs; the key's presence says that there is Slurm."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    account: Name | None = Field(None, description="Who pays. Left out: Slurm's own default for you.")
+    partition: Names | None = Field(
+        None, description="Where the devices are. Left out: the cluster's default."
+    )
+    qos: Name | None = Field(None, description="Quality of service.")
+    constraint: Annotated[str, AfterValidator(_features)] | None = Field(
+        None, description="Features that nodes must have."
+    )
+    reservation: Annotated[str, AfterValidator(_reservation)] | None = Field(
+        None, description="Reservation to run in."
+    )
+    gpu_request: Literal["gres", "gpus-per-node", "none"] | None = Field(
+        None,
+        description="How GPUs are asked for, per node: --gres=gpu:4, --gpus-per-node=4, or not at all. "
+        "Default: gres for cuda, none for cpu.",
+    )
+    gpu_type: Name | None = Field(None, description="Type in that request, such as h100; hyphens are fine.")
+    memory: Literal["per-node", "per-cpu", "none"] = Field(
+        "per-node", description="How memory is asked for: --mem, --mem-per-cpu, or not at all."
+    )
+    longest_walltime: Annotated[str, AfterValidator(_walltime)] | None = Field(
+        None,
+        description='Of the partition, "24:00:00" or "2-00:00:00". Slurm lets longer jobs wait for ever.',
+    )
+    signal_seconds: Annotated[int, Field(ge=0, le=3600)] = Field(
+        60,
+        description="So long before its time is over a job gets SIGUSR1: the run writes a checkpoint and "
+        "goes back into the queue if it needs more time. A checkpoint is written between two steps: where a "
+        "run takes several jobs, give it the time of an evaluation and of a checkpoint, and 30 s more. At a "
+        "run's own limit and at Ctrl-C it has 60 s. 0 asks for no signal; no run may then take longer than "
+        "longest_walltime.",
+    )
+    queue_minutes: Annotated[dict[int, float], BeforeValidator(_waits)] | None = Field(
+        None,
+        description="Usual wait in the queue by number of devices, such as {1: 5, 8: 60}; of two counts the "
+        "larger one's holds between them, and the largest one's beyond. Counts for a deadline, and is shown "
+        "with the decision. Changing it trains nothing again.",
+    )
+    partial_nodes: Literal["allowed", "billed-whole", "refused"] = Field(
+        "allowed",
+        description="What becomes of a run that leaves devices of a node unused. billed-whole: its "
+        "device-hours count the whole node. refused: it is an error.",
+    )
+    exclusive: bool = Field(
+        False, description="Ask for whole nodes, so that no other job disturbs the figures."
+    )
+    mail_user: Annotated[str, AfterValidator(_mail)] | None = Field(
+        None, description="Where Slurm sends mail."
+    )
+    mail_type: list[MailEvent] = Field(default_factory=list, description="When it does.")
+    extra: list[Annotated[str, AfterValidator(_sbatch_option)]] = Field(
+        default_factory=list, description='Further options of sbatch, each as "--name=value".'
+    )
+    srun_extra: list[Annotated[str, AfterValidator(_srun_option)]] = Field(
+        default_factory=list, description="Further options of the srun that starts the ranks."
+    )
+
+    def wait_minutes(self, devices: int) -> float | None:
+        """Usual wait of a run in the queue; None where the site does not say.
+
+        Args:
+            devices: of the run.
+        """
+        if not self.queue_minutes:
+            return None
+        counts = sorted(self.queue_minutes)
+        return self.queue_minutes[next((count for count in counts if count >= devices), counts[-1])]

@@ -1,0 +1,215 @@
+"""The configuration as the user typed it: line numbers, and the traps of YAML 1.1.
+
+Snakemake hands over a parsed dictionary. By then a repeated key has silently won, ``yes`` has become
+true and ``1e-3`` has become text, so the file itself is read once more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from scalewise.plan.config.errors import Place, Problem
+from scalewise.plan.config.raw_values import beyond
+
+_TRUE_BOOLEANS = {"true", "false", "True", "False", "TRUE", "FALSE"}
+_BOOL, _NULL, _STR, _MERGE, _INT, _FLOAT = (
+    f"tag:yaml.org,2002:{kind}" for kind in ("bool", "null", "str", "merge", "int", "float")
+)
+_COLLECTIONS = {"tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"}
+_COUNT_KEYS: Place = ("slurm", "queue_minutes")
+"""The mapping of a site file whose keys are device counts."""
+_MAX_VALUES = 100_000
+"""Of a file, those that aliases repeat among them: nine lines of aliases can mean 10^9 values."""
+
+_SCIENTIFIC = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
+
+
+@dataclass
+class Source:
+    """One configuration file with the line of every key and the mistakes of its spelling.
+
+    Args:
+        name: the file as the user named it.
+        lines: 1-based line of every place in the file.
+        problems: mistakes that only the text shows.
+        fatal: those of them that keep the file from being read at all.
+    """
+
+    name: str
+    lines: dict[Place, int] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    fatal: list[Problem] = field(default_factory=list)
+
+    def origin(self, place: Place) -> str:
+        """``file:line`` of the place, or of the nearest key above it."""
+        while place and place not in self.lines:
+            place = place[:-1]
+        return f"{self.name}:{self.lines.get(place, 1)}"
+
+
+STUDY_HINT = "Begin with `experiments:` and indent the experiments below it."
+
+
+def read_source(path: Path, hint: str = STUDY_HINT) -> Source:
+    """Read a YAML file for its line numbers and its spelling mistakes; never raises on bad YAML.
+
+    Args:
+        path: of the file.
+        hint: how such a file begins, for one that is empty or not a mapping.
+    """
+    source = Source(str(path))
+    try:
+        text = path.read_text(encoding="utf-8")
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        if root is None:
+            source.fatal.append(Problem((), "is empty", "Write `experiments:` with one experiment below it."))
+        elif not isinstance(root, yaml.MappingNode):
+            source.fatal.append(Problem((), "is not a mapping of keys to values at its top", hint))
+        else:
+            _Walk(source).look(root, ())
+            # what stands in the nodes may still make no values
+            yaml.SafeLoader("").construct_document(root)
+    except OSError as error:
+        source.fatal.append(Problem((), f"cannot be read ({error.strerror})", "Name a readable file."))
+    except RecursionError:
+        source.fatal.append(Problem((), "is nested hundreds of levels deep", "Mend its brackets."))
+    except (yaml.YAMLError, ValueError, OverflowError) as error:
+        if not source.fatal:
+            source.fatal.append(_syntax_problem(error, source))
+    source.problems += [problem for problem in source.fatal if problem not in source.problems]
+    return source
+
+
+def _syntax_problem(error: yaml.YAMLError | ValueError | OverflowError, source: Source) -> Problem:
+    mark = getattr(error, "problem_mark", None)
+    if mark is not None:
+        source.lines[()] = mark.line + 1
+    reason = " ".join(str(getattr(error, "problem", None) or error).split())
+    if "'\\t'" in reason:
+        return Problem((), "has a tab in its indentation", "Indent with spaces.")
+    return Problem((), f"is not valid YAML: {reason}", "Mend the line named here or the one above.")
+
+
+class _Walk:
+    """Every place of a file with its line, and what is wrong with the spelling there."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._values = 0
+        self._above: list[yaml.Node] = []
+
+    def look(self, node: yaml.Node, place: Place) -> None:
+        """At a node and all below it.
+
+        Raises:
+            yaml.YAMLError: aliases make it endless.
+        """
+        source = self._source
+        source.lines.setdefault(place, node.start_mark.line + 1)
+        self._values += 1
+        if node in self._above:
+            raise yaml.MarkedYAMLError(None, None, "an alias repeats what it is part of", node.start_mark)
+        if self._values > _MAX_VALUES:
+            raise yaml.MarkedYAMLError(None, None, f"more than {_MAX_VALUES} values", node.start_mark)
+        if isinstance(node, yaml.ScalarNode):
+            source.problems += _scalar_problems(node, place)
+            if problem := _unreadable(node, place):
+                source.problems.append(problem)
+                source.fatal.append(problem)
+            return
+        if node.tag not in _COLLECTIONS:
+            problem = Problem(place, f"has the tag {node.tag}", "Remove it.")
+            source.problems.append(problem)
+            source.fatal.append(problem)
+        self._above.append(node)
+        if isinstance(node, yaml.MappingNode):
+            self._keys(node, place)
+        elif isinstance(node, yaml.SequenceNode):
+            for index, item in enumerate(node.value):
+                self.look(item, (*place, index))
+        self._above.pop()
+
+    def _keys(self, node: yaml.MappingNode, place: Place) -> None:
+        problems, lines = self._source.problems, self._source.lines
+        seen: dict[str, int] = {}
+        for key, value in node.value:
+            line = key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.MarkedYAMLError(None, None, "a list or mapping for a key", key.start_mark)
+            name = str(key.value)
+            here = (*place, name)
+            if name in seen:
+                problems.append(
+                    Problem(
+                        here,
+                        f"stands twice, in lines {seen[name]} and {line}",
+                        "Keep one of the two; YAML would silently use the last.",
+                    )
+                )
+            seen[name] = line
+            lines[here] = line
+            if key.tag not in {_STR, _MERGE} and not (place == _COUNT_KEYS and key.tag == _INT):
+                kind = key.tag.rsplit(":", 1)[-1]
+                problems.append(
+                    Problem(here, f"is a key that YAML reads as {kind}, not as text", "Put it in quotes.")
+                )
+            elif key.tag == _STR and (found := beyond(name)):
+                problems.append(Problem(here, *found))
+            self.look(value, here)
+
+
+def _unreadable(node: yaml.ScalarNode, place: Place) -> Problem | None:
+    """A value that is not what YAML takes it for: 2001-99-99 for a date, !!int for a word."""
+    if node.tag == _STR:
+        return None
+    try:
+        yaml.SafeLoader("").construct_object(node)
+    except (yaml.YAMLError, ValueError, OverflowError, LookupError):
+        kind = node.tag.rsplit(":", 1)[-1]
+        return Problem(place, f"is {node.value!r}, which YAML cannot read as {kind}", "Put it in quotes.")
+    return None
+
+
+def _scalar_problems(node: yaml.ScalarNode, place: Place) -> Iterator[Problem]:
+    text = str(node.value)
+    if node.tag == _BOOL and text not in _TRUE_BOOLEANS:
+        meaning = "true" if text.lower() in {"yes", "on", "y"} else "false"
+        yield Problem(
+            place,
+            f"is {text}, which YAML readers take for a boolean or for text",
+            f'Write {meaning}, or "{text}" in quotes if it is text.',
+        )
+    elif node.tag in {_INT, _FLOAT} and ":" in text:
+        yield Problem(
+            place, f"is {text}, which YAML takes for a number in base 60", f'Write "{text}" in quotes.'
+        )
+    elif node.tag == _NULL:
+        yield Problem(place, "has no value", "Give it one, or leave the key out for its default.")
+    elif node.tag == _STR and node.style is None and _SCIENTIFIC.fullmatch(text):
+        mantissa, exponent = re.split("[eE]", text)
+        if "." not in mantissa:
+            mantissa += ".0"
+        sign = exponent if exponent[0] in "+-" else f"+{exponent}"
+        yield Problem(
+            place,
+            f"is {text}, which YAML takes for text, not for a number",
+            f"Write {mantissa}e{sign}.",
+        )
+    elif found := _beyond(node):
+        yield Problem(place, *found)
+
+
+def _beyond(node: yaml.ScalarNode) -> tuple[str, str] | None:
+    if node.tag == _STR:
+        return beyond(node.value)
+    if node.tag != _INT or len(node.value) < 19:
+        return None
+    try:
+        return beyond(yaml.SafeLoader("").construct_object(node))
+    except ValueError:
+        return None  # unreadable, and said so

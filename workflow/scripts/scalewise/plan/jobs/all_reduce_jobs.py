@@ -1,0 +1,252 @@
+"""Which all-reduces a study's predictions need, measured once for each shape of a site, and by what job."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, Protocol
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+
+from scalewise.plan.config.shape import Shape
+from scalewise.plan.config.site import Site
+from scalewise.plan.runs.allocation import (
+    START_UP_MINUTES,
+    Allocation,
+    Value,
+    allocate,
+    job_resources,
+    job_threads,
+)
+from scalewise.plan.runs.runs import Run, canonical_json
+from scalewise.plan.study import PlannedExperiment, Study
+from scalewise.records import LauncherName
+
+MINUTES = 5
+MEASURED_NODES = 2
+"""Larger shapes are predicted from one node and from two: a measurement must not cost a large job."""
+PRIORITY = 2_000_000_000
+"""Above every training: with it and the 1-device runs, a prediction is there before the large jobs run."""
+ENVIRONMENT_VARIABLE = "SCALEWISE_COLLECTIVES"
+FOUND = "collectives.json"
+"""What the ranks leave in the attempt's folder."""
+
+
+class Wildcards(Protocol):
+    """What Snakemake gives to a function of a resource of the rule."""
+
+    shape: str
+
+
+ShapeResource = Value | Callable[[Wildcards], Value]
+
+
+class AllReduceJob(BaseModel):
+    """How the ranks of one measurement are started.
+
+    Args:
+        shape: nodes x devices per node.
+        accelerator: ``cuda`` or ``cpu``.
+        cpus_per_device: threads of each rank.
+        launcher: what starts them.
+        rendezvous: ``tcp`` or ``file``.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    shape: str
+    accelerator: Literal["cpu", "cuda"]
+    cpus_per_device: int
+    launcher: LauncherName
+    rendezvous: Literal["tcp", "file"]
+
+
+_JOBS = TypeAdapter(dict[str, AllReduceJob])
+
+
+@dataclass(frozen=True)
+class CollectivesPlan:
+    """All measurements that a study may need.
+
+    Args:
+        site: the folder of this site's measurements.
+        jobs: by shape.
+        allocations: by shape, what each asks for.
+        shapes: of each experiment that is predicted, what it needs.
+    """
+
+    site: str
+    jobs: Mapping[str, AllReduceJob]
+    allocations: Mapping[str, Allocation]
+    shapes: Mapping[str, Sequence[str]]
+
+    @classmethod
+    def of(cls, study: Study, site_file: object = None) -> CollectivesPlan:
+        """Of a study.
+
+        Args:
+            study: checked.
+            site_file: that describes the site; None for this machine as it is.
+        """
+        jobs: dict[str, AllReduceJob] = {}
+        allocations: dict[str, Allocation] = {}
+        shapes: dict[str, list[str]] = {}
+        for name, planned in study.experiments.items():
+            if not planned.is_predicted:
+                continue
+            shapes[name] = []
+            for shape in shapes_to_measure(planned, study.site):
+                key = str(shape)
+                shapes[name].append(key)
+                if key not in jobs:
+                    run = _run_of(planned, shape, study.site)
+                    jobs[key] = _job(run)
+                    allocations[key] = _short(allocate(run, planned.spec, study.site), study.site)
+        return cls(site_id(study.site, site_file), jobs, allocations, shapes)
+
+    def files(self, experiment: str) -> list[str]:
+        """The measurements that an experiment's prediction is made from."""
+        return [f"resources/collectives/{self.site}/{shape}.json" for shape in self.shapes[experiment]]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The jobs as the rule's script finds them.
+
+        They are no ``params``: another study of the same site, which starts its ranks in another way,
+        must not measure again.
+        """
+        return {ENVIRONMENT_VARIABLE: _JOBS.dump_json(dict(self.jobs)).decode()}
+
+    def resources(self, site: Site) -> dict[str, ShapeResource]:
+        """The ``resources`` of the rule that measures, as functions of the shape."""
+        values = {shape: job_resources(asked, site) for shape, asked in self.allocations.items()}
+        names = dict.fromkeys(name for asked in values.values() for name in asked)
+        return {name: _by_shape({s: asked.get(name, 0) for s, asked in values.items()}) for name in names}
+
+    def threads(self, site: Site) -> ShapeResource:
+        """The ``threads`` of the rule that measures."""
+        return _by_shape({shape: job_threads(asked, site) for shape, asked in self.allocations.items()})
+
+
+def job_for(environ: Mapping[str, str], shape: str) -> AllReduceJob:
+    """The job of a shape, from the environment that the rules set."""
+    return _JOBS.validate_json(environ[ENVIRONMENT_VARIABLE])[shape]
+
+
+def shapes_to_measure(planned: PlannedExperiment, site: Site) -> list[Shape]:
+    """The shapes whose all-reduce a prediction is made from, smallest first.
+
+    Every shape of up to two nodes is measured itself; a larger one is predicted from one and from two of
+    its nodes. None where there is no 1-device run, from which alone a prediction can start.
+
+    Args:
+        planned: an experiment.
+        site: facts of the machine or cluster.
+    """
+    own = {
+        run.shape
+        for run in planned.runs
+        # what other runs send is not modelled: no prediction could use the measurement
+        if run.settings.parallelism == "ddp" and run.settings.communication_hook != "powersgd"
+    }
+    if not planned.is_predicted or Shape(1, 1) not in own:
+        return []
+    wanted: set[Shape] = set()
+    for shape in own | set(planned.projected):
+        nodes = [shape.nodes] if shape.nodes <= MEASURED_NODES else range(1, MEASURED_NODES + 1)
+        wanted |= {Shape(number, shape.devices_per_node) for number in nodes}
+    return sorted(
+        shape
+        for shape in wanted
+        if shape.world_size > 1
+        and shape.nodes <= site.max_nodes
+        and (shape in own or shape.devices_per_node <= site.cpus_per_node)
+    )
+
+
+def site_id(site: Site, site_file: object = None) -> str:
+    """A short, stable name for a site's measurements: its file's name and a hash of what they depend on.
+
+    On a cluster no host's name is part of it: a study moves between login nodes. One machine is known by
+    its name and processor, so that measurements are not trusted in a folder that was copied elsewhere.
+
+    Args:
+        site: facts of the machine or cluster.
+        site_file: that describes it; None for this machine as it is.
+    """
+    path = Path(str(site_file)) if site_file is not None else Path("machine")
+    # profiles/slurm/site.yaml says more by its folder
+    word = path.parent.name if path.stem == "site" and path.parent.name else path.stem
+    word = re.sub(r"[^A-Za-z0-9_-]+", "-", word).strip("-")[:40] or "site"
+    digest = hashlib.sha256(canonical_json(_what_matters(site)).encode()).hexdigest()[:8]
+    return f"{word}-{digest}"
+
+
+def _what_matters(site: Site) -> dict[str, object]:
+    facts, slurm = site.facts, site.slurm
+    machine: dict[str, object] = {
+        "accelerator": site.accelerator,
+        "devices_per_node": site.devices_per_node,
+        "network_interface": facts.network_interface,
+        "container": facts.container.image if facts.container else None,
+        "python": facts.python,
+        # modules, and variables that choose a network
+        "prelude": facts.prelude,
+    }
+    if slurm is None:
+        return machine | {"host": platform.node(), "cpus": site.cpus_per_node, "processor": processor()}
+    keys = ("partition", "constraint", "gpu_type", "exclusive", "extra", "srun_extra")
+    return machine | {key: getattr(slurm, key) for key in keys}
+
+
+def processor() -> str:
+    """The model name that the kernel gives; else the kind of processor."""
+    try:
+        with Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
+            return next(line for line in lines if line.startswith("model name")).split(":", 1)[1].strip()
+    except (OSError, StopIteration):
+        return platform.machine()
+
+
+def _run_of(planned: PlannedExperiment, shape: Shape, site: Site) -> Run:
+    """The experiment's first run of a shape; else its largest one, laid out as the shape."""
+    for run in planned.runs:
+        if run.shape == shape:
+            return run
+    largest = max(planned.runs, key=lambda run: run.shape.world_size)
+    cpus = min(largest.settings.cpus_per_device, site.cpus_per_node // shape.devices_per_node)
+    settings = largest.settings.model_copy(update={"cpus_per_device": cpus})
+    return replace(largest, shape=shape, settings=settings)
+
+
+def _job(run: Run) -> AllReduceJob:
+    return AllReduceJob.model_validate(
+        {
+            "shape": str(run.shape),
+            "accelerator": run.accelerator,
+            "cpus_per_device": run.settings.cpus_per_device,
+            "launcher": run.launcher,
+            "rendezvous": run.settings.rendezvous,
+        }
+    )
+
+
+def _short(allocation: Allocation, site: Site) -> Allocation:
+    """A run's allocation, for the minutes that a measurement takes."""
+    minutes = MINUTES + START_UP_MINUTES
+    if site.longest_minutes is not None:
+        minutes = min(minutes, site.longest_minutes)
+    # of a job too short to start in and to measure in, half: it may be enough, and nothing never is
+    limit = max(min(MINUTES * 60, minutes * 60 - START_UP_MINUTES * 30), minutes * 30)
+    return replace(allocation, minutes=minutes, limit_seconds=limit)
+
+
+def _by_shape(values: Mapping[str, Value]) -> ShapeResource:
+    """One value where all agree, else a function of the shape; 1 where there is nothing to measure."""
+    if len(set(values.values())) <= 1:
+        return next(iter(values.values()), 1)
+    return lambda wildcards: values[wildcards.shape]

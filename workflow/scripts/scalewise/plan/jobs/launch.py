@@ -1,0 +1,241 @@
+"""The one place that builds the command that starts the ranks of a run."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from scalewise.plan.config.shape import Shape
+from scalewise.plan.config.site import Container, Site
+from scalewise.records import LauncherName
+
+ENVIRONMENT_VARIABLE = "SCALEWISE_START"
+"""Carries ``Start`` into the jobs: facts that no result depends on, so not in a rule's params."""
+
+
+class Start(BaseModel):
+    """How a program is started on this site.
+
+    Args:
+        slurm: by srun, inside the job's allocation.
+        srun_extra: further options of that srun.
+        python: interpreter of the ranks; None for the one that runs now.
+        prelude: lines of shell before the program, on every node.
+        container: to run it in.
+        container_arguments: options of the container's program before the image.
+        network_interface: between nodes.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    slurm: bool = False
+    srun_extra: tuple[str, ...] = ()
+    python: str | None = None
+    prelude: tuple[str, ...] = ()
+    container: Container | None = None
+    container_arguments: tuple[str, ...] = ()
+    network_interface: str | None = None
+
+    @classmethod
+    def on(cls, site: Site) -> Start:
+        """As the site's facts say."""
+        facts = site.facts
+        arguments: Sequence[str] = ["--nv"] if site.accelerator == "cuda" else []
+        if facts.container is not None and facts.container.arguments is not None:
+            arguments = facts.container.arguments
+        return cls(
+            slurm=site.slurm is not None,
+            srun_extra=tuple(site.slurm.srun_extra) if site.slurm else (),
+            python=facts.python,
+            prelude=tuple(facts.prelude),
+            container=facts.container,
+            container_arguments=tuple(arguments),
+            network_interface=facts.network_interface,
+        )
+
+
+@dataclass(frozen=True)
+class Programs:
+    """What the launchers start.
+
+    Args:
+        rank: script and arguments of one rank.
+        node: script and arguments of the process that starts the ranks of one node.
+    """
+
+    rank: tuple[str, ...]
+    node: tuple[str, ...]
+
+    @classmethod
+    def of(cls, scripts: Path, rank_script: str, attempt: Path) -> Programs:
+        """Of a script that is one rank, with the attempt's folder as its argument."""
+        rank = (str(scripts / rank_script), str(attempt))
+        return cls(rank, (str(scripts / "start_ranks.py"), *rank))
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A command and what it adds to the environment; never a line for a shell to split.
+
+    Args:
+        name: of the launcher, for the records.
+        argv: program and arguments.
+        environment: variables of every rank.
+        told: ``argv`` for logs, which others may read: what a site's user has written into prelude and
+            container options is counted and not shown, for it may hold tokens. Empty where that is nothing.
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    environment: dict[str, str]
+    told: tuple[str, ...] = ()
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """What a log may say of it."""
+        return self.told or self.argv
+
+
+def build_launch(
+    launcher: LauncherName,
+    shape: Shape,
+    cpus_per_device: int,
+    start: Start,
+    programs: Programs,
+    python: str,
+    visible: Sequence[Path],
+) -> Launch:
+    """The command that starts the ranks of a run, one device or many alike.
+
+    Args:
+        launcher: srun (a task per device), torchrun or spawn (a process per node).
+        shape: nodes and devices per node.
+        cpus_per_device: threads of each rank.
+        start: facts of the site.
+        programs: what is started.
+        python: interpreter where neither site nor container name one.
+        visible: folders that the ranks read and write, for the container.
+
+    Raises:
+        ValueError: the launcher cannot do that here.
+    """
+    interpreter = start.python or (python if start.container is None else "python3")
+    if not start.slurm and shape.nodes != 1:
+        raise ValueError(f"{shape.nodes} nodes need a cluster, and this site has no `slurm:`")
+    if launcher == "srun":
+        if not start.slurm:
+            raise ValueError("launcher srun needs Slurm, and this site has no `slurm:`")
+        program: tuple[str, ...] = (interpreter, *programs.rank)
+        tasks_per_node, cpus_per_task = shape.devices_per_node, cpus_per_device
+    else:
+        # under Slurm a process of our own is between, for the signal ahead of a job's end
+        if launcher == "torchrun" and shape.nodes == 1 and not start.slurm:
+            program = torchrun_standalone(interpreter, shape.devices_per_node, programs.rank)
+        else:
+            program = (interpreter, *programs.node)
+        tasks_per_node, cpus_per_task = 1, shape.devices_per_node * cpus_per_device
+    argv = with_prelude(start.prelude, in_container(start, visible, program))
+    told = _counted_prelude(start.prelude, in_container(_without_secrets(start), visible, program))
+    if start.slurm:
+        step = shape.nodes, tasks_per_node, cpus_per_task, start.srun_extra
+        argv, told = srun(*step, argv), srun(*step, told)
+    return Launch(launcher, argv, thread_environment(cpus_per_device), told)
+
+
+def _without_secrets(start: Start) -> Start:
+    number = len(start.container_arguments)
+    counted = (f"[container options: {number}]",) if number else ()
+    return start.model_copy(update={"container_arguments": counted})
+
+
+def _counted_prelude(lines: Sequence[str], program: Sequence[str]) -> tuple[str, ...]:
+    if not lines:
+        return tuple(program)
+    return (f"[after {len(lines)} {'line' if len(lines) == 1 else 'lines'} of prelude]", *program)
+
+
+def torchrun_standalone(python: str, processes: int, program: Sequence[str]) -> tuple[str, ...]:
+    """The ranks of one node by torchrun.
+
+    ``--standalone`` lets the store choose a free port. ``--local-addr`` keeps a host name that does
+    not resolve from hanging the rendezvous.
+    """
+    return (python, "-m", "torch.distributed.run", *standalone_options(processes), *program)
+
+
+def standalone_options(processes: int) -> tuple[str, ...]:
+    """Of torchrun, for the ranks of one node."""
+    return ("--standalone", "--local-addr=127.0.0.1", "--nnodes=1", f"--nproc-per-node={processes}")
+
+
+def srun(
+    nodes: int, tasks_per_node: int, cpus_per_task: int, extra: Sequence[str], program: Sequence[str]
+) -> tuple[str, ...]:
+    """A step of the job with the same tasks on each node.
+
+    Everything is said anew: the executor takes Slurm's variables from the job's environment, and srun
+    has not inherited ``--cpus-per-task`` since 22.05. Without ``--kill-on-bad-exit`` the peers of a
+    dead rank would run on. ``--mpi=none``: the ranks meet by themselves.
+    """
+    return (
+        *("srun", "--kill-on-bad-exit=1", "--mpi=none", "--input=none"),
+        *(f"--nodes={nodes}", f"--ntasks={nodes * tasks_per_node}", f"--ntasks-per-node={tasks_per_node}"),
+        *(f"--cpus-per-task={cpus_per_task}", *extra, *program),
+    )
+
+
+def in_container(start: Start, visible: Sequence[Path], program: Sequence[str]) -> tuple[str, ...]:
+    """The program inside the site's container, which sees the working folder and what ranks need."""
+    container = start.container
+    if container is None:
+        return tuple(program)
+    here = Path.cwd()
+    folders = dict.fromkeys(str(path) for path in (here, *visible))
+    binds = [f"--bind={folder}" for folder in (*folders, *container.binds)]
+    options = (*start.container_arguments, *binds, f"--pwd={here}")
+    return (container.runtime, "exec", *options, container.image, *program)
+
+
+_PRELUDE = """\
+trap 'echo "scalewise: this line of prelude failed: $scalewise_told" >&2; exit 1' EXIT
+{steps}
+trap - EXIT
+exec "$@\""""
+"""``eval`` keeps an open quote or a comment within its line; the trap also meets ``exit`` and ``set -e``."""
+
+
+def with_prelude(lines: Sequence[str], program: Sequence[str]) -> tuple[str, ...]:
+    """The program after lines of shell; one that fails ends the run and is named by number and command."""
+    if not lines:
+        return tuple(program)
+    steps = (
+        f"scalewise_told={shlex.quote(f'{_first_word(line)} (line {number} of {len(lines)})')}\n"
+        f'scalewise_line={shlex.quote(line)}\neval "$scalewise_line" || exit'
+        for number, line in enumerate(lines, 1)
+    )
+    return ("bash", "-c", _PRELUDE.format(steps="\n".join(steps)), "prelude", *program)
+
+
+def _first_word(line: str) -> str:
+    """The command of a line of shell; what follows, be it a value that is assigned, may be a secret."""
+    found = re.match(r"\W*[\w./+-]*", line)
+    word = found[0] if found is not None else ""
+    return word if word == line.rstrip() else f"{word} ..."
+
+
+def thread_environment(cpus_per_device: int) -> dict[str, str]:
+    """Thread counts that libraries read when they are loaded; set in every rank."""
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    return dict.fromkeys(names, str(cpus_per_device))
+
+
+def start_of(environ: os._Environ[str] | dict[str, str]) -> Start:
+    """The site's facts, from the environment that the rules set."""
+    text = environ.get(ENVIRONMENT_VARIABLE)
+    return Start.model_validate_json(text) if text else Start()

@@ -1,0 +1,225 @@
+"""What a cluster says of a site's facts, asked on the login node before anything is sent."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from scalewise.plan.config.errors import name_all
+from scalewise.plan.config.slurm import Slurm
+from scalewise.plan.jobs.preflight import Line, Preflight, bad, ok, unknown
+
+LONGEST_POLL_SECONDS = 180
+"""Between two looks of the executor plugin at its jobs, while none of them ends."""
+COMMANDS = ("sbatch", "srun", "squeue", "scancel", "sinfo")
+
+
+def check_site(preflight: Preflight) -> Iterator[Line]:
+    """Every fact of the site that Slurm can confirm."""
+    slurm = preflight.facts.slurm
+    if slurm is None:
+        yield ok("one machine, no scheduler to ask")
+        return
+    missing = [
+        name for name in ("sbatch", "srun", "squeue", "scancel", "sinfo") if shutil.which(name) is None
+    ]
+    if missing:
+        cure = "Go to a login node of the cluster, or load its Slurm module."
+        yield bad(f"{', '.join(missing)} not on PATH", cure)
+        return
+    version = _ask("sbatch", "--version")
+    yield ok(f"commands of {version.text or 'Slurm'}")
+    yield from _check_account(slurm)
+    yield from _check_partition(slurm, preflight.longest_minutes)
+    yield from _check_reservation(slurm)
+    yield from _check_nodes(slurm, preflight)
+    yield from _check_memory_of_jobs()
+    yield _check_acceptance(preflight)
+
+
+@dataclass(frozen=True)
+class _Answer:
+    text: str
+    error: str
+    ok: bool
+
+
+def _ask(*command: str) -> _Answer:
+    # what keeps sinfo from the executor plugin is not meant for these questions
+    environ = {name: value for name, value in os.environ.items() if name != "SINFO_PARTITION"}
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=60, check=False, env=environ | {"LC_ALL": "C"}
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return _Answer("", str(error), False)
+    return _Answer(done.stdout.strip(), " ".join(done.stderr.split()), done.returncode == 0)
+
+
+def _check_account(slurm: Slurm) -> Iterator[Line]:
+    user = getpass.getuser()
+    fields = "format=account%100,qos%1000"
+    answer = _ask("sacctmgr", "--noheader", "--parsable2", "show", "associations", f"user={user}", fields)
+    rows = [line.split("|") for line in answer.text.splitlines() if "|" in line]
+    accounts = {row[0] for row in rows}
+    if not rows:
+        why = answer.error or "accounting names no account of yours"
+        yield unknown(f"account and QoS could not be looked up ({why})")
+        return
+    if slurm.account is None:
+        yield ok(f"account left to Slurm; yours are {', '.join(sorted(accounts))}")
+    elif slurm.account.lower() in {name.lower() for name in accounts}:
+        yield ok(f"account {slurm.account}")
+    else:
+        cure = f"Set slurm.account to one of yours. {name_all(accounts)}"
+        yield bad(f"account {slurm.account} is not yours", cure)
+        return
+    if slurm.qos is None:
+        return
+    allowed = {
+        qos
+        for name, listed in rows
+        if slurm.account is None or name.lower() == slurm.account.lower()
+        for qos in listed.split(",")
+        if qos
+    }
+    if slurm.qos in allowed:
+        yield ok(f"QoS {slurm.qos}")
+    elif allowed:
+        cure = f"Set slurm.qos to one of them. {name_all(allowed)}"
+        yield bad(f"QoS {slurm.qos} is not open to your account", cure)
+    else:
+        yield unknown(f"QoS {slurm.qos}: accounting lists none of yours")
+
+
+def _check_partition(slurm: Slurm, longest_minutes: int) -> Iterator[Line]:
+    if slurm.partition is None:
+        yield ok("partition left to Slurm")
+        return
+    for name in slurm.partition.split(","):
+        answer = _ask("scontrol", "--oneliner", "show", "partition", name)
+        facts = dict(word.split("=", 1) for word in answer.text.split() if "=" in word)
+        if not answer.ok or facts.get("PartitionName") != name:
+            known = set(_ask("sinfo", "--noheader", "--format=%R").text.splitlines())
+            cure = f"Set slurm.partition to one of them. {name_all(known)}"
+            yield bad(f"partition {name} does not exist", cure)
+            continue
+        if facts.get("State", "UP") != "UP":
+            cure = "Wait, or use another."
+            yield bad(f"partition {name} is {facts['State']}", cure)
+            continue
+        limit = _minutes(facts.get("MaxTime", "UNLIMITED"))
+        if limit is not None and longest_minutes > limit:
+            yield bad(
+                f"partition {name} ends jobs after {facts['MaxTime']}, and the longest asks for "
+                f"{longest_minutes} minutes",
+                f'Set slurm.longest_walltime to "{facts["MaxTime"]}": longer runs then take several jobs.',
+            )
+        else:
+            yield ok(f"partition {name}, jobs up to {facts.get('MaxTime', 'any time')}")
+
+
+def _minutes(text: str) -> int | None:
+    """Minutes of Slurm's ``D-HH:MM:SS`` as scontrol prints it; None where there is no limit."""
+    parts = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", text)
+    if parts is None:
+        return None
+    days, hours, minutes, _ = (int(part or 0) for part in parts.groups())
+    return (days * 24 + hours) * 60 + minutes
+
+
+def _check_reservation(slurm: Slurm) -> Iterator[Line]:
+    if slurm.reservation is None:
+        return
+    answer = _ask("scontrol", "--oneliner", "show", "reservation", slurm.reservation)
+    if answer.ok and f"ReservationName={slurm.reservation} " in f"{answer.text} ":
+        yield ok(f"reservation {slurm.reservation}")
+    else:
+        cure = "Correct or remove slurm.reservation."
+        yield bad(f"reservation {slurm.reservation} does not exist now", cure)
+
+
+def _check_nodes(slurm: Slurm, preflight: Preflight) -> Iterator[Line]:
+    """Whether the partition has nodes as the site says; GPU types are read as Slurm spells them."""
+    where = [f"--partition={slurm.partition}"] if slurm.partition else []
+    answer = _ask("sinfo", "--noheader", *where, "--format=%D|%c|%m|%G|%f")
+    rows = [line.split("|") for line in answer.text.splitlines() if line.count("|") == 4]
+    if not rows:
+        yield unknown(f"the partition's nodes could not be looked up ({answer.error})")
+        return
+    needed_nodes, devices = (int(part) for part in preflight.shape.split("x"))
+    asks_for_gpus = slurm.gpu_request != "none" and (
+        slurm.gpu_request is not None or preflight.accelerator == "cuda"
+    )
+    wanted = f"gpu:{slurm.gpu_type}" if slurm.gpu_type else "gpu"
+    fitting = 0
+    for nodes, cpus, memory, gres, _ in rows:
+        enough = int(re.sub(r"\D", "", cpus)) >= preflight.cpus_per_node
+        enough &= int(re.sub(r"\D", "", memory)) >= preflight.memory_mb_per_node
+        enough &= not asks_for_gpus or _gpus(gres, slurm.gpu_type) >= devices
+        fitting += int(nodes) if enough else 0
+    needs = f"{preflight.cpus_per_node} CPUs, {preflight.memory_mb_per_node} MB" + (
+        f" and {wanted}:{devices}" if asks_for_gpus else ""
+    )
+    if fitting >= needed_nodes:
+        yield ok(f"{fitting} nodes with {needs} or more; the largest run takes {needed_nodes}")
+    else:
+        found = "; ".join(
+            f"{nodes} with {cpus} CPUs, {memory} MB, {gres}" for nodes, cpus, memory, gres, _ in rows
+        )
+        yield bad(
+            f"{fitting} nodes have {needs}, and the largest run takes {needed_nodes}. There are: {found}",
+            "Correct devices_per_node, cpus_per_node, memory_gb_per_node or gpu_type in the site file.",
+        )
+
+
+def _gpus(gres: str, kind: str | None) -> int:
+    """GPUs of a node from what sinfo prints, such as ``gpu:h100:4(S:0-1),nvme:1``."""
+    total = 0
+    for entry in re.sub(r"\([^)]*\)", "", gres).split(","):
+        name, *rest = entry.split(":")
+        if name != "gpu" or not rest or not rest[-1].isdigit():
+            continue
+        if kind is None or rest[:-1] == [kind]:
+            total += int(rest[-1])
+    return total
+
+
+def _check_memory_of_jobs() -> Iterator[Line]:
+    """How long the controller remembers jobs; snakemake asks it for their ends."""
+    age = job_memory_seconds()
+    if age is None:
+        yield unknown("MinJobAge could not be looked up")
+    elif age < LONGEST_POLL_SECONDS:
+        yield unknown(
+            f"Slurm forgets jobs {age} s after their end (MinJobAge), and snakemake may look only every "
+            f"{LONGEST_POLL_SECONDS} s: set slurm-status-command to sacct in the profile, and end jobs "
+            "by Ctrl-C, not by scancel, which the executor plugin does not recognise there"
+        )
+
+
+def job_memory_seconds() -> int | None:
+    """Seconds for which the controller remembers a job that has ended; None where it does not say."""
+    match = re.search(r"MinJobAge\s*=\s*(\d+)", _ask("scontrol", "show", "config").text)
+    return int(match[1]) if match else None
+
+
+def _check_acceptance(preflight: Preflight) -> Line:
+    """Whether Slurm would take the largest job, and when it would start."""
+    answer = _ask("sbatch", "--test-only", *preflight.options, "--wrap=true")
+    if answer.ok:
+        start = re.search(r"to start at (\S+)", answer.error)
+        when = f"; it would start at {start[1]}" if start else ""
+        return ok(f"Slurm takes the largest job ({preflight.shape}){when}")
+    said = answer.error.removeprefix("allocation failure: ")
+    shown = shlex.join(preflight.options)
+    return bad(
+        f"Slurm refuses the largest job: {said}",
+        f"Asked was: sbatch {shown}. Correct the site file.",
+    )

@@ -1,0 +1,190 @@
+"""Between snakemake and Slurm: what must hold before jobs are sent, and what the executor leaves undone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from scalewise.plan.config.errors import StudyError
+from scalewise.plan.config.paths import command_complaint
+from scalewise.plan.config.site import Site
+
+POLL_SECONDS = 20.0
+ATTEMPTS = 4
+SINFO_PARTITION = "SINFO_PARTITION"
+
+LOST_SITE = (
+    "The runs would go to a cluster, but no site file describes it: a --config on the command line replaces "
+    "the profile's own. Add site=profiles/slurm/site.yaml to it."
+)
+
+
+def check_site_is_given(site_file: object, cluster_profile: bool) -> None:
+    """Stop before a study is judged by this machine that was meant for a cluster.
+
+    Args:
+        site_file: of the configuration; None where there is none.
+        cluster_profile: the command came with the profile of a cluster.
+
+    Raises:
+        StudyError: with the cure.
+    """
+    if cluster_profile and site_file is None:
+        raise StudyError([LOST_SITE])
+
+
+def check_surroundings(
+    site: Site, cluster_profile: bool, environ: Mapping[str, str], named: Iterable[str | Path] = ()
+) -> None:
+    """Stop where the plan itself would be wrong.
+
+    Args:
+        site: facts of the machine or cluster.
+        cluster_profile: the command came with the profile of a cluster.
+        environ: of snakemake.
+        named: files and folders that stand in the command lines of jobs.
+
+    Raises:
+        StudyError: with the cure.
+    """
+    if cluster_profile and site.slurm is None:
+        raise StudyError([LOST_SITE])
+    if site.slurm is not None and (
+        odd := [complaint for path in named if (complaint := command_complaint(str(path)))]
+    ):
+        raise StudyError([f"the name of a file or folder {what}. {cure}" for what, cure in odd])
+    if site.slurm is not None and "SLURM_JOB_ID" in environ:
+        raise StudyError(
+            [
+                f"snakemake was started inside Slurm job {environ['SLURM_JOB_ID']}, whose settings its own "
+                "jobs would inherit. Start it on a login node; where the site wants it inside a job, as "
+                "`env -u SLURM_JOB_ID snakemake ...`."
+            ]
+        )
+
+
+def begin_submission(site: Site, elsewhere: bool, folder: Path) -> None:
+    """Stop before the first job where none could be sent; then watch over those that are.
+
+    Args:
+        site: facts of the machine or cluster.
+        elsewhere: the executor does not run jobs on this machine.
+        folder: the jobs' working folder.
+
+    Raises:
+        StudyError: with the cure.
+    """
+    if site.slurm is None:
+        if elsewhere:
+            raise StudyError([LOST_SITE])
+        return
+    if not elsewhere:
+        raise StudyError(
+            [
+                "The site file describes a Slurm cluster, but the runs would start here, on the login node. "
+                "Use --profile profiles/slurm, or --profile profiles/local for this machine."
+            ]
+        )
+    missing = [name for name in ("sbatch", "squeue", "scancel") if shutil.which(name) is None]
+    if missing:
+        raise StudyError(
+            [
+                f"{', '.join(missing)} not on PATH, so no job can be sent. Go to a login node, or load "
+                "the Slurm module."
+            ]
+        )
+    if site.slurm.partition is None:
+        # the executor plugin would name the cluster's default, which it looks up with sinfo: with this,
+        # sinfo shows none, and the choice is Slurm's
+        os.environ[SINFO_PARTITION] = "none"
+    PreemptionWatch(folder).start()
+
+
+class PreemptionWatch:
+    """Puts preempted jobs back into the queue where Slurm has ended them.
+
+    Where a partition preempts by requeueing, Slurm does that by itself. Where it preempts by cancelling,
+    the job stays PREEMPTED, which the executor plugin takes for a job that will go on: it would wait for
+    ever.
+
+    Args:
+        folder: the jobs' working folder; those of other folders are left alone.
+        say: tells the user.
+        give_up: called when Slurm does not take a job back; by default, ends snakemake as Ctrl-C does.
+        poll_seconds: between two looks.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        say: Callable[[str], None] | None = None,
+        give_up: Callable[[], None] | None = None,
+        poll_seconds: float = POLL_SECONDS,
+    ) -> None:
+        self._folder = folder
+        self._say = say or (lambda text: print(text, file=sys.stderr, flush=True))
+        self._give_up = give_up or (lambda: os.kill(os.getpid(), signal.SIGINT))
+        self._poll_seconds = poll_seconds
+        self._earlier = self._preempted()
+        self._seen: Counter[str] = Counter()
+        self._done = threading.Event()
+
+    def start(self) -> None:
+        """Watch until this process ends."""
+        threading.Thread(target=self._watch, name="preemption", daemon=True).start()
+
+    def stop(self) -> None:
+        """End the watch."""
+        self._done.set()
+
+    def _watch(self) -> None:
+        while not self._done.wait(self._poll_seconds):
+            self.look()
+
+    def look(self) -> None:
+        """Look once."""
+        preempted = self._preempted() - self._earlier
+        for job in list(self._seen):
+            if job not in preempted:
+                del self._seen[job]
+        for job in sorted(preempted):
+            self._seen[job] += 1
+            # one that Slurm requeues by itself may be seen here for a moment
+            if self._seen[job] > 1:
+                self._requeue(job)
+
+    def _requeue(self, job: str) -> None:
+        answer = _slurm("scontrol", "requeue", job)
+        if answer.returncode == 0:
+            self._say(
+                f"Slurm job {job} was preempted or lost its node and had ended; it is back in the queue."
+            )
+            del self._seen[job]
+        elif self._seen[job] > ATTEMPTS:
+            self._say(
+                f"Slurm job {job} was preempted or lost its node, and Slurm does not take it back "
+                f"({answer.stderr.strip()}). Ending; the same command goes on with what is missing."
+            )
+            self._done.set()
+            self._give_up()
+
+    def _preempted(self) -> set[str]:
+        user = f"--user={os.getuid()}"
+        answer = _slurm("squeue", user, "--noheader", "--states=PREEMPTED,NODE_FAIL", "--format=%A|%Z")
+        jobs = (line.split("|", 1) for line in answer.stdout.splitlines() if "|" in line)
+        return {job for job, folder in jobs if Path(folder) == self._folder}
+
+
+def _slurm(*command: str) -> subprocess.CompletedProcess[str]:
+    """A command of Slurm's; one that hangs or is missing has failed."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return subprocess.CompletedProcess(command, 1, "", str(error))

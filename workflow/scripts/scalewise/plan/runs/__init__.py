@@ -1,0 +1,1 @@
+"""Which runs an experiment has, and what each of them is given."""

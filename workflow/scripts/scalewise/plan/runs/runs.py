@@ -1,0 +1,265 @@
+"""Experiments become runs: one job each, with a short, readable and stable name."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from scalewise.plan.catalog.datasets import dataset_id
+from scalewise.plan.catalog.own_model_files import own_model_files
+from scalewise.plan.config.experiment import MAX_REPEATS, Experiment
+from scalewise.plan.config.settings import Settings
+from scalewise.plan.config.shape import Shape
+from scalewise.records import LauncherName
+
+Options = tuple[tuple[str, Any], ...]
+"""The swept keys of a series with their values, in the order of the configuration's model."""
+
+NO_OPTIONS = "all runs"
+"""The series of an experiment without a sweep."""
+
+_SHORT = {
+    "accumulation_steps": "accumulation",
+    "bucket_cap_mb": "bucket-mb",
+    "communication_hook": "hook",
+    "crop_padding": "crop",
+    "gradient_as_bucket_view": "bucket-view",
+    "horizontal_flip": "flip",
+    "learning_rate_scaling": "rate-scaling",
+    "learning_rate_warmup_epochs": "rate-warmup",
+    "stop_patience_epochs": "patience",
+}
+"""Keys that a run's name has in fewer letters. A changed entry would rename, and so repeat, runs."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One job: one shape, one set of options, one repeat.
+
+    Args:
+        experiment: name of its experiment.
+        name: name under its experiment, ``d2.bucket-view-on.r1``.
+        shape: nodes and devices per node.
+        options: what sets its series apart from the others.
+        settings: what the training does, with the seed of this repeat.
+        repeat: from 1.
+        accelerator: ``cuda`` or ``cpu``.
+        site_launcher: what starts the ranks where the settings do not say.
+    """
+
+    experiment: str
+    name: str
+    shape: Shape
+    options: Options
+    settings: Settings
+    repeat: int
+    accelerator: str
+    site_launcher: LauncherName = "torchrun"
+
+    @property
+    def point(self) -> str:
+        """Its name without the repeat, ``d2.bucket-view-on``."""
+        return self.name.removesuffix(f".r{self.repeat}")
+
+    @property
+    def launcher(self) -> LauncherName:
+        """What starts the ranks: two launchers are two measurements."""
+        return self.settings.launcher or self.site_launcher
+
+    @property
+    def seed(self) -> int:
+        """Of this repeat."""
+        return seed_of(self.settings, self.repeat)
+
+    @property
+    def batch_size_per_device(self) -> int:
+        """Samples of one forward pass on one device."""
+        return batch_per_device(self.settings, self.shape.world_size)
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples of one step over all devices."""
+        return self.batch_size_per_device * self.shape.world_size * self.settings.accumulation_steps
+
+    @cached_property
+    def inputs(self) -> dict[str, str | list[str]]:
+        """The files that training needs: prepared data; first weights and the user's own model, if any."""
+        settings = self.settings
+        data = dataset_id(settings.dataset, settings.image_size)
+        return {
+            "dataset": f"resources/datasets/{data}/dataset.safetensors",
+            "weights": f"resources/weights/{settings.model}/model.safetensors" if settings.pretrained else [],
+            "model": [str(path) for path in own_model_files(settings.model)],
+        }
+
+    @cached_property
+    def definition(self) -> str:
+        """All that defines the run, as canonical JSON: when it changes, the run is made again.
+
+        Settings equal to their default are left out, so that a later version with more keys makes
+        nothing again.
+        """
+        return canonical_json(
+            {
+                "experiment": self.experiment,
+                "run": self.name,
+                "shape": str(self.shape),
+                "batch_size_per_device": self.batch_size_per_device,
+                "global_batch_size": self.global_batch_size,
+                "repeat": self.repeat,
+                "options": dict(self.options),
+                "accelerator": self.accelerator,
+                "launcher": self.launcher,
+                "settings": settings_values(self.settings) | {"seed": self.seed},
+            }
+        )
+
+
+def seed_of(settings: Settings, repeat: int) -> int:
+    """A seed of its own for each repeat, so that accuracies are independent."""
+    return settings.seed + repeat - 1
+
+
+def settings_values(settings: Settings) -> dict[str, Any]:
+    """The settings that differ from their defaults; the launcher stands beside them, as it was resolved."""
+    return settings.model_dump(exclude_defaults=True, exclude={"launcher"})
+
+
+def batch_per_device(settings: Settings, world_size: int) -> int:
+    """Samples of one forward pass on one device, from whichever batch size the scaling keeps."""
+    if settings.scaling == "weak":
+        assert settings.batch_size_per_device is not None
+        return settings.batch_size_per_device
+    assert settings.global_batch_size is not None
+    return settings.global_batch_size // (world_size * settings.accumulation_steps)
+
+
+def canonical_json(value: object) -> str:
+    """JSON that does not depend on the order of keys."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def option_label(key: str, value: object) -> str:
+    """``gradient_as_bucket_view: true`` -> ``bucket-view-on``; ``epochs: 5`` -> ``epochs-5``."""
+    short = _SHORT.get(key, key.replace("_", "-"))
+    if isinstance(value, bool):
+        text = "on" if value else "off"
+    else:
+        text = "".join(
+            char if char.isascii() and (char.isalnum() or char in "._-") else "-" for char in str(value)
+        )
+    return f"{short}-{text}"
+
+
+def series_label(options: Options) -> str:
+    """The options of a series as one word; empty without a sweep."""
+    return ".".join(option_label(*option) for option in options)
+
+
+def series_name(options: Options) -> str:
+    """A series as tables and predictions name it."""
+    return series_label(options) or NO_OPTIONS
+
+
+def combinations(experiment: Experiment) -> Iterator[Options]:
+    """Every combination of the swept values, in the order of the model's keys."""
+    swept = experiment.swept
+    for values in itertools.product(*swept.values()):
+        yield tuple(zip(swept, values, strict=True))
+
+
+def excluded(experiment: Experiment, options: Options, devices: int | str) -> bool:
+    """Whether an entry of ``exclude`` matches this combination at this device count."""
+    actual = dict(options) | {"devices": devices}
+    return any(
+        all(key in actual and actual[key] == value for key, value in entry.items())
+        for entry in experiment.exclude
+    )
+
+
+def settings_of(experiment: Experiment, options: Options) -> Settings:
+    """The experiment's training with the options of one series put in."""
+    values = {key: getattr(experiment, key) for key in Settings.model_fields} | dict(options)
+    # the values were validated as parts of the experiment and of its sweep
+    return Settings.model_construct(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One device count of one series: its repeats differ in nothing but the seed.
+
+    Args:
+        devices: as the configuration gives it, ``4`` or ``"2x2"``.
+        options: of the series.
+    """
+
+    devices: int | str
+    options: Options
+
+    @property
+    def name(self) -> str:
+        """``d2.bucket-view-on``."""
+        return ".".join(filter(None, (f"d{self.devices}", series_label(self.options))))
+
+    def run_name(self, repeat: int) -> str:
+        """``d2.bucket-view-on.r1``."""
+        return f"{self.name}.r{repeat}"
+
+
+def points(experiment: Experiment) -> Iterator[Point]:
+    """Every device count of every series that is not excluded."""
+    for options in combinations(experiment):
+        for devices in experiment.devices:
+            if not excluded(experiment, options, devices):
+                yield Point(devices, options)
+
+
+def expand(
+    name: str,
+    experiment: Experiment,
+    shapes: Mapping[int | str, Shape],
+    accelerator: str,
+    launcher: LauncherName = "torchrun",
+) -> list[Run]:
+    """All runs of an experiment, up to the most repeats.
+
+    Args:
+        name: the experiment's name.
+        experiment: its validated settings.
+        shapes: the shape of each entry of ``experiment.devices``.
+        accelerator: ``cuda`` or ``cpu``.
+        launcher: of the site.
+    """
+    runs = []
+    for point in points(experiment):
+        settings = settings_of(experiment, point.options)
+        runs += [
+            Run(
+                experiment=name,
+                name=point.run_name(repeat),
+                shape=shapes[point.devices],
+                options=point.options,
+                settings=settings,
+                repeat=repeat,
+                accelerator=accelerator,
+                site_launcher=launcher,
+            )
+            for repeat in range(1, experiment.max_repeats + 1)
+        ]
+    return runs
+
+
+def priority(run: Run) -> int:
+    """Snakemake starts the highest priority first: repeats as blocks, shuffled within each.
+
+    A machine that drifts during a study then touches all device counts alike, and a study that is
+    cut short has every point once before any point twice. The shuffle is a hash of the run's name,
+    so that it does not change when runs are added.
+    """
+    digest = hashlib.sha256(f"{run.experiment}/{run.name}".encode()).digest()
+    return (MAX_REPEATS - run.repeat) * 1_000_000 + int.from_bytes(digest[:4], "big") % 1_000_000 + 1

@@ -1,0 +1,1 @@
+"""What the terminal shows: the plan, what is expected, how it ended."""

@@ -1,0 +1,233 @@
+"""The plan as a table: what would run, where, and for how many device-hours."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from scalewise.plan.runs.allocation import Allocation
+from scalewise.plan.runs.repeats import asked_for, is_settled, known_rounds
+from scalewise.plan.runs.runs import Run, series_name
+from scalewise.plan.study import Study
+from scalewise.plan.terminal.predictions import (
+    PREDICTION,
+    Expectation,
+    digits,
+    read_expectations,
+    read_remarks,
+)
+
+MAX_ROWS = 40
+MAX_PROJECTED = 20
+_HEADINGS = ("run", "nodes x devices", "batch/device", "epochs", "device-hours")
+_LEGEND = (
+    "Expected speedups, and device-hours marked ~, are predicted from 1-device runs and the measured "
+    "all-reduce. They are of training alone: start-up and evaluation come on top."
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One point of the plan, its repeats together.
+
+    Args:
+        runs: the repeats that are asked for.
+        most_runs: repeats that may be asked for.
+        limit_seconds: a run is ended after this long.
+        measured_seconds: of a repeat that has finished; None before.
+        billed_devices: of one run; more than it uses where a site bills whole nodes.
+        allocation: what each of them asks of Slurm; None on one machine.
+        expected: of the point, where it was predicted.
+    """
+
+    runs: Sequence[Run]
+    most_runs: int
+    limit_seconds: float
+    measured_seconds: float | None
+    billed_devices: int
+    allocation: Allocation | None
+    expected: Expectation | None = None
+
+    @property
+    def device_hours(self) -> float:
+        """Of the repeats asked for: as measured, or at most, by the time limit."""
+        return len(self.runs) * self.device_hours_per_run
+
+    @property
+    def device_hours_per_run(self) -> float:
+        """As measured, or at most, by the time limit."""
+        seconds = self.limit_seconds if self.measured_seconds is None else self.measured_seconds
+        return self.billed_devices * seconds / 3600
+
+    def cells(self, predicted: bool = False) -> tuple[str, ...]:
+        """The row as text.
+
+        Args:
+            predicted: with a column for the expected speedup.
+        """
+        run = self.runs[0]
+        stem = run.name.rsplit(".", 1)[0]
+        repeats = "r1" if len(self.runs) == 1 else f"r1-{len(self.runs)}"
+        repeats += f" (up to {self.most_runs})" if self.most_runs > len(self.runs) else ""
+        passes = run.settings.accumulation_steps
+        return (
+            f"{run.experiment}/{stem}.{repeats}",
+            str(run.shape),
+            f"{run.batch_size_per_device}" + (f" ({passes} passes)" if passes > 1 else ""),
+            str(run.settings.epochs),
+            *([self.expected.band if self.expected is not None else ""] if predicted else []),
+            self._cost(),
+            *([] if self.allocation is None else [self.allocation.options()]),
+        )
+
+    def _cost(self) -> str:
+        if self.measured_seconds is not None:
+            return f"{self.device_hours:.3f}"
+        if self.expected is None:
+            return f"<= {self.device_hours:.3f}"
+        run, paid = self.runs[0], self.billed_devices / self.runs[0].shape.world_size
+        hours = self.expected.device_hours_per_epoch * run.settings.epochs * paid * len(self.runs)
+        return f"~{digits(hours)}"
+
+
+def rows(study: Study, results: Path) -> Iterator[Row]:
+    """The points of a study, in the order of the configuration."""
+    for planned in study.experiments.values():
+        repeats, most = planned.spec.repeats, planned.spec.max_repeats
+        rounds = known_rounds(repeats, results / planned.name)
+        asked, settled = asked_for(repeats, rounds), is_settled(repeats, rounds)
+        expectations = read_expectations(results / planned.name) if planned.is_predicted else {}
+        for start in range(0, len(planned.runs), most):
+            point = planned.runs[start].point
+            runs = planned.runs[start : start + asked.get(point, planned.spec.min_repeats)]
+            possible = len(runs) if settled else most
+            folders = (results / planned.name / "runs" / run.name for run in runs)
+            # of an earlier definition too: an estimate needs no more
+            measured = next((s for s in map(_seconds_taken, folders) if s is not None), None)
+            shape, slurm = runs[0].shape, study.site.slurm
+            billed = study.site.billed_devices(shape)
+            allocation = study.allocations[planned.name, runs[0].name] if slurm is not None else None
+            expected = expectations.get((series_name(runs[0].options), shape))
+            limit = planned.spec.runtime_minutes * 60
+            yield Row(runs, possible, limit, measured, billed, allocation, expected)
+
+
+def plan_table(study: Study, results: Path = Path("results")) -> str:
+    """The plan for a terminal.
+
+    Device-hours are those of finished repeats where there are any, else the most that the time limit
+    allows, marked ``<=``, or what was predicted, marked ``~``.
+    """
+    planned = list(rows(study, results))
+    predicted = any(row.expected is not None for row in planned)
+    body = [row.cells(predicted) for row in planned[:MAX_ROWS]]
+    headings = (
+        *(*_HEADINGS[:-1], *(["expected speedup"] if predicted else []), _HEADINGS[-1]),
+        *([] if study.site.slurm is None else ["sbatch"]),
+    )
+    widths = [max(map(len, column)) for column in zip(headings, *body, strict=True)]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+        for cells in (headings, *body)
+    ]
+    if len(planned) > MAX_ROWS:
+        lines.append(f"... and {len(planned) - MAX_ROWS} more")
+    hours = sum(row.device_hours for row in planned)
+    bound = "at most " if any(row.measured_seconds is None for row in planned) else ""
+    site = study.site
+    kind = "GPUs" if site.accelerator == "cuda" else "CPU processes (no GPU in use)"
+    lines += [
+        f"{sum(len(row.runs) for row in planned)} runs, {bound}{hours:.3f} device-hours. Devices are {kind}, "
+        f"{site.devices_per_node} per node.",
+        *_most(planned),
+        *([_LEGEND] if predicted else []),
+        *_projected(study, planned, results),
+        *_jobs(study),
+        *(f"Warning: {warning}" for warning in study.warnings),
+    ]
+    return "\n".join(lines)
+
+
+def predicted_plan(study: Study, results: Path, since: float) -> str:
+    """The plan and what is to be said of its predictions, where one was made in this session; else nothing.
+
+    Args:
+        study: checked.
+        results: folder of all experiments.
+        since: seconds since the epoch.
+    """
+    paths = {name: results / name / PREDICTION for name in study.experiments}
+    made = [name for name, path in paths.items() if path.exists() and path.stat().st_mtime >= since]
+    if not made:
+        return ""
+    remarks = (f"{name}: {remark}" for name in made for remark in read_remarks(results / name))
+    return "\n".join([plan_table(study, results), *remarks])
+
+
+def _most(planned: Sequence[Row]) -> Iterator[str]:
+    """What repeats that are not asked for yet may come to."""
+    if any(row.most_runs > len(row.runs) for row in planned):
+        hours = sum(row.most_runs * row.device_hours_per_run for row in planned)
+        runs = sum(row.most_runs for row in planned)
+        yield f"Up to {hours:.3f} device-hours ({runs} runs) if all points need their most repeats."
+
+
+def _projected(study: Study, planned: Sequence[Row], results: Path) -> Iterator[str]:
+    """What was predicted beyond the runs: a line for each device count of each series."""
+    first = {(row.runs[0].experiment, series_name(row.runs[0].options)): row.runs[0] for row in planned}
+    lines = []
+    for name, experiment in study.experiments.items():
+        if not experiment.is_predicted:
+            continue  # what an earlier configuration left
+        for (series, shape), expected in read_expectations(results / name).items():
+            run = first.get((name, series))
+            if run is None or shape not in experiment.projected:
+                continue
+            hours = expected.device_hours_per_epoch * run.settings.epochs
+            which = f"{name} ({series})" if run.options else name
+            lines.append(
+                f"{which} on {shape.world_size} devices ({shape}): {expected.band} times as fast, efficiency "
+                f"{expected.efficiency:.2f}, ~{digits(hours)} device-hours a run: predicted, not measured."
+            )
+    yield from lines[:MAX_PROJECTED]
+    if len(lines) > MAX_PROJECTED:
+        yield f"... and {len(lines) - MAX_PROJECTED} more in results/*/prediction.csv"
+
+
+def _jobs(study: Study) -> Iterator[str]:
+    """What the scheduler will see as a whole."""
+    slurm = study.site.slurm
+    if slurm is None:
+        return
+    longest = max(allocation.minutes for allocation in study.allocations.values())
+    limit = f" of {study.site.longest_minutes}" if study.site.longest_minutes is not None else ""
+    where = [
+        f"account {slurm.account or 'by default'}",
+        f"partition {slurm.partition or 'by default'}",
+        *(f"{key} {value}" for key in ("qos", "constraint") if (value := getattr(slurm, key))),
+    ]
+    yield f"Each run is a job of its own: {', '.join(where)}. The longest asks for {longest}{limit} minutes."
+    for name, planned in study.experiments.items():
+        jobs = max(study.allocations[name, run.name].jobs for run in planned.runs)
+        if jobs > 1:
+            yield (
+                f"A run of {name} takes up to {jobs} jobs one after the other, "
+                f"{planned.spec.runtime_minutes} minutes in jobs of at most {study.site.longest_minutes}: "
+                "each goes on from the checkpoint of the one before."
+            )
+    if shutil.which("sbatch") is None:
+        yield "Warning: there is no sbatch on this machine, so the plan cannot be started here."
+
+
+def _seconds_taken(folder: Path) -> float | None:
+    """Wall time of a finished run; None where there is no whole record of one."""
+    try:
+        provenance = json.loads((folder / "summary.json").read_text(encoding="utf-8"))["provenance"]
+        started, ended = (datetime.fromisoformat(provenance[key]) for key in ("started_at", "ended_at"))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return max((ended - started).total_seconds(), 1.0)

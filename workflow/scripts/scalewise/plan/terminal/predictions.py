@@ -1,0 +1,94 @@
+"""What was predicted of each device count, as the plan's table shows it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from scalewise.plan.config.shape import Shape
+
+PREDICTION, REMARKS = "prediction.csv", "prediction.json"
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """One device count of one series, as it was predicted.
+
+    Args:
+        series: of the experiment.
+        shape: nodes and devices per node.
+        speedup: over one device.
+        speedup_low: of its band.
+        speedup_high: of its band.
+        efficiency: speedup over devices.
+        device_hours_per_epoch: of training alone.
+    """
+
+    series: str
+    shape: Shape
+    speedup: float
+    speedup_low: float
+    speedup_high: float
+    efficiency: float
+    device_hours_per_epoch: float
+
+    @property
+    def band(self) -> str:
+        """``3.4 (3.1 to 3.6)``; plain 1 for one device."""
+        if self.shape.world_size == 1:
+            return "1"
+        return f"{digits(self.speedup)} ({digits(self.speedup_low)} to {digits(self.speedup_high)})"
+
+
+Expectations = Mapping[tuple[str, Shape], Expectation]
+"""By series and shape."""
+
+
+def read_expectations(folder: Path) -> dict[tuple[str, Shape], Expectation]:
+    """The predictions of an experiment; none where there is no whole table of them.
+
+    Args:
+        folder: of the experiment's results.
+    """
+    found = {}
+    try:
+        with (folder / PREDICTION).open(encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(file):
+                expectation = _expectation(row)
+                found[expectation.series, expectation.shape] = expectation
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    return found
+
+
+def read_remarks(folder: Path) -> list[str]:
+    """Why series have no prediction, and what limits those that have one.
+
+    Args:
+        folder: of the experiment's results.
+    """
+    try:
+        told = json.loads((folder / REMARKS).read_text(encoding="utf-8"))
+        return [*map(str, told["refused"].values()), *map(str, told["notes"])]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return []
+
+
+def _expectation(row: Mapping[str, str]) -> Expectation:
+    keys = ("speedup", "speedup_low", "speedup_high", "parallel_efficiency", "device_hours_per_epoch")
+    values = [float(row[key]) for key in keys]
+    if not all(map(math.isfinite, values)):
+        raise ValueError(f"not finite: {values}")
+    return Expectation(row["series"], Shape.parse(row["shape"]), *values)
+
+
+def digits(value: float, significant: int = 2) -> str:
+    """A positive number with as many significant digits, never with an exponent."""
+    if value <= 0:
+        return f"{value:g}"
+    decimals = max(significant - 1 - math.floor(math.log10(value)), 0)
+    return f"{value:.{decimals}f}"

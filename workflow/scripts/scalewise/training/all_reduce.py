@@ -1,0 +1,146 @@
+"""All-reduce over one shape: how long messages of several sizes take, on the rank that is slowest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+
+from scalewise.execution.rank_files import Attempt
+from scalewise.plan.jobs.all_reduce_jobs import FOUND
+from scalewise.records import AllReduce, Collectives, utc_now, write_json
+from scalewise.training.distributed.process_group import barrier, gather, process_group
+from scalewise.training.measure import provenance
+from scalewise.training.measure.clock import timeline_of
+from scalewise.training.rank import report_for_duty
+
+KIB, MIB = 1024, 1024**2
+SIZES = (4 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB)
+"""Bytes of a message: from what latency decides to more than DDP's largest bucket, 25 MiB."""
+
+LONGEST_SECONDS = 2.0
+"""Of one all-reduce. A larger message that would take longer is left out: a slow link is a line by then."""
+SECONDS_PER_SIZE = 4.0
+"""The whole takes at most about 30 s: 7 sizes, of which a slow link takes the last with all 5 repetitions."""
+FEWEST, MOST = 5, 20
+"""Repetitions of a size."""
+
+
+class Clock(Protocol):
+    """The device's clock, as ``scalewise.training.measure.clock`` has it."""
+
+    def synchronize(self) -> None:
+        """Wait for the device."""
+
+    def now(self) -> float:
+        """Monotonic seconds."""
+        ...
+
+
+def measure_collectives(attempt: Attempt) -> None:
+    """One rank's part of the measurement of a shape; rank 0 leaves the record in the attempt's folder."""
+    muster = attempt.muster()
+    identity, _, device = report_for_duty(attempt, muster)
+    with process_group(attempt, muster, identity, device):
+        reductions = measure_all_reduce(device, timeline_of(device))
+        places = gather((identity.host, provenance.device_name(device)), identity.world_size)
+        if identity.rank == 0:
+            record = Collectives(
+                shape=muster.shape,
+                backend=dist.get_backend(),
+                launcher=muster.launcher,
+                hosts=list(dict.fromkeys(host for host, _ in places)),
+                devices=[name for _, name in places],
+                versions=provenance.versions(),
+                measured_at=utc_now(),
+                reductions=reductions,
+            )
+            write_json(attempt.folder / FOUND, record)
+    attempt.finished(identity.rank)
+
+
+def measure_all_reduce(
+    device: torch.device,
+    clock: Clock,
+    sizes: Sequence[int] = SIZES,
+    longest_seconds: float = LONGEST_SECONDS,
+    seconds_per_size: float = SECONDS_PER_SIZE,
+) -> list[AllReduce]:
+    """Time sums of float32 messages over all ranks, smallest first; all ranks must call it.
+
+    Before each repetition the ranks meet at a barrier, and its seconds are those of the rank that had to
+    wait longest. All ranks decide alike, because they decide by these seconds.
+
+    Args:
+        device: of this rank, where the messages are.
+        clock: of the device.
+        sizes: bytes of the messages, growing.
+        longest_seconds: of one all-reduce; the first size is measured whatever it takes.
+        seconds_per_size: to spend on repetitions beyond the fewest.
+
+    Returns:
+        one entry for each size that was measured, the same on every rank.
+
+    Raises:
+        RuntimeError: a sum is wrong.
+    """
+    measured: list[AllReduce] = []
+    for size in sizes:
+        if measured and expected_seconds(measured[-1], size) > longest_seconds:
+            break
+        message = torch.empty(max(size // 4, 1), dtype=torch.float32, device=device)
+        (warm,) = _slowest([_sum_once(message, clock)], device)
+        repeats = repetitions(warm, seconds_per_size)
+        seconds = _slowest([_sum_once(message, clock) for _ in range(repeats)], device)
+        measured.append(AllReduce(bytes=size, seconds=seconds))
+    return measured
+
+
+def repetitions(seconds: float, budget_seconds: float) -> int:
+    """How often to repeat what takes so long: 5 to 20 times."""
+    affordable = MOST if seconds * MOST <= budget_seconds else int(budget_seconds / seconds)
+    return max(FEWEST, affordable)
+
+
+def expected_seconds(smaller: AllReduce, size: int) -> float:
+    """Of a message, from a smaller one's fastest repetition, were all of it bandwidth: at most this."""
+    return min(smaller.seconds) * size / smaller.bytes
+
+
+def _sum_once(message: torch.Tensor, clock: Clock) -> float:
+    """Seconds of one all-reduce on this rank; filling and checking the message is off the clock."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    message.fill_(rank + 1)
+    clock.synchronize()
+    barrier(message.device)
+    start = clock.now()
+    dist.all_reduce(message)
+    clock.synchronize()
+    seconds = clock.now() - start
+    check_sum(message, world_size * (world_size + 1) / 2, rank)
+    return seconds
+
+
+def check_sum(message: torch.Tensor, expected: float, rank: int) -> None:
+    """Stop at a network or library that adds up wrong: no figure of it means anything.
+
+    Raises:
+        RuntimeError: names the rank, the size, what was found and what was expected.
+    """
+    wrong = message[message != expected]
+    if wrong.numel():
+        raise RuntimeError(
+            f"the all-reduce of {message.numel() * 4} bytes gave rank {rank} {wrong[0].item():g} in place of "
+            f"{expected:g} ({wrong.numel()} of {message.numel()} values are wrong). Set network_interface in "
+            "the site file, and ask the site which one is right."
+        )
+
+
+def _slowest(seconds: Sequence[float], device: torch.device) -> list[float]:
+    """Element by element the longest of all ranks."""
+    values = torch.tensor(seconds, dtype=torch.float64, device=device)
+    dist.all_reduce(values, op=dist.ReduceOp.MAX)
+    found: list[Any] = values.tolist()
+    return [float(value) for value in found]

@@ -1,0 +1,107 @@
+"""Who is this process? The only reader of RANK, LOCAL_RANK, WORLD_SIZE and SLURM_*."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from scalewise.plan.config.shape import Shape
+
+
+@dataclass(frozen=True)
+class Identity:
+    """The place of this process in the run.
+
+    Args:
+        rank: over all nodes.
+        local_rank: on this node.
+        world_size: ranks in all.
+        local_world_size: ranks on this node.
+        host: name of this node.
+        slurm_job_id: None outside Slurm.
+        restart_count: how often Slurm started the job anew.
+    """
+
+    rank: int
+    local_rank: int
+    world_size: int
+    local_world_size: int
+    host: str
+    slurm_job_id: str | None
+    restart_count: int
+
+
+def identify(environ: Mapping[str, str], launcher: str) -> Identity:
+    """Read the identity that the launcher gave this process.
+
+    Args:
+        environ: of the process. Under Slurm torchrun's ranks find the variables of both.
+        launcher: whose variables count.
+
+    Raises:
+        RuntimeError: some are missing; names those that are.
+    """
+    names = _SLURM_VARIABLES if launcher == "srun" else RANK_VARIABLES
+    missing = [name for name in names if name not in environ]
+    if missing:
+        raise RuntimeError(
+            f"this process was not started as a rank by {launcher}: {', '.join(missing)} not set. "
+            "Ranks are started by train.py alone."
+        )
+    if launcher == "srun":
+        rank, local_rank, world_size, node = (int(environ[name]) for name in names[:4])
+        local_world_size = tasks_on_node(environ["SLURM_STEP_TASKS_PER_NODE"], node)
+    else:
+        rank, local_rank, world_size, local_world_size = (int(environ[name]) for name in names)
+    return Identity(
+        rank=rank,
+        local_rank=local_rank,
+        world_size=world_size,
+        local_world_size=local_world_size,
+        host=socket.gethostname(),
+        slurm_job_id=environ.get("SLURM_JOB_ID"),
+        restart_count=int(environ.get("SLURM_RESTART_COUNT", "0")),
+    )
+
+
+def node_rank(environ: Mapping[str, str]) -> int:
+    """Of a process that starts the ranks of one node: one task a node under Slurm, else the only one."""
+    return int(environ.get("SLURM_PROCID", "0"))
+
+
+def tasks_on_node(counts: str, node: int) -> int:
+    """Tasks of one node from Slurm's notation, such as ``4(x2),3``."""
+    expanded: list[int] = []
+    for tasks, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", counts):
+        expanded += [int(tasks)] * int(times or 1)
+    return expanded[node]
+
+
+def check_place(identity: Identity, shape: Shape) -> None:
+    """Stop where the ranks do not stand as planned: their figures would be of something else.
+
+    Raises:
+        RuntimeError: names what was planned and what was found.
+    """
+    found = (identity.world_size, identity.local_world_size)
+    if found != (shape.world_size, shape.devices_per_node):
+        raise RuntimeError(
+            f"planned were {shape.world_size} ranks, {shape.devices_per_node} on each node ({shape}), but "
+            f"{found[0]} were started, {found[1]} of them on {identity.host}. Look for options in the site's "
+            "extra and srun_extra that place tasks."
+        )
+
+
+RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+"""Set by torchrun, and by our own spawn."""
+
+
+_SLURM_VARIABLES = (
+    "SLURM_PROCID",
+    "SLURM_LOCALID",
+    "SLURM_NTASKS",
+    "SLURM_NODEID",
+    "SLURM_STEP_TASKS_PER_NODE",
+)

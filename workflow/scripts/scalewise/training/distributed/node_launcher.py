@@ -1,0 +1,110 @@
+"""The process of one node that starts the ranks there: a torchrun agent, or torch.multiprocessing."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import signal
+import sys
+from datetime import timedelta
+from hashlib import sha256
+from pathlib import Path
+
+from torch.distributed import run as torchrun
+from torch.multiprocessing.spawn import spawn
+
+from scalewise.execution.messages import Muster
+from scalewise.execution.rank_files import Attempt
+from scalewise.plan.config.shape import Shape
+from scalewise.plan.jobs.launch import standalone_options
+from scalewise.training.distributed.identity import RANK_VARIABLES, node_rank
+from scalewise.training.distributed.network_interface import choose_interface
+from scalewise.training.distributed.process_group import open_store
+
+
+def start_ranks(script: Path, attempt: Attempt) -> None:
+    """Start the ranks of this node and wait for them.
+
+    Args:
+        script: what a rank runs, with the attempt's folder as its argument.
+        attempt: says how ranks are started and meet.
+    """
+    muster = attempt.muster()
+    if muster.launcher == "spawn":
+        _spawn(script, attempt, muster)
+    else:
+        _torchrun_agent(script, attempt, muster)
+
+
+def _torchrun_agent(script: Path, attempt: Attempt, muster: Muster) -> None:
+    """The agent of this node."""
+    shape = Shape.parse(muster.shape)
+    if shape.nodes == 1:
+        torchrun.main([*standalone_options(shape.devices_per_node), str(script), str(attempt.folder)])
+    else:
+        _agent_among_others(script, attempt, muster, shape)
+
+
+def _agent_among_others(script: Path, attempt: Attempt, muster: Muster, shape: Shape) -> None:
+    """An agent among those of several nodes.
+
+    The store belongs to this process and not to the agent, which could be given no port that is sure
+    to be free. ``--local-addr``: the address of this host that the others reach.
+    """
+    interface = choose_interface(shape.nodes, muster.network_interface)
+    timeout = timedelta(seconds=muster.timeout_seconds)
+    conf = [f"join_timeout={muster.timeout_seconds}", f"read_timeout={muster.timeout_seconds}"]
+    if muster.rendezvous == "file":
+        endpoint = f"{attempt.meeting_file}.agents"
+        conf.append("store_type=file")
+        store = None
+    else:
+        store = open_store(attempt, node_rank(os.environ) == 0, interface.address, timeout)
+        endpoint = f"{store.host}:{store.port}"
+        conf.append("is_host=false")
+    torchrun.main(
+        [
+            f"--nnodes={shape.nodes}",
+            f"--nproc-per-node={shape.devices_per_node}",
+            f"--node-rank={node_rank(os.environ)}",
+            "--rdzv-backend=c10d",
+            f"--rdzv-endpoint={endpoint}",
+            f"--rdzv-id={_meeting_name(attempt)}",
+            f"--rdzv-conf={','.join(conf)}",
+            f"--local-addr={interface.address}",
+            "--max-restarts=0",
+            str(script),
+            str(attempt.folder),
+        ]
+    )
+    del store  # held until every agent has ended
+
+
+def _meeting_name(attempt: Attempt) -> str:
+    """Of the agents of one attempt; torchrun also names a folder after it, where a path would do harm."""
+    return sha256(os.fsencode(attempt.folder.absolute())).hexdigest()[:16]
+
+
+def _spawn(script: Path, attempt: Attempt, muster: Muster) -> None:
+    shape = Shape.parse(muster.shape)
+    first = node_rank(os.environ) * shape.devices_per_node
+    arguments = (first, shape, str(script), str(attempt.folder))
+    # the ranks inherit it: until they have loaded torch, nothing in them heeds a signal that ends a process
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    ranks = spawn(_spawned, arguments, nprocs=shape.devices_per_node, join=False)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
+    while not ranks.join():
+        pass
+
+
+def _spawned(local_rank: int, first: int, shape: Shape, script: str, folder: str) -> None:
+    """A rank, told who it is by the variables that torchrun would set.
+
+    A signal that came until here is dropped: the process that started this one has handed it on.
+    """
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
+    place = (first + local_rank, local_rank, shape.world_size, shape.devices_per_node)
+    os.environ.update({name: str(value) for name, value in zip(RANK_VARIABLES, place, strict=True)})
+    sys.argv = [script, folder]
+    runpy.run_path(script, run_name="__main__")

@@ -1,0 +1,107 @@
+"""How the ranks of a run meet, and what they ask each other."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from scalewise.execution.messages import Muster
+from scalewise.execution.rank_files import Attempt
+from scalewise.plan.config.shape import Shape
+from scalewise.training.distributed.identity import Identity
+from scalewise.training.distributed.network_interface import choose_interface
+
+T = TypeVar("T")
+
+
+@contextmanager
+def process_group(
+    attempt: Attempt, muster: Muster, identity: Identity, device: torch.device
+) -> Iterator[None]:
+    """Join the ranks' process group: nccl on GPUs, gloo on CPUs; leave it in order.
+
+    Without the barrier and the destruction at the end, gloo ranks abort now and then after correct
+    results. After an error the group is left without waiting for the others.
+
+    Args:
+        attempt: whose folder every rank sees.
+        muster: how the ranks meet.
+        identity: of this rank.
+        device: of this rank.
+    """
+    timeout = timedelta(seconds=muster.timeout_seconds)
+    interface = choose_interface(Shape.parse(muster.shape).nodes, muster.network_interface)
+    # gloo would take the address of the host's name, which on many machines is a loopback one
+    os.environ["GLOO_SOCKET_IFNAME"] = interface.name
+    if muster.network_interface is not None:
+        # a site's module may have named several
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", interface.name)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    options: dict[str, Any] = {"backend": backend, "timeout": timeout}
+    if device.type == "cuda":
+        options["device_id"] = device
+    place: dict[str, Any] = {"rank": identity.rank, "world_size": identity.world_size}
+    if muster.rendezvous == "file":
+        dist.init_process_group(init_method=f"file://{attempt.meeting_file}", **place, **options)
+    elif muster.launcher == "torchrun":
+        dist.init_process_group(**options)
+    else:
+        store = open_store(attempt, identity.rank == 0, interface.address, timeout)
+        dist.init_process_group(store=store, **place, **options)
+    yield
+    barrier(device)
+    gc.collect()
+    dist.destroy_process_group()
+
+
+def open_store(attempt: Attempt, host: bool, address: str, timeout: timedelta) -> TCPStore:
+    """The store through which ranks, or the agents of nodes, find each other.
+
+    The system chooses a free port, and the attempt's folder tells it to the others: any number of runs
+    start on one node at once, and nothing depends on names, lists of hosts or a batch system's commands.
+
+    Args:
+        attempt: whose folder all of them see.
+        host: this process keeps the store.
+        address: of this host.
+        timeout: that one waits for another.
+    """
+    if host:
+        store = TCPStore(address, 0, is_master=True, wait_for_workers=False, timeout=timeout)
+        attempt.wait_here(address, store.port)
+        return store
+    point = attempt.meeting_point(timeout.total_seconds())
+    return TCPStore(point.host, point.port, is_master=False, timeout=timeout)
+
+
+def barrier(device: torch.device) -> None:
+    """Wait for all ranks."""
+    dist.barrier(device_ids=[device.index] if device.type == "cuda" else None)
+
+
+def sum_over_ranks(values: Sequence[float], device: torch.device) -> list[float]:
+    """Element-wise sums over all ranks, in double precision."""
+    total = torch.tensor(values, dtype=torch.float64, device=device)
+    dist.all_reduce(total)
+    return [float(value) for value in total.tolist()]
+
+
+def gather(value: T, world_size: int, group: Any = None) -> list[T]:
+    """The value of every rank, in rank order, on every rank.
+
+    Args:
+        value: of this rank.
+        world_size: of the group.
+        group: of all ranks; the usual one where None.
+    """
+    values: list[Any] = [None] * world_size
+    dist.all_gather_object(values, value, group=group)
+    return values

@@ -1,0 +1,1 @@
+"""What is measured of a training: time, memory, utilisation, and on what machine."""

@@ -1,0 +1,227 @@
+"""The network as one rank holds it: whole (DDP) or in parts (FSDP2), and how gradients are exchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from scalewise.plan.checks.options import COMPRESSED_FROM_STEP
+from scalewise.plan.config.settings import Settings
+
+SAMPLED_STEPS = {"cuda": 25, "cpu": 5}
+"""DDP times the communication of one step in so many, and of the first ten. It costs a CPU process 10 us a
+time; on a GPU it waits for its events."""
+
+FIRST_SAMPLED = 10
+
+NANOSECONDS = 1e9
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Communication that DDP has timed.
+
+    Args:
+        steps: that it has sampled.
+        seconds: of all of them, as far as the backward pass did not hide it.
+    """
+
+    steps: int = 0
+    seconds: float = 0.0
+
+    @classmethod
+    def of(cls, wrapper: DistributedDataParallel, every: int) -> Counted:
+        """What DDP has counted so far; the last step is not in it yet.
+
+        Args:
+            wrapper: of the model.
+            every: it samples one step in so many, and the first ten.
+        """
+        logged = wrapper._get_ddp_logging_data()
+        last = int(logged.get("iteration", 0))
+        steps = min(last, FIRST_SAMPLED) + max(last // every - FIRST_SAMPLED // every, 0)
+        total, hidden = (
+            float(logged.get(f"avg_backward_{part}_time", 0)) for part in ("comm", "compute_comm_overlap")
+        )
+        return cls(steps, steps * max(total - hidden, 0.0) / NANOSECONDS)
+
+
+@dataclass
+class Replica:
+    """This rank's part of the model.
+
+    Args:
+        network: eager, for evaluation and for its state.
+        model: what trains; compiled where that was asked for.
+        wrapper: what exchanges gradients.
+        knows_graph: False until DDP has seen the first step of a static graph.
+        warmup_steps: whose communication is not counted.
+        compression: what powersgd keeps from step to step; None without it.
+    """
+
+    network: nn.Module
+    model: Callable[[torch.Tensor], torch.Tensor]
+    wrapper: DistributedDataParallel | FSDPModule
+    knows_graph: bool = True
+    warmup_steps: int = 0
+    compression: powerSGD_hook.PowerSGDState | None = None
+    _steps: int = field(default=0, init=False)
+    _warm_up: Counted = field(default=Counted(), init=False)
+    _earlier: Counted | None = field(default=None, init=False)
+
+    @classmethod
+    def build(
+        cls, network: nn.Module, blocks: Sequence[nn.Module], settings: Settings, device: torch.device
+    ) -> Replica:
+        """Place a network, which lies on the device, in the process group; one rank takes the same path.
+
+        Args:
+            network: equal on all ranks.
+            blocks: the parts of it that fsdp gathers one after the other.
+            settings: how.
+            device: of the rank.
+        """
+        wrapper: Any = _shard(network, blocks, device) if settings.parallelism == "fsdp" else None
+        compression = None
+        if wrapper is None:
+            wrapper = DistributedDataParallel(
+                network,
+                device_ids=[device.index] if device.type == "cuda" else None,
+                gradient_as_bucket_view=settings.gradient_as_bucket_view,
+                static_graph=settings.static_graph,
+                bucket_cap_mb=settings.bucket_cap_mb,
+            )
+            compression = _compress(wrapper, settings)
+            wrapper._set_ddp_runtime_logging_sample_rate(SAMPLED_STEPS[device.type])
+        model = torch.compile(wrapper) if settings.compile else wrapper
+        return cls(network, model, wrapper, not settings.static_graph, settings.warmup_steps, compression)
+
+    def train(self) -> None:
+        """Switch to training."""
+        self.network.train()
+
+    def exchange(self, now: bool) -> AbstractContextManager[None]:
+        """Around a forward and backward pass: whether its gradients are exchanged between ranks."""
+        if isinstance(self.wrapper, FSDPModule):
+            self.wrapper.set_requires_gradient_sync(now)
+            return nullcontext()
+        if now:
+            self._begin_step()
+        if now or not self.knows_graph:
+            # DDP learns a static graph from the passes of the first step, which must all exchange; the sum
+            # of the averages they leave is the average of the sums
+            self.knows_graph |= now
+            return nullcontext()
+        return self.wrapper.no_sync()
+
+    def communication_seconds(self) -> float | None:
+        """Of a step, as far as the backward pass did not hide it; None where nobody counted it.
+
+        From DDP's own counters, mean over the measured steps it sampled, those of earlier starts included.
+        Where none of these was measured, over all it sampled, warm-up included; a training that was resumed
+        then says nothing. It includes waiting for slower ranks.
+        """
+        if isinstance(self.wrapper, FSDPModule):
+            return None
+        counted = self.measured_communication()
+        if not counted.steps and self._earlier is None:
+            counted = self._count()
+        return counted.seconds / counted.steps if counted.steps else None
+
+    def measured_communication(self) -> Counted:
+        """That of the measured steps which DDP has sampled, those of earlier starts included."""
+        earlier = self._earlier or Counted()
+        if isinstance(self.wrapper, FSDPModule) or self._steps < self._first_counted:
+            return earlier
+        counted = self._count()
+        seconds = max(counted.seconds - self._warm_up.seconds, 0.0)
+        return Counted(
+            earlier.steps + counted.steps - self._warm_up.steps,
+            earlier.seconds + seconds,
+        )
+
+    def resume(self, earlier: Counted) -> None:
+        """Count from here: passes so far were no steps, and the next steps warm up as the first of all did.
+
+        Args:
+            earlier: of the measured steps of earlier starts.
+        """
+        self._steps = 0
+        self._earlier = earlier
+
+    def _begin_step(self) -> None:
+        self._steps += 1
+        if self._steps == self._first_counted:
+            self._warm_up = self._count()
+
+    @property
+    def _first_counted(self) -> int:
+        """The step, from 1, at whose beginning DDP has counted the warm-up and no other step."""
+        # it adds a step to its counts as the next one begins
+        return self.warmup_steps + 2
+
+    def _count(self) -> Counted:
+        assert isinstance(self.wrapper, DistributedDataParallel)
+        return Counted.of(self.wrapper, SAMPLED_STEPS[self.wrapper.device.type])
+
+    @property
+    def parameters(self) -> int:
+        """Trainable parameters of the whole model."""
+        return sum(parameter.numel() for parameter in self.network.parameters() if parameter.requires_grad)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """The whole model's state in host memory, on rank 0; all ranks must call it."""
+        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+        gathered: dict[str, Any] = get_model_state_dict(self.network, options=options)
+        return {name: value.contiguous() for name, value in gathered.items()}
+
+
+def _shard(network: nn.Module, blocks: Sequence[nn.Module], device: torch.device) -> FSDPModule:
+    # left to itself, FSDP takes a GPU wherever there is one, also for CPU processes
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    for block in blocks:
+        fully_shard(block, mesh=mesh)
+    return fully_shard(network, mesh=mesh)
+
+
+def _compress(wrapper: DistributedDataParallel, settings: Settings) -> powerSGD_hook.PowerSGDState | None:
+    """Register the hook that makes gradients smaller on their way; what it keeps from step to step."""
+    if settings.communication_hook == "powersgd":
+        state = powerSGD_hook.PowerSGDState(
+            dist.group.WORLD,
+            matrix_approximation_rank=settings.powersgd_rank,
+            start_powerSGD_iter=COMPRESSED_FROM_STEP,
+        )
+        on_cpus = dist.get_backend() == "gloo"
+        wrapper.register_comm_hook(state, _bucket_by_bucket if on_cpus else powerSGD_hook.powerSGD_hook)
+        return state
+    if settings.communication_hook == "fp16":
+        wrapper.register_comm_hook(dist.group.WORLD, default_hooks.fp16_compress_hook)
+    if settings.communication_hook == "bf16":
+        wrapper.register_comm_hook(dist.group.WORLD, default_hooks.bf16_compress_hook)
+    return None
+
+
+# the signature, which DDP looks at, and the name, which it logs
+@wraps(powerSGD_hook.powerSGD_hook)
+def _bucket_by_bucket(
+    state: powerSGD_hook.PowerSGDState,
+    bucket: dist.GradBucket,  # type: ignore[name-defined]
+) -> torch.futures.Future[torch.Tensor]:
+    # its callbacks wait for further exchanges inside gloo's two threads: those of two buckets at once leave
+    # no thread for what they wait for, and the ranks hang
+    compressed = powerSGD_hook.powerSGD_hook(state, bucket)
+    compressed.wait()
+    return compressed

@@ -1,0 +1,318 @@
+"""Forward and backward passes timed after the training, off its clock: what the record adds to the steps.
+
+A step holds everything at once. Passes of the same batch, with gradients exchanged and without, tell
+what the exchange adds; passes of smaller batches tell what a device would take if more of them shared
+the work; and the moments at which gradients are ready tell how much of their exchange a backward pass
+can hide. Nothing of the training is changed: no optimizer step, and buffers as they were.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Any
+
+import torch
+from torch.distributed import _DEFAULT_FIRST_BUCKET_BYTES as FIRST_BUCKET_BYTES  # type: ignore[attr-defined]
+from torch.distributed import _compute_bucket_assignment_by_size as assign_by_size  # type: ignore[attr-defined]
+
+from scalewise.plan.config.settings import Settings
+from scalewise.records import Bucket, Pass, RankRecord
+from scalewise.training.data.loaders import Batch
+from scalewise.training.distributed.process_group import sum_over_ranks
+from scalewise.training.loop import summed_loss
+from scalewise.training.measure.clock import timeline_of
+from scalewise.training.measure.throughput import Timeline
+from scalewise.training.trainer import Task
+
+BLOCKS = 3
+"""Of passes with the exchange and without, in turn, at most: the machine's moods fall on both."""
+
+COUNTED = 4
+"""Passes of a block, or of a batch size, that count; one goes before them, which does not."""
+
+LEAST_COUNTED = 2
+"""However long a pass takes."""
+
+SHARE_OF_TRAINING = 0.1
+"""What all passes together may take of the training's time, but at least and at most the next two."""
+
+LEAST_SECONDS, MOST_SECONDS = 2.0, 20.0
+
+DEFAULT_BUCKET_MB = 25
+"""Of DistributedDataParallel, where no bucket_cap_mb is set; its first bucket is then smaller."""
+
+MEBIBYTE = 1024 * 1024
+
+BYTES_AS_THEY_TRAVEL = {"fp16": 2, "bf16": 2}
+"""Of an element, for communication hooks that change it."""
+
+
+@dataclass(frozen=True)
+class PassTimes:
+    """What one rank has timed.
+
+    Args:
+        local_seconds: of a pass by the rank itself, forward and backward; None where its model is in
+            parts (fsdp), as is the next.
+        exchanged_seconds: of a pass with gradients exchanged; None on one rank.
+        passes: the run's own batch size first; smaller ones on one rank alone.
+        buckets: on one rank alone; empty where gradients do not travel in DDP's buckets.
+    """
+
+    local_seconds: float | None = None
+    exchanged_seconds: float | None = None
+    passes: list[Pass] = field(default_factory=list)
+    buckets: list[Bucket] = field(default_factory=list)
+
+    def on(self, record: RankRecord) -> RankRecord:
+        """The record of the rank with its two passes."""
+        return replace(
+            record,
+            local_pass_seconds=self.local_seconds,
+            exchanged_pass_seconds=self.exchanged_seconds,
+        )
+
+
+def time_passes(task: Task, least_seconds: float = LEAST_SECONDS) -> PassTimes:
+    """Time passes on this rank; all ranks must call it, after the training and with nothing else running.
+
+    Args:
+        task: as trained; its weights, buffers and optimizer are left as they are.
+        least_seconds: that passes may take after however short a training.
+    """
+    if task.settings.parallelism == "fsdp":
+        return PassTimes()
+    alone = task.identity.world_size == 1
+    with _nothing_learned(task), _as_compiled_for_each_size(task.settings):
+        own = len(next(iter(task.sampler)).passes[0])
+        batch = _batch(task, own)
+        budget, expected = _budget(task, least_seconds)
+        if not alone:
+            return _with_and_without_exchange(task, batch, budget, expected)
+        began = time.perf_counter()
+        timed = _time_local(task, batch, affordable(budget / 2, expected, 2 * COUNTED))
+        buckets = _time_buckets(task, batch, affordable(budget / 2, expected, COUNTED))
+        smaller = list(smaller_passes(task, own, max(began + budget, time.perf_counter() + budget / 4)))
+        passes = [_median_pass(own, timed), *reversed(smaller)]
+        return PassTimes(_median_seconds(timed), None, passes, buckets)
+
+
+def of_all_ranks(times: Sequence[PassTimes]) -> tuple[list[Pass], list[Bucket]]:
+    """Passes and buckets of the run: of each batch size the median over the ranks.
+
+    Args:
+        times: one for each rank, in rank order.
+    """
+    # ranks' shares of a batch may differ by one sample: rank 0's is the whole one
+    found = [
+        Pass(
+            batch_size=of_one_size[0].batch_size,
+            forward_seconds=median(each.forward_seconds for each in of_one_size),
+            backward_seconds=median(each.backward_seconds for each in of_one_size),
+        )
+        for of_one_size in zip(*(rank.passes for rank in times), strict=True)
+    ]
+    return found, times[0].buckets
+
+
+# --- one pass -----------------------------------------------------------------------------------------
+
+Halves = tuple[float, float]
+"""Forward and backward seconds."""
+
+
+def _time_pass(
+    task: Task, batch: Batch, exchanged: bool, ready: Callable[[Any], None] | None = None
+) -> Halves:
+    """One pass as the training loop makes it, the device idle before and after.
+
+    Args:
+        task: of this rank.
+        batch: images and labels.
+        exchanged: with the gradients of the other ranks.
+        ready: given the mark at which the backward pass begins.
+    """
+    timeline: Timeline[Any] = timeline_of(task.device)
+    images, labels = batch
+    task.optimizer.zero_grad()
+    timeline.synchronize()
+    start = timeline.mark()
+    with task.replica.exchange(now=exchanged):
+        loss = summed_loss(task, images, labels)
+        middle = timeline.mark()
+        if ready is not None:
+            ready(middle)
+        task.precision.backward(loss / len(labels))
+    end = timeline.mark()
+    timeline.synchronize()
+    return timeline.seconds(start, middle), timeline.seconds(middle, end)
+
+
+def _time_local(task: Task, batch: Batch, count: int) -> list[Halves]:
+    return [_time_pass(task, batch, exchanged=False) for _ in range(count + 1)][1:]
+
+
+def _median_pass(batch_size: int, timed: Sequence[Halves]) -> Pass:
+    forward, backward = (median(half) for half in zip(*timed, strict=True))
+    return Pass(batch_size=batch_size, forward_seconds=forward, backward_seconds=backward)
+
+
+def _median_seconds(timed: Sequence[Halves]) -> float:
+    return median(forward + backward for forward, backward in timed)
+
+
+# --- what is timed ------------------------------------------------------------------------------------
+
+
+def _with_and_without_exchange(task: Task, batch: Batch, budget: float, expected: float) -> PassTimes:
+    # the first pass of a block does not count: ranks find each other there, and DDP sends its buffers
+    # before the pass that follows an exchange
+    blocks = min(max(int(budget / (2 * (COUNTED + 1) * expected)), 1), BLOCKS)
+    count = affordable(budget / (2 * blocks), expected, COUNTED)
+    local: list[Halves] = []
+    exchanged: list[Halves] = []
+    for _ in range(blocks):
+        exchanged += [_time_pass(task, batch, exchanged=True) for _ in range(count + 1)][1:]
+        local += _time_local(task, batch, count)
+    passes = [_median_pass(len(batch[1]), local)]
+    return PassTimes(_median_seconds(local), _median_seconds(exchanged), passes)
+
+
+def smaller_passes(task: Task, own: int, deadline: float) -> Iterator[Pass]:
+    """Half the batch, a quarter, and so on, smallest first, while there is time.
+
+    The smallest cost least, and between them and the run's own a power law holds better than beyond.
+    """
+    halves = [own >> shift for shift in range(own.bit_length() - 1, 0, -1)]
+    for size in halves:
+        if time.perf_counter() >= deadline:
+            return
+        try:
+            timed = _time_local(task, _batch(task, size), COUNTED)
+        except (ValueError, RuntimeError):
+            continue  # batch norm has no statistics of a single value
+        yield _median_pass(size, timed)
+
+
+def _time_buckets(task: Task, batch: Batch, count: int) -> list[Bucket]:
+    """When, of the backward pass, the gradients of each of DDP's buckets are ready."""
+    settings = task.settings
+    if settings.communication_hook == "powersgd":
+        return []
+    parameters = [weight for weight in task.replica.network.parameters() if weight.requires_grad]
+    timeline: Timeline[Any] = timeline_of(task.device)
+    begun: list[Any] = []
+    marks: dict[int, Any] = {}
+    order: list[int] = []
+    fractions: dict[int, list[float]] = {index: [] for index in range(len(parameters))}
+
+    def hook(index: int) -> Callable[[torch.Tensor], None]:
+        def gradient_ready(_weight: torch.Tensor) -> None:
+            marks[index] = timeline.mark()
+            order.append(index)
+
+        return gradient_ready
+
+    hooks = [
+        weight.register_post_accumulate_grad_hook(hook(index)) for index, weight in enumerate(parameters)
+    ]
+    try:
+        for each in range(count + 1):
+            order.clear()
+            _, backward_seconds = _time_pass(task, batch, exchanged=False, ready=begun.append)
+            if each:
+                for index, mark in marks.items():
+                    fractions[index].append(timeline.seconds(begun[-1], mark) / backward_seconds)
+    finally:
+        for handle in hooks:
+            handle.remove()
+    if len(order) < len(parameters):
+        return []  # weights without a gradient: DDP would not finish its buckets either
+    return [
+        Bucket(
+            bytes=sum(_travelling_bytes(parameters[index], settings) for index in bucket),
+            ready_fraction=min(max(median(fractions[index]) for index in bucket), 1.0),
+        )
+        for bucket in bucket_assignment(parameters, order, settings.bucket_cap_mb)
+    ]
+
+
+def bucket_assignment(
+    parameters: Sequence[torch.Tensor], order: Sequence[int], bucket_cap_mb: int | None
+) -> list[list[int]]:
+    """The buckets that DistributedDataParallel builds after its first step, by torch's own function.
+
+    Args:
+        parameters: of the model that have gradients.
+        order: their indices, as their gradients become ready.
+        bucket_cap_mb: as set; None for torch's, whose first bucket is smaller.
+
+    Returns:
+        indices of the parameters of each bucket, in the order in which buckets travel.
+    """
+    cap = (bucket_cap_mb or DEFAULT_BUCKET_MB) * MEBIBYTE
+    first = cap if bucket_cap_mb else int(FIRST_BUCKET_BYTES)
+    buckets, _ = assign_by_size([parameters[index] for index in order], [first, cap])
+    return [[order[place] for place in bucket] for bucket in buckets]
+
+
+def _travelling_bytes(weight: torch.Tensor, settings: Settings) -> int:
+    size = BYTES_AS_THEY_TRAVEL.get(settings.communication_hook, weight.element_size())
+    return weight.numel() * size
+
+
+# --- around the passes --------------------------------------------------------------------------------
+
+
+def _batch(task: Task, size: int) -> Batch:
+    """Test images: they need no loader process, and what is seen does not matter to the time."""
+    return task.test.load(torch.arange(size) % len(task.test))
+
+
+def _budget(task: Task, least_seconds: float) -> tuple[float, float]:
+    """Seconds that the passes may take, and that one is expected to take; the same on every rank."""
+    windows = task.clock.windows
+    steady = [window for window in windows if not window.warmup] or windows
+    training = sum(window.seconds for window in windows)
+    step = sum(window.seconds for window in steady) / sum(window.steps for window in steady)
+    # each rank's own clock would let them disagree on how many passes to exchange
+    world_size = task.identity.world_size
+    training, step = (total / world_size for total in sum_over_ranks([training, step], task.device))
+    budget = min(max(SHARE_OF_TRAINING * training, least_seconds), MOST_SECONDS)
+    return budget, step / task.settings.accumulation_steps
+
+
+def affordable(budget: float, expected: float, most: int) -> int:
+    """Passes that count, of those that fit into the budget; one more is made."""
+    return min(max(int(budget / expected) - 1, LEAST_COUNTED), most)
+
+
+@contextmanager
+def _nothing_learned(task: Task) -> Iterator[None]:
+    """Batch statistics and gradients are afterwards as before."""
+    network = task.replica.network
+    was_training = network.training
+    before = [buffer.detach().clone() for buffer in network.buffers()]
+    task.replica.train()
+    try:
+        yield
+    finally:
+        task.optimizer.zero_grad()
+        with torch.no_grad():
+            for buffer, kept in zip(network.buffers(), before, strict=True):
+                buffer.copy_(kept)
+        network.train(was_training)
+
+
+def _as_compiled_for_each_size(settings: Settings) -> AbstractContextManager[None]:
+    """Compile anew for each batch size, as a run of that size would: a kernel for any size is slower."""
+    if not settings.compile:
+        return nullcontext()
+    patched: AbstractContextManager[None] = torch._dynamo.config.patch(
+        automatic_dynamic_shapes=False, recompile_limit=64
+    )
+    return patched

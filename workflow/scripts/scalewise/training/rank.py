@@ -1,0 +1,279 @@
+"""One rank of a run, from its identity to its records."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import FrameType
+
+import torch
+
+from scalewise.execution.messages import Assignment, Muster
+from scalewise.execution.parent_death import exit_with
+from scalewise.execution.progress_reporter import say
+from scalewise.execution.rank_files import Attempt
+from scalewise.execution.signals import Signals
+from scalewise.plan.config.settings import Settings
+from scalewise.plan.config.shape import Shape
+from scalewise.records import EpochRecord, Resumption, Startup, utc_now
+from scalewise.training.checkpoints.checkpointer import Session
+from scalewise.training.data import datasets
+from scalewise.training.distributed.devices import claim_cpus, claim_device
+from scalewise.training.distributed.identity import Identity, check_place, identify
+from scalewise.training.distributed.process_group import gather, process_group
+from scalewise.training.loop import train
+from scalewise.training.pass_timing import time_passes
+from scalewise.training.run_records import (
+    RankReport,
+    measure,
+    report_rank,
+    save_model,
+    trace,
+    write_conclusion,
+    write_series,
+)
+from scalewise.training.trainer import Task, build_loaders, build_task
+
+BEAT_SECONDS = 2.0
+
+
+class Stopwatch:
+    """Seconds of consecutive phases, on the monotonic clock."""
+
+    def __init__(self, started: float) -> None:
+        self._last = started
+
+    def lap(self) -> float:
+        """Seconds since the last lap."""
+        now = time.monotonic()
+        seconds, self._last = now - self._last, now
+        return seconds
+
+
+def run_rank(attempt: Attempt, process_started: float, signals: Signals) -> None:
+    """Train this rank's part and, on rank 0, write the records of the run.
+
+    A training that is asked to end leaves a checkpoint and no records; the next start goes on from it.
+
+    Args:
+        attempt: holds the assignment.
+        process_started: ``time.monotonic()`` before the imports.
+        signals: that this process gets.
+    """
+    watch = Stopwatch(process_started)
+    imports_seconds = watch.lap()
+    assignment = attempt.assignment()
+    muster = attempt.muster()
+    launch_seconds = 0.0
+    if socket.gethostname() == muster.supervisor_host:
+        # the clocks of two nodes may differ by more than a launch takes
+        launch_seconds = seconds_between(assignment.started_at, time.monotonic() - process_started)
+    identity, affinity, device = report_for_duty(attempt, muster)
+    with process_group(attempt, muster, identity, device):
+        startup = Startup(
+            imports_seconds=imports_seconds,
+            process_group_seconds=watch.lap(),
+            data_seconds=0.0,
+            model_seconds=0.0,
+            first_step_seconds=0.0,
+            launch_seconds=launch_seconds,
+        )
+        # in a function of its own: with it goes DDP, which must be gone before its process group
+        began = process_started - launch_seconds
+        rank = Rank(attempt, assignment, muster, identity, affinity, device, began)
+        train_and_record(rank, startup, watch, signals)
+    attempt.finished(identity.rank)
+
+
+@dataclass(frozen=True)
+class Rank:
+    """This process among the others, and what all of them are to do.
+
+    Args:
+        attempt: whose folder all of them see.
+        assignment: the run.
+        muster: how they meet.
+        identity: who this is.
+        affinity: CPUs of it.
+        device: of it.
+        began: when this start of the run did, on this host's monotonic clock.
+    """
+
+    attempt: Attempt
+    assignment: Assignment
+    muster: Muster
+    identity: Identity
+    affinity: str
+    device: torch.device
+    began: float
+
+
+def train_and_record(rank: Rank, startup: Startup, watch: Stopwatch, signals: Signals) -> None:
+    """Build the task, train it and write the records, inside the process group."""
+    assignment, muster, identity = rank.assignment, rank.muster, rank.identity
+    settings = Settings.model_validate(assignment.definition.settings)
+    dataset = datasets.load(assignment.dataset)
+    loaders = build_loaders(settings, dataset, identity.rank, rank.device, muster.timeout_seconds)
+    data_seconds = watch.lap()
+    task = build_task(assignment.definition, dataset, loaders, identity, rank.device, assignment.weights)
+    session = Session(
+        task, rank.attempt, assignment, rank.began, muster.timeout_seconds, lambda: signals.received
+    )
+    state = session.begin()
+    model_seconds = watch.lap()
+
+    def tell(record: EpochRecord) -> None:
+        if identity.rank == 0:
+            say(describe(record, settings.epochs))
+        session.tell(state)
+
+    with (
+        task.monitor,
+        session.messenger,
+        signals.instead_of_an_end(lambda: rank.attempt.terminated(identity.rank)),
+    ):
+        ending = train(task, state, tell, session.at_edge)
+    if ending == "stopped":
+        return
+    rank.attempt.check_current()
+    startup = startup.model_copy(
+        update={
+            "data_seconds": data_seconds,
+            "model_seconds": model_seconds,
+            "first_step_seconds": task.clock.first_step_seconds,
+        }
+    )
+    report = report_rank(task, rank.affinity, startup, session.peak_memory_bytes)
+    trained = Trained(task, state.records, ending == "diverged", utc_now(), session.resumption)
+    keep(trained, report, assignment, muster)
+
+
+def seconds_between(started_at: str, ago: float) -> float:
+    """From a time by this host's clock, UTC, ISO 8601, to what was so many seconds ago; 0 at least."""
+    since = datetime.now(UTC) - datetime.fromisoformat(started_at)
+    return max(since.total_seconds() - ago, 0.0)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A training that has ended.
+
+    Args:
+        task: this rank's part.
+        epochs: of the run.
+        diverged: how it ended.
+        ended_at: when; UTC, ISO 8601.
+        resumption: where it was cut off and went on.
+    """
+
+    task: Task
+    epochs: Sequence[EpochRecord]
+    diverged: bool
+    ended_at: str
+    resumption: Resumption
+
+
+def keep(trained: Trained, own: RankReport, assignment: Assignment, muster: Muster) -> None:
+    """Write the model, if it is asked for, and the records of the run; all ranks must call it."""
+    task = trained.task
+    if task.settings.save_model:
+        save_model(task.replica, task.identity.rank, assignment.folder)
+    writes = task.identity.rank == 0
+    reports = gather(own, task.identity.world_size)
+    if writes:
+        write_series(assignment.folder, trained.epochs, reports)
+        conclude(trained, reports, assignment, muster)
+    if not trained.diverged:
+        # the training is kept by now, whatever becomes of the passes
+        times = gather(time_passes(task), task.identity.world_size)
+        if writes:
+            timed = [report.with_passes(each) for report, each in zip(reports, times, strict=True)]
+            conclude(trained, timed, assignment, muster)
+
+
+def conclude(trained: Trained, reports: Sequence[RankReport], assignment: Assignment, muster: Muster) -> None:
+    """Write what all ranks report together, on rank 0."""
+    resumption = trained.resumption
+    origin = trace(reports, trained.task.identity, muster.launcher, assignment, resumption, trained.ended_at)
+    measurements = measure(trained.task, trained.epochs, reports, resumption)
+    write_conclusion(
+        assignment.folder,
+        assignment.definition,
+        trained.epochs,
+        reports,
+        measurements,
+        origin,
+        trained.diverged,
+    )
+
+
+def report_for_duty(attempt: Attempt, muster: Muster) -> tuple[Identity, str, torch.device]:
+    """Who this rank is, the CPUs it may use and its device; the supervisor learns that it is there.
+
+    Raises:
+        RuntimeError: something is not as planned.
+    """
+    identity = identify(os.environ, muster.launcher)
+    attempt.started(identity.rank, identity.host)
+    exit_with(muster.supervisor_pid, muster.supervisor_host == identity.host)
+    if identity.rank == 0:
+        threading.Thread(target=_beat, args=(attempt,), name="beat", daemon=True).start()
+    check_place(identity, Shape.parse(muster.shape))
+    affinity = claim_cpus(muster.accelerator, identity, muster.cpus_per_device)
+    return identity, affinity, claim_device(muster.accelerator, identity.local_rank)
+
+
+def _beat(attempt: Attempt) -> None:
+    """For a single rank nobody else waits: a stopped one would hold its devices to the end of its time."""
+    while True:
+        with suppress(OSError):
+            attempt.beat()
+        time.sleep(BEAT_SECONDS)
+
+
+def describe(record: EpochRecord, epochs: int) -> str:
+    """One line of train.log an epoch."""
+    return (
+        f"epoch {record.epoch}/{epochs}  train loss {record.train_loss:.4f}  test loss "
+        f"{record.test_loss:.4f}  accuracy {record.test_accuracy:.2%}  "
+        f"{record.samples_per_second:,.0f} samples/s  {record.train_seconds:.2f} s"
+    )
+
+
+def leave_word(attempt: Attempt, rank: int) -> None:
+    """Tell SIGTERM, which a launcher sends to the peers of a failed rank, from SIGKILL."""
+
+    def stop(signum: int, _frame: FrameType | None) -> None:
+        with suppress(OSError):  # the folder may be gone, or another's
+            attempt.terminated(rank)
+        raise SystemExit(128 + signum)
+
+    signal.signal(signal.SIGTERM, stop)
+
+
+def run_or_complain(attempt: Attempt, work: Callable[[], None]) -> None:
+    """A rank's work, with an exception left for the supervisor before it is raised again.
+
+    Args:
+        attempt: where the supervisor looks.
+        work: what the rank does.
+    """
+    rank = identify(os.environ, attempt.muster().launcher).rank
+    leave_word(attempt, rank)
+    try:
+        work()
+    except Exception as error:
+        # a loader process that ends makes torch raise wherever the rank is, and so also while it tells why
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        out_of_memory = isinstance(error, torch.OutOfMemoryError)
+        # a full disk, or a folder that is gone, must not hide what happened: raised again, it is printed
+        with suppress(OSError):
+            attempt.failed(rank, socket.gethostname(), error, out_of_memory)
+        raise

@@ -1,0 +1,252 @@
+"""From what the ranks measured to the records of the run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from scalewise.execution.messages import Assignment
+from scalewise.plan.config.settings import Settings
+from scalewise.plan.runs.batches import share
+from scalewise.records import (
+    EPOCHS,
+    MODEL,
+    RANKS,
+    SUMMARY,
+    UTILIZATION,
+    Definition,
+    EpochRecord,
+    Measurements,
+    Provenance,
+    RankRecord,
+    Resumption,
+    Startup,
+    Summary,
+    UtilizationRecord,
+    Window,
+    replaced_whole,
+    write_json,
+    write_rows,
+)
+from scalewise.training.distributed.identity import Identity
+from scalewise.training.measure import provenance
+from scalewise.training.measure.memory import MemoryKind, peak_memory
+from scalewise.training.measure.monitor import MonitorReport, across_ranks
+from scalewise.training.measure.throughput import quantile, slowest, throughput
+from scalewise.training.parallel_model import Replica
+from scalewise.training.pass_timing import PassTimes, of_all_ranks
+from scalewise.training.trainer import Task
+
+
+@dataclass(frozen=True)
+class RankReport:
+    """What one rank brings to the records of the run.
+
+    Args:
+        record: its row of ranks.csv.
+        windows: of its steps.
+        memory_kind: what its peak memory counts.
+        device: as the monitor saw it.
+        times: of the passes after the training.
+    """
+
+    record: RankRecord
+    windows: list[Window]
+    memory_kind: MemoryKind
+    device: MonitorReport
+    times: PassTimes = field(default_factory=PassTimes)
+
+    def with_passes(self, times: PassTimes) -> RankReport:
+        """The same with what was timed after it was made, so that no memory or sample of that is in it."""
+        return replace(self, record=times.on(self.record), times=times)
+
+
+def report_rank(task: Task, affinity: str, startup: Startup, peak_memory_bytes: int) -> RankReport:
+    """The figures of this rank, after training.
+
+    Args:
+        task: as trained.
+        affinity: CPUs of the rank.
+        startup: seconds of this rank.
+        peak_memory_bytes: of this rank, earlier starts included.
+    """
+    identity, clock = task.identity, task.clock
+    device = task.monitor.stop()
+    tested = share(len(task.test), identity.rank, identity.world_size)
+    record = RankRecord(
+        rank=identity.rank,
+        local_rank=identity.local_rank,
+        host=identity.host,
+        device=provenance.device_name(task.device),
+        visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES", ""),
+        threads=torch.get_num_threads(),
+        cpu_affinity=affinity,
+        train_samples=task.sampler.samples_of_rank,
+        test_samples=len(tested),
+        step_seconds_p05=quantile(clock.step_seconds, 0.05),
+        step_seconds_p50=quantile(clock.step_seconds, 0.50),
+        step_seconds_p95=quantile(clock.step_seconds, 0.95),
+        step_seconds_max=max(clock.step_seconds, default=0.0),
+        loader_wait_seconds=clock.loader_wait_seconds,
+        peak_memory_bytes=peak_memory_bytes,
+        **startup.model_dump(),
+        mean_utilization=device.mean_utilization,
+        communication_seconds_per_step=task.replica.communication_seconds(),
+    )
+    return RankReport(record, clock.windows, peak_memory(task.device)[1], device)
+
+
+def measure(
+    task: Task, epochs: Sequence[EpochRecord], reports: Sequence[RankReport], resumption: Resumption
+) -> Measurements:
+    """The figures of the run: the slowest rank counts, and the one that used most memory."""
+    ranks = [report.record for report in reports]
+    windows = slowest([report.windows for report in reports])
+    measured_seconds = sum(window.seconds for window in windows if not window.warmup)
+    waited = max(rank.loader_wait_seconds for rank in ranks)
+    accuracies = [record.test_accuracy for record in epochs]
+    passes, buckets = of_all_ranks([report.times for report in reports])
+    left_out = task.clock.left_out
+    monitored = across_ranks([report.device for report in reports])
+    if left_out:
+        # what two kinds of device drew is the energy of neither
+        monitored["energy_joules"] = None
+    return Measurements(
+        parameters=task.replica.parameters,
+        epochs_completed=len(epochs),
+        throughput_samples_per_second=throughput(windows),
+        windows=windows,
+        train_seconds=sum(window.seconds for window in windows),
+        evaluation_seconds=sum(record.evaluation_seconds for record in epochs),
+        final_accuracy=accuracies[-1],
+        best_accuracy=max(accuracies),
+        peak_memory_bytes=max(rank.peak_memory_bytes for rank in ranks),
+        peak_memory_kind=reports[0].memory_kind,
+        loader_wait_fraction=waited / measured_seconds if measured_seconds else 0.0,
+        startup=Startup(
+            **{part: max(getattr(rank, part) for rank in ranks) for part in Startup.model_fields}
+        ),
+        **monitored,
+        communication_fraction=_communication_fraction(ranks, windows),
+        loader=task.settings.loader,
+        passes=passes,
+        buckets=buckets,
+        resumption=resumption.model_copy(
+            update={
+                "unmeasured_steps": _unmeasured(task.settings, windows),
+                "problems": [*resumption.problems, *left_out],
+            }
+        ),
+    )
+
+
+def _unmeasured(settings: Settings, windows: Sequence[Window]) -> int:
+    """Steps beyond the first warm-up that are left out all the same, because of a resume."""
+    # a window may lie across the end of the first warm-up, where the run was cut off within it
+    return sum(
+        max(window.first_step + window.steps - max(window.first_step, settings.warmup_steps), 0)
+        for window in windows
+        if window.warmup
+    )
+
+
+def _communication_fraction(ranks: Sequence[RankRecord], windows: Sequence[Window]) -> float | None:
+    """Share of a step that the fastest rank spends on exchanging gradients: no rank's delay is in it.
+
+    A rank that is ahead waits for the others inside its own exchange.
+    """
+    exchanged = [rank.communication_seconds_per_step for rank in ranks]
+    counted = [seconds for seconds in exchanged if seconds is not None]
+    measured = [window for window in windows if not window.warmup]
+    if len(counted) < len(ranks) or not measured:
+        return None
+    step_seconds = sum(window.seconds for window in measured) / sum(window.steps for window in measured)
+    return min(min(counted) / step_seconds, 1.0)
+
+
+def trace(
+    reports: Sequence[RankReport],
+    identity: Identity,
+    launcher: str,
+    assignment: Assignment,
+    resumption: Resumption,
+    ended_at: str,
+) -> Provenance:
+    """Where the figures of this run come from.
+
+    Args:
+        reports: of all ranks.
+        identity: of this one.
+        launcher: that started them.
+        assignment: of the run.
+        resumption: what earlier starts ran beside, for their figures are among these.
+        ended_at: when the training had ended, before further passes were timed.
+    """
+    ranks = [report.record for report in reports]
+    return Provenance(
+        commit=provenance.commit(),
+        versions=provenance.versions(),
+        hosts=list(dict.fromkeys([*resumption.earlier_hosts, *(record.host for record in ranks)])),
+        devices=[record.device for record in ranks],
+        cpu_model=provenance.cpu_model(),
+        operating_system=provenance.operating_system(),
+        launcher=launcher,
+        started_at=assignment.started_at,
+        ended_at=ended_at,
+        slurm_job_id=identity.slurm_job_id,
+        restart_count=identity.restart_count,
+        other_jobs=most(resumption.earlier_other_jobs, assignment.other_jobs),
+    )
+
+
+def most(*counts: int | None) -> int | None:
+    """The largest of those that are known."""
+    return max((count for count in counts if count is not None), default=None)
+
+
+def write_series(folder: Path, epochs: Sequence[EpochRecord], reports: Sequence[RankReport]) -> None:
+    """Write what grew with the training, which nothing after it changes: epochs and utilization."""
+    write_rows(folder / EPOCHS, EpochRecord, epochs)
+    samples = [sample for report in reports for sample in report.device.samples]
+    write_rows(folder / UTILIZATION, UtilizationRecord, sorted(samples, key=lambda row: row.timestamp))
+
+
+def write_conclusion(
+    folder: Path,
+    definition: Definition,
+    epochs: Sequence[EpochRecord],
+    reports: Sequence[RankReport],
+    measurements: Measurements,
+    origin: Provenance,
+    diverged: bool,
+) -> None:
+    """Write the ranks and the summary, the summary last of all: where it stands, the others do."""
+    reason = ""
+    if diverged:
+        last = epochs[-1]
+        reason = (
+            f"the loss is no longer finite in epoch {last.epoch} (training {last.train_loss}, test "
+            f"{last.test_loss}). Lower learning_rate ({definition.settings['learning_rate']})."
+        )
+    write_rows(folder / RANKS, RankRecord, [report.record for report in reports])
+    summary = Summary(
+        definition=definition,
+        outcome="diverged" if diverged else "completed",
+        reason=reason,
+        measurements=measurements,
+        provenance=origin,
+    )
+    write_json(folder / SUMMARY, summary)
+
+
+def save_model(replica: Replica, rank: int, folder: Path) -> None:
+    """Leave the trained weights beside the records; all ranks must call it."""
+    state = replica.state()
+    if rank == 0:
+        with replaced_whole(folder / MODEL) as temporary:
+            save_file(state, temporary)

@@ -1,1 +1,0 @@
-"""A run from outside: one writer, its ranks watched, its end told."""

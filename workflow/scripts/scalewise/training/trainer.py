@@ -1,0 +1,165 @@
+"""All that a rank needs to train, built from a run's definition; one device takes the same path as many."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from scalewise.plan.config.settings import Settings
+from scalewise.records import Definition
+from scalewise.training.data.augmentation import Augmentation
+from scalewise.training.data.datasets import Dataset
+from scalewise.training.data.loaders import Loader, Preparation, ResidentLoader, channel_statistics
+from scalewise.training.data.sampling import EpochSampler
+from scalewise.training.distributed.identity import Identity
+from scalewise.training.measure.clock import timeline_of
+from scalewise.training.measure.monitor import Monitor
+from scalewise.training.measure.throughput import StepClock
+from scalewise.training.models.builders import blocks, build
+from scalewise.training.optim import build_optimizer, build_schedule
+from scalewise.training.parallel_model import Replica
+from scalewise.training.precision import Precision
+
+
+@dataclass(frozen=True)
+class Task:
+    """This rank's part of a training.
+
+    Args:
+        settings: of the run, with the seed of its repeat.
+        replica: the model.
+        optimizer: of its parameters.
+        schedule: advanced once a step.
+        precision: of forward and backward passes.
+        sampler: indices of each step.
+        train: batches to train on.
+        test: batches to evaluate on.
+        clock: of the steps.
+        monitor: of the device.
+        identity: this rank.
+        device: this rank's.
+    """
+
+    settings: Settings
+    replica: Replica
+    optimizer: Optimizer
+    schedule: LRScheduler
+    precision: Precision
+    sampler: EpochSampler
+    train: Loader
+    test: ResidentLoader
+    clock: StepClock[Any]
+    monitor: Monitor
+    identity: Identity
+    device: torch.device
+
+
+@dataclass(frozen=True)
+class Loaders:
+    """Batches of both splits."""
+
+    train: Loader
+    test: ResidentLoader
+
+
+def build_loaders(
+    settings: Settings, dataset: Dataset, rank: int, device: torch.device, timeout_seconds: float
+) -> Loaders:
+    """Batches of both splits, normalised by the statistics of the training split.
+
+    Args:
+        settings: of the run.
+        dataset: mapped.
+        rank: which draws its own crops and flips.
+        device: of the rank.
+        timeout_seconds: that a worker may take for a batch.
+    """
+    mean, std = channel_statistics(dataset.train_images)
+    layout = torch.channels_last if settings.channels_last else torch.contiguous_format
+    plain = Preparation(mean, std, image_size=settings.image_size, memory_format=layout)
+    drawn = replace(
+        plain,
+        augmentation=Augmentation(settings.crop_padding, settings.horizontal_flip),
+        seed=settings.seed * 10_007 + rank,
+    )
+    resident = settings.loader == "resident"
+    home = device if resident else torch.device("cpu")
+    test = ResidentLoader(dataset.test_images, dataset.test_labels, plain, device, home)
+    train = (dataset.train_images, dataset.train_labels, drawn, device)
+    if resident:
+        return Loaders(ResidentLoader(*train), test)
+    # torchvision's transforms take seconds to import, which no other run should pay
+    from scalewise.training.data.worker_loader import WorkerLoader  # noqa: PLC0415
+
+    workers = settings.cpus_per_device
+    return Loaders(WorkerLoader(*train, workers=workers, timeout_seconds=timeout_seconds), test)
+
+
+def build_task(
+    definition: Definition,
+    dataset: Dataset,
+    loaders: Loaders,
+    identity: Identity,
+    device: torch.device,
+    weights: Path | None = None,
+) -> Task:
+    """Model, optimizer, schedule, sampler and clock of this rank.
+
+    Args:
+        definition: of the run.
+        dataset: for its shape and classes.
+        loaders: of its splits.
+        identity: this rank.
+        device: this rank's.
+        weights: to begin from; None for random ones.
+    """
+    settings = Settings.model_validate(definition.settings)
+    choose_algorithms(settings, device)
+    torch.manual_seed(settings.seed)
+    image = dataset.train_images.shape[1:]
+    if settings.image_size is not None:
+        image = torch.Size([image[0], settings.image_size, settings.image_size])
+    network = build(settings.model, image, dataset.classes, weights).to(device)
+    if settings.channels_last:
+        network = network.to(memory_format=torch.channels_last)
+    replica = Replica.build(network, blocks(network), settings, device)
+    # the same weights everywhere, but each rank its own dropout
+    torch.manual_seed(settings.seed * 10_007 + identity.rank)
+    optimizer = build_optimizer(settings, network.parameters(), identity.world_size)
+    sampler = EpochSampler(
+        len(loaders.train),
+        definition.global_batch_size,
+        identity.rank,
+        identity.world_size,
+        settings.seed,
+        settings.accumulation_steps,
+    )
+    return Task(
+        settings=settings,
+        replica=replica,
+        optimizer=optimizer,
+        schedule=build_schedule(settings, optimizer, len(sampler)),
+        precision=Precision(settings, device),
+        sampler=sampler,
+        train=loaders.train,
+        test=loaders.test,
+        clock=StepClock(timeline_of(device), settings.warmup_steps),
+        monitor=Monitor(device, settings.cpus_per_device, identity.host, identity.rank),
+        identity=identity,
+        device=device,
+    )
+
+
+def choose_algorithms(settings: Settings, device: torch.device) -> None:
+    """Deterministic ones, or the fastest that cuDNN finds for these shapes."""
+    if settings.deterministic:
+        # cuBLAS is deterministic with workspaces of a fixed size alone; read when CUDA first needs one
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    torch.use_deterministic_algorithms(settings.deterministic)
+    torch.backends.cudnn.benchmark = device.type == "cuda" and not settings.deterministic
