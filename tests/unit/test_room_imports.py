@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,29 @@ def test_planning_needs_no_other_room_and_no_heavy_library() -> None:
 
 def test_the_records_need_no_room() -> None:
     assert crossings([PACKAGE / "records.py"], ("scalewise", *HEAVY)) == []
+
+
+def test_execution_needs_no_torch_and_knows_neither_training_nor_analysis() -> None:
+    assert len(modules("execution")) > 10
+    unwanted = ("scalewise.training", "scalewise.analysis", *HEAVY)
+    assert crossings(modules("execution"), unwanted) == []
+
+
+@pytest.mark.parametrize("room", ["plan", "execution", "training", "analysis"])
+def test_no_folder_of_a_room_imports_one_above_it(room: str) -> None:
+    """A folder, or a module beside the folders, stands above all that it imports: there is no way around."""
+    below: dict[str, set[str]] = {}
+    for path in modules(room):
+        place = path.relative_to(PACKAGE / room).parts[0].removesuffix(".py")
+        found = {name for name in imported(path) if within(name, (f"scalewise.{room}",))}
+        below.setdefault(place, set()).update(name.split(".")[2] for name in found)
+
+    assert len(below) > 3
+    for place, neighbours in below.items():
+        neighbours.discard(place)
+    # raises CycleError, which names the way around
+    order = list(TopologicalSorter(below).static_order())
+    assert order
 
 
 def test_training_does_not_know_the_analysis() -> None:
