@@ -10,7 +10,27 @@ from torch.optim import Optimizer
 
 from scalewise.plan.config.settings import Settings
 
+FP32_OPERATORS: tuple[Any, ...] = (
+    *(torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn),
+    *(torch.backends.mkldnn.matmul, torch.backends.mkldnn.conv, torch.backends.mkldnn.rnn),
+)
+"""Everything whose format for fp32 tensors torch lets one choose."""
+
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def set_fp32_format(*, tf32: bool) -> None:
+    """Have products and convolutions of fp32 tensors computed in TF32, or in fp32 itself.
+
+    Left alone, cuDNN uses TF32 for convolutions. Whatever a user's model has chosen before is overruled.
+    """
+    # torch has two sets of switches, and reading the older one raises where the two disagree: its own
+    # compiler does so up to 2.15, and torch.backends.cudnn.flags. The older first, which change the others
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = tf32
+    # each operator by itself: one that is not set obeys torch.backends.fp32_precision
+    for operator in FP32_OPERATORS:
+        operator.fp32_precision = "tf32" if tf32 else "ieee"
 
 
 class Precision:
@@ -24,10 +44,7 @@ class Precision:
     def __init__(self, settings: Settings, device: torch.device) -> None:
         self._device_type = device.type
         self._dtype = _AUTOCAST.get(settings.precision)
-        # fp32 means fp32: cuDNN would use TF32 for convolutions by itself
-        tf32 = settings.precision == "tf32"
-        torch.backends.cudnn.allow_tf32 = tf32
-        torch.backends.cuda.matmul.allow_tf32 = tf32
+        set_fp32_format(tf32=settings.precision == "tf32")
         # the smallest gradients of fp16 would be zero
         self._scaler = torch.amp.GradScaler(device.type, enabled=settings.precision == "fp16")
 
