@@ -1,7 +1,7 @@
 """Published files, brought here whole or not at all.
 
-pooch proves the bytes and gives the final name; what it does not do stands here: mirrors in order,
-going on where a transfer was cut, one download for many processes, and an error that says what to do.
+Mirrors are tried in order, and a file gets its name once its sum is right. Many processes make one
+download, and an error says what to do.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-import pooch
 from filelock import FileLock, Timeout
 
 from scalewise.plan.catalog.datasets import CHECKSUMS_VARIABLE, MIRROR_VARIABLE
@@ -146,9 +145,7 @@ def fetch(
 
 
 def _check_placed(path: Path, file: PublishedFile) -> None:
-    with path.open("rb") as opened:
-        found = hashlib.file_digest(opened, "sha256").hexdigest()
-    if found != file.sha256:
+    if (found := _sha256(path)) != file.sha256:
         raise DownloadError(
             f"{path} is there already, but is not {file.name}: its sha256 is {found} "
             f"({path.stat().st_size:,} bytes), and must be {file.sha256}. Delete it to have it "
@@ -157,8 +154,6 @@ def _check_placed(path: Path, file: PublishedFile) -> None:
 
 
 def _try_mirrors(file: PublishedFile, path: Path, notify: Notify, patience: Patience) -> None:
-    # pooch writes addresses to the log as they are, with what may be a password in them
-    pooch.get_logger().setLevel("WARNING")
     answers = []
     for mirror in file.mirrors:
         address = _address(mirror, file.name)
@@ -193,21 +188,18 @@ def _retrieve(file: PublishedFile, address: str, path: Path, notify: Notify, pat
             transfer(address, part, notify, patience)
         else:
             _copy(address, part)
-        try:
-            pooch.retrieve(
-                address,
-                f"sha256:{file.sha256}",
-                file.name,
-                path.parent,
-                # called with the name of a temporary file, which is proved and renamed, or removed
-                downloader=lambda _address, output, _pooch: part.replace(output),
-            )
-        except ValueError as error:
-            if not kept:
-                raise TransferError("gave other bytes than published (their sha256 differs)") from error
-            notify(f"{file.name}: what was kept of an earlier download does not fit; from the beginning")
-        else:
+        if _sha256(part) == file.sha256:
+            part.replace(path)
             return
+        part.unlink()
+        if not kept:
+            raise TransferError("gave other bytes than published (their sha256 differs)")
+        notify(f"{file.name}: what was kept of an earlier download does not fit; from the beginning")
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _copy(url: str, output: Path) -> None:

@@ -24,17 +24,15 @@ class Patience:
         connect_seconds: for a connection.
         read_seconds: for the next bytes.
         pauses: seconds before each new try; a try that brought slow_bytes or more is not counted.
-        slow_seconds: a window of time.
-        slow_bytes: that must arrive in each such window.
-        report_seconds: between two lines of progress.
+        slow_seconds: Length of a window of time; each ends with a line of progress.
+        slow_bytes: Fewest bytes of such a window; a slower mirror is left.
     """
 
     connect_seconds: float = 15
     read_seconds: float = 60
     pauses: tuple[float, ...] = (1, 4, 15)
-    slow_seconds: float = 60
-    slow_bytes: int = 60_000
-    report_seconds: float = 20
+    slow_seconds: float = 30
+    slow_bytes: int = 30_000
 
 
 class TransferError(ValueError):
@@ -137,20 +135,20 @@ def _write(
 ) -> None:
     host = urlsplit(response.url).hostname
     done = window = offset
-    started = window_started = reported = time.monotonic()
+    began = time.monotonic()
     with part.open("r+b" if offset else "wb") as file:
         file.seek(offset)
         for chunk in _chunks(response):
             file.write(chunk)
             done += len(chunk)
-            now = time.monotonic()
-            if now - reported >= patience.report_seconds:
-                reported = now
-                notify(f"{host}: {_progress(done, total, (done - offset) / (now - started))}")
-            if now - window_started >= patience.slow_seconds:
+            seconds = time.monotonic() - began
+            if seconds >= patience.slow_seconds:
                 if done - window < patience.slow_bytes:
-                    raise _InterruptedError(f"gave {done - window:,} bytes in {now - window_started:.0f} s")
-                window, window_started = done, now
+                    raise _InterruptedError(f"gave {done - window:,} bytes in {seconds:.0f} s")
+                of_total = "" if total is None else f" of {total / 1e6:.0f}"
+                rate = (done - window) / seconds
+                notify(f"{host}: {done / 1e6:.0f}{of_total} MB, {rate / 1e3:,.0f} kB/s")
+                window, began = done, time.monotonic()
     if total is not None and done != total:
         raise _InterruptedError(f"ended after {done:,} of {total:,} bytes")
 
@@ -159,14 +157,6 @@ def _chunks(response: requests.Response) -> Iterator[bytes]:
     """What has arrived, as it arrives: waiting for a full piece would lose it where the line is cut."""
     while chunk := response.raw.read1(CHUNK_BYTES, decode_content=False):
         yield chunk
-
-
-def _progress(done: int, total: int | None, rate: float) -> str:
-    line = f"{done / 1e6:.0f} MB" if total is None else f"{done / 1e6:.0f} of {total / 1e6:.0f} MB"
-    line += f", {rate / 1e3:,.0f} kB/s"
-    if total is None or rate <= 0:
-        return line
-    return f"{line}, about {max((total - done) / rate / 60, 1):.0f} min left"
 
 
 def _reason(error: BaseException, patience: Patience) -> str:
