@@ -15,7 +15,6 @@ from scalewise.execution.rank_files import Attempt
 from scalewise.execution.supervisor import muster_for
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.jobs.launch import Start
-from scalewise.records import Definition
 from scalewise.training.data.datasets import Dataset
 from scalewise.training.distributed.devices import claim_cpus, claim_device
 from scalewise.training.distributed.identity import Identity, identify
@@ -51,16 +50,5 @@ def project_task(
     """A task of these options, with ``global_batch_size`` among them, and no warm-up of the clock."""
     settings = Settings.model_validate({"dataset": "digits", "warmup_steps": 0} | dict(options))
     assert settings.global_batch_size is not None
-    definition = Definition(
-        experiment="bench",
-        run="bench",
-        shape="1x1",
-        batch_size_per_device=settings.global_batch_size,
-        global_batch_size=settings.global_batch_size,
-        repeat=1,
-        options={},
-        accelerator="cuda" if device.type == "cuda" else "cpu",
-        settings=settings.model_dump(mode="json"),
-    )
     loaders = build_loaders(settings, dataset, identity.rank, device, TIMEOUT_SECONDS)
-    return build_task(definition, dataset, loaders, identity, device)
+    return build_task(settings, settings.global_batch_size, dataset, loaders, identity, device)

@@ -173,7 +173,7 @@ def test_measurements_of_one_machine_are_not_taken_for_those_of_another(
     for host, processor in (("one", "a"), ("other", "a"), ("one", "b")):
         monkeypatch.setattr("platform.node", lambda host=host: host)
         monkeypatch.setattr(
-            "scalewise.plan.jobs.all_reduce_jobs.processor", lambda processor=processor: processor
+            "scalewise.plan.jobs.all_reduce_jobs.cpu_model", lambda processor=processor: processor
         )
         names.add(site_id(machine))
 

@@ -30,7 +30,8 @@ def untouched_switches() -> Iterator[None]:
     before = formats()
     searching = torch.backends.cudnn.benchmark
     yield
-    torch.backends.fp32_precision = torch.backends.cudnn.fp32_precision = "none"
+    for backend in (torch.backends, torch.backends.cudnn):
+        backend.fp32_precision = "none"  # type: ignore[attr-defined]
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = True
     for operator, chosen in zip(FP32_OPERATORS, before, strict=True):

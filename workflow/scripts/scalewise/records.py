@@ -161,6 +161,10 @@ class Resumption(_Record):
     earlier_other_jobs: int | None = None
 
 
+OUTSIDE_THE_STEPS = frozenset({"safetensors", "scikit-learn", "snakemake"})
+"""Packages that take no part in a training step: another version of them changes no measured time."""
+
+
 class Provenance(_Record):
     """Where a number comes from.
 

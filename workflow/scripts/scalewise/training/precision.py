@@ -10,9 +10,11 @@ from torch.optim import Optimizer
 
 from scalewise.plan.config.settings import Settings
 
-FP32_OPERATORS: tuple[Any, ...] = (
-    *(torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn),
-    *(torch.backends.mkldnn.matmul, torch.backends.mkldnn.conv, torch.backends.mkldnn.rnn),
+_backends: Any = torch.backends  # its types know no operators
+
+FP32_OPERATORS = (
+    *(_backends.cuda.matmul, _backends.cudnn.conv, _backends.cudnn.rnn),
+    *(_backends.mkldnn.matmul, _backends.mkldnn.conv, _backends.mkldnn.rnn),
 )
 """Everything whose format for fp32 tensors torch lets one choose."""
 

@@ -68,27 +68,21 @@ def run_rank(attempt: Attempt, process_started: float, signals: Signals) -> None
         signals: that this process gets.
     """
     watch = Stopwatch(process_started)
-    imports_seconds = watch.lap()
+    seconds = {"imports_seconds": watch.lap()}
     assignment = attempt.assignment()
     muster = attempt.muster()
-    launch_seconds = 0.0
+    seconds["launch_seconds"] = 0.0
     if socket.gethostname() == muster.supervisor_host:
         # the clocks of two nodes may differ by more than a launch takes
-        launch_seconds = seconds_between(assignment.started_at, time.monotonic() - process_started)
+        ago = time.monotonic() - process_started
+        seconds["launch_seconds"] = seconds_between(assignment.started_at, ago)
     identity, affinity, device = report_for_duty(attempt, muster)
     with process_group(attempt, muster, identity, device):
-        startup = Startup(
-            imports_seconds=imports_seconds,
-            process_group_seconds=watch.lap(),
-            data_seconds=0.0,
-            model_seconds=0.0,
-            first_step_seconds=0.0,
-            launch_seconds=launch_seconds,
-        )
-        # in a function of its own: with it goes DDP, which must be gone before its process group
-        began = process_started - launch_seconds
+        seconds["process_group_seconds"] = watch.lap()
+        began = process_started - seconds["launch_seconds"]
         rank = Rank(attempt, assignment, muster, identity, affinity, device, began)
-        train_and_record(rank, startup, watch, signals)
+        # in a function of its own: with it goes DDP, which must be gone before its process group
+        train_and_record(rank, seconds, watch, signals)
     attempt.finished(identity.rank)
 
 
@@ -115,19 +109,28 @@ class Rank:
     began: float
 
 
-def train_and_record(rank: Rank, startup: Startup, watch: Stopwatch, signals: Signals) -> None:
-    """Build the task, train it and write the records, inside the process group."""
+def train_and_record(rank: Rank, seconds: dict[str, float], watch: Stopwatch, signals: Signals) -> None:
+    """Build the task, train it and write the records, inside the process group.
+
+    Args:
+        rank: This process and what it is to do.
+        seconds: Parts of ``Startup`` up to here, by name; the others are added.
+        watch: Goes on from the last of these parts.
+        signals: What the batch system sends to this process.
+    """
     assignment, muster, identity = rank.assignment, rank.muster, rank.identity
-    settings = Settings.model_validate(assignment.definition.settings)
+    definition = assignment.definition
+    settings = Settings.model_validate(definition.settings)
     dataset = datasets.load(assignment.dataset)
     loaders = build_loaders(settings, dataset, identity.rank, rank.device, muster.timeout_seconds)
-    data_seconds = watch.lap()
-    task = build_task(assignment.definition, dataset, loaders, identity, rank.device, assignment.weights)
+    seconds["data_seconds"] = watch.lap()
+    batch_size = definition.global_batch_size
+    task = build_task(settings, batch_size, dataset, loaders, identity, rank.device, assignment.weights)
     session = Session(
         task, rank.attempt, assignment, rank.began, muster.timeout_seconds, lambda: signals.received
     )
     state = session.begin()
-    model_seconds = watch.lap()
+    seconds["model_seconds"] = watch.lap()
 
     def tell(record: EpochRecord) -> None:
         if identity.rank == 0:
@@ -143,13 +146,7 @@ def train_and_record(rank: Rank, startup: Startup, watch: Stopwatch, signals: Si
     if ending == "stopped":
         return
     rank.attempt.check_current()
-    startup = startup.model_copy(
-        update={
-            "data_seconds": data_seconds,
-            "model_seconds": model_seconds,
-            "first_step_seconds": task.clock.first_step_seconds,
-        }
-    )
+    startup = Startup(**seconds, first_step_seconds=task.clock.first_step_seconds)
     report = report_rank(task, rank.affinity, startup, session.peak_memory_bytes)
     trained = Trained(task, state.records, ending == "diverged", utc_now(), session.resumption)
     keep(trained, report, assignment, muster)

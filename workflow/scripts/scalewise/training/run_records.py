@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 
 from scalewise.execution.messages import Assignment
 from scalewise.plan.config.settings import Settings
+from scalewise.plan.config.site import cpu_model
 from scalewise.plan.runs.batches import share
 from scalewise.records import (
     EPOCHS,
@@ -193,7 +194,7 @@ def trace(
         versions=provenance.versions(),
         hosts=list(dict.fromkeys([*resumption.earlier_hosts, *(record.host for record in ranks)])),
         devices=[record.device for record in ranks],
-        cpu_model=provenance.cpu_model(),
+        cpu_model=cpu_model(),
         operating_system=provenance.operating_system(),
         launcher=launcher,
         started_at=assignment.started_at,

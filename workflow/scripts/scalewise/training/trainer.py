@@ -12,7 +12,6 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from scalewise.plan.config.settings import Settings
-from scalewise.records import Definition
 from scalewise.training.data.augmentation import Augmentation
 from scalewise.training.data.datasets import Dataset
 from scalewise.training.data.loaders import Loader, Preparation, ResidentLoader, channel_statistics
@@ -102,7 +101,8 @@ def build_loaders(
 
 
 def build_task(
-    definition: Definition,
+    settings: Settings,
+    global_batch_size: int,
     dataset: Dataset,
     loaders: Loaders,
     identity: Identity,
@@ -112,14 +112,14 @@ def build_task(
     """Model, optimizer, schedule, sampler and clock of this rank.
 
     Args:
-        definition: of the run.
+        settings: of the run.
+        global_batch_size: of all ranks.
         dataset: for its shape and classes.
         loaders: of its splits.
         identity: this rank.
         device: this rank's.
         weights: to begin from; None for random ones.
     """
-    settings = Settings.model_validate(definition.settings)
     choose_algorithms(settings, device)
     torch.manual_seed(settings.seed)
     image = dataset.train_images.shape[1:]
@@ -134,7 +134,7 @@ def build_task(
     optimizer = build_optimizer(settings, network.parameters(), identity.world_size)
     sampler = EpochSampler(
         len(loaders.train),
-        definition.global_batch_size,
+        global_batch_size,
         identity.rank,
         identity.world_size,
         settings.seed,

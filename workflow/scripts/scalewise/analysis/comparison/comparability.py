@@ -16,10 +16,7 @@ import pandas as pd
 
 from scalewise.analysis.formatting import devices_text, factor
 from scalewise.analysis.statistics.intervals import Interval
-from scalewise.records import Definition, Provenance
-
-OUTSIDE_THE_STEPS = frozenset({"safetensors", "scikit-learn", "snakemake"})
-"""Packages that take no part in a training step: another version of them changes no throughput."""
+from scalewise.records import OUTSIDE_THE_STEPS, Definition, Provenance
 
 CLEAR_ACCURACY_LOSS = 0.02
 """What two accuracies without intervals must differ by. The draw of 10,000 test images alone moves the

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import platform
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -247,6 +248,16 @@ def available_cpus() -> int:
     except (OSError, ValueError):
         return allowed
     return allowed if quota == "max" else max(min(allowed, int(quota) // int(period)), 1)
+
+
+def cpu_model() -> str:
+    """The model name that the kernel gives; else the kind of processor."""
+    try:
+        with Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
+            named = next(line for line in lines if line.startswith(("model name", "Model")))
+    except (OSError, StopIteration):
+        return platform.machine()
+    return named.partition(":")[2].strip()
 
 
 def visible_gpus() -> int:

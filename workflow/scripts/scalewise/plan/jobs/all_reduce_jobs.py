@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from scalewise.plan.config.shape import Shape
-from scalewise.plan.config.site import Site
+from scalewise.plan.config.site import Site, cpu_model
 from scalewise.plan.runs.allocation import (
     START_UP_MINUTES,
     Allocation,
@@ -198,18 +198,9 @@ def _what_matters(site: Site) -> dict[str, object]:
         "prelude": facts.prelude,
     }
     if slurm is None:
-        return machine | {"host": platform.node(), "cpus": site.cpus_per_node, "processor": processor()}
+        return machine | {"host": platform.node(), "cpus": site.cpus_per_node, "processor": cpu_model()}
     keys = ("partition", "constraint", "gpu_type", "exclusive", "extra", "srun_extra")
     return machine | {key: getattr(slurm, key) for key in keys}
-
-
-def processor() -> str:
-    """The model name that the kernel gives; else the kind of processor."""
-    try:
-        with Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
-            return next(line for line in lines if line.startswith("model name")).split(":", 1)[1].strip()
-    except (OSError, StopIteration):
-        return platform.machine()
 
 
 def _run_of(planned: PlannedExperiment, shape: Shape, site: Site) -> Run:

@@ -19,7 +19,8 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor
 
 from scalewise.execution.checkpoint_files import CheckpointError
-from scalewise.records import EpochRecord
+from scalewise.plan.config.site import cpu_model
+from scalewise.records import OUTSIDE_THE_STEPS, EpochRecord
 from scalewise.training.distributed.process_group import gather
 from scalewise.training.loop import TrainingState, summed_loss
 from scalewise.training.measure import provenance
@@ -33,9 +34,6 @@ STATES_OF_A_WEIGHT = {"sgd": 1, "adam": 2, "adamw": 2, "adadelta": 2}
 
 SMALL_BYTES = 4_000_000
 """More than all the rest takes: random states, samples of the monitor, times of steps."""
-
-OUTSIDE_THE_STEPS = frozenset({"safetensors", "scikit-learn", "snakemake"})
-"""Packages that take no part in a training step: another version of them changes no measured time."""
 
 
 def own_name(rank: int) -> str:
@@ -125,7 +123,7 @@ def measured_on(device: torch.device) -> dict[str, str]:
         for name, version in provenance.versions().items()
         if name not in OUTSIDE_THE_STEPS
     }
-    models = {"device model": provenance.device_name(device), "CPU model": provenance.cpu_model()}
+    models = {"device model": provenance.device_name(device), "CPU model": cpu_model()}
     return models | versions
 
 

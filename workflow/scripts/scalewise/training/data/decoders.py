@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from scalewise.training.data.storage import DatasetError
+from scalewise.training.data.storage import Arrays, DatasetError
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 Bytes = NDArray[np.uint8]
-Arrays = dict[str, NDArray[np.generic]]
 
 MAX_UNPACKED_BYTES = 256 << 20
 """Of one file: the largest published one is 184 MB, and a bomb is more."""

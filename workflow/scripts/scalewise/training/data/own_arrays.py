@@ -19,9 +19,7 @@ from safetensors.torch import load_file
 from scalewise.plan.catalog.datasets import ARRAYS, synthetic_facts
 from scalewise.plan.catalog.own_data import class_folders, class_images
 from scalewise.training.data.decoders import FormatError
-from scalewise.training.data.storage import scratch_array
-
-Arrays = dict[str, NDArray[np.generic]]
+from scalewise.training.data.storage import Arrays, scratch_array
 
 IMAGE_FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP")
 """Read whatever the name says, and no other: some of Pillow's start programs."""

@@ -11,12 +11,7 @@ import torch
 from scalewise.training.data.datasets import DOWNLOADS
 from scalewise.training.data.download import Mirror, Notify, fetch
 from scalewise.training.data.published_files import WEIGHTS
-from scalewise.training.data.storage import DatasetError
-from scalewise.training.data.weights_file import write_weights
-
-
-class WeightsError(DatasetError):
-    """Weights that cannot be used; the message names the file and the cure."""
+from scalewise.training.data.weights_file import WeightsError, write_weights
 
 
 def prepare_weights(

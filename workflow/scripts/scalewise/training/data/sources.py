@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from scalewise.plan.catalog.datasets import DATASETS, is_folder, is_own_data, is_synthetic
 from scalewise.training.data.decoders import decode_cifar, decode_digits, decode_mnist
 from scalewise.training.data.download import Mirror, Notify, fetch
 from scalewise.training.data.own_arrays import make_synthetic, read_folder, read_npz, read_safetensors
 from scalewise.training.data.published_files import FILES
-from scalewise.training.data.storage import DatasetError
-
-Arrays = dict[str, NDArray[np.generic]]
+from scalewise.training.data.storage import Arrays, DatasetError
 
 
 def arrays_of(

@@ -20,7 +20,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-Arrays = Mapping[str, NDArray[np.generic]]
+Arrays = dict[str, NDArray[np.generic]]
+"""Arrays of a dataset by the names in ``ORDER``."""
 
 # labels first: they are small, and proved whole each time
 ORDER = ("train_labels", "test_labels", "train_images", "test_images")

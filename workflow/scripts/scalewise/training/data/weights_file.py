@@ -13,10 +13,14 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from scalewise.training.data.storage import DamagedFileError
+from scalewise.training.data.storage import DamagedFileError, DatasetError
 
 SUM = "tensors_sha256"
 """Under this name the sum stands among the file's metadata."""
+
+
+class WeightsError(DatasetError):
+    """Pretrained weights that cannot be used; the message names the file, the tensors and the cure."""
 
 
 def write_weights(state: Mapping[str, torch.Tensor], path: Path) -> None:

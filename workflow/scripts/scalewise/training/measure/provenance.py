@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
 import torch
 
@@ -52,17 +51,6 @@ def _gpu_versions() -> dict[str, str]:
 def commit() -> str | None:
     """Commit of the workflow, as the rules' environment gives it; None outside a checkout."""
     return os.environ.get("SCALEWISE_COMMIT") or None
-
-
-def cpu_model() -> str:
-    """The model name that the kernel gives."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith(("model name", "Model")):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 def device_name(device: torch.device) -> str:

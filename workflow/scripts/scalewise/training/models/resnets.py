@@ -12,14 +12,10 @@ from torch import nn
 
 from scalewise.plan.catalog.models import IMAGENET_STEM_PIXELS
 from scalewise.training.data.storage import DamagedFileError
-from scalewise.training.data.weights_file import read_weights
+from scalewise.training.data.weights_file import WeightsError, read_weights
 
 IMAGENET_CLASSES = 1000
 GUIDE_CHANNELS = (16, 160, 320, 640)
-
-
-class WeightsError(ValueError):
-    """Pretrained weights that do not fit; the message names the file, the tensors and the cure."""
 
 
 def resnet18(image: torch.Size, classes: int, weights: Path | None = None) -> nn.Module:
