@@ -22,7 +22,7 @@ SOURCES = {
     "signals slurm_job supervisor watchdog",
     "scalewise/training/": "__init__ all_reduce loop optim parallel_model pass_timing precision preflight_rank "
     "rank run_records trainer",
-    "scalewise/training/checkpoints/": "__init__ checkpointer consensus state storage",
+    "scalewise/training/checkpoints/": "__init__ checkpointer consensus restore state storage",
     "scalewise/training/data/": "__init__ augmentation datasets decoders download http_transfer loaders own_arrays "
     "pretrained published_files sampling sources storage weights_file worker_loader",
     "scalewise/training/distributed/": "__init__ devices identity network_interface node_launcher process_group",
