@@ -21,7 +21,7 @@ def precision(name: Any) -> Precision:
 
 
 def formats() -> list[str]:
-    """Of fp32 tensors, by operator."""
+    """The format in which each operator computes with fp32 tensors."""
     return [operator.fp32_precision for operator in FP32_OPERATORS]
 
 

@@ -16,7 +16,7 @@ FP32_OPERATORS = (
     *(_backends.cuda.matmul, _backends.cudnn.conv, _backends.cudnn.rnn),
     *(_backends.mkldnn.matmul, _backends.mkldnn.conv, _backends.mkldnn.rnn),
 )
-"""Everything whose format for fp32 tensors torch lets one choose."""
+"""The operators whose format for fp32 tensors torch lets one choose."""
 
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -36,12 +36,7 @@ def set_fp32_format(*, tf32: bool) -> None:
 
 
 class Precision:
-    """Of forward and backward passes on one device; parameters and updates stay fp32.
-
-    Args:
-        settings: whose ``precision`` counts.
-        device: of the rank.
-    """
+    """The number format of forward and backward passes on one device; parameters and updates stay fp32."""
 
     def __init__(self, settings: Settings, device: torch.device) -> None:
         self._device_type = device.type
@@ -51,15 +46,15 @@ class Precision:
         self._scaler = torch.amp.GradScaler(device.type, enabled=settings.precision == "fp16")
 
     def autocast(self) -> AbstractContextManager[object]:
-        """For forward passes."""
+        """Enclose a forward pass."""
         return torch.autocast(self._device_type, dtype=self._dtype, enabled=self._dtype is not None)
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Gradients of the loss, scaled where they must be."""
+        """Compute the gradients of the loss, scaled where they must be."""
         self._scaler.scale(loss).backward()
 
     def state(self) -> dict[str, Any]:
-        """Of the scaler; empty where there is none."""
+        """The scaler's state; empty where there is none."""
         state: dict[str, Any] = self._scaler.state_dict()
         return state
 

@@ -63,9 +63,9 @@ def run_rank(attempt: Attempt, process_started: float, signals: Signals) -> None
     A training that is asked to end leaves a checkpoint and no records; the next start goes on from it.
 
     Args:
-        attempt: holds the assignment.
+        attempt: Holds what is to be trained, and how the ranks meet.
         process_started: ``time.monotonic()`` before the imports.
-        signals: that this process gets.
+        signals: Those that this process has got and gets.
     """
     watch = Stopwatch(process_started)
     seconds = {"imports_seconds": watch.lap()}
@@ -91,13 +91,11 @@ class Rank:
     """This process among the others, and what all of them are to do.
 
     Args:
-        attempt: whose folder all of them see.
-        assignment: the run.
-        muster: how they meet.
-        identity: who this is.
-        affinity: CPUs of it.
-        device: of it.
-        began: when this start of the run did, on this host's monotonic clock.
+        attempt: The folder that all of them see.
+        assignment: The run that they train.
+        muster: Says how they were started and meet.
+        affinity: The CPUs that this rank may run on, such as ``0-3,8``.
+        began: Monotonic seconds, by this host's clock, at which this start of the run began.
     """
 
     attempt: Attempt
@@ -116,7 +114,7 @@ def train_and_record(rank: Rank, seconds: dict[str, float], watch: Stopwatch, si
         rank: This process and what it is to do.
         seconds: Parts of ``Startup`` up to here, by name; the others are added.
         watch: Goes on from the last of these parts.
-        signals: What the batch system sends to this process.
+        signals: Those that this process has got and gets.
     """
     assignment, muster, identity = rank.assignment, rank.muster, rank.identity
     definition = assignment.definition
@@ -153,7 +151,12 @@ def train_and_record(rank: Rank, seconds: dict[str, float], watch: Stopwatch, si
 
 
 def seconds_between(started_at: str, ago: float) -> float:
-    """From a time by this host's clock, UTC, ISO 8601, to what was so many seconds ago; 0 at least."""
+    """Seconds from a time of this host's clock to what was ``ago`` seconds before now; 0 at least.
+
+    Args:
+        started_at: UTC, ISO 8601.
+        ago: Seconds.
+    """
     since = datetime.now(UTC) - datetime.fromisoformat(started_at)
     return max(since.total_seconds() - ago, 0.0)
 
@@ -163,11 +166,10 @@ class Trained:
     """A training that has ended.
 
     Args:
-        task: this rank's part.
-        epochs: of the run.
-        diverged: how it ended.
-        ended_at: when; UTC, ISO 8601.
-        resumption: where it was cut off and went on.
+        epochs: Records of all epochs, those of earlier starts among them.
+        diverged: True where the loss was no longer finite.
+        ended_at: UTC, ISO 8601.
+        resumption: The account of where the run was cut off and went on.
     """
 
     task: Task
@@ -212,10 +214,13 @@ def conclude(trained: Trained, reports: Sequence[RankReport], assignment: Assign
 
 
 def report_for_duty(attempt: Attempt, muster: Muster) -> tuple[Identity, str, torch.device]:
-    """Who this rank is, the CPUs it may use and its device; the supervisor learns that it is there.
+    """Claim this rank's CPUs and device, and tell the supervisor that the rank is there.
+
+    Returns:
+        The rank's identity, the CPUs it may run on, such as ``0-3,8``, and its device.
 
     Raises:
-        RuntimeError: something is not as planned.
+        RuntimeError: Place, CPUs or device are not as planned.
     """
     identity = identify(os.environ, muster.launcher)
     attempt.started(identity.rank, identity.host)
@@ -228,7 +233,7 @@ def report_for_duty(attempt: Attempt, muster: Muster) -> tuple[Identity, str, to
 
 
 def _beat(attempt: Attempt) -> None:
-    """For a single rank nobody else waits: a stopped one would hold its devices to the end of its time."""
+    """Show the supervisor that rank 0 runs: nobody else waits for a single rank, which may be stopped."""
     while True:
         with suppress(OSError):
             attempt.beat()
@@ -236,7 +241,7 @@ def _beat(attempt: Attempt) -> None:
 
 
 def describe(record: EpochRecord, epochs: int) -> str:
-    """One line of train.log an epoch."""
+    """The line of train.log that tells of an epoch."""
     return (
         f"epoch {record.epoch}/{epochs}  train loss {record.train_loss:.4f}  test loss "
         f"{record.test_loss:.4f}  accuracy {record.test_accuracy:.2%}  "
@@ -256,12 +261,7 @@ def leave_word(attempt: Attempt, rank: int) -> None:
 
 
 def run_or_complain(attempt: Attempt, work: Callable[[], None]) -> None:
-    """A rank's work, with an exception left for the supervisor before it is raised again.
-
-    Args:
-        attempt: where the supervisor looks.
-        work: what the rank does.
-    """
+    """Do a rank's work, and leave an exception for the supervisor before it is raised again."""
     rank = identify(os.environ, attempt.muster().launcher).rank
     leave_word(attempt, rank)
     try:

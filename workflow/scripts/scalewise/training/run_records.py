@@ -1,4 +1,4 @@
-"""From what the ranks measured to the records of the run."""
+"""The records of a run, made of what its ranks measured."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ from scalewise.training.trainer import Task
 
 @dataclass(frozen=True)
 class RankReport:
-    """What one rank brings to the records of the run.
+    """The part of the run's records that one rank brings.
 
     Args:
-        record: its row of ranks.csv.
-        windows: of its steps.
-        memory_kind: what its peak memory counts.
-        device: as the monitor saw it.
-        times: of the passes after the training.
+        record: The rank's row of ranks.csv.
+        windows: All windows of the rank's steps, warm-up included.
+        memory_kind: Says what the peak memory counts.
+        device: The monitor's findings.
+        times: Seconds of the passes after the training; empty until they are timed.
     """
 
     record: RankRecord
@@ -63,19 +63,12 @@ class RankReport:
     times: PassTimes = field(default_factory=PassTimes)
 
     def with_passes(self, times: PassTimes) -> RankReport:
-        """The same with what was timed after it was made, so that no memory or sample of that is in it."""
+        """Copy it with passes that were timed later, so that no memory or sample of theirs is in it."""
         return replace(self, record=times.on(self.record), times=times)
 
 
 def report_rank(task: Task, affinity: str, startup: Startup, peak_memory_bytes: int) -> RankReport:
-    """The figures of this rank, after training.
-
-    Args:
-        task: as trained.
-        affinity: CPUs of the rank.
-        startup: seconds of this rank.
-        peak_memory_bytes: of this rank, earlier starts included.
-    """
+    """Collect the figures of this rank after its training; the peak memory is that of all its starts."""
     identity, clock = task.identity, task.clock
     device = task.monitor.stop()
     tested = share(len(task.test), identity.rank, identity.world_size)
@@ -147,7 +140,7 @@ def measure(
 
 
 def _unmeasured(settings: Settings, windows: Sequence[Window]) -> int:
-    """Steps beyond the first warm-up that are left out all the same, because of a resume."""
+    """Count the steps beyond the first warm-up that are left out because the run was resumed."""
     # a window may lie across the end of the first warm-up, where the run was cut off within it
     return sum(
         max(window.first_step + window.steps - max(window.first_step, settings.warmup_steps), 0)
@@ -178,15 +171,15 @@ def trace(
     resumption: Resumption,
     ended_at: str,
 ) -> Provenance:
-    """Where the figures of this run come from.
+    """Collect the provenance of the run's figures.
 
     Args:
-        reports: of all ranks.
-        identity: of this one.
-        launcher: that started them.
-        assignment: of the run.
-        resumption: what earlier starts ran beside, for their figures are among these.
-        ended_at: when the training had ended, before further passes were timed.
+        reports: One for each rank, in rank order.
+        identity: This rank, which is rank 0.
+        launcher: The program that started the ranks.
+        assignment: Says when the run started, and beside which other jobs.
+        resumption: Holds hosts and other jobs of earlier starts, whose figures are among these.
+        ended_at: UTC, ISO 8601; the end of the training, before further passes were timed.
     """
     ranks = [report.record for report in reports]
     return Provenance(
@@ -206,12 +199,12 @@ def trace(
 
 
 def most(*counts: int | None) -> int | None:
-    """The largest of those that are known."""
+    """The largest of the counts that are known; None where none is."""
     return max((count for count in counts if count is not None), default=None)
 
 
 def write_series(folder: Path, epochs: Sequence[EpochRecord], reports: Sequence[RankReport]) -> None:
-    """Write what grew with the training, which nothing after it changes: epochs and utilization."""
+    """Write epochs and utilization, which grew with the training and which nothing after it changes."""
     write_rows(folder / EPOCHS, EpochRecord, epochs)
     samples = [sample for report in reports for sample in report.device.samples]
     write_rows(folder / UTILIZATION, UtilizationRecord, sorted(samples, key=lambda row: row.timestamp))

@@ -1,4 +1,4 @@
-"""Which network interface ranks meet on."""
+"""The network interface that ranks meet on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _SIOCGIFADDR = 0x8915
-"""From linux/sockios.h: the IPv4 address of an interface."""
+"""The request for an interface's IPv4 address, from linux/sockios.h."""
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,11 @@ def choose_interface(nodes: int, named: str | None) -> Interface:
     does on many machines, the one of the default route, else the first.
 
     Args:
-        nodes: of the run.
-        named: by the site.
+        nodes: Number of nodes of the run.
+        named: The site's ``network_interface``, if any.
 
     Raises:
-        RuntimeError: there is none; names those that there are.
+        RuntimeError: There is none; the message names those that there are.
     """
     if nodes == 1:
         return Interface(

@@ -14,7 +14,7 @@ MemoryKind = Literal["CUDA allocator peak", "process peak RSS"]
 
 
 def peak_memory(device: torch.device) -> tuple[int, MemoryKind]:
-    """Bytes: of CUDA's allocator on a GPU; of the whole process, libraries included, on a CPU."""
+    """Peak bytes: of CUDA's allocator on a GPU; of the whole process, libraries included, on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device), "CUDA allocator peak"
     status = Path("/proc/self/status")
