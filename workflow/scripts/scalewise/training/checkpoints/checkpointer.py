@@ -206,6 +206,7 @@ class Session:
         return problem
 
     def _written(self, state: TrainingState) -> str:
+        """Have every rank write its part of one checkpoint, or none; returns why there is none."""
         finite = self._group.gather(is_finite(self._task, state))
         if not all(finite):
             ranks = ", ".join(str(rank) for rank, still in enumerate(finite) if not still)

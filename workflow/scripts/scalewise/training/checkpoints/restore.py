@@ -76,7 +76,9 @@ def read_newest(files: CheckpointFolder, group: HostGroup) -> Restored:
         _stop_if([each for each, is_unreadable in told if is_unreadable])
         problems = [each for each, _ in told if each]
         if not problems:
-            return Restored(checkpoint, *states, group.first(refused), newest - checkpoint.manifest.step)
+            shared, own = states
+            lost_steps = newest - checkpoint.manifest.step
+            return Restored(checkpoint, shared, own, group.first(refused), lost_steps)
         refused += problems[:1]
     return Restored(refused=group.first(refused), lost_steps=newest)
 
