@@ -49,7 +49,7 @@ class TrainingState:
 
     @classmethod
     def start(cls, device: torch.device, epoch: int = 0) -> TrainingState:
-        """The state of a training of which nothing is done."""
+        """The state of a training, or of its epoch, of which nothing is done yet."""
         return cls(torch.zeros((), device=device), epoch=epoch)
 
     def begin_epoch(self, learning_rate: float, first_window: int) -> None:
