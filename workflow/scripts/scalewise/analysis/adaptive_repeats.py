@@ -30,10 +30,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pandas as pd
 
+from scalewise.analysis.formatting import percent_in_digits
 from scalewise.analysis.scaling import THROUGHPUT
 from scalewise.analysis.statistics.intervals import median_interval
 from scalewise.plan.config.experiment import Repeats
 from scalewise.plan.runs.repeats import JudgedPoint, Round, Verdict
+from scalewise.plan.runs.runs import parse_run_name
 
 LEAST_COMPLETED = 2
 """Runs below which there is no interval."""
@@ -55,7 +57,7 @@ def judge(experiment: str, number: int, runs: pd.DataFrame, rule: Repeats) -> Ro
         runs: as ``scalewise.analysis.tables.collect`` makes it, a row for each repeat asked for so far.
         rule: of the experiment.
     """
-    by_point = runs["run"].str.rsplit(".r", n=1).str[0]
+    by_point = runs["run"].map(lambda name: parse_run_name(name)[0])
     points = [judge_point(str(point), table, rule) for point, table in runs.groupby(by_point, sort=False)]
     return Round(experiment=experiment, number=number, rule=rule, points=points)
 
@@ -133,7 +135,7 @@ def repeat_sentences(rounds: Sequence[Round]) -> list[str]:
     if narrow:
         points = "1 point is" if narrow == 1 else f"{narrow} points are"
         sentences.append(
-            f"{points} within {_percent(rule.until_interval)} of the throughput after the first "
+            f"{points} within {percent_in_digits(rule.until_interval)} of the throughput after the first "
             f"{rule.min} repeats."
         )
     return [*sentences, STOPPING] if asked_at else sentences
@@ -157,22 +159,23 @@ def _sentences(last: Round, asked_at: Mapping[str, JudgedPoint]) -> Iterator[str
 def _now(point: JudgedPoint) -> str:
     if point.verdict == "too wide" or point.half_width_fraction is None:
         return "they have not all finished"
-    width = _percent(point.half_width_fraction)
+    width = percent_in_digits(point.half_width_fraction)
     end = "narrow enough" if point.verdict == "narrow enough" else "still too wide with the most repeats"
-    return f"now {width} (n = {point.completed}, {_percent(point.confidence)} confidence), {end}"
+    return f"now {width} (n = {point.completed}, {percent_in_digits(point.confidence)} confidence), {end}"
 
 
 def _finding(point: JudgedPoint, rule: Repeats) -> str:
     if point.half_width_fraction is None:
         return f"{point.completed} of {point.asked} repeats completed, which is too few for an interval"
     width, target = point.half_width_fraction, rule.until_interval
-    digits = 2
-    while digits < 6 and width != target and _percent(width, digits) == _percent(target, digits):
-        digits += 1
+    for digits in range(2, 7):
+        shown, limit = percent_in_digits(width, digits), percent_in_digits(target, digits)
+        if shown != limit or width == target:
+            break
     return (
-        f"half-width {_percent(width, digits)} of the throughput (n = {point.completed}, "
-        f"{_percent(point.confidence)} confidence), {'more than' if width > target else 'at most'} "
-        f"{_percent(target, digits)}"
+        f"half-width {shown} of the throughput (n = {point.completed}, "
+        f"{percent_in_digits(point.confidence)} confidence), {'more than' if width > target else 'at most'} "
+        f"{limit}"
     )
 
 
@@ -185,9 +188,3 @@ def _consequence(point: JudgedPoint) -> str:
         "most repeats": f"{point.asked} are the most, no more asked for",
         "too few completed": "no more asked for",
     }[point.verdict]
-
-
-def _percent(fraction: float, digits: int = 2) -> str:
-    """``0.0612`` -> ``6.1 %``; whole numbers from 10 % on keep all their digits."""
-    value = 100 * fraction
-    return f"{value:.{digits}g} %" if value < 10 else f"{value:.{max(digits - 2, 0)}f} %"

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from scalewise.analysis.bottlenecks.step_breakdown import STEP_SECONDS
 from scalewise.analysis.comparison.comparability import differences, named
 from scalewise.analysis.comparison.reference_runs import (
     Conditions,
@@ -16,17 +17,11 @@ from scalewise.analysis.comparison.reference_runs import (
     like_for_like,
     reference_fingerprint,
 )
-from scalewise.analysis.formatting import devices_text
 from scalewise.analysis.statistics.intervals import Interval, median_interval, ratio_interval
 from scalewise.analysis.statistics.significance import is_faster
+from scalewise.plan.config.shape import count_devices
 
 THROUGHPUT = "throughput_samples_per_second"
-
-STEP = (
-    "step_seconds", "compute_seconds", "communication_seconds", "loader_seconds", "straggler_seconds",
-    "crosscheck_communication_seconds",
-)  # fmt: skip
-"""Where a step's time goes: medians over the repeats, each by itself, so they need not sum up exactly."""
 
 AT_WORK = (
     "loader_wait_fraction", "communication_fraction", "mean_utilization", "energy_joules",
@@ -45,7 +40,7 @@ BOUNDED = ("time_to_accuracy_seconds", "final_accuracy", "peak_memory_bytes", "w
 
 READ = (
     "experiment", "nodes", "loader", "device_hours", "epochs_to_accuracy", THROUGHPUT,
-    *BOUNDED, *STARTUP, *AT_WORK, *STEP, "train_seconds",
+    *BOUNDED, *STARTUP, *AT_WORK, *STEP_SECONDS, "train_seconds",
 )  # fmt: skip
 """What is read of a run where it is known: published figures, older records have not all of it."""
 
@@ -65,7 +60,8 @@ SCALING_COLUMNS = [
     "peak_memory_bytes", "peak_memory_bytes_low", "peak_memory_bytes_high", "device_hours",
     "wall_seconds", "wall_seconds_low", "wall_seconds_high", "wall_seconds_most",
     "wall_speedup", "wall_speedup_low", "wall_speedup_high", "startup_seconds",
-    *STEP,
+    # medians over the repeats, each by itself: they need not sum up exactly
+    *STEP_SECONDS,
     "loader", *AT_WORK,
     "note",
 ]  # fmt: skip
@@ -164,15 +160,15 @@ def _point_columns(point: pd.DataFrame, done: pd.DataFrame) -> dict[str, Any]:
         "wall_seconds_most": done["wall_seconds"].max(),
         "startup_seconds": _startup(done).median(),
         "loader": ", ".join(dict.fromkeys(done["loader"].dropna())),
-        **{column: done[column].median() for column in (*AT_WORK, *STEP)},
+        **{column: done[column].median() for column in (*AT_WORK, *STEP_SECONDS)},
     }
     for column in BOUNDED:
         values = done[column].dropna().tolist()
         if values:
-            row |= _columns(column, median_interval(values))
+            row |= median_interval(values).as_columns(column)
     if rates := _throughputs(done):
         throughput = median_interval(rates)
-        row |= _columns(THROUGHPUT, throughput)
+        row |= throughput.as_columns(THROUGHPUT)
         row["throughput_confidence"] = throughput.confidence
     return row
 
@@ -192,12 +188,13 @@ def _relative(
     if devices_ratio == 1:
         one = Interval(1.0, 1.0, 1.0, 1.0, len(rates))
         return {
-            **_columns("speedup", one),
+            **one.as_columns("speedup"),
             "speedup_confidence": 1.0,
-            **_columns("parallel_efficiency", one),
+            **one.as_columns("parallel_efficiency"),
         }
     speedup = ratio_interval(rates, base_rates)
-    row = _columns("speedup", speedup) | _columns("parallel_efficiency", speedup.scaled(1 / devices_ratio))
+    efficiency = speedup.scaled(1 / devices_ratio)
+    row = speedup.as_columns("speedup") | efficiency.as_columns("parallel_efficiency")
     row["speedup_confidence"] = speedup.confidence
     if scaling == "strong":
         # more speedup is less of a serial fraction: the bounds change places
@@ -218,9 +215,9 @@ def _over_baseline(point: pd.DataFrame, base: pd.DataFrame) -> dict[str, float]:
         if here.isna().any() or there.isna().any():
             continue
         if point is base:
-            row |= _columns(name, Interval(1.0, 1.0, 1.0, 1.0, len(here)))
+            row |= Interval(1.0, 1.0, 1.0, 1.0, len(here)).as_columns(name)
         else:
-            row |= _columns(name, ratio_interval(there.tolist(), here.tolist()))
+            row |= ratio_interval(there.tolist(), here.tolist()).as_columns(name)
     return row
 
 
@@ -240,10 +237,6 @@ def _wall_rates(runs: pd.DataFrame) -> list[float]:
     return [1 / float(seconds) for seconds in runs["wall_seconds"].dropna()]
 
 
-def _columns(name: str, interval: Interval) -> dict[str, float]:
-    return {name: interval.estimate, f"{name}_low": interval.low, f"{name}_high": interval.high}
-
-
 def _notes(
     point: pd.DataFrame,
     base: int,
@@ -258,7 +251,7 @@ def _notes(
     elif device_counts == 1:
         yield "no baseline: the series has one device count"
     elif not base_rates:
-        yield f"no baseline: no completed run on {devices_text(base)}"
+        yield f"no baseline: no completed run on {count_devices(base)}"
     elif base > 1:
         yield f"relative to {base} devices, not to 1"
 
@@ -334,7 +327,7 @@ def _gain(
         "peak_memory_ratio": memory / reference_memory,
         "peak_memory_bytes": memory,
         "reference_peak_memory_bytes": reference_memory,
-        **_columns("throughput_ratio", ratio),
+        **ratio.as_columns("throughput_ratio"),
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from pathlib import Path
@@ -12,7 +12,7 @@ import pandas as pd
 
 from scalewise.analysis.bottlenecks.drift import steadiness
 from scalewise.analysis.bottlenecks.resumption import resumption_columns
-from scalewise.analysis.bottlenecks.step_breakdown import STEP_COLUMNS, read_ranks, split
+from scalewise.analysis.bottlenecks.step_breakdown import STEP_COLUMNS, split
 from scalewise.analysis.comparison.comparability import Fingerprint
 from scalewise.plan.config.experiment import Experiment
 from scalewise.plan.config.shape import Shape
@@ -46,6 +46,8 @@ RUN_COLUMNS = [
     "launcher", "slurm_job_id", "restart_count", "other_jobs", "starts", "resumes", "lost_steps",
     "checkpoint_problems",
 ]  # fmt: skip
+
+EPOCH_COLUMNS = [field.name for field in fields(EpochRecord)]
 
 _OF_WHOLE_RUNS = ("wall_seconds", "device_hours", "time_to_accuracy_seconds")
 """Not known of a run that was resumed: they would hold more than one start-up, or more than one warm-up."""
@@ -104,7 +106,7 @@ def collect(
                 run_rows.append(planned | _why_unfinished(read_failure(folder)))
                 continue
             summary = read_summary(folder)
-            epochs, ranks = _read_epochs(folder / EPOCHS), read_ranks(folder / RANKS)
+            epochs, ranks = _read_rows(folder / EPOCHS, EPOCH_COLUMNS), _read_rows(folder / RANKS)
         except RecordError as error:
             if not tolerant:
                 raise
@@ -137,19 +139,23 @@ def _is_of(definition: Definition, settings: dict[str, Any]) -> bool:
     return made == rest and settings["launcher"] in {None, definition.launcher}
 
 
-def _read_epochs(path: Path) -> pd.DataFrame:
+def _read_rows(path: Path, needed: Collection[str] = ()) -> pd.DataFrame:
+    """A CSV file of a run, which has at least the needed columns.
+
+    Raises:
+        RecordError: The file is missing or damaged.
+    """
     try:
-        epochs = pd.read_csv(path)
+        rows = pd.read_csv(path)
     except (OSError, ValueError) as error:  # pandas' own errors and bad bytes are ValueErrors
         raise RecordError(
             f"{path}: cannot be read ({error}). Delete the folder and run snakemake again."
         ) from error
-    missing = {field.name for field in fields(EpochRecord)} - set(epochs.columns)
-    if missing:
+    if missing := set(needed) - set(rows.columns):
         raise RecordError(
             f"{path}: has no column {', '.join(sorted(missing))}. Delete the folder and run snakemake again."
         )
-    return epochs
+    return rows
 
 
 def _planned_rows(

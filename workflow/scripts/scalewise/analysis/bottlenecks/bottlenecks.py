@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from scalewise.analysis.formatting import devices_text, three_digits
-from scalewise.plan.runs.runs import NO_OPTIONS
+from scalewise.analysis.formatting import point_text, three_digits
 
 NAMED_FROM = 0.1
 """Share of the step, or of a run's wall, from which on a loss is named."""
@@ -141,13 +140,13 @@ def _bound(places: list[_Place], runs: pd.DataFrame) -> str:
     if cause == STRAGGLER:
         return _slow_rank(places[0], runs)
     exposed = ", exposed" if cause == COMMUNICATION else ""
-    shares = [f"{_at(place.point)} ({place.limit.share:.0%} of the step{exposed})" for place in places]
+    shares = [f"{_where(place.point)} ({place.limit.share:.0%} of the step{exposed})" for place in places]
     return f"{_TITLES[cause]} at {_listed(shares)}: {advice}"
 
 
 def _slow_rank(place: _Place, runs: pd.DataFrame) -> str:
     """Names the rank where it is the same in most runs of the point."""
-    point, where = place.point, _at(place.point)
+    point, where = place.point, _where(place.point)
     lost = f"({place.limit.share:.0%} of the step lost waiting for it)"
     known = runs.reindex(columns=["series", "devices", "outcome", "slowest_rank", "slowest_host"])
     of_point = known[
@@ -177,7 +176,7 @@ def _startup(scaling: pd.DataFrame) -> Iterator[str]:
     if len(long):
         places = [
             f"{three_digits(point['startup_seconds'])} of {three_digits(point['wall_seconds'])} s "
-            f"at {_at(point)}"
+            f"at {_where(point)}"
             for _, point in long.iterrows()
         ]
         yield (
@@ -191,8 +190,8 @@ def _uncertain(scaling: pd.DataFrame) -> Iterator[str]:
         if _in_doubt(point):
             counted, checked = (f"{three_digits(each * MILLISECONDS)} ms" for each in _communications(point))
             yield (
-                f"How a step divides at {_at(point)} is uncertain: communication is {counted} by DDP's own "
-                f"counters, but {checked} by passes with and without it, after the training."
+                f"How a step divides at {_where(point)} is uncertain: communication is {counted} by DDP's "
+                f"own counters, but {checked} by passes with and without it, after the training."
             )
 
 
@@ -216,10 +215,8 @@ def _listed(places: list[str]) -> str:
     return " and ".join([", ".join(places[:-1]), places[-1]]) if len(places) > 1 else places[0]
 
 
-def _at(point: pd.Series) -> str:
-    """``8 devices``, ``8 devices of bucket-view-on``."""
-    series = "" if point["series"] == NO_OPTIONS else f" of {point['series']}"
-    return devices_text(int(point["devices"])) + series
+def _where(point: pd.Series) -> str:
+    return point_text(point["devices"], point["series"])
 
 
 def _number(point: pd.Series, column: str) -> float:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from scalewise.analysis.formatting import devices_text
 from scalewise.analysis.statistics.intervals import median_interval, ratio_interval
+from scalewise.plan.config.shape import count_devices
 from scalewise.records import Window
 
 FEWEST_WINDOWS = 9
@@ -59,7 +59,7 @@ def _flags(done: pd.DataFrame) -> Iterator[str]:
     several = done["series"].nunique() > 1
     for _, point in done.groupby(["series", "devices"], sort=False):
         series = f" ({point['series'].iloc[0]})" if several else ""
-        where = f"on {devices_text(int(point['devices'].iloc[0]))}{series}"
+        where = f"on {count_devices(int(point['devices'].iloc[0]))}{series}"
         faster = point[point["drift_low"] > 1 + DRIFT]
         slower = point[point["drift_high"] < 1 - DRIFT]
         # one run in many does so by chance

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from scalewise.analysis.bottlenecks.bottlenecks import MAX_PLACES
-from scalewise.analysis.formatting import counted, devices_text
-from scalewise.plan.runs.runs import NO_OPTIONS
+from scalewise.analysis.formatting import counted, point_text
 from scalewise.records import Resumption
 
 _KNOWN = ["run", "series", "devices", "outcome", "resumes", "lost_steps", "checkpoint_problems"]
@@ -63,7 +62,9 @@ def _resumed(done: pd.DataFrame) -> Iterator[str]:
     )
     undisturbed = set(map(tuple, done.loc[~done.index.isin(resumed.index), ["series", "devices"]].to_numpy()))
     points = dict.fromkeys(map(tuple, resumed[["series", "devices"]].to_numpy()))
-    without = [_at(*point) for point in points if point not in undisturbed]
+    without = [
+        point_text(devices, series) for series, devices in points if (series, devices) not in undisturbed
+    ]
     yield said + (f" There is none at {', '.join(without)}." if without else "")
 
 
@@ -77,8 +78,3 @@ def _problems(runs: pd.DataFrame) -> Iterator[str]:
             f"{len(told)} of {counted(str(len(runs)), 'run')} could not write a checkpoint or use all of "
             f"one: {told.iloc[0]}{further}."
         )
-
-
-def _at(series: str, devices: int) -> str:
-    where = devices_text(int(devices))
-    return where if series == NO_OPTIONS else f"{where} of {series}"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from scalewise.analysis.bottlenecks.bottlenecks import MAX_PLACES, NAMED_FROM, waiting_shares
-from scalewise.analysis.formatting import devices_text
+from scalewise.plan.config.shape import count_devices
 from scalewise.plan.runs.runs import NO_OPTIONS
 
 BUSY_ENOUGH = 0.5
@@ -92,7 +92,7 @@ def _waiting(scaling: pd.DataFrame) -> Iterator[str]:
     causes = scaling.apply(cause_at, axis=1)
     for cause, points in scaling[causes != ""].groupby(causes[causes != ""], sort=False):
         places = [
-            f"{_series(point)}{devices_text(int(point['devices']))} ({point['mean_utilization']:.0%})"
+            f"{_series(point)}{count_devices(int(point['devices']))} ({point['mean_utilization']:.0%})"
             for _, point in points.iterrows()
         ]
         more = len(places) - MAX_PLACES

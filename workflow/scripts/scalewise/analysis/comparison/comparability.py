@@ -14,8 +14,9 @@ from typing import Literal, NamedTuple
 
 import pandas as pd
 
-from scalewise.analysis.formatting import devices_text, factor
+from scalewise.analysis.formatting import as_in_yaml, factor, percent
 from scalewise.analysis.statistics.intervals import Interval
+from scalewise.plan.config.shape import count_devices
 from scalewise.records import Definition, Provenance
 
 OUTSIDE_THE_STEPS = frozenset({"safetensors", "scikit-learn", "snakemake"})
@@ -74,7 +75,7 @@ class Fingerprint:
                 for name, version in origin.versions.items()
                 if name not in OUTSIDE_THE_STEPS
             }
-        return cls({key: _shown(value) for key, value in (settings | met).items()})
+        return cls({key: as_in_yaml(value) for key, value in (settings | met).items()})
 
     @property
     def id(self) -> str:
@@ -103,7 +104,7 @@ class Difference(NamedTuple):
 def differences(first: Mapping[str, object], second: Mapping[str, object]) -> list[Difference]:
     """The conditions that differ, in the order of the first."""
     found = [
-        Difference(key, *(_shown(side[key]) if key in side else NOT_RECORDED for side in (first, second)))
+        Difference(key, *(as_in_yaml(side[key]) if key in side else NOT_RECORDED for side in (first, second)))
         for key in dict.fromkeys((*first, *second))
     ]
     return [difference for difference in found if difference.first != difference.second]
@@ -174,12 +175,12 @@ class Comparison:
         return text
 
     def _claim(self) -> str:
-        fewer, more = devices_text(self.first.devices), devices_text(self.second.devices)
+        fewer, more = count_devices(self.first.devices), count_devices(self.second.devices)
         over = "as fast as" if self.of_walls else "the throughput of"
         if self.kind == "refused":
             unlike = list(self.differing)
             if unlike and self.accuracy:
-                unlike.append(Difference("accuracy", *map(_percent, self.accuracy)))
+                unlike.append(Difference("accuracy", *map(percent, self.accuracy)))
             why = named(unlike) or "throughput and wall time of one of them are not known"
             return f"No speedup joins {fewer} and {more}: {why}"
         assert self.ratio is not None, "what is not refused has a ratio"
@@ -187,10 +188,10 @@ class Comparison:
         if self.accuracy:
             before, after = self.accuracy
             points = 100 * (before - after)
-            lost = f"; {points:.1f} points of accuracy lost ({_percent(before)} to {_percent(after)})"
+            lost = f"; {points:.1f} points of accuracy lost ({percent(before)} to {percent(after)})"
         gain = f"{factor(self.ratio)}x {over}"
         if self.efficiency is not None:
-            return f"{more}: {gain} {self.first.devices}, {_percent(self.efficiency)} of ideal{lost}"
+            return f"{more}: {gain} {self.first.devices}, {percent(self.efficiency)} of ideal{lost}"
         if self.kind == "option":
             where = named(self.differing)
             return f"On {more}, {gain} the other where {where}: an option's gain, not scaling{lost}"
@@ -274,23 +275,12 @@ def superlinear_warning(point: pd.Series) -> str:
     beyond = (
         "above 1 beyond its interval" if joined > 1 else "above 1, from single runs, which have no interval"
     )
-    base = devices_text(int(point["baseline_devices"]))
+    base = count_devices(int(point["baseline_devices"]))
     return (
-        f"{devices_text(int(point['devices']))} show an efficiency of {point['parallel_efficiency']:.2f}, "
+        f"{count_devices(int(point['devices']))} show an efficiency of {point['parallel_efficiency']:.2f}, "
         f"{beyond}. That is an error until it is explained. Likely: the baseline was slow "
         f"or disturbed (compare throttled, other_jobs and drift of its runs in runs.csv, and run {base} "
         "again alone); cache effects (under strong scaling each device works on less data, which may fit its "
         f"caches: repeat with scaling: weak); or {base} had less of something else than devices, such as "
         "CPUs for its loader or memory (compare loader_seconds)."
     )
-
-
-def _percent(fraction: float) -> str:
-    return f"{100 * fraction:.1f} %"
-
-
-def _shown(value: object) -> str:
-    """As it stands in the YAML."""
-    if value is None:
-        return "default"
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 import pandas as pd
 
 from scalewise.analysis.comparison.comparability import Measured, compare, named
-from scalewise.analysis.formatting import devices_text, factor
+from scalewise.analysis.formatting import factor
+from scalewise.plan.config.shape import count_devices
 
 Conditions = Mapping[str, Mapping[str, str]]
 """What each fingerprint stands for: its conditions, by its id."""
@@ -109,7 +110,7 @@ def left_out(done: pd.DataFrame, base_done: pd.DataFrame, reference: str, known:
         if comparison.kind == "option" and comparison.ratio:
             gain = f" ({factor(comparison.ratio)}x the others' rate)"
         yield (
-            f"{len(others)} of {len(done)} runs on {devices_text(int(done['devices'].iloc[0]))} "
+            f"{len(others)} of {len(done)} runs on {count_devices(int(done['devices'].iloc[0]))} "
             f"{'is' if len(others) == 1 else 'are'} not comparable with the baseline: "
             f"{named(comparison.differing)}{gain}"
         )

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 import pandas as pd
 
 from scalewise.analysis.comparison.comparability import superlinear_warning
-from scalewise.analysis.decision.wording import ENOUGH_REPEATS, accuracy_lost
-from scalewise.analysis.formatting import as_given, devices_text, factor, three_digits, told_apart
+from scalewise.analysis.decision.criteria import accuracy_lost
+from scalewise.analysis.formatting import as_given, factor, three_digits, told_apart
 from scalewise.analysis.scaling import OF_WALLS
+from scalewise.analysis.statistics.significance import ENOUGH_REPEATS
 from scalewise.plan.config.experiment import DecisionRule
+from scalewise.plan.config.shape import count_devices
 
 SIGNIFICANCE = 0.05
 """Largest p value at which a point counts as shown to be faster."""
@@ -36,7 +38,7 @@ def of_choice(best: pd.Series, points: pd.DataFrame, rule: DecisionRule) -> Iter
         slower = best["time_to_accuracy_speedup_high"]
         if slower < 1:
             yield (
-                f"{devices_text(int(best['devices']))} reach the target later than "
+                f"{count_devices(int(best['devices']))} reach the target later than "
                 f"{int(best['baseline_devices'])}: the samples they need more outweigh their throughput "
                 f"({factor(best['time_to_accuracy_speedup'])}x as fast to the target)."
             )
@@ -62,7 +64,7 @@ def _missed_by_a_hair(best: pd.Series, points: pd.DataFrame, least: float | None
     if efficiency < least <= high:
         shown, limit = told_apart(float(high), least)
         yield (
-            f"That {devices_text(int(following['devices']))} miss the efficiency of {limit} is not certain: "
+            f"That {count_devices(int(following['devices']))} miss the efficiency of {limit} is not certain: "
             f"the interval of theirs reaches up to {shown}."
         )
 
@@ -93,7 +95,7 @@ def of_points(points: pd.DataFrame, planned: pd.DataFrame, target: float | None)
 
 
 def _not_shown_faster(best: pd.Series) -> Iterator[str]:
-    devices, p = devices_text(int(best["devices"])), best["faster_p"]
+    devices, p = count_devices(int(best["devices"])), best["faster_p"]
     cure = "Use more repeats, or a machine that is not busy."
     if p > SIGNIFICANCE:
         yield (
@@ -136,12 +138,12 @@ def _less_accurate(points: pd.DataFrame) -> Iterator[str]:
 
 def _without_result(planned: pd.DataFrame, target: float | None) -> Iterator[str]:
     for _, point in planned.iterrows():
-        where = devices_text(int(point["devices"]))
+        where = count_devices(int(point["devices"]))
         if int(point["n_failed"]):
             total = int(point["n_failed"] + point["n"])
             yield f"{int(point['n_failed'])} of {total} runs on {where} have no result."
     for _, point in planned.iterrows():
-        where = devices_text(int(point["devices"]))
+        where = count_devices(int(point["devices"]))
         if target is not None and point["n_reached"] < point["n"]:
             some = f"{int(point['n_reached'])} of {int(point['n'])} runs"
             yield f"{some} on {where} reached {target:.1%} accuracy."

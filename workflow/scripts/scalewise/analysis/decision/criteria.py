@@ -13,8 +13,11 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pandas as pd
 
-from scalewise.analysis.formatting import as_given, counted, devices_text, three_digits, told_apart
+from scalewise.analysis.comparison.comparability import CLEAR_ACCURACY_LOSS
+from scalewise.analysis.formatting import as_given, three_digits, told_apart
+from scalewise.analysis.statistics.significance import ENOUGH_REPEATS
 from scalewise.plan.config.experiment import DecisionRule
+from scalewise.plan.config.shape import count_devices
 
 _MAY_BE_MISSING = (
     "throughput_samples_per_second", "wall_seconds", "wall_seconds_low", "wall_seconds_high",
@@ -81,11 +84,6 @@ def judge(
     return points
 
 
-def eligible(points: pd.DataFrame) -> pd.DataFrame:
-    """The judged points that miss nothing."""
-    return points.loc[[not misses for misses in points["misses"]]]
-
-
 def candidates(points: pd.DataFrame, rule: DecisionRule) -> pd.DataFrame:
     """Of each series the point that the rule prefers among those that miss nothing, if any.
 
@@ -97,7 +95,7 @@ def candidates(points: pd.DataFrame, rule: DecisionRule) -> pd.DataFrame:
         points: as ``judge`` makes it.
         rule: the criteria.
     """
-    met = eligible(points)
+    met = points.loc[[not misses for misses in points["misses"]]]
     if rule.deadline_minutes is not None:
         met = met[met["devices"] == met["devices"].min()]
     elif rule.max_device_hours is not None:
@@ -120,45 +118,16 @@ def nearest(points: pd.DataFrame, rule: DecisionRule) -> pd.Series:
     return points[points["outrun_by"] == 0].sort_values([key, "devices"]).iloc[0]
 
 
-def asked_for(rule: DecisionRule) -> list[str]:
-    """What the rule asks for, a clause for each criterion; empty for the knee."""
-    clauses = []
-    if rule.min_efficiency is not None:
-        clauses.append(f"an efficiency of at least {as_given(rule.min_efficiency)}")
-    if rule.deadline_minutes is not None:
-        clauses.append(
-            "a whole run, queue and start-up included, within "
-            f"{counted(as_given(rule.deadline_minutes), 'minute')} by the slowest of its runs"
-        )
-    if rule.max_device_hours is not None:
-        clauses.append(f"at most {counted(as_given(rule.max_device_hours), 'device-hour')}")
-    return clauses
+def accuracy_lost(point: pd.Series, base: pd.Series) -> float:
+    """Accuracy in percentage points that is lost beyond doubt against the baseline; 0 for none.
 
-
-def criterion_text(rule: DecisionRule, best: pd.Series | None, points: pd.DataFrame) -> str:
-    """The sentence that says by which criterion the number of devices was chosen.
-
-    Args:
-        rule: the criteria.
-        best: the chosen point; None where none meets them.
-        points: of its series, as ``judge`` makes it.
+    Where there are too few runs for an interval that means something, they must differ by what a draw of test
+    images cannot explain.
     """
-    clauses = asked_for(rule)
-    if clauses:
-        preferred = "the most devices"
-        if rule.deadline_minutes is not None:
-            preferred = "the fewest devices"
-        elif rule.max_device_hours is not None:
-            preferred = "the shortest run"
-        return f"Criterion: {preferred} with {'; '.join(clauses)}."
-    knee = "Criterion: the knee, where speedup x efficiency is largest, since none was given"
-    if best is None:
-        return f"{knee}."
-    powers = ", ".join(f"{int(point['devices'])}: {point['power']:.2f}" for _, point in points.iterrows())
-    beyond = ""
-    if best["devices"] == points["devices"].max() > points["devices"].min():
-        beyond = " It is the most that was measured: the knee may lie beyond."
-    return f"{knee} ({powers}).{beyond}"
+    doubt = 0.0 if min(point["n"], base["n"]) >= ENOUGH_REPEATS else CLEAR_ACCURACY_LOSS
+    if base["final_accuracy_low"] - point["final_accuracy_high"] > doubt:
+        return 100 * float(base["final_accuracy"] - point["final_accuracy"])
+    return 0.0
 
 
 def _outrun_by(point: pd.Series, points: pd.DataFrame) -> int:
@@ -169,7 +138,7 @@ def _outrun_by(point: pd.Series, points: pd.DataFrame) -> int:
 
 def _misses(point: pd.Series, rule: DecisionRule) -> Iterator[str]:
     if point["outrun_by"]:
-        yield f"no gain over {devices_text(int(point['outrun_by']))}"
+        yield f"no gain over {count_devices(int(point['outrun_by']))}"
     least, efficiency = rule.min_efficiency, float(point["parallel_efficiency"])
     if least is not None and not efficiency >= least - ROUNDING:
         shown, limit = told_apart(efficiency, least)

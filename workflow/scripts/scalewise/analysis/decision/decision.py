@@ -9,7 +9,8 @@ from typing import Any
 import pandas as pd
 
 from scalewise.analysis.decision import cautions, wording
-from scalewise.analysis.decision.criteria import candidates, criterion_text, judge, nearest
+from scalewise.analysis.decision.criteria import candidates, judge, nearest
+from scalewise.analysis.statistics.significance import ENOUGH_REPEATS
 from scalewise.plan.config.experiment import DecisionRule
 
 SAME_TRAINING = {"gradient_as_bucket_view", "cpus_per_device"}
@@ -69,8 +70,6 @@ def decide(
     *,
     target: float | None = None,
     differences: Sequence[str] = (),
-    limits: Sequence[str] = (),
-    beyond: Sequence[str] = (),
     queue_minutes: Mapping[int, float] | None = None,
     swept: Collection[str] | None = None,
 ) -> Decision:
@@ -86,8 +85,6 @@ def decide(
         rule: the criteria; without any, the knee.
         target: test accuracy to reach, if any.
         differences: between runs that should differ in devices and options alone, a sentence each.
-        limits: why the training stops scaling, a sentence each.
-        beyond: what is predicted and was not measured, a sentence each.
         queue_minutes: devices -> usual wait in the queue, where the site gives it.
         swept: keys of the options that series differ in; by default those in ``options``.
     """
@@ -96,9 +93,7 @@ def decide(
         notes = "; ".join(dict.fromkeys(note for note in scaling["note"] if note))
         sentence = f"No decision: {notes or 'no run has completed'}."
         return Decision(
-            *(experiment, None, None, sentence, [], [], list(differences)),
-            limits=list(limits),
-            beyond=list(beyond),
+            experiment, None, None, sentence, alternatives=[], options=[], cautions=list(differences)
         )
     first = str(scaling.loc[scaling["series"].isin(points["series"]), "series"].iloc[0])
     if not set(options["option"] if swept is None else swept) <= SAME_TRAINING:
@@ -112,7 +107,7 @@ def decide(
     if best is not None and not queue_minutes:
         numbers["queue_minutes"] = None
     if best is None:
-        sentence, described = wording.no_answer(points, rule), series
+        sentence, described = wording.no_answer(shown, points, rule), series
     else:
         sentence = wording.answer(best, series, rule, target)
         times_alone = rule.deadline_minutes is not None or rule.max_device_hours is not None
@@ -132,9 +127,7 @@ def decide(
             *cautions.of_points(series, planned, target),
             *differences,
         ],
-        criterion=criterion_text(rule, best, series),
-        limits=list(limits),
-        beyond=list(beyond),
+        criterion=wording.criterion_text(rule, best, series),
         numbers=numbers,
     )
 
@@ -153,7 +146,7 @@ def _choose_series(chosen: pd.DataFrame, points: pd.DataFrame, first: str) -> pd
     if own.empty:
         return fastest
     beside = points[(points["series"] == first) & (points["devices"] == fastest["devices"])]
-    enough = wording.ENOUGH_REPEATS
+    enough = ENOUGH_REPEATS
     clear = (beside[f"{by}_high"] < fastest[f"{by}_low"]) & (beside["n"] >= enough)
     return fastest if len(beside) and clear.all() and fastest["n"] >= enough else own.iloc[0]
 

@@ -247,14 +247,14 @@ def predict_point(
     exposed = over_repeats([step.exposed for step in steps]).estimate
     samples = bases[0].train_samples
     return {
-        **_columns("step_seconds", seconds),
+        **seconds.as_columns("step_seconds"),
         "compute_seconds": float(np.median([step.compute for step in steps])),
         "loader_seconds": float(np.median([step.loader for step in steps])),
         "all_reduce_seconds": over_repeats([step.all_reduce for step in steps]).estimate,
         "exposed_seconds": exposed,
-        **_columns("throughput_samples_per_second", throughput),
-        **_columns("speedup", speedup),
-        **_columns("parallel_efficiency", speedup.scaled(1 / devices)),
+        **throughput.as_columns("throughput_samples_per_second"),
+        **speedup.as_columns("speedup"),
+        **speedup.scaled(1 / devices).as_columns("parallel_efficiency"),
         "device_hours_per_epoch": devices * samples / throughput.estimate / 3600,
         "hidden": exposed < HIDDEN_SHARE * seconds.estimate,
     }
@@ -270,7 +270,3 @@ def over_repeats(values: Sequence[Values]) -> Interval:
     return Interval(
         own.estimate, min(low, own.estimate), max(high, own.estimate), own.confidence, len(values)
     )
-
-
-def _columns(name: str, interval: Interval) -> dict[str, float]:
-    return {name: interval.estimate, f"{name}_low": interval.low, f"{name}_high": interval.high}

@@ -11,10 +11,9 @@ from typing import Any
 
 import pandas as pd
 
-from scalewise.analysis.formatting import devices_text, factor
+from scalewise.analysis.formatting import factor, percent
 from scalewise.analysis.prediction.all_reduce_model import Network, NotMeasuredError
 from scalewise.analysis.prediction.step_model import Baseline, NoPredictionError, predict_point
-from scalewise.analysis.statistics.intervals import Interval
 from scalewise.plan.config.experiment import Experiment
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.config.shape import Shape, count_devices
@@ -215,7 +214,7 @@ def _series_notes(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         share = first["exposed_seconds"] / first["step_seconds"]
         yield (
             f"from {count_devices(first['devices'])} on, communication no longer hides behind the backward "
-            f"pass: {_percent(share)} of the step is exposed."
+            f"pass: {percent(share, 0 if share >= 0.01 else 1)} of the step is exposed."
         )
     inferred = [str(row["devices"]) for row in several if row["extrapolated"]]
     if inferred:
@@ -225,10 +224,6 @@ def _series_notes(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         )
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %" if share >= 0.01 else f"{100 * share:.1f} %"
-
-
 def _link_notes(network: Network) -> Iterator[str]:
     for shape, error in network.errors.items():
         yield f"The all-reduce over {shape} was not measured: {error.rstrip('.')}."
@@ -236,7 +231,8 @@ def _link_notes(network: Network) -> Iterator[str]:
         if not fit.is_line:
             yield (
                 f"The all-reduce over {shape} is no straight line in the message's size: "
-                f"{_percent(fit.worst_miss)} off at worst. Its latency and bandwidth are those from 1 MiB on."
+                f"{percent(fit.worst_miss, 0)} off at worst. Its latency and bandwidth are those from 1 MiB "
+                "on."
             )
 
 
@@ -245,18 +241,12 @@ def _links(network: Network) -> list[dict[str, Any]]:
     return [
         {
             "shape": str(shape),
-            "alpha_seconds": _bounds(fit.alpha),
-            "bus_bytes_per_second": _bounds(fit.bandwidth),
+            "alpha_seconds": fit.alpha.as_dict(),
+            "bus_bytes_per_second": fit.bandwidth.as_dict(),
             "line": fit.is_line,
         }
         for shape, fit in sorted(network.fits.items())
     ]
-
-
-def _bounds(interval: Interval) -> dict[str, float | None]:
-    values = {"estimate": interval.estimate, "low": interval.low, "high": interval.high}
-    # JSON has no infinity: size that costs nothing has no bandwidth
-    return {key: value if value < float("inf") else None for key, value in values.items()}
 
 
 def beyond_sentences(table: pd.DataFrame, series: str | None) -> list[str]:
@@ -268,7 +258,7 @@ def beyond_sentences(table: pd.DataFrame, series: str | None) -> list[str]:
     """
     beyond = table[(table["series"] == series) & ~table["measured_point"].astype(bool)]
     return [
-        f"{devices_text(int(row['devices']))}: {factor(row['speedup'])}x as fast as 1 "
+        f"{count_devices(int(row['devices']))}: {factor(row['speedup'])}x as fast as 1 "
         f"({factor(row['speedup_low'])} to {factor(row['speedup_high'])}), efficiency "
         f"{row['parallel_efficiency']:.2f}: predicted, not measured."
         for _, row in beyond.iterrows()

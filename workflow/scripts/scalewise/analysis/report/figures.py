@@ -32,9 +32,9 @@ from scalewise.analysis.report.style import (
     message,
     set_style,
 )
+from scalewise.analysis.scaling import THROUGHPUT
 
 _BYTES_PER_MB = 1e6
-THROUGHPUT = "throughput_samples_per_second"
 
 
 def throughput(scaling: pd.DataFrame, runs: pd.DataFrame) -> Figure:

@@ -10,9 +10,10 @@ import pandas as pd
 
 from scalewise.analysis.bottlenecks.resumption import resumed_text
 from scalewise.analysis.bottlenecks.utilization import cause_at
+from scalewise.analysis.formatting import as_in_yaml
 from scalewise.analysis.report.step_figures import start_parts, step_parts
+from scalewise.analysis.scaling import THROUGHPUT
 
-RATE = "throughput_samples_per_second"
 UNKNOWN = "–"
 
 LAW_NAMES = {
@@ -36,7 +37,7 @@ def point_row(row: pd.Series) -> dict[str, Any]:
         "series": row["series"],
         "devices": str(row["devices"]),
         "n": _count(row),
-        "throughput": spread(row, RATE, rate_form(row.get(RATE))),
+        "throughput": spread(row, THROUGHPUT, rate_form(row.get(THROUGHPUT))),
         "speedup": spread(row, "speedup", "{:.2f}"),
         "efficiency": spread(row, "parallel_efficiency", "{:.2f}"),
         "faster": _p_value(row.get("faster_p")),
@@ -178,8 +179,8 @@ def option_row(row: pd.Series) -> dict[str, str]:
     low, high = row["throughput_ratio_low"], row["throughput_ratio_high"]
     return {
         "option": row["option"],
-        "value": _value(row["value"]),
-        "reference": _value(row["reference"]),
+        "value": as_in_yaml(row["value"]),
+        "reference": as_in_yaml(row["reference"]),
         "beside": row["beside"] if isinstance(row["beside"], str) else "",
         "devices": str(row["devices"]),
         "n": str(row["n"]),
@@ -203,7 +204,7 @@ def run_row(row: pd.Series) -> dict[str, str]:
         "devices": str(row["devices"]),
         "outcome": row["outcome"],
         "reason": _remark(row),
-        "throughput": number(row[RATE], rate_form(row[RATE])),
+        "throughput": number(row[THROUGHPUT], rate_form(row[THROUGHPUT])),
         "train_seconds": number(row["train_seconds"], "{:.2f}"),
         "time_to_accuracy": number(row["time_to_accuracy_seconds"], "{:.2f}"),
         "accuracy": number(row["final_accuracy"], "{:.2%}"),
@@ -256,9 +257,3 @@ def _p_value(value: Any) -> str:
     if pd.isna(value):
         return UNKNOWN
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
-
-
-def _value(value: Any) -> str:
-    """As the user wrote it in YAML."""
-    text = str(value)
-    return text.lower() if text in {"True", "False"} else text

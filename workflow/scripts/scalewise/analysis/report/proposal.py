@@ -14,8 +14,9 @@ from pathlib import Path
 import pandas as pd
 
 from scalewise.analysis.decision.decision import Decision
-from scalewise.analysis.formatting import devices_text, factor, three_digits
+from scalewise.analysis.formatting import factor, three_digits
 from scalewise.analysis.scaling import OF_WALLS
+from scalewise.plan.config.shape import count_devices
 from scalewise.plan.runs.runs import NO_OPTIONS
 from scalewise.records import write_text
 
@@ -133,7 +134,7 @@ def _method(points: pd.DataFrame) -> str:
     if base.empty or points["speedup"].isna().all():
         return f"{first}. There is no baseline, and so no speedup."
     reference = base.iloc[0]
-    where = devices_text(int(reference["devices"]))
+    where = count_devices(int(reference["devices"]))
     rate = reference["throughput_samples_per_second"]
     if pd.isna(rate):
         absolute = f"{where}, {three_digits(reference['wall_seconds'])} s a run, {OF_WALLS}"

@@ -45,6 +45,15 @@ class Interval:
             return math.inf
         return (self.high - self.low) / 2 / abs(self.estimate)
 
+    def as_columns(self, name: str) -> dict[str, float]:
+        """The columns of a table that hold the interval: ``{name}``, ``{name}_low`` and ``{name}_high``."""
+        return {name: self.estimate, f"{name}_low": self.low, f"{name}_high": self.high}
+
+    def as_dict(self) -> dict[str, float | None]:
+        """Estimate and bounds for JSON, which has no infinity: None stands for it."""
+        values = {"estimate": self.estimate, "low": self.low, "high": self.high}
+        return {name: value if math.isfinite(value) else None for name, value in values.items()}
+
     def scaled(self, factor: float) -> Interval:
         """The interval of a multiple; the factor is positive."""
         return Interval(

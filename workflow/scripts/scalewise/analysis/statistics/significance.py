@@ -9,6 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+ENOUGH_REPEATS = 3
+"""Repeats from which on runs whose ranges do not overlap differ by more than chance (p = 0.05)."""
 EXACT_DIVISIONS = 200_000
 """All divisions of up to 10 against 10 runs are counted."""
 DRAWN_DIVISIONS = 20_000
