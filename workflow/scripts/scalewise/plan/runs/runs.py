@@ -64,7 +64,7 @@ class Run:
     @property
     def point(self) -> str:
         """Its name without the repeat, ``d2.bucket-view-on``."""
-        return self.name.removesuffix(f".r{self.repeat}")
+        return parse_run_name(self.name)[0]
 
     @property
     def launcher(self) -> LauncherName:
@@ -209,6 +209,12 @@ class Point:
     def run_name(self, repeat: int) -> str:
         """``d2.bucket-view-on.r1``."""
         return f"{self.name}.r{repeat}"
+
+
+def parse_run_name(name: str) -> tuple[str, int]:
+    """Split ``d2.bucket-view-on.r1`` into its point and its repeat: ``("d2.bucket-view-on", 1)``."""
+    point, _, repeat = name.rpartition(".r")
+    return point, int(repeat)
 
 
 def points(experiment: Experiment) -> Iterator[Point]:
