@@ -62,4 +62,4 @@ rule predict:
     conda:
         "../envs/scalewise.yaml"
     shell:
-        "echo 'Predicted: {input}' | tee {log:q}"
+        "echo 'Predicted: results/*/prediction.csv' | tee {log:q}"

@@ -14,11 +14,12 @@ def main(arguments: list[str] | None = None) -> int:
     """Entry of the rule ``plot_figures``."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--experiment", required=True, help="definition of the experiment, as JSON")
-    parser.add_argument("--labels", required=True, help="whether predictions are shown, as JSON")
+    parser.add_argument("--study", required=True, type=Path, help="JSON file with titles and definitions")
     parser.add_argument("folder", type=Path, help="of the experiment, with its tables in it")
     options = parser.parse_args(arguments)
     experiment = Analysed.from_json(options.experiment)
-    draw(experiment, options.folder, predicted=json.loads(options.labels)[experiment.name]["predicted"])
+    facts = json.loads(options.study.read_text(encoding="utf-8"))[experiment.name]
+    draw(experiment, options.folder, predicted=facts["predicted"])
     return 0
 
 

@@ -13,19 +13,18 @@ from scalewise.analysis.study import Analysed, compute, draw, write_report
 def main(arguments: list[str] | None = None) -> int:
     """Entry of the rule ``partial_report``."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--labels", required=True, help="titles and descriptions, as JSON")
+    parser.add_argument("--study", required=True, type=Path, help="JSON file with titles and definitions")
     parser.add_argument("--results", required=True, type=Path, help="folder of all experiments")
-    parser.add_argument("experiments", nargs="+", help="definitions of the experiments, as JSON")
     options = parser.parse_args(arguments)
     partial = options.results / "partial"
-    labels = json.loads(options.labels)
-    experiments = [Analysed.from_json(text) for text in options.experiments]
+    facts = json.loads(options.study.read_text(encoding="utf-8"))
+    experiments = [Analysed.from_json(known["definition"]) for known in facts.values()]
     for experiment in experiments:
         folder = partial / experiment.name
         compute(experiment, options.results / experiment.name / "runs", folder, tolerant=True)
-        draw(experiment, folder, predicted=labels[experiment.name]["predicted"])
+        draw(experiment, folder, predicted=facts[experiment.name]["predicted"])
     output = options.results / "partial_report.html"
-    write_report([e.name for e in experiments], partial, labels, output, partial=True)
+    write_report([e.name for e in experiments], partial, facts, output, partial=True)
     for experiment in experiments:
         decision = json.loads((partial / experiment.name / "decision.json").read_text())
         print(f"{experiment.name}: {decision['sentence']}")

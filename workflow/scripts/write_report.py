@@ -13,15 +13,17 @@ from scalewise.analysis.study import gather_decisions, write_report
 def main(arguments: list[str] | None = None) -> int:
     """Entry of the rules ``write_report`` and ``write_overall_report``."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--labels", required=True, help="titles and descriptions, as JSON")
+    parser.add_argument("--study", required=True, type=Path, help="JSON file with titles and definitions")
     parser.add_argument("--output", required=True, type=Path, help="HTML file to write")
     parser.add_argument("--decisions", type=Path, help="JSON file to write, with all decisions")
     parser.add_argument("results", type=Path, help="folder of all experiments")
-    parser.add_argument("experiments", nargs="+", help="names, in order")
+    parser.add_argument("experiments", nargs="*", help="names, in order; all by default")
     options = parser.parse_args(arguments)
+    facts = json.loads(options.study.read_text(encoding="utf-8"))
+    names = options.experiments or list(facts)
     if options.decisions:
-        gather_decisions(options.experiments, options.results, options.decisions)
-    write_report(options.experiments, options.results, json.loads(options.labels), options.output)
+        gather_decisions(names, options.results, options.decisions)
+    write_report(names, options.results, facts, options.output)
     return 0
 
 

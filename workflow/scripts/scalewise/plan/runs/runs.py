@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from scalewise.plan.catalog.datasets import dataset_id
+from scalewise.plan.catalog.datasets import prepared_path
 from scalewise.plan.catalog.own_model_files import own_model_files
 from scalewise.plan.config.experiment import MAX_REPEATS, Experiment
 from scalewise.plan.config.settings import Settings
@@ -90,9 +90,8 @@ class Run:
     def inputs(self) -> dict[str, str | list[str]]:
         """The files that training needs: prepared data; first weights and the user's own model, if any."""
         settings = self.settings
-        data = dataset_id(settings.dataset, settings.image_size)
         return {
-            "dataset": f"resources/datasets/{data}/dataset.safetensors",
+            "dataset": str(prepared_path(settings.dataset, settings.image_size)),
             "weights": f"resources/weights/{settings.model}/model.safetensors" if settings.pretrained else [],
             "model": [str(path) for path in own_model_files(settings.model)],
         }
