@@ -43,7 +43,7 @@ rule plot_figures:
     params:
         definition=lambda wc: DEFINITIONS[wc.experiment],
     shell:
-        'python "$SCALEWISE_SCRIPTS/plot_figures.py" '
+        'python "$SCALEWISE_SCRIPTS/analysis.py" figures '
         '--experiment {params.definition:q} --study "$SCALEWISE_STUDY" '
         "results/{wildcards.experiment:q} 2>&1 | tee {log:q}"
 
@@ -62,7 +62,7 @@ rule write_report:
     conda:
         "../envs/scalewise.yaml"
     shell:
-        'python "$SCALEWISE_SCRIPTS/write_report.py" '
+        'python "$SCALEWISE_SCRIPTS/analysis.py" report '
         '--study "$SCALEWISE_STUDY" --output {output:q} '
         "results {wildcards.experiment:q} 2>&1 | tee {log:q}"
 
@@ -85,7 +85,7 @@ rule write_overall_report:
     params:
         experiments=list(STUDY.experiments),
     shell:
-        'python "$SCALEWISE_SCRIPTS/write_report.py" '
+        'python "$SCALEWISE_SCRIPTS/analysis.py" report '
         '--study "$SCALEWISE_STUDY" --output {output.html:q} '
         "--decisions {output.decision:q} results 2>&1 | tee {log:q}"
 
@@ -105,5 +105,5 @@ rule partial_report:
     conda:
         "../envs/scalewise.yaml"
     shell:
-        'python "$SCALEWISE_SCRIPTS/write_partial_report.py" '
-        '--study "$SCALEWISE_STUDY" --results results 2>&1 | tee {log:q}'
+        'python "$SCALEWISE_SCRIPTS/analysis.py" partial-report '
+        '--study "$SCALEWISE_STUDY" results 2>&1 | tee {log:q}'

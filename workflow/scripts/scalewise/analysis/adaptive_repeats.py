@@ -25,17 +25,21 @@ tests/unit/analysis/test_more_repeats.py repeats the simulation.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 import pandas as pd
 
 from scalewise.analysis.formatting import percent_in_digits
 from scalewise.analysis.scaling import THROUGHPUT
 from scalewise.analysis.statistics.intervals import median_interval
-from scalewise.plan.config.experiment import Repeats
-from scalewise.plan.runs.repeats import JudgedPoint, Round, Verdict
+from scalewise.analysis.tables import collect
+from scalewise.plan.config.experiment import Experiment, Repeats
+from scalewise.plan.runs.repeats import JudgedPoint, Round, Verdict, asked_for, known_rounds, round_file
 from scalewise.plan.runs.runs import parse_run_name
+from scalewise.records import RecordError, write_json
 
 LEAST_COMPLETED = 2
 """Runs below which there is no interval."""
@@ -46,6 +50,30 @@ STOPPING = (
     "point had 6 repeats from the start, and 86 % became 78 % where it had 3."
 )
 """What a report says where repeats were added."""
+
+
+def judge_round(definition: str, number: int, folder: Path) -> Round:
+    """Judge an experiment by the runs that earlier rounds asked for, and write the round into its folder.
+
+    Args:
+        definition: ``PlannedExperiment.repeats_definition``.
+        number: Number of the round, from 1.
+        folder: Results of the experiment.
+
+    Raises:
+        RecordError: A record is damaged.
+    """
+    values = json.loads(definition)
+    name, spec = values["name"], Experiment.model_validate(values["spec"])
+    if not isinstance(spec.repeats, Repeats):
+        raise RecordError(f"{name} has {spec.repeats} repeats of every point: there is nothing to judge.")
+    asked = asked_for(spec.repeats, known_rounds(spec.repeats, folder)[: number - 1])
+    tables = collect(name, spec, folder / "runs", asked=asked)
+    judged = judge(name, number, tables.runs, spec.repeats)
+    path = round_file(folder, number)
+    path.parent.mkdir(exist_ok=True)
+    write_json(path, judged)
+    return judged
 
 
 def judge(experiment: str, number: int, runs: pd.DataFrame, rule: Repeats) -> Round:

@@ -170,6 +170,27 @@ def write_report(
     write_text(output, render(sections, partial=partial))
 
 
+def write_partial_report(labels: Mapping[str, Mapping[str, Any]], results: Path) -> list[str]:
+    """Report on whatever has finished, and list the rest with reasons.
+
+    Args:
+        labels: ``Study.report_facts``.
+        results: Folder of all experiments; receives ``partial_report.html``, and its tables in ``partial``.
+
+    Returns:
+        Each experiment's decision, and the path of the report.
+    """
+    partial, output = results / "partial", results / "partial_report.html"
+    for name, facts in labels.items():
+        experiment = Analysed.from_json(facts["definition"])
+        compute(experiment, results / name / "runs", partial / name, tolerant=True)
+        draw(experiment, partial / name, predicted=facts["predicted"])
+    write_report(labels, partial, labels, output, partial=True)
+    sentences = {name: _read_json(partial / name / DECISION)["sentence"] for name in labels}
+    told = [f"{name}: {sentence}" for name, sentence in sentences.items()]
+    return [*told, f"Report on what has finished: {output}"]
+
+
 def gather_decisions(names: Iterable[str], results: Path, output: Path) -> None:
     """Write the decisions of the named experiments as one JSON list."""
     decisions = [_read_json(results / name / DECISION) for name in names]
