@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from scalewise.records import RecordError, read_collectives
 
@@ -113,9 +114,9 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _facts(study: Path) -> dict[str, dict[str, object]]:
+def _facts(study: Path) -> dict[str, dict[str, Any]]:
     """What a report says of each experiment, by its name: title, description, definition, ``predicted``."""
-    facts: dict[str, dict[str, object]] = json.loads(study.read_text(encoding="utf-8"))
+    facts: dict[str, dict[str, Any]] = json.loads(study.read_text(encoding="utf-8"))
     return facts
 
 
