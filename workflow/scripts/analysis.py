@@ -115,7 +115,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _facts(study: Path) -> dict[str, dict[str, Any]]:
-    """What a report says of each experiment, by its name: title, description, definition, ``predicted``."""
+    """``Study.report_facts``: title, description and definition of each experiment, by its name."""
     facts: dict[str, dict[str, Any]] = json.loads(study.read_text(encoding="utf-8"))
     return facts
 

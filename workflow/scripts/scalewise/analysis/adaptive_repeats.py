@@ -1,4 +1,4 @@
-"""Which points need more repeats, and how that is told.
+"""Adaptive repeats: points whose interval is still too wide get more.
 
 A point gets more until half the width of its throughput's interval is at most the share of the throughput
 that is asked for, or it has its most repeats. An interval falls with the root of the repeats, so n of them
@@ -49,7 +49,7 @@ STOPPING = (
     "cover the true value somewhat less often than they state: in a simulation, 95 % became 94 % where every "
     "point had 6 repeats from the start, and 86 % became 78 % where it had 3."
 )
-"""What a report says where repeats were added."""
+"""A report's sentence on the confidence, where repeats were added."""
 
 
 def judge_round(definition: str, number: int, folder: Path) -> Round:
@@ -80,10 +80,10 @@ def judge(experiment: str, number: int, runs: pd.DataFrame, rule: Repeats) -> Ro
     """Judge every point of an experiment by the repeats that it has.
 
     Args:
-        experiment: its name.
-        number: of the round, from 1.
-        runs: as ``scalewise.analysis.tables.collect`` makes it, a row for each repeat asked for so far.
-        rule: of the experiment.
+        experiment: Name of the experiment.
+        number: Number of the round, from 1.
+        runs: Output of ``scalewise.analysis.tables.collect``, a row for each repeat asked for so far.
+        rule: Width to reach, and the fewest and most repeats.
     """
     by_point = runs["run"].map(lambda name: parse_run_name(name)[0])
     points = [judge_point(str(point), table, rule) for point, table in runs.groupby(by_point, sort=False)]
@@ -91,13 +91,7 @@ def judge(experiment: str, number: int, runs: pd.DataFrame, rule: Repeats) -> Ro
 
 
 def judge_point(point: str, runs: pd.DataFrame, rule: Repeats) -> JudgedPoint:
-    """Judge one point by its completed runs.
-
-    Args:
-        point: its name.
-        runs: a row for each repeat asked for so far.
-        rule: of the experiment.
-    """
+    """Judge one point by its completed runs: ``runs`` has a row for each repeat asked for so far."""
     completed = runs[runs["outcome"] == "completed"]
     rates = [float(rate) for rate in completed[THROUGHPUT].dropna()]
     asked = next_asked = len(runs)
@@ -125,18 +119,18 @@ def judge_point(point: str, runs: pd.DataFrame, rule: Repeats) -> JudgedPoint:
 
 
 def further(completed: int, excess: float) -> int:
-    """How many more repeats to ask for: at least one, at most as many again.
+    """The number of repeats to add: at least one, at most as many again.
 
     Args:
-        completed: repeats that the interval rests on.
-        excess: its half-width over the one asked for, more than 1.
+        completed: Repeats that the interval rests on.
+        excess: The interval's half-width over the one asked for, more than 1.
     """
     expected = math.ceil(completed * min(excess, 2.0) ** 2)
     return min(max(expected - completed, 1), completed)
 
 
 def round_lines(judged: Round) -> list[str]:
-    """What a round found, for the terminal: a line for each point."""
+    """The findings of a round for the terminal, a line for each point."""
     return [
         f"{judged.experiment}: {point.point}: {_finding(point, judged.rule)}: {_consequence(point)}"
         for point in judged.points
@@ -144,11 +138,10 @@ def round_lines(judged: Round) -> list[str]:
 
 
 def repeat_sentences(rounds: Sequence[Round]) -> list[str]:
-    """Which points got more repeats and why, and which are still too wide; for a report.
+    """A report's sentences on the points that got more repeats, why, and those that are still too wide.
 
     Args:
-        rounds: as ``scalewise.plan.runs.repeats.known_rounds`` reads them; without any there is nothing to
-            say.
+        rounds: Output of ``scalewise.plan.runs.repeats.known_rounds``; no round gives no sentence.
     """
     if not rounds:
         return []

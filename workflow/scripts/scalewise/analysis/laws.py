@@ -43,14 +43,13 @@ class Law:
     """A law fitted to the runs of a series.
 
     Args:
-        series: its name.
         law: ``amdahl``, ``gustafson`` or ``usl``.
-        parameters: by name: ``single_device_rate`` in the unit of the rates, ``serial_fraction`` or
+        parameters: Intervals by name: ``single_device_rate`` in the unit of the rates, ``serial_fraction`` or
             ``contention`` and ``coherency``, and ``peak_devices`` of the universal scalability law, infinite
             where throughput never falls, not measured where it lies beyond the curve. Empty where refused.
-        curve: from the baseline to the most devices measured. Empty where refused.
-        refused: why the runs do not carry the law; empty where they do.
-        confidence: of all bounds, each by itself.
+        curve: Speedups from the baseline to the most devices measured. Empty where refused.
+        refused: Reason that the runs do not carry the law; empty where they do.
+        confidence: Confidence of every bound, each by itself.
     """
 
     series: str
@@ -61,7 +60,7 @@ class Law:
     confidence: float = CONFIDENCE
 
     def as_dict(self) -> dict[str, Any]:
-        """As in laws.json."""
+        """The law as an entry of laws.json."""
         return {
             "series": self.series,
             "law": self.law,
@@ -76,7 +75,7 @@ def study_laws(runs: pd.DataFrame, scaling: str) -> list[Law]:
     """The laws of every series, fitted to its completed runs that are comparable with its baseline.
 
     Args:
-        runs: as ``scalewise.analysis.tables.collect`` makes it.
+        runs: Output of ``scalewise.analysis.tables.collect``.
         scaling: ``strong`` or ``weak``.
     """
     laws: list[Law] = []
@@ -104,10 +103,10 @@ def fit_laws(
     repeats, as if rates scattered by the same factor everywhere.
 
     Args:
-        series: its name.
-        rates: throughput of each comparable run, by device count; positive, any unit.
+        series: Name of the series.
+        rates: Throughput of each comparable run, by device count; positive, any unit.
         scaling: ``strong``: Amdahl's law; ``weak``: Gustafson's. Both: the universal scalability law.
-        base: device count that speedups relate to; by default the least that was measured.
+        base: Device count that speedups relate to; by default the least that was measured.
     """
     measured = {devices: rates[devices] for devices in sorted(rates) if rates[devices]}
     return [_fit(series, model, measured, base or min(measured, default=1)) for model in LAWS[scaling]]

@@ -27,13 +27,13 @@ AT_WORK = (
     "loader_wait_fraction", "communication_fraction", "mean_utilization", "energy_joules",
     "samples_per_joule",
 )  # fmt: skip
-"""What the devices did with their time: medians over the repeats."""
+"""Use of the devices' time: medians over the repeats."""
 
 STARTUP = (
     "launch_seconds", "imports_seconds", "process_group_seconds", "data_seconds", "model_seconds",
     "first_step_seconds",
 )  # fmt: skip
-"""What a run does before its second step."""
+"""The parts of a run before its second step."""
 
 BOUNDED = ("time_to_accuracy_seconds", "final_accuracy", "peak_memory_bytes", "wall_seconds")
 """Medians over the repeats, with their intervals."""
@@ -42,7 +42,7 @@ READ = (
     "experiment", "nodes", "loader", "device_hours", "epochs_to_accuracy", THROUGHPUT,
     *BOUNDED, *STARTUP, *AT_WORK, *STEP_SECONDS, "train_seconds",
 )  # fmt: skip
-"""What is read of a run where it is known: published figures, older records have not all of it."""
+"""Columns that are read of a run where they are known: published figures and older records lack some."""
 
 SCALING_COLUMNS = [
     "experiment", "series", "devices", "nodes", "n", "n_failed", "n_not_comparable",
@@ -69,15 +69,15 @@ SCALING_COLUMNS = [
 OF_WALLS = "of walls, which include start-up"
 
 Rates = Callable[[pd.DataFrame], list[float]]
-"""How fast each run was, higher is faster; runs for which it is not known are left out."""
+"""Gives the speed of each run, higher is faster; runs for which it is not known are left out."""
 
 
 def karp_flatt(speedup: float, devices_ratio: float) -> float:
     """The experimentally determined serial fraction (Karp & Flatt, CACM 33(5), 1990).
 
     Args:
-        speedup: over the baseline.
-        devices_ratio: devices over the baseline's, above 1.
+        speedup: Over the baseline.
+        devices_ratio: Devices over the baseline's, above 1.
     """
     return (1 / speedup - 1 / devices_ratio) / (1 - 1 / devices_ratio)
 
@@ -101,10 +101,10 @@ def scaling_table(runs: pd.DataFrame, scaling: str, conditions: Conditions | Non
     of the others. The speedup is not given either where one of them was resumed, whose time is not known.
 
     Args:
-        runs: as ``scalewise.analysis.tables.collect`` makes it; published figures need ``series``,
+        runs: Output of ``scalewise.analysis.tables.collect``; published figures need ``series``,
             ``devices``, ``outcome`` and what they know of the rest.
         scaling: ``strong`` or ``weak``.
-        conditions: what each fingerprint stands for.
+        conditions: The conditions behind each fingerprint.
     """
     known = runs.reindex(columns=[*runs.columns, *(c for c in READ if c not in runs.columns)])
     numbers = [THROUGHPUT, "device_hours", *BOUNDED]
@@ -146,7 +146,7 @@ def _series_rows(series: pd.DataFrame, scaling: str, conditions: Conditions) -> 
 
 
 def _point_columns(point: pd.DataFrame, done: pd.DataFrame) -> dict[str, Any]:
-    """What a point is by itself, of all its completed runs."""
+    """The columns of a point by itself, over all its completed runs."""
     row: dict[str, Any] = {
         "experiment": point["experiment"].iloc[0],
         "series": point["series"].iloc[0],
@@ -259,15 +259,15 @@ def _notes(
 def option_table(
     runs: pd.DataFrame, swept: Mapping[str, Sequence[Any]], conditions: Conditions | None = None
 ) -> pd.DataFrame:
-    """What each value of a swept option gains over its first value, all else and devices equal.
+    """The gain of each value of a swept option over its first value, all else and devices equal.
 
     This is an option's gain, never a speedup. What most runs of the two differ in beside the option, such
     as the CPU model, stands in ``also_differs``: the gain is then that of both.
 
     Args:
-        runs: as ``scalewise.analysis.tables.collect`` makes it.
-        swept: the swept keys with their values, the reference first.
-        conditions: what each fingerprint stands for.
+        runs: Output of ``scalewise.analysis.tables.collect``.
+        swept: The swept keys with their values, the reference first.
+        conditions: The conditions behind each fingerprint.
     """
     rows = []
     done = runs[runs["outcome"] == "completed"]

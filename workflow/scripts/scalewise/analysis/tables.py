@@ -55,14 +55,14 @@ _OF_WHOLE_RUNS = ("wall_seconds", "device_hours", "time_to_accuracy_seconds")
 
 @dataclass(frozen=True)
 class Tables:
-    """What an experiment has measured.
+    """The measurements of an experiment.
 
     Args:
-        runs: one row for each planned run, ``RUN_COLUMNS`` and the swept options; ``outcome`` says
+        runs: One row for each planned run, ``RUN_COLUMNS`` and the swept options; ``outcome`` says
             which have no figures and ``reason`` why.
-        epochs: one row for each epoch of each run that trained.
-        origins: provenance of each run that has it.
-        conditions: what each fingerprint of the runs stands for.
+        epochs: One row for each epoch of each run that trained.
+        origins: Provenance of each run that has it.
+        conditions: The conditions behind each fingerprint.
     """
 
     runs: pd.DataFrame
@@ -82,15 +82,15 @@ def collect(
     """Read the records of the runs that the experiment asks for; others in the folder are left alone.
 
     Args:
-        name: the experiment's name.
-        spec: its settings.
-        runs_folder: holds a folder for each run.
-        tolerant: list a damaged record with its reason instead of raising.
-        asked: repeats of those points that have more than the fewest; by default, what the rounds beside
+        name: The experiment's name.
+        spec: Settings of the experiment.
+        runs_folder: Holds a folder for each run.
+        tolerant: List a damaged record with its reason instead of raising.
+        asked: Repeats of those points that have more than the fewest; by default, what the rounds beside
             the folder of the runs have asked for.
 
     Raises:
-        RecordError: a record is damaged.
+        RecordError: A record is damaged.
     """
     if asked is None:
         asked = asked_for(spec.repeats, known_rounds(spec.repeats, runs_folder.parent))
@@ -161,7 +161,7 @@ def _read_rows(path: Path, needed: Collection[str] = ()) -> pd.DataFrame:
 def _planned_rows(
     experiment: str, spec: Experiment, asked: Mapping[str, int]
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """What is known of every run before it has run, and the settings it should have."""
+    """The columns of every planned run that are known before it has run, and its settings."""
     for point in points(spec):
         forced = isinstance(point.devices, str)
         devices = Shape.parse(str(point.devices)).world_size if forced else point.devices
@@ -247,7 +247,7 @@ def _unknown_of_resumed(row: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _whole(origin: Provenance, devices: int) -> dict[str, float]:
-    """What a run took from its start to its end."""
+    """Wall time and device-hours of a run, from its start to its end."""
     started, ended = map(datetime.fromisoformat, (origin.started_at, origin.ended_at))
     seconds = (ended - started).total_seconds()
     return {"wall_seconds": seconds, "device_hours": seconds * devices / 3600}

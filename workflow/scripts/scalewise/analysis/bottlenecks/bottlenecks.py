@@ -1,4 +1,4 @@
-"""Why a training stops scaling: the largest loss in a step of each point, and what to do about it.
+"""The bottleneck of each point: the largest loss in its step, and advice against it.
 
 Pure functions of tables.
 """
@@ -42,12 +42,12 @@ _ADVICE = {
 
 @dataclass(frozen=True)
 class Limit:
-    """What keeps a point from scaling.
+    """The main reason that a point does not scale.
 
     Args:
-        cause: communication, loader, straggler or compute.
-        share: of its step.
-        advice: what to do, an imperative.
+        cause: Communication, loader, straggler or compute.
+        share: Share of the point's step that is lost to it, 0 to 1.
+        advice: Imperative clause that names the cure.
     """
 
     cause: str
@@ -56,7 +56,7 @@ class Limit:
 
 
 def waiting_shares(point: pd.Series) -> dict[str, float]:
-    """What the devices of a point waited for, as shares of its step; empty where that is not known.
+    """Shares of a point's step that its devices waited, by cause; empty where the step's parts are unknown.
 
     Two measurements of the communication that are far apart count as the lesser of the two: both hold the
     exchange, and both may hold waiting for a rank that is late.
@@ -78,8 +78,8 @@ def loss_shares(point: pd.Series, base: pd.Series, scaling: str = "strong") -> d
     times the devices, with weak scaling the baseline's.
 
     Args:
-        point: row of a scaling table.
-        base: row of its baseline.
+        point: Row of a scaling table.
+        base: Row of its baseline.
         scaling: ``strong`` or ``weak``.
     """
     shares = waiting_shares(point)
@@ -96,8 +96,8 @@ def limit_at(point: pd.Series, base: pd.Series, scaling: str = "strong") -> Limi
     """The largest loss of a point; None where it is under a tenth of the step, or the split is not known.
 
     Args:
-        point: row of a scaling table.
-        base: row of its baseline.
+        point: Row of a scaling table.
+        base: Row of its baseline.
         scaling: ``strong`` or ``weak``.
     """
     shares = loss_shares(point, base, scaling)
@@ -109,11 +109,11 @@ def limit_at(point: pd.Series, base: pd.Series, scaling: str = "strong") -> Limi
 
 
 def limit_sentences(scaling: pd.DataFrame, runs: pd.DataFrame, mode: str = "strong") -> list[str]:
-    """Why points stop scaling and what to do about it, largest loss first; then start-up, and doubts.
+    """A sentence for each bottleneck with its cure, largest loss first; then on start-up, and on doubts.
 
     Args:
-        scaling: as ``scaling_table`` makes it, or the rows of one series.
-        runs: as ``collect`` makes it.
+        scaling: Output of ``scaling_table``, or the rows of one series.
+        runs: Output of ``collect``.
         mode: ``strong`` or ``weak`` scaling.
     """
     bound: dict[str, list[_Place]] = {}
@@ -170,7 +170,7 @@ def _slow_rank(place: _Place, runs: pd.DataFrame) -> str:
 
 
 def _startup(scaling: pd.DataFrame) -> Iterator[str]:
-    """Of whole runs, whatever their steps do."""
+    """A sentence on the runs whose start-up takes much of their wall time."""
     shares = scaling["startup_seconds"].astype(float) / scaling["wall_seconds"].astype(float)
     long = scaling[shares > NAMED_FROM]
     if len(long):

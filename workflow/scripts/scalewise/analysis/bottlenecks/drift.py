@@ -28,7 +28,7 @@ def steadiness(windows: Sequence[Window]) -> dict[str, float]:
     went, not how far another run may lie from it.
 
     Args:
-        windows: of the run, warm-up included.
+        windows: All windows of the run, warm-up included.
     """
     measured = [window for window in windows if not window.warmup and window.seconds > 0]
     rates = [window.samples / window.seconds for window in measured]
@@ -50,7 +50,7 @@ def steadiness_flags(runs: pd.DataFrame) -> list[str]:
     """A sentence for each device count where most runs got faster, or slower, while they were measured.
 
     Args:
-        runs: as ``scalewise.analysis.tables.collect`` makes it.
+        runs: Output of ``scalewise.analysis.tables.collect``.
     """
     return list(_flags(runs[runs["outcome"] == "completed"]))
 

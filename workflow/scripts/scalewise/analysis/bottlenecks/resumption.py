@@ -1,4 +1,4 @@
-"""What runs that were cut off and went on from a checkpoint leave out of the figures. Pure functions."""
+"""Resumed runs, and the figures that they are left out of. Pure functions."""
 
 from __future__ import annotations
 
@@ -14,11 +14,7 @@ _KNOWN = ["run", "series", "devices", "outcome", "resumes", "lost_steps", "check
 
 
 def resumption_columns(resumption: Resumption) -> dict[str, int | str]:
-    """``starts``, ``resumes``, ``lost_steps`` and ``checkpoint_problems`` of a run.
-
-    Args:
-        resumption: as it was recorded.
-    """
+    """``starts``, ``resumes``, ``lost_steps`` and ``checkpoint_problems`` of a run."""
     return {
         "starts": resumption.starts,
         "resumes": len(resumption.resumed_at_steps),
@@ -31,7 +27,7 @@ def resumption_notes(runs: pd.DataFrame) -> list[str]:
     """A sentence on the runs that were resumed, and one on checkpoints that failed; none for neither.
 
     Args:
-        runs: as ``scalewise.analysis.tables.collect`` makes it; older tables lack some columns.
+        runs: Output of ``scalewise.analysis.tables.collect``; older tables lack some columns.
     """
     known = runs.reindex(columns=_KNOWN)
     return [*_resumed(known[known["outcome"] == "completed"]), *_problems(known)]

@@ -1,4 +1,4 @@
-"""Where the time of a step goes: compute, exposed communication, loader wait, waiting for a slow rank.
+"""The parts of a step's time: compute, exposed communication, loader wait, waiting for a slow rank.
 
 A step is done when its slowest rank has done it, so its time is that rank's. Ranks that are ahead wait
 inside their own exchange of gradients; the rank for which the exchange takes least waits for nobody. It is
@@ -21,7 +21,7 @@ STEP_SECONDS = (
     "step_seconds", "compute_seconds", "communication_seconds", "loader_seconds", "straggler_seconds",
     "crosscheck_communication_seconds",
 )  # fmt: skip
-"""Where a step's time goes: the second to the fifth sum to the first."""
+"""A step's time and its parts in seconds: the second to the fifth sum to the first."""
 
 STEP_COLUMNS = (*STEP_SECONDS, "slowest_rank", "slowest_host")
 """The columns of runs.csv that tell of a run's steps."""
@@ -44,8 +44,8 @@ def split(windows: Sequence[Window], ranks: pd.DataFrame) -> dict[str, Any]:
     and the rest is NaN.
 
     Args:
-        windows: of the run.
-        ranks: ranks.csv; an older record has fewer columns.
+        windows: All windows of the run, warm-up included.
+        ranks: Ranks.csv; an older record has fewer columns.
 
     Returns:
         ``STEP_COLUMNS``.

@@ -1,4 +1,4 @@
-"""Which runs a speedup may join, and what the ratio of two others is worth. Pure functions of numbers.
+"""Comparability of two runs: a speedup, the gain of an option, or no ratio at all. Pure functions of numbers.
 
 A speedup says what devices bring, so everything else must be equal. Whatever differs is named with both
 values; at equal devices the ratio is then the gain of an option, otherwise it is refused.
@@ -23,8 +23,8 @@ OUTSIDE_THE_STEPS = frozenset({"safetensors", "scikit-learn", "snakemake"})
 """Packages that take no part in a training step: another version of them changes no throughput."""
 
 CLEAR_ACCURACY_LOSS = 0.02
-"""What two accuracies without intervals must differ by. The draw of 10,000 test images alone moves the
-difference of two by up to 0.014 (95 %, binomial)."""
+"""Least difference of two accuracies without intervals that counts as a loss. The draw of 10,000 test images
+alone moves the difference of two by up to 0.014 (95 %, binomial)."""
 
 NOT_RECORDED = "not recorded"
 
@@ -34,7 +34,7 @@ class Fingerprint:
     """All that must be equal between two runs for their ratio to be a speedup.
 
     Args:
-        conditions: value of each, under the user's word for it: a key of experiments.yaml, or what the run
+        conditions: Value of each, under the user's word for it: a key of experiments.yaml, or what the run
             met.
     """
 
@@ -42,7 +42,7 @@ class Fingerprint:
 
     @classmethod
     def of(cls, definition: Definition, origin: Provenance | None) -> Fingerprint:
-        """Of a run, from what it was asked to do and what it met.
+        """The fingerprint of a run, by its definition and its provenance.
 
         Left out: the seed, which the repeats differ in; the batch size that follows from the devices (the
         global one of weak scaling, the one per device of strong scaling); hosts, for nodes of one model are
@@ -51,7 +51,7 @@ class Fingerprint:
         measures. It is a caution, like the kernel (``origin_cautions``).
 
         Args:
-            definition: of the run.
+            definition: The settings and the shape that were asked for.
             origin: None where the run ended before its ranks had met.
         """
         settings = {
@@ -88,9 +88,9 @@ class Difference(NamedTuple):
     """One condition in which two runs differ.
 
     Args:
-        field: the user's word for it.
-        first: its value in the first, the reference.
-        second: its value in the second.
+        field: The user's word for it.
+        first: Value in the first run, the reference.
+        second: Value in the second run.
     """
 
     field: str
@@ -117,14 +117,14 @@ def named(differing: Sequence[Difference]) -> str:
 
 @dataclass(frozen=True)
 class Measured:
-    """What is compared: a run, a point, or figures that somebody published.
+    """One side of a comparison: a run, a point, or figures that somebody published.
 
     Args:
-        devices: world size.
-        throughput: samples/s; None where it is not known.
-        conditions: all that is known of how it was measured.
-        final_accuracy: a fraction; with its interval where there are repeats.
-        wall_seconds: of the whole run; stands in where a throughput is not known.
+        devices: World size.
+        throughput: Samples/s; None where it is not known.
+        conditions: All that is known of how it was measured.
+        final_accuracy: Fraction; an interval where there are repeats.
+        wall_seconds: Wall time of the whole run; stands in where a throughput is not known.
     """
 
     devices: int
@@ -136,18 +136,18 @@ class Measured:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What the ratio of two measurements is.
+    """The verdict on two measurements: kind of ratio, its value, and all that differs.
 
     Args:
         kind: ``speedup``: devices alone differ. ``option``: other things differ, at equal devices.
             ``repeat``: nothing differs. ``refused``: devices and other things differ, or there are no
             figures; then there is no ratio.
-        first: the reference.
-        second: what is set against it.
-        ratio: of the second over the first, above 1 where the second is faster.
-        of_walls: the ratio is of wall times, for want of throughput.
-        differing: all that differs beside devices.
-        accuracy: of the first and the second where the second's is lower beyond doubt.
+        first: The reference.
+        second: The measurement set against it.
+        ratio: Speed of the second over that of the first, above 1 where the second is faster.
+        of_walls: The ratio is of wall times, for want of throughput.
+        differing: All that differs beside devices.
+        accuracy: Both accuracies where the second one is lower beyond doubt; None elsewhere.
     """
 
     kind: Literal["speedup", "option", "repeat", "refused"]
@@ -166,7 +166,7 @@ class Comparison:
         return self.ratio * self.first.devices / self.second.devices
 
     def sentence(self) -> str:
-        """What may be said of the two."""
+        """The comparison in words that the two measurements allow."""
         text = f"{self._claim()}."
         if self.efficiency is not None and self.efficiency > 1:
             text += " More than ideal is an error until it is explained."
@@ -202,8 +202,8 @@ def compare(first: Measured, second: Measured) -> Comparison:
     """Set a measurement against a reference.
 
     Args:
-        first: the reference: the baseline, or the option's first value.
-        second: what is set against it.
+        first: The reference: the baseline, or the option's first value.
+        second: The measurement set against it.
     """
     differing = differences(first.conditions, second.conditions)
     ratio, of_walls = _ratio(first, second)
@@ -241,11 +241,7 @@ def _lower_accuracy(
 
 
 def origin_cautions(origins: Sequence[Provenance]) -> list[str]:
-    """What runs differ in that no speedup is refused for, a sentence each.
-
-    Args:
-        origins: of the runs of one experiment.
-    """
+    """A sentence for each difference among the runs of an experiment for which no speedup is refused."""
     found = {
         "the commit of the workflow": {origin.commit or NOT_RECORDED for origin in origins},
         "the operating system": {origin.operating_system for origin in origins},
@@ -263,10 +259,10 @@ CLEARLY_ABOVE = 1.1
 
 
 def superlinear_warning(point: pd.Series) -> str:
-    """What an efficiency above 1, beyond its interval, may come from and what to check; else empty.
+    """Likely causes and checks where an efficiency lies above 1 beyond its interval; empty elsewhere.
 
     Args:
-        point: a row of a scaling table.
+        point: A row of a scaling table.
     """
     low = point["parallel_efficiency_low"]
     joined = point.get("speedup_n", point["n"] - point.get("n_not_comparable", 0))

@@ -1,4 +1,4 @@
-"""What weakens a decision, a sentence each, and what to do about it."""
+"""Cautions: a sentence for each weakness of a decision, with its cure."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ SIGNIFICANCE = 0.05
 
 
 def of_choice(best: pd.Series, points: pd.DataFrame, rule: DecisionRule) -> Iterator[str]:
-    """What is not certain about the chosen point.
+    """Sentences on what is uncertain about the chosen point.
 
     Args:
-        best: the chosen point.
-        points: of its series, as ``criteria.judge`` makes it.
-        rule: the criteria.
+        best: The chosen point.
+        points: The judged points of its series.
+        rule: The criteria.
     """
     if best["devices"] > best["baseline_devices"]:
         yield from _not_shown_faster(best)
@@ -70,12 +70,12 @@ def _missed_by_a_hair(best: pd.Series, points: pd.DataFrame, least: float | None
 
 
 def of_points(points: pd.DataFrame, planned: pd.DataFrame, target: float | None) -> Iterator[str]:
-    """What is to be known of the points of the series.
+    """Sentences on the weaknesses of the points of the series.
 
     Args:
-        points: those with a speedup, as ``criteria.judge`` makes it.
-        planned: all of the series in the scaling table.
-        target: test accuracy to reach, if any.
+        points: Those with a speedup, as ``criteria.judge`` makes it.
+        planned: All of the series in the scaling table.
+        target: Test accuracy to reach, if any.
     """
     base_devices = int(points["baseline_devices"].iloc[0])
     if base_devices > 1:

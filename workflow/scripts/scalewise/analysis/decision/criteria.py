@@ -1,4 +1,4 @@
-"""Which device counts meet what the user asked for, and which of those to use. Pure functions of a table.
+"""The device counts that meet the user's criteria, and the best of them. Pure functions of a table.
 
 A decision rule may hold several criteria; a point must meet them all. Without any, the knee is taken:
 the point of the largest speedup times efficiency (Eager, Zahorjan & Lazowska, "Speedup versus efficiency
@@ -30,15 +30,15 @@ _MAY_BE_MISSING = (
 """Columns of scaling.csv that published or older figures do not have: NaN there."""
 
 ROUNDING = 1e-9
-"""By which a limit may be missed: 2.4 / 3 meets 0.8."""
+"""Tolerance of a limit: 2.4 / 3 meets 0.8."""
 
 
 def as_billed(scaling: pd.DataFrame, billed: Mapping[int, float]) -> pd.DataFrame:
     """The table with the device-hours that are paid, and ``billed_devices``.
 
     Args:
-        scaling: as ``scaling_table`` makes it, with device-hours of the devices that were used.
-        billed: devices -> devices that are paid, where a site gives whole nodes; others pay their own.
+        scaling: Output of ``scaling_table``, with device-hours of the devices that were used.
+        billed: Devices -> devices that are paid, where a site gives whole nodes; others pay their own.
     """
     paid = scaling["devices"].map(lambda devices: billed.get(int(devices), int(devices)))
     return scaling.assign(
@@ -57,9 +57,9 @@ def judge(
     for none; ``misses``, a clause for each criterion that the point does not meet.
 
     Args:
-        scaling: as ``scaling_table`` makes it; columns that are not needed may be missing.
-        rule: the criteria.
-        queue_minutes: devices -> usual wait in the queue.
+        scaling: Output of ``scaling_table``; columns that are not needed may be missing.
+        rule: The criteria; without any, only points that fewer devices outrun miss something.
+        queue_minutes: Devices -> usual wait in the queue.
     """
     points = scaling.reindex(columns=list(dict.fromkeys([*scaling.columns, *_MAY_BE_MISSING])))
     points = points[points["speedup"].notna() & points["parallel_efficiency"].notna()].copy()
@@ -85,15 +85,15 @@ def judge(
 
 
 def candidates(points: pd.DataFrame, rule: DecisionRule) -> pd.DataFrame:
-    """Of each series the point that the rule prefers among those that miss nothing, if any.
+    """The point of each series that the rule prefers among those that miss nothing, if any.
 
     With a deadline, the fewest devices, and then only series that need no more than another; with
     device-hours, the shortest run; with an efficiency, the most devices; else the knee. Where two are
     equal, the one of fewer devices.
 
     Args:
-        points: as ``judge`` makes it.
-        rule: the criteria.
+        points: Output of ``judge``.
+        rule: The criteria; without any, the knee is preferred.
     """
     met = points.loc[[not misses for misses in points["misses"]]]
     if rule.deadline_minutes is not None:
@@ -111,8 +111,8 @@ def nearest(points: pd.DataFrame, rule: DecisionRule) -> pd.Series:
     """The point to name where none meets the rule: the first done, or the cheapest.
 
     Args:
-        points: as ``judge`` makes it.
-        rule: the criteria.
+        points: Output of ``judge``.
+        rule: The criteria; a deadline asks for the first done, others for the cheapest.
     """
     key = "done_minutes" if rule.deadline_minutes is not None else "device_hours"
     return points[points["outrun_by"] == 0].sort_values([key, "devices"]).iloc[0]

@@ -1,4 +1,4 @@
-"""How many devices to use, said in a sentence that the measured points carry."""
+"""The decision of an experiment: devices and options to use, in a sentence that the measured points carry."""
 
 from __future__ import annotations
 
@@ -23,26 +23,25 @@ NUMBERS = (
     "throughput_samples_per_second_high", "wall_seconds", "wall_seconds_low", "wall_seconds_high",
     "device_hours", "queue_minutes",
 )  # fmt: skip
-"""What ``Decision.numbers`` holds of the chosen point, under the names of scaling.csv."""
+"""Columns of scaling.csv that ``Decision.numbers`` holds of the chosen point."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What an experiment says.
+    """The answer of an experiment.
 
     Args:
-        experiment: its name.
-        devices: to use; None where nothing can be said, or where no point meets what was asked for.
-        series: options to use, as in scaling.csv.
-        sentence: the answer.
-        alternatives: other points of the same series, a sentence each; the chosen one too where its own
+        devices: Number of devices to use; None where nothing can be said, or no point meets the criteria.
+        series: Options to use: the name of a series in scaling.csv.
+        sentence: The answer.
+        alternatives: Other points of the same series, a sentence each; the chosen one too where its own
             sentence tells times alone. Then time to accuracy.
-        options: what the options gain, a sentence each.
-        cautions: what weakens the answer.
-        criterion: the sentence that says by which criterion the devices were chosen.
-        limits: why the training stops scaling, a sentence each.
-        beyond: what is predicted and was not measured, a sentence each.
-        numbers: of the chosen point, ``NUMBERS``; None for what is not known. Empty without one.
+        options: Gains of the options, a sentence each.
+        cautions: Weaknesses of the answer, a sentence each.
+        criterion: The sentence that says by which criterion the devices were chosen.
+        limits: Bottlenecks, a sentence each.
+        beyond: Predictions of points that were not measured, a sentence each.
+        numbers: ``NUMBERS`` of the chosen point, None for what is not known; empty without such a point.
     """
 
     experiment: str
@@ -79,14 +78,14 @@ def decide(
     configuration is decided on, and the others are shown beside it.
 
     Args:
-        experiment: its name.
-        scaling: as ``scaling_table`` makes it.
-        options: as ``option_table`` makes it.
-        rule: the criteria; without any, the knee.
-        target: test accuracy to reach, if any.
-        differences: between runs that should differ in devices and options alone, a sentence each.
-        queue_minutes: devices -> usual wait in the queue, where the site gives it.
-        swept: keys of the options that series differ in; by default those in ``options``.
+        experiment: Name of the experiment.
+        scaling: Output of ``scaling_table``.
+        options: Output of ``option_table``.
+        rule: The criteria; without any, the knee.
+        target: Test accuracy to reach, if any.
+        differences: Further cautions on the runs, a sentence each.
+        queue_minutes: Devices -> usual wait in the queue, where the site gives it.
+        swept: Keys of the options that series differ in; by default those in ``options``.
     """
     points = judge(scaling, rule, queue_minutes)
     if points.empty:
@@ -136,9 +135,9 @@ def _choose_series(chosen: pd.DataFrame, points: pd.DataFrame, first: str) -> pd
     """The fastest series where its interval is clear of the first one's at equal devices, else the first.
 
     Args:
-        chosen: a point of each series that has one.
-        points: all that have a speedup.
-        first: series of the configuration that has any.
+        chosen: A point of each series that has one.
+        points: All that have a speedup.
+        first: Series of the configuration that has any.
     """
     by = "throughput_samples_per_second"
     fastest = chosen.sort_values([by, "wall_seconds"], ascending=[True, False], na_position="first").iloc[-1]

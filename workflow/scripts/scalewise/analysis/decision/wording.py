@@ -23,10 +23,10 @@ def answer(best: pd.Series, points: pd.DataFrame, rule: DecisionRule, target: fl
     """The sentence that says how many devices to use, and what the next count would bring.
 
     Args:
-        best: the chosen point.
-        points: of its series, as ``criteria.judge`` makes it, in order of devices.
-        rule: the criteria.
-        target: test accuracy to reach, if any.
+        best: The chosen point.
+        points: The judged points of its series, in order of devices.
+        rule: The criteria.
+        target: Test accuracy to reach, if any.
     """
     use = f"Use {count_devices(int(best['devices']))}{_options(best)}"
     if rule.deadline_minutes is not None:
@@ -66,7 +66,7 @@ def no_answer(best: pd.Series, points: pd.DataFrame, rule: DecisionRule) -> str:
     Args:
         best: The point that comes nearest.
         points: The judged points of all series that compete.
-        rule: At least one criterion.
+        rule: A rule of one criterion or more.
     """
     if rule.deadline_minutes is not None and math.isnan(best["done_minutes"]):
         return "No decision: how long whole runs take is not known, and deadline_minutes is judged by that."
@@ -102,7 +102,7 @@ def _of_unknown(points: pd.DataFrame, column: str) -> str:
 
 
 def asked_for(rule: DecisionRule) -> list[str]:
-    """What the rule asks for, a clause for each criterion; empty for the knee."""
+    """A clause for each criterion of the rule; none for the knee."""
     clauses = []
     if rule.min_efficiency is not None:
         clauses.append(f"an efficiency of at least {as_given(rule.min_efficiency)}")
@@ -120,9 +120,9 @@ def criterion_text(rule: DecisionRule, best: pd.Series | None, points: pd.DataFr
     """The sentence that says by which criterion the number of devices was chosen.
 
     Args:
-        rule: the criteria.
-        best: the chosen point; None where none meets them.
-        points: of its series, as ``judge`` makes it.
+        rule: The criteria; without any, the sentence is on the knee.
+        best: The chosen point; None where none meets them.
+        points: The judged points of its series.
     """
     clauses = asked_for(rule)
     if clauses:
@@ -143,13 +143,13 @@ def criterion_text(rule: DecisionRule, best: pd.Series | None, points: pd.DataFr
 
 
 def alternative(point: pd.Series, points: pd.DataFrame, rule: DecisionRule, target: float | None) -> str:
-    """What a point of the series would bring.
+    """The sentence on a point of the series: its gain, and its cost.
 
     Args:
-        point: to describe.
-        points: of its series, as ``criteria.judge`` makes it.
-        rule: the criteria; where they are on whole runs, their time is said too.
-        target: test accuracy to reach, if any.
+        point: The point to describe.
+        points: The judged points of its series.
+        rule: The criteria; where they are on whole runs, their time is said too.
+        target: Test accuracy to reach, if any.
     """
     devices = int(point["devices"])
     if devices == int(point["baseline_devices"]):
@@ -175,8 +175,8 @@ def to_target(points: pd.DataFrame, target: float | None) -> Iterator[str]:
     (statistics); how much faster the accuracy is reached is the product.
 
     Args:
-        points: of a series, as ``criteria.judge`` makes it.
-        target: test accuracy to reach, if any.
+        points: The judged points of a series.
+        target: Test accuracy to reach, if any.
     """
     reached = points[points["time_to_accuracy_seconds"].notna()]
     if target is None or reached.empty:
@@ -196,7 +196,7 @@ def to_target(points: pd.DataFrame, target: float | None) -> Iterator[str]:
 
 
 def option_gain(row: pd.Series) -> str:
-    """What a value of an option gains over its reference, a row of ``option_table``."""
+    """The sentence on an option's value: its gain over the reference, by a row of ``option_table``."""
     low, high = row["throughput_ratio_low"], row["throughput_ratio_high"]
     if row["confidence"] == 0:
         verdict = "not judged from one run each"
@@ -258,7 +258,7 @@ def _run_time(point: pd.Series) -> str:
 
 
 def _too_slow(fewer: pd.Series, deadline: float) -> str:
-    """Why not fewer devices, at a deadline."""
+    """A clause that says why fewer devices miss the deadline."""
     minutes, queue = fewer["wall_seconds"] / 60, fewer["queue_minutes"]
     if fewer["done_minutes"] > deadline:
         if minutes + queue > deadline:
@@ -269,7 +269,7 @@ def _too_slow(fewer: pd.Series, deadline: float) -> str:
 
 
 def _too_dear(more: pd.Series) -> str:
-    """Why not more devices, within device-hours."""
+    """A clause that says why more devices cost too much."""
     devices, misses = int(more["devices"]), more["misses"]
     if not misses:
         return f"; on {devices} it would take {three_digits(more['wall_seconds'] / 60)}"

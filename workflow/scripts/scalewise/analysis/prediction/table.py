@@ -1,4 +1,4 @@
-"""From records on disk to the predictions of an experiment: ``prediction.csv`` and ``prediction.json``."""
+"""The predictions of an experiment: ``prediction.csv`` and ``prediction.json``, from records on disk."""
 
 from __future__ import annotations
 
@@ -38,10 +38,8 @@ class Predicted:
     """An experiment to predict, as the plan defines it.
 
     Args:
-        name: of the experiment.
-        spec: its settings.
-        shapes: of the planned device counts, as the configuration gives them.
-        projected: shapes beyond these.
+        shapes: Shapes by planned device count, the latter the way the configuration gives it.
+        projected: Shapes beyond the planned ones.
     """
 
     name: str
@@ -51,7 +49,7 @@ class Predicted:
 
     @classmethod
     def from_json(cls, text: str) -> Predicted:
-        """From ``PlannedExperiment.prediction_definition``."""
+        """Read ``PlannedExperiment.prediction_definition``."""
         values = json.loads(text)
         return cls(
             values["name"],
@@ -72,13 +70,13 @@ def compute_prediction(
     """Write the predictions of an experiment, with what limits them and why a series has none.
 
     Args:
-        experiment: what is planned and projected.
-        collectives: the site's all-reduce, one record for each shape.
-        runs_folder: holds a folder for each run; those on one device that are there count.
-        folder: receives the files.
+        experiment: The experiment, with what is planned and projected.
+        collectives: The site's all-reduce, one record for each shape.
+        runs_folder: Holds a folder for each run; those on one device that are there count.
+        folder: Receives the files.
 
     Raises:
-        RecordError: a record is damaged.
+        RecordError: A record is damaged.
     """
     network = Network.of(collectives)
     rows: list[dict[str, Any]] = []
@@ -201,7 +199,7 @@ def _size(shape: Shape) -> tuple[int, int]:
 
 
 def _series_notes(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Where communication stops hiding, and what was not measured."""
+    """Sentences on where communication stops hiding, and on what was not measured."""
     several = [row for row in rows if row["devices"] > 1]
     if not several:
         return
@@ -250,11 +248,11 @@ def _links(network: Network) -> list[dict[str, Any]]:
 
 
 def beyond_sentences(table: pd.DataFrame, series: str | None) -> list[str]:
-    """What was predicted of a series beyond the device counts that the study plans.
+    """A sentence for each prediction of a series beyond the device counts that the study plans.
 
     Args:
-        table: prediction.csv.
-        series: as in scaling.csv.
+        table: Contents of prediction.csv.
+        series: Name of the series in scaling.csv.
     """
     beyond = table[(table["series"] == series) & ~table["measured_point"].astype(bool)]
     return [

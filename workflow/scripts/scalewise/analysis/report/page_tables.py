@@ -31,7 +31,7 @@ def point_row(row: pd.Series) -> dict[str, Any]:
     """One series and device count: what it reached and what its devices did.
 
     Args:
-        row: of scaling.csv.
+        row: A row of scaling.csv.
     """
     return {
         "series": row["series"],
@@ -60,11 +60,11 @@ def point_row(row: pd.Series) -> dict[str, Any]:
 
 
 def step_rows(scaling: pd.DataFrame, runs: pd.DataFrame) -> list[dict[str, Any]]:
-    """Where a step's time goes and what a run takes to start, for each point with a completed run.
+    """The parts of a step and of a start, for each point with a completed run.
 
     Args:
-        scaling: scaling.csv.
-        runs: runs.csv.
+        scaling: Contents of scaling.csv.
+        runs: Contents of runs.csv.
     """
     return [_step_row(row, _runs_at(runs, row)) for _, row in scaling.iterrows() if row["n"]]
 
@@ -99,11 +99,11 @@ def _part(seconds: Any, step: Any) -> dict[str, str]:
 
 
 def law_rows(laws: Sequence[Mapping[str, Any]], scaling: pd.DataFrame) -> list[dict[str, str]]:
-    """What the fits found, or why there is none.
+    """The parameters of each fit, or the reason why there is none.
 
     Args:
-        laws: as in laws.json.
-        scaling: scaling.csv, for the number of runs that a fit rests on.
+        laws: Contents of laws.json.
+        scaling: Contents of scaling.csv, for the number of runs that a fit rests on.
     """
     return [_law_row(law, scaling[scaling["series"] == law["series"]]) for law in laws]
 
@@ -134,11 +134,11 @@ def _parameter(name: str, value: Mapping[str, float | None], largest: float) -> 
 
 
 def prediction_rows(prediction: pd.DataFrame, scaling: pd.DataFrame) -> list[dict[str, Any]]:
-    """What was predicted beside what was measured.
+    """Predictions beside measurements.
 
     Args:
-        prediction: prediction.csv.
-        scaling: scaling.csv.
+        prediction: Contents of prediction.csv.
+        scaling: Contents of scaling.csv.
     """
     measured = {(row["series"], row["devices"]): row for _, row in scaling.iterrows()}
     return [
@@ -171,10 +171,10 @@ def _prediction_row(row: pd.Series, point: pd.Series | None) -> dict[str, Any]:
 
 
 def option_row(row: pd.Series) -> dict[str, str]:
-    """What one value of an option gains.
+    """One value of an option and its gain over the reference.
 
     Args:
-        row: of options.csv.
+        row: A row of options.csv.
     """
     low, high = row["throughput_ratio_low"], row["throughput_ratio_high"]
     return {
@@ -196,7 +196,7 @@ def run_row(row: pd.Series) -> dict[str, str]:
     """One run.
 
     Args:
-        row: of runs.csv.
+        row: A row of runs.csv.
     """
     starts = [part.column for part in start_parts() if part.column in row.index]
     return {
@@ -218,7 +218,7 @@ def run_row(row: pd.Series) -> dict[str, str]:
 
 
 def _remark(row: pd.Series) -> str:
-    """Why a run has no result, or what is to be known of the one it has."""
+    """The reason that a run has no result, or a remark on the one it has."""
     reason = row["reason"] if isinstance(row["reason"], str) else ""
     resumes = row.get("resumes")
     if pd.isna(resumes) or not resumes:

@@ -29,7 +29,7 @@ COLUMNS = [
     *(f"{name}{bound}" for name in _WITH_BOUNDS for bound in ("", "_low", "_high")),
     "device_hours", "baseline_devices", *_CONFIDENCES,
 ]  # fmt: skip
-"""Of proposal.csv: unrounded, under the names and in the units of scaling.csv."""
+"""Columns of proposal.csv: unrounded, under the names and in the units of scaling.csv."""
 
 _UNITS = (("s", 1.0), ("min", 60.0), ("h", 3600.0))
 _MANY = 600
@@ -54,11 +54,11 @@ class _Table:
     """One series as text, without markup.
 
     Args:
-        heading: experiment and series.
-        columns: headings, units included.
-        rows: a cell for each column.
-        recommended: index of the row that the decision names, if any.
-        method: two sentences.
+        heading: Experiment and series.
+        columns: Headings, units included.
+        rows: A cell for each column.
+        recommended: Index of the row that the decision names, if any.
+        method: Two sentences.
     """
 
     heading: str
@@ -72,9 +72,9 @@ def write_proposal(scaling: pd.DataFrame, decision: Decision, folder: Path) -> N
     """Write proposal.csv, proposal.md and proposal.tex.
 
     Args:
-        scaling: as ``scaling_table`` makes it.
-        decision: on it.
-        folder: receives the files.
+        scaling: Output of ``scaling_table``.
+        decision: The decision on the same table.
+        folder: Receives the files.
     """
     points = _ordered(scaling, decision)
     tables = [_table(series, decision) for _, series in points.groupby("series", sort=False)]
@@ -120,7 +120,7 @@ def _table(points: pd.DataFrame, decision: Decision) -> _Table:
 
 
 def _method(points: pd.DataFrame) -> str:
-    """How the figures were made, and what the speedups are relative to, in two sentences."""
+    """Two sentences on how the figures were made, and what the speedups are relative to."""
     levels = points[list(_CONFIDENCES)].to_numpy(dtype=float).ravel()
     levels = levels[(levels > 0) & (levels < 1)]
     intervals = "one run has no interval"

@@ -1,4 +1,4 @@
-"""Why the runs of a series do not carry a law: each reason with its numbers, and the cure if there is one."""
+"""Reasons that the runs of a series do not carry a law, with their numbers, and the cure if there is one."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def too_little(model: Model, rates: Mapping[int, Sequence[float]], base: int) ->
     """Reasons not to fit at all.
 
     Args:
-        model: the law.
-        rates: throughput of each run, by device count.
-        base: device count that speedups relate to.
+        model: The law.
+        rates: Throughput of each run, by device count.
+        base: Device count that speedups relate to.
     """
     if base not in rates:
         yield f"no comparable run of the baseline ({count_devices(base)}) has a throughput"
@@ -65,13 +65,13 @@ def not_carried(
     """Reasons not to state what was fitted.
 
     Args:
-        model: the law.
-        devices: shape (counts,).
-        repeats: shape (counts,).
-        seen: logarithms of the rates.
-        coefficients: of the best fit that the law allows.
-        low: bounds of its parameters, fitted freely; shape (parameters,).
-        high: likewise.
+        model: The law.
+        devices: Shape (counts,).
+        repeats: Shape (counts,).
+        seen: Logarithms of the rates.
+        coefficients: Coefficients of the best fit that the law allows.
+        low: Bounds of its parameters, fitted freely; shape (parameters,).
+        high: Likewise.
     """
     residuals = seen.means - model.log_rates(devices, coefficients)
     if np.abs(np.expm1(residuals)).max() >= SMALLEST_MISS:

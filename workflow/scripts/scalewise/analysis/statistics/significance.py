@@ -30,8 +30,8 @@ def is_faster(rates: Sequence[float], than: Sequence[float]) -> float:
     cannot show anything at 5 %, however far apart they lie.
 
     Args:
-        rates: positive, one for each run, any unit.
-        than: rates of the runs to compare with, in the same unit.
+        rates: Positive, one for each run, any unit.
+        than: Rates of the runs to compare with, in the same unit.
 
     Returns:
         The p value; NaN where a sample is empty or both hold a single run.
