@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 
 from tests.workflow.conftest import ROOT, TINY, Workplace
@@ -72,3 +73,21 @@ def test_workflow_passes_snakemakes_own_lint(workplace: Workplace) -> None:
     outcome = workplace.snakemake("--lint", config=TINY)
     assert outcome.code == 0, outcome.text
     assert "Congratulations" in outcome.text
+
+
+def test_no_command_line_grows_with_the_number_of_experiments(workplace: Workplace) -> None:
+    """A shell's command is one argument to Linux, which takes 128 kB of it."""
+    common, *_ = TINY.partition("experiments:")
+    names = [f"{'long-name-' * 9}{number}" for number in range(60)]
+    lines = [f"  {name}: {{global_batch_size: 256, repeats: 1}}\n" for name in names]
+    text = f"{common}experiments:\n{''.join(lines)}"
+    outcome = workplace.snakemake("-n", "-p", "all", "partial_report", "predict", config=text)
+
+    assert outcome.code == 0, outcome.text
+    commands = [line for line in outcome.text.splitlines() if "| tee logs/" in line]
+    assert {"write_partial_report.py", "--decisions", "Predicted:"} <= {
+        word
+        for line in commands
+        for word in re.findall(r"write_partial_report\.py|--decisions|Predicted:", line)
+    }
+    assert max(map(len, commands)) < 5000

@@ -19,8 +19,13 @@ DEFAULT_CONFIG = "config/experiments.yaml"
 from scalewise.analysis.report.captions import CAPTIONS
 from scalewise.plan.terminal.final_message import decisions, failures
 from scalewise.plan.jobs.all_reduce_jobs import PRIORITY, CollectivesPlan
-from scalewise.plan.catalog.datasets import dataset_id, decode_options, own_inputs
-from scalewise.plan.jobs.environment import rule_environment
+from scalewise.plan.catalog.datasets import (
+    PREPARED_DATASET,
+    dataset_id,
+    decode_options,
+    own_inputs,
+)
+from scalewise.plan.jobs.environment import hand_over, rule_environment
 from scalewise.plan.terminal.plan_table import plan_table, predicted_plan
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.jobs.preflight import Preflight, hello_allocation
@@ -66,6 +71,7 @@ try:
             os.environ,
             [*workflow.configfiles, workflow.main_snakefile, Path.cwd()],
         )
+    REPORT_FACTS = hand_over(STUDY.report_facts)
 except StudyError as error:
     raise WorkflowError(str(error)) from None
 
@@ -95,14 +101,8 @@ os.environ.update(
     rule_environment(
         SCRIPT,
         SCRIPT.flags["sourcecache_entry"],
-        STUDY.labels,
-        Preflight.of(
-            STUDY,
-            [
-                f"resources/datasets/{dataset}/dataset.safetensors"
-                for dataset in DATASETS
-            ],
-        ),
+        REPORT_FACTS,
+        Preflight.of(STUDY),
         STUDY.site,
         os.environ,
     )

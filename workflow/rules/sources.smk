@@ -5,9 +5,8 @@ import sys
 from pathlib import Path
 
 SOURCES = {
-    "": "check_site collective_rank compute_prediction compute_scaling conclude_preflight hello hello_rank "
-    "judge_repeats measure_collectives plot_figures prepare_dataset prepare_weights start_ranks train "
-    "train_rank write_partial_report write_report",
+    "": "analysis check_site collective_rank conclude_preflight hello hello_rank measure_collectives "
+    "prepare_dataset prepare_weights start_ranks train train_rank",
     "scalewise/": "__init__ records",
     "scalewise/plan/": "__init__ study",
     "scalewise/plan/catalog/": "__init__ datasets models own_data own_model_files",

@@ -119,14 +119,14 @@ class Desk:
 def told(study: Study) -> None:
     """All that is said and handed on of a plan before anything runs."""
     plan_table(study).encode()
-    Preflight.of(study, []).model_dump_json()
+    Preflight.of(study).model_dump_json()
     hello_allocation(study)
     CollectivesPlan.of(study)
     for planned in study.experiments.values():
         json.loads(planned.analysis_definition)
         json.loads(planned.prediction_definition)
         json.loads(planned.repeats_definition)
-    json.loads(study.labels)
+    json.loads(study.report_facts)
 
 
 @pytest.fixture

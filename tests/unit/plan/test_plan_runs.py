@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from scalewise.plan.config.shape import Shape
-from scalewise.plan.runs.runs import Run, option_label, priority
+from scalewise.plan.runs.runs import Run, option_label, parse_run_name, priority
 from scalewise.plan.study import Study
 from scalewise.records import Definition
 
@@ -68,6 +68,11 @@ def test_a_run_is_named_by_its_devices_its_options_and_its_repeat(load: Load) ->
         "d2.bucket-view-on.r2",
     ]
     assert names(study, "weak") == ["d1.r1", "d1.r2", "d2.r1", "d2.r2"]
+
+
+@pytest.mark.parametrize("point", ["d1", "d2x2.rate-0.5", "d4.model-a.r7"])
+def test_a_runs_name_says_its_point_and_its_repeat_whatever_stands_in_its_options(point: str) -> None:
+    assert parse_run_name(f"{point}.r12") == (point, 12)
 
 
 @pytest.mark.parametrize(

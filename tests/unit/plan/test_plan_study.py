@@ -188,9 +188,11 @@ def test_a_key_misspelt_in_defaults_is_reported_there_and_not_in_every_experimen
 def test_titles_reach_the_report_and_no_definition(load: Load) -> None:
     study = load(SOUND + "  a: {title: First, description: Why}\n  b: {}\n")
 
-    assert json.loads(study.labels) == {
-        "a": {"title": "First", "description": "Why", "predicted": True},
-        "b": {"title": "b", "description": "", "predicted": True},
+    definitions = [planned.analysis_definition for planned in study.experiments.values()]
+    assert not any("First" in text or "Why" in text for text in definitions)
+    assert json.loads(study.report_facts) == {
+        "a": {"title": "First", "description": "Why", "predicted": True, "definition": definitions[0]},
+        "b": {"title": "b", "description": "", "predicted": True, "definition": definitions[1]},
     }
 
 

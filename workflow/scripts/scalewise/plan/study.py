@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -143,14 +144,19 @@ class Study:
         ]
 
     @property
-    def labels(self) -> str:
-        """Titles, descriptions, whether predictions are shown, as JSON: what no result depends on."""
-        return canonical_json(
+    def report_facts(self) -> str:
+        """What reports must know of every experiment, in their order, as JSON.
+
+        Titles, descriptions and whether predictions are shown stand in no definition: no result depends on
+        them.
+        """
+        return json.dumps(
             {
                 name: {
                     "title": planned.spec.title or name,
                     "description": planned.spec.description,
                     "predicted": planned.is_predicted,
+                    "definition": planned.analysis_definition,
                 }
                 for name, planned in self.experiments.items()
             }

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from scalewise.plan.catalog.datasets import prepared_path
 from scalewise.plan.config.site import SiteFile
 from scalewise.plan.config.slurm import Slurm
 from scalewise.plan.runs.allocation import Allocation
@@ -17,6 +17,7 @@ from scalewise.plan.study import Study
 
 HELLO_MINUTES = 5
 ENVIRONMENT_VARIABLE = "SCALEWISE_PREFLIGHT"
+"""Carries ``Preflight`` into the jobs; not by a file, for what a user writes into a site may be secret."""
 
 
 class Line(BaseModel):
@@ -102,9 +103,10 @@ class Preflight(BaseModel):
     datasets: list[str]
 
     @classmethod
-    def of(cls, study: Study, datasets: Sequence[str]) -> Preflight:
-        """Of a study, by its largest run."""
+    def of(cls, study: Study) -> Preflight:
+        """Describe the largest run of a study."""
         run, allocation = largest(study)
+        used = dict.fromkeys((run.settings.dataset, run.settings.image_size) for run in study.runs.values())
         return cls(
             facts=study.site.facts,
             shape=str(run.shape),
@@ -116,7 +118,7 @@ class Preflight(BaseModel):
             cpus_per_node=allocation.tasks_per_node * allocation.cpus_per_task,
             memory_mb_per_node=allocation.memory_mb,
             longest_minutes=max(asked.minutes for asked in study.allocations.values()),
-            datasets=list(datasets),
+            datasets=[str(prepared_path(*dataset)) for dataset in used],
         )
 
 

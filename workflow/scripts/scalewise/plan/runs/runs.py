@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from scalewise.plan.catalog.datasets import dataset_id
+from scalewise.plan.catalog.datasets import prepared_path
 from scalewise.plan.catalog.own_model_files import own_model_files
 from scalewise.plan.config.experiment import MAX_REPEATS, Experiment
 from scalewise.plan.config.settings import Settings
@@ -64,7 +64,7 @@ class Run:
     @property
     def point(self) -> str:
         """Its name without the repeat, ``d2.bucket-view-on``."""
-        return self.name.removesuffix(f".r{self.repeat}")
+        return parse_run_name(self.name)[0]
 
     @property
     def launcher(self) -> LauncherName:
@@ -90,9 +90,8 @@ class Run:
     def inputs(self) -> dict[str, str | list[str]]:
         """The files that training needs: prepared data; first weights and the user's own model, if any."""
         settings = self.settings
-        data = dataset_id(settings.dataset, settings.image_size)
         return {
-            "dataset": f"resources/datasets/{data}/dataset.safetensors",
+            "dataset": str(prepared_path(settings.dataset, settings.image_size)),
             "weights": f"resources/weights/{settings.model}/model.safetensors" if settings.pretrained else [],
             "model": [str(path) for path in own_model_files(settings.model)],
         }
@@ -209,6 +208,12 @@ class Point:
     def run_name(self, repeat: int) -> str:
         """``d2.bucket-view-on.r1``."""
         return f"{self.name}.r{repeat}"
+
+
+def parse_run_name(name: str) -> tuple[str, int]:
+    """Split ``d2.bucket-view-on.r1`` into its point and its repeat: ``("d2.bucket-view-on", 1)``."""
+    point, _, repeat = name.rpartition(".r")
+    return point, int(repeat)
 
 
 def points(experiment: Experiment) -> Iterator[Point]:

@@ -70,12 +70,11 @@ class Row:
             predicted: with a column for the expected speedup.
         """
         run = self.runs[0]
-        stem = run.name.rsplit(".", 1)[0]
         repeats = "r1" if len(self.runs) == 1 else f"r1-{len(self.runs)}"
         repeats += f" (up to {self.most_runs})" if self.most_runs > len(self.runs) else ""
         passes = run.settings.accumulation_steps
         return (
-            f"{run.experiment}/{stem}.{repeats}",
+            f"{run.experiment}/{run.point}.{repeats}",
             str(run.shape),
             f"{run.batch_size_per_device}" + (f" ({passes} passes)" if passes > 1 else ""),
             str(run.settings.epochs),
