@@ -117,6 +117,7 @@ def test_a_missing_key_is_asked_for_with_what_it_means(refuse: Refuse) -> None:
     ("exclude", "says"),
     [
         ("[{epochs: 4}]", "exclude[0].epochs is neither a swept key nor devices. Known: devices."),
+        ("[{devices: true}]", "exclude[0].devices is True, which is not among [1, 2, 4]. Use one of them."),
         ("[{devices: 3}]", "exclude[0].devices is 3, which is not among [1, 2, 4]. Use one of them."),
         ("[{devices: 1}, {devices: 2}, {devices: 4}]", "exclude leaves no run. Exclude less."),
     ],
@@ -220,6 +221,28 @@ def test_a_value_given_on_the_command_line_is_refused_without_a_file(site_file: 
 
     (line,) = refused.value.lines
     assert line.startswith("config: experiments.a.devices[0] is 0")
+
+
+@pytest.mark.parametrize(
+    ("own", "says"),
+    [
+        ({"title": None}, "title has no value. Give it one, or leave the key out for its default."),
+        ({"epochs": None}, "epochs has no value. Give it one, or leave the key out for its default."),
+        (
+            {"sweep": {"launcher": [None]}},
+            "sweep.launcher[0] has no value. Write default for what",
+        ),
+        ({"epochs": 2**63}, "epochs is 9223372036854775808, a whole number beyond"),
+    ],
+)
+def test_a_value_that_no_file_may_hold_is_refused_once_without_one(
+    own: dict[str, object], says: str, site_file: Path
+) -> None:
+    with pytest.raises(StudyError) as refused:
+        load_study({"experiments": {"a": ONE_DEVICE | own}}, (), site_file)
+
+    (line,) = refused.value.lines
+    assert line.startswith(f"config: experiments.a.{says}")
 
 
 @pytest.mark.parametrize(

@@ -177,6 +177,15 @@ TYPES_AND_KEYS = [
         marks=refuses("types: null"),
     ),
     pytest.param(
+        digits("sweep: {bucket_cap_mb: [null, 50]}"),
+        (
+            "sweep.bucket_cap_mb[0] has no value",
+            "Write default for what bucket_cap_mb is when it is left out",
+        ),
+        id="null in a sweep",
+        marks=refuses("types: null"),
+    ),
+    pytest.param(
         digits("epoch: 4"),
         ("experiments.digits.epoch is not a known key", "Did you mean 'epochs'?"),
         id="misspelt key",
@@ -365,6 +374,19 @@ NAMES_AND_PATHS = [
         ("experiments.SOUND differs from Sound by case alone", "Rename one of the two."),
         id="duplicate by case",
         marks=refuses("names: duplicates by case"),
+    ),
+    pytest.param(
+        named("partial"),
+        (
+            "experiments.partial has the name of the folder results/partial",
+            "Rename it, such as partial-study.",
+        ),
+        id="folder of the partial report",
+    ),
+    pytest.param(
+        named("PreFlight"),
+        ("experiments.PreFlight has the name of the folder results/preflight", "such as PreFlight-study."),
+        id="folder of the preflight",
     ),
     pytest.param(
         named('"../x"'), ("'../x'", plain_name("x")), id="folder above", marks=refuses("names: ../x")

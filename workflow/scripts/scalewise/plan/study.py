@@ -188,9 +188,11 @@ def load_study(
     lines += site_lines
 
     raw = plain(config)
-    problems = [] if files else list(odd_keys(config, ()))
-    problems += values_beyond(config, ())
-    problems += [misnamed] if misnamed else []
+    unusable = [*([] if files else odd_keys(config, ())), *values_beyond(config, ())]
+    problems = [problem for problem in unusable if problem.place not in spelled]
+    lines += [problem.render(_origin(problem.place, sources)) for problem in problems]
+    spelled |= {problem.place for problem in unusable}
+    problems = [misnamed] if misnamed else []
     problems += _check_top(raw)
     experiments: dict[str, PlannedExperiment] = {}
     if isinstance(raw.get("experiments"), dict) and isinstance(raw.get("defaults", {}), dict):

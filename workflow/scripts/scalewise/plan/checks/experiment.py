@@ -31,7 +31,9 @@ from scalewise.plan.runs.runs import (
     batch_per_device,
     combinations,
     excluded,
+    is_same_value,
     option_label,
+    series_label,
     settings_of,
 )
 
@@ -45,6 +47,10 @@ MAX_STEPS = 10_000_000
 """Of an epoch; ImageNet image by image has 1.3 million."""
 
 _BATCH_KEY = {"strong": "global_batch_size", "weak": "batch_size_per_device"}
+
+
+RESERVED_NAMES = {"partial": "the partial report's tables", "preflight": "what a preflight has found"}
+"""Folders of the workflow's own below results/, where every experiment has a folder of its name."""
 
 
 def check_names(names: Iterable[str]) -> Iterator[Problem]:
@@ -68,6 +74,13 @@ def check_names(names: Iterable[str]) -> Iterator[Problem]:
                 place,
                 f"has a name of {len(name)} characters, but at most {MAX_EXPERIMENT_NAME} are possible",
                 "Shorten it, and put the words into title.",
+            )
+        elif name.lower() in RESERVED_NAMES:
+            yield Problem(
+                place,
+                f"has the name of the folder results/{name.lower()}, which holds "
+                f"{RESERVED_NAMES[name.lower()]}",
+                f"Rename it, such as {name}-study.",
             )
         elif name.lower() in seen:
             yield Problem(
@@ -190,7 +203,7 @@ def _check_exclude(place: Place, experiment: Experiment) -> Iterator[Problem]:
         for key, value in entry.items():
             if key not in possible:
                 yield Problem((*here, key), "is neither a swept key nor devices", did_you_mean(key, possible))
-            elif value not in possible[key]:
+            elif not any(is_same_value(value, candidate) for candidate in possible[key]):
                 yield Problem(
                     (*here, key),
                     f"is {value!r}, which is not among {possible[key]}",
@@ -213,6 +226,7 @@ def _check_series(
     site: Site,
 ) -> Iterator[Problem]:
     given = {*own, *experiment.swept}
+    named: dict[str, Options] = {}
     for options in combinations(experiment):
         used = {
             devices: shape for devices, shape in shapes.items() if not excluded(experiment, options, devices)
@@ -223,6 +237,12 @@ def _check_series(
         where = Where(place, options)
         yield from check_options(where, experiment, settings, site, given)
         yield from _check_names_of_runs(place, experiment, options)
+        if (twin := named.setdefault(series_label(options).lower(), options)) != options:
+            yield Problem(
+                (*place, "sweep"),
+                f"makes two series of the same name, {dict(twin)} and {dict(options)}",
+                "Rename a file, or have an experiment for each.",
+            )
         yield from check_launch(where, settings, used.values(), site)
         facts = _dataset(where("dataset"), settings.dataset, settings.image_size)
         model = _model(where("model"), settings.model)
