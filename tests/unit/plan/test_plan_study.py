@@ -186,6 +186,15 @@ def test_a_key_misspelt_in_defaults_is_reported_there_and_not_in_every_experimen
     assert line.endswith(":5: defaults.device is not a known key. Did you mean 'devices'?")
 
 
+def test_an_experiment_too_large_for_a_command_is_refused(refuse: Refuse) -> None:
+    entries = ", ".join(["{devices: 1, epochs: 5}"] * 4000)
+
+    (line,) = refuse(SOUND + f"  a:\n    sweep: {{epochs: [4, 5]}}\n    exclude: [{entries}]\n")
+
+    assert "experiments.a comes to 10" in line
+    assert "but a command takes 100,000. Sweep, exclude or project fewer values" in line
+
+
 def test_titles_reach_the_report_and_no_definition(load: Load) -> None:
     study = load(SOUND + "  a: {title: First, description: Why}\n  b: {}\n")
 
@@ -255,6 +264,11 @@ def test_a_value_that_no_file_may_hold_is_refused_once_without_one(
         ("cpus_per_node: '4'", ("cpus_per_node is '4', not a whole number. Write 4 without quotes.",)),
         ("accelerator: gpu", ("accelerator is 'gpu', which is not known here.", "cuda")),
         ("- 4", ("is not a mapping of keys to values at its top.",)),
+        ("# none", ("is empty. Write one fact a line, such as `accelerator: auto`.",)),
+        (
+            f"prelude: ['export A={'a' * 20_000}']",
+            ("prelude makes 20,", "bytes of facts, but the commands of jobs take 16,000. Put a long prelude"),
+        ),
     ],
 )
 def test_a_mistake_in_the_site_file_names_that_file_and_its_cure(

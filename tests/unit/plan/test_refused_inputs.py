@@ -497,6 +497,25 @@ def test_a_sweep_of_dataset_paths_too_long_for_a_run_name_is_refused_before_the_
     assert "file systems take 255" in line
 
 
+def test_two_series_whose_options_make_one_name_are_refused(
+    tmp_path: Path, write_dataset: Callable[..., Path], refuse: Refuse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = ["q.safetensors", "q.safetensors.model-z.safetensors"]
+    models = ["z.safetensors.model-m/own.py", "m/own.py"]
+    for name in data:
+        write_dataset(tmp_path / name)
+    for name in models:
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text("def build(image, classes): ...")
+    swept = ", ".join(f'"{model}:build"' for model in models)
+
+    (line,) = refuse(digits("devices: [1]", f"sweep: {{dataset: {data}, model: [{swept}]}}"))
+
+    assert "digits.sweep makes two series of the same name, {'dataset': 'q.safetensors', 'model': 'z." in line
+    assert line.endswith("Rename a file, or have an experiment for each.")
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [("", "is empty"), ("experiments: [digits\n", "is not valid YAML"), ("a: b: c\n", "is not valid YAML")],

@@ -232,9 +232,10 @@ class Slurm(BaseModel):
         60,
         description="So long before its time is over a job gets SIGUSR1: the run writes a checkpoint and "
         "goes back into the queue if it needs more time. A checkpoint is written between two steps: where a "
-        "run takes several jobs, give it the time of an evaluation and of a checkpoint, and 30 s more. At a "
-        "run's own limit and at Ctrl-C it has 60 s. 0 asks for no signal; no run may then take longer than "
-        "longest_walltime.",
+        "run takes several jobs, give it the time of an evaluation and of a checkpoint, and 30 s more. A run "
+        "that one job holds ends by its own limit, two minutes before the job; the signal then comes at most "
+        "30 s ahead. At a run's own limit and at Ctrl-C it has 60 s. 0 asks for no signal; no run may then "
+        "take longer than longest_walltime.",
     )
     queue_minutes: Annotated[dict[int, float], BeforeValidator(_waits)] | None = Field(
         None,

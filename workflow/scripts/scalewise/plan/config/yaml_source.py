@@ -67,7 +67,7 @@ def read_source(path: Path, hint: str = STUDY_HINT) -> Source:
         text = path.read_text(encoding="utf-8")
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         if root is None:
-            source.fatal.append(Problem((), "is empty", "Write `experiments:` with one experiment below it."))
+            source.fatal.append(Problem((), "is empty", hint))
         elif not isinstance(root, yaml.MappingNode):
             source.fatal.append(Problem((), "is not a mapping of keys to values at its top", hint))
         else:
