@@ -287,8 +287,8 @@ def test_a_weak_projection_ends_where_the_data_do(refuse: Refuse) -> None:
     line = refused(refuse, ", project: {devices: [4, 64]}", batch="scaling: weak, batch_size_per_device: 64")
 
     assert line == (
-        "experiments.strong.project.devices[1] is 64, on which batch_size_per_device (64) makes a global "
-        "batch of 4096, but digits has 1437 training samples. Use at most 22, or a smaller batch."
+        "experiments.strong.project.devices[1] is 64, and batch_size_per_device (64) makes a global "
+        "batch of 4096 on 64 devices, but digits has 1437 training samples. Use at most 22, or a smaller batch."
     )
 
 

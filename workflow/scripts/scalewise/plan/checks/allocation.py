@@ -99,16 +99,29 @@ def check_allocations(
     """What an experiment asks of the scheduler: time, memory, parts of nodes."""
     yield from _check_time(place, experiment, site)
     yield from _check_memory(place, experiment, site)
-    if site.slurm is not None and site.slurm.partial_nodes == "refused":
-        for index, devices in enumerate(experiment.devices):
-            shape = shapes.get(devices)
-            if shape is not None and shape.devices_per_node != site.devices_per_node:
-                yield Problem(
-                    (*place, "devices", index),
-                    f"is {devices!r}, part of a node of {count_devices(site.devices_per_node)}, and this "
-                    "site gives whole nodes only",
-                    f"Use multiples of {site.devices_per_node}.",
-                )
+    for index, devices in enumerate(experiment.devices):
+        if (shape := shapes.get(devices)) is not None:
+            yield from check_whole_nodes((*place, "devices", index), devices, shape, site)
+
+
+def check_whole_nodes(here: Place, devices: int | str, shape: Shape, site: Site) -> Iterator[Problem]:
+    """A part of a node where the site gives whole nodes only.
+
+    Args:
+        here: Place of the device count.
+        devices: The count as the configuration gives it.
+        shape: What it comes to.
+        site: Facts of the machine or cluster.
+    """
+    if site.slurm is None or site.slurm.partial_nodes != "refused":
+        return
+    if shape.devices_per_node != site.devices_per_node:
+        yield Problem(
+            here,
+            f"is {devices!r}, part of a node of {count_devices(site.devices_per_node)}, and this site gives "
+            "whole nodes only",
+            f"Use multiples of {site.devices_per_node}.",
+        )
 
 
 def _check_time(place: Place, experiment: Experiment, site: Site) -> Iterator[Problem]:
