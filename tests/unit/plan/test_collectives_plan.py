@@ -288,7 +288,8 @@ def test_a_weak_projection_ends_where_the_data_do(refuse: Refuse) -> None:
 
     assert line == (
         "experiments.strong.project.devices[1] is 64, and batch_size_per_device (64) makes a global "
-        "batch of 4096 on 64 devices, but digits has 1437 training samples. Use at most 22, or a smaller batch."
+        "batch of 4096 on 64 devices, but digits has 1437 training samples. Use at most 22, or a smaller "
+        "batch."
     )
 
 
