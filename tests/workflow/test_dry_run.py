@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 
+import pytest
 from tests.workflow.conftest import ROOT, TINY, Workplace
 
 
@@ -43,6 +44,26 @@ def test_tab_in_the_shipped_file_is_named_with_its_line(workplace: Workplace) ->
     outcome = workplace.snakemake("-n")
     assert outcome.code == 1
     assert "config/experiments.yaml:2: has a tab in its indentation. Indent with spaces." in outcome.text
+
+
+@pytest.mark.parametrize(
+    ("text", "snakemakes", "ours"),
+    [
+        ("- a", "Config file must be given as JSON or YAML with keys at top level", ":1: is not a mapping"),
+        ("a: [1", "Config file is not valid JSON or YAML", ":1: is not valid YAML: expected ',' or ']'"),
+    ],
+)
+def test_a_file_that_is_no_configuration_is_told_as_the_readme_says(
+    text: str, snakemakes: str, ours: str, workplace: Workplace
+) -> None:
+    """A --configfile is read by Snakemake before any of our code is."""
+    readme = (ROOT / "config" / "README.md").read_text().replace("\n", " ")
+    assert f"`{snakemakes}`" in readme
+    assert snakemakes in workplace.snakemake("-n", config=text).text
+
+    (workplace.folder / "config").mkdir()
+    (workplace.folder / "config" / "experiments.yaml").write_text(text)
+    assert f"config/experiments.yaml{ours}" in workplace.snakemake("-n").text
 
 
 def test_unwritable_results_are_refused_before_training(workplace: Workplace) -> None:

@@ -17,7 +17,7 @@ STARTED = time.time()
 DEFAULT_CONFIG = "config/experiments.yaml"
 
 from scalewise.analysis.report.captions import CAPTIONS
-from scalewise.plan.terminal.final_message import decisions, failures
+from scalewise.plan.terminal.final_message import EarlierFiles, decisions, failures
 from scalewise.plan.jobs.all_reduce_jobs import PRIORITY, CollectivesPlan
 from scalewise.plan.catalog.datasets import (
     PREPARED_DATASET,
@@ -90,6 +90,8 @@ DATASETS = {
     for run in RUNS.values()
 }
 FIGURES = list(CAPTIONS)
+# filled when the session begins, for what the terminal says at its end
+EARLIER = EarlierFiles()
 HELLO = hello_allocation(STUDY)
 COLLECTIVES = CollectivesPlan.of(STUDY, config.get("site"))
 # the experiments with a prediction, and what defines it

@@ -10,7 +10,7 @@ SOURCES = {
     "scalewise/": "__init__ records",
     "scalewise/plan/": "__init__ study",
     "scalewise/plan/catalog/": "__init__ datasets models own_data own_model_files",
-    "scalewise/plan/checks/": "__init__ allocation experiment options projection",
+    "scalewise/plan/checks/": "__init__ allocation batch experiment options projection",
     "scalewise/plan/config/": "__init__ errors experiment paths raw_values settings shape site slurm validation "
     "yaml_source",
     "scalewise/plan/jobs/": "__init__ all_reduce_jobs environment launch preflight slurm_checks submission",

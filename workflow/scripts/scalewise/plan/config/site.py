@@ -17,7 +17,7 @@ from scalewise.plan.config.errors import refused
 from scalewise.plan.config.experiment import schema_of
 from scalewise.plan.config.settings import Memory
 from scalewise.plan.config.shape import Shape
-from scalewise.plan.config.slurm import Slurm, check_placeholder, walltime_minutes
+from scalewise.plan.config.slurm import Slurm, check_placeholder, duration_seconds
 from scalewise.records import LauncherName
 
 Accelerator = Literal["cpu", "cuda"]
@@ -212,10 +212,11 @@ class Site:
 
     @property
     def longest_minutes(self) -> int | None:
-        """Of a job."""
+        """Whole minutes that a job may take; None where nobody says."""
         if self.slurm is None or self.slurm.longest_walltime is None:
             return None
-        return walltime_minutes(self.slurm.longest_walltime)
+        seconds = duration_seconds(self.slurm.longest_walltime)
+        return None if seconds is None else seconds // 60
 
 
 def resolve_site(facts: SiteFile) -> Site:

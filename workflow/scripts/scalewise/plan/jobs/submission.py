@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.config.paths import command_complaint
 from scalewise.plan.config.site import Site
+from scalewise.plan.jobs.slurm_checks import SUBMISSION_COMMANDS, missing_commands
 
 POLL_SECONDS = 20.0
 ATTEMPTS = 4
@@ -92,8 +92,7 @@ def begin_submission(site: Site, elsewhere: bool, folder: Path) -> None:
                 "Use --profile profiles/slurm, or --profile profiles/local for this machine."
             ]
         )
-    missing = [name for name in ("sbatch", "squeue", "scancel") if shutil.which(name) is None]
-    if missing:
+    if missing := missing_commands(*SUBMISSION_COMMANDS):
         raise StudyError(
             [
                 f"{', '.join(missing)} not on PATH, so no job can be sent. Go to a login node, or load "

@@ -13,7 +13,7 @@ from typing import Any
 from scalewise.plan.catalog.datasets import prepared_path
 from scalewise.plan.catalog.own_model_files import own_model_files
 from scalewise.plan.config.experiment import MAX_REPEATS, Experiment
-from scalewise.plan.config.settings import Settings
+from scalewise.plan.config.settings import DEFAULT, SWEEPABLE_WITH_DEFAULT, Settings
 from scalewise.plan.config.shape import Shape
 from scalewise.records import LauncherName
 
@@ -176,14 +176,21 @@ def excluded(experiment: Experiment, options: Options, devices: int | str) -> bo
     """Whether an entry of ``exclude`` matches this combination at this device count."""
     actual = dict(options) | {"devices": devices}
     return any(
-        all(key in actual and actual[key] == value for key, value in entry.items())
+        all(key in actual and is_same_value(value, actual[key]) for key, value in entry.items())
         for entry in experiment.exclude
     )
 
 
+def is_same_value(one: object, other: object) -> bool:
+    """Whether two values of a configuration are equal; true is not 1, but 1 is 1.0."""
+    return isinstance(one, bool) == isinstance(other, bool) and one == other
+
+
 def settings_of(experiment: Experiment, options: Options) -> Settings:
     """The experiment's training with the options of one series put in."""
-    values = {key: getattr(experiment, key) for key in Settings.model_fields} | dict(options)
+    values = {key: getattr(experiment, key) for key in Settings.model_fields}
+    for key, value in options:
+        values[key] = None if key in SWEEPABLE_WITH_DEFAULT and value == DEFAULT else value
     # the values were validated as parts of the experiment and of its sweep
     return Settings.model_construct(**values)
 
