@@ -15,7 +15,7 @@ import pytest
 from tests.small_runs import definition, muster
 
 import train
-from scalewise.execution import run
+from scalewise.execution import run, train_job
 from scalewise.execution.messages import Assignment, Muster, Progress, Stopped
 from scalewise.execution.outcome import RunFailedError, refuse_start, would_end_alike
 from scalewise.execution.rank_files import Attempt
@@ -204,7 +204,7 @@ class Command:
         def fail(*_arguments: object) -> int:
             raise error
 
-        monkeypatch.setattr(train, "train", fail)
+        monkeypatch.setattr(train_job, "train", fail)
         assert train.main(self.arguments) == 1
         return self.log.read_text(encoding="utf-8").splitlines() if self.log.exists() else []
 
@@ -219,7 +219,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
 
 def hops(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
     made: list[tuple[object, ...]] = []
-    monkeypatch.setattr(train, "hop", lambda *arguments: made.append(arguments))
+    monkeypatch.setattr(train_job, "hop", lambda *arguments: made.append(arguments))
     return made
 
 
@@ -303,9 +303,9 @@ def ordered(command: Command, monkeypatch: pytest.MonkeyPatch, waits: bool) -> t
         monkeypatch.setattr("scalewise.execution.run_lock.LOST_SECONDS", 0.2)
     for name, value in {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(train, "start_again", lambda order, *_arguments: orders.append(order))
-    monkeypatch.setattr(train, "other_jobs", lambda _environ: None)
-    monkeypatch.setattr(train, "seconds_left", lambda _environ: 300.0)
+    monkeypatch.setattr(train_job, "start_again", lambda order, *_arguments: orders.append(order))
+    monkeypatch.setattr(train_job, "other_jobs", lambda _environ: None)
+    monkeypatch.setattr(train_job, "seconds_left", lambda _environ: 300.0)
     return train.main(command.arguments), orders
 
 
@@ -318,7 +318,7 @@ def test_waiting_takes_nothing_of_the_runs_own_time_and_the_job_ends_it_in_time(
     assert code == 0
     assert order.limit_seconds == order.seconds_left == 600
     if waits:
-        left = 300 - train.JOB_END_SECONDS
+        left = 300 - train_job.JOB_END_SECONDS
         assert before + left < order.job_ends_at < time.monotonic() + left
     else:
         assert order.job_ends_at == math.inf
@@ -328,7 +328,7 @@ def test_a_run_that_used_its_time_is_not_tried_again_whatever_its_next_job_waite
     command: Command, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     order = Order("", Attempt(command.folder / "attempt"), Launch("", (), {}), 2, command.log, 600.0)
-    definition = train.resolved(Definition.model_validate_json(command.arguments[1]))
+    definition = train_job.resolved(Definition.model_validate_json(command.arguments[1]))
     assignment = Assignment(definition=definition, dataset=Path("d"), folder=command.folder, started_at="")
     refuse_start(order, assignment, "timed-out", "all of its time is used")
     assert (failure := read_failure(command.folder)) is not None

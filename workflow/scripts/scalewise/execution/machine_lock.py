@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 POLL_SECONDS = 0.2
+MACHINE_WAIT_SECONDS = 24 * 3600.0
 
 
 class MachineBusyError(Exception):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import shutil
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -90,6 +91,11 @@ def refuse_start(order: Order, assignment: Assignment, outcome: Why, why: str) -
     write_json(assignment.folder / FAILURE, _failure(order, assignment, outcome, why))
     note(order.log, f"{outcome}: {why}")
     return RunFailedError(f"{order.label} {outcome}: {why}\nWhole log: {order.log}", why)
+
+
+def say(text: str) -> None:
+    """Print a line of the job's own log."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def note(log: Path, text: str) -> None:
