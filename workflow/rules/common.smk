@@ -17,6 +17,7 @@ STARTED = time.time()
 DEFAULT_CONFIG = "config/experiments.yaml"
 
 from scalewise.analysis.report.captions import CAPTIONS
+from scalewise.execution.finished_results import forget_all, set_aside
 from scalewise.plan.terminal.final_message import decisions, failures
 from scalewise.plan.jobs.all_reduce_jobs import PRIORITY, CollectivesPlan
 from scalewise.plan.catalog.datasets import dataset_id, decode_options, own_inputs

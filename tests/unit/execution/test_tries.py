@@ -279,7 +279,7 @@ def test_a_ctrl_c_while_another_trains_the_run_is_one_line_and_no_traceback(tmp_
     with owned_run(tmp_path, 0, print):
         process = subprocess.Popen(
             [sys.executable, str(Path(train.__file__)), *command.arguments],
-            env=os.environ | {"TMPDIR": str(tmp_path)},
+            env=os.environ | {"SCALEWISE_MACHINE_LOCK": str(tmp_path / "lock")},
             stderr=subprocess.PIPE,
             text=True,
         )
@@ -337,3 +337,21 @@ def test_a_run_that_used_its_time_is_not_tried_again_whatever_its_next_job_waite
     command.arguments[:0] = ["--attempt", "2"]
     assert ordered(command, monkeypatch, waits=True) == (1, [])
     assert "study/d2.r1 is not tried again: all of its time is used" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("linked", ["results", "results/study/runs/d2.r1"])
+def test_a_container_sees_a_run_whose_results_lie_behind_a_link(
+    linked: str, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = {"slurm": True, "container": {"image": "a.sif", "runtime": "apptainer"}}
+    monkeypatch.setenv("SCALEWISE_START", json.dumps(site))
+    scratch = tmp_path / "scratch"
+    folder = tmp_path / "results" / "study" / "runs" / "d2.r1"
+    link = tmp_path / linked
+    link.parent.mkdir(parents=True, exist_ok=True)
+    scratch.mkdir()
+    link.symlink_to(scratch)
+    folder.mkdir(parents=True, exist_ok=True)
+    code, (order,) = ordered(Command(folder), monkeypatch, waits=False)
+    assert code == 0
+    assert f"--bind={folder.resolve()}" in order.launch.argv

@@ -28,6 +28,8 @@ R = TypeVar("R", bound=BaseModel)
 
 SUMMARY, EPOCHS, RANKS, FAILURE = "summary.json", "epochs.csv", "ranks.csv", "failure.json"
 UTILIZATION, MODEL = "utilization.csv", "model.safetensors"
+RUN_RECORDS = (SUMMARY, EPOCHS, RANKS, UTILIZATION)
+"""What every run that is a result leaves."""
 
 
 class RecordError(Exception):
@@ -177,6 +179,7 @@ class Provenance(_Record):
         slurm_job_id: None outside Slurm.
         restart_count: how often the batch system started this job anew.
         other_jobs: of anybody, on the run's nodes when a start began, at most; None where nobody can say.
+        inputs: Hashes of what defines the run beside its definition, by name; empty in older records.
     """
 
     commit: str | None
@@ -191,6 +194,7 @@ class Provenance(_Record):
     slurm_job_id: str | None
     restart_count: int
     other_jobs: int | None = None
+    inputs: dict[str, str] = {}
 
 
 class Measurements(_Record):

@@ -39,7 +39,7 @@ def run_all_reduce_job(
         order = Order(
             label=f"all-reduce over {job.shape}",
             attempt=attempt,
-            launch=command_for(job, start, attempt, [log.parent.resolve()]),
+            launch=command_for(job, start, attempt),
             world_size=Shape.parse(job.shape).world_size,
             log=log,
             limit_seconds=limit_seconds,

@@ -10,6 +10,9 @@ from pydantic import BaseModel, ConfigDict
 from scalewise.plan.jobs.rank_launch import RankLaunch
 from scalewise.records import Definition
 
+CHECKPOINTS = "checkpoints"
+"""The folder of a run's checkpoints, below that of its records."""
+
 _TIMEOUTS = ("timed out", "timeout")
 _CONSEQUENCES = (
     "connection closed by peer",
@@ -159,7 +162,7 @@ class Assignment(_Note):
     @property
     def checkpoints(self) -> Path:
         """Where the run's checkpoints are."""
-        return self.folder / "checkpoints"
+        return self.folder / CHECKPOINTS
 
 
 class MeetingPoint(_Note):

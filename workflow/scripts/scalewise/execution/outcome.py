@@ -16,6 +16,7 @@ from scalewise.records import (
     FAILURE,
     MODEL,
     RANKS,
+    RUN_RECORDS,
     SUMMARY,
     UTILIZATION,
     Definition,
@@ -33,8 +34,6 @@ from scalewise.records import (
 )
 
 LOG_TAIL_LINES = 25
-RECORDS = (SUMMARY, EPOCHS, RANKS, UTILIZATION)
-
 
 FULL_BYTES = 1 << 20
 """A folder with less room than this has none: what ranks wrote there last may be missing."""
@@ -69,7 +68,7 @@ def execute(order: Order, muster: Muster, assignment: Assignment) -> None:
         RunFailedError: there is no result.
         RunTakenError: another trains the run by now; its folder is left as it is.
     """
-    for name in (*RECORDS, MODEL, FAILURE):
+    for name in (*RUN_RECORDS, MODEL, FAILURE):
         (assignment.folder / name).unlink(missing_ok=True)
     order.attempt.begin(muster)
     order.attempt.assign(assignment)
@@ -136,11 +135,12 @@ def free_bytes(path: Path) -> int:
 
 
 def has_result(folder: Path, definition: Definition) -> bool:
-    """Whether a folder holds the records of just this run."""
+    """Whether a folder holds the records of just this run, all of them."""
     try:
-        return read_summary(folder).definition == definition
+        found = read_summary(folder).definition == definition
     except RecordError:
         return False
+    return found and all((folder / name).exists() for name in RUN_RECORDS)
 
 
 def would_end_alike(folder: Path, definition: Definition, limit_seconds: float) -> Failure | None:
@@ -179,7 +179,7 @@ def _fail(order: Order, assignment: Assignment, ended: End, cause: Complaint | N
         why += f" {assignment.folder} has {free:,} free bytes left: make room there."
     traceback = cause.traceback if cause is not None else ""
     failure = _failure(order, assignment, ended.why, why, traceback)
-    for name in (*RECORDS, MODEL):
+    for name in (*RUN_RECORDS, MODEL):
         (assignment.folder / name).unlink(missing_ok=True)
     details = traceback.rstrip() if cause is not None else "\n".join(failure.log_tail)
     if ended.stopped is not None and ended.stopped.saved:

@@ -17,10 +17,11 @@ from scalewise.plan.jobs.rank_launch import RankLaunch
 SCRIPTS = Path(__file__).parents[2]
 
 
-def command_for(ranks: RankLaunch, start: Start, attempt: Attempt, visible: Iterable[Path]) -> Launch:
+def command_for(ranks: RankLaunch, start: Start, attempt: Attempt, visible: Iterable[Path] = ()) -> Launch:
     """The command that starts ``rank.py`` once for each device.
 
-    A container shows the ranks the visible folders, beside the working folder and the scripts.
+    A container shows the ranks the visible folders, beside the working folder, the scripts and the folder
+    that the attempt's lies in, where ranks also write: each may be behind a link.
 
     Raises:
         ValueError: The launcher cannot start these ranks on this site.
@@ -32,7 +33,7 @@ def command_for(ranks: RankLaunch, start: Start, attempt: Attempt, visible: Iter
         start,
         Programs.of(SCRIPTS, "rank.py", attempt.folder),
         sys.executable,
-        visible=[SCRIPTS, *visible],
+        visible=[SCRIPTS, attempt.folder.parent.resolve(), *visible],
     )
 
 

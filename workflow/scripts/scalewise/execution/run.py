@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from scalewise.execution.checkpoint_files import CheckpointFolder
-from scalewise.execution.messages import Assignment, Muster
+from scalewise.execution.messages import CHECKPOINTS, Assignment, Muster
 from scalewise.execution.outcome import RunFailedError, execute, note, refuse_start
 from scalewise.execution.restarts import MOST_IDLE, SILENT, TRIES, Try, begin_try, earlier_tries, end_try
 from scalewise.execution.run_lock import Holder
@@ -90,9 +92,18 @@ def start_again(order: Order, muster: Muster, assignment: Assignment, beginning:
             # without how it ended: the job of a run that is given up must not go back into the queue
             raise RunFailedError(f"{error}\n{_gave_up(idle)}", error.reason) from error
         raise
+    end_training(folder, beginning.keep_checkpoints)
+
+
+def end_training(folder: Path, keep_checkpoints: bool) -> None:
+    """Forget the starts of a training that has left its result, and its checkpoints as the user asks.
+
+    Raises:
+        RecordError: The result cannot be read.
+    """
     (folder / TRIES).unlink(missing_ok=True)
-    if not beginning.keep_checkpoints and read_summary(folder).outcome != "diverged":
-        checkpoints.clear()
+    if not keep_checkpoints and read_summary(folder).outcome != "diverged":
+        shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
 
 
 def _gave_up(idle: list[Try]) -> str:

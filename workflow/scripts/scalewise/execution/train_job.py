@@ -11,13 +11,14 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from scalewise.execution.finished_results import take_back
 from scalewise.execution.input_hashes import fingerprints
 from scalewise.execution.machine_lock import MACHINE_WAIT_SECONDS, MachineBusyError, exclusive_machine
 from scalewise.execution.messages import Assignment
 from scalewise.execution.outcome import RunFailedError, has_result, note, say, unusable, would_end_alike
 from scalewise.execution.rank_command import command_for, muster_for
 from scalewise.execution.rank_files import Attempt
-from scalewise.execution.run import Beginning, start_again
+from scalewise.execution.run import Beginning, end_training, start_again
 from scalewise.execution.run_lock import Holder, RunBusyError, RunTakenError, owned_run
 from scalewise.execution.slurm_job import other_jobs, requeue, restart_count, seconds_left
 from scalewise.execution.supervisor import GRACE_SECONDS, Order
@@ -135,6 +136,13 @@ def train(options: TrainOptions, definition: Definition, label: str, start: Star
     # a cluster has its own way to give a node to one job; here all trainings of a machine take turns
     machine = nullcontext() if start.slurm else exclusive_machine(MACHINE_WAIT_SECONDS, say)
     with owned_run(folder, wait_seconds, lambda text: say(f"{label}: {text}"), me) as hold, machine:
+        inputs = fingerprints(options.dataset, options.weights, own_model)
+        if take_back(folder, definition, inputs, os.environ.get("SCALEWISE_COMMIT") or None):
+            text = "the result was there before snakemake was ended; it is taken as it is"
+            say(f"{label}: {text}")
+            add_word(options.log, text)
+            end_training(folder, options.keep_checkpoints)
+            return 0
         if hold.waited and has_result(folder, definition):
             say(f"{label}: the other training has left its result")
             return 0
@@ -166,7 +174,7 @@ def train(options: TrainOptions, definition: Definition, label: str, start: Star
             weights=options.weights,
             other_jobs=other_jobs(os.environ) if start.slurm else None,
             checkpoint_seconds=options.checkpoint_seconds,
-            inputs=fingerprints(options.dataset, options.weights, own_model),
+            inputs=inputs,
         )
         meeting = muster_for(ranks, start, options.timeout_seconds)
         fresh = options.attempt == 1 and me.restart == 0

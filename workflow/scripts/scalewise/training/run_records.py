@@ -201,6 +201,7 @@ def trace(
         slurm_job_id=identity.slurm_job_id,
         restart_count=identity.restart_count,
         other_jobs=most(resumption.earlier_other_jobs, assignment.other_jobs),
+        inputs=assignment.inputs,
     )
 
 
