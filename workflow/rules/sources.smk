@@ -26,7 +26,7 @@ SOURCES = {
     "scalewise/training/data/": "__init__ augmentation datasets decoders download http_transfer loaders own_arrays "
     "pretrained published_files sampling sources storage weights_file worker_loader",
     "scalewise/training/distributed/": "__init__ devices identity network_interface node_launcher process_group",
-    "scalewise/training/measure/": "__init__ clock memory monitor provenance sensors throughput",
+    "scalewise/training/measure/": "__init__ clock machine_load memory monitor provenance sensors throughput",
     "scalewise/training/models/": "__init__ builders own_model resnets transformer",
     "scalewise/analysis/": "__init__ adaptive_repeats formatting laws scaling study tables",
     "scalewise/analysis/bottlenecks/": "__init__ bottlenecks drift resumption step_breakdown utilization",

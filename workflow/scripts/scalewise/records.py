@@ -220,6 +220,8 @@ class Measurements(_Record):
         monitor_cpu_fraction: CPU time of the monitor over wall time, of the rank where it cost most.
         throttled: a device lowered its clock, against heat or for want of power.
         communication_fraction: share of the step time that waited for gradients of other ranks.
+        other_cpu_fraction: Share of a machine's CPU time that processes outside the run took while its last
+            start trained, of the machine where it was most; None in older records.
         loader: what brought the batches.
         monitor_note: what could not be measured, or which device was throttled, and why.
         passes: one for each batch size that was tried after the training, the run's own first.
@@ -245,6 +247,7 @@ class Measurements(_Record):
     monitor_cpu_fraction: float | None = None
     throttled: bool | None = None
     communication_fraction: float | None = None
+    other_cpu_fraction: float | None = None
     loader: str = "resident"
     monitor_note: str = ""
     passes: list[Pass] = []

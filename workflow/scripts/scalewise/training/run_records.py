@@ -35,6 +35,7 @@ from scalewise.records import (
 )
 from scalewise.training.distributed.identity import Identity
 from scalewise.training.measure import provenance
+from scalewise.training.measure.machine_load import CpuUse, other_cpu_fraction
 from scalewise.training.measure.memory import MemoryKind, peak_memory
 from scalewise.training.measure.monitor import MonitorReport, across_ranks
 from scalewise.training.measure.throughput import quantile, slowest, throughput
@@ -53,6 +54,7 @@ class RankReport:
         memory_kind: what its peak memory counts.
         device: as the monitor saw it.
         times: of the passes after the training.
+        cpu_use: CPU time while the last start trained.
     """
 
     record: RankRecord
@@ -60,13 +62,16 @@ class RankReport:
     memory_kind: MemoryKind
     device: MonitorReport
     times: PassTimes = field(default_factory=PassTimes)
+    cpu_use: CpuUse | None = None
 
     def with_passes(self, times: PassTimes) -> RankReport:
         """The same with what was timed after it was made, so that no memory or sample of that is in it."""
         return replace(self, record=times.on(self.record), times=times)
 
 
-def report_rank(task: Task, affinity: str, startup: Startup, peak_memory_bytes: int) -> RankReport:
+def report_rank(
+    task: Task, affinity: str, startup: Startup, peak_memory_bytes: int, cpu_use: CpuUse | None = None
+) -> RankReport:
     """The figures of this rank, after training.
 
     Args:
@@ -74,6 +79,7 @@ def report_rank(task: Task, affinity: str, startup: Startup, peak_memory_bytes: 
         affinity: CPUs of the rank.
         startup: seconds of this rank.
         peak_memory_bytes: of this rank, earlier starts included.
+        cpu_use: CPU time while this start trained.
     """
     identity, clock = task.identity, task.clock
     device = task.monitor.stop()
@@ -98,7 +104,7 @@ def report_rank(task: Task, affinity: str, startup: Startup, peak_memory_bytes: 
         mean_utilization=device.mean_utilization,
         communication_seconds_per_step=task.replica.communication_seconds(),
     )
-    return RankReport(record, clock.windows, peak_memory(task.device)[1], device)
+    return RankReport(record, clock.windows, peak_memory(task.device)[1], device, cpu_use=cpu_use)
 
 
 def measure(
@@ -133,6 +139,7 @@ def measure(
         ),
         **monitored,
         communication_fraction=_communication_fraction(ranks, windows),
+        other_cpu_fraction=other_cpu_fraction([each.cpu_use for each in reports if each.cpu_use is not None]),
         loader=task.settings.loader,
         passes=passes,
         buckets=buckets,
