@@ -2,6 +2,7 @@
 
 import gc
 import os
+import platform
 import sys
 import time
 from pathlib import Path
@@ -36,6 +37,7 @@ from scalewise.plan.runs.runs import priority
 from scalewise.plan.study import check_results_folder, check_spelling, load_study
 from scalewise.plan.jobs.submission import (
     begin_submission,
+    check_operating_system,
     check_site_is_given,
     check_surroundings,
 )
@@ -43,6 +45,7 @@ from scalewise.plan.jobs.submission import (
 # an example given by --configfile replaces the shipped study, it does not add to it
 SHIPPED = not config.get("experiments") and not workflow.overwrite_configfiles
 try:
+    check_operating_system(platform.system())
     if SHIPPED:
         check_spelling(DEFAULT_CONFIG)
 except StudyError as error:
