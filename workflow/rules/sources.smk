@@ -19,7 +19,7 @@ SOURCES = {
     "scalewise/plan/terminal/": "__init__ final_message plan_table predictions",
     "scalewise/execution/": "__init__ all_reduce_job checkpoint_files finished_results input_hashes machine_lock messages outcome "
     "parent_death preflight_job preflight_report progress_reporter rank_command rank_files restarts run run_lock "
-    "signal_forwarding signals slurm_job supervisor train_job watchdog",
+    "signals slurm_job supervisor train_job watchdog",
     "scalewise/training/": "__init__ all_reduce loop optim parallel_model pass_timing precision preflight_rank "
     "rank run_records trainer",
     "scalewise/training/checkpoints/": "__init__ checkpointer consensus state storage",

@@ -23,6 +23,7 @@ from scalewise.execution.restarts import SILENT, TRIES, Tries, begin_try, earlie
 from scalewise.execution.run import Beginning, start_again
 from scalewise.execution.run_lock import Holder, RunTakenError, owned_run
 from scalewise.execution.supervisor import End, Order
+from scalewise.execution.train_job import Requeue, requeue_after
 from scalewise.plan.jobs.launch import Launch
 from scalewise.records import SUMMARY, Definition, RecordError, read_failure
 
@@ -181,7 +182,8 @@ def test_a_run_that_is_given_up_does_not_say_that_it_could_go_on(
 
     monkeypatch.setattr(run, "execute", execute)
     ends = [start(tmp_path) for _ in range(3)]
-    assert [end.ended is not None and end.ended.goes_on for end in ends] == [True, True, False]
+    again = [requeue_after(end, in_slurm_job=True) for end in ends]
+    assert again == [Requeue.FROM_START, Requeue.FROM_START, Requeue.NO]
     assert "3 tries without progress: none has come to a checkpoint" in str(ends[-1])
 
 
@@ -219,7 +221,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
 
 def hops(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
     made: list[tuple[object, ...]] = []
-    monkeypatch.setattr(train_job, "hop", lambda *arguments: made.append(arguments))
+    monkeypatch.setattr(train_job, "hop", lambda log, label, saved: made.append((log, label, saved)))
     return made
 
 
@@ -231,7 +233,7 @@ def test_a_run_whose_jobs_time_is_over_goes_back_into_the_queue_unless_it_is_giv
     ended = End(0, "interrupted", Stopped(step=50, saved=saved, because="SIGUSR1"))
     command.fails(RunFailedError("of it", "of it", ended), monkeypatch)
     assert made == [(command.log, "study/d2.r1", saved)]
-    command.fails(RunFailedError("given up", "given up"), monkeypatch)
+    command.fails(RunFailedError("given up", "given up", ended, given_up=True), monkeypatch)
     assert len(made) == 1
 
 

@@ -43,15 +43,19 @@ class RunFailedError(Exception):
     """The run has no result; the message is for the user.
 
     Args:
-        message: all that there is to say.
-        reason: in a sentence.
-        ended: how; None where no ranks were started, or none are to be started again.
+        message: All that there is to say.
+        reason: The same in one sentence.
+        ended: How the ranks ended; None where none were started.
+        given_up: Whether starting the run again would end alike.
     """
 
-    def __init__(self, message: str, reason: str = "", ended: End | None = None) -> None:
+    def __init__(
+        self, message: str, reason: str = "", ended: End | None = None, given_up: bool = False
+    ) -> None:
         super().__init__(message)
         self.reason = reason
         self.ended = ended
+        self.given_up = given_up
 
 
 def execute(order: Order, muster: Muster, assignment: Assignment) -> None:

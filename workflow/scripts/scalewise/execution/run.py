@@ -42,7 +42,7 @@ def start_again(order: Order, muster: Muster, assignment: Assignment, beginning:
 
     Raises:
         RunFailedError: there is no result; what was trained is kept in a checkpoint, as far as there is one.
-            It does not say how the ranks ended where the run is given up.
+            The error says whether the run is given up.
         RunTakenError: another trains the run by now.
         RecordError: the record that the ranks left cannot be read.
         OSError: the run's folder cannot be used.
@@ -89,8 +89,8 @@ def start_again(order: Order, muster: Muster, assignment: Assignment, beginning:
         if len(idle) >= MOST_IDLE:
             with suppress(OSError):
                 note(order.log, _gave_up(idle))
-            # without how it ended: the job of a run that is given up must not go back into the queue
-            raise RunFailedError(f"{error}\n{_gave_up(idle)}", error.reason) from error
+            text = f"{error}\n{_gave_up(idle)}"
+            raise RunFailedError(text, error.reason, ended, given_up=True) from error
         raise
     end_training(folder, beginning.keep_checkpoints)
 

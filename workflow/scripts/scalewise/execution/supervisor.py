@@ -23,7 +23,7 @@ import psutil
 from scalewise.execution.messages import Complaint, Stopped
 from scalewise.execution.rank_files import Attempt
 from scalewise.execution.run_lock import Hold, RunTakenError
-from scalewise.execution.watchdog import JOB_END, Vigil, Why
+from scalewise.execution.watchdog import Vigil, Why
 from scalewise.plan.jobs.launch import Launch
 from scalewise.records import utc_now, write_text
 
@@ -86,14 +86,6 @@ class End:
     asked: bool = False
     words: str = "a signal"
     unstarted_seconds: float | None = None
-
-    @property
-    def goes_on(self) -> bool:
-        """Whether their job's end did: as Slurm's signal told the ranks alone, or as this process saw it."""
-        if self.stopped is None:
-            return False
-        because = self.stopped.because
-        return because == JOB_END or (not self.asked and because.startswith("SIG"))
 
 
 def watch(order: Order) -> End:

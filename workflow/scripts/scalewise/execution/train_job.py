@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
 from scalewise.execution.finished_results import take_back
@@ -22,7 +23,7 @@ from scalewise.execution.run import Beginning, end_training, start_again
 from scalewise.execution.run_lock import Holder, RunBusyError, RunTakenError, owned_run
 from scalewise.execution.slurm_job import other_jobs, requeue, restart_count, seconds_left
 from scalewise.execution.supervisor import GRACE_SECONDS, Order
-from scalewise.execution.watchdog import STOP_SECONDS
+from scalewise.execution.watchdog import JOB_END, STOP_SECONDS
 from scalewise.plan.catalog.own_model_files import own_model_files
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.config.shape import Shape
@@ -69,6 +70,28 @@ class TrainOptions:
     summary: Path
 
 
+class Requeue(Enum):
+    """Whether a job whose run has no result goes back into Slurm's queue, and where its next start begins."""
+
+    NO = "no"
+    FROM_CHECKPOINT = "from the checkpoint"
+    FROM_START = "from the start"
+
+
+def requeue_after(error: RunFailedError, in_slurm_job: bool) -> Requeue:
+    """Decide whether the job goes back into the queue: only if the end of its time alone ended the ranks.
+
+    That is so where Slurm's signal has told the ranks alone, or where this process saw the end come. What a
+    signal to this process has ended, somebody wants to end. What has failed is for snakemake's retries.
+    """
+    stopped = error.ended.stopped if error.ended is not None else None
+    if not in_slurm_job or error.given_up or error.ended is None or stopped is None:
+        return Requeue.NO
+    if stopped.because != JOB_END and (error.ended.asked or not stopped.because.startswith("SIG")):
+        return Requeue.NO
+    return Requeue.FROM_CHECKPOINT if stopped.saved else Requeue.FROM_START
+
+
 def run_train_job(options: TrainOptions) -> int:
     """Train one run, or find that another job has; returns the exit code of the process."""
     # Slurm's word that the job's time is nearly over is for the ranks; left to itself it ends a process
@@ -81,9 +104,8 @@ def run_train_job(options: TrainOptions) -> int:
     except RunFailedError as error:
         say(f"scalewise: {error}")
         keep_word(options.log, str(error))
-        if start.slurm and error.ended is not None and error.ended.goes_on:
-            saved = error.ended.stopped is not None and error.ended.stopped.saved
-            hop(options.log, label, saved)
+        if (requeued := requeue_after(error, start.slurm)) is not Requeue.NO:
+            hop(options.log, label, saved=requeued is Requeue.FROM_CHECKPOINT)
     except RunTakenError as error:
         say(f"scalewise: {error}")  # the log is the other's
     except (ValueError, MachineBusyError, RunBusyError) as error:
