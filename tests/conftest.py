@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from pathlib import Path
 
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
+
+# tests and a user's trainings on this machine do not wait for each other
+os.environ.setdefault("SCALEWISE_MACHINE_LOCK", str(Path(tempfile.gettempdir()) / "scalewise-tests.lock"))
 
 pytest_plugins = ["pytester", "tests.reliability.plugin"]
 

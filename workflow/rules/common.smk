@@ -2,6 +2,7 @@
 
 import gc
 import os
+import platform
 import sys
 import time
 from pathlib import Path
@@ -17,6 +18,7 @@ STARTED = time.time()
 DEFAULT_CONFIG = "config/experiments.yaml"
 
 from scalewise.analysis.report.captions import CAPTIONS
+from scalewise.execution.finished_results import forget_all, set_aside
 from scalewise.plan.terminal.final_message import EarlierFiles, decisions, failures
 from scalewise.plan.jobs.all_reduce_jobs import PRIORITY, CollectivesPlan
 from scalewise.plan.catalog.datasets import (
@@ -40,6 +42,7 @@ from scalewise.plan.runs.runs import priority
 from scalewise.plan.study import check_results_folder, check_spelling, load_study
 from scalewise.plan.jobs.submission import (
     begin_submission,
+    check_operating_system,
     check_site_is_given,
     check_surroundings,
 )
@@ -47,6 +50,7 @@ from scalewise.plan.jobs.submission import (
 # an example given by --configfile replaces the shipped study, it does not add to it
 SHIPPED = not config.get("experiments") and not workflow.overwrite_configfiles
 try:
+    check_operating_system(platform.system())
     if SHIPPED:
         check_spelling(DEFAULT_CONFIG)
 except StudyError as error:

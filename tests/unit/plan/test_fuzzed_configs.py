@@ -198,7 +198,7 @@ def options_of(words: Sequence[str]) -> dict[str, str]:
 def launched(run: Run, site: Site) -> list[str]:
     """The command that starts the ranks, without the site's shell lines and container."""
     start = Start.on(site).model_copy(update={"prelude": (), "container": None, "python": "PROGRAM"})
-    programs = Programs.of(Path("scripts"), "train_rank.py", Path("attempt"))
+    programs = Programs.of(Path("scripts"), "rank.py", Path("attempt"))
     launch = build_launch(
         run.launcher, run.shape, run.settings.cpus_per_device, start, programs, "PROGRAM", ()
     )

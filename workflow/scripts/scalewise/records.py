@@ -28,6 +28,8 @@ R = TypeVar("R", bound=BaseModel)
 
 SUMMARY, EPOCHS, RANKS, FAILURE = "summary.json", "epochs.csv", "ranks.csv", "failure.json"
 UTILIZATION, MODEL = "utilization.csv", "model.safetensors"
+RUN_RECORDS = (SUMMARY, EPOCHS, RANKS, UTILIZATION)
+"""What every run that is a result leaves."""
 
 
 class RecordError(Exception):
@@ -180,6 +182,7 @@ class Provenance(_Record):
         slurm_job_id: None outside Slurm.
         restart_count: Number of times that the batch system started this job anew.
         other_jobs: Most jobs of others on the run's nodes when a start began; None where that is unknown.
+        inputs: Hashes of what defines the run beside its definition, by name; empty in older records.
     """
 
     commit: str | None
@@ -194,6 +197,7 @@ class Provenance(_Record):
     slurm_job_id: str | None
     restart_count: int
     other_jobs: int | None = None
+    inputs: dict[str, str] = {}
 
 
 class Measurements(_Record):
@@ -218,6 +222,8 @@ class Measurements(_Record):
         monitor_cpu_fraction: CPU time of the monitor over wall time, on the rank where it cost most.
         throttled: True if a device lowered its clock, against heat or for want of power.
         communication_fraction: Share of the step time that waited for gradients of other ranks.
+        other_cpu_fraction: Share of a machine's CPU time that processes outside the run took while its last
+            start trained, of the machine where it was most; None in older records.
         loader: ``resident`` or ``workers``.
         monitor_note: Measurements that failed, or devices that were throttled, and why.
         passes: One for each batch size that was tried after the training, the run's own first.
@@ -242,6 +248,7 @@ class Measurements(_Record):
     monitor_cpu_fraction: float | None = None
     throttled: bool | None = None
     communication_fraction: float | None = None
+    other_cpu_fraction: float | None = None
     loader: str = "resident"
     monitor_note: str = ""
     passes: list[Pass] = []

@@ -43,8 +43,8 @@ RUN_COLUMNS = [
     "monitor_cpu_fraction", "monitor_note", "launch_seconds", "imports_seconds", "process_group_seconds",
     "data_seconds", "model_seconds", "first_step_seconds", "wall_seconds", "device_hours",
     "parameters", "seed", "device_name", "hosts", "commit", "started_at",
-    "launcher", "slurm_job_id", "restart_count", "other_jobs", "starts", "resumes", "lost_steps",
-    "checkpoint_problems",
+    "launcher", "slurm_job_id", "restart_count", "other_jobs", "other_cpu_fraction", "starts", "resumes",
+    "lost_steps", "checkpoint_problems",
 ]  # fmt: skip
 
 EPOCH_COLUMNS = [field.name for field in fields(EpochRecord)]

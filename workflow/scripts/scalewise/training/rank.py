@@ -29,6 +29,7 @@ from scalewise.training.distributed.devices import claim_cpus, claim_device
 from scalewise.training.distributed.identity import Identity, check_place, identify
 from scalewise.training.distributed.process_group import gather, process_group
 from scalewise.training.loop import train
+from scalewise.training.measure.machine_load import CpuMeter
 from scalewise.training.pass_timing import time_passes
 from scalewise.training.run_records import (
     RankReport,
@@ -140,12 +141,14 @@ def train_and_record(rank: Rank, seconds: dict[str, float], watch: Stopwatch, si
         session.messenger,
         signals.instead_of_an_end(lambda: rank.attempt.terminated(identity.rank)),
     ):
+        meter = CpuMeter(identity.host)
         ending = train(task, state, tell, session.at_edge)
+        cpu_use = meter.used()
     if ending == "stopped":
         return
     rank.attempt.check_current()
     startup = Startup(**seconds, first_step_seconds=task.clock.first_step_seconds)
-    report = report_rank(task, rank.affinity, startup, session.peak_memory_bytes)
+    report = report_rank(task, rank.affinity, startup, session.peak_memory_bytes, cpu_use)
     trained = Trained(task, state.records, ending == "diverged", utc_now(), session.resumption)
     keep(trained, report, assignment, muster)
 

@@ -36,6 +36,7 @@ from scalewise.records import (
 )
 from scalewise.training.distributed.identity import Identity
 from scalewise.training.measure import provenance
+from scalewise.training.measure.machine_load import CpuUse, other_cpu_fraction
 from scalewise.training.measure.memory import MemoryKind, peak_memory
 from scalewise.training.measure.monitor import MonitorReport, across_ranks
 from scalewise.training.measure.throughput import quantile, slowest, throughput
@@ -54,6 +55,7 @@ class RankReport:
         memory_kind: Says what the peak memory counts.
         device: The monitor's findings.
         times: Seconds of the passes after the training; empty until they are timed.
+        cpu_use: CPU time while the last start trained.
     """
 
     record: RankRecord
@@ -61,13 +63,16 @@ class RankReport:
     memory_kind: MemoryKind
     device: MonitorReport
     times: PassTimes = field(default_factory=PassTimes)
+    cpu_use: CpuUse | None = None
 
     def with_passes(self, times: PassTimes) -> RankReport:
         """Copy it with passes that were timed later, so that no memory or sample of theirs is in it."""
         return replace(self, record=times.on(self.record), times=times)
 
 
-def report_rank(task: Task, affinity: str, startup: Startup, peak_memory_bytes: int) -> RankReport:
+def report_rank(
+    task: Task, affinity: str, startup: Startup, peak_memory_bytes: int, cpu_use: CpuUse | None = None
+) -> RankReport:
     """Collect the figures of this rank after its training; the peak memory is that of all its starts."""
     identity, clock = task.identity, task.clock
     device = task.monitor.stop()
@@ -92,7 +97,7 @@ def report_rank(task: Task, affinity: str, startup: Startup, peak_memory_bytes: 
         mean_utilization=device.mean_utilization,
         communication_seconds_per_step=task.replica.communication_seconds(),
     )
-    return RankReport(record, clock.windows, peak_memory(task.device)[1], device)
+    return RankReport(record, clock.windows, peak_memory(task.device)[1], device, cpu_use=cpu_use)
 
 
 def measure(
@@ -127,6 +132,7 @@ def measure(
         ),
         **monitored,
         communication_fraction=_communication_fraction(ranks, windows),
+        other_cpu_fraction=other_cpu_fraction([each.cpu_use for each in reports if each.cpu_use is not None]),
         loader=task.settings.loader,
         passes=passes,
         buckets=buckets,
@@ -195,6 +201,7 @@ def trace(
         slurm_job_id=identity.slurm_job_id,
         restart_count=identity.restart_count,
         other_jobs=most(resumption.earlier_other_jobs, assignment.other_jobs),
+        inputs=assignment.inputs,
     )
 
 

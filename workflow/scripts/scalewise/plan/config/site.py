@@ -241,8 +241,6 @@ LOOKED_UP = ("accelerator", "devices_per_node", "cpus_per_node")
 
 def available_cpus() -> int:
     """CPUs this process may use, which a container or a batch system may have limited."""
-    if not hasattr(os, "sched_getaffinity"):
-        return os.cpu_count() or 1
     allowed = len(os.sched_getaffinity(0))
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from scalewise.plan.catalog.datasets import prepared_path
 from scalewise.plan.config.site import SiteFile
 from scalewise.plan.config.slurm import Slurm
+from scalewise.plan.jobs.rank_launch import RankLaunch
 from scalewise.plan.runs.allocation import Allocation
 from scalewise.plan.runs.runs import Run
 from scalewise.plan.study import Study
@@ -71,31 +72,19 @@ class Lines(BaseModel):
         return "\n".join(map(str, self.lines))
 
 
-class Preflight(BaseModel):
+class Preflight(RankLaunch):
     """What is to be looked at.
 
     Args:
         facts: of the site.
-        shape: the study's largest.
-        accelerator: ``cuda`` or ``cpu``.
-        cpus_per_device: of that run.
-        launcher: of that run.
-        rendezvous: of that run.
-        options: that sbatch gets for it.
+        options: that sbatch gets for the study's largest run, which is also the one whose ranks are started.
         cpus_per_node: that it needs.
         memory_mb_per_node: that it needs.
         longest_minutes: of all jobs of the study.
         datasets: prepared files.
     """
 
-    model_config = ConfigDict(frozen=True)
-
     facts: SiteFile
-    shape: str
-    accelerator: Literal["cpu", "cuda"]
-    cpus_per_device: int
-    launcher: Literal["srun", "torchrun", "spawn"]
-    rendezvous: Literal["tcp", "file"]
     options: list[str]
     cpus_per_node: int
     memory_mb_per_node: int

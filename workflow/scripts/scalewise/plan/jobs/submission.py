@@ -26,6 +26,24 @@ LOST_SITE = (
 )
 
 
+def check_operating_system(system: str) -> None:
+    """Stop on a system other than Linux, whose calls for CPUs, signals and processes ranks use everywhere.
+
+    Args:
+        system: As ``platform.system`` names it.
+
+    Raises:
+        StudyError: With the cure.
+    """
+    if system != "Linux":
+        raise StudyError(
+            [
+                f"this machine runs {system or 'an unknown system'}, and Scalewise needs Linux. Run it on a "
+                "Linux machine, in a Linux container or, on Windows, in WSL."
+            ]
+        )
+
+
 def check_site_is_given(site_file: object, cluster_profile: bool) -> None:
     """Stop before a study is judged by this machine that was meant for a cluster.
 

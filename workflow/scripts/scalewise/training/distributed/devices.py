@@ -53,8 +53,6 @@ def claim_cpus(accelerator: str, identity: Identity, cpus_per_device: int) -> st
     torch.set_num_threads(cpus_per_device)
     if torch.get_num_interop_threads() != 1:
         torch.set_num_interop_threads(1)
-    if not hasattr(os, "sched_setaffinity"):
-        return "unknown"
     allowed = cores_first(os.sched_getaffinity(0))
     if len(allowed) < cpus_per_device:
         raise RuntimeError(

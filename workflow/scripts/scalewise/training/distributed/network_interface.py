@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import socket
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-_SIOCGIFADDR = 0x8915
-"""The request for an interface's IPv4 address, from linux/sockios.h."""
+import psutil
 
 
 @dataclass(frozen=True)
@@ -62,15 +59,12 @@ def choose_interface(nodes: int, named: str | None) -> Interface:
 
 def interface_addresses() -> dict[str, str]:
     """The IPv4 address of every interface that has one, in the system's order."""
-    found = {}
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            request = struct.pack("256s", name.encode()[:15])
-            try:
-                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
-            except OSError:
-                continue  # it has none
-            found[name] = socket.inet_ntoa(answer[20:24])
+    known = psutil.net_if_addrs()
+    found: dict[str, str] = {}
+    for _, name in socket.if_nameindex():
+        for each in known.get(name, ()):
+            if each.family == socket.AF_INET:
+                found.setdefault(name, each.address)
     return found
 
 
