@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 import yaml
 from tests.shrunk_examples import EXAMPLES, FOLDER, fill_mirror, mirror_facts, shrunk
-from tests.slurm.lab import missing
+from tests.slurm.machines import missing
 from tests.workflow.conftest import ROOT, Workplace
 from tests.workflow.login_node import LoginNode
 
