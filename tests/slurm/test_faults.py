@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from tests.slurm.lab import Lab
 from tests.slurm.machines import until
-from tests.slurm.study import ENDLESS, LIMIT_SECONDS, ONE_RANK_A_NODE, ClusterStudy
+from tests.slurm.study import ENDLESS, LIMIT_SECONDS, ONE_RANK_A_NODE, TRAININGS, ClusterStudy
 
 Record = Callable[[str, object], None]
 
@@ -214,7 +214,7 @@ def test_host_name_that_leads_to_loopback_does_no_harm(
         lab.run("mount", "--bind", own_file, "/etc/hosts", host=node)
     try:
         study.configure({"e": {"devices": [2]}}, **ONE_RANK_A_NODE)
-        code, output = study.snakemake("--retries", "0")
+        code, output = study.snakemake("--retries", "0", *TRAININGS)
     finally:
         for node in lab.names:
             lab.run("umount", "/etc/hosts", host=node)
@@ -296,7 +296,7 @@ def test_commands_of_slurm_that_fail_for_a_while_are_survived(
         (wrappers / name).chmod(0o755)
     study.path = str(wrappers)
     study.configure({"e": {"devices": [1], "epochs": 300}})
-    process = study.start()
+    process = study.start(*TRAININGS)
     study.wait_training("e", "d1.r1")
     lab.stop_accounting()
     try:
@@ -314,6 +314,7 @@ def test_commands_of_slurm_that_fail_for_a_while_are_survived(
 def test_study_needs_no_internet(lab: Lab, study: ClusterStudy, record_property: Record) -> None:
     assert lab.run("ip", "route", "get", "192.0.2.1", check=False).returncode != 0
     assert lab.run("ip", "route", "get", "192.0.2.1", host=lab.names[0], check=False).returncode != 0
+    study.prepared = False
     study.configure({"e": {"devices": [1]}})
     code, output = study.snakemake("resources/datasets/digits/dataset.safetensors")
     assert code == 0, output
@@ -369,7 +370,7 @@ def test_ranks_in_a_container_without_commands_of_slurm_find_each_other(
 
     image.write_text("")
     study.configure({"e": {"devices": [2]}}, **site)
-    code, output = study.snakemake("--retries", "0")
+    code, output = study.snakemake("--retries", "0", *TRAININGS)
     assert code == 0, output
     log = (study.run("e", "d2.r1") / "train.log").read_text()
     assert f"{runtime} exec --bind=" in log
