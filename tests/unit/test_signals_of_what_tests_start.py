@@ -17,6 +17,7 @@ def test_what_a_test_starts_ignores_no_signal() -> None:
 
 
 @pytest.mark.parametrize("processes", [[], ["--numprocesses", "1"]], ids=["alone", "in streams"])
+@pytest.mark.slow
 def test_nor_does_it_where_the_tests_themselves_were_started_in_the_background(processes: list[str]) -> None:
     this = f"{__file__}::{test_what_a_test_starts_ignores_no_signal.__name__}"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *processes, this]
