@@ -6,17 +6,23 @@ VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
 SLURM_PACKAGES := slurmctld slurmd slurmdbd slurm-client slurm-wlm-mysql-plugin munge \
   mariadb-server-core mariadb-client-core iproute2
-# the tests on a cluster wait most of their time, the others compute: two streams side by side
-STREAMS := --numprocesses 2 --no-loadscope-reorder
+# tests on a cluster, of ranks and of studies wait for much of their time: three streams side by side
+STREAMS := --numprocesses 3 --no-loadscope-reorder
 # rules and tests find snakemake and python here
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help setup run test reliability lint bench generated slurm-packages slurm-lab clean
+# one dry run and one tiny study, for `make check`
+ONE_STUDY := tests/workflow/test_dry_run.py::test_shipped_study_shows_its_plan_and_starts_nothing \
+  tests/workflow/test_study.py::test_every_promised_file_is_there
+
+.PHONY: help setup run check test reliability lint bench generated slurm-packages slurm-lab clean
 
 help:
 	@echo "make setup    install what a study needs into .venv, and nothing else"
 	@echo "make run      run the study of config/experiments.yaml on this machine and print its decision"
-	@echo "make test     run all tests"
+	@echo "make check    what to run before a commit, 3 minutes: lint, the unit tests that are not marked slow,"
+	@echo "              one dry run and one tiny study"
+	@echo "make test     run all tests, those marked slow and those on a Slurm cluster too"
 	@echo "make reliability  provoke every fault and give every bad input, thoroughly; writes docs/reliability.md"
 	@echo "make lint     check style, types and the workflow"
 	@echo "make slurm-lab  start a real Slurm cluster of four nodes on this machine (root on Debian or Ubuntu)"
@@ -31,6 +37,9 @@ run: $(VENV)/run.installed
 	@snakemake --profile profiles/local
 	@# a run that made the report has printed the decision; one that had nothing to do has not
 	@[ results/report.html -nt $(VENV)/run.began ] || python workflow/scripts/analysis.py decisions results
+
+check: lint
+	pytest --numprocesses 2 --no-loadscope-reorder -m "not slow" $(ONE_STUDY) tests/unit
 
 test: $(VENV)/dev.installed slurm-packages
 	pytest $(STREAMS)

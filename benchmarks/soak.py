@@ -35,8 +35,8 @@ from benchmarks.measure import machine_line
 from benchmarks.soak_checks import Verdict, judge, planned_runs, resumed
 from benchmarks.soak_faults import KINDS, SHORTEST_SECONDS, Saboteur, Writers, schedule
 from benchmarks.soak_study import SITES, TRAINING, TRIES, Snakemake
-from tests.slurm.lab import Lab, missing
-from tests.slurm.machines import LabError
+from tests.slurm.lab import Lab
+from tests.slurm.machines import LabError, missing
 from tests.slurm.study import ClusterStudy
 
 UNDISTURBED = "undisturbed"
@@ -238,7 +238,9 @@ def _cluster() -> Iterator[Lab]:
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, interrupt)
+    # SIGINT too, which a script's background ignores and so would all that is started here
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupt)
     # names of its own: cgroups are named by node
     prefix = f"s{os.getpid()}n"
     lab = Lab.up(Path(tempfile.gettempdir()) / f"scalewise-{prefix}", prefix)

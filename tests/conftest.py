@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
-
-# tests and a user's trainings on this machine do not wait for each other
-os.environ.setdefault("SCALEWISE_MACHINE_LOCK", str(Path(tempfile.gettempdir()) / "scalewise-tests.lock"))
 
 pytest_plugins = ["pytester", "tests.reliability.plugin"]
 
@@ -21,11 +19,13 @@ STREAMS = {
     # one cluster for all of them, on which the tests look at all nodes
     "slurm": "cluster",
     # one training at a time has a machine to itself, whoever starts it
-    "workflow": "machine",
-    "distributed": "machine",
-    "reliability": "machine",
+    "distributed": "ranks",
+    "workflow": "studies",
+    "reliability": "studies",
 }
 """Folders whose tests must not run side by side."""
+
+SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 
 
 class Streams(LoadScopeScheduling):  # type: ignore[misc]  # xdist is not typed
@@ -39,6 +39,30 @@ class Streams(LoadScopeScheduling):  # type: ignore[misc]  # xdist is not typed
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
     """What pytest-xdist asks for where several processes run the tests."""
     return Streams(config, log)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Gives what tests start the default signals, also below nohup or in a script's background.
+
+    A signal that is ignored stays so in every child, and a test that sends Ctrl-C would wait for ever. A
+    handler does not: it is as deaf here, and gone in a child. Processes that run tests for another one
+    start as that one's children, so only where tests run is it time.
+    """
+    if config.getoption("numprocesses", None):
+        return
+    for number in SIGNALS:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda _number, _frame: None)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_machine_lock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Trainings of one stream take turns, and wait neither for another stream's nor for a user's."""
+    name = "SCALEWISE_MACHINE_LOCK"
+    with pytest.MonkeyPatch.context() as patch:
+        if name not in os.environ:
+            patch.setenv(name, str(tmp_path_factory.getbasetemp() / "machine.lock"))
+        yield
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

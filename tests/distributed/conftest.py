@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 from tests.cores import skip_without_two_cores
+from tests.distributed.interrupted_runs import Peril, Runs
 from tests.distributed.trainings import Trainings, train_all
 from tests.distributed.whole_runs import Start, clean_up, starter
 
@@ -23,3 +25,36 @@ def start(tmp_path: Path) -> Iterator[Start]:
     begin, started = starter(tmp_path)
     yield begin
     clean_up(started)
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Iterator[Runs]:
+    """Starts runs that are to be ended, below the test's folder."""
+    started = Runs(tmp_path)
+    yield started
+    started.close()
+
+
+@pytest.fixture(scope="session")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
+    """The folder of a run on so many devices that nothing disturbs."""
+    runs = Runs(tmp_path_factory.mktemp("calm"))
+
+    @cache
+    def completed(devices: int) -> Path:
+        try:
+            return runs.complete("calm", devices)
+        finally:
+            runs.close()
+
+    return completed
+
+
+@pytest.fixture(scope="session")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a run on one device leaves that was asked to end at its step 50; `Runs.begun` copies it."""
+    runs = Runs(tmp_path_factory.mktemp("stopped"))
+    try:
+        return runs.endanger("stopped", 1, Peril(50, "stop"))[0].folder
+    finally:
+        runs.close()

@@ -23,11 +23,11 @@ import numpy as np
 from safetensors.numpy import save_file
 from sklearn.datasets import load_digits
 from tests.distributed.whole_runs import COMMIT, TRAIN, Training, clean_up
+from tests.prepared_digits import place_digits
 from tests.small_disk import on_small_disk
 
 from scalewise.plan.study import load_study
 from scalewise.records import EPOCHS, MODEL, SUMMARY, Resumption, read_summary
-from scalewise.training.data.datasets import prepare
 
 HERE = Path(__file__).parent
 SETTINGS: dict[str, Any] = {
@@ -117,7 +117,7 @@ class Runs:
         text = "accelerator: cpu\ndevices_per_node: 4\ncpus_per_node: 8\n"
         self._site.write_text(text, encoding="utf-8")
         self.dataset = self.folder / "digits.safetensors"
-        prepare("digits", self.dataset)
+        place_digits(self.dataset)
 
     def start(
         self,
@@ -207,6 +207,12 @@ class Runs:
         code, _ = training.end()
         assert training.left_over() == {}
         return training, code
+
+    def begun(self, folder: Path) -> Path:
+        """A copy of what a run has left, to go on with under the same name: its folder."""
+        copy = self.folder / folder.relative_to(folder.parents[1])
+        shutil.copytree(folder, copy)
+        return copy
 
     def complete(self, name: str, devices: int, changed: Mapping[str, Any] | None = None) -> Path:
         """Start a run, or go on with it, to its end: its folder."""

@@ -1,4 +1,7 @@
-"""What keeps a training from scaling is planted in real runs of two ranks, and named, it alone."""
+"""What keeps a training from scaling is planted in real runs of two ranks, and named, it alone.
+
+A rank that is slower than the others is in test_training_faults.py, up to the report that names it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pytest
 from tests.cores import needs_two_cores
 from tests.distributed.whole_runs import SETTINGS, Start, finish
 
@@ -18,7 +20,6 @@ from scalewise.plan.config.experiment import Experiment
 pytestmark = needs_two_cores
 
 MODELS = """
-import os
 import time
 from torch import nn
 
@@ -35,9 +36,6 @@ class Working(nn.Module):
 
 def balanced(image, classes):
     return Working(image, classes, 1.0)
-
-def unbalanced(image, classes):
-    return Working(image, classes, 0.6 if os.environ["RANK"] == "1" else 0.2)
 """
 """Work that takes its time whatever else the machine does: ranks that compute would slow each other."""
 
@@ -63,13 +61,6 @@ def cause(scaling: pd.DataFrame) -> str | None:
     point = scaling.iloc[0]
     limit = limit_at(point, point)
     return limit.cause if limit is not None else None
-
-
-@pytest.mark.fault(4)
-def test_a_rank_that_takes_longer_is_named_as_the_straggler(start: Start, tmp_path: Path) -> None:
-    scaling, said = split_of(start, tmp_path, "straggler", {"model": "unbalanced"})
-    assert cause(scaling) == "straggler"
-    assert said[0].startswith("Rank 1 on ")
 
 
 def test_batches_that_come_late_are_named_as_the_loaders(start: Start, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path, PurePath
 
@@ -18,7 +18,6 @@ from tests.cores import needs_two_cores
 from tests.distributed.interrupted_runs import (
     PAUSE_SECONDS,
     SETTINGS,
-    Ended,
     Peril,
     Runs,
     ended,
@@ -44,23 +43,7 @@ pytestmark = [
 ]
 
 Record = Callable[[str, object], None]
-
-
-@pytest.fixture(scope="module")
-def calm(tmp_path_factory: pytest.TempPathFactory) -> Ended:
-    """What a run on one device ends with that nothing disturbs."""
-    undisturbed = Runs(tmp_path_factory.mktemp("calm"))
-    try:
-        return ended(undisturbed.complete("calm", 1))
-    finally:
-        undisturbed.close()
-
-
-@pytest.fixture
-def runs(tmp_path: Path) -> Iterator[Runs]:
-    started = Runs(tmp_path)
-    yield started
-    started.close()
+Calm = Callable[[int], Path]
 
 
 def checkpoints_of(folder: Path) -> list[Checkpoint]:
@@ -144,13 +127,13 @@ def flip_a_byte(path: Path) -> None:
 
 @pytest.mark.fault(20)
 def test_a_damaged_checkpoint_is_told_and_the_training_goes_on_from_the_one_before(
-    runs: Runs, calm: Ended
+    runs: Runs, stopped: Path, calm: Calm
 ) -> None:
-    training, _ = runs.endanger("damaged", 1, Peril(50, "stop"))
-    newest, before = checkpoints_of(training.folder / "checkpoints")
+    begun = runs.begun(stopped)
+    newest, before = checkpoints_of(begun / "checkpoints")
     flip_a_byte(newest.folder / "shared.pt")
 
-    folder = runs.complete("damaged", 1)
+    folder = runs.complete("stopped", 1)
 
     assert resumed_at(folder) == [before.manifest.step]
     # train.py asks the manifests alone; the ranks find the damage
@@ -158,49 +141,49 @@ def test_a_damaged_checkpoint_is_told_and_the_training_goes_on_from_the_one_befo
     (problem,) = resumption(folder).problems
     assert problem.startswith(f"not used: {newest.folder / 'shared.pt'} has sha256 ")
     assert problem in (folder / "train.log").read_text(encoding="utf-8")
-    assert ended(folder) == calm
+    assert ended(folder) == ended(calm(1))
 
 
 @pytest.mark.fault(20)
 def test_what_cannot_be_read_for_a_while_costs_no_checkpoint(
-    runs: Runs, calm: Ended, record_property: Record
+    runs: Runs, stopped: Path, calm: Calm, record_property: Record
 ) -> None:
-    training, _ = runs.endanger("away", 1, Peril(50, "stop"))
-    newest, before = checkpoints_of(training.folder / "checkpoints")
-    path, aside = newest.folder / "shared.pt", training.folder / "aside"
+    begun = runs.begun(stopped)
+    newest, before = checkpoints_of(begun / "checkpoints")
+    path, aside = newest.folder / "shared.pt", begun / "aside"
     path.rename(aside)
     path.symlink_to(path.name)
     # of no use either, and no reason to forget what was trained
-    (training.folder / TRIES).write_text("{", encoding="utf-8")
+    (begun / TRIES).write_text("{", encoding="utf-8")
 
-    code, stderr = runs.start("away", 1).end()
+    code, stderr = runs.start("stopped", 1).end()
     assert code == 1
     assert f"{path} cannot be read: Too many levels of symbolic links" in stderr
     assert "nothing was deleted and nothing trained" in stderr
     path.unlink()
     aside.rename(path)
-    assert checkpoints_of(training.folder / "checkpoints") == [newest, before]
+    assert checkpoints_of(begun / "checkpoints") == [newest, before]
 
-    folder = runs.complete("away", 1)
+    folder = runs.complete("stopped", 1)
     assert resumed_at(folder) == [newest.manifest.step]
-    assert ended(folder) == calm
+    assert ended(folder) == ended(calm(1))
     record_property("figure", "unreadable for a while: refused to start, nothing deleted, then resumed")
 
 
 @pytest.mark.fault(20)
 def test_a_checkpoint_whose_bytes_are_right_is_kept_though_it_cannot_be_loaded(
-    runs: Runs, calm: Ended
+    runs: Runs, stopped: Path, calm: Calm
 ) -> None:
     """As where a node has no memory for it: the one before would not do better, and neither may go."""
-    training, _ = runs.endanger("unloadable", 1, Peril(50, "stop"))
-    newest, before = checkpoints_of(training.folder / "checkpoints")
+    begun = runs.begun(stopped)
+    newest, before = checkpoints_of(begun / "checkpoints")
     torch.save({"model": PurePath("no tensor")}, newest.folder / "shared.pt")
     content = (newest.folder / "shared.pt").read_bytes()
     summed = FileSum(bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
     files = newest.manifest.files | {"shared.pt": summed}
     write_json(newest.folder / MANIFEST, newest.manifest.model_copy(update={"files": files}).signed())
 
-    code, stderr = runs.start("unloadable", 1).end()
+    code, stderr = runs.start("stopped", 1).end()
     assert code == 1
     assert f"{newest.folder / 'shared.pt'} cannot be loaded as a checkpoint of tensors" in stderr
     assert "nothing was deleted and nothing trained" in stderr
@@ -208,9 +191,9 @@ def test_a_checkpoint_whose_bytes_are_right_is_kept_though_it_cannot_be_loaded(
 
     # the cure that it names
     shutil.rmtree(newest.folder)
-    folder = runs.complete("unloadable", 1)
+    folder = runs.complete("stopped", 1)
     assert resumed_at(folder) == [before.manifest.step]
-    assert ended(folder) == calm
+    assert ended(folder) == ended(calm(1))
 
 
 def test_a_training_that_lost_its_folder_to_another_writes_no_checkpoint_there(runs: Runs) -> None:
@@ -248,33 +231,22 @@ def test_a_training_that_diverges_on_one_rank_keeps_the_last_good_checkpoint(run
         assert all(bool(tensor.isfinite().all()) for tensor in shared["model"].values())
 
 
-def test_checkpoints_go_with_success_unless_they_are_to_be_kept(runs: Runs) -> None:
-    for name, further in (("gone", ()), ("kept", ("--keep-checkpoints",))):
-        training = runs.start(name, 1, {"epochs": 12}, pause_seconds=PAUSE_SECONDS, further=further)
-        code, stderr = training.end()
-        assert code == 0, stderr
-        assert resumption(training.folder).checkpoints >= 1
-        if further:
-            assert checkpoints_of(training.folder / "checkpoints")
-        else:
-            assert not (training.folder / "checkpoints").exists()
-        assert not (training.folder / "attempt").exists()
-
-
 @pytest.mark.parametrize("other", ["settings", "dataset"])
-def test_a_run_of_something_else_begins_at_the_beginning(runs: Runs, tmp_path: Path, other: str) -> None:
-    training, _ = runs.endanger("changed", 1, Peril(30, "stop"))
-    assert checkpoints_of(training.folder / "checkpoints")
+def test_a_run_of_something_else_begins_at_the_beginning(
+    runs: Runs, stopped: Path, tmp_path: Path, other: str
+) -> None:
+    begun = runs.begun(stopped)
+    assert checkpoints_of(begun / "checkpoints")
     changed, dataset = {"learning_rate": 0.04}, None
     if other == "dataset":
         own, dataset = tmp_path / "own.safetensors", tmp_path / "prepared.safetensors"
         some_digits(own, samples=1437, test_samples=300)
         prepare(str(own), dataset)
         changed = {}
-    again = runs.start("changed", 1, changed, dataset=dataset)
+    again = runs.start("stopped", 1, changed, dataset=dataset)
     code, stderr = again.end()
     assert code == 0, stderr
-    assert again.folder == training.folder
+    assert again.folder == begun
     assert resumed_at(again.folder) == []
     found = resumption(again.folder)
     assert (found.starts, found.resumed_at_steps, found.lost_steps) == (1, [], 0)
@@ -322,7 +294,7 @@ def fill(path: Path) -> None:
 @pytest.mark.fault(19)
 @needs_small_disk
 def test_a_disk_that_fills_costs_the_checkpoint_that_is_written_and_no_training(
-    runs: Runs, calm: Ended, record_property: Record
+    runs: Runs, calm: Calm, record_property: Record
 ) -> None:
     place = runs.folder / "filled" / "d1.r1" / "checkpoints"
     training = runs.start("filled", 1, within=(place, "40m"), pause_seconds=PAUSE_SECONDS)
@@ -342,7 +314,7 @@ def test_a_disk_that_fills_costs_the_checkpoint_that_is_written_and_no_training(
         time.sleep(0.01)
     code, stderr = training.end()
     assert code == 0, stderr
-    assert ended(training.folder) == calm
+    assert ended(training.folder) == ended(calm(1))
     found = resumption(training.folder)
     assert any("No space left on device" in problem for problem in found.problems)
     assert found.starts == 1
@@ -352,7 +324,7 @@ def test_a_disk_that_fills_costs_the_checkpoint_that_is_written_and_no_training(
 @pytest.mark.fault(19)
 @needs_small_disk
 def test_a_run_whose_whole_folder_is_full_for_a_while_trains_on(
-    runs: Runs, calm: Ended, record_property: Record
+    runs: Runs, calm: Calm, record_property: Record
 ) -> None:
     """Neither its words on its progress nor its log may end it."""
     place = runs.folder / "crammed" / "d1.r1"
@@ -371,7 +343,7 @@ def test_a_run_whose_whole_folder_is_full_for_a_while_trains_on(
         (inside / "filler").unlink()
         code, stderr = training.end()
         assert code == 0, stderr
-        assert ended(inside) == calm
+        assert ended(inside) == ended(calm(1))
         found = resumption(inside)
     finally:
         os.close(opened)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ pytestmark = [
 ]
 
 Record = Callable[[str, object], None]
+Calm = Callable[[int], Path]
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "workers and accumulation": {"loader": "workers", "accumulation_steps": 2, "epochs": 10},
@@ -56,22 +57,15 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture
-def runs(tmp_path: Path) -> Iterator[Runs]:
-    started = Runs(tmp_path)
-    yield started
-    started.close()
-
-
 @pytest.mark.fault(1)
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_kills_at_random_steps_change_neither_weights_nor_records(
-    runs: Runs, world_size: int, record_property: Record
+    runs: Runs, calm: Calm, world_size: int, record_property: Record
 ) -> None:
-    calm = runs.complete("calm", world_size)
+    undisturbed = calm(world_size)
     kills = times(quick=2, thorough=20)
-    resumed = kill_again_and_again(runs, "stormy", world_size, kills, ended(calm))
-    found = resumption(calm)
+    resumed = kill_again_and_again(runs, "stormy", world_size, kills, ended(undisturbed))
+    found = resumption(undisturbed)
     assert (found.starts, found.resumed_at_steps, found.lost_steps, found.problems) == (1, [], 0, [])
     # kills that came before the first checkpoint would show little
     assert resumed >= kills // 2
@@ -80,9 +74,8 @@ def test_kills_at_random_steps_change_neither_weights_nor_records(
 
 
 @pytest.mark.fault(10, 12)
-def test_a_run_that_was_asked_to_end_loses_no_step(runs: Runs, record_property: Record) -> None:
+def test_a_run_that_was_asked_to_end_loses_no_step(runs: Runs, calm: Calm, record_property: Record) -> None:
     world_size = 2
-    calm = ended(runs.complete("calm", world_size))
     steps = []
     # the second is asked sooner after its start than a checkpoint is due
     for at in (25, 8):
@@ -98,7 +91,7 @@ def test_a_run_that_was_asked_to_end_loses_no_step(runs: Runs, record_property: 
     assert found.resumed_at_steps == steps == resumed_at(folder)
     assert found.lost_steps == 0
     assert found.starts == 3
-    assert ended(folder) == calm
+    assert ended(folder) == ended(calm(world_size))
     record_property("figure", "stopped by SIGTERM twice: 0 steps lost")
 
 
@@ -116,10 +109,10 @@ def test_kills_change_nothing_whatever_the_options(
     record_property("figure", f"{name}: 4 of 4 kills, weights and records identical")
 
 
-def test_what_was_measured_leaves_out_the_steps_after_a_resume_and_says_so(runs: Runs) -> None:
+def test_what_was_measured_leaves_out_the_steps_after_a_resume_and_says_so(runs: Runs, stopped: Path) -> None:
     """Windows cover every step once, and those that warm up again are flagged like the first."""
-    runs.endanger("measured", 1, Peril(50, "stop"))
-    folder = runs.complete("measured", 1)
+    runs.begun(stopped)
+    folder = runs.complete("stopped", 1)
     found = resumption(folder)
     (step,) = found.resumed_at_steps
     assert found.unmeasured_steps == SETTINGS["warmup_steps"]

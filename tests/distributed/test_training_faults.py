@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import psutil
 import pytest
 from safetensors.numpy import save_file
@@ -20,6 +21,7 @@ from sklearn.datasets import load_digits
 from tests.cores import needs_two_cores
 from tests.distributed.whole_runs import SETTINGS, Start, Training, finish
 
+from scalewise.analysis.bottlenecks.bottlenecks import limit_at
 from scalewise.analysis.study import Analysed, compute, draw, write_report
 from scalewise.plan.config.experiment import Experiment
 from scalewise.records import FAILURE
@@ -97,6 +99,10 @@ def test_a_rank_that_takes_50_ms_more_a_step_is_named_with_its_host_in_the_repor
         said = json.loads((tmp_path / "results" / name / "decision.json").read_text(encoding="utf-8"))
         if said["limits"] and said["limits"][0].startswith(expected):
             break
+    (_, point), *_ = pd.read_csv(tmp_path / "results" / name / "scaling.csv").iterrows()
+    limit = limit_at(point, point)
+    assert limit is not None
+    assert limit.cause == "straggler"
     flagged = said["limits"][0]
     assert flagged.startswith(expected)
     draw(analysed, tmp_path / "results" / name)

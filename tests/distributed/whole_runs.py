@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from tests.prepared_digits import place_digits
 
 from scalewise.plan.study import load_study
 from scalewise.records import EPOCHS, RANKS, SUMMARY, Summary, read_summary
-from scalewise.training.data.datasets import prepare
 
 TRAIN = Path(__file__).parents[2] / "workflow" / "scripts" / "train.py"
 SETTINGS = {
@@ -103,8 +103,7 @@ def starter(folder: Path) -> tuple[Start, list[Training]]:
     """Starts runs below a folder; its lock is apart from that of a user's training on this machine."""
     site = folder / "site.yaml"
     site.write_text("accelerator: cpu\ndevices_per_node: 2\ncpus_per_node: 2\n", encoding="utf-8")
-    digits = folder / "digits.safetensors"
-    prepare("digits", digits)
+    digits = place_digits(folder / "digits.safetensors")
     started: list[Training] = []
 
     def start(

@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.slurm.lab import Lab, missing
-from tests.slurm.machines import LabError, until
+from tests.slurm.lab import Lab
+from tests.slurm.machines import LabError, missing, until
 from tests.slurm.study import ClusterStudy
 
 HUNG_SECONDS = 1800
@@ -38,7 +38,7 @@ def lab() -> Iterator[Lab]:
     _or_skip()
     # a name of its own: pytest may run twice at once, and cgroups are named by node
     prefix = f"t{os.getpid()}n"
-    lab = Lab.up(Path(tempfile.gettempdir()) / f"scalewise-{prefix}", prefix)
+    lab = Lab.up(Path(tempfile.gettempdir()) / f"scalewise-{prefix}", prefix, ends_with=os.getpid())
     yield lab
     lab.down()
 

@@ -3,6 +3,13 @@
 set -euo pipefail
 host=$1 folder=$2
 
+# what lab.py did not live to remember, nobody would end
+for _ in $(seq 500); do
+    [ -s "$folder/run/$host.pid" ] && break
+    sleep 0.02
+done
+[ -s "$folder/run/$host.pid" ] || exit 1
+
 hostname "$host"
 mount --bind "$folder/etc/hosts" /etc/hosts
 # SLURM_CONF alone is not enough: Snakemake's job steps strip every SLURM_ variable

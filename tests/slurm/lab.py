@@ -17,7 +17,6 @@ import os
 import re
 import secrets
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -33,44 +32,21 @@ if not __package__:  # as a program, from any folder
 
 from tests.slurm.machines import (
     CGROUPS,
-    NODE_NAMESPACES,
     LabError,
     Machines,
+    await_end,
     environment,
     kill,
-    output,
+    missing,
     until,
 )
 from tests.slurm.records import SACCT, Job, parse_jobs
 
 FOLDER = Path(tempfile.gettempdir()) / "scalewise-slurm-lab"
-PROGRAMS = ["slurmctld", "slurmd", "slurmdbd", "sbatch", "munged", "mariadbd", "mariadb", "ip", "unshare"]
-INSTALL = (
-    "apt-get install --no-install-recommends slurmctld slurmd slurmdbd slurm-client slurm-wlm-mysql-plugin "
-    "munge mariadb-server-core mariadb-client-core iproute2"
-)
+GUARD = "guard"
 UNIX_SOCKET_BYTES = 107
 LIMIT_SECONDS = 300
 """Of what takes Slurm seconds: others may use the machine, too."""
-
-
-def missing() -> str | None:
-    """Why no lab can run on this machine, in one sentence, or None."""
-    if sys.platform != "linux":
-        return "The Slurm lab needs Linux."
-    if os.geteuid() != 0:
-        return "The Slurm lab needs root, to make hosts and a network of its own."
-    path = environment()["PATH"]
-    absent = [program for program in PROGRAMS if shutil.which(program, path=path) is None]
-    if not any(Path("/usr/lib").glob("**/slurm*/accounting_storage_mysql.so")):
-        absent.append("accounting_storage_mysql.so")
-    if absent:
-        return f"The Slurm lab does not find {', '.join(absent)}. Install with: {INSTALL}"
-    probe = "ip link add cable type veth && ip link add switch type bridge && mount -t tmpfs tmpfs /dev/shm"
-    attempt = output([*NODE_NAMESPACES, "sh", "-c", probe])
-    if attempt.returncode:
-        return f"The Slurm lab may not make hosts and a network here: {attempt.stderr.strip()}"
-    return None
 
 
 @dataclass(frozen=True)
@@ -78,8 +54,11 @@ class Lab(Machines):
     """A running cluster: its folder, what the names of its nodes begin with, and how many there are."""
 
     @classmethod
-    def up(cls, folder: Path, prefix: str = "node", nodes: int = 4) -> Lab:
+    def up(cls, folder: Path, prefix: str = "node", nodes: int = 4, ends_with: int | None = None) -> Lab:
         """Start a cluster in a new folder; those of different folders and prefixes live side by side.
+
+        Args:
+            ends_with: a process whose end, by whatever signal, takes the cluster down.
 
         Raises:
             LabError: it cannot start here, or did not; then nothing of it is left.
@@ -96,6 +75,8 @@ class Lab(Machines):
             ) from error
         try:
             lab._configure()
+            if ends_with is not None:
+                lab._start_guard(ends_with)
             lab.start_head()
             lab._start_munge()
             lab._start_database()
@@ -122,9 +103,12 @@ class Lab(Machines):
     def down(self) -> None:
         """End every process of the cluster and remove all it made, also after a half-way failed `up`."""
         made_etc_slurm = (self.folder / "run" / "made-etc-slurm").exists()
+        guard = self.pid(GUARD)
         self.stop()
         if made_etc_slurm:
             Path("/etc/slurm").rmdir()
+        if guard not in (None, os.getpid()):
+            kill(guard)
 
     # ---- nodes and daemons
 
@@ -298,6 +282,12 @@ class Lab(Machines):
         (etc / "munge.key").touch(0o600)
         (etc / "munge.key").write_bytes(secrets.token_bytes(128))
 
+    def _start_guard(self, pid: int) -> None:
+        """Start what takes the lab down once a process has ended; kill -9 leaves that process no time to."""
+        words = ["down", "--folder", str(self.folder), "--after", str(pid)]
+        # in a session of its own, which neither Ctrl-C nor a closed terminal reaches
+        self.spawn(GUARD, [sys.executable, str(Path(__file__).resolve()), *words])
+
     def _start_munge(self) -> None:
         run = self.folder / "run"
         files = [f"--key-file={self.folder}/etc/munge.key", f"--seed-file={run}/munge.seed"]
@@ -363,6 +353,8 @@ def main() -> int:
             added.add_argument("--prefix", default="node", help="what its nodes' names begin with (node)")
         if verb == "run":
             added.add_argument("command", nargs=argparse.REMAINDER, help="the command and its arguments")
+        if verb == "down":
+            added.add_argument("--after", type=int, metavar="PID", help="wait until this process has ended")
     chosen = parser.parse_args()
     if chosen.verb == "run" and not chosen.command:
         parser.error("run: name a command")
@@ -372,6 +364,7 @@ def main() -> int:
             return 0
         lab = Lab.at(chosen.folder)
         if chosen.verb == "down":
+            await_end(chosen.after)
             lab.down()
             return 0
         argv = lab.command(chosen.command if chosen.verb == "run" else [os.environ.get("SHELL", "bash")])

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -20,6 +22,11 @@ from pathlib import Path
 NAMESPACES = ["unshare", "--net", "--uts", "--mount", "--ipc"]
 NODE_NAMESPACES = [*NAMESPACES, "--pid", "--fork", "--kill-child", "--mount-proc"]
 CGROUPS = Path("/sys/fs/cgroup")
+PROGRAMS = ["slurmctld", "slurmd", "slurmdbd", "sbatch", "munged", "mariadbd", "mariadb", "ip", "unshare"]
+INSTALL = (
+    "apt-get install --no-install-recommends slurmctld slurmd slurmdbd slurm-client slurm-wlm-mysql-plugin "
+    "munge mariadb-server-core mariadb-client-core iproute2"
+)
 
 
 class LabError(RuntimeError):
@@ -47,6 +54,25 @@ def output(
         capture_output=True,
         text=True,
     )
+
+
+def missing() -> str | None:
+    """Why no lab can run on this machine, in one sentence, or None."""
+    if sys.platform != "linux":
+        return "The Slurm lab needs Linux."
+    if os.geteuid() != 0:
+        return "The Slurm lab needs root, to make hosts and a network of its own."
+    path = environment()["PATH"]
+    absent = [program for program in PROGRAMS if shutil.which(program, path=path) is None]
+    if not any(Path("/usr/lib").glob("**/slurm*/accounting_storage_mysql.so")):
+        absent.append("accounting_storage_mysql.so")
+    if absent:
+        return f"The Slurm lab does not find {', '.join(absent)}. Install with: {INSTALL}"
+    probe = "ip link add cable type veth && ip link add switch type bridge && mount -t tmpfs tmpfs /dev/shm"
+    attempt = output([*NODE_NAMESPACES, "sh", "-c", probe])
+    if attempt.returncode:
+        return f"The Slurm lab may not make hosts and a network here: {attempt.stderr.strip()}"
+    return None
 
 
 def until(reached: Callable[[], bool], complaint: Callable[[], str], limit: float) -> None:
@@ -85,8 +111,6 @@ class Machines:
             enter += ["--pid", "setpriv", "--pdeathsig", "KILL"]
         # not nsenter's --wdns, which Ubuntu 22.04 does not have
         place = ["env", "--chdir", str(cwd or Path.cwd()), f"SLURM_CONF={self.folder}/etc/slurm.conf"]
-        # what a shell starts in the background ignores Ctrl-C, and so would all that the tests start
-        place.insert(1, "--default-signal=INT")
         return [*enter, *place, *map(str, argv)]
 
     def run(
@@ -268,6 +292,16 @@ def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
         for child in (pid, int(parent[1]) if parent else 0):
             with suppress(ChildProcessError):
                 os.waitpid(child, 0)
+
+
+def await_end(pid: int | None) -> None:
+    """Wait until a process has ended, whoever's child it is."""
+    if pid is None:
+        return
+    with suppress(ProcessLookupError):
+        descriptor = os.pidfd_open(pid)
+        select.select([descriptor], [], [])
+        os.close(descriptor)
 
 
 def _start_time(pid: int) -> str | None:

@@ -18,6 +18,7 @@ from typing import Any
 
 import pandas as pd
 import yaml
+from tests.prepared_digits import place_digits_of_study
 from tests.slurm.lab import Lab
 from tests.slurm.machines import until
 from tests.slurm.records import Job
@@ -26,6 +27,9 @@ from scalewise.execution.rank_files import Attempt
 from scalewise.records import EPOCHS, MODEL, Failure, Summary, read_failure, read_summary
 
 ROOT = Path(__file__).parents[2]
+PROMPT = Path(__file__).with_name("prompt_snakemake.py")
+TRAININGS = ("--until", "train")
+"""For snakemake, where a test asks nothing of tables, figures and reports."""
 
 LIMIT_SECONDS = 900
 """Of a study, and of all that a test waits for: none takes so long, also where other tests run beside it."""
@@ -60,10 +64,17 @@ ONE_RANK_A_NODE = {"devices_per_node": 1, "memory_gb_per_node": 4}
 
 @dataclass
 class ClusterStudy:
-    """A folder in which snakemake runs on the head of the lab."""
+    """A folder in which snakemake runs on the head of the lab.
+
+    Args:
+        prepared: the digits lie there already, as a study before this one has left them.
+        prompt: snakemake looks at its jobs every two seconds, not less and less often as it does for users.
+    """
 
     lab: Lab
     folder: Path
+    prepared: bool = True
+    prompt: bool = True
     site: dict[str, Any] = field(default_factory=lambda: json.loads(json.dumps(SITE)))
     started: list[subprocess.Popen[str]] = field(default_factory=list)
     path: str = ""
@@ -76,13 +87,16 @@ class ClusterStudy:
         facts = self.site | site | {"slurm": slurm}
         (self.folder / "site.yaml").write_text(yaml.safe_dump(facts))
         config = {"defaults": TRAINING, "experiments": experiments}
+        if self.prepared:
+            place_digits_of_study(self.folder)
         (self.folder / "study.yaml").write_text(yaml.safe_dump(config))
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Snakemake with the shipped profile, quick to look at its jobs."""
         program = Path(sys.executable).parent
+        snakemake = [sys.executable, PROMPT] if self.prompt else [program / "snakemake"]
         command: list[str | Path] = [
-            *(program / "snakemake", "--snakefile", ROOT / "workflow" / "Snakefile"),
+            *(*snakemake, "--snakefile", ROOT / "workflow" / "Snakefile"),
             *("--profile", ROOT / "profiles" / "slurm", "--config", "site=site.yaml"),
             *("--configfile", "study.yaml", "--slurm-init-seconds-before-status-checks", "3"),
             *("--latency-wait", "20", *arguments),

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 from tests.slurm.lab import Lab
-from tests.slurm.study import ENDLESS, LIMIT_SECONDS, ClusterStudy
+from tests.slurm.study import ENDLESS, LIMIT_SECONDS, TRAININGS, ClusterStudy
 
 SHAPES = {"d1": (1, 1), "d2": (1, 2), "d4": (1, 4), "d2x4": (2, 4)}
 
 
 @pytest.fixture(scope="module")
 def digits(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterStudy]:
-    """The digits over 1x1, 1x2, 1x4 and 2x4 devices, reported."""
-    study = ClusterStudy(lab, tmp_path_factory.mktemp("digits"))
+    """The digits over 1x1, 1x2, 1x4 and 2x4 devices, reported, in all as a user would have it."""
+    study = ClusterStudy(lab, tmp_path_factory.mktemp("digits"), prepared=False, prompt=False)
     experiment = {
         "model": "digits_cnn",
         "optimizer": "sgd",
@@ -106,6 +106,6 @@ def test_study_goes_on_after_ctrl_c(lab: Lab, study: ClusterStudy) -> None:
     study.seconds_until_nothing_runs()
 
     study.configure({"study": {"devices": [1, 2]}})
-    code, output = study.snakemake()
+    code, output = study.snakemake(*TRAININGS)
     assert code == 0, output
     assert study.summary("study", "d2.r1").outcome == "completed"

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from tests.slurm.lab import Lab
 from tests.slurm.machines import until
-from tests.slurm.study import ENDLESS, LIMIT_SECONDS, ONE_RANK_A_NODE, ClusterStudy
+from tests.slurm.study import ENDLESS, LIMIT_SECONDS, ONE_RANK_A_NODE, TRAININGS, ClusterStudy
 
 Record = Callable[[str, object], None]
 
@@ -214,7 +214,7 @@ def test_host_name_that_leads_to_loopback_does_no_harm(
         lab.run("mount", "--bind", own_file, "/etc/hosts", host=node)
     try:
         study.configure({"e": {"devices": [2]}}, **ONE_RANK_A_NODE)
-        code, output = study.snakemake("--retries", "0")
+        code, output = study.snakemake("--retries", "0", *TRAININGS)
     finally:
         for node in lab.names:
             lab.run("umount", "/etc/hosts", host=node)
@@ -256,21 +256,52 @@ def test_sigterm_to_snakemake_ends_with_its_jobs(lab: Lab, study: ClusterStudy) 
     assert len(study.submitted()) == 1
 
 
+HELD_BACK = """
+import os, time
+from torch import nn
+
+class HeldBack(nn.Module):
+    def __init__(self, image, classes):
+        super().__init__()
+        self.layer = nn.Linear(image.numel(), classes)
+
+    def forward(self, images):
+        while os.path.exists(os.path.join(os.path.dirname(__file__), "held.back")):
+            time.sleep(0.1)
+        return self.layer(images.flatten(1))
+
+def build(image, classes):
+    return HeldBack(image, classes)
+"""
+"""Trains once a file has gone: not before all have come that are to find it training."""
+
+
 @pytest.mark.fault(15)
 def test_workflow_started_twice_or_killed_and_started_again_trains_a_run_once(
     study: ClusterStudy, record_property: Record
 ) -> None:
-    study.configure({"e": {"devices": [2], "epochs": 1600}}, **ONE_RANK_A_NODE)
-    first = study.start()
-    study.wait_training("e", "d2.r1")
-    code, output = study.snakemake()
+    (study.folder / "heldback.py").write_text(HELD_BACK)
+    held_back = study.folder / "held.back"
+    held_back.touch()
+    experiment = {"devices": [2], "model": "heldback.py:build", "timeout_seconds": LIMIT_SECONDS}
+    study.configure({"e": experiment}, **ONE_RANK_A_NODE)
+    first = study.start(*TRAININGS)
+    study.wait_for(study.run("e", "d2.r1") / "attempt" / "rank1.started.json")
+    code, output = study.snakemake(*TRAININGS)
     assert code == 1
     assert "Directory cannot be locked" in output
     first.kill()
     first.communicate()
     assert study.snakemake("--unlock")[0] == 0
-    code, output = study.snakemake()
-    assert code == 0, output
+    third = study.start(*TRAININGS)
+    logs = study.folder / "logs"
+    study.wait_until(
+        lambda: any("is training this run" in path.read_text() for path in logs.rglob("*.log")),
+        "the second job does not wait for the first",
+    )
+    held_back.unlink()
+    output, _ = third.communicate(timeout=LIMIT_SECONDS)
+    assert third.returncode == 0, output
     assert len(study.submitted()) == 2
     log = (study.run("e", "d2.r1") / "train.log").read_text()
     assert log.count("srun --kill-on-bad-exit=1") == 1
@@ -296,7 +327,7 @@ def test_commands_of_slurm_that_fail_for_a_while_are_survived(
         (wrappers / name).chmod(0o755)
     study.path = str(wrappers)
     study.configure({"e": {"devices": [1], "epochs": 300}})
-    process = study.start()
+    process = study.start(*TRAININGS)
     study.wait_training("e", "d1.r1")
     lab.stop_accounting()
     try:
@@ -314,6 +345,7 @@ def test_commands_of_slurm_that_fail_for_a_while_are_survived(
 def test_study_needs_no_internet(lab: Lab, study: ClusterStudy, record_property: Record) -> None:
     assert lab.run("ip", "route", "get", "192.0.2.1", check=False).returncode != 0
     assert lab.run("ip", "route", "get", "192.0.2.1", host=lab.names[0], check=False).returncode != 0
+    study.prepared = False
     study.configure({"e": {"devices": [1]}})
     code, output = study.snakemake("resources/datasets/digits/dataset.safetensors")
     assert code == 0, output
@@ -369,7 +401,7 @@ def test_ranks_in_a_container_without_commands_of_slurm_find_each_other(
 
     image.write_text("")
     study.configure({"e": {"devices": [2]}}, **site)
-    code, output = study.snakemake("--retries", "0")
+    code, output = study.snakemake("--retries", "0", *TRAININGS)
     assert code == 0, output
     log = (study.run("e", "d2.r1") / "train.log").read_text()
     assert f"{runtime} exec --bind=" in log

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
-from tests.slurm.lab import Lab
+from tests.slurm.lab import LIMIT_SECONDS, Lab
 from tests.slurm.machines import CGROUPS, LabError, until
+
+ROOT = Path(__file__).parents[2]
 
 # The receiver prints the rate at which 10 MB came in, in Mbit/s.
 RECEIVER = """
@@ -159,6 +165,72 @@ def test_second_cluster_lives_beside_the_first_and_leaves_no_trace(lab: Lab, tmp
 
     assert traces(prefix) == []
     assert lab.accounting(submit(lab, tmp_path, "--nodes=4", "--wrap", "srun true")).state == "COMPLETED"
+
+
+def ended_by_ctrl_c(tests: psutil.Process, _worker: psutil.Process) -> None:
+    os.killpg(tests.pid, signal.SIGINT)
+
+
+def ended_by_a_closed_terminal(tests: psutil.Process, _worker: psutil.Process) -> None:
+    os.killpg(tests.pid, signal.SIGHUP)
+
+
+def ended_by_sigterm(tests: psutil.Process, _worker: psutil.Process) -> None:
+    tests.terminate()
+
+
+def ended_by_a_killed_worker(_tests: psutil.Process, worker: psutil.Process) -> None:
+    worker.kill()
+
+
+Ending = Callable[[psutil.Process, psutil.Process], None]
+ENDINGS: tuple[Ending, ...] = (
+    ended_by_ctrl_c,
+    ended_by_a_closed_terminal,
+    ended_by_sigterm,
+    ended_by_a_killed_worker,
+)
+
+
+def test_whatever_ends_the_tests_their_cluster_ends_with_them(lab: Lab, tmp_path: Path) -> None:
+    """Once `make test` has been cut off, nothing of its cluster is left, however that was."""
+    one = f"{__file__}::{test_power_cut_fails_the_job_and_the_node_comes_back.__name__}"
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--numprocesses", "1", one]
+    ends = ["--max-worker-restart", "0", "--basetemp"]
+    started = {}
+    for end in ENDINGS:
+        folder = tmp_path / end.__name__
+        with folder.with_suffix(".txt").open("w") as said:
+            started[end] = subprocess.Popen(
+                [*command, *ends, folder], cwd=ROOT, stdout=said, stderr=said, start_new_session=True
+            )
+    left = {end: one_that_is_ended(psutil.Process(started[end].pid), end) for end in ENDINGS}
+    for end, prefix in left.items():
+        started[end].communicate(timeout=LIMIT_SECONDS)
+        await_no_trace(prefix, end.__name__)
+
+
+def one_that_is_ended(tests: psutil.Process, end: Ending) -> str:
+    """The prefix of a cluster of tests that were ended so soon as Slurm was up, or nearly."""
+
+    def up() -> list[psutil.Process]:
+        return [child for child in tests.children() if (lab_of(child) / "run" / "slurmctld.pid").exists()]
+
+    until(lambda: bool(up()), lambda: "a cluster has not started", LIMIT_SECONDS)
+    (worker,) = up()
+    prefix = lab_of(worker).name.removeprefix("scalewise-")
+    assert len(traces(prefix)) > 5
+    end(tests, worker)
+    return prefix
+
+
+def await_no_trace(prefix: str, ending: str) -> None:
+    until(lambda: not traces(prefix), lambda: f"{ending} leaves {traces(prefix)}", LIMIT_SECONDS)
+
+
+def lab_of(worker: psutil.Process) -> Path:
+    """Where the cluster of a process that runs tests lies."""
+    return Path(tempfile.gettempdir()) / f"scalewise-t{worker.pid}n"
 
 
 def test_failed_start_says_why_and_leaves_no_trace(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

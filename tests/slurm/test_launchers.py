@@ -12,21 +12,21 @@ import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.prepared_digits import place_digits
 from tests.slurm.lab import Lab
-from tests.slurm.study import ROOT, SITE, TRAINING, ClusterStudy
+from tests.slurm.study import ROOT, SITE, TRAINING, TRAININGS, ClusterStudy
 from tests.small_runs import rank_launch
 
 from scalewise.execution.rank_command import muster_for
 from scalewise.execution.rank_files import Attempt
 from scalewise.plan.jobs.launch import Start
 from scalewise.plan.study import load_study
-from scalewise.training.data.datasets import prepare
 
 
 def test_every_launcher_and_rendezvous_trains_the_same_over_nodes(study: ClusterStudy) -> None:
     sweep = {"launcher": ["srun", "torchrun", "spawn"], "rendezvous": ["tcp", "file"]}
     study.configure({"e": {"devices": ["2x2"], "sweep": sweep}})
-    code, output = study.snakemake("--resources", "device_budget=8")
+    code, output = study.snakemake("--resources", "device_budget=8", *TRAININGS)
     assert code == 0, output
     losses = {}
     for launcher in sweep["launcher"]:
@@ -62,7 +62,7 @@ def slow_network(lab: Lab) -> Iterator[None]:
 
 @pytest.mark.usefixtures("slow_network")
 def test_two_nodes_learn_the_weights_of_one(lab: Lab, tmp_path: Path) -> None:
-    prepare("digits", tmp_path / "dataset.safetensors")
+    place_digits(tmp_path / "dataset.safetensors")
     site = tmp_path / "site.json"
     site.write_text(json.dumps(SITE))
     experiment = TRAINING | {"devices": [1, 2], "epochs": 3}

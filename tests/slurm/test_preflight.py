@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
-from tests.slurm.study import ClusterStudy
+import yaml
+from tests.slurm.study import ROOT, ClusterStudy
+
+from scalewise.plan.jobs.preflight import ENVIRONMENT_VARIABLE, Preflight
+from scalewise.plan.study import load_study
 
 LARGEST = {"e": {"devices": [1, "2x2"]}}
 
@@ -34,14 +39,24 @@ def test_every_fact_and_every_rank_is_shown_to_be_ok(study: ClusterStudy) -> Non
     assert "all-reduce over 4 ranks" in output
 
 
+WRONG = {"e": {"devices": [1, "2x2"], "runtime_minutes": 100}}
+NOBODY = "account nobody is not yours. Set slurm.account to one of yours. Known: "
+
+
+@pytest.mark.refuses("slurm: unknown account")
+def test_fact_that_is_wrong_ends_the_preflight_before_anything_is_sent(study: ClusterStudy) -> None:
+    study.configure(WRONG, slurm={"account": "nobody"})
+    code, output = study.snakemake("preflight")
+    assert code == 1
+    assert f"NOT OK  {NOBODY}" in output
+    assert "Nothing was sent to the cluster." in output
+    assert study.submitted() == set()
+
+
 @pytest.mark.parametrize(
     ("wrong", "line"),
     [
-        pytest.param(
-            {"slurm": {"account": "nobody"}},
-            "account nobody is not yours. Set slurm.account to one of yours. Known: ",
-            marks=pytest.mark.refuses("slurm: unknown account"),
-        ),
+        ({"slurm": {"account": "nobody"}}, NOBODY),
         pytest.param(
             {"slurm": {"partition": "gpus"}},
             "partition gpus does not exist. Set slurm.partition",
@@ -64,15 +79,20 @@ def test_every_fact_and_every_rank_is_shown_to_be_ok(study: ClusterStudy) -> Non
     ],
     ids=lambda value: next(iter(value.get("slurm", value))) if isinstance(value, dict) else "",
 )
-def test_fact_that_is_wrong_is_named_and_nothing_is_sent(
-    study: ClusterStudy, wrong: dict[str, Any], line: str
-) -> None:
-    study.configure({"e": {"devices": [1, "2x2"], "runtime_minutes": 100}}, **wrong)
-    code, output = study.snakemake("preflight")
-    assert code == 1
-    assert f"NOT OK  {line}" in output
-    assert "Nothing was sent to the cluster." in output
-    assert study.submitted() == set()
+def test_every_fact_that_is_wrong_is_named(study: ClusterStudy, wrong: dict[str, Any], line: str) -> None:
+    """By the program that the preflight's first rule starts."""
+    study.configure(WRONG, **wrong)
+    planned = load_study(
+        yaml.safe_load((study.folder / "study.yaml").read_text()), site_file=study.folder / "site.yaml"
+    )
+    asked = {ENVIRONMENT_VARIABLE: Preflight.of(planned).model_dump_json()}
+    found = study.folder / "site.json"
+    program = ROOT / "workflow" / "scripts" / "check_site.py"
+    done = study.lab.run(sys.executable, program, "--output", found, env=asked, check=False)
+    assert done.returncode == 1
+    assert f"NOT OK  {line}" in done.stdout
+    assert "Nothing was sent to the cluster." in done.stdout
+    assert not found.exists()
 
 
 def test_hello_that_fails_says_why_and_what_to_do(study: ClusterStudy) -> None:

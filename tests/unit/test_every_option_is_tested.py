@@ -136,6 +136,7 @@ def test_no_option_goes_without_a_test_of_its_effect() -> None:
 
 
 @pytest.mark.parametrize("key", SHOWN_BY)
+@pytest.mark.slow
 def test_the_tests_of_an_option_exist(key: str) -> None:
     assert SHOWN_BY[key]
     assert set(SHOWN_BY[key]) - all_tests() == set()

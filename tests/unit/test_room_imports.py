@@ -121,6 +121,7 @@ def test_analysis_needs_no_torch_and_does_not_know_the_training() -> None:
         pytest.param("scalewise.analysis.study", ("torch",), id="the analysis"),
     ],
 )
+@pytest.mark.slow
 def test_what_need_not_be_loaded_is_not(module: str, unwanted: tuple[str, ...]) -> None:
     code = f"import sys, {module}; print(*sys.modules)"
     loaded = subprocess.run(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.prepared_digits import place_digits_of_study
 from tests.workflow.conftest import Outcome, Workplace
 
 STUDY = """\
@@ -72,6 +73,7 @@ class Adaptive:
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Adaptive:
     workplace = Workplace(tmp_path_factory.mktemp("adaptive"))
+    place_digits_of_study(workplace.folder)
     plan = workplace.snakemake("-n", config=STUDY)
     first = workplace.snakemake("--scheduler", "greedy", config=STUDY)
     assert first.code == 0, first.text

@@ -14,8 +14,8 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
-from tests.shrunk_examples import EXAMPLES, FOLDER, fill_mirror, mirror_facts, shrunk
-from tests.slurm.lab import missing
+from tests.shrunk_examples import EXAMPLES, FOLDER, Experiments, fill_mirror, mirror_facts, shrunk
+from tests.slurm.machines import missing
 from tests.workflow.conftest import ROOT, Workplace
 from tests.workflow.login_node import LoginNode
 
@@ -114,13 +114,17 @@ def cluster() -> bool:
 def test_an_example_runs_to_its_report(
     example: str, workplace: Workplace, mirror: Path, cluster: bool
 ) -> None:
-    if cluster and example != "hello-ddp":
+    if cluster:
         pytest.skip("tests/slurm runs it on a cluster")
-    _run_to_its_report(example, workplace, mirror)
+    _run_to_its_report(shrunk(example, DEVICES[example]), workplace, mirror)
 
 
-def test_princetons_to_do_is_drawn(workplace: Workplace, mirror: Path) -> None:
-    results = _run_to_its_report("princeton-mnist", workplace, mirror)
+def test_princetons_to_do_is_drawn(workplace: Workplace, mirror: Path, cluster: bool) -> None:
+    experiments = shrunk("princeton-mnist", DEVICES["princeton-mnist"])
+    if cluster:
+        # tests/slurm runs it
+        del experiments["princeton-mnist-nodes"]
+    results = _run_to_its_report(experiments, workplace, mirror)
     for figure in ("loss", "accuracy"):
         drawn = (results / "princeton-mnist" / "figures" / f"{figure}.svg").read_text()
         # text is drawn as paths, each below a comment that says it
@@ -134,8 +138,7 @@ def test_princetons_to_do_is_drawn(workplace: Workplace, mirror: Path) -> None:
     }
 
 
-def _run_to_its_report(example: str, workplace: Workplace, mirror: Path) -> Path:
-    experiments = shrunk(example, DEVICES[example])
+def _run_to_its_report(experiments: Experiments, workplace: Workplace, mirror: Path) -> Path:
     # four CPUs, of which there may be two: these runs are not for their speed
     site = {"accelerator": "cpu", "devices_per_node": 2, "cpus_per_node": 4} | mirror_facts(mirror)
     config = yaml.safe_dump({"experiments": experiments})

@@ -17,9 +17,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from tests.workflow.conftest import SITE, SNAKEFILE, Outcome, Study, Workplace
 from tests.workflow.login_node import ACCOUNT, PARTITION, LoginNode
 from tests.workflow.recording_slurm import recording_slurm, submissions
+
+from scalewise.plan.config.errors import StudyError
+from scalewise.plan.study import load_study
 
 refuses = pytest.mark.refuses
 
@@ -295,15 +299,36 @@ def test_paths_that_snakemake_would_fill_in_are_refused_at_the_dry_run(workplace
     assert "Traceback" not in outcome.text
 
 
-@refuses("security: shell in the study")
-@pytest.mark.parametrize("site", ["4", "[a]", '"a\\0b"', '"{run}.yaml"', '""', '"$(touch x)"'])
-def test_a_site_that_is_no_path_is_refused_at_the_dry_run(site: str, workplace: Workplace) -> None:
+NO_PATH = r"study\.yaml:3: site is .*\. (Write|Rename) .*\."
+
+
+def with_site(site: str) -> str:
     study = "experiments:\n  study: {dataset: digits, model: linear, devices: [1], global_batch_size: 16}\n"
-    outcome = workplace.snakemake("-n", config=f"{study}site: {site}\n", site=None)
+    return f"{study}site: {site}\n"
+
+
+@refuses("security: shell in the study")
+def test_a_site_that_a_shell_would_obey_is_refused_at_the_dry_run(workplace: Workplace) -> None:
+    outcome = workplace.snakemake("-n", config=with_site('"$(touch x)"'), site=None)
 
     assert outcome.code == 1
-    assert re.search(r"study\.yaml:3: site is .*\. (Write|Rename) .*\.", outcome.text), outcome.text
+    assert re.search(NO_PATH, outcome.text), outcome.text
     assert "Traceback" not in outcome.text
+
+
+@refuses("security: shell in the study")
+@pytest.mark.parametrize("site", ["4", "[a]", '"a\\0b"', '"{run}.yaml"', '""', '"$(touch x)"'])
+def test_a_site_that_is_no_path_is_refused_when_the_study_is_read(
+    site: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("study.yaml").write_text(with_site(site))
+    config = yaml.safe_load(with_site(site))
+    with pytest.raises(StudyError) as refused:
+        load_study(config, ["study.yaml"], config["site"])
+
+    (line,) = refused.value.lines
+    assert re.fullmatch(NO_PATH, line)
 
 
 @refuses("security: shell in the study")

@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.cores import needs_two_cores
+from tests.prepared_digits import place_digits_of_study
 from tests.workflow.conftest import SITE, SNAKEFILE, TINY
 
 from scalewise.records import RUN_RECORDS, SUMMARY
@@ -71,6 +72,7 @@ def processes_in(folder: Path) -> list[tuple[str, psutil.Process]]:
 @contextmanager
 def running(folder: Path, config: str, *arguments: str) -> Iterator[Running]:
     """A study in the folder, for the length of a with statement."""
+    place_digits_of_study(folder)
     (folder / "study.yaml").write_text(config, encoding="utf-8")
     (folder / "site.yaml").write_text(SITE, encoding="utf-8")
     command = [str(Path(sys.executable).with_name("snakemake")), "-s", str(SNAKEFILE)]

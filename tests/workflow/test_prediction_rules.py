@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from tests.cores import skip_without_two_cores
+from tests.prepared_digits import place_digits_of_study
 from tests.workflow.conftest import SITE, SNAKEFILE, Outcome, Workplace
 
 from scalewise.records import Collectives
@@ -44,6 +45,7 @@ def predicted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Workplace, Outc
     """A study that was predicted, and nothing else."""
     skip_without_two_cores()
     workplace = Workplace(tmp_path_factory.mktemp("predicted"))
+    place_digits_of_study(workplace.folder)
     outcome = workplace.snakemake("--scheduler", "greedy", "predict", config=STUDY)
     assert outcome.code == 0, outcome.text
     return workplace, outcome
@@ -149,6 +151,7 @@ def test_a_measurement_that_fails_keeps_no_study_from_its_end(workplace: Workpla
     study = STUDY.replace("repeats: 2", "repeats: 1").replace(
         "devices: [1, 2], predict", "devices: [1], predict"
     )
+    place_digits_of_study(workplace.folder)
     outcome = workplace.snakemake("predict", config=study, site=FAILING)
 
     assert outcome.code == 0, outcome.text
@@ -170,6 +173,7 @@ def test_a_measurement_that_fails_keeps_no_study_from_its_end(workplace: Workpla
 def test_a_measurement_that_was_cut_off_leaves_nothing_and_is_made_again(
     workplace: Workplace, number: signal.Signals
 ) -> None:
+    place_digits_of_study(workplace.folder)
     (workplace.folder / "study.yaml").write_text(STUDY)
     (workplace.folder / "site.yaml").write_text(SITE)
     program = Path(sys.executable).with_name("snakemake")

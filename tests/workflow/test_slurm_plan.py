@@ -130,17 +130,17 @@ def test_all_that_the_scheduler_would_refuse_is_said_in_one_go(ready: LoginNode)
     assert "Traceback" not in outcome.text
 
 
-@pytest.mark.parametrize("dry_run", [("-n",), ()], ids=["dry run", "real run"])
 @pytest.mark.parametrize(
-    ("config", "devices"),
+    ("config", "devices", "dry_run"),
     [
-        pytest.param('defaults={"model":"linear"}', "[1]", id="known key"),
-        pytest.param("foo=bar", "[1]", id="unknown key"),
-        pytest.param('defaults={"model":"linear"}', '[1, 4, "2x4"]', id="larger than this machine"),
+        pytest.param('defaults={"model":"linear"}', "[1]", (), id="known key"),
+        pytest.param("foo=bar", "[1]", (), id="unknown key"),
+        pytest.param('defaults={"model":"linear"}', '[1, 4, "2x4"]', (), id="larger than this machine"),
+        pytest.param("foo=bar", '[1, 4, "2x4"]', ("-n",), id="dry run"),
     ],
 )
 def test_a_config_of_ones_own_that_drops_the_site_stops_with_the_cure(
-    ready: LoginNode, dry_run: tuple[str, ...], config: str, devices: str
+    ready: LoginNode, config: str, devices: str, dry_run: tuple[str, ...]
 ) -> None:
     ready.write("study.yaml", TINY.replace("devices: [1]", f"devices: {devices}"))
     before = made(ready)

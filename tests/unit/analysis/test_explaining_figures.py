@@ -215,6 +215,7 @@ def test_nothing_is_asked_for_where_the_criterion_is_another(scaling: pd.DataFra
     assert words(efficiency_figures.efficiency(scaling, None)) == ["ideal: 100%"]
 
 
+@pytest.mark.slow
 def test_every_figure_has_the_width_of_one_column_or_two(
     runs: pd.DataFrame, scaling: pd.DataFrame, make_epochs: Runs, tmp_path: Path
 ) -> None:
@@ -243,6 +244,7 @@ def test_device_counts_that_would_touch_leave_out_some_and_never_the_last(width:
     assert len(labels) >= 5
 
 
+@pytest.mark.slow
 def test_twelve_series_of_eight_device_counts_keep_names_and_values_apart(make_runs: Runs) -> None:
     names = [f"parallelism-zero{index}.bucket-view-on" for index in range(14)]
     counts = [1, 2, 4, 8, 16, 32, 64, 128]

@@ -87,6 +87,7 @@ def test_the_memory_of_a_process_that_read_a_checkpoint_is_not_that_of_a_trainin
     assert point["peak_memory_bytes"] == row_of(tables, "d2.r3")["peak_memory_bytes"]
 
 
+@pytest.mark.slow
 def test_a_study_whose_runs_were_all_cut_off_has_a_report(tmp_path: Path, write_run: WriteRun) -> None:
     everything = {f"d{devices}.r{repeat}": ONCE for devices in (1, 2) for repeat in (1, 2, 3)}
     study(tmp_path / "study", write_run, everything)
@@ -155,6 +156,7 @@ def test_a_deadline_is_not_judged_by_runs_that_were_all_cut_off(tmp_path: Path, 
     assert decided(tmp_path, spec)["devices"] == 1
 
 
+@pytest.mark.slow
 def test_the_report_says_which_runs_were_resumed_and_what_that_leaves_out(
     tmp_path: Path, write_run: WriteRun
 ) -> None:

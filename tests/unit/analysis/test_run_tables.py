@@ -226,6 +226,7 @@ def _study(tmp_path: Path, name: str, **changed: Any) -> Analysed:
     return analysed
 
 
+@pytest.mark.slow
 def test_a_study_goes_from_records_to_a_report(tmp_path: Path, write_run: WriteRun) -> None:
     for repeat in (1, 2):
         write_run(tmp_path / "done" / "runs", f"d1.r{repeat}", 1, rate=1000.0 + repeat)

@@ -66,6 +66,7 @@ def drawn(study: pd.DataFrame, make_epochs: Runs, tmp_path_factory: pytest.TempP
     return [draw(study, make_epochs(study), folder / "new" / name) for name in ("first", "second")]
 
 
+@pytest.mark.slow
 def test_all_figures_are_written_as_svg_and_pdf(drawn: Drawn) -> None:
     assert drawn[0].keys() == FILES
     assert len(FILES) == 18
@@ -74,11 +75,13 @@ def test_all_figures_are_written_as_svg_and_pdf(drawn: Drawn) -> None:
         assert len(content) > (5000 if "prediction" not in name else 2000), name
 
 
+@pytest.mark.slow
 def test_equal_data_make_equal_files(drawn: Drawn) -> None:
     first, second = drawn
     assert [name for name in FILES if first[name] != second[name]] == []
 
 
+@pytest.mark.slow
 def test_a_figure_needs_no_font_and_no_network_where_it_is_read(drawn: Drawn) -> None:
     for name, content in drawn[0].items():
         if name.endswith("svg"):
@@ -263,6 +266,7 @@ def test_few_device_counts_have_a_linear_axis(study: pd.DataFrame) -> None:
     assert axes.get_xscale() == "linear"
 
 
+@pytest.mark.slow
 def test_one_run_of_one_epoch_on_one_device_count_is_drawn(
     make_runs: Runs, make_epochs: Runs, tmp_path: Path
 ) -> None:
@@ -272,6 +276,7 @@ def test_one_run_of_one_epoch_on_one_device_count_is_drawn(
     assert len(files["throughput.svg"]) > len(files["efficiency.svg"]), "there is no efficiency to show"
 
 
+@pytest.mark.slow
 def test_without_a_completed_run_every_figure_says_so(
     make_runs: Runs, make_epochs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,6 +295,7 @@ def test_without_a_completed_run_every_figure_says_so(
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
+@pytest.mark.slow
 def test_a_run_that_diverged_does_not_keep_the_others_from_being_drawn(
     study: pd.DataFrame, make_epochs: Runs, tmp_path: Path, loss: float
 ) -> None:

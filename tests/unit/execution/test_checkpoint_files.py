@@ -162,6 +162,7 @@ def test_a_deletion_that_is_cut_off_leaves_nothing_that_looks_like_a_checkpoint(
 
 
 @pytest.mark.fault(20)
+@pytest.mark.slow
 def test_every_single_flipped_bit_of_a_manifest_is_seen(
     checkpoints: CheckpointFolder, record_property: Callable[[str, object], None]
 ) -> None:

@@ -479,6 +479,7 @@ def contend(start: Start, folder: Path, processes: int, rounds: int, ending: str
     return len((folder / "turns").read_text(encoding="utf-8")), words
 
 
+@pytest.mark.slow
 def test_never_two_hold_a_run_at_once_however_many_want_it(start: Start, folder: Path) -> None:
     turns, words = contend(start, folder, processes=8, rounds=20, ending="in order")
     assert words == ""
@@ -486,6 +487,7 @@ def test_never_two_hold_a_run_at_once_however_many_want_it(start: Start, folder:
     assert {path.name for path in folder.iterdir()} == {"turns"}
 
 
+@pytest.mark.slow
 def test_of_many_who_find_a_dead_holder_one_at_a_time_takes_its_place(start: Start, folder: Path) -> None:
     """Every one of them dies with the run in its hands, for 5 times in all."""
     for _ in range(5):

@@ -265,6 +265,7 @@ run_or_complain(Attempt(Path(sys.argv[1])), work)
 """
 
 
+@pytest.mark.slow
 def test_what_a_rank_raised_is_in_the_log_although_there_is_no_room_to_leave_it_elsewhere(
     tmp_path: Path,
 ) -> None:

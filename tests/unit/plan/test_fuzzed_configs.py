@@ -261,6 +261,7 @@ SITE_TEXTS = [filled(path).encode() for path in SITES]
 
 
 @pytest.mark.refuses("security: shell in the study", "security: shell in the site")
+@pytest.mark.slow
 def test_random_configurations_are_planned_or_refused_with_place_and_cure(
     desk: Desk, record_property: RecordProperty
 ) -> None:
@@ -275,6 +276,7 @@ def test_random_configurations_are_planned_or_refused_with_place_and_cure(
 
 
 @pytest.mark.refuses("security: shell in the study", "security: shell in the site")
+@pytest.mark.slow
 def test_sound_configurations_with_damage_are_planned_or_refused_with_place_and_cure(
     desk: Desk, record_property: RecordProperty
 ) -> None:
@@ -345,6 +347,7 @@ IN_ORDER: Config = {
 }
 
 
+@pytest.mark.slow
 def test_the_order_of_keys_changes_no_run(desk: Desk) -> None:
     """A file that was sorted must train nothing again."""
     compared = 0

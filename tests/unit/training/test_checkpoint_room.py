@@ -130,6 +130,7 @@ print(json.dumps(told))
 
 @needs_small_disk
 @pytest.mark.fault(19)
+@pytest.mark.slow
 def test_a_small_disk_is_told_before_it_is_needed_and_when_it_is_full(tmp_path: Path) -> None:
     folder = tmp_path / "disk"
     command = [sys.executable, "-c", ON_A_SMALL_DISK, str(folder)]

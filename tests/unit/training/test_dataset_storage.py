@@ -143,6 +143,7 @@ def mapping_of(address: int) -> list[str]:
     return lines
 
 
+@pytest.mark.slow
 def test_no_rank_needs_what_downloads_and_decodes() -> None:
     """A container of a site need not have it, and no rank pays for its import."""
     loaded = subprocess.run(

@@ -150,6 +150,7 @@ def test_a_mirror_without_ranges_begins_anew(folder: Path) -> None:
         pytest.param(file_server.silent, "was silent for 0 s; tried 4 times", id="silent"),
     ],
 )
+@pytest.mark.slow
 def test_a_bad_mirror_is_passed_over_and_named_where_no_other_helps(
     bad: file_server.Answer, said: str, folder: Path
 ) -> None:
@@ -305,6 +306,7 @@ def start(address: str, folder: Path) -> subprocess.Popen[str]:
 
 
 @pytest.mark.fault(22)
+@pytest.mark.slow
 def test_two_processes_at_once_make_one_download(folder: Path) -> None:
     with serving(CONTENT, file_server.dribble(0.15, 30_000)) as server:
         first = start(server.address, folder)
@@ -344,6 +346,7 @@ def test_a_full_disk_is_no_fault_of_the_mirror(folder: Path) -> None:
 
 
 @pytest.mark.fault(26)
+@pytest.mark.slow
 def test_a_machine_without_internet_gets_an_error_that_says_what_to_do(tmp_path: Path) -> None:
     alone: list[str | Path] = ["unshare", "--net"]
     if (

@@ -48,18 +48,28 @@ def short() -> Iterator[Path]:
         yield Path(folder)
 
 
-def test_a_tmpdir_whose_name_leaves_none_for_sockets_is_refused_with_the_cure(short: Path) -> None:
-    def load(characters: int) -> subprocess.CompletedProcess[str]:
-        tmpdir = short / ("x" * (characters - len(f"{short}/")))
-        tmpdir.mkdir()
-        environ = os.environ | {"PYTHONPATH": str(SCRIPTS), "TMPDIR": str(tmpdir)}
-        command = [sys.executable, "-c", LOAD, "some"]
-        return subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=600)
+def folder_of_length(place: Path, characters: int) -> Path:
+    folder = place / ("x" * (characters - len(f"{place}/")))
+    folder.mkdir()
+    return folder
 
-    fits, too_long = load(LONGEST_TMPDIR), load(LONGEST_TMPDIR + 1)
-    assert fits.returncode == 0, fits.stderr
-    assert too_long.returncode == 1
-    last = too_long.stderr.splitlines()[-1]
+
+def load(how_many: str, tmpdir: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", LOAD, how_many],
+        env=os.environ | {"PYTHONPATH": str(SCRIPTS), "TMPDIR": str(tmpdir)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+
+
+@pytest.mark.slow
+def test_a_tmpdir_whose_name_leaves_none_for_sockets_is_refused_with_the_cure(short: Path) -> None:
+    refused = load("some", folder_of_length(short, LONGEST_TMPDIR + 1))
+    assert refused.returncode == 1
+    last = refused.stderr.splitlines()[-1]
     assert last.startswith(f"RuntimeError: TMPDIR is {short}/xxx")
     assert "76 characters" in last
     assert "Set a shorter one" in last
@@ -67,17 +77,12 @@ def test_a_tmpdir_whose_name_leaves_none_for_sockets_is_refused_with_the_cure(sh
 
 @pytest.mark.fault(28)
 @pytest.mark.parametrize(("how_many", "batches"), [("some", 3), ("all", 10)])
+@pytest.mark.slow
 def test_a_rank_with_loader_processes_ends_whether_its_epoch_is_done_or_not(
-    how_many: str, batches: int
+    short: Path, how_many: str, batches: int
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", LOAD, how_many],
-        env=os.environ | {"PYTHONPATH": str(SCRIPTS)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
+    """In a TMPDIR of the longest name that leaves its sockets one."""
+    done = load(how_many, folder_of_length(short, LONGEST_TMPDIR))
     assert done.returncode == 0, done.stderr
     said = ["2 processes", "the rank noticed", f"{batches} batches, 2 processes"]
     assert done.stdout.splitlines() == said

@@ -144,6 +144,7 @@ def met(attempt: Attempt) -> Iterator[list[subprocess.Popen[str]]]:
 
 
 @pytest.mark.fault(7)
+@pytest.mark.slow
 def test_two_processes_meet_through_the_folder_at_a_port_that_was_free(
     met: list[subprocess.Popen[str]], attempt: Attempt
 ) -> None:

@@ -55,6 +55,7 @@ def test_batch_normalisation_is_announced_where_it_is_used(name: str) -> None:
 
 @every_model
 @pytest.mark.parametrize(("channels", "stretched"), [(1, (1, 1)), (3, (1, 2)), (3, (3, 2))])
+@pytest.mark.slow
 def test_a_model_trains_on_the_smallest_images_it_is_said_to_take(
     name: str, channels: int, stretched: tuple[int, int]
 ) -> None:
@@ -119,6 +120,7 @@ def test_a_model_computes_the_same_with_channels_last(name: str) -> None:
 
 
 @every_model
+@pytest.mark.slow
 def test_a_model_is_one_graph_to_the_compiler(name: str) -> None:
     images = images_for(name, 2)
     network = build(name, images.shape[1:], 5)
@@ -200,6 +202,7 @@ class Own(nn.Module):
 
 
 @pytest.mark.parametrize("name", ["digits_cnn", "resnet18", "wide_resnet", "wrn-10-1", "transformer-1M"])
+@pytest.mark.slow
 def test_what_is_sharded_block_by_block_computes_the_same(name: str, one_rank: DeviceMesh) -> None:
     torch.manual_seed(0)
     images = images_for(name, 2)

@@ -99,6 +99,7 @@ except OSError as error:
 
 @needs_small_disk
 @pytest.mark.fault(19)
+@pytest.mark.slow
 def test_weights_on_a_full_disk_are_the_systems_error_with_the_path(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     command = [sys.executable, "-c", WRITE, str(disk / "weights")]

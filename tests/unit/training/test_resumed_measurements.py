@@ -25,6 +25,8 @@ from scalewise.training.measure import provenance
 from scalewise.training.run_records import measure, report_rank
 from scalewise.training.trainer import Task, build_loaders, build_task
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 ALONE = Identity(0, 0, 1, 1, "node", None, 0)
 BATCH, STEPS_PER_EPOCH, EPOCHS = 24, 3, 10

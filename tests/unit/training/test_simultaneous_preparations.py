@@ -20,6 +20,7 @@ PREPARE = Path(__file__).parents[3] / "workflow" / "scripts" / "prepare_dataset.
 
 
 @pytest.mark.fault(22)
+@pytest.mark.slow
 def test_two_preparations_of_one_dataset_at_once_make_one_download_and_both_have_it(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:

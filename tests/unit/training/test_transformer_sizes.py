@@ -29,6 +29,7 @@ def test_it_has_the_asked_number_of_parameters_within_5_percent(
     assert parameters(network) == pytest.approx(asked, rel=0.05)
 
 
+@pytest.mark.slow
 def test_every_size_from_one_million_to_two_thousand_million_can_be_had() -> None:
     asked = MILLION
     while asked <= 2000 * MILLION:
