@@ -46,11 +46,11 @@ class PlannedExperiment:
 
     Args:
         name: the key in the YAML.
-        spec: its settings, defaults merged in.
+        spec: The experiment's keys, defaults merged in.
         shapes: the shape of each entry of ``spec.devices``.
         runs: every job, up to the most repeats.
         projected: shapes of ``spec.project`` that none of the runs has; they are predicted and not measured.
-        terms: of the site, as ``Site.terms`` makes them: queue and bill.
+        terms: Queue wait and billed devices, as ``Site.terms`` makes them.
     """
 
     name: str
@@ -114,11 +114,11 @@ class Study:
     """All experiments of a configuration on a site.
 
     Args:
-        experiments: by name, in the order of the file.
+        experiments: Name and experiment, in the order of the file.
         site: facts of the machine.
-        warnings: what is allowed but seldom meant.
+        warnings: Sentences about choices that are allowed but seldom meant.
         runs: every job of every experiment, by (experiment, run).
-        allocations: what each of them asks for.
+        allocations: The resources of every run, by the same keys.
     """
 
     experiments: Mapping[str, PlannedExperiment]
@@ -149,7 +149,7 @@ class Study:
 
     @property
     def report_facts(self) -> str:
-        """What reports must know of every experiment, in their order, as JSON.
+        """Facts of every experiment that reports need, in the order of the file, as JSON.
 
         Titles, descriptions and whether predictions are shown stand in no definition: no result depends on
         them.
@@ -175,7 +175,7 @@ def load_study(
     """Check a configuration and make its runs.
 
     Args:
-        config: what Snakemake merged from files and command line.
+        config: Keys and values that Snakemake merged from files and command line.
         files: the files it was read from, for line numbers and spelling.
         site_file: the profile's facts; None takes this machine as it is.
 
@@ -267,7 +267,7 @@ def _load_site(site_file: str | Path | None) -> tuple[Site, list[str]]:
 
 
 UNBOUNDED = {"accelerator": "cuda", "devices_per_node": 10**6, "cpus_per_node": 10**9, "max_nodes": 10**6}
-"""What a study is held against where a site does not say: nothing that it could be found wanting by."""
+"""Facts so generous that no study is refused by them, for those that a site does not soundly state."""
 
 
 def _without(values: object, wrong: Iterable[Place]) -> Site:

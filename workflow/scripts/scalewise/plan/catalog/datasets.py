@@ -1,4 +1,4 @@
-"""What the planner must know of datasets, without loading them."""
+"""Sizes of datasets, which the planner needs without loading them."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from scalewise.plan.config.paths import path_complaint
 
 MAX_HEADER_BYTES = 1 << 20
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-"""What torchvision's ImageFolder takes for an image."""
+"""Ends of file names that torchvision's ImageFolder takes for images."""
 
 FOLDER_FORM = "Make train/ and test/ (or val/) in it, each with a folder of images for every class."
 

@@ -32,11 +32,11 @@ def projected_shapes(experiment: Experiment, planned: Iterable[Shape], site: Sit
 def check_projection(
     place: Place, experiment: Experiment, own: Mapping[str, Any], site: Site
 ) -> Iterator[Problem]:
-    """What the site, or another key, makes of the projected device counts.
+    """Refuse projected device counts that the site could not lay out, or that another key contradicts.
 
     Args:
-        place: of the experiment.
-        experiment: its values, each valid by itself.
+        place: The experiment's place.
+        experiment: Values that are each valid alone.
         own: the keys it has itself, apart from those of ``defaults``.
         site: facts of the machine or cluster.
     """

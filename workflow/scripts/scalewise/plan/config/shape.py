@@ -1,4 +1,4 @@
-"""Where the ranks of a run stand: nodes and devices per node.
+"""Places of a run's ranks: nodes and devices per node.
 
 A node is filled before a second one is taken, so that a device count has one shape and two runs with
 equal counts are comparable. ``"2x2"`` forces a shape.
@@ -33,7 +33,7 @@ class Shape:
 
     @classmethod
     def parse(cls, text: str) -> Shape:
-        """From what ``str`` makes of a shape."""
+        """Read what ``str`` makes of a shape."""
         nodes, devices_per_node = map(int, text.split("x"))
         return cls(nodes, devices_per_node)
 
@@ -98,7 +98,7 @@ def fill(devices: int, devices_per_node: int, *, may_force: bool = True) -> Shap
     """The shape of a device count that fills its nodes.
 
     Args:
-        devices: In all.
+        devices: Number of devices over all nodes.
         devices_per_node: Devices that a node of the site has.
         may_force: The cure of a count that leaves a node partly empty may be a forced shape.
 

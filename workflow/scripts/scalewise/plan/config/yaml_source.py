@@ -24,7 +24,7 @@ _COLLECTIONS = {"tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"}
 _COUNT_KEYS: Place = ("slurm", "queue_minutes")
 """The mapping of a site file whose keys are device counts."""
 _MAX_VALUES = 100_000
-"""Of a file, those that aliases repeat among them: nine lines of aliases can mean 10^9 values."""
+"""Most values of a file. Those that aliases repeat count: nine lines of aliases can mean 10^9."""
 
 _SCIENTIFIC = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
@@ -59,8 +59,8 @@ def read_source(path: Path, hint: str = STUDY_HINT) -> Source:
     """Read a YAML file for its line numbers and its spelling mistakes; never raises on bad YAML.
 
     Args:
-        path: of the file.
-        hint: how such a file begins, for one that is empty or not a mapping.
+        path: A study's or a site's file.
+        hint: Cure of a file that is empty or not a mapping: the way such a file begins.
     """
     source = Source(str(path))
     try:
@@ -104,7 +104,7 @@ class _Walk:
         self._above: list[yaml.Node] = []
 
     def look(self, node: yaml.Node, place: Place) -> None:
-        """At a node and all below it.
+        """Look at a node and all below it.
 
         Raises:
             yaml.YAMLError: aliases make it endless.

@@ -1,4 +1,4 @@
-"""Which all-reduces a study's predictions need, measured once for each shape of a site, and by what job."""
+"""The all-reduces that a study's predictions need, and the jobs that measure each once for a site."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ MINUTES = 5
 MEASURED_NODES = 2
 """Larger shapes are predicted from one node and from two: a measurement must not cost a large job."""
 PRIORITY = 2_000_000_000
-"""Above every training: with it and the 1-device runs, a prediction is there before the large jobs run."""
+"""Higher than every training's: the prediction is there before the large jobs run."""
 ENVIRONMENT_VARIABLE = "SCALEWISE_COLLECTIVES"
 FOUND = "collectives.json"
-"""What the ranks leave in the attempt's folder."""
+"""File that the ranks leave in the attempt's folder, with what they measured."""
 
 
 class Wildcards(Protocol):
-    """What Snakemake gives to a function of a resource of the rule."""
+    """Wildcards that Snakemake gives to a function of a resource of the rule."""
 
     shape: str
 
@@ -46,14 +46,11 @@ ShapeResource = Value | Callable[[Wildcards], Value]
 
 
 class AllReduceJob(BaseModel):
-    """How the ranks of one measurement are started.
+    """The start of one measurement's ranks.
 
     Args:
         shape: nodes x devices per node.
-        accelerator: ``cuda`` or ``cpu``.
         cpus_per_device: threads of each rank.
-        launcher: what starts them.
-        rendezvous: ``tcp`` or ``file``.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -74,9 +71,9 @@ class CollectivesPlan:
 
     Args:
         site: the folder of this site's measurements.
-        jobs: by shape.
-        allocations: by shape, what each asks for.
-        shapes: of each experiment that is predicted, what it needs.
+        jobs: One for each shape.
+        allocations: One for each shape.
+        shapes: Each predicted experiment's name, with the shapes that its prediction needs.
     """
 
     site: str
@@ -86,11 +83,11 @@ class CollectivesPlan:
 
     @classmethod
     def of(cls, study: Study, site_file: object = None) -> CollectivesPlan:
-        """Of a study.
+        """Collect the measurements of a study's predictions.
 
         Args:
-            study: checked.
-            site_file: that describes the site; None for this machine as it is.
+            study: The configuration, checked.
+            site_file: Path of the site's file; None for this machine as it is.
         """
         jobs: dict[str, AllReduceJob] = {}
         allocations: dict[str, Allocation] = {}
@@ -176,7 +173,7 @@ def site_id(site: Site, site_file: object = None) -> str:
 
     Args:
         site: facts of the machine or cluster.
-        site_file: that describes it; None for this machine as it is.
+        site_file: Path of the site's file; None for this machine as it is.
     """
     path = Path(str(site_file)) if site_file is not None else Path("machine")
     # profiles/slurm/site.yaml says more by its folder

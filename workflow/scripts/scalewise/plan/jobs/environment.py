@@ -1,4 +1,4 @@
-"""What the rules' shell commands find in their environment, and in files that it names."""
+"""The environment of the rules' shell commands, and files that it names."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ def hand_over(text: str, folder: Path = HANDED_OVER) -> Path:
 def rule_environment(
     script: str, origin: str, study: Path, preflight: Preflight, site: Site, environ: Mapping[str, str]
 ) -> dict[str, str]:
-    """What a command needs but no result depends on.
+    """Set the variables that a command needs but no result depends on.
 
     It stands here and not in ``params``, so that moving the checkout or changing a title makes
     nothing again.
 
     Args:
         script: an entry script, where Snakemake has put it.
-        origin: where Snakemake took it from, a path or an address.
+        origin: The path or address that Snakemake took it from.
         study: File with ``Study.report_facts``.
-        preflight: what a preflight is to look at.
+        preflight: The checks that a preflight makes.
         site: facts of the machine or cluster.
         environ: the environment as it is.
 

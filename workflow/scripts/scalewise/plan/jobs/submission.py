@@ -1,4 +1,4 @@
-"""Between snakemake and Slurm: what must hold before jobs are sent, and what the executor leaves undone."""
+"""Submission to Slurm: what must hold before jobs are sent, and what the executor leaves undone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def check_site_is_given(site_file: object, cluster_profile: bool) -> None:
     """Stop before a study is judged by this machine that was meant for a cluster.
 
     Args:
-        site_file: of the configuration; None where there is none.
+        site_file: The configuration's key ``site``; None where there is none.
         cluster_profile: the command came with the profile of a cluster.
 
     Raises:
@@ -48,7 +48,7 @@ def check_surroundings(
     Args:
         site: facts of the machine or cluster.
         cluster_profile: the command came with the profile of a cluster.
-        environ: of snakemake.
+        environ: Variables that snakemake runs with.
         named: files and folders that stand in the command lines of jobs.
 
     Raises:
@@ -117,7 +117,7 @@ class PreemptionWatch:
         folder: the jobs' working folder; those of other folders are left alone.
         say: tells the user.
         give_up: called when Slurm does not take a job back; by default, ends snakemake as Ctrl-C does.
-        poll_seconds: between two looks.
+        poll_seconds: Pause between two looks.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
-"""How the samples of an epoch fall into steps and onto ranks. Pure arithmetic, used by plan and training."""
+"""Division of an epoch's samples into steps and among ranks. Pure arithmetic, used by plan and training."""
 
 from __future__ import annotations
 
 MIN_SAMPLES_PER_RANK = 2
-"""Of one forward pass: batch normalisation needs two values. A last batch below this joins the one before."""
+"""Batch normalisation needs two values in a forward pass. A last batch below this joins the one before."""
 
 
 def step_sizes(samples: int, global_batch_size: int, parts: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""How a study ended, for the terminal: its decisions, or why runs have failed."""
+"""The end of a study, for the terminal: its decisions, or why runs have failed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _state(path: Path) -> tuple[int, ...] | None:
 
 
 def failures(results: Path, earlier: EarlierFiles) -> str:
-    """Why runs have failed in this session, each with the end of its first traceback.
+    """List the runs that failed in this session, with reasons and the ends of their first tracebacks.
 
     Args:
         results: Folder of all experiments.
