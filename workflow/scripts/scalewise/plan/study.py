@@ -45,11 +45,11 @@ class PlannedExperiment:
     """An experiment with the runs that it makes.
 
     Args:
-        name: the key in the YAML.
+        name: The key in the YAML.
         spec: The experiment's keys, defaults merged in.
-        shapes: the shape of each entry of ``spec.devices``.
-        runs: every job, up to the most repeats.
-        projected: shapes of ``spec.project`` that none of the runs has; they are predicted and not measured.
+        shapes: The shape of each entry of ``spec.devices``.
+        runs: Every job, up to the most repeats.
+        projected: Shapes of ``spec.project`` that none of the runs has; they are predicted and not measured.
         terms: Queue wait and billed devices, as ``Site.terms`` makes them.
     """
 
@@ -104,7 +104,7 @@ class PlannedExperiment:
         """Runs that are asked for from the first, and those that the rounds have asked for.
 
         Args:
-            rounds: those judged; not looked at where the number of repeats is given.
+            rounds: Those judged; not looked at where the number of repeats is given.
         """
         return [run.name for run in asked_runs(self.runs, self.spec.repeats, rounds)]
 
@@ -115,9 +115,8 @@ class Study:
 
     Args:
         experiments: Name and experiment, in the order of the file.
-        site: facts of the machine.
         warnings: Sentences about choices that are allowed but seldom meant.
-        runs: every job of every experiment, by (experiment, run).
+        runs: Every job of every experiment, by (experiment, run).
         allocations: The resources of every run, by the same keys.
     """
 
@@ -135,9 +134,6 @@ class Study:
         Snakemake makes a missing file again only where something asks for it, and the tables that
         were made from it are there. Asking for every run of every experiment would cost seconds at
         10,000 runs.
-
-        Args:
-            results: folder of all experiments.
         """
         return [
             (name, run)
@@ -176,8 +172,8 @@ def load_study(
 
     Args:
         config: Keys and values that Snakemake merged from files and command line.
-        files: the files it was read from, for line numbers and spelling.
-        site_file: the profile's facts; None takes this machine as it is.
+        files: The files it was read from, for line numbers and spelling.
+        site_file: The profile's facts; None takes this machine as it is.
 
     Raises:
         StudyError: names every mistake.

@@ -27,9 +27,9 @@ class ModelFacts:
     """A model's demands on its batches.
 
     Args:
-        batch_norm: normalises over the batch, so a batch of one image per device cannot train. False
+        batch_norm: Normalises over the batch, so a batch of one image per device cannot train. False
             where it is not known: in the user's own models.
-        min_pixels: least height and width of an image.
+        min_pixels: Least height and width of an image.
     """
 
     batch_norm: bool
@@ -57,7 +57,7 @@ def model_facts(model: str) -> ModelFacts:
     """Look up a model's demands on its batches.
 
     Args:
-        model: a known name, ``wrn-28-10``, ``transformer-25M`` or ``path/to/file.py:build``.
+        model: A known name, ``wrn-28-10``, ``transformer-25M`` or ``path/to/file.py:build``.
 
     Raises:
         KeyError: unknown name.

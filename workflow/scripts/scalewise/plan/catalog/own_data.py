@@ -161,8 +161,8 @@ def count_images(folder: Path, prepared: Path) -> tuple[int, int]:
     of a class folder is asked first: its header is one read, a million names are not.
 
     Args:
-        folder: the user's.
-        prepared: the file that would be made of it.
+        folder: The user's.
+        prepared: The file that would be made of it.
 
     Raises:
         DatasetFileError: the folder cannot be used.

@@ -91,10 +91,10 @@ def check_experiment(
     """Shapes of the device counts, and every mistake that joins two values.
 
     Args:
-        name: the experiment's name.
+        name: The experiment's name.
         experiment: Values that are each valid alone.
-        own: the keys it has itself, apart from those of ``defaults``.
-        site: facts of the machine.
+        own: The keys it has itself, apart from those of ``defaults``.
+        site: Facts of the machine.
     """
     place: Place = ("experiments", name)
     problems = list(_check_sweep(place, experiment, own))
@@ -118,7 +118,7 @@ def check_devices(
     Args:
         place: The experiment's place.
         counts: Entries of ``devices``.
-        site: facts of the machine.
+        site: Facts of the machine.
     """
     shapes: dict[int | str, Shape] = {}
     problems = []

@@ -33,7 +33,6 @@ class Where:
     """The place of a key that may stand in the experiment or, with several values, in its sweep.
 
     Args:
-        place: The experiment's place.
         options: Swept keys of the series, with their values.
     """
 
@@ -62,8 +61,8 @@ def check_options(
         where: Gives the place of a key of the series.
         experiment: The experiment that the series is part of.
         settings: One series' training.
-        site: facts of the machine or cluster.
-        given: the keys that the experiment has itself, swept ones too, apart from those of ``defaults``.
+        site: Facts of the machine or cluster.
+        given: The keys that the experiment has itself, swept ones too, apart from those of ``defaults``.
     """
     if site.accelerator == "cpu":
         yield from _check_cpu(where, settings, site)
@@ -266,7 +265,7 @@ def check_warmup(
     Args:
         where: Gives the place of a key of the series.
         settings: One series' training.
-        step_sizes: samples of the steps of an epoch, for each world size.
+        step_sizes: Samples of the steps of an epoch, for each world size.
     """
     steps = {world_size: len(sizes) for world_size, sizes in step_sizes.items()}
     fewest = min(steps, key=lambda world_size: steps[world_size])

@@ -18,9 +18,9 @@ def projected_shapes(experiment: Experiment, planned: Iterable[Shape], site: Sit
     A projection may take more nodes than a run.
 
     Args:
-        experiment: checked.
-        planned: shapes of its runs.
-        site: facts of the machine or cluster.
+        experiment: Checked.
+        planned: Shapes of its runs.
+        site: Facts of the machine or cluster.
     """
     if experiment.project is None:
         return []
@@ -37,8 +37,8 @@ def check_projection(
     Args:
         place: The experiment's place.
         experiment: Values that are each valid alone.
-        own: the keys it has itself, apart from those of ``defaults``.
-        site: facts of the machine or cluster.
+        own: The keys it has itself, apart from those of ``defaults``.
+        site: Facts of the machine or cluster.
     """
     if experiment.project is None:
         return

@@ -29,9 +29,9 @@ class Problem:
     """One mistake: where it is, what it is, how to mend it.
 
     Args:
-        place: keys from the top of the configuration to the value.
-        what: a clause that names the value and the limit it breaks ("is 6, but ...").
-        cure: a sentence that says what to write instead.
+        place: Keys from the top of the configuration to the value.
+        what: A clause that names the value and the limit it breaks ("is 6, but ...").
+        cure: A sentence that says what to write instead.
         subject: Shown instead of the place, where the place itself is the mistake.
     """
 

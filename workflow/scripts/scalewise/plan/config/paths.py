@@ -65,7 +65,7 @@ def site_file_problem(site_file: object) -> Problem | None:
     """Check the key ``site`` before the file is opened; None where nothing is wrong or no file is named.
 
     Args:
-        site_file: the key's value, of whatever type it was read as.
+        site_file: The key's value, of whatever type it was read as.
     """
     if site_file is None or isinstance(site_file, Path):
         return None

@@ -19,8 +19,7 @@ class Shape:
     """Nodes x devices per node; one rank a device.
 
     Args:
-        nodes: number of nodes.
-        devices_per_node: devices, and so ranks, on each of them.
+        devices_per_node: Devices, and so ranks, on each of them.
     """
 
     nodes: int
@@ -49,9 +48,9 @@ def shape_for(devices: int | str, *, devices_per_node: int, max_nodes: int) -> S
     """The shape of a device count on a site.
 
     Args:
-        devices: a total (``4``) or a forced shape (``"2x2"``).
-        devices_per_node: devices a node of the site has.
-        max_nodes: nodes a run may take.
+        devices: A total (``4``) or a forced shape (``"2x2"``).
+        devices_per_node: Devices a node of the site has.
+        max_nodes: Nodes a run may take.
 
     Raises:
         TopologyError: the count does not fill its nodes, or exceeds the site.

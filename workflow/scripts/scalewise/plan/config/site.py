@@ -159,11 +159,9 @@ class Site:
     """The facts with every ``auto`` resolved.
 
     Args:
-        accelerator: ``cuda`` or ``cpu``.
-        devices_per_node: devices of one node.
+        devices_per_node: Devices of one node.
         cpus_per_node: CPUs of one node.
-        max_nodes: nodes one run may take.
-        facts: all that the file says.
+        facts: All that the file says.
     """
 
     accelerator: Accelerator

@@ -34,9 +34,9 @@ def problems_of(error: ValidationError, place: Place, model: type[BaseModel] = E
     """One problem for each of pydantic's findings.
 
     Args:
-        error: raised by ``model``.
+        error: Raised by ``model``.
         place: The validated mapping's place in the YAML.
-        model: says which keys are known where.
+        model: Says which keys are known where.
     """
     details = error.errors(include_url=False)
     for detail in details:

@@ -34,10 +34,10 @@ class Source:
     """One configuration file with the line of every key and the mistakes of its spelling.
 
     Args:
-        name: the file as the user named it.
+        name: The file as the user named it.
         lines: 1-based line of every place in the file.
-        problems: mistakes that only the text shows.
-        fatal: those of them that keep the file from being read at all.
+        problems: Mistakes that only the text shows.
+        fatal: Those of them that keep the file from being read at all.
     """
 
     name: str

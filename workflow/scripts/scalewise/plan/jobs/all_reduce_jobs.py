@@ -49,8 +49,8 @@ class AllReduceJob(BaseModel):
     """The start of one measurement's ranks.
 
     Args:
-        shape: nodes x devices per node.
-        cpus_per_device: threads of each rank.
+        shape: Nodes x devices per node.
+        cpus_per_device: Threads of each rank.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -70,7 +70,7 @@ class CollectivesPlan:
     """All measurements that a study may need.
 
     Args:
-        site: the folder of this site's measurements.
+        site: The folder of this site's measurements.
         jobs: One for each shape.
         allocations: One for each shape.
         shapes: Each predicted experiment's name, with the shapes that its prediction needs.
@@ -139,10 +139,6 @@ def shapes_to_measure(planned: PlannedExperiment, site: Site) -> list[Shape]:
 
     Every shape of up to two nodes is measured itself; a larger one is predicted from one and from two of
     its nodes. None where there is no 1-device run, from which alone a prediction can start.
-
-    Args:
-        planned: an experiment.
-        site: facts of the machine or cluster.
     """
     own = {
         run.shape
@@ -172,7 +168,7 @@ def site_id(site: Site, site_file: object = None) -> str:
     its name and processor, so that measurements are not trusted in a folder that was copied elsewhere.
 
     Args:
-        site: facts of the machine or cluster.
+        site: Facts of the machine or cluster.
         site_file: Path of the site's file; None for this machine as it is.
     """
     path = Path(str(site_file)) if site_file is not None else Path("machine")

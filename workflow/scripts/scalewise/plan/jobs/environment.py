@@ -54,12 +54,12 @@ def rule_environment(
     nothing again.
 
     Args:
-        script: an entry script, where Snakemake has put it.
+        script: An entry script, where Snakemake has put it.
         origin: The path or address that Snakemake took it from.
         study: File with ``Study.report_facts``.
         preflight: The checks that a preflight makes.
-        site: facts of the machine or cluster.
-        environ: the environment as it is.
+        site: Facts of the machine or cluster.
+        environ: The environment as it is.
 
     Returns:
         variables to set. ``python`` becomes the interpreter that runs Snakemake, unless Snakemake

@@ -75,7 +75,7 @@ class Preflight(BaseModel):
     """Everything that a preflight checks: the site's facts, and the largest run of the study.
 
     Args:
-        shape: the largest run's.
+        shape: The largest run's.
         options: Arguments of sbatch for the largest run.
         cpus_per_node: CPUs that the largest run takes on each node.
         memory_mb_per_node: MB that the largest run takes on each node; 0 asks for none.

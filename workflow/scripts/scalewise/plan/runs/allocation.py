@@ -59,10 +59,10 @@ class Allocation:
         limit_seconds: The run is ended after so long over all its jobs, ahead of the scheduler, which would
             leave no reason.
         timeout_seconds: A rank waits so long for another.
-        memory_mb: per node; 0 asks for none.
-        memory_mb_per_cpu: per CPU, where a site wants that; 0 asks for none.
+        memory_mb: Per node; 0 asks for none.
+        memory_mb_per_cpu: Per CPU, where a site wants that; 0 asks for none.
         gres: GPUs per node as ``gpu:h100:4``; empty where they are asked for in another way.
-        extra: further options of sbatch.
+        extra: Further options of sbatch.
         signal_seconds: A job's ranks get SIGUSR1 so long before the end of its time; 0 asks for none.
         jobs: Most jobs that the run takes, one after the other.
         checkpoint_seconds: Training time between two checkpoints.

@@ -33,13 +33,13 @@ class JudgedPoint(_Record):
 
     Args:
         point: ``d2.bucket-view-on``.
-        asked: repeats asked for before this round.
-        completed: those of them that have a throughput.
-        half_width_fraction: half the width of the throughput's interval over the throughput; None with
+        asked: Repeats asked for before this round.
+        completed: Those of them that have a throughput.
+        half_width_fraction: Half the width of the throughput's interval over the throughput; None with
             fewer than two completed.
         confidence: Confidence that the interval has, 0 to 1.
         verdict: ``too wide`` alone asks for more.
-        next_asked: repeats asked for from now on.
+        next_asked: Repeats asked for from now on.
     """
 
     point: str
@@ -55,7 +55,6 @@ class Round(_Record):
     """``round{number}.json``: every point of an experiment, judged.
 
     Args:
-        experiment: The experiment's name.
         number: Rounds are counted from 1.
         rule: The rule that the points were judged by.
         points: Every point, in the order of the configuration.
@@ -98,7 +97,7 @@ def walk_rounds(file_of: Callable[[int], str | Path | None]) -> Iterator[Round]:
     """The rounds one after the other, the last of which asks for nothing more.
 
     Args:
-        file_of: the file of a round; None ends the walk.
+        file_of: The file of a round; None ends the walk.
 
     Raises:
         RecordError: a file is damaged.
@@ -123,7 +122,7 @@ def judged_rounds(get: Callable[..., Any], experiment: str, before: int | None =
     Args:
         get: The ``get`` of the checkpoint ``judge_repeats``.
         experiment: The experiment's name.
-        before: a round that is not looked at any more.
+        before: A round that is not looked at any more.
 
     Raises:
         RecordError: a file is damaged.
@@ -143,7 +142,7 @@ def needed_rounds(repeats: int | Repeats, rounds: Iterable[Round]) -> list[int]:
 
     Args:
         repeats: The experiment's key; a plain number needs no round.
-        rounds: those that have been judged.
+        rounds: Those that have been judged.
     """
     if isinstance(repeats, int):
         return []
@@ -191,7 +190,7 @@ def asked_for(repeats: int | Repeats, rounds: Iterable[Round]) -> Mapping[str, i
 
     Args:
         repeats: The experiment's key; a plain number looks at no round.
-        rounds: those that have been judged.
+        rounds: Those that have been judged.
     """
     if isinstance(repeats, int):
         return {}
@@ -207,9 +206,9 @@ def asked_runs(runs: Sequence[Run], repeats: int | Repeats, rounds: Iterable[Rou
     """The runs to make: the fewest repeats of every point, and what the rounds have asked for.
 
     Args:
-        runs: all of an experiment, up to the most repeats.
+        runs: All of an experiment, up to the most repeats.
         repeats: The experiment's key; a plain number looks at no round and makes them all.
-        rounds: those that have been judged.
+        rounds: Those that have been judged.
     """
     if isinstance(repeats, int):
         return list(runs)

@@ -42,9 +42,7 @@ class Run:
     """One job: one shape, one set of options, one repeat.
 
     Args:
-        experiment: name of its experiment.
-        name: name under its experiment, ``d2.bucket-view-on.r1``.
-        shape: nodes and devices per node.
+        name: Name under its experiment, ``d2.bucket-view-on.r1``.
         options: Swept keys with their values, which set its series apart from the others.
         settings: The experiment's training with the options put in; its seed is the first repeat's.
         repeat: Repeats are counted from 1.
@@ -240,9 +238,9 @@ def expand(
     """All runs of an experiment, up to the most repeats.
 
     Args:
-        name: the experiment's name.
+        name: The experiment's name.
         experiment: The experiment, validated.
-        shapes: the shape of each entry of ``experiment.devices``.
+        shapes: The shape of each entry of ``experiment.devices``.
         accelerator: ``cuda`` or ``cpu``.
         launcher: The site's, for settings that name none.
     """

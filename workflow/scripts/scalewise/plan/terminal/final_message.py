@@ -29,11 +29,7 @@ class EarlierFiles:
         self._states: dict[Path, tuple[int, ...]] = {}
 
     def look(self, results: Path) -> None:
-        """Note the files by which ``decisions``, ``failures`` and ``predicted_plan`` tell what is new.
-
-        Args:
-            results: Folder of all experiments.
-        """
+        """Note the files by which ``decisions``, ``failures`` and ``predicted_plan`` tell what is new."""
         paths = [*results.glob(REPORT), *results.glob(f"*/{PREDICTION}"), *results.glob(FAILURES)]
         self._states = {path: state for path in paths if (state := _state(path)) is not None}
 

@@ -36,9 +36,9 @@ class Row:
     """One point of the plan, its repeats together.
 
     Args:
-        runs: the repeats that are asked for.
-        most_runs: repeats that may be asked for.
-        limit_seconds: a run is ended after this long.
+        runs: The repeats that are asked for.
+        most_runs: Repeats that may be asked for.
+        limit_seconds: A run is ended after this long.
         measured_seconds: Wall time of a repeat that has finished; None before.
         billed_devices: Devices that one run is billed for; more than it uses where a site bills whole nodes.
         allocation: The request to Slurm for one run; None on one machine.
@@ -156,8 +156,8 @@ def predicted_plan(study: Study, results: Path, earlier: EarlierFiles) -> str:
     """The plan and what is to be said of its predictions, where one was made in this session; else nothing.
 
     Args:
-        study: checked.
-        results: folder of all experiments.
+        study: Checked.
+        results: Folder of all experiments.
         earlier: Files from before the session, which are left out.
     """
     paths = {name: results / name / PREDICTION for name in study.experiments}

@@ -20,11 +20,10 @@ class Expectation:
 
     Args:
         series: The series' name.
-        shape: nodes and devices per node.
-        speedup: over one device.
+        speedup: Over one device.
         speedup_low: Lower end of the speedup's band.
         speedup_high: Upper end of the speedup's band.
-        efficiency: speedup over devices.
+        efficiency: Speedup over devices.
         device_hours_per_epoch: Device-hours of training alone.
     """
 
