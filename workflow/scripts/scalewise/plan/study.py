@@ -29,6 +29,7 @@ from scalewise.plan.config.yaml_source import Source, read_source
 from scalewise.plan.runs.allocation import Allocation, allocate
 from scalewise.plan.runs.repeats import Round, asked_runs, known_rounds
 from scalewise.plan.runs.runs import Options, Run, canonical_json, expand, series_label
+from scalewise.records import SUMMARY
 
 _TOP_KEYS = ("defaults", "experiments", "site")
 _PRESENTATION = {"title", "description"}
@@ -140,7 +141,7 @@ class Study:
             for name, planned in self.experiments.items()
             if (results / name / "scaling.csv").exists()
             for run in planned.asked_run_names(known_rounds(planned.spec.repeats, results / name))
-            if not (results / name / "runs" / run / "summary.json").exists()
+            if not (results / name / "runs" / run / SUMMARY).exists()
         ]
 
     @property

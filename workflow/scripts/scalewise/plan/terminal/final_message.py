@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from scalewise.plan.terminal.predictions import PREDICTION
+from scalewise.records import FAILURE
 
 MAX_CAUTIONS = 2
 MAX_FAILURES = 10
@@ -15,7 +16,7 @@ TRACEBACK_LINES = 6
 REPORT = "report.html"
 
 
-FAILURES = "*/runs/*/failure.json"
+FAILURES = f"*/runs/*/{FAILURE}"
 
 
 class EarlierFiles:

@@ -21,6 +21,7 @@ from scalewise.plan.terminal.predictions import (
     read_expectations,
     read_remarks,
 )
+from scalewise.records import SUMMARY
 
 MAX_ROWS = 40
 MAX_PROJECTED = 20
@@ -226,7 +227,7 @@ def _jobs(study: Study) -> Iterator[str]:
 def _seconds_taken(folder: Path) -> float | None:
     """Wall time of a finished run; None where there is no whole record of one."""
     try:
-        provenance = json.loads((folder / "summary.json").read_text(encoding="utf-8"))["provenance"]
+        provenance = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))["provenance"]
         started, ended = (datetime.fromisoformat(provenance[key]) for key in ("started_at", "ended_at"))
     except (OSError, ValueError, KeyError, TypeError):
         return None
