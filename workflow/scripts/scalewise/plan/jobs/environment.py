@@ -6,7 +6,6 @@ import hashlib
 import os
 import subprocess
 import sys
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from scalewise.plan.config.errors import StudyError
 from scalewise.plan.config.site import Site
 from scalewise.plan.jobs import launch
 from scalewise.plan.jobs.preflight import ENVIRONMENT_VARIABLE, Preflight
+from scalewise.records import write_text
 
 HANDED_OVER = Path(".snakemake/scalewise")
 """Folder of the files that carry to commands what may be too long for their arguments and environment."""
@@ -35,9 +35,7 @@ def hand_over(text: str, folder: Path = HANDED_OVER) -> Path:
     try:
         if not path.exists() or path.read_bytes() != data:
             path.parent.mkdir(parents=True, exist_ok=True)
-            whole = path.with_name(f"{path.stem}.{uuid.uuid4().hex}.new")
-            whole.write_bytes(data)
-            whole.replace(path)
+            write_text(path, text)
     except OSError as error:
         raise StudyError(
             [f"{path}: cannot be written ({error.strerror}). Make room or change permissions there."]
