@@ -15,6 +15,7 @@ from snakemake_executor_plugin_slurm.validation import (
     get_forbidden_slurm_options,
     validate_slurm_extra,
 )
+from tests.unit.plan.refusals import HERE, assert_refused
 
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.config.slurm import MANAGED_BY_SBATCH
@@ -22,7 +23,6 @@ from scalewise.plan.study import Study, load_study
 
 ROOT = Path(__file__).parents[3]
 refuses = pytest.mark.refuses
-HERE = "# the mistake"
 NODE = """\
 accelerator: cuda
 devices_per_node: 4
@@ -316,12 +316,8 @@ def test_a_refused_fact_names_its_line_its_value_and_its_cure(
 
     (line,) = refused.value.lines
     record_property("message", line.replace(f"{tmp_path}/", ""))
-    marked = next(number for number, source in enumerate(text.splitlines(), 1) if HERE in source)
-    assert line.startswith(f"{tmp_path}/site.yaml:{marked}: ")
-    assert "\n" not in line
+    assert_refused(text, says, refused.value.lines, tmp_path / "site.yaml")
     assert re.search(r"\. [A-Z].*[.?]$", line), "there is no cure"
-    for words in says:
-        assert words in line
 
 
 def test_what_is_left_to_auto_by_silence_is_asked_for_on_a_cluster(load_site: LoadSite) -> None:

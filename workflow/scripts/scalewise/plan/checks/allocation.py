@@ -60,13 +60,13 @@ def check_facts(facts: SiteFile) -> Iterator[Problem]:
 def check_launch(
     where: Callable[[str], Place], settings: Settings, shapes: Iterable[Shape], site: Site
 ) -> Iterator[Problem]:
-    """What the options of a series ask of every node.
+    """Refuse a series whose launcher or CPUs the nodes do not have.
 
     Args:
-        where: the place of a key of the series.
-        settings: of the series.
-        shapes: of its device counts.
-        site: facts of the machine or cluster.
+        where: Gives the place of a key of the series.
+        settings: One series' training.
+        shapes: One for each of its device counts.
+        site: The nodes' facts.
     """
     if settings.launcher == "srun" and site.slurm is None:
         yield Problem(
@@ -96,7 +96,7 @@ def check_launch(
 def check_allocations(
     place: Place, experiment: Experiment, shapes: Mapping[int | str, Shape], site: Site
 ) -> Iterator[Problem]:
-    """What an experiment asks of the scheduler: time, memory, parts of nodes."""
+    """Refuse time, memory or parts of nodes that the scheduler would not give to an experiment."""
     yield from _check_time(place, experiment, site)
     yield from _check_memory(place, experiment, site)
     for index, devices in enumerate(experiment.devices):
@@ -110,7 +110,7 @@ def check_whole_nodes(here: Place, devices: int | str, shape: Shape, site: Site)
     Args:
         here: Place of the device count.
         devices: The count as the configuration gives it.
-        shape: What it comes to.
+        shape: Nodes and devices per node that the count comes to.
         site: Facts of the machine or cluster.
     """
     if site.slurm is None or site.slurm.partial_nodes != "refused":

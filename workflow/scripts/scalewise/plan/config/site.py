@@ -95,7 +95,7 @@ class Proxies(BaseModel):
 
 
 class SiteFile(BaseModel):
-    """What ``site.yaml`` of a profile may say; ``auto`` is looked up on this machine."""
+    """Facts that ``site.yaml`` of a profile may state; ``auto`` is looked up on this machine."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, title="Scalewise site")
 
@@ -160,11 +160,9 @@ class Site:
     """The facts with every ``auto`` resolved.
 
     Args:
-        accelerator: ``cuda`` or ``cpu``.
-        devices_per_node: devices of one node.
+        devices_per_node: Devices of one node.
         cpus_per_node: CPUs of one node.
-        max_nodes: nodes one run may take.
-        facts: all that the file says.
+        facts: All that the file says.
     """
 
     accelerator: Accelerator
@@ -180,7 +178,7 @@ class Site:
 
     @property
     def launcher(self) -> LauncherName:
-        """What starts the ranks where an experiment does not say."""
+        """The program that starts the ranks where an experiment names none."""
         if self.facts.launcher is not None:
             return self.facts.launcher
         return "srun" if self.slurm else "torchrun"
@@ -192,10 +190,7 @@ class Site:
         return shape.nodes * self.devices_per_node if whole else shape.world_size
 
     def terms(self, shapes: Iterable[Shape]) -> dict[str, dict[int, float]]:
-        """What a decision must know of queue and bill, by devices; left out where there is nothing to know.
-
-        Args:
-            shapes: that are planned.
+        """Queue wait in minutes and billed devices, by device count; only entries that differ from the usual.
 
         Returns:
             ``queue_minutes``, usual wait; ``billed_devices``, where those are more than the run's own.
