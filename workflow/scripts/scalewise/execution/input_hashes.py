@@ -31,7 +31,7 @@ def fingerprints(dataset: Path, weights: Path | None, own_model: Sequence[Path])
 
 
 def _of_prepared(path: Path) -> str:
-    """Size and hash of a safetensors file; the header is hashed if it holds checksums, else the whole file."""
+    """Size and hash of a safetensors file; of its header if that holds checksums, else of the whole file."""
     size = path.stat().st_size
     with path.open("rb") as file:
         start = file.read(8)
