@@ -160,7 +160,7 @@ def train(options: TrainOptions, definition: Definition, label: str, start: Star
     with owned_run(folder, wait_seconds, lambda text: say(f"{label}: {text}"), me) as hold, machine:
         inputs = fingerprints(options.dataset, options.weights, own_model)
         if take_back(folder, definition, inputs, os.environ.get("SCALEWISE_COMMIT") or None):
-            text = "the result was there before snakemake was ended; it is taken as it is"
+            text = "the result was there before snakemake saw this run end; it is taken as it is"
             say(f"{label}: {text}")
             add_word(options.log, text)
             end_training(folder, options.keep_checkpoints)
