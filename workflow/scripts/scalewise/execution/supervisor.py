@@ -29,7 +29,7 @@ from scalewise.records import utc_now, write_text
 
 GRACE_SECONDS = 10.0
 SHORT_GRACE_SECONDS = 1.5
-"""Where a rank has raised or hangs: launchers but srun would wait 30 s for one that cannot hear them."""
+"""Grace after a rank has raised or hangs: launchers but srun would wait 30 s for one that cannot hear."""
 POLL_SECONDS = 0.2
 
 
@@ -38,16 +38,13 @@ class Order:
     """Ranks to supervise.
 
     Args:
-        label: what they do, for messages.
-        attempt: where they leave word.
-        launch: what starts them.
-        world_size: how many they are.
-        log: receives what the ranks print.
-        limit_seconds: they are ended after this long.
-        cure: what to do about that.
-        spent_seconds: of the limit, by earlier starts.
-        job_ends_at: by the monotonic clock, where their job ends before that; no limit of theirs.
-        hold: of the folder they write to; None where no other could take it.
+        label: Names their work in messages.
+        log: Receives what the ranks print.
+        limit_seconds: The ranks are ended after this long.
+        cure: A sentence on what to do about that.
+        spent_seconds: Time of the limit that earlier starts have used.
+        job_ends_at: The end of their job by the monotonic clock, where that comes first; no limit of theirs.
+        hold: The lock on the folder they write to; None where no other process could take it.
     """
 
     label: str
@@ -63,21 +60,22 @@ class Order:
 
     @property
     def seconds_left(self) -> float:
-        """Of the limit."""
+        """Time of the limit that earlier starts have not used."""
         return self.limit_seconds - self.spent_seconds
 
 
 @dataclass(frozen=True)
 class End:
-    """How the ranks ended.
+    """The end of a group of ranks.
 
     Args:
-        code: of the launcher.
+        code: The launcher's exit code.
         why: ``failed`` also where the code is 0 and a result is missing.
-        stopped: how the ranks ended together, if they did.
-        asked: the end was asked for here, by a signal to this process or at the limit.
-        words: what asked for it here.
-        unstarted_seconds: after which no rank had started; None where one had, or the launcher ended before.
+        stopped: The step edge at which the ranks ended together, if they did.
+        asked: Whether the end was asked for here, by a signal to this process or at the limit.
+        words: Names what asked for it here.
+        unstarted_seconds: Time after which no rank had started; None where one had, or the launcher ended
+            before.
     """
 
     code: int
@@ -174,7 +172,7 @@ def _watch(order: Order, log: IO[str]) -> End:
 
 
 def _tell(order: Order, log: IO[str], text: str) -> None:
-    """To the user and to the log."""
+    """Tell the user and the log."""
     with suppress(OSError):  # a full disk must not keep the ranks from being asked
         os.write(log.fileno(), f"{utc_now()} {text}\n".encode())
     print(f"{order.label}: {text}", file=sys.stderr, flush=True)
@@ -225,7 +223,7 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def reason(order: Order, ended: End, cause: Complaint | None) -> str:
-    """Why there is no result, in a sentence that names rank and host where they are known."""
+    """A sentence on why there is no result, naming rank and host where they are known."""
     if ended.why == "timed-out":
         then = "with more time the same command goes on from there"
         return f"not done after {in_minutes(order.limit_seconds)}. {order.cure}{_checkpoint(ended, then)}"
