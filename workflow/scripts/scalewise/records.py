@@ -29,7 +29,7 @@ R = TypeVar("R", bound=BaseModel)
 SUMMARY, EPOCHS, RANKS, FAILURE = "summary.json", "epochs.csv", "ranks.csv", "failure.json"
 UTILIZATION, MODEL = "utilization.csv", "model.safetensors"
 RUN_RECORDS = (SUMMARY, EPOCHS, RANKS, UTILIZATION)
-"""What every run that is a result leaves."""
+"""The files that every run that is a result leaves."""
 
 
 class RecordError(Exception):
