@@ -76,12 +76,17 @@ def missing() -> str | None:
 
 
 def until(reached: Callable[[], bool], complaint: Callable[[], str], limit: float) -> None:
-    """Ask again and again until it is so; after `limit` seconds complain."""
+    """Ask again and again until it is so; after `limit` seconds complain.
+
+    Less and less often, to three times a second: most questions start a process.
+    """
     end = time.monotonic() + limit
+    pause = 0.05
     while not reached():
         if time.monotonic() > end:
             raise LabError(f"After {limit:g} s {complaint()}")
-        time.sleep(0.05)
+        time.sleep(pause)
+        pause = min(1.2 * pause, 0.3)
 
 
 @dataclass(frozen=True)
