@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 import torch
 
+from scalewise.execution.rank_command import muster_for
 from scalewise.execution.rank_files import Attempt
-from scalewise.execution.supervisor import muster_for
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.jobs.launch import Start
-from scalewise.records import Definition
+from scalewise.plan.jobs.rank_launch import RankLaunch
 from scalewise.training.data.datasets import Dataset
 from scalewise.training.distributed.devices import claim_cpus, claim_device
 from scalewise.training.distributed.identity import Identity, identify
@@ -37,7 +37,10 @@ def one_rank(
     identity = identify(os.environ | _ALONE, "spawn")
     claim_cpus(accelerator, identity, cpus)
     device = claim_device(accelerator, identity.local_rank)
-    muster = muster_for("1x1", accelerator, cpus, "spawn", "tcp", Start(), TIMEOUT_SECONDS)
+    ranks = RankLaunch(
+        shape="1x1", accelerator=accelerator, cpus_per_device=cpus, launcher="spawn", rendezvous="tcp"
+    )
+    muster = muster_for(ranks, Start(), TIMEOUT_SECONDS)
     with (
         tempfile.TemporaryDirectory() as folder,
         process_group(Attempt(Path(folder)), muster, identity, device),
@@ -51,16 +54,5 @@ def project_task(
     """A task of these options, with ``global_batch_size`` among them, and no warm-up of the clock."""
     settings = Settings.model_validate({"dataset": "digits", "warmup_steps": 0} | dict(options))
     assert settings.global_batch_size is not None
-    definition = Definition(
-        experiment="bench",
-        run="bench",
-        shape="1x1",
-        batch_size_per_device=settings.global_batch_size,
-        global_batch_size=settings.global_batch_size,
-        repeat=1,
-        options={},
-        accelerator="cuda" if device.type == "cuda" else "cpu",
-        settings=settings.model_dump(mode="json"),
-    )
     loaders = build_loaders(settings, dataset, identity.rank, device, TIMEOUT_SECONDS)
-    return build_task(definition, dataset, loaders, identity, device)
+    return build_task(settings, settings.global_batch_size, dataset, loaders, identity, device)

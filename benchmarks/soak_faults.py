@@ -42,7 +42,7 @@ TARGET_SECONDS = 20.0
 """For somebody to come along whom a fault can hit."""
 OUTAGE_SECONDS = (3.0, 15.0)
 
-_RANK = re.compile(r"\S*python\S* \S*/train_rank\.py (\S+)/attempt$")
+_RANK = re.compile(r"\S*python\S* \S*/rank\.py (\S+)/attempt$")
 
 
 @dataclass(frozen=True)

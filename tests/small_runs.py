@@ -6,6 +6,7 @@ from typing import Any
 
 from scalewise.execution.messages import Muster
 from scalewise.plan.config.settings import Settings
+from scalewise.plan.jobs.rank_launch import RankLaunch
 from scalewise.records import Definition
 
 
@@ -46,6 +47,19 @@ def definition_of(settings: Settings, devices: int = 1) -> Definition:
     )
 
 
+def rank_launch(devices: int = 2, **changes: Any) -> RankLaunch:
+    """The start of ranks on CPUs of one node.
+
+    Args:
+        devices: Ranks.
+        changes: Fields that are not the usual ones.
+    """
+    usual = RankLaunch(
+        shape=f"1x{devices}", accelerator="cpu", cpus_per_device=1, launcher="torchrun", rendezvous="tcp"
+    )
+    return usual.model_copy(update=changes)
+
+
 def muster(**changes: Any) -> Muster:
     """How two ranks of one node meet.
 
@@ -53,11 +67,7 @@ def muster(**changes: Any) -> Muster:
         changes: of its fields.
     """
     usual = Muster(
-        shape="1x2",
-        accelerator="cpu",
-        cpus_per_device=1,
-        launcher="torchrun",
-        rendezvous="tcp",
+        **dict(rank_launch()),
         network_interface=None,
         timeout_seconds=120,
         supervisor_host="node-a",

@@ -118,9 +118,6 @@ class Runs:
         self._site.write_text(text, encoding="utf-8")
         self.dataset = self.folder / "digits.safetensors"
         place_digits(self.dataset)
-        # not below the test's own folder, whose name may be too long for the sockets of loader processes
-        self.locks = self.folder.parent / "locks"
-        self.locks.mkdir(exist_ok=True)
 
     def start(
         self,
@@ -166,7 +163,7 @@ class Runs:
         words = [word for pair in options.items() for word in pair]
         command = [*first, sys.executable, str(TRAIN), *words, *further, str(folder / SUMMARY)]
         environment = {
-            "TMPDIR": str(self.locks),
+            "SCALEWISE_MACHINE_LOCK": str(self.folder.parent / "machine.lock"),
             "SCALEWISE_COMMIT": COMMIT,
             "PERIL_PAUSE": str(pause_seconds),
             "PERIL_MARK": str(self.mark(folder)),

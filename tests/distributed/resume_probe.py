@@ -69,7 +69,9 @@ class Probe:
         settings = Settings.model_validate(definition.settings)
         torch.set_num_threads(settings.cpus_per_device)
         loaders = build_loaders(settings, self._dataset, self._identity.rank, self._device, TIMEOUT_SECONDS)
-        return build_task(definition, self._dataset, loaders, self._identity, self._device)
+        return build_task(
+            settings, definition.global_batch_size, self._dataset, loaders, self._identity, self._device
+        )
 
     def _ended(self, task: Task, state: TrainingState) -> dict[str, Any]:
         weights = task.replica.state()

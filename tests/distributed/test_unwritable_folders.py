@@ -46,7 +46,7 @@ class Neighbours:
         ]
 
     def start(self, command: list[str]) -> subprocess.Popen[str]:
-        environ = os.environ | {"TMPDIR": str(self.root.parent / "locks")}
+        environ = os.environ | {"SCALEWISE_MACHINE_LOCK": str(self.root.parent / "machine.lock")}
         return subprocess.Popen(
             command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )

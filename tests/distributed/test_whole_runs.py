@@ -238,6 +238,13 @@ def test_a_run_says_what_started_its_ranks(other_way: tuple[str, Finished]) -> N
     assert ("torch.distributed.run" in run.log[0]) == (launcher == "torchrun")
 
 
+def test_a_run_says_what_else_kept_its_machine_busy(other_way: tuple[str, Finished]) -> None:
+    measured = other_way[1].summary.measurements
+    assert measured is not None
+    assert measured.other_cpu_fraction is not None
+    assert 0 <= measured.other_cpu_fraction < 1
+
+
 def test_of_two_trainings_of_one_run_the_second_adopts_what_the_first_has_left(start: Start) -> None:
     first = start("twice", 2)
     first.wait_for("assignment.json")

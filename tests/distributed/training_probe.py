@@ -173,7 +173,7 @@ def probe(
     torch._dynamo.reset()
     weights = Path(variant["weights"]) if variant["weights"] else None
     loaders = build_loaders(settings, dataset, identity.rank, device, TIMEOUT_SECONDS)
-    task = build_task(definition, dataset, loaders, identity, device, weights)
+    task = build_task(settings, definition.global_batch_size, dataset, loaders, identity, device, weights)
     tensors = _whole_state(task, "start")
     watcher = Watcher(task)
     if variant["train"]:

@@ -17,12 +17,12 @@ from safetensors.numpy import save_file as save_arrays
 from safetensors.torch import load_file
 from sklearn.datasets import load_digits
 from tests.distributed.training_probe import Seen
-from tests.small_runs import definition_of
+from tests.small_runs import definition_of, rank_launch
 from torch import Tensor
 from torchvision.models import resnet18
 
+from scalewise.execution.rank_command import muster_for
 from scalewise.execution.rank_files import Attempt
-from scalewise.execution.supervisor import muster_for
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.jobs.launch import Start
 from scalewise.training.data.datasets import prepare
@@ -161,7 +161,7 @@ def train_all(folder: Path) -> Trainings:
     for world_size in (1, 2):
         names = ON_ONE_RANK if world_size == 1 else tuple(VARIANTS)
         output = folder / f"world{world_size}"
-        Attempt(output).begin(muster_for(f"1x{world_size}", "cpu", 1, "torchrun", "tcp", Start(), 120))
+        Attempt(output).begin(muster_for(rank_launch(world_size), Start(), 120))
         variants = [_variant(name, world_size, folder, weights) for name in names]
         (output / "variants.json").write_text(json.dumps(variants), encoding="utf-8")
         _start_ranks(world_size, output / "variants.json", dataset, output)

@@ -37,7 +37,7 @@ def main() -> None:
             definition = Definition.model_validate(values)
             settings = Settings.model_validate(definition.settings)
             loaders = build_loaders(settings, dataset, identity.rank, device, muster.timeout_seconds)
-            task = build_task(definition, dataset, loaders, identity, device)
+            task = build_task(settings, definition.global_batch_size, dataset, loaders, identity, device)
             train(task, TrainingState.start(task.device), lambda _record: None)
             state = {name: tensor.contiguous() for name, tensor in task.replica.network.state_dict().items()}
             save_file(state, folder / f"{settings.model}.rank{identity.rank}.safetensors")

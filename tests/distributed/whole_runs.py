@@ -105,9 +105,6 @@ def starter(folder: Path) -> tuple[Start, list[Training]]:
     site = folder / "site.yaml"
     site.write_text("accelerator: cpu\ndevices_per_node: 2\ncpus_per_node: 2\n", encoding="utf-8")
     digits = place_digits(folder / "digits.safetensors")
-    # not below the test's own folder, whose name may be too long for the sockets of loader processes
-    locks = folder.parent / "locks"
-    locks.mkdir(exist_ok=True)
     started: list[Training] = []
 
     def start(
@@ -127,7 +124,11 @@ def starter(folder: Path) -> tuple[Start, list[Training]]:
         limit = ["--limit-seconds", str(limit_seconds), "--timeout-seconds", str(timeout_seconds)]
         process = subprocess.Popen(
             [sys.executable, str(TRAIN), *options, *limit, *further, str(run_folder / SUMMARY)],
-            env=os.environ | {"TMPDIR": str(locks), "SCALEWISE_COMMIT": COMMIT},
+            env=os.environ
+            | {
+                "SCALEWISE_MACHINE_LOCK": str(folder.parent / "machine.lock"),
+                "SCALEWISE_COMMIT": COMMIT,
+            },
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,

@@ -70,7 +70,7 @@ def test_a_slow_link_is_seen_before_any_large_job_runs_on_it(study: ClusterStudy
 
 
 def test_a_measurement_that_cannot_be_made_lets_the_study_go_on(study: ClusterStudy) -> None:
-    fails = 'case "$*" in *collective_rank*) exit 3;; esac'
+    fails = 'case "$*" in *rank.py*measure_collectives*) exit 3;; esac'
     study.configure({"e": PREDICTED | {"project": {"devices": [4]}}}, prelude=[fails], **ONE_DEVICE_A_NODE)
     code, output = study.snakemake("predict")
     assert code == 0, output

@@ -15,9 +15,10 @@ from safetensors.torch import load_file
 from tests.prepared_digits import place_digits
 from tests.slurm.lab import Lab
 from tests.slurm.study import ROOT, SITE, TRAINING, TRAININGS, ClusterStudy
+from tests.small_runs import rank_launch
 
+from scalewise.execution.rank_command import muster_for
 from scalewise.execution.rank_files import Attempt
-from scalewise.execution.supervisor import muster_for
 from scalewise.plan.jobs.launch import Start
 from scalewise.plan.study import load_study
 
@@ -72,7 +73,7 @@ def test_two_nodes_learn_the_weights_of_one(lab: Lab, tmp_path: Path) -> None:
         definition = json.loads(runs["e", f"d{nodes}.r1"].definition)
         definitions.write_text(json.dumps([definition]))
         folder = tmp_path / shape
-        Attempt(folder).begin(muster_for(shape, "cpu", 1, "srun", "tcp", Start(slurm=True), 60))
+        Attempt(folder).begin(muster_for(rank_launch(shape=shape, launcher="srun"), Start(slurm=True), 60))
         probe = ROOT / "tests" / "distributed" / "weights_probe.py"
         program: list[str | Path] = [
             sys.executable,

@@ -85,7 +85,7 @@ def test_every_fact_that_is_wrong_is_named(study: ClusterStudy, wrong: dict[str,
     planned = load_study(
         yaml.safe_load((study.folder / "study.yaml").read_text()), site_file=study.folder / "site.yaml"
     )
-    asked = {ENVIRONMENT_VARIABLE: Preflight.of(planned, []).model_dump_json()}
+    asked = {ENVIRONMENT_VARIABLE: Preflight.of(planned).model_dump_json()}
     found = study.folder / "site.json"
     program = ROOT / "workflow" / "scripts" / "check_site.py"
     done = study.lab.run(sys.executable, program, "--output", found, env=asked, check=False)

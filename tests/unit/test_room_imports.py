@@ -155,10 +155,11 @@ def needed_entry_scripts() -> set[str]:
         for path in RULES
         for name in re.findall(r"\bscripts/(\w+\.py)|_SCRIPTS/(\w+\.py)", path.read_text())
     }
-    started = re.findall(
-        r'"(\w+\.py)"', (PACKAGE / "plan" / "jobs" / "launch.py").read_text(encoding="utf-8")
-    )
-    waiting = {name for pair in found for name in pair if name} | set(started)
+    starts = [PACKAGE / "plan" / "jobs" / "launch.py", PACKAGE / "execution" / "rank_command.py"]
+    started = {
+        name for path in starts for name in re.findall(r'"(\w+\.py)"', path.read_text(encoding="utf-8"))
+    }
+    waiting = {name for pair in found for name in pair if name} | started
     while waiting:
         name = waiting.pop()
         called.add(name)
@@ -171,7 +172,7 @@ def test_a_rule_finds_every_file_it_needs_wherever_the_workflow_is_used_from() -
     # makes the table of keys in the README: no rule needs it
     package.remove("scalewise/plan/config/reference.py")
 
-    assert {"train.py", "train_rank.py", "start_ranks.py"} < needed_entry_scripts()
+    assert {"train.py", "rank.py", "start_ranks.py"} < needed_entry_scripts()
     assert listed_sources() == package | needed_entry_scripts()
 
 

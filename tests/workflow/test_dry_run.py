@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 
+import pytest
 from tests.workflow.conftest import ROOT, TINY, Workplace
 
 
@@ -44,6 +46,26 @@ def test_tab_in_the_shipped_file_is_named_with_its_line(workplace: Workplace) ->
     assert "config/experiments.yaml:2: has a tab in its indentation. Indent with spaces." in outcome.text
 
 
+@pytest.mark.parametrize(
+    ("text", "snakemakes", "ours"),
+    [
+        ("- a", "Config file must be given as JSON or YAML with keys at top level", ":1: is not a mapping"),
+        ("a: [1", "Config file is not valid JSON or YAML", ":1: is not valid YAML: expected ',' or ']'"),
+    ],
+)
+def test_a_file_that_is_no_configuration_is_told_as_the_readme_says(
+    text: str, snakemakes: str, ours: str, workplace: Workplace
+) -> None:
+    """A --configfile is read by Snakemake before any of our code is."""
+    readme = (ROOT / "config" / "README.md").read_text().replace("\n", " ")
+    assert f"`{snakemakes}`" in readme
+    assert snakemakes in workplace.snakemake("-n", config=text).text
+
+    (workplace.folder / "config").mkdir()
+    (workplace.folder / "config" / "experiments.yaml").write_text(text)
+    assert f"config/experiments.yaml{ours}" in workplace.snakemake("-n").text
+
+
 def test_unwritable_results_are_refused_before_training(workplace: Workplace) -> None:
     (workplace.folder / "results").write_text("a file in the way")
     outcome = workplace.snakemake("-n", config=TINY)
@@ -72,3 +94,21 @@ def test_workflow_passes_snakemakes_own_lint(workplace: Workplace) -> None:
     outcome = workplace.snakemake("--lint", config=TINY)
     assert outcome.code == 0, outcome.text
     assert "Congratulations" in outcome.text
+
+
+def test_no_command_line_grows_with_the_number_of_experiments(workplace: Workplace) -> None:
+    """A shell's command is one argument to Linux, which takes 128 kB of it."""
+    common, *_ = TINY.partition("experiments:")
+    names = [f"{'long-name-' * 9}{number}" for number in range(60)]
+    lines = [f"  {name}: {{global_batch_size: 256, repeats: 1}}\n" for name in names]
+    text = f"{common}experiments:\n{''.join(lines)}"
+    outcome = workplace.snakemake("-n", "-p", "all", "partial_report", "predict", config=text)
+
+    assert outcome.code == 0, outcome.text
+    commands = [line for line in outcome.text.splitlines() if "| tee logs/" in line]
+    assert {"write_partial_report.py", "--decisions", "Predicted:"} <= {
+        word
+        for line in commands
+        for word in re.findall(r"write_partial_report\.py|--decisions|Predicted:", line)
+    }
+    assert max(map(len, commands)) < 5000

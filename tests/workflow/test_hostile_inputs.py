@@ -37,6 +37,8 @@ BARE = f"a; touch {CANARY} | touch {CANARY} && touch {CANARY} & ( ~ *"
 """The same for names that stand in the command lines of jobs, where quotes and $ are refused."""
 SHOWN = f"{TRAP} {{run}} {{0}} <results>\n<script>alert(1)</script>"
 """For texts that are shown and are no path."""
+LONG = " and more" * 20_000
+"""Longer than an argument or an environment variable may be."""
 SECRET = "hunter2-not-to-be-told"
 ENVIRONMENT = {
     "AWS_SECRET_ACCESS_KEY": SECRET,
@@ -123,7 +125,7 @@ data_checksums: {quoted(f"{TRAP} sums")}
 site: {quoted(f"{BARE}.yaml")}
 defaults:
   title: {quoted(SHOWN)}
-  description: {quoted(SHOWN)}
+  description: {quoted(SHOWN + LONG)}
   dataset: {quoted(f"{TRAP}.npz")}
   model: linear
   devices: ["1x1"]
@@ -184,6 +186,7 @@ def test_a_title_is_shown_in_the_report_and_not_obeyed_by_the_browser(hostile: H
 
     assert "<script>alert(1)" not in page
     assert "<script>alert(1)</script>" in html.unescape(page)
+    assert LONG in page
 
 
 @refuses("security: secrets in the environment")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from tests.cores import needs_two_cores
 from tests.prepared_digits import place_digits_of_study
 from tests.workflow.conftest import ROOT, SITE, SNAKEFILE, TINY
 
-from scalewise.records import SUMMARY
+from scalewise.records import RUN_RECORDS, SUMMARY
 
 pytestmark = needs_two_cores
 
@@ -70,19 +71,19 @@ def processes_in(folder: Path) -> list[tuple[str, psutil.Process]]:
 
 
 @contextmanager
-def running(folder: Path, config: str) -> Iterator[Running]:
+def running(folder: Path, config: str, *arguments: str) -> Iterator[Running]:
     """A study in the folder, for the length of a with statement."""
     place_digits_of_study(folder)
     (folder / "study.yaml").write_text(config, encoding="utf-8")
     (folder / "site.yaml").write_text(SITE, encoding="utf-8")
     command = [str(Path(sys.executable).with_name("snakemake")), "-s", str(SNAKEFILE)]
-    command += ["--configfile", "study.yaml", "--config", "site=site.yaml", "--cores", "2"]
+    command += ["--configfile", "study.yaml", "--config", "site=site.yaml", "--cores", "2", *arguments]
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     with (folder / "snakemake.txt").open("wb") as output:
         process = subprocess.Popen(
             command,
             cwd=folder,
-            env=os.environ | {"PATH": path, "TMPDIR": str(folder)},
+            env=os.environ | {"PATH": path, "SCALEWISE_MACHINE_LOCK": str(folder / "lock")},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -128,3 +129,32 @@ def test_sigterm_to_snakemake_alone_ends_the_study_after_the_run_that_is_under_w
         assert "Will exit after finishing currently running jobs" in study.output
         assert study.left_over() == []
     assert len(list(tmp_path.glob(f"results/*/runs/*/{SUMMARY}"))) == 1
+
+
+@pytest.mark.fault(14)
+def test_a_result_that_was_there_when_snakemake_was_killed_is_kept_unless_it_is_asked_for_again(
+    tmp_path: Path,
+) -> None:
+    killed = tmp_path / "killed"
+    killed.mkdir()
+    with running(killed, TINY) as study:
+        study.wait_for(lambda: list(killed.glob(f"results/*/runs/*/{SUMMARY}")))
+        study.process.kill()
+        assert study.left_over() == []
+    (summary,) = killed.glob(f"results/*/runs/*/{SUMMARY}")
+    target = str(summary.relative_to(killed))
+    before = {name: (summary.parent / name).read_bytes() for name in RUN_RECORDS}
+    shutil.copytree(killed, tmp_path / "forced", symlinks=True)
+
+    with running(killed, TINY, "--rerun-incomplete", "--nolock", target) as study:
+        assert study.process.wait() == 0, study.output
+    assert {name: (summary.parent / name).read_bytes() for name in RUN_RECORDS} == before
+    log = (summary.parent / "train.log").read_text(encoding="utf-8")
+    assert "epoch 2/2" in log
+    assert "the result was there before snakemake was ended" in log.splitlines()[-1]
+    assert not (summary.parent / "set-aside").exists()
+
+    asked = ("--rerun-incomplete", "--nolock", "--forcerun", target)
+    with running(tmp_path / "forced", TINY, *asked) as study:
+        assert study.process.wait() == 0, study.output
+    assert (tmp_path / "forced" / target).read_bytes() != before[SUMMARY]

@@ -49,7 +49,7 @@ rule compute_prediction:
     params:
         definition=lambda wc: PREDICTED[wc.experiment],
     shell:
-        'python "$SCALEWISE_SCRIPTS/compute_prediction.py" '
+        'python "$SCALEWISE_SCRIPTS/analysis.py" prediction '
         "--experiment {params.definition:q} results/{wildcards.experiment:q} "
         "--collectives {input.collectives:q} 2>&1 | tee {log:q}"
 
@@ -62,4 +62,4 @@ rule predict:
     conda:
         "../envs/scalewise.yaml"
     shell:
-        "echo 'Predicted: {input}' | tee {log:q}"
+        "echo 'Predicted: results/*/prediction.csv' | tee {log:q}"

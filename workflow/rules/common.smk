@@ -2,6 +2,7 @@
 
 import gc
 import os
+import platform
 import sys
 import time
 from pathlib import Path
@@ -17,10 +18,16 @@ STARTED = time.time()
 DEFAULT_CONFIG = "config/experiments.yaml"
 
 from scalewise.analysis.report.captions import CAPTIONS
-from scalewise.plan.terminal.final_message import decisions, failures
+from scalewise.execution.finished_results import forget_all, set_aside
+from scalewise.plan.terminal.final_message import EarlierFiles, decisions, failures
 from scalewise.plan.jobs.all_reduce_jobs import PRIORITY, CollectivesPlan
-from scalewise.plan.catalog.datasets import dataset_id, decode_options, own_inputs
-from scalewise.plan.jobs.environment import rule_environment
+from scalewise.plan.catalog.datasets import (
+    PREPARED_DATASET,
+    dataset_id,
+    decode_options,
+    own_inputs,
+)
+from scalewise.plan.jobs.environment import hand_over, rule_environment
 from scalewise.plan.terminal.plan_table import plan_table, predicted_plan
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.jobs.preflight import Preflight, hello_allocation
@@ -35,6 +42,7 @@ from scalewise.plan.runs.runs import priority
 from scalewise.plan.study import check_results_folder, check_spelling, load_study
 from scalewise.plan.jobs.submission import (
     begin_submission,
+    check_operating_system,
     check_site_is_given,
     check_surroundings,
 )
@@ -42,6 +50,7 @@ from scalewise.plan.jobs.submission import (
 # an example given by --configfile replaces the shipped study, it does not add to it
 SHIPPED = not config.get("experiments") and not workflow.overwrite_configfiles
 try:
+    check_operating_system(platform.system())
     if SHIPPED:
         check_spelling(DEFAULT_CONFIG)
 except StudyError as error:
@@ -66,6 +75,7 @@ try:
             os.environ,
             [*workflow.configfiles, workflow.main_snakefile, Path.cwd()],
         )
+    REPORT_FACTS = hand_over(STUDY.report_facts)
 except StudyError as error:
     raise WorkflowError(str(error)) from None
 
@@ -84,6 +94,8 @@ DATASETS = {
     for run in RUNS.values()
 }
 FIGURES = list(CAPTIONS)
+# filled when the session begins, for what the terminal says at its end
+EARLIER = EarlierFiles()
 HELLO = hello_allocation(STUDY)
 COLLECTIVES = CollectivesPlan.of(STUDY, config.get("site"))
 # the experiments with a prediction, and what defines it
@@ -95,14 +107,8 @@ os.environ.update(
     rule_environment(
         SCRIPT,
         SCRIPT.flags["sourcecache_entry"],
-        STUDY.labels,
-        Preflight.of(
-            STUDY,
-            [
-                f"resources/datasets/{dataset}/dataset.safetensors"
-                for dataset in DATASETS
-            ],
-        ),
+        REPORT_FACTS,
+        Preflight.of(STUDY),
         STUDY.site,
         os.environ,
     )

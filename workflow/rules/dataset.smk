@@ -13,7 +13,7 @@ rule prepare_dataset:
     input:
         own=lambda wc: own_inputs(DATASETS[wc.dataset][0]),
     output:
-        "resources/datasets/{dataset}/dataset.safetensors",
+        PREPARED_DATASET,
     log:
         "logs/prepare_dataset/{dataset}.log",
     conda:

@@ -27,9 +27,7 @@ rule check_site:
 rule hello:
     input:
         "results/preflight/site.json",
-        expand(
-            "resources/datasets/{dataset}/dataset.safetensors", dataset=list(DATASETS)
-        ),
+        expand(PREPARED_DATASET, dataset=list(DATASETS)),
     output:
         "results/preflight/hello.json",
     log:

@@ -2,7 +2,8 @@
 # in:  results/{experiment}/*.csv and decision.json
 # out: results/{experiment}/figures/*.svg and *.pdf, results/{experiment}/report.html,
 #      results/report.html, results/decision.json
-# Titles and descriptions are not in params: changing them makes nothing again.
+# Titles and descriptions are not in params: changing them makes nothing again. They and the definitions of
+# all experiments together have no end, so the commands that need them get the path of a file.
 
 
 localrules:
@@ -42,8 +43,8 @@ rule plot_figures:
     params:
         definition=lambda wc: DEFINITIONS[wc.experiment],
     shell:
-        'python "$SCALEWISE_SCRIPTS/plot_figures.py" '
-        '--experiment {params.definition:q} --labels "$SCALEWISE_LABELS" '
+        'python "$SCALEWISE_SCRIPTS/analysis.py" figures '
+        '--experiment {params.definition:q} --study "$SCALEWISE_STUDY" '
         "results/{wildcards.experiment:q} 2>&1 | tee {log:q}"
 
 
@@ -61,8 +62,8 @@ rule write_report:
     conda:
         "../envs/scalewise.yaml"
     shell:
-        'python "$SCALEWISE_SCRIPTS/write_report.py" '
-        '--labels "$SCALEWISE_LABELS" --output {output:q} '
+        'python "$SCALEWISE_SCRIPTS/analysis.py" report '
+        '--study "$SCALEWISE_STUDY" --output {output:q} '
         "results {wildcards.experiment:q} 2>&1 | tee {log:q}"
 
 
@@ -84,9 +85,9 @@ rule write_overall_report:
     params:
         experiments=list(STUDY.experiments),
     shell:
-        'python "$SCALEWISE_SCRIPTS/write_report.py" '
-        '--labels "$SCALEWISE_LABELS" --output {output.html:q} '
-        "--decisions {output.decision:q} results {params.experiments:q} 2>&1 | tee {log:q}"
+        'python "$SCALEWISE_SCRIPTS/analysis.py" report '
+        '--study "$SCALEWISE_STUDY" --output {output.html:q} '
+        "--decisions {output.decision:q} results 2>&1 | tee {log:q}"
 
 
 rule plan:
@@ -103,9 +104,6 @@ rule partial_report:
         "logs/partial_report.log",
     conda:
         "../envs/scalewise.yaml"
-    params:
-        definitions=list(DEFINITIONS.values()),
     shell:
-        'python "$SCALEWISE_SCRIPTS/write_partial_report.py" '
-        '--labels "$SCALEWISE_LABELS" --results results '
-        "{params.definitions:q} 2>&1 | tee {log:q}"
+        'python "$SCALEWISE_SCRIPTS/analysis.py" partial-report '
+        '--study "$SCALEWISE_STUDY" results 2>&1 | tee {log:q}'

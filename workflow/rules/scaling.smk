@@ -35,7 +35,7 @@ checkpoint judge_repeats:
     params:
         definition=lambda wc: STUDY.experiments[wc.experiment].repeats_definition,
     shell:
-        'python "$SCALEWISE_SCRIPTS/judge_repeats.py" '
+        'python "$SCALEWISE_SCRIPTS/analysis.py" repeats '
         "--experiment {params.definition:q} --round {wildcards.round} "
         "results/{wildcards.experiment:q} 2>&1 | tee {log:q}"
 
@@ -81,6 +81,6 @@ rule compute_scaling:
     params:
         definition=lambda wc: DEFINITIONS[wc.experiment],
     shell:
-        'python "$SCALEWISE_SCRIPTS/compute_scaling.py" '
+        'python "$SCALEWISE_SCRIPTS/analysis.py" scaling '
         "--experiment {params.definition:q} "
         "results/{wildcards.experiment:q} 2>&1 | tee {log:q}"

@@ -5,28 +5,27 @@ import sys
 from pathlib import Path
 
 SOURCES = {
-    "": "check_site collective_rank compute_prediction compute_scaling conclude_preflight hello hello_rank "
-    "judge_repeats measure_collectives plot_figures prepare_dataset prepare_weights start_ranks train "
-    "train_rank write_partial_report write_report",
+    "": "analysis check_site conclude_preflight hello measure_collectives prepare_dataset prepare_weights "
+    "rank start_ranks train",
     "scalewise/": "__init__ records",
     "scalewise/plan/": "__init__ study",
     "scalewise/plan/catalog/": "__init__ datasets models own_data own_model_files",
-    "scalewise/plan/checks/": "__init__ allocation experiment options projection",
+    "scalewise/plan/checks/": "__init__ allocation batch experiment options projection",
     "scalewise/plan/config/": "__init__ errors experiment paths raw_values settings shape site slurm validation "
     "yaml_source",
-    "scalewise/plan/jobs/": "__init__ all_reduce_jobs environment launch preflight slurm_checks submission",
+    "scalewise/plan/jobs/": "__init__ all_reduce_jobs environment launch preflight rank_launch slurm_checks submission",
     "scalewise/plan/runs/": "__init__ allocation batches repeats runs",
     "scalewise/plan/terminal/": "__init__ final_message plan_table predictions",
-    "scalewise/execution/": "__init__ checkpoint_files input_hashes machine_lock messages outcome parent_death "
-    "preflight_report progress_reporter rank_files restarts run run_lock signal_forwarding "
-    "signals slurm_job supervisor watchdog",
+    "scalewise/execution/": "__init__ all_reduce_job checkpoint_files finished_results input_hashes machine_lock messages outcome "
+    "parent_death preflight_job preflight_report progress_reporter rank_command rank_files restarts run run_lock "
+    "signals slurm_job supervisor train_job watchdog",
     "scalewise/training/": "__init__ all_reduce loop optim parallel_model pass_timing precision preflight_rank "
     "rank run_records trainer",
-    "scalewise/training/checkpoints/": "__init__ checkpointer consensus state storage",
+    "scalewise/training/checkpoints/": "__init__ checkpointer consensus restore state storage",
     "scalewise/training/data/": "__init__ augmentation datasets decoders download http_transfer loaders own_arrays "
     "pretrained published_files sampling sources storage weights_file worker_loader",
     "scalewise/training/distributed/": "__init__ devices identity network_interface node_launcher process_group",
-    "scalewise/training/measure/": "__init__ clock memory monitor provenance sensors throughput",
+    "scalewise/training/measure/": "__init__ clock machine_load memory monitor provenance sensors throughput",
     "scalewise/training/models/": "__init__ builders own_model resnets transformer",
     "scalewise/analysis/": "__init__ adaptive_repeats formatting laws scaling study tables",
     "scalewise/analysis/bottlenecks/": "__init__ bottlenecks drift resumption step_breakdown utilization",

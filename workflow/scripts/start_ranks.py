@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from scalewise.execution.rank_files import Attempt
-from scalewise.execution.signal_forwarding import relay_signal
+from scalewise.execution.signals import relay_signal
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -17,7 +17,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("attempt", type=Path, help="folder with the assignment of the ranks")
     options = parser.parse_args(arguments)
     attempt = Attempt.join(options.attempt)
-    relay_signal(attempt)
+    relay_signal(attempt.request_stop)
     # now: with it comes torch, which takes seconds, and a signal may come in them
     from scalewise.training.distributed.node_launcher import start_ranks  # noqa: PLC0415
 

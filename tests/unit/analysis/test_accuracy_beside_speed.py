@@ -140,21 +140,3 @@ def test_what_differs_beside_an_option_stands_behind_its_gain(make_runs: Runs) -
     )
     decision = decide("study", scaling_table(runs, "strong"), options, DecisionRule())
     assert decision.options[0].endswith("The runs differ otherwise too: CPU model is New, not Old.")
-
-
-def test_why_it_stops_scaling_and_what_is_predicted_are_kept_apart_from_what_was_measured(
-    make_runs: Runs,
-) -> None:
-    runs = make_runs({(ALONE, 1): [100.0], (ALONE, 2): [190.0]})
-    limits, beyond = ["Loader-bound."], ["64 devices: 30x, not measured."]
-    for done in (True, False):
-        points: dict[tuple[str, int], list[float | str]] = {
-            (ALONE, 1): [100.0 if done else "failed"],
-            (ALONE, 2): [190.0 if done else "failed"],
-        }
-        runs = make_runs(points)
-        scaling, options = scaling_table(runs, "strong"), option_table(runs, {})
-        decision = decide("study", scaling, options, DecisionRule(), limits=limits, beyond=beyond)
-        assert (decision.devices is not None) is done
-        assert (decision.limits, decision.beyond) == (limits, beyond)
-        assert "not measured" not in decision.sentence

@@ -197,6 +197,15 @@ def test_memory_per_device_of_each_parallelism_stands_beside_ddps_in_the_first_t
     assert headings[0] == "Options: throughput and memory per device"
 
 
+def test_a_swept_null_stands_in_the_table_of_options_as_the_default(section: MakeSection) -> None:
+    hooks: list[Any] = [None, "fp16"]
+    points: dict[tuple[str, int], list[float | str]] = {("default", 2): [100.0] * 3, ("fp16", 2): [120.0] * 3}
+    study = section(points=points, swept={"hook": hooks}, hook=[None] * 3 + ["fp16"] * 3)
+
+    rows = cells(render([study], partial=False), "Options: throughput and memory per device")
+    assert rows[-1].startswith("|hook fp16|default|2|")
+
+
 def test_without_a_sweep_there_is_no_table_of_options(section: MakeSection) -> None:
     assert "Options:" not in render([section()], partial=False)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-import judge_repeats
+import analysis
 from scalewise.analysis.adaptive_repeats import STOPPING, further, judge, repeat_sentences, round_lines
 from scalewise.analysis.statistics.intervals import Interval, median_interval
 from scalewise.analysis.tables import collect
@@ -204,7 +204,7 @@ SPEC = Experiment.model_validate(
 def judge_folder(folder: Path, number: int) -> int:
     """What the checkpoint does."""
     definition = canonical_json({"name": "study", "spec": SPEC.model_dump(exclude_none=True)})
-    return judge_repeats.main(["--experiment", definition, "--round", str(number), str(folder)])
+    return analysis.main(["repeats", "--experiment", definition, "--round", str(number), str(folder)])
 
 
 def test_tables_list_further_repeats_only_where_a_round_has_asked_for_them(

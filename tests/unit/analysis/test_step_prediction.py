@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from compute_prediction import main
+from analysis import main
 from scalewise.analysis.prediction.all_reduce_model import CENTRAL, Values
 from scalewise.analysis.prediction.step_model import (
     Baseline,
@@ -231,7 +231,7 @@ def study(folder: Path, write_run: Callable[..., Path], definition: dict[str, An
     spec = {key: value for key, value in settings.items() if value is not None and key != "seed"}
     spec |= {"devices": [1, "2x1"]} | definition.pop("spec", {})
     whole = {"name": "study", "spec": spec, "shapes": {"1": "1x1", "2x1": "2x1"}, "project": []} | definition
-    arguments = ["--experiment", json.dumps(whole), str(folder), "--collectives", *collectives]
+    arguments = ["prediction", "--experiment", json.dumps(whole), str(folder), "--collectives", *collectives]
     assert main(arguments) == 0
     return pd.read_csv(folder / "prediction.csv"), json.loads((folder / "prediction.json").read_text())
 

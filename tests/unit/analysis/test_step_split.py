@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from scalewise.analysis.bottlenecks.bottlenecks import limit_at, limit_sentences
-from scalewise.analysis.bottlenecks.step_breakdown import STEP_COLUMNS, read_ranks, split
+from scalewise.analysis.bottlenecks.step_breakdown import STEP_COLUMNS, split
 from scalewise.analysis.bottlenecks.utilization import ADVICE, cause_at
 from scalewise.analysis.scaling import scaling_table
 from scalewise.analysis.tables import collect
@@ -141,7 +141,7 @@ def test_the_tables_of_a_study_hold_the_split_of_each_run(tmp_path: Path, write_
     assert scaling["straggler_seconds"].tolist() == pytest.approx([0.4])
     (tmp_path / "d2.r1" / "ranks.csv").unlink()
     with pytest.raises(RecordError, match=r"ranks\.csv: cannot be read"):
-        read_ranks(tmp_path / "d2.r1" / "ranks.csv")
+        collect("study", spec, tmp_path)
 
 
 # --- the cause ----------------------------------------------------------------------------------------

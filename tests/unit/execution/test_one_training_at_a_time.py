@@ -11,14 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.execution.machine_lock import MachineBusyError, exclusive_machine
+from scalewise.execution.machine_lock import MachineBusyError, exclusive_machine, lock_path
 
 SCRIPTS = Path(__file__).parents[3] / "workflow" / "scripts"
 
 HOLDER = """
-import sys
+import os, sys
 from pathlib import Path
 from scalewise.execution.machine_lock import exclusive_machine
+if sys.argv[2:]:
+    os.umask(0o077)
+    os.setuid(int(sys.argv[2]))
 with exclusive_machine(3600, lambda text: print(text, flush=True), Path(sys.argv[1])):
     print("holds", flush=True)
     sys.stdin.read()
@@ -33,13 +36,13 @@ def lock(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def hold(lock: Path) -> Iterator[Callable[[], Holder]]:
+def hold(lock: Path) -> Iterator[Callable[..., Holder]]:
     """Starts a process that wants the machine, and keeps it until its stdin is closed."""
     started: list[Holder] = []
 
-    def start() -> Holder:
+    def start(*user: int) -> Holder:
         process = subprocess.Popen(
-            [sys.executable, "-c", HOLDER, str(lock)],
+            [sys.executable, "-c", HOLDER, str(lock), *map(str, user)],
             env=os.environ | {"PYTHONPATH": str(SCRIPTS)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -111,3 +114,38 @@ def test_whoever_comes_first_lets_other_users_wait_for_the_same_lock(lock: Path)
     finally:
         os.umask(before)
     assert lock.stat().st_mode & 0o044 == 0o044
+
+
+def test_all_shells_and_users_of_a_machine_take_turns_by_one_file() -> None:
+    mine = lock_path({})
+    assert mine.name == "scalewise-training.lock"
+    assert mine.parent.stat().st_mode & 0o002
+    assert lock_path({"TMPDIR": "/scratch/me", "USER": "another"}) == mine
+    assert lock_path({"SCALEWISE_MACHINE_LOCK": "/scratch/lock"}) == Path("/scratch/lock")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become two other users")
+def test_two_users_take_turns_by_a_file_of_a_sticky_folder_that_one_of_them_has_made(
+    hold: Callable[..., Holder], lock: Path
+) -> None:
+    for folder in lock.parents:
+        if folder.stat().st_mode & 0o001 == 0:
+            folder.chmod(0o755)
+    lock.parent.chmod(0o1777)
+    first = hold(12345)
+    assert said(first) == "holds\n"
+    second = hold(23456)
+    assert said(second).startswith("waiting for another training")
+    first.communicate(input="")
+    assert said(second) == "holds\n"
+    assert lock.stat().st_uid == 12345
+
+
+def test_a_lock_that_cannot_be_made_names_the_file_and_how_to_choose_another(tmp_path: Path) -> None:
+    path = tmp_path / "missing" / "lock"
+    with (
+        pytest.raises(FileNotFoundError, match="SCALEWISE_MACHINE_LOCK names") as refused,
+        exclusive_machine(0, print, path),
+    ):
+        raise AssertionError("no lock")
+    assert refused.value.filename == str(path)

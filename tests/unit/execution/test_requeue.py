@@ -8,9 +8,14 @@ from pathlib import Path
 
 import pytest
 
-import train
+from scalewise.execution import train_job
+from scalewise.execution.messages import Stopped
+from scalewise.execution.outcome import RunFailedError
 from scalewise.execution.run_lock import RunBusyError
 from scalewise.execution.slurm_job import requeue, seconds_left
+from scalewise.execution.supervisor import End
+from scalewise.execution.train_job import Requeue, requeue_after
+from scalewise.execution.watchdog import JOB_END
 
 JOB = {"SLURM_JOB_ID": "7"}
 
@@ -65,7 +70,7 @@ def test_why_a_job_was_not_put_back_stands_in_the_log_of_the_run(
 ) -> None:
     answer(programs, "scontrol", script)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    train.hop(tmp_path / "train.log", "study/d2.r1", saved=True)
+    train_job.hop(tmp_path / "train.log", "study/d2.r1", saved=True)
     first, second = (tmp_path / "train.log").read_text(encoding="utf-8").splitlines()
     assert first.endswith("Slurm job 7 goes back into the queue, to go on from the checkpoint")
     assert f"it does not: {why}" in second
@@ -77,10 +82,36 @@ def test_without_a_checkpoint_of_its_end_a_run_does_not_say_that_it_goes_on_from
 ) -> None:
     answer(programs, "scontrol", "exit 3")
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    train.hop(tmp_path / "train.log", "study/d2.r1", saved=False)
+    train_job.hop(tmp_path / "train.log", "study/d2.r1", saved=False)
     first, second = (tmp_path / "train.log").read_text(encoding="utf-8").splitlines()
     assert first.endswith("goes back into the queue, to start again: no checkpoint could be written")
     assert second.endswith("Another try starts again")
+
+
+@pytest.mark.parametrize(
+    ("because", "asked", "requeue"),
+    [
+        pytest.param("SIGUSR1", False, Requeue.FROM_CHECKPOINT, id="Slurm told the ranks"),
+        pytest.param("SIGTERM", False, Requeue.FROM_CHECKPOINT, id="Slurm preempts the ranks"),
+        pytest.param(JOB_END, True, Requeue.FROM_CHECKPOINT, id="its end was seen coming"),
+        pytest.param("SIGUSR1", True, Requeue.NO, id="this process was told, too"),
+        pytest.param("SIGTERM", True, Requeue.NO, id="somebody ends it"),
+        pytest.param("the time limit", True, Requeue.NO, id="its own limit"),
+    ],
+)
+def test_only_a_run_that_the_end_of_its_job_ended_goes_back_into_the_queue(
+    because: str, asked: bool, requeue: Requeue
+) -> None:
+    ended = End(0, "interrupted", Stopped(step=9, saved=True, because=because), asked)
+    assert requeue_after(RunFailedError("", "", ended), in_slurm_job=True) is requeue
+    assert requeue_after(RunFailedError("", "", ended), in_slurm_job=False) is Requeue.NO
+    assert requeue_after(RunFailedError("", "", ended, given_up=True), in_slurm_job=True) is Requeue.NO
+
+
+def test_a_run_whose_ranks_did_not_stop_together_does_not_go_back_into_the_queue() -> None:
+    failed = RunFailedError("", "", End(1, "interrupted", None, asked=False))
+    assert requeue_after(failed, in_slurm_job=True) is Requeue.NO
+    assert requeue_after(RunFailedError("", ""), in_slurm_job=True) is Requeue.NO
 
 
 @pytest.mark.parametrize(
@@ -126,13 +157,13 @@ def test_a_job_that_has_waited_trains_for_what_is_left_of_it(
 ) -> None:
     answer(programs, "squeue", told)
     now = time.monotonic()
-    assert least <= train.end_of_job(JOB, 10 * HOURS, now - waited) - now <= most
+    assert least <= train_job.end_of_job(JOB, 10 * HOURS, now - waited) - now <= most
 
 
 def test_a_job_of_which_too_little_is_left_says_how_much_and_what_to_do(programs: Path) -> None:
     answer(programs, "squeue", "echo 2:00")
     with pytest.raises(RunBusyError) as busy:
-        train.end_of_job(JOB, 10 * HOURS, time.monotonic() - 3000)
+        train_job.end_of_job(JOB, 10 * HOURS, time.monotonic() - 3000)
     assert str(busy.value) == (
         "another training of this run ended without a result after 3000 s of waiting, and 50 s of this job "
         "are left to train in, less than 60 s. Run snakemake again: a new job has all of its time."

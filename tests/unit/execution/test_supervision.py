@@ -237,7 +237,7 @@ def test_a_log_names_what_is_started_without_what_the_site_says_of_itself(tmp_pa
         container_arguments=("--env", f"KEY={secret}"),
     )
     started = order(tmp_path, "")
-    programs = Programs.of(SCRIPTS, "train_rank.py", started.attempt.folder)
+    programs = Programs.of(SCRIPTS, "rank.py", started.attempt.folder)
     launch = build_launch("torchrun", Shape(1, 2), 1, start, programs, sys.executable, [])
     with pytest.raises(RunFailedError) as failed:
         supervise(replace(started, launch=launch))

@@ -15,7 +15,7 @@ import pytest
 from tests.small_runs import definition, muster
 
 import train
-from scalewise.execution import run
+from scalewise.execution import run, train_job
 from scalewise.execution.messages import Assignment, Muster, Progress, Stopped
 from scalewise.execution.outcome import RunFailedError, refuse_start, would_end_alike
 from scalewise.execution.rank_files import Attempt
@@ -23,6 +23,7 @@ from scalewise.execution.restarts import SILENT, TRIES, Tries, begin_try, earlie
 from scalewise.execution.run import Beginning, start_again
 from scalewise.execution.run_lock import Holder, RunTakenError, owned_run
 from scalewise.execution.supervisor import End, Order
+from scalewise.execution.train_job import Requeue, requeue_after
 from scalewise.plan.jobs.launch import Launch
 from scalewise.records import SUMMARY, Definition, RecordError, read_failure
 
@@ -181,7 +182,8 @@ def test_a_run_that_is_given_up_does_not_say_that_it_could_go_on(
 
     monkeypatch.setattr(run, "execute", execute)
     ends = [start(tmp_path) for _ in range(3)]
-    assert [end.ended is not None and end.ended.goes_on for end in ends] == [True, True, False]
+    again = [requeue_after(end, in_slurm_job=True) for end in ends]
+    assert again == [Requeue.FROM_START, Requeue.FROM_START, Requeue.NO]
     assert "3 tries without progress: none has come to a checkpoint" in str(ends[-1])
 
 
@@ -204,7 +206,7 @@ class Command:
         def fail(*_arguments: object) -> int:
             raise error
 
-        monkeypatch.setattr(train, "train", fail)
+        monkeypatch.setattr(train_job, "train", fail)
         assert train.main(self.arguments) == 1
         return self.log.read_text(encoding="utf-8").splitlines() if self.log.exists() else []
 
@@ -219,7 +221,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
 
 def hops(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
     made: list[tuple[object, ...]] = []
-    monkeypatch.setattr(train, "hop", lambda *arguments: made.append(arguments))
+    monkeypatch.setattr(train_job, "hop", lambda log, label, saved: made.append((log, label, saved)))
     return made
 
 
@@ -231,7 +233,7 @@ def test_a_run_whose_jobs_time_is_over_goes_back_into_the_queue_unless_it_is_giv
     ended = End(0, "interrupted", Stopped(step=50, saved=saved, because="SIGUSR1"))
     command.fails(RunFailedError("of it", "of it", ended), monkeypatch)
     assert made == [(command.log, "study/d2.r1", saved)]
-    command.fails(RunFailedError("given up", "given up"), monkeypatch)
+    command.fails(RunFailedError("given up", "given up", ended, given_up=True), monkeypatch)
     assert len(made) == 1
 
 
@@ -279,7 +281,7 @@ def test_a_ctrl_c_while_another_trains_the_run_is_one_line_and_no_traceback(tmp_
     with owned_run(tmp_path, 0, print):
         process = subprocess.Popen(
             [sys.executable, str(Path(train.__file__)), *command.arguments],
-            env=os.environ | {"TMPDIR": str(tmp_path)},
+            env=os.environ | {"SCALEWISE_MACHINE_LOCK": str(tmp_path / "lock")},
             stderr=subprocess.PIPE,
             text=True,
         )
@@ -303,9 +305,9 @@ def ordered(command: Command, monkeypatch: pytest.MonkeyPatch, waits: bool) -> t
         monkeypatch.setattr("scalewise.execution.run_lock.LOST_SECONDS", 0.2)
     for name, value in {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(train, "start_again", lambda order, *_arguments: orders.append(order))
-    monkeypatch.setattr(train, "other_jobs", lambda _environ: None)
-    monkeypatch.setattr(train, "seconds_left", lambda _environ: 300.0)
+    monkeypatch.setattr(train_job, "start_again", lambda order, *_arguments: orders.append(order))
+    monkeypatch.setattr(train_job, "other_jobs", lambda _environ: None)
+    monkeypatch.setattr(train_job, "seconds_left", lambda _environ: 300.0)
     return train.main(command.arguments), orders
 
 
@@ -318,7 +320,7 @@ def test_waiting_takes_nothing_of_the_runs_own_time_and_the_job_ends_it_in_time(
     assert code == 0
     assert order.limit_seconds == order.seconds_left == 600
     if waits:
-        left = 300 - train.JOB_END_SECONDS
+        left = 300 - train_job.JOB_END_SECONDS
         assert before + left < order.job_ends_at < time.monotonic() + left
     else:
         assert order.job_ends_at == math.inf
@@ -328,7 +330,7 @@ def test_a_run_that_used_its_time_is_not_tried_again_whatever_its_next_job_waite
     command: Command, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     order = Order("", Attempt(command.folder / "attempt"), Launch("", (), {}), 2, command.log, 600.0)
-    definition = train.resolved(Definition.model_validate_json(command.arguments[1]))
+    definition = train_job.resolved(Definition.model_validate_json(command.arguments[1]))
     assignment = Assignment(definition=definition, dataset=Path("d"), folder=command.folder, started_at="")
     refuse_start(order, assignment, "timed-out", "all of its time is used")
     assert (failure := read_failure(command.folder)) is not None
@@ -337,3 +339,21 @@ def test_a_run_that_used_its_time_is_not_tried_again_whatever_its_next_job_waite
     command.arguments[:0] = ["--attempt", "2"]
     assert ordered(command, monkeypatch, waits=True) == (1, [])
     assert "study/d2.r1 is not tried again: all of its time is used" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("linked", ["results", "results/study/runs/d2.r1"])
+def test_a_container_sees_a_run_whose_results_lie_behind_a_link(
+    linked: str, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = {"slurm": True, "container": {"image": "a.sif", "runtime": "apptainer"}}
+    monkeypatch.setenv("SCALEWISE_START", json.dumps(site))
+    scratch = tmp_path / "scratch"
+    folder = tmp_path / "results" / "study" / "runs" / "d2.r1"
+    link = tmp_path / linked
+    link.parent.mkdir(parents=True, exist_ok=True)
+    scratch.mkdir()
+    link.symlink_to(scratch)
+    folder.mkdir(parents=True, exist_ok=True)
+    code, (order,) = ordered(Command(folder), monkeypatch, waits=False)
+    assert code == 0
+    assert f"--bind={folder.resolve()}" in order.launch.argv

@@ -12,8 +12,10 @@ import pytest
 from tests.small_runs import muster
 
 from scalewise.execution.messages import Progress, Stopped
+from scalewise.execution.outcome import RunFailedError
 from scalewise.execution.rank_files import Attempt
 from scalewise.execution.supervisor import End
+from scalewise.execution.train_job import Requeue, requeue_after
 from scalewise.execution.watchdog import IMPORT_SECONDS, JOB_END, LEAST_SILENCE_SECONDS, STOP_SECONDS, Vigil
 from scalewise.records import SUMMARY
 
@@ -257,18 +259,5 @@ def test_the_end_of_a_job_asks_before_the_runs_own_limit_and_is_told_apart(tmp_p
     assert watched.attempt.stop_request() == JOB_END == watched.vigil.words
     stopped = Stopped(step=9, saved=True, because=JOB_END)
     assert watched.vigil.why(stopped) == "interrupted"
-    assert End(0, "interrupted", stopped, asked=watched.vigil.asked).goes_on
-
-
-@pytest.mark.parametrize(
-    ("because", "asked", "goes_on"),
-    [
-        ("SIGUSR1", False, True),
-        ("SIGUSR1", True, False),
-        ("SIGTERM", True, False),
-        ("the time limit", True, False),
-    ],
-)
-def test_only_what_the_end_of_a_job_ended_goes_on_by_itself(because: str, asked: bool, goes_on: bool) -> None:
-    assert End(0, "interrupted", Stopped(step=9, saved=True, because=because), asked).goes_on == goes_on
-    assert not End(0, "interrupted", None, asked).goes_on
+    ended = End(0, "interrupted", stopped, asked=watched.vigil.asked)
+    assert requeue_after(RunFailedError("", "", ended), in_slurm_job=True) is Requeue.FROM_CHECKPOINT

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +14,7 @@ import yaml
 from scalewise.plan.config.site import Site, SiteFile, resolve_site
 from scalewise.plan.jobs.all_reduce_jobs import CollectivesPlan, job_for, site_id
 from scalewise.plan.study import Study, load_study
+from scalewise.plan.terminal.final_message import EarlierFiles
 from scalewise.plan.terminal.plan_table import plan_table, predicted_plan
 
 Load = Callable[[str], Study]
@@ -173,7 +173,7 @@ def test_measurements_of_one_machine_are_not_taken_for_those_of_another(
     for host, processor in (("one", "a"), ("other", "a"), ("one", "b")):
         monkeypatch.setattr("platform.node", lambda host=host: host)
         monkeypatch.setattr(
-            "scalewise.plan.jobs.all_reduce_jobs.processor", lambda processor=processor: processor
+            "scalewise.plan.jobs.all_reduce_jobs.cpu_model", lambda processor=processor: processor
         )
         names.add(site_id(machine))
 
@@ -287,8 +287,9 @@ def test_a_weak_projection_ends_where_the_data_do(refuse: Refuse) -> None:
     line = refused(refuse, ", project: {devices: [4, 64]}", batch="scaling: weak, batch_size_per_device: 64")
 
     assert line == (
-        "experiments.strong.project.devices[1] is 64, on which batch_size_per_device (64) makes a global "
-        "batch of 4096, but digits has 1437 training samples. Use at most 22, or a smaller batch."
+        "experiments.strong.project.devices[1] is 64, and batch_size_per_device (64) makes a global "
+        "batch of 4096 on 64 devices, but digits has 1437 training samples. Use at most 22, or a smaller "
+        "batch."
     )
 
 
@@ -370,14 +371,15 @@ def test_what_is_paid_in_whole_nodes_is_expected_in_whole_nodes(tmp_path: Path) 
 
 def test_the_plan_is_shown_again_once_it_has_predictions(load: Load, tmp_path: Path) -> None:
     study = load(study_of("[1, 4]", PROJECTED))
-    assert predicted_plan(study, tmp_path, since=0.0) == ""
+    earlier = EarlierFiles()
+    assert predicted_plan(study, tmp_path, earlier) == ""
     predict(tmp_path)
-    os.utime(tmp_path / "strong" / "prediction.csv", (1000, 1000))
 
-    told = predicted_plan(study, tmp_path, since=999.0)
+    told = predicted_plan(study, tmp_path, earlier)
 
     assert told == plan_table(study, tmp_path) + "\nstrong: all runs: from 64 devices on, it shows."
-    assert predicted_plan(study, tmp_path, since=1001.0) == ""
+    earlier.look(tmp_path)
+    assert predicted_plan(study, tmp_path, earlier) == ""
 
 
 def test_what_an_earlier_configuration_predicted_is_not_shown_where_nothing_is_predicted(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,7 +30,9 @@ def variables(**keys: Any) -> dict[str, str]:
         datasets=[],
     )
     site = resolve_site(facts)
-    return rule_environment("/cache/train.py", "https://example.org/train.py", "{}", preflight, site, {})
+    return rule_environment(
+        "/cache/train.py", "https://example.org/train.py", Path("study.json"), preflight, site, {}
+    )
 
 
 @pytest.mark.parametrize(

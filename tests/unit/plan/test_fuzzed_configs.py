@@ -119,14 +119,14 @@ class Desk:
 def told(study: Study) -> None:
     """All that is said and handed on of a plan before anything runs."""
     plan_table(study).encode()
-    Preflight.of(study, []).model_dump_json()
+    Preflight.of(study).model_dump_json()
     hello_allocation(study)
     CollectivesPlan.of(study)
     for planned in study.experiments.values():
         json.loads(planned.analysis_definition)
         json.loads(planned.prediction_definition)
         json.loads(planned.repeats_definition)
-    json.loads(study.labels)
+    json.loads(study.report_facts)
 
 
 @pytest.fixture
@@ -198,7 +198,7 @@ def options_of(words: Sequence[str]) -> dict[str, str]:
 def launched(run: Run, site: Site) -> list[str]:
     """The command that starts the ranks, without the site's shell lines and container."""
     start = Start.on(site).model_copy(update={"prelude": (), "container": None, "python": "PROGRAM"})
-    programs = Programs.of(Path("scripts"), "train_rank.py", Path("attempt"))
+    programs = Programs.of(Path("scripts"), "rank.py", Path("attempt"))
     launch = build_launch(
         run.launcher, run.shape, run.settings.cpus_per_device, start, programs, "PROGRAM", ()
     )

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from scalewise.plan.config.errors import StudyError
 from scalewise.plan.config.site import Proxies, SiteFile, resolve_site
-from scalewise.plan.jobs.environment import rule_environment, source_version
+from scalewise.plan.jobs.environment import hand_over, rule_environment, source_version
 from scalewise.plan.jobs.launch import Start, start_of
 from scalewise.plan.jobs.preflight import Preflight
 
@@ -80,21 +81,44 @@ def environment(script: Path, facts: SiteFile) -> dict[str, str]:
         longest_minutes=10,
         datasets=[],
     )
-    site = resolve_site(facts)
-    environ = {"PATH": "/usr/bin"}
-    return rule_environment("/cache/scripts/train.py", str(script), '{"a":"b"}', preflight, site, environ)
+    places = "/cache/scripts/train.py", str(script), Path("/here/study.json")
+    return rule_environment(*places, preflight, resolve_site(facts), {"PATH": "/usr/bin"})
 
 
-def test_commands_find_the_scripts_the_labels_the_commit_and_this_python(script: Path) -> None:
+def test_commands_find_the_scripts_the_study_the_commit_and_this_python(script: Path) -> None:
     variables = environment(script, SiteFile())
 
     for_programs = {"SCALEWISE_START", "SCALEWISE_PREFLIGHT"}
     assert {name: value for name, value in variables.items() if name not in for_programs} == {
         "SCALEWISE_SCRIPTS": "/cache/scripts",
-        "SCALEWISE_LABELS": '{"a":"b"}',
+        "SCALEWISE_STUDY": "/here/study.json",
         "SCALEWISE_COMMIT": git(script.parent, "rev-parse", "HEAD"),
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), "/usr/bin"]),
     }
+
+
+def test_each_text_is_handed_over_in_a_file_of_its_own_that_is_written_once(tmp_path: Path) -> None:
+    first, second = (hand_over(text, tmp_path / "new") for text in ("one title", "another"))
+    written = first.stat()
+
+    assert hand_over("one title", tmp_path / "new") == first
+    assert (first.read_text(), second.read_text()) == ("one title", "another")
+    assert (first.stat().st_ino, first.stat().st_mtime_ns) == (written.st_ino, written.st_mtime_ns)
+    assert {path.name for path in first.parent.iterdir()} == {first.name, second.name}
+
+
+def test_a_file_that_a_crash_has_emptied_is_handed_over_anew(tmp_path: Path) -> None:
+    path = hand_over("a title", tmp_path)
+    path.write_text("")
+
+    assert hand_over("a title", tmp_path).read_text() == "a title"
+
+
+def test_a_folder_that_cannot_take_the_file_is_named_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+
+    with pytest.raises(StudyError, match=r"taken/\w+\.json: cannot be written \(.*\)\. Make room"):
+        hand_over("a title", tmp_path / "taken")
 
 
 def test_jobs_learn_how_the_site_starts_a_program(script: Path) -> None:

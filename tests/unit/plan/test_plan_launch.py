@@ -17,7 +17,7 @@ from scalewise.plan.jobs.launch import Launch, Programs, Start, build_launch, st
 from scalewise.records import LauncherName
 
 ATTEMPT = "an attempt; $(x)"
-PROGRAMS = Programs(("train_rank.py", ATTEMPT), ("start_ranks.py", "train_rank.py", ATTEMPT))
+PROGRAMS = Programs(("rank.py", ATTEMPT), ("start_ranks.py", "rank.py", ATTEMPT))
 RANK = ("/usr/bin/python3", *PROGRAMS.rank)
 NODE = ("/usr/bin/python3", *PROGRAMS.node)
 
@@ -43,7 +43,7 @@ def standalone(processes: int) -> tuple[str, ...]:
         "--local-addr=127.0.0.1",
         "--nnodes=1",
         f"--nproc-per-node={processes}",
-        "train_rank.py",
+        "rank.py",
         ATTEMPT,
     )
 
@@ -121,9 +121,9 @@ def test_further_options_of_srun_stand_before_the_program() -> None:
 
 
 def test_the_program_of_a_rank_and_of_a_node_are_those_beside_train_py() -> None:
-    programs = Programs.of(Path("/cache/scripts"), "train_rank.py", Path("results/a b/attempt"))
+    programs = Programs.of(Path("/cache/scripts"), "rank.py", Path("results/a b/attempt"))
 
-    assert programs.rank == ("/cache/scripts/train_rank.py", "results/a b/attempt")
+    assert programs.rank == ("/cache/scripts/rank.py", "results/a b/attempt")
     assert programs.node == ("/cache/scripts/start_ranks.py", *programs.rank)
 
 
@@ -145,9 +145,7 @@ def test_every_rank_runs_the_python_of_the_site(
 ) -> None:
     argv = launch(launcher, 1, 2, slurm=True, **start).argv
 
-    script = next(
-        index for index, word in enumerate(argv) if word in {"train_rank.py", "start_ranks.py", "-m"}
-    )
+    script = next(index for index, word in enumerate(argv) if word in {"rank.py", "start_ranks.py", "-m"})
     assert argv[script - 1] == python
 
 
@@ -313,6 +311,4 @@ def test_on_slurm_the_lines_run_on_every_node_and_outside_of_the_container() -> 
 
     assert argv[0] == "srun"
     assert argv.index("bash") == len(srun(2, 8, 4, 3))
-    assert (
-        argv.index("bash") < argv.index("apptainer") < argv.index(IMAGE.image) < argv.index("train_rank.py")
-    )
+    assert argv.index("bash") < argv.index("apptainer") < argv.index(IMAGE.image) < argv.index("rank.py")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 
 from scalewise.plan.runs.runs import Run
 from scalewise.plan.study import Study, load_study
-from scalewise.plan.terminal.final_message import decisions
+from scalewise.plan.terminal.final_message import EarlierFiles, decisions
 from scalewise.plan.terminal.plan_table import plan_table
 from scalewise.records import Definition, Provenance, Summary, write_json
 
@@ -241,10 +240,12 @@ def test_a_finished_study_ends_with_its_decisions_and_the_report(tmp_path: Path)
 
 def test_a_report_that_this_command_did_not_make_is_not_announced(tmp_path: Path) -> None:
     report = leave_decisions(tmp_path)
-    os.utime(report, (1000, 1000))
+    earlier = EarlierFiles()
+    earlier.look(tmp_path)
 
-    assert decisions(tmp_path, since=1001.0) == ""
-    assert decisions(tmp_path, since=999.0) != ""
+    assert decisions(tmp_path, earlier) == ""
+    report.write_text("anew")
+    assert decisions(tmp_path, earlier) != ""
 
 
 def test_without_a_report_there_is_nothing_to_say(tmp_path: Path) -> None:

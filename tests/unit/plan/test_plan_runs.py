@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from scalewise.plan.config.errors import StudyError
 from scalewise.plan.config.shape import Shape
-from scalewise.plan.runs.runs import Run, option_label, priority
+from scalewise.plan.runs.runs import Run, option_label, parse_run_name, priority
 from scalewise.plan.study import Study
 from scalewise.records import Definition
 
@@ -68,6 +69,11 @@ def test_a_run_is_named_by_its_devices_its_options_and_its_repeat(load: Load) ->
         "d2.bucket-view-on.r2",
     ]
     assert names(study, "weak") == ["d1.r1", "d1.r2", "d2.r1", "d2.r2"]
+
+
+@pytest.mark.parametrize("point", ["d1", "d2x2.rate-0.5", "d4.model-a.r7"])
+def test_a_runs_name_says_its_point_and_its_repeat_whatever_stands_in_its_options(point: str) -> None:
+    assert parse_run_name(f"{point}.r12") == (point, 12)
 
 
 @pytest.mark.parametrize(
@@ -226,6 +232,19 @@ def test_exclude_leaves_out_the_runs_that_match_all_keys_of_an_entry(
     assert {name.rsplit(".", 1)[0] for name in names(study, "strong")} == left
 
 
+def test_an_exclude_of_true_does_not_take_1_for_it(load: Load) -> None:
+    text = edited("gradient_as_bucket_view: [false, true]", "epochs: [1, 2]")
+    with pytest.raises(StudyError, match=r"exclude\[0\]\.epochs is True, which is not among \[1, 2\]"):
+        load(text.replace("    title: First title\n", "    exclude: [{epochs: true}]\n"))
+
+
+def test_an_exclude_may_name_the_word_default(load: Load) -> None:
+    text = edited("gradient_as_bucket_view: [false, true]", "bucket_cap_mb: [default, 50]")
+    study = load(text.replace("    title: First title\n", "    exclude: [{bucket_cap_mb: default}]\n"))
+
+    assert {run.point for run in study.experiments["strong"].runs} == {"d1.bucket-mb-50", "d2.bucket-mb-50"}
+
+
 def test_strong_scaling_keeps_the_global_batch_and_weak_scaling_the_batch_per_device(load: Load) -> None:
     study = load(STUDY.replace("devices: [1, 2]", 'devices: [1, 2, 4, "2x3"]'))
 
@@ -271,6 +290,18 @@ def test_accumulation_divides_the_batch_that_strong_scaling_keeps_and_multiplies
 )
 def test_options_have_short_names_in_a_run(key: str, value: object, label: str) -> None:
     assert option_label(key, value) == label
+
+
+def test_a_swept_key_may_also_be_left_out_by_the_word_default(load: Load) -> None:
+    sweep = "bucket_cap_mb: [default, 50]\n      launcher: [default, spawn]\n      image_size: [default, 16]"
+    study = load(edited("gradient_as_bucket_view: [false, true]", sweep))
+
+    runs = {run.name: run for run in study.experiments["strong"].runs}
+    left_out = runs["d1.image-size-default.bucket-mb-default.launcher-default.r1"]
+    assert (left_out.settings.bucket_cap_mb, left_out.settings.launcher) == (None, None)
+    assert Definition.model_validate_json(left_out.definition).options["bucket_cap_mb"] == "default"
+    other = runs["d2.image-size-16.bucket-mb-50.launcher-spawn.r2"].settings
+    assert (other.image_size, other.bucket_cap_mb, other.launcher) == (16, 50, "spawn")
 
 
 def test_a_forced_shape_is_kept_and_named(load: Load) -> None:

@@ -27,14 +27,12 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_gpu")
-@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="needs CPU affinity, which Linux has")
 def test_a_machine_without_a_gpu_counts_the_cpus_this_process_may_use() -> None:
     cpus = len(os.sched_getaffinity(0))
 
     assert resolve_site(SiteFile()) == Site("cpu", cpus, cpus, 1, SiteFile())
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="needs CPU affinity, which Linux has")
 def test_a_process_held_to_one_cpu_plans_for_one() -> None:
     pinned = subprocess.run(
         [sys.executable, "-c", PINNED],

@@ -117,6 +117,7 @@ def test_a_missing_key_is_asked_for_with_what_it_means(refuse: Refuse) -> None:
     ("exclude", "says"),
     [
         ("[{epochs: 4}]", "exclude[0].epochs is neither a swept key nor devices. Known: devices."),
+        ("[{devices: true}]", "exclude[0].devices is True, which is not among [1, 2, 4]. Use one of them."),
         ("[{devices: 3}]", "exclude[0].devices is 3, which is not among [1, 2, 4]. Use one of them."),
         ("[{devices: 1}, {devices: 2}, {devices: 4}]", "exclude leaves no run. Exclude less."),
     ],
@@ -185,12 +186,23 @@ def test_a_key_misspelt_in_defaults_is_reported_there_and_not_in_every_experimen
     assert line.endswith(":5: defaults.device is not a known key. Did you mean 'devices'?")
 
 
+def test_an_experiment_too_large_for_a_command_is_refused(refuse: Refuse) -> None:
+    entries = ", ".join(["{devices: 1, epochs: 5}"] * 4000)
+
+    (line,) = refuse(SOUND + f"  a:\n    sweep: {{epochs: [4, 5]}}\n    exclude: [{entries}]\n")
+
+    assert "experiments.a comes to 10" in line
+    assert "but a command takes 100,000. Sweep, exclude or project fewer values" in line
+
+
 def test_titles_reach_the_report_and_no_definition(load: Load) -> None:
     study = load(SOUND + "  a: {title: First, description: Why}\n  b: {}\n")
 
-    assert json.loads(study.labels) == {
-        "a": {"title": "First", "description": "Why", "predicted": True},
-        "b": {"title": "b", "description": "", "predicted": True},
+    definitions = [planned.analysis_definition for planned in study.experiments.values()]
+    assert not any("First" in text or "Why" in text for text in definitions)
+    assert json.loads(study.report_facts) == {
+        "a": {"title": "First", "description": "Why", "predicted": True, "definition": definitions[0]},
+        "b": {"title": "b", "description": "", "predicted": True, "definition": definitions[1]},
     }
 
 
@@ -221,6 +233,28 @@ def test_a_value_given_on_the_command_line_is_refused_without_a_file(site_file: 
 
 
 @pytest.mark.parametrize(
+    ("own", "says"),
+    [
+        ({"title": None}, "title has no value. Give it one, or leave the key out for its default."),
+        ({"epochs": None}, "epochs has no value. Give it one, or leave the key out for its default."),
+        (
+            {"sweep": {"launcher": [None]}},
+            "sweep.launcher[0] has no value. Write default for what",
+        ),
+        ({"epochs": 2**63}, "epochs is 9223372036854775808, a whole number beyond"),
+    ],
+)
+def test_a_value_that_no_file_may_hold_is_refused_once_without_one(
+    own: dict[str, object], says: str, site_file: Path
+) -> None:
+    with pytest.raises(StudyError) as refused:
+        load_study({"experiments": {"a": ONE_DEVICE | own}}, (), site_file)
+
+    (line,) = refused.value.lines
+    assert line.startswith(f"config: experiments.a.{says}")
+
+
+@pytest.mark.parametrize(
     ("site", "says"),
     [
         ("devices_per_nod: 4", ("devices_per_nod is not a known key. Did you mean 'devices_per_node'?",)),
@@ -230,6 +264,11 @@ def test_a_value_given_on_the_command_line_is_refused_without_a_file(site_file: 
         ("cpus_per_node: '4'", ("cpus_per_node is '4', not a whole number. Write 4 without quotes.",)),
         ("accelerator: gpu", ("accelerator is 'gpu', which is not known here.", "cuda")),
         ("- 4", ("is not a mapping of keys to values at its top.",)),
+        ("# none", ("is empty. Write one fact a line, such as `accelerator: auto`.",)),
+        (
+            f"prelude: ['export A={'a' * 20_000}']",
+            ("prelude makes 20,", "bytes of facts, but the commands of jobs take 16,000. Put a long prelude"),
+        ),
     ],
 )
 def test_a_mistake_in_the_site_file_names_that_file_and_its_cure(

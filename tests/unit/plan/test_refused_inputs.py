@@ -177,6 +177,15 @@ TYPES_AND_KEYS = [
         marks=refuses("types: null"),
     ),
     pytest.param(
+        digits("sweep: {bucket_cap_mb: [null, 50]}"),
+        (
+            "sweep.bucket_cap_mb[0] has no value",
+            "Write default for what bucket_cap_mb is when it is left out",
+        ),
+        id="null in a sweep",
+        marks=refuses("types: null"),
+    ),
+    pytest.param(
         digits("epoch: 4"),
         ("experiments.digits.epoch is not a known key", "Did you mean 'epochs'?"),
         id="misspelt key",
@@ -367,6 +376,19 @@ NAMES_AND_PATHS = [
         marks=refuses("names: duplicates by case"),
     ),
     pytest.param(
+        named("partial"),
+        (
+            "experiments.partial has the name of the folder results/partial",
+            "Rename it, such as partial-study.",
+        ),
+        id="folder of the partial report",
+    ),
+    pytest.param(
+        named("PreFlight"),
+        ("experiments.PreFlight has the name of the folder results/preflight", "such as PreFlight-study."),
+        id="folder of the preflight",
+    ),
+    pytest.param(
         named('"../x"'), ("'../x'", plain_name("x")), id="folder above", marks=refuses("names: ../x")
     ),
     pytest.param(named('"a b"'), ("'a b'", plain_name("a-b")), id="space", marks=refuses("names: spaces")),
@@ -473,6 +495,25 @@ def test_a_sweep_of_dataset_paths_too_long_for_a_run_name_is_refused_before_the_
     (line,) = refuse(text)
 
     assert "file systems take 255" in line
+
+
+def test_two_series_whose_options_make_one_name_are_refused(
+    tmp_path: Path, write_dataset: Callable[..., Path], refuse: Refuse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = ["q.safetensors", "q.safetensors.model-z.safetensors"]
+    models = ["z.safetensors.model-m/own.py", "m/own.py"]
+    for name in data:
+        write_dataset(tmp_path / name)
+    for name in models:
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text("def build(image, classes): ...")
+    swept = ", ".join(f'"{model}:build"' for model in models)
+
+    (line,) = refuse(digits("devices: [1]", f"sweep: {{dataset: {data}, model: [{swept}]}}"))
+
+    assert "digits.sweep makes two series of the same name, {'dataset': 'q.safetensors', 'model': 'z." in line
+    assert line.endswith("Rename a file, or have an experiment for each.")
 
 
 @pytest.mark.parametrize(

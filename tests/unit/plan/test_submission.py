@@ -13,7 +13,13 @@ from tests.stand_ins import stand_ins
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.config.site import Site, SiteFile
 from scalewise.plan.jobs import submission
-from scalewise.plan.jobs.submission import ATTEMPTS, PreemptionWatch, begin_submission, check_surroundings
+from scalewise.plan.jobs.submission import (
+    ATTEMPTS,
+    PreemptionWatch,
+    begin_submission,
+    check_operating_system,
+    check_surroundings,
+)
 
 MACHINE = Site("cpu", 2, 2, 1)
 CLUSTER = Site("cuda", 4, 64, 4, SiteFile.model_validate({"slurm": {}}))
@@ -271,3 +277,9 @@ def test_it_watches_by_itself_until_it_gives_up(queue: Queue) -> None:
 
     assert given_up.wait(60)
     assert len(queue.said) == 1
+
+
+def test_a_system_that_is_not_linux_is_refused_before_anything_else() -> None:
+    check_operating_system("Linux")
+    with pytest.raises(StudyError, match="this machine runs Darwin, and Scalewise needs Linux"):
+        check_operating_system("Darwin")

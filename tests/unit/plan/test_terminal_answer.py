@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scalewise.plan.terminal.final_message import decisions
+from scalewise.plan.terminal.final_message import EarlierFiles, decisions, failures
 
 
 def answered(results: Path, *answers: dict[str, Any]) -> str:
@@ -48,3 +49,44 @@ def test_cautions_that_are_all_shown_are_not_called_more(tmp_path: Path, caution
     told = answered(tmp_path, STRONG | {"cautions": cautions})
     assert told.count("Caution:") == len(cautions)
     assert "more caution" not in told
+
+
+def fail(results: Path, run: str, seconds: int) -> None:
+    """A run that failed on a node whose clock shows so many seconds after 1970."""
+    path = results / "strong" / "runs" / run / "failure.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    failure = {
+        "definition": {"experiment": "strong", "run": run},
+        "outcome": "failed",
+        "reason": "Out of disk.",
+        "traceback": "",
+    }
+    path.with_suffix(".new").write_text(json.dumps(failure))
+    path.with_suffix(".new").replace(path)
+    os.utime(path, (seconds, seconds))
+
+
+@pytest.mark.parametrize("seconds", [1000, 10**10], ids=["clock behind", "clock ahead"])
+def test_just_the_failures_of_this_session_are_told_whatever_a_file_servers_clock_says(
+    seconds: int, tmp_path: Path
+) -> None:
+    earlier = EarlierFiles()
+    fail(tmp_path, "d1.r1", seconds)
+    fail(tmp_path, "d2.r1", seconds)
+    earlier.look(tmp_path)
+
+    assert failures(tmp_path, earlier) == ""
+    fail(tmp_path, "d2.r1", seconds)
+    fail(tmp_path, "d4.r1", seconds)
+    assert failures(tmp_path, earlier).splitlines() == [
+        "strong/d2.r1 failed: Out of disk.",
+        "strong/d4.r1 failed: Out of disk.",
+    ]
+
+
+def test_a_failure_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    fail(tmp_path, "d1.r1", 1000)
+    (path,) = tmp_path.rglob("failure.json")
+    path.write_text("[]")
+
+    assert failures(tmp_path, EarlierFiles()) == f"{path} cannot be read"

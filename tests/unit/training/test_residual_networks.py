@@ -10,9 +10,9 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 from torchvision.models import resnet
 
-from scalewise.training.data.weights_file import write_weights
+from scalewise.training.data.weights_file import WeightsError, write_weights
 from scalewise.training.models.builders import build
-from scalewise.training.models.resnets import GuideBlock, PreactivationBlock, WeightsError
+from scalewise.training.models.resnets import GuideBlock, PreactivationBlock
 
 State = dict[str, torch.Tensor]
 

@@ -48,7 +48,7 @@ class Machine:
 
     def becomes(self, cpu_model: str, **versions: str) -> None:
         """Another one."""
-        self.patch.setattr(provenance, "cpu_model", lambda: cpu_model)
+        self.patch.setattr(states, "cpu_model", lambda: cpu_model)
         self.patch.setattr(provenance, "versions", lambda: {"torch": "2.15.0"} | versions)
         states.measured_on.cache_clear()
 
@@ -82,7 +82,7 @@ class Training:
         definition = self._definition()
         settings = Settings.model_validate(definition.settings)
         loaders = build_loaders(settings, self.dataset, 0, CPU, 60)
-        task = build_task(definition, self.dataset, loaders, ALONE, CPU)
+        task = build_task(settings, definition.global_batch_size, self.dataset, loaders, ALONE, CPU)
         files = [self.folder / name for name in (states.SHARED, states.own_name(0))]
         if files[0].exists():
             shared, own = (load(path, CPU) for path in files)

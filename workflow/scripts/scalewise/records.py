@@ -1,4 +1,4 @@
-"""What a run leaves behind: types, writers and readers. All that training and analysis share.
+"""Records of a run: types, writers and readers. All that training and analysis share.
 
 Every file is written under a temporary name, flushed to disk and renamed, so a reader sees it whole
 or not at all. Units stand in the names; times are seconds, memory is bytes.
@@ -19,15 +19,17 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 Outcome = Literal["completed", "diverged", "out-of-memory"]
-"""How a run that is a result ended; a retry would end the same way."""
+"""The outcomes of a run that is a result; a retry would end the same way."""
 
 LauncherName = Literal["srun", "torchrun", "spawn"]
-"""What starts the ranks of a run."""
+"""The programs that start the ranks of a run."""
 
 R = TypeVar("R", bound=BaseModel)
 
 SUMMARY, EPOCHS, RANKS, FAILURE = "summary.json", "epochs.csv", "ranks.csv", "failure.json"
 UTILIZATION, MODEL = "utilization.csv", "model.safetensors"
+RUN_RECORDS = (SUMMARY, EPOCHS, RANKS, UTILIZATION)
+"""What every run that is a result leaves."""
 
 
 class RecordError(Exception):
@@ -42,11 +44,11 @@ class Window(_Record):
     """Consecutive steps between two synchronisations of the device.
 
     Args:
-        first_step: index of its first step in the run, from 0.
-        steps: optimizer steps.
-        samples: training samples of all ranks.
-        seconds: of the slowest rank.
-        warmup: left out of the throughput.
+        first_step: Index of its first step in the run, from 0.
+        steps: Optimizer steps.
+        samples: Training samples of all ranks.
+        seconds: Time of the slowest rank.
+        warmup: True for a window that is left out of the throughput.
     """
 
     first_step: int
@@ -60,9 +62,9 @@ class Pass(_Record):
     """One forward and backward pass of a device by itself, nothing exchanged; medians over some passes.
 
     Args:
-        batch_size: samples.
-        forward_seconds: with the loss.
-        backward_seconds: until all gradients are there.
+        batch_size: Samples of the pass.
+        forward_seconds: Forward pass and loss.
+        backward_seconds: Backward pass, until all gradients are computed.
     """
 
     batch_size: int
@@ -74,8 +76,9 @@ class Bucket(_Record):
     """Gradients that travel together, in the order in which they do.
 
     Args:
-        bytes: as they travel.
-        ready_fraction: of the backward pass after which the last of them is there.
+        bytes: Size on the wire.
+        ready_fraction: Fraction of the backward pass's time after which every gradient of the bucket is
+            computed, 0 to 1.
     """
 
     bytes: int
@@ -86,8 +89,8 @@ class AllReduce(_Record):
     """One message size.
 
     Args:
-        bytes: of the message, on each rank.
-        seconds: of each all-reduce, on the slowest rank.
+        bytes: Size of the message on each rank.
+        seconds: Time of each all-reduce on its slowest rank.
     """
 
     bytes: int
@@ -98,15 +101,14 @@ class Collectives(_Record):
     """``collectives.json``: all-reduce over one shape.
 
     Args:
-        shape: nodes x devices per node.
-        backend: gloo or nccl.
-        launcher: what started the ranks.
-        hosts: one for each node.
-        devices: device name of each rank.
-        versions: of Python and the libraries that matter.
+        shape: Nodes x devices per node.
+        backend: ``gloo`` or ``nccl``.
+        hosts: One for each node.
+        devices: Device name of each rank.
+        versions: Versions of Python and of the libraries that matter, by name.
         measured_at: UTC, ISO 8601.
-        reductions: by message size, smallest first; empty where there was an error.
-        error: why there is no measurement.
+        reductions: One for each message size, smallest first; empty where there was an error.
+        error: Reason that there is no measurement.
     """
 
     record_version: Literal[1] = 1
@@ -136,18 +138,18 @@ class Startup(_Record):
 
 
 class Resumption(_Record):
-    """How a run came to its end where it did not do so in one go.
+    """Starts and resumes of a run, and their cost; the defaults are those of a run that nothing disturbed.
 
     Args:
-        starts: of the training, 1 for one that nothing disturbed.
-        resumed_at_steps: optimizer steps that were done when a start went on from a checkpoint.
-        lost_steps: that were done again because no checkpoint had them, as far as anybody saw them done.
-        unmeasured_steps: because of a resume, left out of the throughput as the first warm-up is.
-        checkpoints: written, of all starts.
-        checkpoint_seconds: that the training stood still for them.
-        problems: why a checkpoint could not be written or used, or what was measured up to it not be kept.
-        earlier_hosts: of starts before the last one.
-        earlier_other_jobs: of anybody, on their nodes when one of them began, at most.
+        starts: Starts of the training.
+        resumed_at_steps: Steps done by each checkpoint that a start went on from.
+        lost_steps: Steps done again because no checkpoint had them, as far as their first time was seen.
+        unmeasured_steps: Steps after a resume that are left out of the throughput, as the first warm-up is.
+        checkpoints: Checkpoints written by all starts.
+        checkpoint_seconds: Time that the training stood still for checkpoints.
+        problems: Reasons that a checkpoint could not be written or used, or that its measurements were lost.
+        earlier_hosts: Hosts of the starts before the last one.
+        earlier_other_jobs: Most jobs of others on the nodes of an earlier start when it began.
     """
 
     starts: int = 1
@@ -161,22 +163,26 @@ class Resumption(_Record):
     earlier_other_jobs: int | None = None
 
 
+OUTSIDE_THE_STEPS = frozenset({"safetensors", "scikit-learn", "snakemake"})
+"""Packages that take no part in a training step: another version of them changes no measured time."""
+
+
 class Provenance(_Record):
-    """Where a number comes from.
+    """The origin of a run's numbers.
 
     Args:
-        commit: of the workflow, with ``-dirty`` where files were changed; None outside a checkout.
-        versions: of Python and the libraries that matter.
-        hosts: one for each node, of all starts.
-        devices: device name of each rank.
-        cpu_model: of the first host.
-        operating_system: kernel and machine.
-        launcher: what started the ranks.
+        commit: Commit of the workflow, with ``-dirty`` where files were changed; None outside a checkout.
+        versions: Versions of Python and of the libraries that matter, by name.
+        hosts: One for each node, of all starts.
+        devices: Device name of each rank.
+        cpu_model: CPU model of the first host.
+        operating_system: Kernel and machine.
         started_at: UTC, ISO 8601.
         ended_at: UTC, ISO 8601.
         slurm_job_id: None outside Slurm.
-        restart_count: how often the batch system started this job anew.
-        other_jobs: of anybody, on the run's nodes when a start began, at most; None where nobody can say.
+        restart_count: Number of times that the batch system started this job anew.
+        other_jobs: Most jobs of others on the run's nodes when a start began; None where that is unknown.
+        inputs: Hashes of what defines the run beside its definition, by name; empty in older records.
     """
 
     commit: str | None
@@ -191,36 +197,37 @@ class Provenance(_Record):
     slurm_job_id: str | None
     restart_count: int
     other_jobs: int | None = None
+    inputs: dict[str, str] = {}
 
 
 class Measurements(_Record):
-    """What a run that trained has measured.
+    """The measurements of a run that trained.
 
     Args:
-        parameters: trainable parameters of the model.
-        epochs_completed: with evaluation.
-        throughput_samples_per_second: samples over seconds of all windows after warm-up.
-        windows: warm-up included.
-        train_seconds: all windows, warm-up included.
-        evaluation_seconds: off the training clock.
-        final_accuracy: test accuracy of the last epoch, a fraction.
-        best_accuracy: of the best epoch.
-        peak_memory_bytes: of the rank that used most.
-        peak_memory_kind: what that counts.
-        loader_wait_fraction: share of the measured step time spent waiting for data, slowest rank.
-        startup: before the first step.
-        mean_utilization: share of the training that the devices were busy, a fraction, mean over ranks;
-            this and the next five are None where nobody could say.
-        least_utilization: of the rank whose device was least busy.
-        energy_joules: of all devices, from the first step to the last evaluation.
-        monitor_cpu_fraction: CPU time of the monitor over wall time, of the rank where it cost most.
-        throttled: a device lowered its clock, against heat or for want of power.
-        communication_fraction: share of the step time that waited for gradients of other ranks.
-        loader: what brought the batches.
-        monitor_note: what could not be measured, or which device was throttled, and why.
-        passes: one for each batch size that was tried after the training, the run's own first.
-        buckets: of the model's gradients; empty where they do not travel in DDP's buckets.
-        resumption: where the run was cut off and went on.
+        parameters: Trainable parameters of the model.
+        epochs_completed: Epochs trained and evaluated.
+        throughput_samples_per_second: Samples over seconds of all windows after warm-up.
+        windows: All windows, warm-up included.
+        train_seconds: Time of all windows, warm-up included.
+        evaluation_seconds: Time of all evaluations, which ``train_seconds`` does not hold.
+        final_accuracy: Test accuracy of the last epoch, a fraction.
+        best_accuracy: Test accuracy of the best epoch, a fraction.
+        peak_memory_bytes: Peak of the rank that used most.
+        peak_memory_kind: The memory that the peak counts.
+        loader_wait_fraction: Share of the measured step time spent waiting for data, slowest rank.
+        mean_utilization: Share of the training that the devices were busy, a fraction, mean over ranks;
+            this and the next five are None where they could not be measured.
+        least_utilization: Utilization of the least busy device.
+        energy_joules: Energy of all devices, from the first step to the last evaluation.
+        monitor_cpu_fraction: CPU time of the monitor over wall time, on the rank where it cost most.
+        throttled: True if a device lowered its clock, against heat or for want of power.
+        communication_fraction: Share of the step time that waited for gradients of other ranks.
+        other_cpu_fraction: Share of a machine's CPU time that processes outside the run took while its last
+            start trained, of the machine where it was most; None in older records.
+        loader: ``resident`` or ``workers``.
+        monitor_note: Measurements that failed, or devices that were throttled, and why.
+        passes: One for each batch size that was tried after the training, the run's own first.
+        buckets: Buckets of the model's gradients; empty where they do not travel in DDP's buckets.
     """
 
     parameters: int
@@ -241,6 +248,7 @@ class Measurements(_Record):
     monitor_cpu_fraction: float | None = None
     throttled: bool | None = None
     communication_fraction: float | None = None
+    other_cpu_fraction: float | None = None
     loader: str = "resident"
     monitor_note: str = ""
     passes: list[Pass] = []
@@ -249,7 +257,7 @@ class Measurements(_Record):
 
 
 class Definition(_Record):
-    """What the run was asked to do, as the plan resolved it."""
+    """A run the way the plan resolved it: its shape, batch sizes and settings."""
 
     experiment: str
     run: str
@@ -267,11 +275,9 @@ class Summary(_Record):
     """``summary.json``: one run, its outcome and its figures.
 
     Args:
-        definition: what was asked.
-        outcome: completed, diverged or out-of-memory.
-        reason: a sentence where the outcome is not completed.
+        reason: A sentence where the outcome is not ``completed``.
         measurements: None where the run ended before its first epoch did.
-        provenance: None where it ended before the ranks had met.
+        provenance: None where the run ended before the ranks had met.
     """
 
     record_version: Literal[1] = 1
@@ -286,11 +292,10 @@ class Failure(_Record):
     """``failure.json``: why a run has no summary. Not a result: the next attempt replaces it.
 
     Args:
-        outcome: failed, timed-out or interrupted.
-        reason: a sentence that names rank and host where they are known.
-        limit_seconds: that the run had.
-        traceback: of the first rank that raised; empty where none did.
-        log_tail: last lines of train.log.
+        reason: A sentence that names rank and host where they are known.
+        limit_seconds: Time limit of the run.
+        traceback: Traceback of the first rank that raised; empty where none did.
+        log_tail: Last lines of train.log.
         ended_at: UTC, ISO 8601.
     """
 
@@ -362,15 +367,13 @@ class UtilizationRecord:
 
     Args:
         timestamp: UTC, ISO 8601.
-        host: of the device.
-        rank: that uses it.
-        device: index and name.
-        phase: of the run: ``start``, then ``warm-up``, ``train`` and ``evaluate``.
-        utilization: a fraction. Of a GPU: the time with a kernel on it, in the driver's last sample period.
+        device: Index and name.
+        phase: Phase of the run: ``start``, then ``warm-up``, ``train`` and ``evaluate``.
+        utilization: A fraction. Of a GPU: the time with a kernel on it, in the driver's last sample period.
             Of a CPU process: its CPU time and its children's since the row before, over wall time and its
             CPUs.
-        memory_bytes: used on the GPU, by whomever; resident memory of a CPU process.
-        power_watts: of the GPU.
+        memory_bytes: Memory used on the GPU, by whomever; resident memory of a CPU process.
+        power_watts: Power of the GPU.
     """
 
     timestamp: str
@@ -384,7 +387,7 @@ class UtilizationRecord:
 
 
 RowKind = type[EpochRecord] | type[RankRecord] | type[UtilizationRecord]
-"""What a CSV file of a run holds."""
+"""The rows that a CSV file of a run may hold."""
 
 
 def utc_now() -> str:
@@ -430,13 +433,13 @@ def read_summary(run_folder: Path) -> Summary:
     """The summary of a run.
 
     Raises:
-        RecordError: it is missing or damaged.
+        RecordError: It is missing or damaged.
     """
     return _read(run_folder / SUMMARY, Summary)
 
 
 def read_failure(run_folder: Path) -> Failure | None:
-    """Why the run failed, if it did."""
+    """The failure of a run; None where it has none."""
     if not (run_folder / FAILURE).exists():
         return None
     return _read(run_folder / FAILURE, Failure)
@@ -446,7 +449,7 @@ def read_collectives(path: Path) -> Collectives:
     """The all-reduce over one shape.
 
     Raises:
-        RecordError: it is missing or damaged.
+        RecordError: It is missing or damaged.
     """
     return _read(path, Collectives)
 

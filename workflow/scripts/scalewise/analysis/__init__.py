@@ -1,1 +1,1 @@
-"""From the records of many runs to scaling figures, a decision and a report."""
+"""The analysis: records of many runs become tables, a decision, figures and a report."""

@@ -1,4 +1,4 @@
-"""Which points need more repeats, and how that is told.
+"""Adaptive repeats: points whose interval is still too wide get more.
 
 A point gets more until half the width of its throughput's interval is at most the share of the throughput
 that is asked for, or it has its most repeats. An interval falls with the root of the repeats, so n of them
@@ -25,15 +25,21 @@ tests/unit/analysis/test_more_repeats.py repeats the simulation.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 import pandas as pd
 
+from scalewise.analysis.formatting import percent_in_digits
 from scalewise.analysis.scaling import THROUGHPUT
 from scalewise.analysis.statistics.intervals import median_interval
-from scalewise.plan.config.experiment import Repeats
-from scalewise.plan.runs.repeats import JudgedPoint, Round, Verdict
+from scalewise.analysis.tables import collect
+from scalewise.plan.config.experiment import Experiment, Repeats
+from scalewise.plan.runs.repeats import JudgedPoint, Round, Verdict, asked_for, known_rounds, round_file
+from scalewise.plan.runs.runs import parse_run_name
+from scalewise.records import RecordError, write_json
 
 LEAST_COMPLETED = 2
 """Runs below which there is no interval."""
@@ -43,31 +49,49 @@ STOPPING = (
     "cover the true value somewhat less often than they state: in a simulation, 95 % became 94 % where every "
     "point had 6 repeats from the start, and 86 % became 78 % where it had 3."
 )
-"""What a report says where repeats were added."""
+"""A report's sentence on the confidence, where repeats were added."""
+
+
+def judge_round(definition: str, number: int, folder: Path) -> Round:
+    """Judge an experiment by the runs that earlier rounds asked for, and write the round into its folder.
+
+    Args:
+        definition: ``PlannedExperiment.repeats_definition``.
+        number: Number of the round, from 1.
+        folder: Results of the experiment.
+
+    Raises:
+        RecordError: A record is damaged.
+    """
+    values = json.loads(definition)
+    name, spec = values["name"], Experiment.model_validate(values["spec"])
+    if not isinstance(spec.repeats, Repeats):
+        raise RecordError(f"{name} has {spec.repeats} repeats of every point: there is nothing to judge.")
+    asked = asked_for(spec.repeats, known_rounds(spec.repeats, folder)[: number - 1])
+    tables = collect(name, spec, folder / "runs", asked=asked)
+    judged = judge(name, number, tables.runs, spec.repeats)
+    path = round_file(folder, number)
+    path.parent.mkdir(exist_ok=True)
+    write_json(path, judged)
+    return judged
 
 
 def judge(experiment: str, number: int, runs: pd.DataFrame, rule: Repeats) -> Round:
     """Judge every point of an experiment by the repeats that it has.
 
     Args:
-        experiment: its name.
-        number: of the round, from 1.
-        runs: as ``scalewise.analysis.tables.collect`` makes it, a row for each repeat asked for so far.
-        rule: of the experiment.
+        experiment: Name of the experiment.
+        number: Number of the round, from 1.
+        runs: Output of ``scalewise.analysis.tables.collect``, a row for each repeat asked for so far.
+        rule: Width to reach, and the fewest and most repeats.
     """
-    by_point = runs["run"].str.rsplit(".r", n=1).str[0]
+    by_point = runs["run"].map(lambda name: parse_run_name(name)[0])
     points = [judge_point(str(point), table, rule) for point, table in runs.groupby(by_point, sort=False)]
     return Round(experiment=experiment, number=number, rule=rule, points=points)
 
 
 def judge_point(point: str, runs: pd.DataFrame, rule: Repeats) -> JudgedPoint:
-    """Judge one point by its completed runs.
-
-    Args:
-        point: its name.
-        runs: a row for each repeat asked for so far.
-        rule: of the experiment.
-    """
+    """Judge one point by its completed runs: ``runs`` has a row for each repeat asked for so far."""
     completed = runs[runs["outcome"] == "completed"]
     rates = [float(rate) for rate in completed[THROUGHPUT].dropna()]
     asked = next_asked = len(runs)
@@ -95,18 +119,18 @@ def judge_point(point: str, runs: pd.DataFrame, rule: Repeats) -> JudgedPoint:
 
 
 def further(completed: int, excess: float) -> int:
-    """How many more repeats to ask for: at least one, at most as many again.
+    """The number of repeats to add: at least one, at most as many again.
 
     Args:
-        completed: repeats that the interval rests on.
-        excess: its half-width over the one asked for, more than 1.
+        completed: Repeats that the interval rests on.
+        excess: The interval's half-width over the one asked for, more than 1.
     """
     expected = math.ceil(completed * min(excess, 2.0) ** 2)
     return min(max(expected - completed, 1), completed)
 
 
 def round_lines(judged: Round) -> list[str]:
-    """What a round found, for the terminal: a line for each point."""
+    """The findings of a round for the terminal, a line for each point."""
     return [
         f"{judged.experiment}: {point.point}: {_finding(point, judged.rule)}: {_consequence(point)}"
         for point in judged.points
@@ -114,11 +138,10 @@ def round_lines(judged: Round) -> list[str]:
 
 
 def repeat_sentences(rounds: Sequence[Round]) -> list[str]:
-    """Which points got more repeats and why, and which are still too wide; for a report.
+    """A report's sentences on the points that got more repeats, why, and those that are still too wide.
 
     Args:
-        rounds: as ``scalewise.plan.runs.repeats.known_rounds`` reads them; without any there is nothing to
-            say.
+        rounds: Output of ``scalewise.plan.runs.repeats.known_rounds``; no round gives no sentence.
     """
     if not rounds:
         return []
@@ -133,7 +156,7 @@ def repeat_sentences(rounds: Sequence[Round]) -> list[str]:
     if narrow:
         points = "1 point is" if narrow == 1 else f"{narrow} points are"
         sentences.append(
-            f"{points} within {_percent(rule.until_interval)} of the throughput after the first "
+            f"{points} within {percent_in_digits(rule.until_interval)} of the throughput after the first "
             f"{rule.min} repeats."
         )
     return [*sentences, STOPPING] if asked_at else sentences
@@ -157,22 +180,23 @@ def _sentences(last: Round, asked_at: Mapping[str, JudgedPoint]) -> Iterator[str
 def _now(point: JudgedPoint) -> str:
     if point.verdict == "too wide" or point.half_width_fraction is None:
         return "they have not all finished"
-    width = _percent(point.half_width_fraction)
+    width = percent_in_digits(point.half_width_fraction)
     end = "narrow enough" if point.verdict == "narrow enough" else "still too wide with the most repeats"
-    return f"now {width} (n = {point.completed}, {_percent(point.confidence)} confidence), {end}"
+    return f"now {width} (n = {point.completed}, {percent_in_digits(point.confidence)} confidence), {end}"
 
 
 def _finding(point: JudgedPoint, rule: Repeats) -> str:
     if point.half_width_fraction is None:
         return f"{point.completed} of {point.asked} repeats completed, which is too few for an interval"
     width, target = point.half_width_fraction, rule.until_interval
-    digits = 2
-    while digits < 6 and width != target and _percent(width, digits) == _percent(target, digits):
-        digits += 1
+    for digits in range(2, 7):
+        shown, limit = percent_in_digits(width, digits), percent_in_digits(target, digits)
+        if shown != limit or width == target:
+            break
     return (
-        f"half-width {_percent(width, digits)} of the throughput (n = {point.completed}, "
-        f"{_percent(point.confidence)} confidence), {'more than' if width > target else 'at most'} "
-        f"{_percent(target, digits)}"
+        f"half-width {shown} of the throughput (n = {point.completed}, "
+        f"{percent_in_digits(point.confidence)} confidence), {'more than' if width > target else 'at most'} "
+        f"{limit}"
     )
 
 
@@ -185,9 +209,3 @@ def _consequence(point: JudgedPoint) -> str:
         "most repeats": f"{point.asked} are the most, no more asked for",
         "too few completed": "no more asked for",
     }[point.verdict]
-
-
-def _percent(fraction: float, digits: int = 2) -> str:
-    """``0.0612`` -> ``6.1 %``; whole numbers from 10 % on keep all their digits."""
-    value = 100 * fraction
-    return f"{value:.{digits}g} %" if value < 10 else f"{value:.{max(digits - 2, 0)}f} %"

@@ -1,8 +1,11 @@
-"""Numbers with their units, as sentences and tables say them."""
+"""Numbers and places in the words of sentences and tables, with their units."""
 
 from __future__ import annotations
 
 import math
+
+from scalewise.plan.config.shape import count_devices
+from scalewise.plan.runs.runs import NO_OPTIONS
 
 
 def counted(number: str, unit: str) -> str:
@@ -10,9 +13,10 @@ def counted(number: str, unit: str) -> str:
     return f"{number} {unit}" if number == "1" else f"{number} {unit}s"
 
 
-def devices_text(count: int) -> str:
-    """``1 device``, ``4 devices``."""
-    return counted(str(count), "device")
+def point_text(devices: float, series: str) -> str:
+    """``8 devices``, ``8 devices of bucket-view-on``."""
+    where = count_devices(int(devices))
+    return where if series == NO_OPTIONS else f"{where} of {series}"
 
 
 def factor(value: float) -> str:
@@ -31,17 +35,34 @@ def three_digits(value: float) -> str:
     return f"{value:.{2 - math.floor(math.log10(abs(value)))}f}"
 
 
+def percent(fraction: float, places: int = 1) -> str:
+    """A share with as many places after the point: ``6.1 %``."""
+    return f"{100 * fraction:.{places}f} %"
+
+
+def percent_in_digits(fraction: float, digits: int = 2) -> str:
+    """A share in significant digits: ``6.1 %``; whole numbers from 10 % on keep all their digits."""
+    value = 100 * fraction
+    return f"{value:.{digits}g} %" if value < 10 else percent(fraction, max(digits - 2, 0))
+
+
 def as_given(value: float) -> str:
-    """A value as the user wrote it: ``60``, ``0.5``."""
+    """A number the way the user wrote it: ``60``, ``0.5``."""
     return f"{value:,.10g}"
 
 
-def told_apart(value: float, limit: float) -> tuple[str, str]:
-    """Both to two places, or to as many as show the whole limit and a difference: ``0.698``, ``0.700``.
+def as_in_yaml(value: object) -> str:
+    """An option's value the way the user wrote it: ``true``, ``bf16``; ``default`` for null or NaN."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "default"
+    text = str(value)
+    return text.lower() if text in {"True", "False"} else text
 
-    Args:
-        value: what was measured.
-        limit: what it is held against.
+
+def told_apart(value: float, limit: float) -> tuple[str, str]:
+    """A measured value and its limit, to two places or as many as show the difference: ``0.698``, ``0.700``.
+
+    The limit is never rounded.
     """
     for places in range(2, 7):
         texts = f"{value:.{places}f}", f"{limit:.{places}f}"

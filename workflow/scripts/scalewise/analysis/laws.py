@@ -11,8 +11,9 @@ import numpy as np
 import pandas as pd
 
 from scalewise.analysis.comparison.reference_runs import baseline_devices, comparable, reference_fingerprint
+from scalewise.analysis.scaling import THROUGHPUT
 from scalewise.analysis.statistics.bootstrap import Array, drawn_again, pooled, studentised_bounds
-from scalewise.analysis.statistics.intervals import CONFIDENCE
+from scalewise.analysis.statistics.intervals import CONFIDENCE, Interval
 from scalewise.analysis.statistics.law_checks import not_carried, too_little
 from scalewise.analysis.statistics.law_models import (
     AMDAHL,
@@ -25,26 +26,6 @@ from scalewise.analysis.statistics.law_models import (
 
 LAWS = {"strong": (AMDAHL, USL), "weak": (GUSTAFSON, USL)}
 CURVE_POINTS = 30
-
-
-@dataclass(frozen=True)
-class Bounded:
-    """A parameter with its bounds.
-
-    Args:
-        estimate: best value that the law allows.
-        low: lower bound.
-        high: upper bound.
-    """
-
-    estimate: float
-    low: float
-    high: float
-
-    def as_dict(self) -> dict[str, float | None]:
-        """For JSON, which has no infinity: None stands for a peak that is never reached."""
-        values = {"estimate": self.estimate, "low": self.low, "high": self.high}
-        return {name: value if math.isfinite(value) else None for name, value in values.items()}
 
 
 @dataclass(frozen=True)
@@ -62,25 +43,24 @@ class Law:
     """A law fitted to the runs of a series.
 
     Args:
-        series: its name.
         law: ``amdahl``, ``gustafson`` or ``usl``.
-        parameters: by name: ``single_device_rate`` in the unit of the rates, ``serial_fraction`` or
+        parameters: Intervals by name: ``single_device_rate`` in the unit of the rates, ``serial_fraction`` or
             ``contention`` and ``coherency``, and ``peak_devices`` of the universal scalability law, infinite
             where throughput never falls, not measured where it lies beyond the curve. Empty where refused.
-        curve: from the baseline to the most devices measured. Empty where refused.
-        refused: why the runs do not carry the law; empty where they do.
-        confidence: of all bounds, each by itself.
+        curve: Speedups from the baseline to the most devices measured. Empty where refused.
+        refused: Reason that the runs do not carry the law; empty where they do.
+        confidence: Confidence of every bound, each by itself.
     """
 
     series: str
     law: str
-    parameters: Mapping[str, Bounded]
+    parameters: Mapping[str, Interval]
     curve: Sequence[CurvePoint]
     refused: str = ""
     confidence: float = CONFIDENCE
 
     def as_dict(self) -> dict[str, Any]:
-        """As in laws.json."""
+        """The law as an entry of laws.json."""
         return {
             "series": self.series,
             "law": self.law,
@@ -95,7 +75,7 @@ def study_laws(runs: pd.DataFrame, scaling: str) -> list[Law]:
     """The laws of every series, fitted to its completed runs that are comparable with its baseline.
 
     Args:
-        runs: as ``scalewise.analysis.tables.collect`` makes it.
+        runs: Output of ``scalewise.analysis.tables.collect``.
         scaling: ``strong`` or ``weak``.
     """
     laws: list[Law] = []
@@ -103,9 +83,9 @@ def study_laws(runs: pd.DataFrame, scaling: str) -> list[Law]:
         base = baseline_devices(series)
         done = series[series["outcome"] == "completed"]
         done = comparable(done, reference_fingerprint(done, base))
-        done = done[done["throughput_samples_per_second"].notna()]
+        done = done[done[THROUGHPUT].notna()]
         rates = {
-            int(devices): done.loc[done["devices"] == devices, "throughput_samples_per_second"].tolist()
+            int(devices): done.loc[done["devices"] == devices, THROUGHPUT].tolist()
             for devices in done["devices"].unique()
         }
         laws += fit_laws(str(name), rates, scaling, base)
@@ -123,10 +103,10 @@ def fit_laws(
     repeats, as if rates scattered by the same factor everywhere.
 
     Args:
-        series: its name.
-        rates: throughput of each comparable run, by device count; positive, any unit.
+        series: Name of the series.
+        rates: Throughput of each comparable run, by device count; positive, any unit.
         scaling: ``strong``: Amdahl's law; ``weak``: Gustafson's. Both: the universal scalability law.
-        base: device count that speedups relate to; by default the least that was measured.
+        base: Device count that speedups relate to; by default the least that was measured.
     """
     measured = {devices: rates[devices] for devices in sorted(rates) if rates[devices]}
     return [_fit(series, model, measured, base or min(measured, default=1)) for model in LAWS[scaling]]
@@ -154,21 +134,24 @@ def _fit(series: str, model: Model, rates: Mapping[int, Sequence[float]], base: 
     grid = _grid(rates, base)
     along = [_log_speedups(model, grid, base, found) for found in (bounded, free, coefficients)]
     band = studentised_bounds(along[1], float(seen.spread), along[2], redrawn.spread)
-    parameters = _parameters(model, model.parameters(bounded), low, high)
+    parameters = _parameters(model, model.parameters(bounded), low, high, int(repeats.sum()))
     return Law(series, model.key, parameters, list(_curve(grid, base, along[0], *band)))
 
 
-def _parameters(model: Model, estimates: Array, low: Array, high: Array) -> dict[str, Bounded]:
+def _parameters(model: Model, estimates: Array, low: Array, high: Array, runs: int) -> dict[str, Interval]:
+    """The parameters with their bounds, moved inside what the law allows."""
     found = {}
     for name, value, lower, upper, (least, most) in zip(
         model.names, estimates, low, high, model.bounds, strict=True
     ):
-        inside = [float(np.clip(bound, least, most)) for bound in (value, lower, upper)]
-        bounded = Bounded(inside[0], min(inside[0], inside[1]), max(inside[0], inside[2]))
+        estimate, below, above = (float(np.clip(bound, least, most)) for bound in (value, lower, upper))
+        ends = (estimate, min(estimate, below), max(estimate, above))
         if name == "inverse_square_of_peak":
-            found["peak_devices"] = Bounded(*map(_peak, (bounded.estimate, bounded.high, bounded.low)))
+            # the larger it is, the sooner the peak: the bounds change places
+            peaks = (_peak(ends[0]), _peak(ends[2]), _peak(ends[1]))
+            found["peak_devices"] = Interval(*peaks, CONFIDENCE, runs)
         else:
-            found[name] = bounded
+            found[name] = Interval(*ends, CONFIDENCE, runs)
     return found
 
 

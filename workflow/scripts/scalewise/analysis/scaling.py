@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from scalewise.analysis.bottlenecks.step_breakdown import STEP_SECONDS
 from scalewise.analysis.comparison.comparability import differences, named
 from scalewise.analysis.comparison.reference_runs import (
     Conditions,
@@ -16,38 +17,32 @@ from scalewise.analysis.comparison.reference_runs import (
     like_for_like,
     reference_fingerprint,
 )
-from scalewise.analysis.formatting import devices_text
 from scalewise.analysis.statistics.intervals import Interval, median_interval, ratio_interval
 from scalewise.analysis.statistics.significance import is_faster
+from scalewise.plan.config.shape import count_devices
 
 THROUGHPUT = "throughput_samples_per_second"
-
-STEP = (
-    "step_seconds", "compute_seconds", "communication_seconds", "loader_seconds", "straggler_seconds",
-    "crosscheck_communication_seconds",
-)  # fmt: skip
-"""Where a step's time goes: medians over the repeats, each by itself, so they need not sum up exactly."""
 
 AT_WORK = (
     "loader_wait_fraction", "communication_fraction", "mean_utilization", "energy_joules",
     "samples_per_joule",
 )  # fmt: skip
-"""What the devices did with their time: medians over the repeats."""
+"""Use of the devices' time: medians over the repeats."""
 
 STARTUP = (
     "launch_seconds", "imports_seconds", "process_group_seconds", "data_seconds", "model_seconds",
     "first_step_seconds",
 )  # fmt: skip
-"""What a run does before its second step."""
+"""The parts of a run before its second step."""
 
 BOUNDED = ("time_to_accuracy_seconds", "final_accuracy", "peak_memory_bytes", "wall_seconds")
 """Medians over the repeats, with their intervals."""
 
 READ = (
     "experiment", "nodes", "loader", "device_hours", "epochs_to_accuracy", THROUGHPUT,
-    *BOUNDED, *STARTUP, *AT_WORK, *STEP, "train_seconds",
+    *BOUNDED, *STARTUP, *AT_WORK, *STEP_SECONDS, "train_seconds",
 )  # fmt: skip
-"""What is read of a run where it is known: published figures, older records have not all of it."""
+"""Columns that are read of a run where they are known: published figures and older records lack some."""
 
 SCALING_COLUMNS = [
     "experiment", "series", "devices", "nodes", "n", "n_failed", "n_not_comparable",
@@ -65,7 +60,8 @@ SCALING_COLUMNS = [
     "peak_memory_bytes", "peak_memory_bytes_low", "peak_memory_bytes_high", "device_hours",
     "wall_seconds", "wall_seconds_low", "wall_seconds_high", "wall_seconds_most",
     "wall_speedup", "wall_speedup_low", "wall_speedup_high", "startup_seconds",
-    *STEP,
+    # medians over the repeats, each by itself: they need not sum up exactly
+    *STEP_SECONDS,
     "loader", *AT_WORK,
     "note",
 ]  # fmt: skip
@@ -73,15 +69,15 @@ SCALING_COLUMNS = [
 OF_WALLS = "of walls, which include start-up"
 
 Rates = Callable[[pd.DataFrame], list[float]]
-"""How fast each run was, higher is faster; runs for which it is not known are left out."""
+"""Gives the speed of each run, higher is faster; runs for which it is not known are left out."""
 
 
 def karp_flatt(speedup: float, devices_ratio: float) -> float:
     """The experimentally determined serial fraction (Karp & Flatt, CACM 33(5), 1990).
 
     Args:
-        speedup: over the baseline.
-        devices_ratio: devices over the baseline's, above 1.
+        speedup: Over the baseline.
+        devices_ratio: Devices over the baseline's, above 1.
     """
     return (1 / speedup - 1 / devices_ratio) / (1 - 1 / devices_ratio)
 
@@ -105,10 +101,10 @@ def scaling_table(runs: pd.DataFrame, scaling: str, conditions: Conditions | Non
     of the others. The speedup is not given either where one of them was resumed, whose time is not known.
 
     Args:
-        runs: as ``scalewise.analysis.tables.collect`` makes it; published figures need ``series``,
+        runs: Output of ``scalewise.analysis.tables.collect``; published figures need ``series``,
             ``devices``, ``outcome`` and what they know of the rest.
         scaling: ``strong`` or ``weak``.
-        conditions: what each fingerprint stands for.
+        conditions: The conditions behind each fingerprint.
     """
     known = runs.reindex(columns=[*runs.columns, *(c for c in READ if c not in runs.columns)])
     numbers = [THROUGHPUT, "device_hours", *BOUNDED]
@@ -150,7 +146,7 @@ def _series_rows(series: pd.DataFrame, scaling: str, conditions: Conditions) -> 
 
 
 def _point_columns(point: pd.DataFrame, done: pd.DataFrame) -> dict[str, Any]:
-    """What a point is by itself, of all its completed runs."""
+    """The columns of a point by itself, over all its completed runs."""
     row: dict[str, Any] = {
         "experiment": point["experiment"].iloc[0],
         "series": point["series"].iloc[0],
@@ -164,15 +160,15 @@ def _point_columns(point: pd.DataFrame, done: pd.DataFrame) -> dict[str, Any]:
         "wall_seconds_most": done["wall_seconds"].max(),
         "startup_seconds": _startup(done).median(),
         "loader": ", ".join(dict.fromkeys(done["loader"].dropna())),
-        **{column: done[column].median() for column in (*AT_WORK, *STEP)},
+        **{column: done[column].median() for column in (*AT_WORK, *STEP_SECONDS)},
     }
     for column in BOUNDED:
         values = done[column].dropna().tolist()
         if values:
-            row |= _columns(column, median_interval(values))
+            row |= median_interval(values).as_columns(column)
     if rates := _throughputs(done):
         throughput = median_interval(rates)
-        row |= _columns(THROUGHPUT, throughput)
+        row |= throughput.as_columns(THROUGHPUT)
         row["throughput_confidence"] = throughput.confidence
     return row
 
@@ -192,12 +188,13 @@ def _relative(
     if devices_ratio == 1:
         one = Interval(1.0, 1.0, 1.0, 1.0, len(rates))
         return {
-            **_columns("speedup", one),
+            **one.as_columns("speedup"),
             "speedup_confidence": 1.0,
-            **_columns("parallel_efficiency", one),
+            **one.as_columns("parallel_efficiency"),
         }
     speedup = ratio_interval(rates, base_rates)
-    row = _columns("speedup", speedup) | _columns("parallel_efficiency", speedup.scaled(1 / devices_ratio))
+    efficiency = speedup.scaled(1 / devices_ratio)
+    row = speedup.as_columns("speedup") | efficiency.as_columns("parallel_efficiency")
     row["speedup_confidence"] = speedup.confidence
     if scaling == "strong":
         # more speedup is less of a serial fraction: the bounds change places
@@ -218,9 +215,9 @@ def _over_baseline(point: pd.DataFrame, base: pd.DataFrame) -> dict[str, float]:
         if here.isna().any() or there.isna().any():
             continue
         if point is base:
-            row |= _columns(name, Interval(1.0, 1.0, 1.0, 1.0, len(here)))
+            row |= Interval(1.0, 1.0, 1.0, 1.0, len(here)).as_columns(name)
         else:
-            row |= _columns(name, ratio_interval(there.tolist(), here.tolist()))
+            row |= ratio_interval(there.tolist(), here.tolist()).as_columns(name)
     return row
 
 
@@ -240,10 +237,6 @@ def _wall_rates(runs: pd.DataFrame) -> list[float]:
     return [1 / float(seconds) for seconds in runs["wall_seconds"].dropna()]
 
 
-def _columns(name: str, interval: Interval) -> dict[str, float]:
-    return {name: interval.estimate, f"{name}_low": interval.low, f"{name}_high": interval.high}
-
-
 def _notes(
     point: pd.DataFrame,
     base: int,
@@ -258,7 +251,7 @@ def _notes(
     elif device_counts == 1:
         yield "no baseline: the series has one device count"
     elif not base_rates:
-        yield f"no baseline: no completed run on {devices_text(base)}"
+        yield f"no baseline: no completed run on {count_devices(base)}"
     elif base > 1:
         yield f"relative to {base} devices, not to 1"
 
@@ -266,15 +259,15 @@ def _notes(
 def option_table(
     runs: pd.DataFrame, swept: Mapping[str, Sequence[Any]], conditions: Conditions | None = None
 ) -> pd.DataFrame:
-    """What each value of a swept option gains over its first value, all else and devices equal.
+    """The gain of each value of a swept option over its first value, all else and devices equal.
 
     This is an option's gain, never a speedup. What most runs of the two differ in beside the option, such
     as the CPU model, stands in ``also_differs``: the gain is then that of both.
 
     Args:
-        runs: as ``scalewise.analysis.tables.collect`` makes it.
-        swept: the swept keys with their values, the reference first.
-        conditions: what each fingerprint stands for.
+        runs: Output of ``scalewise.analysis.tables.collect``.
+        swept: The swept keys with their values, the reference first.
+        conditions: The conditions behind each fingerprint.
     """
     rows = []
     done = runs[runs["outcome"] == "completed"]
@@ -334,7 +327,7 @@ def _gain(
         "peak_memory_ratio": memory / reference_memory,
         "peak_memory_bytes": memory,
         "reference_peak_memory_bytes": reference_memory,
-        **_columns("throughput_ratio", ratio),
+        **ratio.as_columns("throughput_ratio"),
     }
 
 

@@ -39,10 +39,8 @@ class Analysed:
     """An experiment as the plan defined it, for analysis.
 
     Args:
-        name: of the experiment.
-        spec: its settings.
-        queue_minutes: usual wait in the queue by device count, where the site gives it.
-        billed_devices: that are paid for a device count, where they are more than it uses.
+        queue_minutes: Usual wait in the queue by device count, where the site gives it.
+        billed_devices: Devices that are paid, by device count, where they are more than it uses.
     """
 
     name: str
@@ -52,7 +50,7 @@ class Analysed:
 
     @classmethod
     def from_json(cls, text: str) -> Analysed:
-        """From ``PlannedExperiment.analysis_definition``."""
+        """Read ``PlannedExperiment.analysis_definition``."""
         values = json.loads(text)
         terms = (
             {int(devices): value for devices, value in values.get(key, {}).items()}
@@ -70,13 +68,13 @@ def compute(experiment: Analysed, runs_folder: Path, folder: Path, *, tolerant: 
     """Write the tables and the decision of an experiment.
 
     Args:
-        experiment: what was planned.
-        runs_folder: holds a folder for each run.
-        folder: receives the files.
-        tolerant: list a damaged record with its reason instead of raising.
+        experiment: The experiment, the way the plan defined it.
+        runs_folder: Holds a folder for each run.
+        folder: Receives the files.
+        tolerant: List a damaged record with its reason instead of raising.
 
     Raises:
-        RecordError: a record is damaged.
+        RecordError: A record is damaged.
     """
     folder.mkdir(parents=True, exist_ok=True)
     spec, home = experiment.spec, runs_folder.parent
@@ -133,9 +131,9 @@ def draw(experiment: Analysed, folder: Path, *, predicted: bool = True) -> None:
     """Write the figures from the tables in the folder.
 
     Args:
-        experiment: what was planned.
-        folder: of the experiment.
-        predicted: with its prediction, if there is one; an earlier configuration may have left it.
+        experiment: The experiment, the way the plan defined it.
+        folder: Results of the experiment.
+        predicted: Show its prediction if there is one; an earlier configuration may have left it.
     """
     figures.draw_all(
         pd.read_csv(folder / SCALING),
@@ -160,14 +158,35 @@ def write_report(
     """Write one HTML file on the named experiments.
 
     Args:
-        names: of the experiments.
-        results: holds a folder for each, with tables and figures.
-        labels: title and description of each, and whether its prediction is shown.
-        output: file to write.
-        partial: say that runs may be missing.
+        names: Names of the experiments, in order.
+        results: Holds a folder for each, with tables and figures.
+        labels: Title and description of each, and whether its prediction is shown.
+        output: File to write.
+        partial: Say that runs may be missing.
     """
     sections = [_section(name, results / name, labels[name]) for name in names]
     write_text(output, render(sections, partial=partial))
+
+
+def write_partial_report(labels: Mapping[str, Mapping[str, Any]], results: Path) -> list[str]:
+    """Report on whatever has finished, and list the rest with reasons.
+
+    Args:
+        labels: ``Study.report_facts``.
+        results: Folder of all experiments; receives ``partial_report.html``, and its tables in ``partial``.
+
+    Returns:
+        Each experiment's decision, and the path of the report.
+    """
+    partial, output = results / "partial", results / "partial_report.html"
+    for name, facts in labels.items():
+        experiment = Analysed.from_json(facts["definition"])
+        compute(experiment, results / name / "runs", partial / name, tolerant=True)
+        draw(experiment, partial / name, predicted=facts["predicted"])
+    write_report(labels, partial, labels, output, partial=True)
+    sentences = {name: _read_json(partial / name / DECISION)["sentence"] for name in labels}
+    told = [f"{name}: {sentence}" for name, sentence in sentences.items()]
+    return [*told, f"Report on what has finished: {output}"]
 
 
 def gather_decisions(names: Iterable[str], results: Path, output: Path) -> None:
@@ -199,7 +218,7 @@ def _section(name: str, folder: Path, label: Mapping[str, Any]) -> Section:
 
 
 def _prediction(folder: Path) -> pd.DataFrame | None:
-    """What was predicted of an experiment; None where nothing was."""
+    """The predictions of an experiment; None where nothing was predicted."""
     return pd.read_csv(folder / PREDICTION) if (folder / PREDICTION).exists() else None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from pathlib import Path
@@ -12,7 +12,7 @@ import pandas as pd
 
 from scalewise.analysis.bottlenecks.drift import steadiness
 from scalewise.analysis.bottlenecks.resumption import resumption_columns
-from scalewise.analysis.bottlenecks.step_breakdown import STEP_COLUMNS, read_ranks, split
+from scalewise.analysis.bottlenecks.step_breakdown import STEP_COLUMNS, split
 from scalewise.analysis.comparison.comparability import Fingerprint
 from scalewise.plan.config.experiment import Experiment
 from scalewise.plan.config.shape import Shape
@@ -43,9 +43,11 @@ RUN_COLUMNS = [
     "monitor_cpu_fraction", "monitor_note", "launch_seconds", "imports_seconds", "process_group_seconds",
     "data_seconds", "model_seconds", "first_step_seconds", "wall_seconds", "device_hours",
     "parameters", "seed", "device_name", "hosts", "commit", "started_at",
-    "launcher", "slurm_job_id", "restart_count", "other_jobs", "starts", "resumes", "lost_steps",
-    "checkpoint_problems",
+    "launcher", "slurm_job_id", "restart_count", "other_jobs", "other_cpu_fraction", "starts", "resumes",
+    "lost_steps", "checkpoint_problems",
 ]  # fmt: skip
+
+EPOCH_COLUMNS = [field.name for field in fields(EpochRecord)]
 
 _OF_WHOLE_RUNS = ("wall_seconds", "device_hours", "time_to_accuracy_seconds")
 """Not known of a run that was resumed: they would hold more than one start-up, or more than one warm-up."""
@@ -53,14 +55,14 @@ _OF_WHOLE_RUNS = ("wall_seconds", "device_hours", "time_to_accuracy_seconds")
 
 @dataclass(frozen=True)
 class Tables:
-    """What an experiment has measured.
+    """The measurements of an experiment.
 
     Args:
-        runs: one row for each planned run, ``RUN_COLUMNS`` and the swept options; ``outcome`` says
+        runs: One row for each planned run, ``RUN_COLUMNS`` and the swept options; ``outcome`` says
             which have no figures and ``reason`` why.
-        epochs: one row for each epoch of each run that trained.
-        origins: provenance of each run that has it.
-        conditions: what each fingerprint of the runs stands for.
+        epochs: One row for each epoch of each run that trained.
+        origins: Provenance of each run that has it.
+        conditions: The conditions behind each fingerprint.
     """
 
     runs: pd.DataFrame
@@ -80,15 +82,15 @@ def collect(
     """Read the records of the runs that the experiment asks for; others in the folder are left alone.
 
     Args:
-        name: the experiment's name.
-        spec: its settings.
-        runs_folder: holds a folder for each run.
-        tolerant: list a damaged record with its reason instead of raising.
-        asked: repeats of those points that have more than the fewest; by default, what the rounds beside
+        name: The experiment's name.
+        spec: Settings of the experiment.
+        runs_folder: Holds a folder for each run.
+        tolerant: List a damaged record with its reason instead of raising.
+        asked: Repeats of those points that have more than the fewest; by default, what the rounds beside
             the folder of the runs have asked for.
 
     Raises:
-        RecordError: a record is damaged.
+        RecordError: A record is damaged.
     """
     if asked is None:
         asked = asked_for(spec.repeats, known_rounds(spec.repeats, runs_folder.parent))
@@ -104,7 +106,7 @@ def collect(
                 run_rows.append(planned | _why_unfinished(read_failure(folder)))
                 continue
             summary = read_summary(folder)
-            epochs, ranks = _read_epochs(folder / EPOCHS), read_ranks(folder / RANKS)
+            epochs, ranks = _read_rows(folder / EPOCHS, EPOCH_COLUMNS), _read_rows(folder / RANKS)
         except RecordError as error:
             if not tolerant:
                 raise
@@ -137,25 +139,29 @@ def _is_of(definition: Definition, settings: dict[str, Any]) -> bool:
     return made == rest and settings["launcher"] in {None, definition.launcher}
 
 
-def _read_epochs(path: Path) -> pd.DataFrame:
+def _read_rows(path: Path, needed: Collection[str] = ()) -> pd.DataFrame:
+    """A CSV file of a run, which has at least the needed columns.
+
+    Raises:
+        RecordError: The file is missing or damaged.
+    """
     try:
-        epochs = pd.read_csv(path)
+        rows = pd.read_csv(path)
     except (OSError, ValueError) as error:  # pandas' own errors and bad bytes are ValueErrors
         raise RecordError(
             f"{path}: cannot be read ({error}). Delete the folder and run snakemake again."
         ) from error
-    missing = {field.name for field in fields(EpochRecord)} - set(epochs.columns)
-    if missing:
+    if missing := set(needed) - set(rows.columns):
         raise RecordError(
             f"{path}: has no column {', '.join(sorted(missing))}. Delete the folder and run snakemake again."
         )
-    return epochs
+    return rows
 
 
 def _planned_rows(
     experiment: str, spec: Experiment, asked: Mapping[str, int]
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """What is known of every run before it has run, and the settings it should have."""
+    """The columns of every planned run that are known before it has run, and its settings."""
     for point in points(spec):
         forced = isinstance(point.devices, str)
         devices = Shape.parse(str(point.devices)).world_size if forced else point.devices
@@ -241,7 +247,7 @@ def _unknown_of_resumed(row: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _whole(origin: Provenance, devices: int) -> dict[str, float]:
-    """What a run took from its start to its end."""
+    """Wall time and device-hours of a run, from its start to its end."""
     started, ended = map(datetime.fromisoformat, (origin.started_at, origin.ended_at))
     seconds = (ended - started).total_seconds()
     return {"wall_seconds": seconds, "device_hours": seconds * devices / 3600}

@@ -7,7 +7,11 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from scalewise.records import Definition, LauncherName
+from scalewise.plan.jobs.rank_launch import RankLaunch
+from scalewise.records import Definition
+
+CHECKPOINTS = "checkpoints"
+"""The folder of a run's checkpoints, below that of its records."""
 
 _TIMEOUTS = ("timed out", "timeout")
 _CONSEQUENCES = (
@@ -102,32 +106,27 @@ class Complaint(_Note):
         return any(phrase in text for phrase in phrases)
 
 
-class Muster(_Note):
-    """How the ranks of an attempt are started and meet, whatever they do then.
+Work = Literal["train", "hello", "all-reduce"]
+"""What ranks do once they have met."""
+
+
+class Muster(RankLaunch):
+    """How the ranks of an attempt are started and meet, and what they do then.
 
     Args:
-        shape: nodes x devices per node.
-        accelerator: ``cuda`` or ``cpu``.
-        cpus_per_device: threads of each rank.
-        launcher: what starts them.
-        rendezvous: ``tcp`` or ``file``.
-        network_interface: between nodes; None for the one of the node's own address.
-        timeout_seconds: that a rank waits for another.
-        supervisor_host: where the process that started them runs.
-        supervisor_pid: that process; None under Slurm, which ends ranks by itself.
-        token: of the attempt.
+        network_interface: Carries what goes between nodes; None for the one of the node's own address.
+        timeout_seconds: A rank waits this long for another.
+        supervisor_host: The host of the process that started the ranks.
+        supervisor_pid: That process; None under Slurm, which ends ranks by itself.
+        token: Names the attempt among those that use its folder.
     """
 
-    shape: str
-    accelerator: Literal["cpu", "cuda"]
-    cpus_per_device: int
-    launcher: LauncherName
-    rendezvous: Literal["tcp", "file"]
     network_interface: str | None
     timeout_seconds: int
     supervisor_host: str
     supervisor_pid: int | None
     token: str = ""
+    work: Work = "train"
 
 
 class Assignment(_Note):
@@ -163,7 +162,7 @@ class Assignment(_Note):
     @property
     def checkpoints(self) -> Path:
         """Where the run's checkpoints are."""
-        return self.folder / "checkpoints"
+        return self.folder / CHECKPOINTS
 
 
 class MeetingPoint(_Note):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import shutil
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from scalewise.records import (
     FAILURE,
     MODEL,
     RANKS,
+    RUN_RECORDS,
     SUMMARY,
     UTILIZATION,
     Definition,
@@ -32,8 +34,6 @@ from scalewise.records import (
 )
 
 LOG_TAIL_LINES = 25
-RECORDS = (SUMMARY, EPOCHS, RANKS, UTILIZATION)
-
 
 FULL_BYTES = 1 << 20
 """A folder with less room than this has none: what ranks wrote there last may be missing."""
@@ -43,15 +43,19 @@ class RunFailedError(Exception):
     """The run has no result; the message is for the user.
 
     Args:
-        message: all that there is to say.
-        reason: in a sentence.
-        ended: how; None where no ranks were started, or none are to be started again.
+        message: All that there is to say.
+        reason: The same in one sentence.
+        ended: How the ranks ended; None where none were started.
+        given_up: Whether starting the run again would end alike.
     """
 
-    def __init__(self, message: str, reason: str = "", ended: End | None = None) -> None:
+    def __init__(
+        self, message: str, reason: str = "", ended: End | None = None, given_up: bool = False
+    ) -> None:
         super().__init__(message)
         self.reason = reason
         self.ended = ended
+        self.given_up = given_up
 
 
 def execute(order: Order, muster: Muster, assignment: Assignment) -> None:
@@ -68,7 +72,7 @@ def execute(order: Order, muster: Muster, assignment: Assignment) -> None:
         RunFailedError: there is no result.
         RunTakenError: another trains the run by now; its folder is left as it is.
     """
-    for name in (*RECORDS, MODEL, FAILURE):
+    for name in (*RUN_RECORDS, MODEL, FAILURE):
         (assignment.folder / name).unlink(missing_ok=True)
     order.attempt.begin(muster)
     order.attempt.assign(assignment)
@@ -90,6 +94,11 @@ def refuse_start(order: Order, assignment: Assignment, outcome: Why, why: str) -
     write_json(assignment.folder / FAILURE, _failure(order, assignment, outcome, why))
     note(order.log, f"{outcome}: {why}")
     return RunFailedError(f"{order.label} {outcome}: {why}\nWhole log: {order.log}", why)
+
+
+def say(text: str) -> None:
+    """Print a line of the job's own log."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def note(log: Path, text: str) -> None:
@@ -130,11 +139,12 @@ def free_bytes(path: Path) -> int:
 
 
 def has_result(folder: Path, definition: Definition) -> bool:
-    """Whether a folder holds the records of just this run."""
+    """Whether a folder holds the records of just this run, all of them."""
     try:
-        return read_summary(folder).definition == definition
+        found = read_summary(folder).definition == definition
     except RecordError:
         return False
+    return found and all((folder / name).exists() for name in RUN_RECORDS)
 
 
 def would_end_alike(folder: Path, definition: Definition, limit_seconds: float) -> Failure | None:
@@ -173,7 +183,7 @@ def _fail(order: Order, assignment: Assignment, ended: End, cause: Complaint | N
         why += f" {assignment.folder} has {free:,} free bytes left: make room there."
     traceback = cause.traceback if cause is not None else ""
     failure = _failure(order, assignment, ended.why, why, traceback)
-    for name in (*RECORDS, MODEL):
+    for name in (*RUN_RECORDS, MODEL):
         (assignment.folder / name).unlink(missing_ok=True)
     details = traceback.rstrip() if cause is not None else "\n".join(failure.log_tail)
     if ended.stopped is not None and ended.stopped.saved:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-import sys
 import threading
 import time
+
+import psutil
 
 POLL_SECONDS = 1.0
 PR_SET_PDEATHSIG = 1
@@ -25,25 +26,14 @@ def exit_with(supervisor: int | None, supervisor_is_here: bool) -> None:
         supervisor_is_here: it runs on this host, so that its id means something here.
     """
     parent = os.getppid()
-    if sys.platform == "linux":
-        # by the kernel: also when this process is stopped, or waits inside a collective
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    # by the kernel: also when this process is stopped, or waits inside a collective
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
     watched = supervisor if supervisor_is_here else None
 
     def watch() -> None:
-        while os.getppid() == parent and (watched is None or _alive(watched)):
+        while os.getppid() == parent and (watched is None or psutil.pid_exists(watched)):
             time.sleep(POLL_SECONDS)
         os._exit(1)
 
     threading.Thread(target=watch, name="orphan", daemon=True).start()
-
-
-def _alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

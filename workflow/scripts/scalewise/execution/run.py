@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from scalewise.execution.checkpoint_files import CheckpointFolder
-from scalewise.execution.messages import Assignment, Muster
+from scalewise.execution.messages import CHECKPOINTS, Assignment, Muster
 from scalewise.execution.outcome import RunFailedError, execute, note, refuse_start
 from scalewise.execution.restarts import MOST_IDLE, SILENT, TRIES, Try, begin_try, earlier_tries, end_try
 from scalewise.execution.run_lock import Holder
@@ -40,7 +42,7 @@ def start_again(order: Order, muster: Muster, assignment: Assignment, beginning:
 
     Raises:
         RunFailedError: there is no result; what was trained is kept in a checkpoint, as far as there is one.
-            It does not say how the ranks ended where the run is given up.
+            The error says whether the run is given up.
         RunTakenError: another trains the run by now.
         RecordError: the record that the ranks left cannot be read.
         OSError: the run's folder cannot be used.
@@ -87,12 +89,21 @@ def start_again(order: Order, muster: Muster, assignment: Assignment, beginning:
         if len(idle) >= MOST_IDLE:
             with suppress(OSError):
                 note(order.log, _gave_up(idle))
-            # without how it ended: the job of a run that is given up must not go back into the queue
-            raise RunFailedError(f"{error}\n{_gave_up(idle)}", error.reason) from error
+            text = f"{error}\n{_gave_up(idle)}"
+            raise RunFailedError(text, error.reason, ended, given_up=True) from error
         raise
+    end_training(folder, beginning.keep_checkpoints)
+
+
+def end_training(folder: Path, keep_checkpoints: bool) -> None:
+    """Forget the starts of a training that has left its result, and its checkpoints as the user asks.
+
+    Raises:
+        RecordError: The result cannot be read.
+    """
     (folder / TRIES).unlink(missing_ok=True)
-    if not beginning.keep_checkpoints and read_summary(folder).outcome != "diverged":
-        checkpoints.clear()
+    if not keep_checkpoints and read_summary(folder).outcome != "diverged":
+        shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
 
 
 def _gave_up(idle: list[Try]) -> str:

@@ -234,7 +234,7 @@ def _is_alive(other: Holder, me: Holder) -> bool | None:
     """Whether a holder still runs; None where nobody here can say."""
     if other.job is not None and other.job != me.job:
         return _job_is_active(other.job)
-    if other.host == me.host and Path("/proc/self").exists():
+    if other.host == me.host:
         born = _born(other.pid)
         return born is not None and other.born in {"", born}
     return None

@@ -1,4 +1,7 @@
-"""What a scheduler or a launcher asks of a rank while it trains. Needs no torch: it must be ready early."""
+"""Signals that a scheduler or a launcher sends to a rank, or to a process above it.
+
+Handled before torch is loaded, which takes seconds.
+"""
 
 from __future__ import annotations
 
@@ -33,16 +36,10 @@ class Signals:
         """SIGTERM, too, is only noted in here.
 
         Args:
-            terminated: called once after a SIGTERM, in a thread of its own: launchers send one to the peers
+            terminated: Called once after a SIGTERM, in a thread of its own: launchers send one to the peers
                 of a failed rank, and end them soon after.
         """
-
-        def tell() -> None:
-            self._terminated.wait()
-            with suppress(OSError):
-                terminated()
-
-        threading.Thread(target=tell, name="terminated", daemon=True).start()
+        _call_once(self._terminated, terminated, "terminated")
         before = signal.signal(signal.SIGTERM, self._note)
         try:
             yield
@@ -55,3 +52,34 @@ class Signals:
         if number == signal.SIGTERM and not self._is_terminated:
             self._is_terminated = True
             self._terminated.set()
+
+
+def relay_signal(request_stop: Callable[[str], None]) -> None:
+    """Hand SIGUSR1 on from a process between the launcher and the ranks, which must not end of it.
+
+    Slurm sends it ahead of the end of a job's time. Only a flag is set in the handler. What this process
+    starts does not inherit it.
+
+    Args:
+        request_stop: Asks the ranks to stop; called with the signal's name, in a thread of its own.
+    """
+    received = threading.Event()
+
+    def note(_signum: int, _frame: FrameType | None) -> None:
+        # once: a second signal may come while the event is locked by the first one's handler
+        signal.signal(signal.SIGUSR1, lambda *_: None)
+        received.set()
+
+    _call_once(received, lambda: request_stop(signal.SIGUSR1.name), "relay")
+    signal.signal(signal.SIGUSR1, note)
+
+
+def _call_once(event: threading.Event, action: Callable[[], None], name: str) -> None:
+    """Call this after the event, outside of any handler: a handler may come between any two lines."""
+
+    def wait() -> None:
+        event.wait()
+        with suppress(OSError):  # the ranks may have ended, and their folder with them
+            action()
+
+    threading.Thread(target=wait, name=name, daemon=True).start()

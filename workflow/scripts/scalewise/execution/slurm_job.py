@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-import re
 import subprocess
 from collections.abc import Mapping
+
+from scalewise.plan.config.slurm import duration_seconds
 
 
 def restart_count(environ: Mapping[str, str]) -> str:
@@ -27,12 +28,7 @@ def seconds_left(environ: Mapping[str, str]) -> float | None:
     told = _squeue(f"--jobs={job}", "--format=%L") if job is not None else None
     if told == "UNLIMITED":
         return math.inf
-    # days-hours:minutes:seconds, as far as they are needed
-    found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", told or "")
-    if found is None:
-        return None
-    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
-    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+    return duration_seconds(told or "")
 
 
 def other_jobs(environ: Mapping[str, str]) -> int | None:

@@ -9,7 +9,6 @@ import math
 import os
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,16 +16,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import IO, Literal
+from typing import IO
 
 import psutil
 
-from scalewise.execution.messages import Complaint, Muster, Stopped
+from scalewise.execution.messages import Complaint, Stopped
 from scalewise.execution.rank_files import Attempt
 from scalewise.execution.run_lock import Hold, RunTakenError
-from scalewise.execution.watchdog import JOB_END, Vigil, Why
-from scalewise.plan.jobs.launch import Launch, Start
-from scalewise.records import LauncherName, utc_now, write_text
+from scalewise.execution.watchdog import Vigil, Why
+from scalewise.plan.jobs.launch import Launch
+from scalewise.records import utc_now, write_text
 
 GRACE_SECONDS = 10.0
 SHORT_GRACE_SECONDS = 1.5
@@ -87,37 +86,6 @@ class End:
     asked: bool = False
     words: str = "a signal"
     unstarted_seconds: float | None = None
-
-    @property
-    def goes_on(self) -> bool:
-        """Whether their job's end did: as Slurm's signal told the ranks alone, or as this process saw it."""
-        if self.stopped is None:
-            return False
-        because = self.stopped.because
-        return because == JOB_END or (not self.asked and because.startswith("SIG"))
-
-
-def muster_for(
-    shape: str,
-    accelerator: Literal["cpu", "cuda"],
-    cpus_per_device: int,
-    launcher: LauncherName,
-    rendezvous: Literal["tcp", "file"],
-    start: Start,
-    timeout_seconds: int,
-) -> Muster:
-    """How ranks that this process starts will meet."""
-    return Muster(
-        shape=shape,
-        accelerator=accelerator,
-        cpus_per_device=cpus_per_device,
-        launcher=launcher,
-        rendezvous=rendezvous,
-        network_interface=start.network_interface,
-        timeout_seconds=timeout_seconds,
-        supervisor_host=socket.gethostname(),
-        supervisor_pid=None if start.slurm else os.getpid(),
-    )
 
 
 def watch(order: Order) -> End:

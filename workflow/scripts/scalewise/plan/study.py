@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +35,9 @@ _PRESENTATION = {"title", "description"}
 _ALLOCATION = {"runtime_minutes", "memory_gb", "timeout_seconds", "checkpoint_minutes", "keep_checkpoints"}
 _PREDICTION = {"predict", "project"}
 _CONCLUSIONS = {"target", "decision"}
+
+MAX_DEFINITION_BYTES = 100_000
+"""Linux takes 128 kB an argument, and the shell that runs a rule gets its whole command as one."""
 
 
 @dataclass(frozen=True)
@@ -143,14 +148,19 @@ class Study:
         ]
 
     @property
-    def labels(self) -> str:
-        """Titles, descriptions, whether predictions are shown, as JSON: what no result depends on."""
-        return canonical_json(
+    def report_facts(self) -> str:
+        """What reports must know of every experiment, in their order, as JSON.
+
+        Titles, descriptions and whether predictions are shown stand in no definition: no result depends on
+        them.
+        """
+        return json.dumps(
             {
                 name: {
                     "title": planned.spec.title or name,
                     "description": planned.spec.description,
                     "predicted": planned.is_predicted,
+                    "definition": planned.analysis_definition,
                 }
                 for name, planned in self.experiments.items()
             }
@@ -182,9 +192,11 @@ def load_study(
     lines += site_lines
 
     raw = plain(config)
-    problems = [] if files else list(odd_keys(config, ()))
-    problems += values_beyond(config, ())
-    problems += [misnamed] if misnamed else []
+    unusable = [*([] if files else odd_keys(config, ())), *values_beyond(config, ())]
+    problems = [problem for problem in unusable if problem.place not in spelled]
+    lines += [problem.render(_origin(problem.place, sources)) for problem in problems]
+    spelled |= {problem.place for problem in unusable}
+    problems = [misnamed] if misnamed else []
     problems += _check_top(raw)
     experiments: dict[str, PlannedExperiment] = {}
     if isinstance(raw.get("experiments"), dict) and isinstance(raw.get("defaults", {}), dict):
@@ -334,7 +346,20 @@ def _plan(raw: Mapping[str, Any], site: Site) -> tuple[dict[str, PlannedExperime
             projected = projected_shapes(spec, shapes.values(), site)
             terms = site.terms(shapes.values())
             planned[name] = PlannedExperiment(name, spec, shapes, runs, projected, terms)
+            problems += _check_size(planned[name])
     return planned, problems
+
+
+def _check_size(planned: PlannedExperiment) -> Iterator[Problem]:
+    """A definition must fit into the command that gets it."""
+    definitions = (planned.analysis_definition, planned.prediction_definition)
+    size = max(len(shlex.quote(text)) for text in definitions)
+    if size > MAX_DEFINITION_BYTES:
+        yield Problem(
+            ("experiments", planned.name),
+            f"comes to {size:,} bytes of keys and values, but a command takes {MAX_DEFINITION_BYTES:,}",
+            "Sweep, exclude or project fewer values, or have more experiments.",
+        )
 
 
 def _sound_counts(devices: object) -> list[int | str]:

@@ -21,11 +21,11 @@ SIZES = (4 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB)
 """Bytes of a message: from what latency decides to more than DDP's largest bucket, 25 MiB."""
 
 LONGEST_SECONDS = 2.0
-"""Of one all-reduce. A larger message that would take longer is left out: a slow link is a line by then."""
+"""Longest all-reduce. A larger message that would take longer is left out: a slow link is a line by then."""
 SECONDS_PER_SIZE = 4.0
-"""The whole takes at most about 30 s: 7 sizes, of which a slow link takes the last with all 5 repetitions."""
+"""Time for each size. All take about 30 s at most: a slow link takes the last with all 5 repetitions."""
 FEWEST, MOST = 5, 20
-"""Repetitions of a size."""
+"""Fewest and most repetitions of a size."""
 
 
 class Clock(Protocol):
@@ -74,17 +74,17 @@ def measure_all_reduce(
     wait longest. All ranks decide alike, because they decide by these seconds.
 
     Args:
-        device: of this rank, where the messages are.
-        clock: of the device.
-        sizes: bytes of the messages, growing.
-        longest_seconds: of one all-reduce; the first size is measured whatever it takes.
-        seconds_per_size: to spend on repetitions beyond the fewest.
+        device: Holds the messages.
+        clock: Waits for the device, and tells the time.
+        sizes: Bytes of the messages, growing.
+        longest_seconds: Limit of one all-reduce; the first size is measured whatever it takes.
+        seconds_per_size: Budget of repetitions beyond the fewest.
 
     Returns:
-        one entry for each size that was measured, the same on every rank.
+        One entry for each size that was measured, the same on every rank.
 
     Raises:
-        RuntimeError: a sum is wrong.
+        RuntimeError: A sum is wrong.
     """
     measured: list[AllReduce] = []
     for size in sizes:
@@ -99,18 +99,18 @@ def measure_all_reduce(
 
 
 def repetitions(seconds: float, budget_seconds: float) -> int:
-    """How often to repeat what takes so long: 5 to 20 times."""
+    """Number of repetitions of a message that takes so long, 5 to 20."""
     affordable = MOST if seconds * MOST <= budget_seconds else int(budget_seconds / seconds)
     return max(FEWEST, affordable)
 
 
 def expected_seconds(smaller: AllReduce, size: int) -> float:
-    """Of a message, from a smaller one's fastest repetition, were all of it bandwidth: at most this."""
+    """Upper bound for a message, from a smaller one's fastest repetition as if all of it were bandwidth."""
     return min(smaller.seconds) * size / smaller.bytes
 
 
 def _sum_once(message: torch.Tensor, clock: Clock) -> float:
-    """Seconds of one all-reduce on this rank; filling and checking the message is off the clock."""
+    """Time one all-reduce on this rank, in seconds; filling and checking the message is off the clock."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     message.fill_(rank + 1)
     clock.synchronize()
@@ -127,7 +127,7 @@ def check_sum(message: torch.Tensor, expected: float, rank: int) -> None:
     """Stop at a network or library that adds up wrong: no figure of it means anything.
 
     Raises:
-        RuntimeError: names the rank, the size, what was found and what was expected.
+        RuntimeError: The message names the rank, the size, what was found and what was expected.
     """
     wrong = message[message != expected]
     if wrong.numel():
@@ -139,7 +139,7 @@ def check_sum(message: torch.Tensor, expected: float, rank: int) -> None:
 
 
 def _slowest(seconds: Sequence[float], device: torch.device) -> list[float]:
-    """Element by element the longest of all ranks."""
+    """The longest of all ranks, element by element."""
     values = torch.tensor(seconds, dtype=torch.float64, device=device)
     dist.all_reduce(values, op=dist.ReduceOp.MAX)
     found: list[Any] = values.tolist()

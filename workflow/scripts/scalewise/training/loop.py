@@ -22,21 +22,21 @@ EVALUATION_BATCH = 1024
 
 
 Ending = Literal["completed", "diverged", "stopped"]
-"""Of a training: all done, the loss no longer finite, or asked to end at a step edge."""
+"""End of a training: all done, the loss no longer finite, or asked to end after a step."""
 
 
 @dataclass
 class TrainingState:
-    """How far a training has come, beside its weights; counted in what is done.
+    """Progress of a training beside its weights; every count is of what is done.
 
     Args:
-        loss_sum: of this rank's samples in the epoch.
-        epoch: that is being trained, from 0.
-        step: optimizer steps of that epoch.
-        steps: since the training began.
-        learning_rate: of the epoch's first step.
-        first_window: of the epoch, as the clock counts them.
-        records: of the epochs before.
+        loss_sum: Sum over this rank's samples of the epoch so far.
+        epoch: The epoch that is being trained, from 0.
+        step: Optimizer steps of this epoch.
+        steps: Optimizer steps of the whole training.
+        learning_rate: The rate of the epoch's first step.
+        first_window: Index among the clock's windows of the epoch's first.
+        records: One for each epoch before this one.
     """
 
     loss_sum: torch.Tensor
@@ -49,22 +49,22 @@ class TrainingState:
 
     @classmethod
     def start(cls, device: torch.device, epoch: int = 0) -> TrainingState:
-        """Of a training, or of an epoch, that has not begun."""
+        """The state of a training, or of its epoch, of which nothing is done yet."""
         return cls(torch.zeros((), device=device), epoch=epoch)
 
     def begin_epoch(self, learning_rate: float, first_window: int) -> None:
-        """Nothing of the epoch is done yet."""
+        """Begin to count an epoch of which nothing is done yet."""
         self.loss_sum.zero_()
         self.learning_rate, self.first_window = learning_rate, first_window
 
     def end_epoch(self, record: EpochRecord) -> None:
-        """All of the epoch is done, and it was evaluated."""
+        """Count an epoch as trained and evaluated."""
         self.records.append(record)
         self.epoch, self.step = self.epoch + 1, 0
 
 
 def to_the_end(_state: TrainingState) -> bool:
-    """Of a training that nothing interrupts."""
+    """Never end a training early: the ``at_edge`` of one that nothing interrupts."""
     return False
 
 
@@ -77,11 +77,11 @@ def train(
     """Train for all epochs, until the accuracy asked for is reached, or until the loss is no longer finite.
 
     Args:
-        task: this rank's part.
-        state: where it begins; afterwards how far it came, with the records of all epochs: this rank's
-            seconds, and the losses of all ranks.
-        report: called with each epoch as it ends.
-        at_edge: called after each optimizer step; true where the training is to end there.
+        task: Holds the model, which is trained in place.
+        state: The training begins there. Afterwards it says how far the training came, with the records of
+            all epochs: this rank's seconds, and the losses of all ranks.
+        report: Called with each epoch as it ends.
+        at_edge: Called after each optimizer step; true ends the training there.
     """
     while state.epoch < task.settings.epochs:
         train_loss = train_epoch(task, state, at_edge)
@@ -112,7 +112,7 @@ def train(
 
 
 def is_accurate_enough(accuracies: Sequence[float], settings: Settings) -> bool:
-    """Whether the last epochs, as many as patience asks for, have all been accurate enough to stop."""
+    """True if the last epochs, as many as patience asks for, were all accurate enough to stop."""
     last = accuracies[-settings.stop_patience_epochs :]
     if settings.stop_at_accuracy is None or len(last) < settings.stop_patience_epochs:
         return False
@@ -122,10 +122,10 @@ def is_accurate_enough(accuracies: Sequence[float], settings: Settings) -> bool:
 def train_epoch(
     task: Task, state: TrainingState, at_edge: Callable[[TrainingState], bool] = to_the_end
 ) -> float | None:
-    """One pass over the training data, from where the state says.
+    """Train for one pass over the data, or for the rest of one that the state is in the middle of.
 
     Returns:
-        mean loss per sample over all ranks; None where the training is to end in the middle.
+        Mean loss per sample over all ranks; None where the training is to end in the middle.
     """
     task.replica.train()
     task.sampler.set_epoch(state.epoch)
@@ -195,7 +195,7 @@ def evaluate(task: Task) -> tuple[float, float]:
 
 
 def _test_batches(samples: int, rank: int, world_size: int) -> Iterator[tuple[torch.Tensor, int]]:
-    """This rank's indices, and how many of them count, in as many batches on every rank.
+    """Yield this rank's indices, and how many of them count, in as many batches on every rank.
 
     A model in parts is gathered for each batch, which all ranks must then have. One without a sample of
     its own takes the first, and does not count it.

@@ -34,8 +34,8 @@ class Counted:
     """Communication that DDP has timed.
 
     Args:
-        steps: that it has sampled.
-        seconds: of all of them, as far as the backward pass did not hide it.
+        steps: Number of steps that DDP has sampled.
+        seconds: Communication of all these steps that the backward pass did not hide.
     """
 
     steps: int = 0
@@ -43,11 +43,11 @@ class Counted:
 
     @classmethod
     def of(cls, wrapper: DistributedDataParallel, every: int) -> Counted:
-        """What DDP has counted so far; the last step is not in it yet.
+        """Read DDP's counters, in which the last step is not yet.
 
         Args:
-            wrapper: of the model.
-            every: it samples one step in so many, and the first ten.
+            wrapper: The model's DDP.
+            every: DDP samples one step in so many, and the first ten.
         """
         logged = wrapper._get_ddp_logging_data()
         last = int(logged.get("iteration", 0))
@@ -63,12 +63,12 @@ class Replica:
     """This rank's part of the model.
 
     Args:
-        network: eager, for evaluation and for its state.
-        model: what trains; compiled where that was asked for.
-        wrapper: what exchanges gradients.
+        network: The eager module, for evaluation and for its state.
+        model: The callable that trains; compiled where that was asked for.
+        wrapper: Exchanges the gradients.
         knows_graph: False until DDP has seen the first step of a static graph.
-        warmup_steps: whose communication is not counted.
-        compression: what powersgd keeps from step to step; None without it.
+        warmup_steps: Number of first steps whose communication is not counted.
+        compression: State that powersgd keeps from step to step; None without it.
     """
 
     network: nn.Module
@@ -87,11 +87,7 @@ class Replica:
     ) -> Replica:
         """Place a network, which lies on the device, in the process group; one rank takes the same path.
 
-        Args:
-            network: equal on all ranks.
-            blocks: the parts of it that fsdp gathers one after the other.
-            settings: how.
-            device: of the rank.
+        The network must be equal on all ranks. Fsdp gathers the ``blocks`` of it one after the other.
         """
         wrapper: Any = _shard(network, blocks, device) if settings.parallelism == "fsdp" else None
         compression = None
@@ -113,7 +109,7 @@ class Replica:
         self.network.train()
 
     def exchange(self, now: bool) -> AbstractContextManager[None]:
-        """Around a forward and backward pass: whether its gradients are exchanged between ranks."""
+        """Enclose a forward and backward pass, whose gradients are exchanged now or added up for later."""
         if isinstance(self.wrapper, FSDPModule):
             self.wrapper.set_requires_gradient_sync(now)
             return nullcontext()
@@ -127,11 +123,11 @@ class Replica:
         return self.wrapper.no_sync()
 
     def communication_seconds(self) -> float | None:
-        """Of a step, as far as the backward pass did not hide it; None where nobody counted it.
+        """Communication of a step that the backward pass did not hide; None where nobody counted it.
 
-        From DDP's own counters, mean over the measured steps it sampled, those of earlier starts included.
-        Where none of these was measured, over all it sampled, warm-up included; a training that was resumed
-        then says nothing. It includes waiting for slower ranks.
+        It is the mean of DDP's own counters over the measured steps that it sampled, those of earlier starts
+        included. Where none of these was measured, it is over all that DDP sampled, warm-up included; a
+        training that was resumed then says nothing. Waiting for slower ranks is in it.
         """
         if isinstance(self.wrapper, FSDPModule):
             return None
@@ -141,7 +137,7 @@ class Replica:
         return counted.seconds / counted.steps if counted.steps else None
 
     def measured_communication(self) -> Counted:
-        """That of the measured steps which DDP has sampled, those of earlier starts included."""
+        """Communication of the measured steps that DDP has sampled, those of earlier starts included."""
         earlier = self._earlier or Counted()
         if isinstance(self.wrapper, FSDPModule) or self._steps < self._first_counted:
             return earlier
@@ -156,7 +152,7 @@ class Replica:
         """Count from here: passes so far were no steps, and the next steps warm up as the first of all did.
 
         Args:
-            earlier: of the measured steps of earlier starts.
+            earlier: Communication of the measured steps of earlier starts.
         """
         self._steps = 0
         self._earlier = earlier
@@ -178,7 +174,7 @@ class Replica:
 
     @property
     def parameters(self) -> int:
-        """Trainable parameters of the whole model."""
+        """Number of trainable parameters of the whole model."""
         return sum(parameter.numel() for parameter in self.network.parameters() if parameter.requires_grad)
 
     def state(self) -> dict[str, torch.Tensor]:
@@ -197,7 +193,7 @@ def _shard(network: nn.Module, blocks: Sequence[nn.Module], device: torch.device
 
 
 def _compress(wrapper: DistributedDataParallel, settings: Settings) -> powerSGD_hook.PowerSGDState | None:
-    """Register the hook that makes gradients smaller on their way; what it keeps from step to step."""
+    """Register the hook that makes gradients smaller on their way; return the state that it keeps, if any."""
     if settings.communication_hook == "powersgd":
         state = powerSGD_hook.PowerSGDState(
             dist.group.WORLD,

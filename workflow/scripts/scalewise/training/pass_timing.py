@@ -1,4 +1,4 @@
-"""Forward and backward passes timed after the training, off its clock: what the record adds to the steps.
+"""Forward and backward passes timed after the training, off its clock.
 
 A step holds everything at once. Passes of the same batch, with gradients exchanged and without, tell
 what the exchange adds; passes of smaller batches tell what a device would take if more of them shared
@@ -29,38 +29,37 @@ from scalewise.training.measure.throughput import Timeline
 from scalewise.training.trainer import Task
 
 BLOCKS = 3
-"""Of passes with the exchange and without, in turn, at most: the machine's moods fall on both."""
+"""Most blocks of passes, with the exchange and without it in turn: the machine's moods fall on both."""
 
 COUNTED = 4
-"""Passes of a block, or of a batch size, that count; one goes before them, which does not."""
+"""Most passes of a block, or of a batch size, that count; one goes before them, which does not."""
 
 LEAST_COUNTED = 2
-"""However long a pass takes."""
+"""Fewest passes of a block that count, however long a pass takes."""
 
 SHARE_OF_TRAINING = 0.1
-"""What all passes together may take of the training's time, but at least and at most the next two."""
+"""Budget of all passes together as a share of the training's time; the next two bound it."""
 
 LEAST_SECONDS, MOST_SECONDS = 2.0, 20.0
 
 DEFAULT_BUCKET_MB = 25
-"""Of DistributedDataParallel, where no bucket_cap_mb is set; its first bucket is then smaller."""
+"""DistributedDataParallel's own size, where no bucket_cap_mb is set; its first bucket is then smaller."""
 
 MEBIBYTE = 1024 * 1024
 
 BYTES_AS_THEY_TRAVEL = {"fp16": 2, "bf16": 2}
-"""Of an element, for communication hooks that change it."""
+"""Bytes of an element that a communication hook makes smaller."""
 
 
 @dataclass(frozen=True)
 class PassTimes:
-    """What one rank has timed.
+    """The seconds that one rank has measured; None and empty where its model is in parts (fsdp).
 
     Args:
-        local_seconds: of a pass by the rank itself, forward and backward; None where its model is in
-            parts (fsdp), as is the next.
-        exchanged_seconds: of a pass with gradients exchanged; None on one rank.
-        passes: the run's own batch size first; smaller ones on one rank alone.
-        buckets: on one rank alone; empty where gradients do not travel in DDP's buckets.
+        local_seconds: Time of a pass by the rank itself, forward and backward.
+        exchanged_seconds: Time of a pass with gradients exchanged; None on one rank.
+        passes: The run's own batch size first; smaller ones on one rank alone.
+        buckets: Only on one rank; empty where gradients do not travel in DDP's buckets.
     """
 
     local_seconds: float | None = None
@@ -69,7 +68,7 @@ class PassTimes:
     buckets: list[Bucket] = field(default_factory=list)
 
     def on(self, record: RankRecord) -> RankRecord:
-        """The record of the rank with its two passes."""
+        """Copy the rank's record with these two times."""
         return replace(
             record,
             local_pass_seconds=self.local_seconds,
@@ -81,8 +80,8 @@ def time_passes(task: Task, least_seconds: float = LEAST_SECONDS) -> PassTimes:
     """Time passes on this rank; all ranks must call it, after the training and with nothing else running.
 
     Args:
-        task: as trained; its weights, buffers and optimizer are left as they are.
-        least_seconds: that passes may take after however short a training.
+        task: Weights, buffers and optimizer are left as they are.
+        least_seconds: Budget of the passes after however short a training.
     """
     if task.settings.parallelism == "fsdp":
         return PassTimes()
@@ -105,7 +104,7 @@ def of_all_ranks(times: Sequence[PassTimes]) -> tuple[list[Pass], list[Bucket]]:
     """Passes and buckets of the run: of each batch size the median over the ranks.
 
     Args:
-        times: one for each rank, in rank order.
+        times: One for each rank, in rank order.
     """
     # ranks' shares of a batch may differ by one sample: rank 0's is the whole one
     found = [
@@ -128,13 +127,9 @@ Halves = tuple[float, float]
 def _time_pass(
     task: Task, batch: Batch, exchanged: bool, ready: Callable[[Any], None] | None = None
 ) -> Halves:
-    """One pass as the training loop makes it, the device idle before and after.
+    """Time one pass as the training loop makes it, the device idle before and after.
 
-    Args:
-        task: of this rank.
-        batch: images and labels.
-        exchanged: with the gradients of the other ranks.
-        ready: given the mark at which the backward pass begins.
+    Gradients are ``exchanged`` between ranks or not. ``ready`` gets the mark where the backward pass begins.
     """
     timeline: Timeline[Any] = timeline_of(task.device)
     images, labels = batch
@@ -183,9 +178,9 @@ def _with_and_without_exchange(task: Task, batch: Batch, budget: float, expected
 
 
 def smaller_passes(task: Task, own: int, deadline: float) -> Iterator[Pass]:
-    """Half the batch, a quarter, and so on, smallest first, while there is time.
+    """Time half the batch, a quarter, and so on, smallest first, until the deadline.
 
-    The smallest cost least, and between them and the run's own a power law holds better than beyond.
+    The smallest cost least. Between them and the run's own a power law holds better than beyond.
     """
     halves = [own >> shift for shift in range(own.bit_length() - 1, 0, -1)]
     for size in halves:
@@ -199,7 +194,7 @@ def smaller_passes(task: Task, own: int, deadline: float) -> Iterator[Pass]:
 
 
 def _time_buckets(task: Task, batch: Batch, count: int) -> list[Bucket]:
-    """When, of the backward pass, the gradients of each of DDP's buckets are ready."""
+    """Time at which the gradients of each of DDP's buckets are ready, as a fraction of the backward pass."""
     settings = task.settings
     if settings.communication_hook == "powersgd":
         return []
@@ -247,12 +242,12 @@ def bucket_assignment(
     """The buckets that DistributedDataParallel builds after its first step, by torch's own function.
 
     Args:
-        parameters: of the model that have gradients.
-        order: their indices, as their gradients become ready.
-        bucket_cap_mb: as set; None for torch's, whose first bucket is smaller.
+        parameters: Those of the model's that have gradients.
+        order: Their indices, as their gradients become ready.
+        bucket_cap_mb: The setting; None for torch's own, whose first bucket is smaller.
 
     Returns:
-        indices of the parameters of each bucket, in the order in which buckets travel.
+        Indices of the parameters of each bucket, in the order in which buckets travel.
     """
     cap = (bucket_cap_mb or DEFAULT_BUCKET_MB) * MEBIBYTE
     first = cap if bucket_cap_mb else int(FIRST_BUCKET_BYTES)
@@ -269,12 +264,12 @@ def _travelling_bytes(weight: torch.Tensor, settings: Settings) -> int:
 
 
 def _batch(task: Task, size: int) -> Batch:
-    """Test images: they need no loader process, and what is seen does not matter to the time."""
+    """A batch of test images: they need no loader process, and the time does not depend on them."""
     return task.test.load(torch.arange(size) % len(task.test))
 
 
 def _budget(task: Task, least_seconds: float) -> tuple[float, float]:
-    """Seconds that the passes may take, and that one is expected to take; the same on every rank."""
+    """Budget of all passes and expected time of one, in seconds; the same on every rank."""
     windows = task.clock.windows
     steady = [window for window in windows if not window.warmup] or windows
     training = sum(window.seconds for window in windows)
@@ -287,13 +282,13 @@ def _budget(task: Task, least_seconds: float) -> tuple[float, float]:
 
 
 def affordable(budget: float, expected: float, most: int) -> int:
-    """Passes that count, of those that fit into the budget; one more is made."""
+    """Number of passes that count, of those that fit into the budget; one more is made."""
     return min(max(int(budget / expected) - 1, LEAST_COUNTED), most)
 
 
 @contextmanager
 def _nothing_learned(task: Task) -> Iterator[None]:
-    """Batch statistics and gradients are afterwards as before."""
+    """Leave batch statistics and gradients as they were."""
     network = task.replica.network
     was_training = network.training
     before = [buffer.detach().clone() for buffer in network.buffers()]

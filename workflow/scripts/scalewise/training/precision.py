@@ -10,37 +10,51 @@ from torch.optim import Optimizer
 
 from scalewise.plan.config.settings import Settings
 
+_backends: Any = torch.backends  # its types know no operators
+
+FP32_OPERATORS = (
+    *(_backends.cuda.matmul, _backends.cudnn.conv, _backends.cudnn.rnn),
+    *(_backends.mkldnn.matmul, _backends.mkldnn.conv, _backends.mkldnn.rnn),
+)
+"""The operators whose format for fp32 tensors torch lets one choose."""
+
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-class Precision:
-    """Of forward and backward passes on one device; parameters and updates stay fp32.
+def set_fp32_format(*, tf32: bool) -> None:
+    """Have products and convolutions of fp32 tensors computed in TF32, or in fp32 itself.
 
-    Args:
-        settings: whose ``precision`` counts.
-        device: of the rank.
+    Left alone, cuDNN uses TF32 for convolutions. Whatever a user's model has chosen before is overruled.
     """
+    # torch has two sets of switches, and reading the older one raises where the two disagree: its own
+    # compiler does so up to 2.15, and torch.backends.cudnn.flags. The older first, which change the others
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = tf32
+    # each operator by itself: one that is not set obeys torch.backends.fp32_precision
+    for operator in FP32_OPERATORS:
+        operator.fp32_precision = "tf32" if tf32 else "ieee"
+
+
+class Precision:
+    """The number format of forward and backward passes on one device; parameters and updates stay fp32."""
 
     def __init__(self, settings: Settings, device: torch.device) -> None:
         self._device_type = device.type
         self._dtype = _AUTOCAST.get(settings.precision)
-        # fp32 means fp32: cuDNN would use TF32 for convolutions by itself
-        tf32 = settings.precision == "tf32"
-        torch.backends.cudnn.allow_tf32 = tf32
-        torch.backends.cuda.matmul.allow_tf32 = tf32
+        set_fp32_format(tf32=settings.precision == "tf32")
         # the smallest gradients of fp16 would be zero
         self._scaler = torch.amp.GradScaler(device.type, enabled=settings.precision == "fp16")
 
     def autocast(self) -> AbstractContextManager[object]:
-        """For forward passes."""
+        """Enclose a forward pass."""
         return torch.autocast(self._device_type, dtype=self._dtype, enabled=self._dtype is not None)
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Gradients of the loss, scaled where they must be."""
+        """Compute the gradients of the loss, scaled where they must be."""
         self._scaler.scale(loss).backward()
 
     def state(self) -> dict[str, Any]:
-        """Of the scaler; empty where there is none."""
+        """The scaler's state; empty where there is none."""
         state: dict[str, Any] = self._scaler.state_dict()
         return state
 

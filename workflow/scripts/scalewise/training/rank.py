@@ -29,6 +29,7 @@ from scalewise.training.distributed.devices import claim_cpus, claim_device
 from scalewise.training.distributed.identity import Identity, check_place, identify
 from scalewise.training.distributed.process_group import gather, process_group
 from scalewise.training.loop import train
+from scalewise.training.measure.machine_load import CpuMeter
 from scalewise.training.pass_timing import time_passes
 from scalewise.training.run_records import (
     RankReport,
@@ -63,32 +64,26 @@ def run_rank(attempt: Attempt, process_started: float, signals: Signals) -> None
     A training that is asked to end leaves a checkpoint and no records; the next start goes on from it.
 
     Args:
-        attempt: holds the assignment.
+        attempt: Holds what is to be trained, and how the ranks meet.
         process_started: ``time.monotonic()`` before the imports.
-        signals: that this process gets.
+        signals: Those that this process has got and gets.
     """
     watch = Stopwatch(process_started)
-    imports_seconds = watch.lap()
+    seconds = {"imports_seconds": watch.lap()}
     assignment = attempt.assignment()
     muster = attempt.muster()
-    launch_seconds = 0.0
+    seconds["launch_seconds"] = 0.0
     if socket.gethostname() == muster.supervisor_host:
         # the clocks of two nodes may differ by more than a launch takes
-        launch_seconds = seconds_between(assignment.started_at, time.monotonic() - process_started)
+        ago = time.monotonic() - process_started
+        seconds["launch_seconds"] = seconds_between(assignment.started_at, ago)
     identity, affinity, device = report_for_duty(attempt, muster)
     with process_group(attempt, muster, identity, device):
-        startup = Startup(
-            imports_seconds=imports_seconds,
-            process_group_seconds=watch.lap(),
-            data_seconds=0.0,
-            model_seconds=0.0,
-            first_step_seconds=0.0,
-            launch_seconds=launch_seconds,
-        )
-        # in a function of its own: with it goes DDP, which must be gone before its process group
-        began = process_started - launch_seconds
+        seconds["process_group_seconds"] = watch.lap()
+        began = process_started - seconds["launch_seconds"]
         rank = Rank(attempt, assignment, muster, identity, affinity, device, began)
-        train_and_record(rank, startup, watch, signals)
+        # in a function of its own: with it goes DDP, which must be gone before its process group
+        train_and_record(rank, seconds, watch, signals)
     attempt.finished(identity.rank)
 
 
@@ -97,13 +92,11 @@ class Rank:
     """This process among the others, and what all of them are to do.
 
     Args:
-        attempt: whose folder all of them see.
-        assignment: the run.
-        muster: how they meet.
-        identity: who this is.
-        affinity: CPUs of it.
-        device: of it.
-        began: when this start of the run did, on this host's monotonic clock.
+        attempt: The folder that all of them see.
+        assignment: The run that they train.
+        muster: Says how they were started and meet.
+        affinity: The CPUs that this rank may run on, such as ``0-3,8``.
+        began: Monotonic seconds, by this host's clock, at which this start of the run began.
     """
 
     attempt: Attempt
@@ -115,19 +108,28 @@ class Rank:
     began: float
 
 
-def train_and_record(rank: Rank, startup: Startup, watch: Stopwatch, signals: Signals) -> None:
-    """Build the task, train it and write the records, inside the process group."""
+def train_and_record(rank: Rank, seconds: dict[str, float], watch: Stopwatch, signals: Signals) -> None:
+    """Build the task, train it and write the records, inside the process group.
+
+    Args:
+        rank: This process and what it is to do.
+        seconds: Parts of ``Startup`` up to here, by name; the others are added.
+        watch: Goes on from the last of these parts.
+        signals: Those that this process has got and gets.
+    """
     assignment, muster, identity = rank.assignment, rank.muster, rank.identity
-    settings = Settings.model_validate(assignment.definition.settings)
+    definition = assignment.definition
+    settings = Settings.model_validate(definition.settings)
     dataset = datasets.load(assignment.dataset)
     loaders = build_loaders(settings, dataset, identity.rank, rank.device, muster.timeout_seconds)
-    data_seconds = watch.lap()
-    task = build_task(assignment.definition, dataset, loaders, identity, rank.device, assignment.weights)
+    seconds["data_seconds"] = watch.lap()
+    batch_size = definition.global_batch_size
+    task = build_task(settings, batch_size, dataset, loaders, identity, rank.device, assignment.weights)
     session = Session(
         task, rank.attempt, assignment, rank.began, muster.timeout_seconds, lambda: signals.received
     )
     state = session.begin()
-    model_seconds = watch.lap()
+    seconds["model_seconds"] = watch.lap()
 
     def tell(record: EpochRecord) -> None:
         if identity.rank == 0:
@@ -139,24 +141,25 @@ def train_and_record(rank: Rank, startup: Startup, watch: Stopwatch, signals: Si
         session.messenger,
         signals.instead_of_an_end(lambda: rank.attempt.terminated(identity.rank)),
     ):
+        meter = CpuMeter(identity.host)
         ending = train(task, state, tell, session.at_edge)
+        cpu_use = meter.used()
     if ending == "stopped":
         return
     rank.attempt.check_current()
-    startup = startup.model_copy(
-        update={
-            "data_seconds": data_seconds,
-            "model_seconds": model_seconds,
-            "first_step_seconds": task.clock.first_step_seconds,
-        }
-    )
-    report = report_rank(task, rank.affinity, startup, session.peak_memory_bytes)
+    startup = Startup(**seconds, first_step_seconds=task.clock.first_step_seconds)
+    report = report_rank(task, rank.affinity, startup, session.peak_memory_bytes, cpu_use)
     trained = Trained(task, state.records, ending == "diverged", utc_now(), session.resumption)
     keep(trained, report, assignment, muster)
 
 
 def seconds_between(started_at: str, ago: float) -> float:
-    """From a time by this host's clock, UTC, ISO 8601, to what was so many seconds ago; 0 at least."""
+    """Seconds from a time of this host's clock to what was ``ago`` seconds before now; 0 at least.
+
+    Args:
+        started_at: UTC, ISO 8601.
+        ago: Seconds.
+    """
     since = datetime.now(UTC) - datetime.fromisoformat(started_at)
     return max(since.total_seconds() - ago, 0.0)
 
@@ -166,11 +169,10 @@ class Trained:
     """A training that has ended.
 
     Args:
-        task: this rank's part.
-        epochs: of the run.
-        diverged: how it ended.
-        ended_at: when; UTC, ISO 8601.
-        resumption: where it was cut off and went on.
+        epochs: Records of all epochs, those of earlier starts among them.
+        diverged: True where the loss was no longer finite.
+        ended_at: UTC, ISO 8601.
+        resumption: The account of where the run was cut off and went on.
     """
 
     task: Task
@@ -215,10 +217,13 @@ def conclude(trained: Trained, reports: Sequence[RankReport], assignment: Assign
 
 
 def report_for_duty(attempt: Attempt, muster: Muster) -> tuple[Identity, str, torch.device]:
-    """Who this rank is, the CPUs it may use and its device; the supervisor learns that it is there.
+    """Claim this rank's CPUs and device, and tell the supervisor that the rank is there.
+
+    Returns:
+        The rank's identity, the CPUs it may run on, such as ``0-3,8``, and its device.
 
     Raises:
-        RuntimeError: something is not as planned.
+        RuntimeError: Place, CPUs or device are not as planned.
     """
     identity = identify(os.environ, muster.launcher)
     attempt.started(identity.rank, identity.host)
@@ -231,7 +236,7 @@ def report_for_duty(attempt: Attempt, muster: Muster) -> tuple[Identity, str, to
 
 
 def _beat(attempt: Attempt) -> None:
-    """For a single rank nobody else waits: a stopped one would hold its devices to the end of its time."""
+    """Show the supervisor that rank 0 runs: nobody else waits for a single rank, which may be stopped."""
     while True:
         with suppress(OSError):
             attempt.beat()
@@ -239,7 +244,7 @@ def _beat(attempt: Attempt) -> None:
 
 
 def describe(record: EpochRecord, epochs: int) -> str:
-    """One line of train.log an epoch."""
+    """The line of train.log that tells of an epoch."""
     return (
         f"epoch {record.epoch}/{epochs}  train loss {record.train_loss:.4f}  test loss "
         f"{record.test_loss:.4f}  accuracy {record.test_accuracy:.2%}  "
@@ -259,12 +264,7 @@ def leave_word(attempt: Attempt, rank: int) -> None:
 
 
 def run_or_complain(attempt: Attempt, work: Callable[[], None]) -> None:
-    """A rank's work, with an exception left for the supervisor before it is raised again.
-
-    Args:
-        attempt: where the supervisor looks.
-        work: what the rank does.
-    """
+    """Do a rank's work, and leave an exception for the supervisor before it is raised again."""
     rank = identify(os.environ, attempt.muster().launcher).rank
     leave_word(attempt, rank)
     try:

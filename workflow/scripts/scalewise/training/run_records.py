@@ -1,4 +1,4 @@
-"""From what the ranks measured to the records of the run."""
+"""The records of a run, made of what its ranks measured."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 
 from scalewise.execution.messages import Assignment
 from scalewise.plan.config.settings import Settings
+from scalewise.plan.config.site import cpu_model
 from scalewise.plan.runs.batches import share
 from scalewise.records import (
     EPOCHS,
@@ -35,6 +36,7 @@ from scalewise.records import (
 )
 from scalewise.training.distributed.identity import Identity
 from scalewise.training.measure import provenance
+from scalewise.training.measure.machine_load import CpuUse, other_cpu_fraction
 from scalewise.training.measure.memory import MemoryKind, peak_memory
 from scalewise.training.measure.monitor import MonitorReport, across_ranks
 from scalewise.training.measure.throughput import quantile, slowest, throughput
@@ -45,14 +47,15 @@ from scalewise.training.trainer import Task
 
 @dataclass(frozen=True)
 class RankReport:
-    """What one rank brings to the records of the run.
+    """The part of the run's records that one rank brings.
 
     Args:
-        record: its row of ranks.csv.
-        windows: of its steps.
-        memory_kind: what its peak memory counts.
-        device: as the monitor saw it.
-        times: of the passes after the training.
+        record: The rank's row of ranks.csv.
+        windows: All windows of the rank's steps, warm-up included.
+        memory_kind: Says what the peak memory counts.
+        device: The monitor's findings.
+        times: Seconds of the passes after the training; empty until they are timed.
+        cpu_use: CPU time while the last start trained.
     """
 
     record: RankRecord
@@ -60,21 +63,17 @@ class RankReport:
     memory_kind: MemoryKind
     device: MonitorReport
     times: PassTimes = field(default_factory=PassTimes)
+    cpu_use: CpuUse | None = None
 
     def with_passes(self, times: PassTimes) -> RankReport:
-        """The same with what was timed after it was made, so that no memory or sample of that is in it."""
+        """Copy it with passes that were timed later, so that no memory or sample of theirs is in it."""
         return replace(self, record=times.on(self.record), times=times)
 
 
-def report_rank(task: Task, affinity: str, startup: Startup, peak_memory_bytes: int) -> RankReport:
-    """The figures of this rank, after training.
-
-    Args:
-        task: as trained.
-        affinity: CPUs of the rank.
-        startup: seconds of this rank.
-        peak_memory_bytes: of this rank, earlier starts included.
-    """
+def report_rank(
+    task: Task, affinity: str, startup: Startup, peak_memory_bytes: int, cpu_use: CpuUse | None = None
+) -> RankReport:
+    """Collect the figures of this rank after its training; the peak memory is that of all its starts."""
     identity, clock = task.identity, task.clock
     device = task.monitor.stop()
     tested = share(len(task.test), identity.rank, identity.world_size)
@@ -98,7 +97,7 @@ def report_rank(task: Task, affinity: str, startup: Startup, peak_memory_bytes: 
         mean_utilization=device.mean_utilization,
         communication_seconds_per_step=task.replica.communication_seconds(),
     )
-    return RankReport(record, clock.windows, peak_memory(task.device)[1], device)
+    return RankReport(record, clock.windows, peak_memory(task.device)[1], device, cpu_use=cpu_use)
 
 
 def measure(
@@ -133,6 +132,7 @@ def measure(
         ),
         **monitored,
         communication_fraction=_communication_fraction(ranks, windows),
+        other_cpu_fraction=other_cpu_fraction([each.cpu_use for each in reports if each.cpu_use is not None]),
         loader=task.settings.loader,
         passes=passes,
         buckets=buckets,
@@ -146,7 +146,7 @@ def measure(
 
 
 def _unmeasured(settings: Settings, windows: Sequence[Window]) -> int:
-    """Steps beyond the first warm-up that are left out all the same, because of a resume."""
+    """Count the steps beyond the first warm-up that are left out because the run was resumed."""
     # a window may lie across the end of the first warm-up, where the run was cut off within it
     return sum(
         max(window.first_step + window.steps - max(window.first_step, settings.warmup_steps), 0)
@@ -177,15 +177,15 @@ def trace(
     resumption: Resumption,
     ended_at: str,
 ) -> Provenance:
-    """Where the figures of this run come from.
+    """Collect the provenance of the run's figures.
 
     Args:
-        reports: of all ranks.
-        identity: of this one.
-        launcher: that started them.
-        assignment: of the run.
-        resumption: what earlier starts ran beside, for their figures are among these.
-        ended_at: when the training had ended, before further passes were timed.
+        reports: One for each rank, in rank order.
+        identity: This rank, which is rank 0.
+        launcher: The program that started the ranks.
+        assignment: Says when the run started, and beside which other jobs.
+        resumption: Holds hosts and other jobs of earlier starts, whose figures are among these.
+        ended_at: UTC, ISO 8601; the end of the training, before further passes were timed.
     """
     ranks = [report.record for report in reports]
     return Provenance(
@@ -193,7 +193,7 @@ def trace(
         versions=provenance.versions(),
         hosts=list(dict.fromkeys([*resumption.earlier_hosts, *(record.host for record in ranks)])),
         devices=[record.device for record in ranks],
-        cpu_model=provenance.cpu_model(),
+        cpu_model=cpu_model(),
         operating_system=provenance.operating_system(),
         launcher=launcher,
         started_at=assignment.started_at,
@@ -201,16 +201,17 @@ def trace(
         slurm_job_id=identity.slurm_job_id,
         restart_count=identity.restart_count,
         other_jobs=most(resumption.earlier_other_jobs, assignment.other_jobs),
+        inputs=assignment.inputs,
     )
 
 
 def most(*counts: int | None) -> int | None:
-    """The largest of those that are known."""
+    """The largest of the counts that are known; None where none is."""
     return max((count for count in counts if count is not None), default=None)
 
 
 def write_series(folder: Path, epochs: Sequence[EpochRecord], reports: Sequence[RankReport]) -> None:
-    """Write what grew with the training, which nothing after it changes: epochs and utilization."""
+    """Write epochs and utilization, which grew with the training and which nothing after it changes."""
     write_rows(folder / EPOCHS, EpochRecord, epochs)
     samples = [sample for report in reports for sample in report.device.samples]
     write_rows(folder / UTILIZATION, UtilizationRecord, sorted(samples, key=lambda row: row.timestamp))

@@ -12,7 +12,6 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from scalewise.plan.config.settings import Settings
-from scalewise.records import Definition
 from scalewise.training.data.augmentation import Augmentation
 from scalewise.training.data.datasets import Dataset
 from scalewise.training.data.loaders import Loader, Preparation, ResidentLoader, channel_statistics
@@ -32,18 +31,13 @@ class Task:
     """This rank's part of a training.
 
     Args:
-        settings: of the run, with the seed of its repeat.
-        replica: the model.
-        optimizer: of its parameters.
-        schedule: advanced once a step.
-        precision: of forward and backward passes.
-        sampler: indices of each step.
-        train: batches to train on.
-        test: batches to evaluate on.
-        clock: of the steps.
-        monitor: of the device.
-        identity: this rank.
-        device: this rank's.
+        settings: They hold the seed of this repeat.
+        schedule: Advances once an optimizer step.
+        sampler: Gives the samples of this rank in each step.
+        train: Gives the batches to train on.
+        test: Gives the batches to evaluate on.
+        clock: Times the steps.
+        monitor: Samples how busy the device is.
     """
 
     settings: Settings
@@ -74,11 +68,11 @@ def build_loaders(
     """Batches of both splits, normalised by the statistics of the training split.
 
     Args:
-        settings: of the run.
-        dataset: mapped.
-        rank: which draws its own crops and flips.
-        device: of the rank.
-        timeout_seconds: that a worker may take for a batch.
+        settings: They choose the loader, and what it does to an image.
+        dataset: Mapped from its file, so that worker processes share its pages.
+        rank: Draws its own crops and flips.
+        device: Receives the batches.
+        timeout_seconds: Ranks wait this long for each other; a worker process has half of it for a batch.
     """
     mean, std = channel_statistics(dataset.train_images)
     layout = torch.channels_last if settings.channels_last else torch.contiguous_format
@@ -102,7 +96,8 @@ def build_loaders(
 
 
 def build_task(
-    definition: Definition,
+    settings: Settings,
+    global_batch_size: int,
     dataset: Dataset,
     loaders: Loaders,
     identity: Identity,
@@ -112,14 +107,14 @@ def build_task(
     """Model, optimizer, schedule, sampler and clock of this rank.
 
     Args:
-        definition: of the run.
-        dataset: for its shape and classes.
-        loaders: of its splits.
-        identity: this rank.
-        device: this rank's.
-        weights: to begin from; None for random ones.
+        settings: They hold the seed of this repeat.
+        global_batch_size: Samples of a step over all ranks.
+        dataset: Gives the shape of its images and the number of classes.
+        loaders: Give the batches of both splits.
+        identity: Chooses the samples of this rank, and its dropout.
+        device: Holds the model.
+        weights: The prepared file to begin from; None begins from random weights.
     """
-    settings = Settings.model_validate(definition.settings)
     choose_algorithms(settings, device)
     torch.manual_seed(settings.seed)
     image = dataset.train_images.shape[1:]
@@ -134,7 +129,7 @@ def build_task(
     optimizer = build_optimizer(settings, network.parameters(), identity.world_size)
     sampler = EpochSampler(
         len(loaders.train),
-        definition.global_batch_size,
+        global_batch_size,
         identity.rank,
         identity.world_size,
         settings.seed,
@@ -157,7 +152,7 @@ def build_task(
 
 
 def choose_algorithms(settings: Settings, device: torch.device) -> None:
-    """Deterministic ones, or the fastest that cuDNN finds for these shapes."""
+    """Choose deterministic algorithms, or the fastest that cuDNN finds for these shapes."""
     if settings.deterministic:
         # cuBLAS is deterministic with workspaces of a fixed size alone; read when CUDA first needs one
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"

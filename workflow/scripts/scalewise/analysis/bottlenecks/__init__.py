@@ -1,1 +1,1 @@
-"""Where the time of a step goes, and what keeps a training from scaling."""
+"""The parts of a step's time, and the causes that keep a training from scaling."""

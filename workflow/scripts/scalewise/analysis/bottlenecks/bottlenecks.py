@@ -1,4 +1,4 @@
-"""Why a training stops scaling: the largest loss in a step of each point, and what to do about it.
+"""The bottleneck of each point: the largest loss in its step, and advice against it.
 
 Pure functions of tables.
 """
@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from scalewise.analysis.formatting import devices_text, three_digits
-from scalewise.plan.runs.runs import NO_OPTIONS
+from scalewise.analysis.formatting import point_text, three_digits
 
 NAMED_FROM = 0.1
 """Share of the step, or of a run's wall, from which on a loss is named."""
@@ -43,12 +42,12 @@ _ADVICE = {
 
 @dataclass(frozen=True)
 class Limit:
-    """What keeps a point from scaling.
+    """The main reason that a point does not scale.
 
     Args:
-        cause: communication, loader, straggler or compute.
-        share: of its step.
-        advice: what to do, an imperative.
+        cause: Communication, loader, straggler or compute.
+        share: Share of the point's step that is lost to it, 0 to 1.
+        advice: Imperative clause that names the cure.
     """
 
     cause: str
@@ -57,7 +56,7 @@ class Limit:
 
 
 def waiting_shares(point: pd.Series) -> dict[str, float]:
-    """What the devices of a point waited for, as shares of its step; empty where that is not known.
+    """Shares of a point's step that its devices waited, by cause; empty where the step's parts are unknown.
 
     Two measurements of the communication that are far apart count as the lesser of the two: both hold the
     exchange, and both may hold waiting for a rank that is late.
@@ -79,8 +78,8 @@ def loss_shares(point: pd.Series, base: pd.Series, scaling: str = "strong") -> d
     times the devices, with weak scaling the baseline's.
 
     Args:
-        point: row of a scaling table.
-        base: row of its baseline.
+        point: Row of a scaling table.
+        base: Row of its baseline.
         scaling: ``strong`` or ``weak``.
     """
     shares = waiting_shares(point)
@@ -97,8 +96,8 @@ def limit_at(point: pd.Series, base: pd.Series, scaling: str = "strong") -> Limi
     """The largest loss of a point; None where it is under a tenth of the step, or the split is not known.
 
     Args:
-        point: row of a scaling table.
-        base: row of its baseline.
+        point: Row of a scaling table.
+        base: Row of its baseline.
         scaling: ``strong`` or ``weak``.
     """
     shares = loss_shares(point, base, scaling)
@@ -110,11 +109,11 @@ def limit_at(point: pd.Series, base: pd.Series, scaling: str = "strong") -> Limi
 
 
 def limit_sentences(scaling: pd.DataFrame, runs: pd.DataFrame, mode: str = "strong") -> list[str]:
-    """Why points stop scaling and what to do about it, largest loss first; then start-up, and doubts.
+    """A sentence for each bottleneck with its cure, largest loss first; then on start-up, and on doubts.
 
     Args:
-        scaling: as ``scaling_table`` makes it, or the rows of one series.
-        runs: as ``collect`` makes it.
+        scaling: Output of ``scaling_table``, or the rows of one series.
+        runs: Output of ``collect``.
         mode: ``strong`` or ``weak`` scaling.
     """
     bound: dict[str, list[_Place]] = {}
@@ -141,13 +140,13 @@ def _bound(places: list[_Place], runs: pd.DataFrame) -> str:
     if cause == STRAGGLER:
         return _slow_rank(places[0], runs)
     exposed = ", exposed" if cause == COMMUNICATION else ""
-    shares = [f"{_at(place.point)} ({place.limit.share:.0%} of the step{exposed})" for place in places]
+    shares = [f"{_where(place.point)} ({place.limit.share:.0%} of the step{exposed})" for place in places]
     return f"{_TITLES[cause]} at {_listed(shares)}: {advice}"
 
 
 def _slow_rank(place: _Place, runs: pd.DataFrame) -> str:
     """Names the rank where it is the same in most runs of the point."""
-    point, where = place.point, _at(place.point)
+    point, where = place.point, _where(place.point)
     lost = f"({place.limit.share:.0%} of the step lost waiting for it)"
     known = runs.reindex(columns=["series", "devices", "outcome", "slowest_rank", "slowest_host"])
     of_point = known[
@@ -171,13 +170,13 @@ def _slow_rank(place: _Place, runs: pd.DataFrame) -> str:
 
 
 def _startup(scaling: pd.DataFrame) -> Iterator[str]:
-    """Of whole runs, whatever their steps do."""
+    """A sentence on the runs whose start-up takes much of their wall time."""
     shares = scaling["startup_seconds"].astype(float) / scaling["wall_seconds"].astype(float)
     long = scaling[shares > NAMED_FROM]
     if len(long):
         places = [
             f"{three_digits(point['startup_seconds'])} of {three_digits(point['wall_seconds'])} s "
-            f"at {_at(point)}"
+            f"at {_where(point)}"
             for _, point in long.iterrows()
         ]
         yield (
@@ -191,8 +190,8 @@ def _uncertain(scaling: pd.DataFrame) -> Iterator[str]:
         if _in_doubt(point):
             counted, checked = (f"{three_digits(each * MILLISECONDS)} ms" for each in _communications(point))
             yield (
-                f"How a step divides at {_at(point)} is uncertain: communication is {counted} by DDP's own "
-                f"counters, but {checked} by passes with and without it, after the training."
+                f"How a step divides at {_where(point)} is uncertain: communication is {counted} by DDP's "
+                f"own counters, but {checked} by passes with and without it, after the training."
             )
 
 
@@ -216,10 +215,8 @@ def _listed(places: list[str]) -> str:
     return " and ".join([", ".join(places[:-1]), places[-1]]) if len(places) > 1 else places[0]
 
 
-def _at(point: pd.Series) -> str:
-    """``8 devices``, ``8 devices of bucket-view-on``."""
-    series = "" if point["series"] == NO_OPTIONS else f" of {point['series']}"
-    return devices_text(int(point["devices"])) + series
+def _where(point: pd.Series) -> str:
+    return point_text(point["devices"], point["series"])
 
 
 def _number(point: pd.Series, column: str) -> float:

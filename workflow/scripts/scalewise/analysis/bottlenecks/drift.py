@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from scalewise.analysis.formatting import devices_text
 from scalewise.analysis.statistics.intervals import median_interval, ratio_interval
+from scalewise.plan.config.shape import count_devices
 from scalewise.records import Window
 
 FEWEST_WINDOWS = 9
@@ -28,7 +28,7 @@ def steadiness(windows: Sequence[Window]) -> dict[str, float]:
     went, not how far another run may lie from it.
 
     Args:
-        windows: of the run, warm-up included.
+        windows: All windows of the run, warm-up included.
     """
     measured = [window for window in windows if not window.warmup and window.seconds > 0]
     rates = [window.samples / window.seconds for window in measured]
@@ -50,7 +50,7 @@ def steadiness_flags(runs: pd.DataFrame) -> list[str]:
     """A sentence for each device count where most runs got faster, or slower, while they were measured.
 
     Args:
-        runs: as ``scalewise.analysis.tables.collect`` makes it.
+        runs: Output of ``scalewise.analysis.tables.collect``.
     """
     return list(_flags(runs[runs["outcome"] == "completed"]))
 
@@ -59,7 +59,7 @@ def _flags(done: pd.DataFrame) -> Iterator[str]:
     several = done["series"].nunique() > 1
     for _, point in done.groupby(["series", "devices"], sort=False):
         series = f" ({point['series'].iloc[0]})" if several else ""
-        where = f"on {devices_text(int(point['devices'].iloc[0]))}{series}"
+        where = f"on {count_devices(int(point['devices'].iloc[0]))}{series}"
         faster = point[point["drift_low"] > 1 + DRIFT]
         slower = point[point["drift_high"] < 1 - DRIFT]
         # one run in many does so by chance

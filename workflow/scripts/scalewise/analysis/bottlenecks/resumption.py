@@ -1,4 +1,4 @@
-"""What runs that were cut off and went on from a checkpoint leave out of the figures. Pure functions."""
+"""Resumed runs, and the figures that they are left out of. Pure functions."""
 
 from __future__ import annotations
 
@@ -7,19 +7,14 @@ from collections.abc import Iterator
 import pandas as pd
 
 from scalewise.analysis.bottlenecks.bottlenecks import MAX_PLACES
-from scalewise.analysis.formatting import counted, devices_text
-from scalewise.plan.runs.runs import NO_OPTIONS
+from scalewise.analysis.formatting import counted, point_text
 from scalewise.records import Resumption
 
 _KNOWN = ["run", "series", "devices", "outcome", "resumes", "lost_steps", "checkpoint_problems"]
 
 
 def resumption_columns(resumption: Resumption) -> dict[str, int | str]:
-    """``starts``, ``resumes``, ``lost_steps`` and ``checkpoint_problems`` of a run.
-
-    Args:
-        resumption: as it was recorded.
-    """
+    """``starts``, ``resumes``, ``lost_steps`` and ``checkpoint_problems`` of a run."""
     return {
         "starts": resumption.starts,
         "resumes": len(resumption.resumed_at_steps),
@@ -32,7 +27,7 @@ def resumption_notes(runs: pd.DataFrame) -> list[str]:
     """A sentence on the runs that were resumed, and one on checkpoints that failed; none for neither.
 
     Args:
-        runs: as ``scalewise.analysis.tables.collect`` makes it; older tables lack some columns.
+        runs: Output of ``scalewise.analysis.tables.collect``; older tables lack some columns.
     """
     known = runs.reindex(columns=_KNOWN)
     return [*_resumed(known[known["outcome"] == "completed"]), *_problems(known)]
@@ -63,7 +58,9 @@ def _resumed(done: pd.DataFrame) -> Iterator[str]:
     )
     undisturbed = set(map(tuple, done.loc[~done.index.isin(resumed.index), ["series", "devices"]].to_numpy()))
     points = dict.fromkeys(map(tuple, resumed[["series", "devices"]].to_numpy()))
-    without = [_at(*point) for point in points if point not in undisturbed]
+    without = [
+        point_text(devices, series) for series, devices in points if (series, devices) not in undisturbed
+    ]
     yield said + (f" There is none at {', '.join(without)}." if without else "")
 
 
@@ -77,8 +74,3 @@ def _problems(runs: pd.DataFrame) -> Iterator[str]:
             f"{len(told)} of {counted(str(len(runs)), 'run')} could not write a checkpoint or use all of "
             f"one: {told.iloc[0]}{further}."
         )
-
-
-def _at(series: str, devices: int) -> str:
-    where = devices_text(int(devices))
-    return where if series == NO_OPTIONS else f"{where} of {series}"

@@ -1,4 +1,4 @@
-"""Where the time of a step goes: compute, exposed communication, loader wait, waiting for a slow rank.
+"""The parts of a step's time: compute, exposed communication, loader wait, waiting for a slow rank.
 
 A step is done when its slowest rank has done it, so its time is that rank's. Ranks that are ahead wait
 inside their own exchange of gradients; the rank for which the exchange takes least waits for nobody. It is
@@ -10,35 +10,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import pandas as pd
 
-from scalewise.records import RecordError, Window
+from scalewise.records import Window
 
-STEP_COLUMNS = (
+STEP_SECONDS = (
     "step_seconds", "compute_seconds", "communication_seconds", "loader_seconds", "straggler_seconds",
-    "crosscheck_communication_seconds", "slowest_rank", "slowest_host",
+    "crosscheck_communication_seconds",
 )  # fmt: skip
-"""Of runs.csv; the second to the fifth sum to the first."""
+"""A step's time and its parts in seconds: the second to the fifth sum to the first."""
+
+STEP_COLUMNS = (*STEP_SECONDS, "slowest_rank", "slowest_host")
+"""The columns of runs.csv that tell of a run's steps."""
 
 NAN = float("nan")
-
-
-def read_ranks(path: Path) -> pd.DataFrame:
-    """The table of a run's ranks.
-
-    Raises:
-        RecordError: it is missing or damaged.
-    """
-    try:
-        return pd.read_csv(path)
-    except (OSError, ValueError) as error:  # pandas' own errors and bad bytes are ValueErrors
-        raise RecordError(
-            f"{path}: cannot be read ({error}). Delete the folder and run snakemake again."
-        ) from error
 
 
 def split(windows: Sequence[Window], ranks: pd.DataFrame) -> dict[str, Any]:
@@ -56,8 +44,8 @@ def split(windows: Sequence[Window], ranks: pd.DataFrame) -> dict[str, Any]:
     and the rest is NaN.
 
     Args:
-        windows: of the run.
-        ranks: as ``read_ranks`` gives it; of an older record, with fewer columns.
+        windows: All windows of the run, warm-up included.
+        ranks: Ranks.csv; an older record has fewer columns.
 
     Returns:
         ``STEP_COLUMNS``.

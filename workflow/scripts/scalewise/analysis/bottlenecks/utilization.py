@@ -1,4 +1,4 @@
-"""How busy the devices of a study were, and what they waited for. Pure functions of numbers and tables."""
+"""Utilization of devices, and likely causes where it is low. Pure functions of numbers and tables."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from scalewise.analysis.bottlenecks.bottlenecks import MAX_PLACES, NAMED_FROM, waiting_shares
-from scalewise.analysis.formatting import devices_text
+from scalewise.plan.config.shape import count_devices
 from scalewise.plan.runs.runs import NO_OPTIONS
 
 BUSY_ENOUGH = 0.5
@@ -33,21 +33,21 @@ def likely_cause(
     communication_fraction: float | None,
     loader: str = "workers",
 ) -> str:
-    """What a device that was not busy waited for most, and what to do about it.
+    """Name the likely main cause of a device's idle time, with advice.
 
     The time in which it was idle is shared out: what the loader and the communication do not explain is
     host overhead between kernels. NCCL's kernels count as busy, so on GPUs a wait for other devices shows
     as communication only where the collectives run on the host.
 
     Args:
-        utilization: share of the training in which the device was busy.
-        loader_wait_fraction: share of the step time spent waiting for data.
-        communication_fraction: share of the step time spent waiting for gradients; None or NaN where it
+        utilization: Share of the training in which the device was busy.
+        loader_wait_fraction: Share of the step time spent waiting for data.
+        communication_fraction: Share of the step time spent waiting for gradients; None or NaN where it
             was not measured.
-        loader: the run's.
+        loader: ``resident`` or ``workers``.
 
     Returns:
-        one of the values of ``ADVICE``.
+        One of the values of ``ADVICE``.
     """
     known = communication_fraction is not None and not pd.isna(communication_fraction)
     communication = communication_fraction if known and communication_fraction is not None else 0.0
@@ -82,8 +82,8 @@ def flags(scaling: pd.DataFrame, runs: pd.DataFrame) -> list[str]:
     """A sentence for each cause that kept devices waiting, and one on devices that lowered their clock.
 
     Args:
-        scaling: as ``scaling_table`` makes it.
-        runs: as ``collect`` makes it.
+        scaling: Output of ``scaling_table``.
+        runs: Output of ``collect``.
     """
     return [*_waiting(scaling), *_throttled(runs)]
 
@@ -92,7 +92,7 @@ def _waiting(scaling: pd.DataFrame) -> Iterator[str]:
     causes = scaling.apply(cause_at, axis=1)
     for cause, points in scaling[causes != ""].groupby(causes[causes != ""], sort=False):
         places = [
-            f"{_series(point)}{devices_text(int(point['devices']))} ({point['mean_utilization']:.0%})"
+            f"{_series(point)}{count_devices(int(point['devices']))} ({point['mean_utilization']:.0%})"
             for _, point in points.iterrows()
         ]
         more = len(places) - MAX_PLACES

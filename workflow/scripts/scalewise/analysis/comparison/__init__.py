@@ -1,1 +1,1 @@
-"""Which runs may be joined in a speedup, and what keeps others out."""
+"""Comparability: the runs that a speedup may join, and the reasons that keep others out."""

@@ -1,4 +1,4 @@
-"""Which runs a speedup may join, and what the ratio of two others is worth. Pure functions of numbers.
+"""Comparability of two runs: a speedup, the gain of an option, or no ratio at all. Pure functions of numbers.
 
 A speedup says what devices bring, so everything else must be equal. Whatever differs is named with both
 values; at equal devices the ratio is then the gain of an option, otherwise it is refused.
@@ -14,16 +14,14 @@ from typing import Literal, NamedTuple
 
 import pandas as pd
 
-from scalewise.analysis.formatting import devices_text, factor
+from scalewise.analysis.formatting import as_in_yaml, factor, percent
 from scalewise.analysis.statistics.intervals import Interval
-from scalewise.records import Definition, Provenance
-
-OUTSIDE_THE_STEPS = frozenset({"safetensors", "scikit-learn", "snakemake"})
-"""Packages that take no part in a training step: another version of them changes no throughput."""
+from scalewise.plan.config.shape import count_devices
+from scalewise.records import OUTSIDE_THE_STEPS, Definition, Provenance
 
 CLEAR_ACCURACY_LOSS = 0.02
-"""What two accuracies without intervals must differ by. The draw of 10,000 test images alone moves the
-difference of two by up to 0.014 (95 %, binomial)."""
+"""Least difference of two accuracies without intervals that counts as a loss. The draw of 10,000 test images
+alone moves the difference of two by up to 0.014 (95 %, binomial)."""
 
 NOT_RECORDED = "not recorded"
 
@@ -33,7 +31,7 @@ class Fingerprint:
     """All that must be equal between two runs for their ratio to be a speedup.
 
     Args:
-        conditions: value of each, under the user's word for it: a key of experiments.yaml, or what the run
+        conditions: Value of each, under the user's word for it: a key of experiments.yaml, or what the run
             met.
     """
 
@@ -41,7 +39,7 @@ class Fingerprint:
 
     @classmethod
     def of(cls, definition: Definition, origin: Provenance | None) -> Fingerprint:
-        """Of a run, from what it was asked to do and what it met.
+        """The fingerprint of a run, by its definition and its provenance.
 
         Left out: the seed, which the repeats differ in; the batch size that follows from the devices (the
         global one of weak scaling, the one per device of strong scaling); hosts, for nodes of one model are
@@ -50,7 +48,7 @@ class Fingerprint:
         measures. It is a caution, like the kernel (``origin_cautions``).
 
         Args:
-            definition: of the run.
+            definition: The settings and the shape that were asked for.
             origin: None where the run ended before its ranks had met.
         """
         settings = {
@@ -74,7 +72,7 @@ class Fingerprint:
                 for name, version in origin.versions.items()
                 if name not in OUTSIDE_THE_STEPS
             }
-        return cls({key: _shown(value) for key, value in (settings | met).items()})
+        return cls({key: as_in_yaml(value) for key, value in (settings | met).items()})
 
     @property
     def id(self) -> str:
@@ -87,9 +85,9 @@ class Difference(NamedTuple):
     """One condition in which two runs differ.
 
     Args:
-        field: the user's word for it.
-        first: its value in the first, the reference.
-        second: its value in the second.
+        field: The user's word for it.
+        first: Value in the first run, the reference.
+        second: Value in the second run.
     """
 
     field: str
@@ -103,7 +101,7 @@ class Difference(NamedTuple):
 def differences(first: Mapping[str, object], second: Mapping[str, object]) -> list[Difference]:
     """The conditions that differ, in the order of the first."""
     found = [
-        Difference(key, *(_shown(side[key]) if key in side else NOT_RECORDED for side in (first, second)))
+        Difference(key, *(as_in_yaml(side[key]) if key in side else NOT_RECORDED for side in (first, second)))
         for key in dict.fromkeys((*first, *second))
     ]
     return [difference for difference in found if difference.first != difference.second]
@@ -116,14 +114,14 @@ def named(differing: Sequence[Difference]) -> str:
 
 @dataclass(frozen=True)
 class Measured:
-    """What is compared: a run, a point, or figures that somebody published.
+    """One side of a comparison: a run, a point, or figures that somebody published.
 
     Args:
-        devices: world size.
-        throughput: samples/s; None where it is not known.
-        conditions: all that is known of how it was measured.
-        final_accuracy: a fraction; with its interval where there are repeats.
-        wall_seconds: of the whole run; stands in where a throughput is not known.
+        devices: World size.
+        throughput: Samples/s; None where it is not known.
+        conditions: All that is known of how it was measured.
+        final_accuracy: Fraction; an interval where there are repeats.
+        wall_seconds: Wall time of the whole run; stands in where a throughput is not known.
     """
 
     devices: int
@@ -135,18 +133,18 @@ class Measured:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What the ratio of two measurements is.
+    """The verdict on two measurements: kind of ratio, its value, and all that differs.
 
     Args:
         kind: ``speedup``: devices alone differ. ``option``: other things differ, at equal devices.
             ``repeat``: nothing differs. ``refused``: devices and other things differ, or there are no
             figures; then there is no ratio.
-        first: the reference.
-        second: what is set against it.
-        ratio: of the second over the first, above 1 where the second is faster.
-        of_walls: the ratio is of wall times, for want of throughput.
-        differing: all that differs beside devices.
-        accuracy: of the first and the second where the second's is lower beyond doubt.
+        first: The reference.
+        second: The measurement set against it.
+        ratio: Speed of the second over that of the first, above 1 where the second is faster.
+        of_walls: The ratio is of wall times, for want of throughput.
+        differing: All that differs beside devices.
+        accuracy: Both accuracies where the second one is lower beyond doubt; None elsewhere.
     """
 
     kind: Literal["speedup", "option", "repeat", "refused"]
@@ -165,7 +163,7 @@ class Comparison:
         return self.ratio * self.first.devices / self.second.devices
 
     def sentence(self) -> str:
-        """What may be said of the two."""
+        """The comparison in words that the two measurements allow."""
         text = f"{self._claim()}."
         if self.efficiency is not None and self.efficiency > 1:
             text += " More than ideal is an error until it is explained."
@@ -174,12 +172,12 @@ class Comparison:
         return text
 
     def _claim(self) -> str:
-        fewer, more = devices_text(self.first.devices), devices_text(self.second.devices)
+        fewer, more = count_devices(self.first.devices), count_devices(self.second.devices)
         over = "as fast as" if self.of_walls else "the throughput of"
         if self.kind == "refused":
             unlike = list(self.differing)
             if unlike and self.accuracy:
-                unlike.append(Difference("accuracy", *map(_percent, self.accuracy)))
+                unlike.append(Difference("accuracy", *map(percent, self.accuracy)))
             why = named(unlike) or "throughput and wall time of one of them are not known"
             return f"No speedup joins {fewer} and {more}: {why}"
         assert self.ratio is not None, "what is not refused has a ratio"
@@ -187,10 +185,10 @@ class Comparison:
         if self.accuracy:
             before, after = self.accuracy
             points = 100 * (before - after)
-            lost = f"; {points:.1f} points of accuracy lost ({_percent(before)} to {_percent(after)})"
+            lost = f"; {points:.1f} points of accuracy lost ({percent(before)} to {percent(after)})"
         gain = f"{factor(self.ratio)}x {over}"
         if self.efficiency is not None:
-            return f"{more}: {gain} {self.first.devices}, {_percent(self.efficiency)} of ideal{lost}"
+            return f"{more}: {gain} {self.first.devices}, {percent(self.efficiency)} of ideal{lost}"
         if self.kind == "option":
             where = named(self.differing)
             return f"On {more}, {gain} the other where {where}: an option's gain, not scaling{lost}"
@@ -201,8 +199,8 @@ def compare(first: Measured, second: Measured) -> Comparison:
     """Set a measurement against a reference.
 
     Args:
-        first: the reference: the baseline, or the option's first value.
-        second: what is set against it.
+        first: The reference: the baseline, or the option's first value.
+        second: The measurement set against it.
     """
     differing = differences(first.conditions, second.conditions)
     ratio, of_walls = _ratio(first, second)
@@ -240,11 +238,7 @@ def _lower_accuracy(
 
 
 def origin_cautions(origins: Sequence[Provenance]) -> list[str]:
-    """What runs differ in that no speedup is refused for, a sentence each.
-
-    Args:
-        origins: of the runs of one experiment.
-    """
+    """A sentence for each difference among the runs of an experiment for which no speedup is refused."""
     found = {
         "the commit of the workflow": {origin.commit or NOT_RECORDED for origin in origins},
         "the operating system": {origin.operating_system for origin in origins},
@@ -262,10 +256,10 @@ CLEARLY_ABOVE = 1.1
 
 
 def superlinear_warning(point: pd.Series) -> str:
-    """What an efficiency above 1, beyond its interval, may come from and what to check; else empty.
+    """Likely causes and checks where an efficiency lies above 1 beyond its interval; empty elsewhere.
 
     Args:
-        point: a row of a scaling table.
+        point: A row of a scaling table.
     """
     low = point["parallel_efficiency_low"]
     joined = point.get("speedup_n", point["n"] - point.get("n_not_comparable", 0))
@@ -274,23 +268,12 @@ def superlinear_warning(point: pd.Series) -> str:
     beyond = (
         "above 1 beyond its interval" if joined > 1 else "above 1, from single runs, which have no interval"
     )
-    base = devices_text(int(point["baseline_devices"]))
+    base = count_devices(int(point["baseline_devices"]))
     return (
-        f"{devices_text(int(point['devices']))} show an efficiency of {point['parallel_efficiency']:.2f}, "
+        f"{count_devices(int(point['devices']))} show an efficiency of {point['parallel_efficiency']:.2f}, "
         f"{beyond}. That is an error until it is explained. Likely: the baseline was slow "
         f"or disturbed (compare throttled, other_jobs and drift of its runs in runs.csv, and run {base} "
         "again alone); cache effects (under strong scaling each device works on less data, which may fit its "
         f"caches: repeat with scaling: weak); or {base} had less of something else than devices, such as "
         "CPUs for its loader or memory (compare loader_seconds)."
     )
-
-
-def _percent(fraction: float) -> str:
-    return f"{100 * fraction:.1f} %"
-
-
-def _shown(value: object) -> str:
-    """As it stands in the YAML."""
-    if value is None:
-        return "default"
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,4 +1,4 @@
-"""Which runs of a series are comparable with its baseline, and what is said of the others."""
+"""The runs of a series that are comparable with its baseline, and the words for the others."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping
 import pandas as pd
 
 from scalewise.analysis.comparison.comparability import Measured, compare, named
-from scalewise.analysis.formatting import devices_text, factor
+from scalewise.analysis.formatting import factor
+from scalewise.plan.config.shape import count_devices
 
 Conditions = Mapping[str, Mapping[str, str]]
-"""What each fingerprint stands for: its conditions, by its id."""
+"""Conditions by the id of their fingerprint."""
 
 
 def reference_fingerprint(series: pd.DataFrame, base: int) -> str:
@@ -20,8 +21,8 @@ def reference_fingerprint(series: pd.DataFrame, base: int) -> str:
     have none.
 
     Args:
-        series: completed runs of one series.
-        base: devices of its baseline.
+        series: Completed runs of one series.
+        base: Devices of its baseline.
     """
     fingerprints = _fingerprints(series)
     at_base = fingerprints[series["devices"] == base].value_counts()
@@ -40,7 +41,7 @@ def baseline_devices(series: pd.DataFrame) -> int:
     Where it is impossible everywhere, the fewest of all.
 
     Args:
-        series: all runs of one series.
+        series: All runs of one series.
     """
     possible = [
         int(point["devices"].iloc[0])
@@ -54,10 +55,10 @@ def like_for_like(done: pd.DataFrame, devices: int, reference: str, known: Condi
     """The speedup of a point's other runs over those of fewer devices that share their conditions.
 
     Args:
-        done: completed runs of the series.
-        devices: of the point.
-        reference: fingerprint of the baseline.
-        known: conditions of each fingerprint.
+        done: Completed runs of the series.
+        devices: Device count of the point.
+        reference: Fingerprint of the baseline.
+        known: Conditions of each fingerprint.
     """
     fingerprints = _fingerprints(done)
     here = done["devices"] == devices
@@ -77,23 +78,23 @@ def comparable(done: pd.DataFrame, reference: str) -> pd.DataFrame:
     """The runs that have the fingerprint of the baseline.
 
     Args:
-        done: completed runs. Without a column ``fingerprint`` all are comparable.
-        reference: fingerprint of the baseline.
+        done: Completed runs. Without a column ``fingerprint`` all are comparable.
+        reference: Fingerprint of the baseline.
     """
     return done[_fingerprints(done) == reference]
 
 
 def left_out(done: pd.DataFrame, base_done: pd.DataFrame, reference: str, known: Conditions) -> Iterator[str]:
-    """What is said of the runs of a point that no speedup joins: one phrase for each other fingerprint.
+    """A phrase for each other fingerprint among the runs of a point: no speedup joins them, and why.
 
     Where the point has comparable runs too, the ratio to them is shown as what it is: the gain of what
     differs, at equal devices.
 
     Args:
-        done: completed runs of the point, at least one.
-        base_done: completed runs of the baseline.
-        reference: fingerprint of the baseline.
-        known: conditions of each fingerprint.
+        done: Completed runs of the point, at least one.
+        base_done: Completed runs of the baseline.
+        reference: Fingerprint of the baseline.
+        known: Conditions of each fingerprint.
     """
     if base_done.empty:
         return  # there is nothing to be comparable with, and the table says so
@@ -109,7 +110,7 @@ def left_out(done: pd.DataFrame, base_done: pd.DataFrame, reference: str, known:
         if comparison.kind == "option" and comparison.ratio:
             gain = f" ({factor(comparison.ratio)}x the others' rate)"
         yield (
-            f"{len(others)} of {len(done)} runs on {devices_text(int(done['devices'].iloc[0]))} "
+            f"{len(others)} of {len(done)} runs on {count_devices(int(done['devices'].iloc[0]))} "
             f"{'is' if len(others) == 1 else 'are'} not comparable with the baseline: "
             f"{named(comparison.differing)}{gain}"
         )

@@ -1,1 +1,1 @@
-"""How many devices to use: the decision, its wording and its cautions."""
+"""The decision on the number of devices, its wording and its cautions."""

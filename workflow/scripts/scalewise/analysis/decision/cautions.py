@@ -1,4 +1,4 @@
-"""What weakens a decision, a sentence each, and what to do about it."""
+"""Cautions: a sentence for each weakness of a decision, with its cure."""
 
 from __future__ import annotations
 
@@ -7,22 +7,24 @@ from collections.abc import Iterator
 import pandas as pd
 
 from scalewise.analysis.comparison.comparability import superlinear_warning
-from scalewise.analysis.decision.wording import ENOUGH_REPEATS, accuracy_lost
-from scalewise.analysis.formatting import as_given, devices_text, factor, three_digits, told_apart
+from scalewise.analysis.decision.criteria import accuracy_lost
+from scalewise.analysis.formatting import as_given, factor, three_digits, told_apart
 from scalewise.analysis.scaling import OF_WALLS
+from scalewise.analysis.statistics.significance import ENOUGH_REPEATS
 from scalewise.plan.config.experiment import DecisionRule
+from scalewise.plan.config.shape import count_devices
 
 SIGNIFICANCE = 0.05
 """Largest p value at which a point counts as shown to be faster."""
 
 
 def of_choice(best: pd.Series, points: pd.DataFrame, rule: DecisionRule) -> Iterator[str]:
-    """What is not certain about the chosen point.
+    """Sentences on what is uncertain about the chosen point.
 
     Args:
-        best: the chosen point.
-        points: of its series, as ``criteria.judge`` makes it.
-        rule: the criteria.
+        best: The chosen point.
+        points: The judged points of its series.
+        rule: The criteria.
     """
     if best["devices"] > best["baseline_devices"]:
         yield from _not_shown_faster(best)
@@ -36,7 +38,7 @@ def of_choice(best: pd.Series, points: pd.DataFrame, rule: DecisionRule) -> Iter
         slower = best["time_to_accuracy_speedup_high"]
         if slower < 1:
             yield (
-                f"{devices_text(int(best['devices']))} reach the target later than "
+                f"{count_devices(int(best['devices']))} reach the target later than "
                 f"{int(best['baseline_devices'])}: the samples they need more outweigh their throughput "
                 f"({factor(best['time_to_accuracy_speedup'])}x as fast to the target)."
             )
@@ -62,18 +64,18 @@ def _missed_by_a_hair(best: pd.Series, points: pd.DataFrame, least: float | None
     if efficiency < least <= high:
         shown, limit = told_apart(float(high), least)
         yield (
-            f"That {devices_text(int(following['devices']))} miss the efficiency of {limit} is not certain: "
+            f"That {count_devices(int(following['devices']))} miss the efficiency of {limit} is not certain: "
             f"the interval of theirs reaches up to {shown}."
         )
 
 
 def of_points(points: pd.DataFrame, planned: pd.DataFrame, target: float | None) -> Iterator[str]:
-    """What is to be known of the points of the series.
+    """Sentences on the weaknesses of the points of the series.
 
     Args:
-        points: those with a speedup, as ``criteria.judge`` makes it.
-        planned: all of the series in the scaling table.
-        target: test accuracy to reach, if any.
+        points: Those with a speedup, as ``criteria.judge`` makes it.
+        planned: All of the series in the scaling table.
+        target: Test accuracy to reach, if any.
     """
     base_devices = int(points["baseline_devices"].iloc[0])
     if base_devices > 1:
@@ -93,7 +95,7 @@ def of_points(points: pd.DataFrame, planned: pd.DataFrame, target: float | None)
 
 
 def _not_shown_faster(best: pd.Series) -> Iterator[str]:
-    devices, p = devices_text(int(best["devices"])), best["faster_p"]
+    devices, p = count_devices(int(best["devices"])), best["faster_p"]
     cure = "Use more repeats, or a machine that is not busy."
     if p > SIGNIFICANCE:
         yield (
@@ -136,12 +138,12 @@ def _less_accurate(points: pd.DataFrame) -> Iterator[str]:
 
 def _without_result(planned: pd.DataFrame, target: float | None) -> Iterator[str]:
     for _, point in planned.iterrows():
-        where = devices_text(int(point["devices"]))
+        where = count_devices(int(point["devices"]))
         if int(point["n_failed"]):
             total = int(point["n_failed"] + point["n"])
             yield f"{int(point['n_failed'])} of {total} runs on {where} have no result."
     for _, point in planned.iterrows():
-        where = devices_text(int(point["devices"]))
+        where = count_devices(int(point["devices"]))
         if target is not None and point["n_reached"] < point["n"]:
             some = f"{int(point['n_reached'])} of {int(point['n'])} runs"
             yield f"{some} on {where} reached {target:.1%} accuracy."

@@ -1,4 +1,4 @@
-"""Which device counts meet what the user asked for, and which of those to use. Pure functions of a table.
+"""The device counts that meet the user's criteria, and the best of them. Pure functions of a table.
 
 A decision rule may hold several criteria; a point must meet them all. Without any, the knee is taken:
 the point of the largest speedup times efficiency (Eager, Zahorjan & Lazowska, "Speedup versus efficiency
@@ -13,8 +13,11 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pandas as pd
 
-from scalewise.analysis.formatting import as_given, counted, devices_text, three_digits, told_apart
+from scalewise.analysis.comparison.comparability import CLEAR_ACCURACY_LOSS
+from scalewise.analysis.formatting import as_given, three_digits, told_apart
+from scalewise.analysis.statistics.significance import ENOUGH_REPEATS
 from scalewise.plan.config.experiment import DecisionRule
+from scalewise.plan.config.shape import count_devices
 
 _MAY_BE_MISSING = (
     "throughput_samples_per_second", "wall_seconds", "wall_seconds_low", "wall_seconds_high",
@@ -27,15 +30,15 @@ _MAY_BE_MISSING = (
 """Columns of scaling.csv that published or older figures do not have: NaN there."""
 
 ROUNDING = 1e-9
-"""By which a limit may be missed: 2.4 / 3 meets 0.8."""
+"""Tolerance of a limit: 2.4 / 3 meets 0.8."""
 
 
 def as_billed(scaling: pd.DataFrame, billed: Mapping[int, float]) -> pd.DataFrame:
     """The table with the device-hours that are paid, and ``billed_devices``.
 
     Args:
-        scaling: as ``scaling_table`` makes it, with device-hours of the devices that were used.
-        billed: devices -> devices that are paid, where a site gives whole nodes; others pay their own.
+        scaling: Output of ``scaling_table``, with device-hours of the devices that were used.
+        billed: Devices -> devices that are paid, where a site gives whole nodes; others pay their own.
     """
     paid = scaling["devices"].map(lambda devices: billed.get(int(devices), int(devices)))
     return scaling.assign(
@@ -54,9 +57,9 @@ def judge(
     for none; ``misses``, a clause for each criterion that the point does not meet.
 
     Args:
-        scaling: as ``scaling_table`` makes it; columns that are not needed may be missing.
-        rule: the criteria.
-        queue_minutes: devices -> usual wait in the queue.
+        scaling: Output of ``scaling_table``; columns that are not needed may be missing.
+        rule: The criteria; without any, only points that fewer devices outrun miss something.
+        queue_minutes: Devices -> usual wait in the queue.
     """
     points = scaling.reindex(columns=list(dict.fromkeys([*scaling.columns, *_MAY_BE_MISSING])))
     points = points[points["speedup"].notna() & points["parallel_efficiency"].notna()].copy()
@@ -81,23 +84,18 @@ def judge(
     return points
 
 
-def eligible(points: pd.DataFrame) -> pd.DataFrame:
-    """The judged points that miss nothing."""
-    return points.loc[[not misses for misses in points["misses"]]]
-
-
 def candidates(points: pd.DataFrame, rule: DecisionRule) -> pd.DataFrame:
-    """Of each series the point that the rule prefers among those that miss nothing, if any.
+    """The point of each series that the rule prefers among those that miss nothing, if any.
 
     With a deadline, the fewest devices, and then only series that need no more than another; with
     device-hours, the shortest run; with an efficiency, the most devices; else the knee. Where two are
     equal, the one of fewer devices.
 
     Args:
-        points: as ``judge`` makes it.
-        rule: the criteria.
+        points: Output of ``judge``.
+        rule: The criteria; without any, the knee is preferred.
     """
-    met = eligible(points)
+    met = points.loc[[not misses for misses in points["misses"]]]
     if rule.deadline_minutes is not None:
         met = met[met["devices"] == met["devices"].min()]
     elif rule.max_device_hours is not None:
@@ -113,52 +111,23 @@ def nearest(points: pd.DataFrame, rule: DecisionRule) -> pd.Series:
     """The point to name where none meets the rule: the first done, or the cheapest.
 
     Args:
-        points: as ``judge`` makes it.
-        rule: the criteria.
+        points: Output of ``judge``.
+        rule: The criteria; a deadline asks for the first done, others for the cheapest.
     """
     key = "done_minutes" if rule.deadline_minutes is not None else "device_hours"
     return points[points["outrun_by"] == 0].sort_values([key, "devices"]).iloc[0]
 
 
-def asked_for(rule: DecisionRule) -> list[str]:
-    """What the rule asks for, a clause for each criterion; empty for the knee."""
-    clauses = []
-    if rule.min_efficiency is not None:
-        clauses.append(f"an efficiency of at least {as_given(rule.min_efficiency)}")
-    if rule.deadline_minutes is not None:
-        clauses.append(
-            "a whole run, queue and start-up included, within "
-            f"{counted(as_given(rule.deadline_minutes), 'minute')} by the slowest of its runs"
-        )
-    if rule.max_device_hours is not None:
-        clauses.append(f"at most {counted(as_given(rule.max_device_hours), 'device-hour')}")
-    return clauses
+def accuracy_lost(point: pd.Series, base: pd.Series) -> float:
+    """Accuracy in percentage points that is lost beyond doubt against the baseline; 0 for none.
 
-
-def criterion_text(rule: DecisionRule, best: pd.Series | None, points: pd.DataFrame) -> str:
-    """The sentence that says by which criterion the number of devices was chosen.
-
-    Args:
-        rule: the criteria.
-        best: the chosen point; None where none meets them.
-        points: of its series, as ``judge`` makes it.
+    Where there are too few runs for an interval that means something, they must differ by what a draw of test
+    images cannot explain.
     """
-    clauses = asked_for(rule)
-    if clauses:
-        preferred = "the most devices"
-        if rule.deadline_minutes is not None:
-            preferred = "the fewest devices"
-        elif rule.max_device_hours is not None:
-            preferred = "the shortest run"
-        return f"Criterion: {preferred} with {'; '.join(clauses)}."
-    knee = "Criterion: the knee, where speedup x efficiency is largest, since none was given"
-    if best is None:
-        return f"{knee}."
-    powers = ", ".join(f"{int(point['devices'])}: {point['power']:.2f}" for _, point in points.iterrows())
-    beyond = ""
-    if best["devices"] == points["devices"].max() > points["devices"].min():
-        beyond = " It is the most that was measured: the knee may lie beyond."
-    return f"{knee} ({powers}).{beyond}"
+    doubt = 0.0 if min(point["n"], base["n"]) >= ENOUGH_REPEATS else CLEAR_ACCURACY_LOSS
+    if base["final_accuracy_low"] - point["final_accuracy_high"] > doubt:
+        return 100 * float(base["final_accuracy"] - point["final_accuracy"])
+    return 0.0
 
 
 def _outrun_by(point: pd.Series, points: pd.DataFrame) -> int:
@@ -169,7 +138,7 @@ def _outrun_by(point: pd.Series, points: pd.DataFrame) -> int:
 
 def _misses(point: pd.Series, rule: DecisionRule) -> Iterator[str]:
     if point["outrun_by"]:
-        yield f"no gain over {devices_text(int(point['outrun_by']))}"
+        yield f"no gain over {count_devices(int(point['outrun_by']))}"
     least, efficiency = rule.min_efficiency, float(point["parallel_efficiency"])
     if least is not None and not efficiency >= least - ROUNDING:
         shown, limit = told_apart(efficiency, least)

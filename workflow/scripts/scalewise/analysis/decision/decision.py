@@ -1,4 +1,4 @@
-"""How many devices to use, said in a sentence that the measured points carry."""
+"""The decision of an experiment: devices and options to use, in a sentence that the measured points carry."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 import pandas as pd
 
 from scalewise.analysis.decision import cautions, wording
-from scalewise.analysis.decision.criteria import candidates, criterion_text, judge, nearest
+from scalewise.analysis.decision.criteria import candidates, judge, nearest
+from scalewise.analysis.statistics.significance import ENOUGH_REPEATS
 from scalewise.plan.config.experiment import DecisionRule
 
 SAME_TRAINING = {"gradient_as_bucket_view", "cpus_per_device"}
@@ -22,26 +23,25 @@ NUMBERS = (
     "throughput_samples_per_second_high", "wall_seconds", "wall_seconds_low", "wall_seconds_high",
     "device_hours", "queue_minutes",
 )  # fmt: skip
-"""What ``Decision.numbers`` holds of the chosen point, under the names of scaling.csv."""
+"""Columns of scaling.csv that ``Decision.numbers`` holds of the chosen point."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What an experiment says.
+    """The answer of an experiment.
 
     Args:
-        experiment: its name.
-        devices: to use; None where nothing can be said, or where no point meets what was asked for.
-        series: options to use, as in scaling.csv.
-        sentence: the answer.
-        alternatives: other points of the same series, a sentence each; the chosen one too where its own
+        devices: Number of devices to use; None where nothing can be said, or no point meets the criteria.
+        series: Options to use: the name of a series in scaling.csv.
+        sentence: The answer.
+        alternatives: Other points of the same series, a sentence each; the chosen one too where its own
             sentence tells times alone. Then time to accuracy.
-        options: what the options gain, a sentence each.
-        cautions: what weakens the answer.
-        criterion: the sentence that says by which criterion the devices were chosen.
-        limits: why the training stops scaling, a sentence each.
-        beyond: what is predicted and was not measured, a sentence each.
-        numbers: of the chosen point, ``NUMBERS``; None for what is not known. Empty without one.
+        options: Gains of the options, a sentence each.
+        cautions: Weaknesses of the answer, a sentence each.
+        criterion: The sentence that says by which criterion the devices were chosen.
+        limits: Bottlenecks, a sentence each.
+        beyond: Predictions of points that were not measured, a sentence each.
+        numbers: ``NUMBERS`` of the chosen point, None for what is not known; empty without such a point.
     """
 
     experiment: str
@@ -69,8 +69,6 @@ def decide(
     *,
     target: float | None = None,
     differences: Sequence[str] = (),
-    limits: Sequence[str] = (),
-    beyond: Sequence[str] = (),
     queue_minutes: Mapping[int, float] | None = None,
     swept: Collection[str] | None = None,
 ) -> Decision:
@@ -80,25 +78,21 @@ def decide(
     configuration is decided on, and the others are shown beside it.
 
     Args:
-        experiment: its name.
-        scaling: as ``scaling_table`` makes it.
-        options: as ``option_table`` makes it.
-        rule: the criteria; without any, the knee.
-        target: test accuracy to reach, if any.
-        differences: between runs that should differ in devices and options alone, a sentence each.
-        limits: why the training stops scaling, a sentence each.
-        beyond: what is predicted and was not measured, a sentence each.
-        queue_minutes: devices -> usual wait in the queue, where the site gives it.
-        swept: keys of the options that series differ in; by default those in ``options``.
+        experiment: Name of the experiment.
+        scaling: Output of ``scaling_table``.
+        options: Output of ``option_table``.
+        rule: The criteria; without any, the knee.
+        target: Test accuracy to reach, if any.
+        differences: Further cautions on the runs, a sentence each.
+        queue_minutes: Devices -> usual wait in the queue, where the site gives it.
+        swept: Keys of the options that series differ in; by default those in ``options``.
     """
     points = judge(scaling, rule, queue_minutes)
     if points.empty:
         notes = "; ".join(dict.fromkeys(note for note in scaling["note"] if note))
         sentence = f"No decision: {notes or 'no run has completed'}."
         return Decision(
-            *(experiment, None, None, sentence, [], [], list(differences)),
-            limits=list(limits),
-            beyond=list(beyond),
+            experiment, None, None, sentence, alternatives=[], options=[], cautions=list(differences)
         )
     first = str(scaling.loc[scaling["series"].isin(points["series"]), "series"].iloc[0])
     if not set(options["option"] if swept is None else swept) <= SAME_TRAINING:
@@ -112,7 +106,7 @@ def decide(
     if best is not None and not queue_minutes:
         numbers["queue_minutes"] = None
     if best is None:
-        sentence, described = wording.no_answer(points, rule), series
+        sentence, described = wording.no_answer(shown, points, rule), series
     else:
         sentence = wording.answer(best, series, rule, target)
         times_alone = rule.deadline_minutes is not None or rule.max_device_hours is not None
@@ -132,9 +126,7 @@ def decide(
             *cautions.of_points(series, planned, target),
             *differences,
         ],
-        criterion=criterion_text(rule, best, series),
-        limits=list(limits),
-        beyond=list(beyond),
+        criterion=wording.criterion_text(rule, best, series),
         numbers=numbers,
     )
 
@@ -143,9 +135,9 @@ def _choose_series(chosen: pd.DataFrame, points: pd.DataFrame, first: str) -> pd
     """The fastest series where its interval is clear of the first one's at equal devices, else the first.
 
     Args:
-        chosen: a point of each series that has one.
-        points: all that have a speedup.
-        first: series of the configuration that has any.
+        chosen: A point of each series that has one.
+        points: All that have a speedup.
+        first: Series of the configuration that has any.
     """
     by = "throughput_samples_per_second"
     fastest = chosen.sort_values([by, "wall_seconds"], ascending=[True, False], na_position="first").iloc[-1]
@@ -153,7 +145,7 @@ def _choose_series(chosen: pd.DataFrame, points: pd.DataFrame, first: str) -> pd
     if own.empty:
         return fastest
     beside = points[(points["series"] == first) & (points["devices"] == fastest["devices"])]
-    enough = wording.ENOUGH_REPEATS
+    enough = ENOUGH_REPEATS
     clear = (beside[f"{by}_high"] < fastest[f"{by}_low"]) & (beside["n"] >= enough)
     return fastest if len(beside) and clear.all() and fastest["n"] >= enough else own.iloc[0]
 

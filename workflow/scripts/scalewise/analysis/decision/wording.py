@@ -8,30 +8,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import pandas as pd
 
-from scalewise.analysis.comparison.comparability import CLEAR_ACCURACY_LOSS
-from scalewise.analysis.decision.criteria import asked_for, nearest
-from scalewise.analysis.formatting import as_given, counted, devices_text, factor, three_digits
+from scalewise.analysis.decision.criteria import accuracy_lost
+from scalewise.analysis.formatting import as_given, as_in_yaml, counted, factor, three_digits
+from scalewise.analysis.statistics.significance import ENOUGH_REPEATS
 from scalewise.plan.config.experiment import DecisionRule
+from scalewise.plan.config.shape import count_devices
 from scalewise.plan.runs.runs import NO_OPTIONS
-
-ENOUGH_REPEATS = 3
-"""From which on ranges of runs that do not overlap are more than chance: p = 0.05."""
 
 
 def answer(best: pd.Series, points: pd.DataFrame, rule: DecisionRule, target: float | None) -> str:
     """The sentence that says how many devices to use, and what the next count would bring.
 
     Args:
-        best: the chosen point.
-        points: of its series, as ``criteria.judge`` makes it, in order of devices.
-        rule: the criteria.
-        target: test accuracy to reach, if any.
+        best: The chosen point.
+        points: The judged points of its series, in order of devices.
+        rule: The criteria.
+        target: Test accuracy to reach, if any.
     """
-    use = f"Use {devices_text(int(best['devices']))}{_options(best)}"
+    use = f"Use {count_devices(int(best['devices']))}{_options(best)}"
     if rule.deadline_minutes is not None:
         fewer = points[points["devices"] < best["devices"]]
         beside = _too_slow(fewer.iloc[-1], rule.deadline_minutes) if len(fewer) else ""
@@ -63,19 +60,19 @@ def answer(best: pd.Series, points: pd.DataFrame, rule: DecisionRule, target: fl
     return f"{use}: {_gain(best, points, target)}.{would_be}"
 
 
-def no_answer(points: pd.DataFrame, rule: DecisionRule) -> str:
+def no_answer(best: pd.Series, points: pd.DataFrame, rule: DecisionRule) -> str:
     """The sentence where no point meets the rule: which comes nearest, and by how much it misses.
 
     Args:
-        points: of all series that compete, as ``criteria.judge`` makes it.
-        rule: the criteria, at least one.
+        best: The point that comes nearest.
+        points: The judged points of all series that compete.
+        rule: A rule of one criterion or more.
     """
-    best = nearest(points, rule)
     if rule.deadline_minutes is not None and math.isnan(best["done_minutes"]):
         return "No decision: how long whole runs take is not known, and deadline_minutes is judged by that."
     if rule.max_device_hours is not None and math.isnan(best["device_hours"]):
         return "No decision: the runs' device-hours are not known, and max_device_hours is judged by them."
-    where = f"on {devices_text(int(best['devices']))}{_options(best)}"
+    where = f"on {count_devices(int(best['devices']))}{_options(best)}"
     if len(asked_for(rule)) > 1:
         return f"No device count meets all that was asked for: a run {where} has {_join(best['misses'])}."
     if rule.deadline_minutes is not None:
@@ -104,14 +101,55 @@ def _of_unknown(points: pd.DataFrame, column: str) -> str:
     return f"; of {counts} devices it is not known" if counts != "1" else "; of 1 device it is not known"
 
 
-def alternative(point: pd.Series, points: pd.DataFrame, rule: DecisionRule, target: float | None) -> str:
-    """What a point of the series would bring.
+def asked_for(rule: DecisionRule) -> list[str]:
+    """A clause for each criterion of the rule; none for the knee."""
+    clauses = []
+    if rule.min_efficiency is not None:
+        clauses.append(f"an efficiency of at least {as_given(rule.min_efficiency)}")
+    if rule.deadline_minutes is not None:
+        clauses.append(
+            "a whole run, queue and start-up included, within "
+            f"{counted(as_given(rule.deadline_minutes), 'minute')} by the slowest of its runs"
+        )
+    if rule.max_device_hours is not None:
+        clauses.append(f"at most {counted(as_given(rule.max_device_hours), 'device-hour')}")
+    return clauses
+
+
+def criterion_text(rule: DecisionRule, best: pd.Series | None, points: pd.DataFrame) -> str:
+    """The sentence that says by which criterion the number of devices was chosen.
 
     Args:
-        point: to describe.
-        points: of its series, as ``criteria.judge`` makes it.
-        rule: the criteria; where they are on whole runs, their time is said too.
-        target: test accuracy to reach, if any.
+        rule: The criteria; without any, the sentence is on the knee.
+        best: The chosen point; None where none meets them.
+        points: The judged points of its series.
+    """
+    clauses = asked_for(rule)
+    if clauses:
+        preferred = "the most devices"
+        if rule.deadline_minutes is not None:
+            preferred = "the fewest devices"
+        elif rule.max_device_hours is not None:
+            preferred = "the shortest run"
+        return f"Criterion: {preferred} with {'; '.join(clauses)}."
+    knee = "Criterion: the knee, where speedup x efficiency is largest, since none was given"
+    if best is None:
+        return f"{knee}."
+    powers = ", ".join(f"{int(point['devices'])}: {point['power']:.2f}" for _, point in points.iterrows())
+    beyond = ""
+    if best["devices"] == points["devices"].max() > points["devices"].min():
+        beyond = " It is the most that was measured: the knee may lie beyond."
+    return f"{knee} ({powers}).{beyond}"
+
+
+def alternative(point: pd.Series, points: pd.DataFrame, rule: DecisionRule, target: float | None) -> str:
+    """The sentence on a point of the series: its gain, and its cost.
+
+    Args:
+        point: The point to describe.
+        points: The judged points of its series.
+        rule: The criteria; where they are on whole runs, their time is said too.
+        target: Test accuracy to reach, if any.
     """
     devices = int(point["devices"])
     if devices == int(point["baseline_devices"]):
@@ -127,19 +165,7 @@ def alternative(point: pd.Series, points: pd.DataFrame, rule: DecisionRule, targ
     time = ""
     if whole_runs and not math.isnan(point["wall_seconds"]):
         time = f"; a run takes {three_digits(point['device_hours'])} device-hours and {_run_time(point)}"
-    return f"{devices_text(devices)}: {gain}{time}."
-
-
-def accuracy_lost(point: pd.Series, base: pd.Series) -> float:
-    """Accuracy in percentage points that is lost beyond doubt against the baseline; 0 for none.
-
-    Where there are too few runs for an interval that means something, they must differ by what a draw of test
-    images cannot explain.
-    """
-    doubt = 0.0 if min(point["n"], base["n"]) >= ENOUGH_REPEATS else CLEAR_ACCURACY_LOSS
-    if base["final_accuracy_low"] - point["final_accuracy_high"] > doubt:
-        return 100 * float(base["final_accuracy"] - point["final_accuracy"])
-    return 0.0
+    return f"{count_devices(devices)}: {gain}{time}."
 
 
 def to_target(points: pd.DataFrame, target: float | None) -> Iterator[str]:
@@ -149,14 +175,14 @@ def to_target(points: pd.DataFrame, target: float | None) -> Iterator[str]:
     (statistics); how much faster the accuracy is reached is the product.
 
     Args:
-        points: of a series, as ``criteria.judge`` makes it.
-        target: test accuracy to reach, if any.
+        points: The judged points of a series.
+        target: Test accuracy to reach, if any.
     """
     reached = points[points["time_to_accuracy_seconds"].notna()]
     if target is None or reached.empty:
         return
     times = ", ".join(
-        f"{point['time_to_accuracy_seconds']:,.2f} s on {devices_text(int(point['devices']))}"
+        f"{point['time_to_accuracy_seconds']:,.2f} s on {count_devices(int(point['devices']))}"
         f"{_reached(point)}"
         for _, point in reached.iterrows()
     )
@@ -170,7 +196,7 @@ def to_target(points: pd.DataFrame, target: float | None) -> Iterator[str]:
 
 
 def option_gain(row: pd.Series) -> str:
-    """What a value of an option gains over its reference, a row of ``option_table``."""
+    """The sentence on an option's value: its gain over the reference, by a row of ``option_table``."""
     low, high = row["throughput_ratio_low"], row["throughput_ratio_high"]
     if row["confidence"] == 0:
         verdict = "not judged from one run each"
@@ -186,8 +212,8 @@ def option_gain(row: pd.Series) -> str:
     also = row.get("also_differs")
     otherwise = f" The runs differ otherwise too: {also}." if isinstance(also, str) and also else ""
     return (
-        f"{row['option']} {_value(row['value'])} instead of {_value(row['reference'])}{beside}, on "
-        f"{devices_text(int(row['devices']))}: {verdict} ({row['throughput_ratio']:.2f}x, {low:.2f} to "
+        f"{row['option']} {as_in_yaml(row['value'])} instead of {as_in_yaml(row['reference'])}{beside}, on "
+        f"{count_devices(int(row['devices']))}: {verdict} ({row['throughput_ratio']:.2f}x, {low:.2f} to "
         f"{high:.2f}, n = {row['n']}{_confidence(row['confidence'])}), {row['peak_memory_ratio']:.3f}x the "
         f"peak memory.{otherwise}"
     )
@@ -232,7 +258,7 @@ def _run_time(point: pd.Series) -> str:
 
 
 def _too_slow(fewer: pd.Series, deadline: float) -> str:
-    """Why not fewer devices, at a deadline."""
+    """A clause that says why fewer devices miss the deadline."""
     minutes, queue = fewer["wall_seconds"] / 60, fewer["queue_minutes"]
     if fewer["done_minutes"] > deadline:
         if minutes + queue > deadline:
@@ -243,7 +269,7 @@ def _too_slow(fewer: pd.Series, deadline: float) -> str:
 
 
 def _too_dear(more: pd.Series) -> str:
-    """Why not more devices, within device-hours."""
+    """A clause that says why more devices cost too much."""
     devices, misses = int(more["devices"]), more["misses"]
     if not misses:
         return f"; on {devices} it would take {three_digits(more['wall_seconds'] / 60)}"
@@ -265,7 +291,7 @@ def _product(point: pd.Series) -> str:
     if not math.isnan(point["statistical_efficiency"]):
         needed = f", samples needed {factor(1 / point['statistical_efficiency'])}x as many"
     return (
-        f"{factor(point['time_to_accuracy_speedup'])}x as fast on {devices_text(int(point['devices']))} "
+        f"{factor(point['time_to_accuracy_speedup'])}x as fast on {count_devices(int(point['devices']))} "
         f"({bounds}throughput {factor(point['speedup'])}x{needed})"
     )
 
@@ -276,9 +302,3 @@ def _join(clauses: list[str]) -> str:
 
 def _options(point: pd.Series) -> str:
     return "" if point["series"] == NO_OPTIONS else f" ({point['series']})"
-
-
-def _value(value: Any) -> str:
-    if pd.isna(value):  # as tables keep null
-        return "default"
-    return str(value).lower() if value in (True, False) else str(value)

@@ -1,1 +1,1 @@
-"""What a device count should give, from one device's computing and the measured all-reduce."""
+"""Predictions for any device count, from one device's computing and the measured all-reduce."""

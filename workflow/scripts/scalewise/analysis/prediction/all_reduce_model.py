@@ -1,4 +1,4 @@
-"""How long an all-reduce takes: from measured sizes to any size, from one and two nodes to many.
+"""A model of the all-reduce: from measured sizes to any size, from one and two nodes to many.
 
 Over ``n`` ranks a message of ``m`` bytes takes ``alpha + 2(n-1)/n * m / bandwidth``: the ring all-reduce
 moves each byte that often through the slowest link (Patarasuk & Yuan, J. Parallel Distrib. Comput. 69(2),
@@ -31,7 +31,7 @@ LARGE_BYTES = 1024 * 1024
 """They are then those of messages from here on, as are DistributedDataParallel's buckets."""
 
 LOW, CENTRAL, HIGH = range(3)
-"""How an all-reduce grows beyond the measured nodes: at best, as expected, at worst."""
+"""Growth of an all-reduce beyond the measured nodes: at best, as expected, at worst."""
 
 
 class NotMeasuredError(ValueError):
@@ -43,13 +43,13 @@ class AllReduceFit:
     """All-reduce over one measured shape.
 
     Args:
-        shape: nodes x devices per node, at least two ranks.
-        sizes: bytes that were measured, ascending, [sizes].
-        medians: seconds at these, [draws, sizes].
-        alpha_seconds: latency, [draws]; it and the next of large messages alone where the line over all
+        shape: Nodes x devices per node, at least two ranks.
+        sizes: Bytes that were measured, ascending, [sizes].
+        medians: Seconds at these, [draws, sizes].
+        alpha_seconds: Latency, [draws]; it and the next of large messages alone where the line over all
             sizes does not hold.
         seconds_per_byte: ``2(n-1)/n / bandwidth``, [draws].
-        worst_miss: largest distance of a measured size from the line over all sizes, a share of the measured.
+        worst_miss: Largest distance of a measured size from the line over all sizes, a share of the measured.
     """
 
     shape: Shape
@@ -82,11 +82,11 @@ class AllReduceFit:
 
     @property
     def latency_seconds(self) -> Values:
-        """What does not grow with size, [draws]; at most what the smallest message took."""
+        """Seconds that do not grow with size, [draws]; at most those of the smallest message."""
         return np.minimum(self.alpha_seconds, self.medians[:, 0])
 
     def seconds(self, size: float) -> Values:
-        """Of one all-reduce of ``size`` bytes, [draws].
+        """Seconds of one all-reduce of ``size`` bytes, [draws].
 
         On straight lines between neighbouring sizes, which follow a link or a protocol that changes with
         the size; one line through all of them is off by some percent on the best of links. Below the
@@ -119,12 +119,12 @@ def fit_all_reduce(shape: Shape, reductions: Sequence[AllReduce], seed: int = 0)
     line's misfit widen the intervals.
 
     Args:
-        shape: over which was reduced.
-        reductions: by size, at least one.
-        seed: of the draws.
+        shape: Ranks over which was reduced.
+        reductions: One for each size, at least one.
+        seed: Seed of the draws.
 
     Raises:
-        NotMeasuredError: there is no measurement.
+        NotMeasuredError: There is no measurement.
     """
     measured = sorted((each for each in reductions if each.seconds), key=lambda each: each.bytes)
     if not measured:
@@ -151,7 +151,7 @@ def _resampled_lines(sizes: Values, medians: Values, random: np.random.Generator
 
 
 def _resampled_medians(seconds: Sequence[float], random: np.random.Generator) -> Values:
-    """Of the repetitions themselves, then of resampled ones, [draws]."""
+    """The median of the repetitions themselves, then medians of resampled ones, [draws]."""
     values = np.asarray(seconds, dtype=float)
     drawn: Values = np.median(random.choice(values, (DRAWS, len(values))), axis=1)
     drawn[0] = np.median(values)
@@ -181,12 +181,12 @@ def _line(sizes: Values, seconds: Values) -> tuple[Values, Values]:
 
 @dataclass(frozen=True)
 class Network:
-    """What is known of a site's all-reduce.
+    """The measured all-reduces of a site, and a model of the others.
 
     Args:
-        fits: of the measured shapes.
-        errors: why a shape has no measurement.
-        backend: gloo or nccl.
+        fits: Fits by measured shape.
+        errors: Reason that a shape has no measurement, by shape.
+        backend: ``gloo`` or ``nccl``.
     """
 
     fits: Mapping[Shape, AllReduceFit]
@@ -195,7 +195,7 @@ class Network:
 
     @classmethod
     def of(cls, collectives: Sequence[Collectives]) -> Network:
-        """From the records of a site, one for each shape."""
+        """Fit the records of a site, one for each shape."""
         fits, errors = {}, {}
         for index, record in enumerate(collectives):
             shape = Shape.parse(record.shape)
@@ -214,7 +214,7 @@ class Network:
         ring: as expected, what the backend does for small messages (NCCL: trees; gloo: a ring).
 
         Raises:
-            NotMeasuredError: the shapes that this needs were not measured.
+            NotMeasuredError: The shapes that this needs were not measured.
         """
         if shape in self.fits:
             return np.stack([self.fits[shape].seconds(size)] * 3)

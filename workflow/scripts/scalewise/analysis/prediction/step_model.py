@@ -1,4 +1,4 @@
-"""What a step should take on any number of devices, from one device's computing and the all-reduce.
+"""A model of a step on any number of devices, from one device's computing and the all-reduce.
 
 ``step(n) = compute(b) + exposed communication(n) + loader wait(b)``, with the per-device batch ``b``. It is
 an upper bound of what can be reached: nothing in it but gradients passes between devices, none is slower
@@ -32,13 +32,13 @@ class Baseline:
     """One run on one device.
 
     Args:
-        passes: forward and backward by batch size, ascending.
-        buckets: of the gradients, in the order in which they travel.
-        pass_scale: of a pass in training to one of ``passes``, at most 1.
-        other_seconds: of a step besides its passes and its loader: optimizer, schedule, launches.
-        loader_seconds_per_sample: waiting for data.
-        accumulation_steps: passes of a step.
-        train_samples: of an epoch.
+        passes: Times of a forward and backward pass, by ascending batch size.
+        buckets: Buckets of gradients, in the order in which they travel.
+        pass_scale: Time of a pass in training over that of one in ``passes``, at most 1.
+        other_seconds: Seconds of a step besides passes and loader: optimizer, schedule, launches.
+        loader_seconds_per_sample: Seconds of waiting for data.
+        accumulation_steps: Passes of a step.
+        train_samples: Samples of an epoch.
     """
 
     passes: Sequence[Pass]
@@ -51,14 +51,14 @@ class Baseline:
 
     @classmethod
     def of(cls, measured: Measurements, accumulation_steps: int) -> Baseline:
-        """From the measurements of a run on one device.
+        """Take apart the measurements of a run on one device.
 
         The measured mean step is split into its passes, which were timed alone after the training, its
         loader wait and the rest. Where the passes alone exceed it, because the machine was slower after
         the training than during it, they are scaled: the step is the better measurement of the two.
 
         Raises:
-            NoPredictionError: the run does not hold what it takes.
+            NoPredictionError: The run does not hold what it takes.
         """
         windows = [window for window in measured.windows if not window.warmup]
         if not windows:
@@ -94,12 +94,12 @@ class Step:
     """The parts of a mean step of an epoch, in seconds; ``[LOW CENTRAL HIGH, draws]`` where links matter.
 
     Args:
-        compute: passes, optimizer and the rest.
-        loader: waiting for data.
-        all_reduce: of all buckets, hidden or not.
-        exposed: what the backward pass does not hide.
-        steps: of an epoch.
-        samples: of an epoch.
+        compute: Passes, optimizer and the rest.
+        loader: Waiting for data.
+        all_reduce: All-reduces of all buckets, hidden or not.
+        exposed: Communication that the backward pass does not hide.
+        steps: Steps of an epoch.
+        samples: Samples of an epoch.
     """
 
     compute: float
@@ -122,8 +122,8 @@ def pass_seconds(passes: Sequence[Pass], batch_size: float) -> tuple[float, floa
     smallest a pass takes as long as that: what remains is launch. Above the largest it is proportional.
 
     Args:
-        passes: ascending in batch size, at least one.
-        batch_size: samples of a pass.
+        passes: Ascending in batch size, at least one.
+        batch_size: Samples of a pass.
     """
     sizes = [each.batch_size for each in passes]
     times = [(each.forward_seconds, each.backward_seconds) for each in passes]
@@ -146,16 +146,16 @@ def exposed_seconds(
     backward_seconds: float,
     all_reduce: Callable[[int], Values],
 ) -> tuple[Values, Values]:
-    """What the buckets' all-reduces take in all, and how long they outlast the backward pass.
+    """Seconds of all buckets' all-reduces, and seconds by which they outlast the backward pass.
 
     As DistributedDataParallel sends them: a bucket once its last gradient is there and the bucket before
     it has been sent (Li et al., VLDB 13(12), 2020, section 3.2.3).
 
     Args:
-        buckets: in the order in which they travel.
-        forward_seconds: of the last pass of the step, the one that exchanges.
-        backward_seconds: of the same pass.
-        all_reduce: seconds of a message of so many bytes.
+        buckets: Buckets in the order in which they travel.
+        forward_seconds: Forward part of the step's last pass, the one that exchanges gradients.
+        backward_seconds: Backward part of the same pass.
+        all_reduce: Gives the seconds of a message of so many bytes.
     """
     sent: Values = np.zeros(1)
     total: Values = np.zeros(1)
@@ -173,13 +173,13 @@ def predict_step(
     """The mean step of an epoch, whose last step may be smaller than the others.
 
     Args:
-        base: one device of the same series.
-        devices: ranks.
-        global_batch_size: samples of a full step over all of them.
-        all_reduce: seconds of a message of so many bytes over these ranks; None for one.
+        base: One device of the same series.
+        devices: Ranks.
+        global_batch_size: Samples of a full step over all of them.
+        all_reduce: Seconds of a message of so many bytes over these ranks; None for one.
 
     Raises:
-        NoPredictionError: a device would have no sample in a pass, or far fewer than were timed.
+        NoPredictionError: A device would have no sample in a pass, or far fewer than were timed.
     """
     parts = devices * base.accumulation_steps
     if global_batch_size < parts:
@@ -224,14 +224,14 @@ def predict_point(
     repeats' own with that of the all-reduce's fits and, beyond the measured shapes, of how it grows.
 
     Args:
-        bases: one for each repeat, at least one.
-        devices: ranks.
-        global_batch_size: samples of a full step over all of them.
-        base_batch_size: the same on one device.
-        all_reduce: as for ``predict_step``.
+        bases: One for each repeat, at least one.
+        devices: Ranks.
+        global_batch_size: Samples of a full step over all of them.
+        base_batch_size: The same on one device.
+        all_reduce: The same function that ``predict_step`` takes.
 
     Raises:
-        NoPredictionError: as ``predict_step``.
+        NoPredictionError: As ``predict_step``.
     """
     steps = [predict_step(base, devices, global_batch_size, all_reduce) for base in bases]
     alone = [predict_step(base, 1, base_batch_size, None) for base in bases]
@@ -247,14 +247,14 @@ def predict_point(
     exposed = over_repeats([step.exposed for step in steps]).estimate
     samples = bases[0].train_samples
     return {
-        **_columns("step_seconds", seconds),
+        **seconds.as_columns("step_seconds"),
         "compute_seconds": float(np.median([step.compute for step in steps])),
         "loader_seconds": float(np.median([step.loader for step in steps])),
         "all_reduce_seconds": over_repeats([step.all_reduce for step in steps]).estimate,
         "exposed_seconds": exposed,
-        **_columns("throughput_samples_per_second", throughput),
-        **_columns("speedup", speedup),
-        **_columns("parallel_efficiency", speedup.scaled(1 / devices)),
+        **throughput.as_columns("throughput_samples_per_second"),
+        **speedup.as_columns("speedup"),
+        **speedup.scaled(1 / devices).as_columns("parallel_efficiency"),
         "device_hours_per_epoch": devices * samples / throughput.estimate / 3600,
         "hidden": exposed < HIDDEN_SHARE * seconds.estimate,
     }
@@ -270,7 +270,3 @@ def over_repeats(values: Sequence[Values]) -> Interval:
     return Interval(
         own.estimate, min(low, own.estimate), max(high, own.estimate), own.confidence, len(values)
     )
-
-
-def _columns(name: str, interval: Interval) -> dict[str, float]:
-    return {name: interval.estimate, f"{name}_low": interval.low, f"{name}_high": interval.high}

@@ -1,4 +1,4 @@
-"""From records on disk to the predictions of an experiment: ``prediction.csv`` and ``prediction.json``."""
+"""The predictions of an experiment: ``prediction.csv`` and ``prediction.json``, from records on disk."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from typing import Any
 
 import pandas as pd
 
-from scalewise.analysis.formatting import devices_text, factor
+from scalewise.analysis.formatting import factor, percent
 from scalewise.analysis.prediction.all_reduce_model import Network, NotMeasuredError
 from scalewise.analysis.prediction.step_model import Baseline, NoPredictionError, predict_point
-from scalewise.analysis.statistics.intervals import Interval
 from scalewise.plan.config.experiment import Experiment
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.config.shape import Shape, count_devices
@@ -39,10 +38,8 @@ class Predicted:
     """An experiment to predict, as the plan defines it.
 
     Args:
-        name: of the experiment.
-        spec: its settings.
-        shapes: of the planned device counts, as the configuration gives them.
-        projected: shapes beyond these.
+        shapes: Shapes by planned device count, the latter the way the configuration gives it.
+        projected: Shapes beyond the planned ones.
     """
 
     name: str
@@ -52,7 +49,7 @@ class Predicted:
 
     @classmethod
     def from_json(cls, text: str) -> Predicted:
-        """From ``PlannedExperiment.prediction_definition``."""
+        """Read ``PlannedExperiment.prediction_definition``."""
         values = json.loads(text)
         return cls(
             values["name"],
@@ -73,13 +70,13 @@ def compute_prediction(
     """Write the predictions of an experiment, with what limits them and why a series has none.
 
     Args:
-        experiment: what is planned and projected.
-        collectives: the site's all-reduce, one record for each shape.
-        runs_folder: holds a folder for each run; those on one device that are there count.
-        folder: receives the files.
+        experiment: The experiment, with what is planned and projected.
+        collectives: The site's all-reduce, one record for each shape.
+        runs_folder: Holds a folder for each run; those on one device that are there count.
+        folder: Receives the files.
 
     Raises:
-        RecordError: a record is damaged.
+        RecordError: A record is damaged.
     """
     network = Network.of(collectives)
     rows: list[dict[str, Any]] = []
@@ -202,7 +199,7 @@ def _size(shape: Shape) -> tuple[int, int]:
 
 
 def _series_notes(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Where communication stops hiding, and what was not measured."""
+    """Sentences on where communication stops hiding, and on what was not measured."""
     several = [row for row in rows if row["devices"] > 1]
     if not several:
         return
@@ -215,7 +212,7 @@ def _series_notes(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         share = first["exposed_seconds"] / first["step_seconds"]
         yield (
             f"from {count_devices(first['devices'])} on, communication no longer hides behind the backward "
-            f"pass: {_percent(share)} of the step is exposed."
+            f"pass: {percent(share, 0 if share >= 0.01 else 1)} of the step is exposed."
         )
     inferred = [str(row["devices"]) for row in several if row["extrapolated"]]
     if inferred:
@@ -225,10 +222,6 @@ def _series_notes(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         )
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %" if share >= 0.01 else f"{100 * share:.1f} %"
-
-
 def _link_notes(network: Network) -> Iterator[str]:
     for shape, error in network.errors.items():
         yield f"The all-reduce over {shape} was not measured: {error.rstrip('.')}."
@@ -236,7 +229,8 @@ def _link_notes(network: Network) -> Iterator[str]:
         if not fit.is_line:
             yield (
                 f"The all-reduce over {shape} is no straight line in the message's size: "
-                f"{_percent(fit.worst_miss)} off at worst. Its latency and bandwidth are those from 1 MiB on."
+                f"{percent(fit.worst_miss, 0)} off at worst. Its latency and bandwidth are those from 1 MiB "
+                "on."
             )
 
 
@@ -245,30 +239,24 @@ def _links(network: Network) -> list[dict[str, Any]]:
     return [
         {
             "shape": str(shape),
-            "alpha_seconds": _bounds(fit.alpha),
-            "bus_bytes_per_second": _bounds(fit.bandwidth),
+            "alpha_seconds": fit.alpha.as_dict(),
+            "bus_bytes_per_second": fit.bandwidth.as_dict(),
             "line": fit.is_line,
         }
         for shape, fit in sorted(network.fits.items())
     ]
 
 
-def _bounds(interval: Interval) -> dict[str, float | None]:
-    values = {"estimate": interval.estimate, "low": interval.low, "high": interval.high}
-    # JSON has no infinity: size that costs nothing has no bandwidth
-    return {key: value if value < float("inf") else None for key, value in values.items()}
-
-
 def beyond_sentences(table: pd.DataFrame, series: str | None) -> list[str]:
-    """What was predicted of a series beyond the device counts that the study plans.
+    """A sentence for each prediction of a series beyond the device counts that the study plans.
 
     Args:
-        table: prediction.csv.
-        series: as in scaling.csv.
+        table: Contents of prediction.csv.
+        series: Name of the series in scaling.csv.
     """
     beyond = table[(table["series"] == series) & ~table["measured_point"].astype(bool)]
     return [
-        f"{devices_text(int(row['devices']))}: {factor(row['speedup'])}x as fast as 1 "
+        f"{count_devices(int(row['devices']))}: {factor(row['speedup'])}x as fast as 1 "
         f"({factor(row['speedup_low'])} to {factor(row['speedup_high'])}), efficiency "
         f"{row['parallel_efficiency']:.2f}: predicted, not measured."
         for _, row in beyond.iterrows()

@@ -25,7 +25,7 @@ from scalewise.analysis.report.style import (
 
 SPLITS = ("training", "test")
 MARKS = 12
-"""About so many marks on a curve."""
+"""Approximate number of marks on a curve."""
 FADED = 0.4
 """Opacity of a curve where some of its repeats have stopped."""
 
@@ -37,7 +37,7 @@ def loss(epochs: pd.DataFrame) -> Figure:
     """Training and test loss against epochs by device count, a panel of each for each series.
 
     Args:
-        epochs: as ``collect`` makes it.
+        epochs: Output of ``collect``.
     """
     series = _panels(epochs)
     if len(series) == 1:
@@ -68,8 +68,8 @@ def accuracy(epochs: pd.DataFrame, target: float | None) -> Figure:
     """Test accuracy against epochs by device count, with the target; a panel for each series.
 
     Args:
-        epochs: as ``collect`` makes it.
-        target: a fraction.
+        epochs: Output of ``collect``.
+        target: A fraction.
     """
     series = _panels(epochs)
     named = len(series) > 1

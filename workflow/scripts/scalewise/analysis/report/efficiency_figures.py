@@ -1,4 +1,4 @@
-"""How much of the devices and of the samples is well used, against devices."""
+"""Efficiency of hardware and of learning against devices."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def efficiency(scaling: pd.DataFrame, min_efficiency: float | None) -> Figure:
     """Parallel efficiency against devices, with the least that was asked for.
 
     Args:
-        scaling: points with a speedup.
-        min_efficiency: as a fraction; None where something else was asked for.
+        scaling: Points with a speedup.
+        min_efficiency: The least that was asked for, a fraction; None without that criterion.
     """
     figure = Figure(figsize=inches(COLUMN_MM, PANEL_MM))
     axes = figure.subplots()
@@ -60,8 +60,8 @@ def efficiencies(scaling: pd.DataFrame, target: float | None) -> Figure:
     """Hardware and statistical efficiency and what they come to together, each in a panel.
 
     Args:
-        scaling: points with a speedup.
-        target: test accuracy to reach, as a fraction; None where none is set, and two panels say so.
+        scaling: Points with a speedup.
+        target: Test accuracy to reach, as a fraction; None where none is set, and two panels say so.
     """
     ratio = scaling["devices"] / scaling["baseline_devices"]
     faster = bounds("time_to_accuracy_speedup")

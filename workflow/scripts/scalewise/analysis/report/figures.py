@@ -32,9 +32,9 @@ from scalewise.analysis.report.style import (
     message,
     set_style,
 )
+from scalewise.analysis.scaling import THROUGHPUT
 
 _BYTES_PER_MB = 1e6
-THROUGHPUT = "throughput_samples_per_second"
 
 
 def throughput(scaling: pd.DataFrame, runs: pd.DataFrame) -> Figure:
@@ -91,14 +91,14 @@ def draw_all(
     """Write every figure as SVG and PDF; one that has nothing to show says so.
 
     Args:
-        scaling: as ``scaling_table`` makes it.
-        runs: as ``collect`` makes it.
-        epochs: likewise.
-        folder: receives ``{name}.svg`` and ``{name}.pdf``.
-        min_efficiency: drawn in the efficiency figure; None where it is not what was asked for.
-        target: test accuracy, drawn in the accuracy figure.
-        laws: as in laws.json; those that were refused are not drawn.
-        prediction: as in prediction.csv; None where nothing was predicted.
+        scaling: Output of ``scaling_table``.
+        runs: Output of ``collect``.
+        epochs: Epochs of the same runs, from ``collect``.
+        folder: Receives ``{name}.svg`` and ``{name}.pdf``.
+        min_efficiency: Line in the efficiency figure; None without that criterion.
+        target: Test accuracy, drawn in the accuracy figure.
+        laws: Contents of laws.json; those that were refused are not drawn.
+        prediction: Contents of prediction.csv; None where nothing was predicted.
     """
     set_style()
     folder.mkdir(parents=True, exist_ok=True)

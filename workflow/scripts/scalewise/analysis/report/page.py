@@ -38,19 +38,18 @@ class Section:
     """One experiment in a report.
 
     Args:
-        name: of the experiment.
-        title: shown above it.
-        description: shown below the title.
-        decision: as ``Decision.as_dict`` gives it.
-        scaling: scaling.csv.
-        runs: runs.csv.
-        options: options.csv.
-        origins: what the runs have in common and where they differ, name -> values.
-        figures: folder of the SVG files.
-        laws: laws.json.
-        prediction: prediction.csv; None where nothing was predicted.
-        prediction_notes: what it rests on, and why a series has none; a sentence each.
-        repeats: which points got more repeats, and why; a sentence each.
+        title: Shown above it.
+        description: Shown below the title.
+        decision: Output of ``Decision.as_dict``.
+        scaling: Contents of scaling.csv.
+        runs: Contents of runs.csv.
+        options: Contents of options.csv.
+        origins: Every value that each part of the runs' provenance takes, by name.
+        figures: Folder with the SVG files.
+        laws: Contents of laws.json.
+        prediction: Contents of prediction.csv; None where nothing was predicted.
+        prediction_notes: Limits of the prediction, and why a series has none; a sentence each.
+        repeats: Points that got more repeats, and why; a sentence each.
     """
 
     name: str
@@ -72,8 +71,8 @@ def render(sections: Sequence[Section], *, partial: bool) -> str:
     """The report as HTML.
 
     Args:
-        sections: experiments, in order.
-        partial: some runs may be missing, and the report says so.
+        sections: Experiments, in order.
+        partial: Some runs may be missing, and the report says so.
     """
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
@@ -161,7 +160,7 @@ def _baseline(scaling: pd.DataFrame, series: str | None) -> str:
 
 
 def _monitor_notes(runs: pd.DataFrame) -> list[str]:
-    """What the monitors of the runs had to say, each once with the number of runs."""
+    """Every note of the runs' monitors once, with the number of runs that have it."""
     counts = runs["monitor_note"].dropna().value_counts(sort=False)
     return [f"{note} ({count} of {len(runs)} runs)." for note, count in counts.items() if note]
 

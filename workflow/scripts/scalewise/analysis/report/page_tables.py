@@ -10,9 +10,10 @@ import pandas as pd
 
 from scalewise.analysis.bottlenecks.resumption import resumed_text
 from scalewise.analysis.bottlenecks.utilization import cause_at
+from scalewise.analysis.formatting import as_in_yaml
 from scalewise.analysis.report.step_figures import start_parts, step_parts
+from scalewise.analysis.scaling import THROUGHPUT
 
-RATE = "throughput_samples_per_second"
 UNKNOWN = "–"
 
 LAW_NAMES = {
@@ -30,13 +31,13 @@ def point_row(row: pd.Series) -> dict[str, Any]:
     """One series and device count: what it reached and what its devices did.
 
     Args:
-        row: of scaling.csv.
+        row: A row of scaling.csv.
     """
     return {
         "series": row["series"],
         "devices": str(row["devices"]),
         "n": _count(row),
-        "throughput": spread(row, RATE, rate_form(row.get(RATE))),
+        "throughput": spread(row, THROUGHPUT, rate_form(row.get(THROUGHPUT))),
         "speedup": spread(row, "speedup", "{:.2f}"),
         "efficiency": spread(row, "parallel_efficiency", "{:.2f}"),
         "faster": _p_value(row.get("faster_p")),
@@ -59,11 +60,11 @@ def point_row(row: pd.Series) -> dict[str, Any]:
 
 
 def step_rows(scaling: pd.DataFrame, runs: pd.DataFrame) -> list[dict[str, Any]]:
-    """Where a step's time goes and what a run takes to start, for each point with a completed run.
+    """The parts of a step and of a start, for each point with a completed run.
 
     Args:
-        scaling: scaling.csv.
-        runs: runs.csv.
+        scaling: Contents of scaling.csv.
+        runs: Contents of runs.csv.
     """
     return [_step_row(row, _runs_at(runs, row)) for _, row in scaling.iterrows() if row["n"]]
 
@@ -98,11 +99,11 @@ def _part(seconds: Any, step: Any) -> dict[str, str]:
 
 
 def law_rows(laws: Sequence[Mapping[str, Any]], scaling: pd.DataFrame) -> list[dict[str, str]]:
-    """What the fits found, or why there is none.
+    """The parameters of each fit, or the reason why there is none.
 
     Args:
-        laws: as in laws.json.
-        scaling: scaling.csv, for the number of runs that a fit rests on.
+        laws: Contents of laws.json.
+        scaling: Contents of scaling.csv, for the number of runs that a fit rests on.
     """
     return [_law_row(law, scaling[scaling["series"] == law["series"]]) for law in laws]
 
@@ -133,11 +134,11 @@ def _parameter(name: str, value: Mapping[str, float | None], largest: float) -> 
 
 
 def prediction_rows(prediction: pd.DataFrame, scaling: pd.DataFrame) -> list[dict[str, Any]]:
-    """What was predicted beside what was measured.
+    """Predictions beside measurements.
 
     Args:
-        prediction: prediction.csv.
-        scaling: scaling.csv.
+        prediction: Contents of prediction.csv.
+        scaling: Contents of scaling.csv.
     """
     measured = {(row["series"], row["devices"]): row for _, row in scaling.iterrows()}
     return [
@@ -170,16 +171,16 @@ def _prediction_row(row: pd.Series, point: pd.Series | None) -> dict[str, Any]:
 
 
 def option_row(row: pd.Series) -> dict[str, str]:
-    """What one value of an option gains.
+    """One value of an option and its gain over the reference.
 
     Args:
-        row: of options.csv.
+        row: A row of options.csv.
     """
     low, high = row["throughput_ratio_low"], row["throughput_ratio_high"]
     return {
         "option": row["option"],
-        "value": _value(row["value"]),
-        "reference": _value(row["reference"]),
+        "value": as_in_yaml(row["value"]),
+        "reference": as_in_yaml(row["reference"]),
         "beside": row["beside"] if isinstance(row["beside"], str) else "",
         "devices": str(row["devices"]),
         "n": str(row["n"]),
@@ -195,7 +196,7 @@ def run_row(row: pd.Series) -> dict[str, str]:
     """One run.
 
     Args:
-        row: of runs.csv.
+        row: A row of runs.csv.
     """
     starts = [part.column for part in start_parts() if part.column in row.index]
     return {
@@ -203,7 +204,7 @@ def run_row(row: pd.Series) -> dict[str, str]:
         "devices": str(row["devices"]),
         "outcome": row["outcome"],
         "reason": _remark(row),
-        "throughput": number(row[RATE], rate_form(row[RATE])),
+        "throughput": number(row[THROUGHPUT], rate_form(row[THROUGHPUT])),
         "train_seconds": number(row["train_seconds"], "{:.2f}"),
         "time_to_accuracy": number(row["time_to_accuracy_seconds"], "{:.2f}"),
         "accuracy": number(row["final_accuracy"], "{:.2%}"),
@@ -217,7 +218,7 @@ def run_row(row: pd.Series) -> dict[str, str]:
 
 
 def _remark(row: pd.Series) -> str:
-    """Why a run has no result, or what is to be known of the one it has."""
+    """The reason that a run has no result, or a remark on the one it has."""
     reason = row["reason"] if isinstance(row["reason"], str) else ""
     resumes = row.get("resumes")
     if pd.isna(resumes) or not resumes:
@@ -256,9 +257,3 @@ def _p_value(value: Any) -> str:
     if pd.isna(value):
         return UNKNOWN
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
-
-
-def _value(value: Any) -> str:
-    """As the user wrote it in YAML."""
-    text = str(value)
-    return text.lower() if text in {"True", "False"} else text

@@ -22,9 +22,8 @@ class Panels:
     """A figure of several quantities (rows), each for several series (columns).
 
     Args:
-        figure: that holds them.
-        axes: for each series, its panels from top to bottom.
-        width_mm: of one panel.
+        axes: The panels of each series, from top to bottom.
+        width_mm: Width of one panel.
     """
 
     figure: Figure
@@ -42,10 +41,10 @@ def grid(names: Sequence[str], heights_mm: Sequence[float], file: str, titles: b
     The panels of a quantity share both scales; only those at the left show the values.
 
     Args:
-        names: of all series.
-        heights_mm: of the panels of each quantity.
-        file: has what is left out.
-        titles: name each series over its panels.
+        names: Names of all series.
+        heights_mm: Height of a panel, for each quantity.
+        file: Table that has what is left out.
+        titles: Name each series over its panels.
     """
     shown = len(names[:MAX_PANELS])
     columns = min(shown, PANELS_A_ROW)

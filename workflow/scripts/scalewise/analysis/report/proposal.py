@@ -14,8 +14,9 @@ from pathlib import Path
 import pandas as pd
 
 from scalewise.analysis.decision.decision import Decision
-from scalewise.analysis.formatting import devices_text, factor, three_digits
+from scalewise.analysis.formatting import factor, three_digits
 from scalewise.analysis.scaling import OF_WALLS
+from scalewise.plan.config.shape import count_devices
 from scalewise.plan.runs.runs import NO_OPTIONS
 from scalewise.records import write_text
 
@@ -28,7 +29,7 @@ COLUMNS = [
     *(f"{name}{bound}" for name in _WITH_BOUNDS for bound in ("", "_low", "_high")),
     "device_hours", "baseline_devices", *_CONFIDENCES,
 ]  # fmt: skip
-"""Of proposal.csv: unrounded, under the names and in the units of scaling.csv."""
+"""Columns of proposal.csv: unrounded, under the names and in the units of scaling.csv."""
 
 _UNITS = (("s", 1.0), ("min", 60.0), ("h", 3600.0))
 _MANY = 600
@@ -53,11 +54,11 @@ class _Table:
     """One series as text, without markup.
 
     Args:
-        heading: experiment and series.
-        columns: headings, units included.
-        rows: a cell for each column.
-        recommended: index of the row that the decision names, if any.
-        method: two sentences.
+        heading: Experiment and series.
+        columns: Headings, units included.
+        rows: A cell for each column.
+        recommended: Index of the row that the decision names, if any.
+        method: Two sentences.
     """
 
     heading: str
@@ -71,9 +72,9 @@ def write_proposal(scaling: pd.DataFrame, decision: Decision, folder: Path) -> N
     """Write proposal.csv, proposal.md and proposal.tex.
 
     Args:
-        scaling: as ``scaling_table`` makes it.
-        decision: on it.
-        folder: receives the files.
+        scaling: Output of ``scaling_table``.
+        decision: The decision on the same table.
+        folder: Receives the files.
     """
     points = _ordered(scaling, decision)
     tables = [_table(series, decision) for _, series in points.groupby("series", sort=False)]
@@ -119,7 +120,7 @@ def _table(points: pd.DataFrame, decision: Decision) -> _Table:
 
 
 def _method(points: pd.DataFrame) -> str:
-    """How the figures were made, and what the speedups are relative to, in two sentences."""
+    """Two sentences on how the figures were made, and what the speedups are relative to."""
     levels = points[list(_CONFIDENCES)].to_numpy(dtype=float).ravel()
     levels = levels[(levels > 0) & (levels < 1)]
     intervals = "one run has no interval"
@@ -133,7 +134,7 @@ def _method(points: pd.DataFrame) -> str:
     if base.empty or points["speedup"].isna().all():
         return f"{first}. There is no baseline, and so no speedup."
     reference = base.iloc[0]
-    where = devices_text(int(reference["devices"]))
+    where = count_devices(int(reference["devices"]))
     rate = reference["throughput_samples_per_second"]
     if pd.isna(rate):
         absolute = f"{where}, {three_digits(reference['wall_seconds'])} s a run, {OF_WALLS}"

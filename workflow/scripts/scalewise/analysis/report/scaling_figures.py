@@ -57,9 +57,9 @@ def speedup(
     place of lines that join the points.
 
     Args:
-        scaling: points with a speedup.
-        laws: as in laws.json; the refused are left out.
-        prediction: as in prediction.csv; its planned device counts are drawn.
+        scaling: Points with a speedup.
+        laws: Contents of laws.json; the refused are left out.
+        prediction: Contents of prediction.csv; its planned device counts are drawn.
     """
     names = series_names(scaling)
     fitted = [law for law in laws if law["series"] in names and not law["refused"]]
@@ -101,8 +101,8 @@ def prediction(scaling: pd.DataFrame, predicted: pd.DataFrame) -> Figure:
     Device counts beyond the largest that was measured lie in a pale area with the words "not measured".
 
     Args:
-        scaling: points with a throughput; may be empty.
-        predicted: as in prediction.csv.
+        scaling: Points with a throughput; may be empty.
+        predicted: Contents of prediction.csv.
     """
     columns = ["step_seconds", "speedup", "parallel_efficiency"]
     scaling = with_columns(scaling, [name for column in columns for name in bounds(column)])

@@ -16,7 +16,7 @@ DODGE = 0.02
 
 
 def series_names(table: pd.DataFrame) -> list[str]:
-    """In the order of the table."""
+    """The names of the series, in the order of the table."""
     return [str(name) for name in dict.fromkeys(table["series"])]
 
 
@@ -43,12 +43,12 @@ def draw_series(
     """Draw a column of a table of points against devices, and its interval as bars.
 
     Args:
-        axes: to draw in.
-        table: a row for each series and device count; unknown values are left out.
-        column: its interval is in the columns of that name with ``_low`` and ``_high``.
-        names: every series of the figure, drawn here or not: a series looks the same in all its panels.
-        joined: connect the points of a series by a line, as a trend.
-        together: the series share a panel: move them sideways, so that equal values do not hide each other,
+        axes: Panel to draw in.
+        table: A row for each series and device count; unknown values are left out.
+        column: Estimates; their bounds are in the columns of that name with ``_low`` and ``_high``.
+        names: Every series of the figure, drawn here or not: a series looks the same in all its panels.
+        joined: Connect the points of a series by a line, as a trend.
+        together: The series share a panel: move them sideways, so that equal values do not hide each other,
             and give each its own dashes.
     """
     colours = sns.color_palette("colorblind", len(names))

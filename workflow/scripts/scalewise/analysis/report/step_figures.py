@@ -1,4 +1,4 @@
-"""Where the time of a step goes, and that of a start."""
+"""The parts of a step's time, and of a start's."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Part:
     """A part of a bar.
 
     Args:
-        column: of the table.
-        label: in the legend.
-        colour: to fill it with.
-        hatch: so that it is told apart in grey.
+        column: Column of the table that holds its seconds.
+        label: Name in the legend.
+        colour: Colour that fills it.
+        hatch: Pattern that tells it apart in grey.
     """
 
     column: str
@@ -44,7 +44,7 @@ class Part:
     hatch: str
 
     def patch(self) -> Artist:
-        """Its handle in the legend."""
+        """The part's handle in the legend."""
         return Patch(facecolor=self.colour, hatch=self.hatch, edgecolor="white", linewidth=0)
 
 
@@ -53,7 +53,7 @@ NOTHING = Part("", "", "white", "")
 
 
 def step_parts() -> list[Part]:
-    """Of a step, from the bottom of a bar to its top."""
+    """The parts of a step, from the bottom of a bar to its top."""
     blue, orange, green, _, pink = sns.color_palette("colorblind", 5)
     return [
         Part("compute_seconds", "compute", blue, ""),
@@ -64,7 +64,7 @@ def step_parts() -> list[Part]:
 
 
 def start_parts() -> list[Part]:
-    """Of a start, in the order in which they come."""
+    """The parts of a start, in the order in which they come."""
     labels = ("launch", "imports", "process group", "data", "model", "first step")
     shades = sns.light_palette("#5b3f8c", len(labels) + 1)[1:]
     hatches = ("xxxx", "", "....", "", "////", "")
@@ -81,8 +81,8 @@ def step(scaling: pd.DataFrame, runs: pd.DataFrame) -> Figure:
     have the shares that they have in a step, whose mean length stands over the bar.
 
     Args:
-        scaling: points with a throughput.
-        runs: as ``collect`` makes it.
+        scaling: Points with a throughput.
+        runs: Output of ``collect``.
     """
     parts, starts = step_parts(), start_parts()
     table = with_columns(scaling, ["step_seconds", *(part.column for part in parts)])
@@ -155,9 +155,9 @@ def _stack(axes: Axes, heights: np.ndarray, parts: Sequence[Part]) -> None:
     """Draw bars side by side.
 
     Args:
-        axes: to draw in.
-        heights: of shape (parts, bars).
-        parts: from the bottom to the top.
+        axes: Panel to draw in.
+        heights: Heights of shape (parts, bars).
+        parts: Parts from the bottom to the top.
     """
     places = np.arange(heights.shape[1])
     bottoms = np.cumsum(heights, axis=0) - heights

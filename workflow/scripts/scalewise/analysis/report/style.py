@@ -1,4 +1,4 @@
-"""How the figures look: at a column's width, colour-blind safe, lines told apart by mark and dash too.
+"""The look of the figures: a column wide, colour-blind safe, lines told apart by mark and dash too.
 
 A figure is drawn once, at the size it has in print; the report shows the same drawing larger.
 """
@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 Handle = Artist | tuple[Artist, ...]
-"""Of a legend: those of a tuple are drawn over each other."""
+"""A handle of a legend; the artists of a tuple are drawn over each other."""
 
 MM_PER_INCH = 25.4
 COLUMN_MM = 85.0
@@ -39,7 +39,7 @@ _HANDLE_CHARACTERS = 8
 
 
 def set_style() -> None:
-    """For all figures drawn from now on."""
+    """Set the style of all figures drawn from now on."""
     sns.set_theme(
         context="paper",
         style="whitegrid",
@@ -93,9 +93,9 @@ def device_axis(axes: Axes, devices: Iterable[int], width_mm: float = COLUMN_MM)
     """Name the device axis, with as many of the counts at it as have room.
 
     Args:
-        axes: to change; it has a logarithmic axis from a ratio of 8 on.
-        devices: every count that is drawn.
-        width_mm: of the panel with its labels.
+        axes: The panel; its axis becomes logarithmic from a ratio of 8 on.
+        devices: Every count that is drawn.
+        width_mm: Width of the panel with its labels.
     """
     ticks = sorted(set(devices))
     # a fifth of the width goes to the labels of the other axis
@@ -128,7 +128,7 @@ def _with_room(ticks: Sequence[int], places: Sequence[float]) -> list[int]:
 
 
 def legend_columns(labels: Sequence[str], width_mm: float) -> int:
-    """In how many columns labels fit below a figure; a legend fills one column after the other."""
+    """The number of columns in which labels fit below a figure; a legend fills one after the other."""
     room = width_mm / MM_PER_INCH * 72 / (7 * _CHARACTER_WIDTH)
     for columns in range(len(labels), 1, -1):
         rows = math.ceil(len(labels) / columns)
@@ -150,11 +150,11 @@ def legend_below(
     """Put one legend under the figure, where it hides nothing, and make the figure as much higher.
 
     Args:
-        figure: of its final width.
-        handles: one for each label.
-        labels: in order.
-        title: over them.
-        columns: as many as fit, unless given.
+        figure: A figure that has its final width.
+        handles: One for each label.
+        labels: Names of the handles; without any there is no legend.
+        title: Heading over the labels.
+        columns: Number of columns; by default, the number that fits.
     """
     if not labels:
         return

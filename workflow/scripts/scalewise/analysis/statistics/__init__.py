@@ -1,1 +1,1 @@
-"""What repeats say: intervals, tests and fitted laws that assume no distribution."""
+"""Statistics of repeats: intervals, tests and fitted laws that assume no distribution."""

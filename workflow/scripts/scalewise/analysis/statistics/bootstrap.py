@@ -15,7 +15,7 @@ Array = npt.NDArray[np.float64]
 DRAWS = 2000
 SEED = 1
 LEAST_SPREAD = 1e-3
-"""Of the spread seen: that of a draw which took the same run again and again counts as this much."""
+"""Least spread of a draw, as a share of the spread seen: a draw may take the same run again and again."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class Pooled:
     """Samples that scatter alike, by their means and by the one spread of all of them.
 
     Args:
-        means: of each sample; shape (..., samples).
-        spread: standard deviation within the samples, pooled; shape (...).
+        means: Mean of each sample; shape (..., samples).
+        spread: Standard deviation within the samples, pooled; shape (...).
     """
 
     means: Array
@@ -35,7 +35,7 @@ def pooled(samples: Sequence[Array]) -> Pooled:
     """Means and pooled spread.
 
     Args:
-        samples: arrays of shape (..., values); all with the same leading shape, each of its own length.
+        samples: Arrays of shape (..., values); all with the same leading shape, each of its own length.
             Together they have more values than samples.
     """
     means = np.stack([sample.mean(axis=-1) for sample in samples], axis=-1)
@@ -48,10 +48,10 @@ def drawn_again(residuals: Sequence[Array], centres: Array, draws: int = DRAWS, 
     """Samples drawn anew, with replacement and each from its own residuals, around given centres.
 
     Args:
-        residuals: of each sample, about its mean.
-        centres: where the drawn samples lie; shape (samples,).
-        draws: how many times all samples are drawn.
-        seed: of the generator.
+        residuals: Residuals of each sample about its mean.
+        centres: Centres of the drawn samples; shape (samples,).
+        draws: Number of times that all samples are drawn.
+        seed: Seed of the generator.
     """
     generator = np.random.default_rng(seed)
     return pooled(
@@ -73,11 +73,11 @@ def studentised_bounds(
     instead of 95 %.
 
     Args:
-        estimate: from the runs; shape (quantities,).
-        spread: of the runs.
-        redrawn: the same from each draw; shape (draws, quantities).
-        spreads: of each draw; shape (draws,).
-        confidence: to reach.
+        estimate: Estimates from the runs; shape (quantities,).
+        spread: Spread of the runs.
+        redrawn: Estimates from each draw; shape (draws, quantities).
+        spreads: Spread of each draw; shape (draws,).
+        confidence: Confidence to reach.
     """
     least = max(LEAST_SPREAD * spread, np.finfo(np.float64).tiny)
     distances = (redrawn - estimate) / np.maximum(spreads, least)[:, None]

@@ -22,11 +22,11 @@ class Interval:
     """An estimate with its bounds.
 
     Args:
-        estimate: the value that is stated.
-        low: lower bound.
-        high: upper bound.
-        confidence: probability that such an interval covers the true value; 0 for a single repeat.
-        n: repeats it rests on; of a ratio, the smaller of the two samples.
+        estimate: The value that is stated.
+        low: Lower bound.
+        high: Upper bound.
+        confidence: Probability that such an interval covers the true value; 0 for a single repeat.
+        n: Repeats it rests on; of a ratio, the smaller of the two samples.
     """
 
     estimate: float
@@ -45,6 +45,15 @@ class Interval:
             return math.inf
         return (self.high - self.low) / 2 / abs(self.estimate)
 
+    def as_columns(self, name: str) -> dict[str, float]:
+        """The columns of a table that hold the interval: ``{name}``, ``{name}_low`` and ``{name}_high``."""
+        return {name: self.estimate, f"{name}_low": self.low, f"{name}_high": self.high}
+
+    def as_dict(self) -> dict[str, float | None]:
+        """Estimate and bounds for JSON, which has no infinity: None stands for it."""
+        values = {"estimate": self.estimate, "low": self.low, "high": self.high}
+        return {name: value if math.isfinite(value) else None for name, value in values.items()}
+
     def scaled(self, factor: float) -> Interval:
         """The interval of a multiple; the factor is positive."""
         return Interval(
@@ -62,8 +71,8 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
     1986). 95 % needs 6 values; fewer give their smallest and largest, with the confidence of that.
 
     Args:
-        values: one for each repeat, at least one.
-        confidence: to reach, if the sample is large enough.
+        values: One for each repeat, at least one.
+        confidence: Confidence to reach, if the sample is large enough.
     """
     ordered = sorted(values)
     n = len(ordered)
@@ -106,9 +115,9 @@ def ratio_interval(
     other, 95 % become about 93 %; ten times, about 90 % (and the 90 % of three against three about 80 %).
 
     Args:
-        numerator: positive values, one for each repeat.
-        denominator: likewise.
-        confidence: to reach, if the samples are large enough.
+        numerator: Positive values, one for each repeat.
+        denominator: Positive values, one for each repeat.
+        confidence: Confidence to reach, if the samples are large enough.
     """
     ratios = sorted(top / bottom for top in numerator for bottom in denominator)
     trim, weight, coverage = _rank_sum_trim(len(numerator), len(denominator), confidence)
@@ -121,7 +130,7 @@ def ratio_interval(
 
 
 def _rank_sum_trim(m: int, n: int, confidence: float) -> tuple[int, float, float]:
-    """How many ratios to leave out at either end, how far to go on to the next, and the coverage reached.
+    """Ratios to leave out at either end, the share of the way to the next one, and the coverage reached.
 
     Exact for small samples, where it matters; by the normal approximation beyond.
     """

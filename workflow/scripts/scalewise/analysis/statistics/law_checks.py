@@ -1,4 +1,4 @@
-"""Why the runs of a series do not carry a law: each reason with its numbers, and the cure if there is one."""
+"""Reasons that the runs of a series do not carry a law, with their numbers, and the cure if there is one."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from scipy import stats
 
-from scalewise.analysis.formatting import devices_text
 from scalewise.analysis.statistics.bootstrap import Array, Pooled
 from scalewise.analysis.statistics.intervals import CONFIDENCE
 from scalewise.analysis.statistics.law_models import Model
+from scalewise.analysis.statistics.significance import ENOUGH_REPEATS
+from scalewise.plan.config.shape import count_devices
 
 LEAST_REPEATS = 2
-ENOUGH_REPEATS = 3
-"""On each device count, for three and more device counts."""
 SIGNIFICANCE = 0.01
 """A law that misses its points by more than repeats do so rarely is refused."""
 SMALLEST_MISS = 0.005
@@ -31,12 +30,12 @@ def too_little(model: Model, rates: Mapping[int, Sequence[float]], base: int) ->
     """Reasons not to fit at all.
 
     Args:
-        model: the law.
-        rates: throughput of each run, by device count.
-        base: device count that speedups relate to.
+        model: The law.
+        rates: Throughput of each run, by device count.
+        base: Device count that speedups relate to.
     """
     if base not in rates:
-        yield f"no comparable run of the baseline ({devices_text(base)}) has a throughput"
+        yield f"no comparable run of the baseline ({count_devices(base)}) has a throughput"
     if len(rates) < model.least_counts:
         counts = ", ".join(str(devices) for devices in rates) or "none"
         yield (
@@ -46,14 +45,14 @@ def too_little(model: Model, rates: Mapping[int, Sequence[float]], base: int) ->
     for devices, values in rates.items():
         if len(values) < LEAST_REPEATS:
             yield (
-                f"a single comparable run on {devices_text(devices)} shows no spread; {model.title} needs "
+                f"a single comparable run on {count_devices(devices)} shows no spread; {model.title} needs "
                 f"{ENOUGH_REPEATS} on each device count"
             )
     # a draw that takes one and the same run of every device count knows nothing of the spread: where such
     # draws are not rare, the bounds are made by them
     blind = math.prod(float(len(values)) ** (1 - len(values)) for values in rates.values())
     if blind > (1 - CONFIDENCE) / 2:
-        counts = ", ".join(f"{len(values)} on {devices_text(devices)}" for devices, values in rates.items())
+        counts = ", ".join(f"{len(values)} on {count_devices(devices)}" for devices, values in rates.items())
         yield (
             f"too few repeats to know how they scatter ({counts}); {model.title} needs {ENOUGH_REPEATS} on "
             "each device count"
@@ -66,13 +65,13 @@ def not_carried(
     """Reasons not to state what was fitted.
 
     Args:
-        model: the law.
-        devices: shape (counts,).
-        repeats: shape (counts,).
-        seen: logarithms of the rates.
-        coefficients: of the best fit that the law allows.
-        low: bounds of its parameters, fitted freely; shape (parameters,).
-        high: likewise.
+        model: The law.
+        devices: Shape (counts,).
+        repeats: Shape (counts,).
+        seen: Logarithms of the rates.
+        coefficients: Coefficients of the best fit that the law allows.
+        low: Bounds of its parameters, fitted freely; shape (parameters,).
+        high: Likewise.
     """
     residuals = seen.means - model.log_rates(devices, coefficients)
     if np.abs(np.expm1(residuals)).max() >= SMALLEST_MISS:
@@ -110,7 +109,7 @@ def _lack_of_fit(
         worst = int(np.argmax(np.abs(residuals) * np.sqrt(repeats)))
         miss = math.expm1(float(residuals[worst]))
         yield (
-            f"{devices_text(int(devices[worst]))} ran {100 * abs(miss):.1f} % "
+            f"{count_devices(int(devices[worst]))} ran {100 * abs(miss):.1f} % "
             f"{'faster' if miss > 0 else 'slower'} than the best fit of {model.title}, while repeats scatter "
             f"by {100 * spread:.2g} %: the law leaves out something that matters here"
         )

@@ -20,14 +20,14 @@ class Model:
     """A law whose seconds per sample, or samples per second, are a sum of terms of the device count.
 
     Args:
-        key: short name, as in laws.json.
-        title: as it stands inside a sentence.
-        least_counts: device counts that a fit needs.
-        names: of the parameters.
-        bounds: lowest and highest value of each parameter that the law allows.
-        is_rate: the sum is of samples per second.
-        terms: device counts of shape (counts,) -> terms of shape (counts, coefficients).
-        parameters: coefficients of shape (..., coefficients) -> parameters of shape (..., parameters).
+        key: Short name, as in laws.json.
+        title: Name inside a sentence.
+        least_counts: Device counts that a fit needs.
+        names: Names of the parameters.
+        bounds: Lowest and highest value of each parameter that the law allows.
+        is_rate: The sum is of samples per second.
+        terms: Device counts of shape (counts,) -> terms of shape (counts, coefficients).
+        parameters: Coefficients of shape (..., coefficients) -> parameters of shape (..., parameters).
     """
 
     key: str
@@ -43,8 +43,8 @@ class Model:
         """Logarithms of the throughput.
 
         Args:
-            devices: shape (counts,).
-            coefficients: shape (..., coefficients).
+            devices: Shape (counts,).
+            coefficients: Shape (..., coefficients).
 
         Returns:
             Shape (..., counts).
@@ -56,8 +56,8 @@ class Model:
         """Terms over the measured values: the coefficients are to make each row's sum 1.
 
         Args:
-            devices: shape (counts,).
-            log_rates: measured; shape (..., counts).
+            devices: Shape (counts,).
+            log_rates: Measured; shape (..., counts).
 
         Returns:
             Shape (..., counts, coefficients).
@@ -122,10 +122,10 @@ def fit_within_bounds(model: Model, devices: Array, log_rates: Array, repeats: A
     """The coefficients, none below 0, that make the squares of the relative errors least.
 
     Args:
-        model: the law.
-        devices: shape (counts,).
-        log_rates: mean over the repeats; shape (counts,).
-        repeats: weights; shape (counts,).
+        model: The law.
+        devices: Shape (counts,).
+        log_rates: Mean over the repeats; shape (counts,).
+        repeats: Weights; shape (counts,).
 
     Returns:
         Shape (coefficients,).
@@ -143,10 +143,10 @@ def fit_freely(model: Model, devices: Array, log_rates: Array, repeats: Array) -
     An estimate that is kept at its bound does not scatter as noise makes it; a free one does.
 
     Args:
-        model: the law.
-        devices: shape (counts,).
-        log_rates: mean over the repeats; shape (..., counts).
-        repeats: weights; shape (counts,).
+        model: The law.
+        devices: Shape (counts,).
+        log_rates: Mean over the repeats; shape (..., counts).
+        repeats: Weights; shape (counts,).
 
     Returns:
         Shape (..., coefficients).

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+ENOUGH_REPEATS = 3
+"""Repeats from which on runs whose ranges do not overlap differ by more than chance (p = 0.05)."""
 EXACT_DIVISIONS = 200_000
 """All divisions of up to 10 against 10 runs are counted."""
 DRAWN_DIVISIONS = 20_000
@@ -28,8 +30,8 @@ def is_faster(rates: Sequence[float], than: Sequence[float]) -> float:
     cannot show anything at 5 %, however far apart they lie.
 
     Args:
-        rates: positive, one for each run, any unit.
-        than: rates of the runs to compare with, in the same unit.
+        rates: Positive, one for each run, any unit.
+        than: Rates of the runs to compare with, in the same unit.
 
     Returns:
         The p value; NaN where a sample is empty or both hold a single run.

@@ -27,6 +27,9 @@ CHECKSUMS_VARIABLE = "SCALEWISE_DATA_CHECKSUMS"
 MAX_BYTES = 64 * 10**9
 """Most that a synthetic dataset may take: beyond it a digit too many is likelier than intent."""
 
+PREPARED_DATASET = "resources/datasets/{dataset}/dataset.safetensors"
+"""The file of a dataset that every rank maps, as the rules name it: by ``dataset_id``."""
+
 ARRAYS = ("test_images", "test_labels", "train_images", "train_labels")
 
 _SYNTHETIC = re.compile(
@@ -94,7 +97,7 @@ def dataset_id(dataset: str, image_size: int | None = None) -> str:
 
 def prepared_path(dataset: str, image_size: int | None = None) -> Path:
     """The file that every rank maps."""
-    return Path("resources/datasets") / dataset_id(dataset, image_size) / "dataset.safetensors"
+    return Path(PREPARED_DATASET.format(dataset=dataset_id(dataset, image_size)))
 
 
 def own_inputs(dataset: str) -> list[str]:

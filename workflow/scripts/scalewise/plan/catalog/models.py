@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from scalewise.plan.config.errors import RefusedValueError
 from scalewise.plan.config.paths import command_complaint
 
 SMALLEST_TRANSFORMER, LARGEST_TRANSFORMER = 1_000_000, 100_000_000_000
@@ -48,13 +49,8 @@ MODELS = {
 """Models of one size. The others carry their size in their names, or are the user's own."""
 
 
-class ModelNameError(ValueError):
-    """A name that no model can be built from; ``what`` and ``cure`` are for the user."""
-
-    def __init__(self, what: str, cure: str) -> None:
-        super().__init__(f"{what}. {cure}")
-        self.what = what
-        self.cure = cure
+class ModelNameError(RefusedValueError):
+    """A name that no model can be built from."""
 
 
 def model_facts(model: str) -> ModelFacts:

@@ -12,6 +12,7 @@ import zlib
 from pathlib import Path
 from typing import IO
 
+from scalewise.plan.config.errors import RefusedValueError
 from scalewise.plan.config.paths import path_complaint
 
 MAX_HEADER_BYTES = 1 << 20
@@ -24,13 +25,8 @@ Shapes = dict[str, tuple[str, list[int]]]
 """Name -> (type, shape)."""
 
 
-class DatasetFileError(ValueError):
-    """Data that cannot be used; ``what`` and ``cure`` are for the user."""
-
-    def __init__(self, what: str, cure: str) -> None:
-        super().__init__(f"{what}. {cure}")
-        self.what = what
-        self.cure = cure
+class DatasetFileError(RefusedValueError):
+    """Data that cannot be used."""
 
 
 def array_shapes(path: Path) -> Shapes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from scalewise.plan.config.errors import Place, Problem
@@ -11,9 +12,19 @@ from scalewise.plan.config.shape import Shape, count_devices
 from scalewise.plan.config.site import LOOKED_UP, Site, SiteFile
 from scalewise.plan.runs.allocation import LEAST_SECONDS, MB_PER_GB, trained_seconds
 
+MAX_FACTS_BYTES = 16_000
+"""Linux takes 128 kB an argument or variable; a line of prelude, quoted for a shell, is in it many times."""
+
 
 def check_facts(facts: SiteFile) -> Iterator[Problem]:
-    """Mistakes that join two facts of a site."""
+    """Mistakes that join facts of a site."""
+    sizes = {key: len(json.dumps(value)) for key, value in facts.model_dump(mode="json").items()}
+    if (size := sum(sizes.values())) > MAX_FACTS_BYTES:
+        yield Problem(
+            (max(sizes, key=sizes.__getitem__),),
+            f"makes {size:,} bytes of facts, but the commands of jobs take {MAX_FACTS_BYTES:,}",
+            "Put a long prelude into a file of its own, and `source` it.",
+        )
     if facts.slurm is None:
         if facts.launcher == "srun":
             yield Problem(
@@ -88,16 +99,29 @@ def check_allocations(
     """What an experiment asks of the scheduler: time, memory, parts of nodes."""
     yield from _check_time(place, experiment, site)
     yield from _check_memory(place, experiment, site)
-    if site.slurm is not None and site.slurm.partial_nodes == "refused":
-        for index, devices in enumerate(experiment.devices):
-            shape = shapes.get(devices)
-            if shape is not None and shape.devices_per_node != site.devices_per_node:
-                yield Problem(
-                    (*place, "devices", index),
-                    f"is {devices!r}, part of a node of {count_devices(site.devices_per_node)}, and this "
-                    "site gives whole nodes only",
-                    f"Use multiples of {site.devices_per_node}.",
-                )
+    for index, devices in enumerate(experiment.devices):
+        if (shape := shapes.get(devices)) is not None:
+            yield from check_whole_nodes((*place, "devices", index), devices, shape, site)
+
+
+def check_whole_nodes(here: Place, devices: int | str, shape: Shape, site: Site) -> Iterator[Problem]:
+    """A part of a node where the site gives whole nodes only.
+
+    Args:
+        here: Place of the device count.
+        devices: The count as the configuration gives it.
+        shape: What it comes to.
+        site: Facts of the machine or cluster.
+    """
+    if site.slurm is None or site.slurm.partial_nodes != "refused":
+        return
+    if shape.devices_per_node != site.devices_per_node:
+        yield Problem(
+            here,
+            f"is {devices!r}, part of a node of {count_devices(site.devices_per_node)}, and this site gives "
+            "whole nodes only",
+            f"Use multiples of {site.devices_per_node}.",
+        )
 
 
 def _check_time(place: Place, experiment: Experiment, site: Site) -> Iterator[Problem]:

@@ -17,21 +17,22 @@ from scalewise.plan.catalog.datasets import (
 )
 from scalewise.plan.catalog.models import ModelFacts, ModelNameError, known_models, model_facts
 from scalewise.plan.checks.allocation import check_allocations, check_launch
-from scalewise.plan.checks.options import Where, check_images, check_options, check_warmup
-from scalewise.plan.checks.projection import check_projected_batch, check_projection
+from scalewise.plan.checks.batch import BATCH_KEY, check_batch, check_projected_batch
+from scalewise.plan.checks.options import Where, check_images, check_options
+from scalewise.plan.checks.projection import check_projection
 from scalewise.plan.config.errors import Place, Problem, did_you_mean
 from scalewise.plan.config.experiment import EXPERIMENT_NAME, MAX_EXPERIMENT_NAME, Experiment
 from scalewise.plan.config.settings import Settings
-from scalewise.plan.config.shape import Shape, TopologyError, count_devices, shape_for
+from scalewise.plan.config.shape import Shape, TopologyError, shape_for
 from scalewise.plan.config.site import Site
-from scalewise.plan.runs.batches import MIN_SAMPLES_PER_RANK, step_sizes
 from scalewise.plan.runs.runs import (
     Options,
     Point,
-    batch_per_device,
     combinations,
     excluded,
+    is_same_value,
     option_label,
+    series_label,
     settings_of,
 )
 
@@ -41,10 +42,9 @@ MAX_NAME_BYTES = 255
 MAX_RUNS = 100_000
 """Of an experiment. Every run is looked at when a study is planned, and more are a sweep too wide."""
 
-MAX_STEPS = 10_000_000
-"""Of an epoch; ImageNet image by image has 1.3 million."""
 
-_BATCH_KEY = {"strong": "global_batch_size", "weak": "batch_size_per_device"}
+RESERVED_NAMES = {"partial": "the partial report's tables", "preflight": "what a preflight has found"}
+"""Folders of the workflow's own below results/, where every experiment has a folder of its name."""
 
 
 def check_names(names: Iterable[str]) -> Iterator[Problem]:
@@ -68,6 +68,13 @@ def check_names(names: Iterable[str]) -> Iterator[Problem]:
                 place,
                 f"has a name of {len(name)} characters, but at most {MAX_EXPERIMENT_NAME} are possible",
                 "Shorten it, and put the words into title.",
+            )
+        elif name.lower() in RESERVED_NAMES:
+            yield Problem(
+                place,
+                f"has the name of the folder results/{name.lower()}, which holds "
+                f"{RESERVED_NAMES[name.lower()]}",
+                f"Rename it, such as {name}-study.",
             )
         elif name.lower() in seen:
             yield Problem(
@@ -149,8 +156,8 @@ def _check_sweep(place: Place, experiment: Experiment, own: Mapping[str, Any]) -
                 f"is {own[key]!r}, but sweep.{key} gives it the values {values}",
                 "Keep one of the two.",
             )
-    kept = _BATCH_KEY[experiment.scaling]
-    other = next(key for key in _BATCH_KEY.values() if key != kept)
+    kept = BATCH_KEY[experiment.scaling]
+    other = next(key for key in BATCH_KEY.values() if key != kept)
     if kept not in swept and getattr(experiment, kept) is None:
         yield Problem(
             (*place, kept),
@@ -190,7 +197,7 @@ def _check_exclude(place: Place, experiment: Experiment) -> Iterator[Problem]:
         for key, value in entry.items():
             if key not in possible:
                 yield Problem((*here, key), "is neither a swept key nor devices", did_you_mean(key, possible))
-            elif value not in possible[key]:
+            elif not any(is_same_value(value, candidate) for candidate in possible[key]):
                 yield Problem(
                     (*here, key),
                     f"is {value!r}, which is not among {possible[key]}",
@@ -213,6 +220,7 @@ def _check_series(
     site: Site,
 ) -> Iterator[Problem]:
     given = {*own, *experiment.swept}
+    named: dict[str, Options] = {}
     for options in combinations(experiment):
         used = {
             devices: shape for devices, shape in shapes.items() if not excluded(experiment, options, devices)
@@ -223,6 +231,12 @@ def _check_series(
         where = Where(place, options)
         yield from check_options(where, experiment, settings, site, given)
         yield from _check_names_of_runs(place, experiment, options)
+        if (twin := named.setdefault(series_label(options).lower(), options)) != options:
+            yield Problem(
+                (*place, "sweep"),
+                f"makes two series of the same name, {dict(twin)} and {dict(options)}",
+                "Rename a file, or have an experiment for each.",
+            )
         yield from check_launch(where, settings, used.values(), site)
         facts = _dataset(where("dataset"), settings.dataset, settings.image_size)
         model = _model(where("model"), settings.model)
@@ -234,7 +248,7 @@ def _check_series(
         else:
             yield from _check_fit(where, settings, facts, model)
             yield from check_images(where, settings, facts)
-        yield from _check_batch(where, settings, facts, model, [shape.world_size for shape in used.values()])
+        yield from check_batch(where, settings, facts, model, [shape.world_size for shape in used.values()])
         yield from check_projected_batch(
             where, experiment, settings, facts.train_samples, site.devices_per_node
         )
@@ -305,59 +319,3 @@ def _check_fit(where: Where, settings: Settings, facts: DatasetFacts, model: Mod
             f"is {settings.model!r}, which needs {model.min_pixels} pixels, but {source} has {pixels}",
             f"Use another model, or add `image_size: {model.min_pixels}`.",
         )
-
-
-def _check_batch(
-    where: Where, settings: Settings, facts: DatasetFacts, model: ModelFacts, world_sizes: list[int]
-) -> Iterator[Problem]:
-    """One problem a mistake, however many device counts it shows on."""
-    key = _BATCH_KEY[settings.scaling]
-    stated: int | None = getattr(settings, key)
-    if stated is None:
-        return
-    passes = settings.accumulation_steps
-    uneven = [size for size in world_sizes if settings.scaling == "strong" and stated % (size * passes)]
-    if uneven:
-        common = math.lcm(*world_sizes) * passes
-        below, above = stated // common * common, (stated // common + 1) * common
-        nearest = f"Use {below} or {above}." if below else f"Use {above}."
-        if not below and above > facts.train_samples:
-            nearest = "Have fewer device counts: what all of these divide is more than the data."
-        parts = f"the world size ({uneven[0]})"
-        if passes > 1:
-            parts = f"{uneven[0] * passes}: {parts} times accumulation_steps ({passes})"
-        yield Problem(where(key), f"({stated}) is not divisible by {parts}", nearest)
-        return
-    totals = {size: size * passes * batch_per_device(settings, size) for size in world_sizes}
-    over = [size for size, total in totals.items() if total > facts.train_samples]
-    if over:
-        accumulated = f" over {passes} passes" if passes > 1 else ""
-        yield Problem(
-            where(key),
-            f"({stated}) makes a global batch of {totals[over[0]]} on {count_devices(over[0])}{accumulated}, "
-            f"but {settings.dataset} has {facts.train_samples} training samples",
-            "Use a smaller batch."
-            if settings.scaling == "strong"
-            else "Use a smaller batch, or fewer devices.",
-        )
-        return
-    most = max(world_sizes)
-    per_device = batch_per_device(settings, most)
-    if model.batch_norm and per_device < MIN_SAMPLES_PER_RANK:
-        each = "per device and pass" if passes > 1 else "per device"
-        yield Problem(
-            where(key),
-            f"({stated}) leaves {per_device} sample {each} on {count_devices(most)}, and "
-            f"{settings.model} normalises over the batch",
-            f"Use at least {MIN_SAMPLES_PER_RANK} {each}.",
-        )
-    least = min(totals.values())
-    if facts.train_samples // least > MAX_STEPS:
-        yield Problem(
-            where(key),
-            f"({stated}) makes {facts.train_samples // least:,} steps of an epoch of {settings.dataset}",
-            f"Use a larger batch: at most {MAX_STEPS:,} steps are possible.",
-        )
-        return
-    sizes = {size: step_sizes(facts.train_samples, total, size * passes) for size, total in totals.items()}
-    yield from check_warmup(where, settings, sizes)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import os
 import shutil
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 from scalewise.plan.catalog.datasets import DatasetFacts, dataset_facts, is_folder
@@ -103,7 +102,7 @@ def _check_cpu(where: Where, settings: Settings, site: Site) -> Iterator[Problem
         )
     if settings.compile and site.slurm is None and site.facts.container is None:
         # the runs are on this machine; the name is looked up as torch does it
-        compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
+        compiler = os.environ.get("CXX", "g++")
         if shutil.which(compiler) is None:
             yield Problem(
                 where("compile"),

@@ -80,6 +80,20 @@ class StudyError(Exception):
         super().__init__(f"{heading} in the configuration, nothing was started:\n{bullets}")
 
 
+class RefusedValueError(ValueError):
+    """A value that cannot be used, found before it is known where in the configuration it stands.
+
+    Args:
+        what: A clause that names the value and the limit it breaks.
+        cure: A sentence that says what to write instead.
+    """
+
+    def __init__(self, what: str, cure: str) -> None:
+        super().__init__(f"{what}. {cure}")
+        self.what = what
+        self.cure = cure
+
+
 def refused(what: str, cure: str) -> PydanticCustomError:
     """What a validator of a model raises: said to the user in these words, at the value's place."""
     return PydanticCustomError("refused", "{what}", {"what": what, "cure": cure})

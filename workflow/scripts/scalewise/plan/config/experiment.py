@@ -6,7 +6,8 @@ from these models (``workflow/scripts/write_generated.py``).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from types import NoneType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import (
     BaseModel,
@@ -21,7 +22,17 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from scalewise.plan.config.errors import refused
-from scalewise.plan.config.settings import SWEEPABLE, Count, Fraction, Memory, Model, Rate, Settings
+from scalewise.plan.config.settings import (
+    DEFAULT,
+    SWEEPABLE,
+    SWEEPABLE_WITH_DEFAULT,
+    Count,
+    Fraction,
+    Memory,
+    Model,
+    Rate,
+    Settings,
+)
 
 MAX_REPEATS = 1000
 RepeatCount = Annotated[int, Field(gt=0, le=MAX_REPEATS)]
@@ -107,16 +118,32 @@ def _device_count(value: object) -> object:
 DeviceCount = Annotated[int | str, BeforeValidator(_device_count)]
 
 
+VALUE, LEFT_OUT = "a value", "the word default"
+"""The two kinds of elements of a swept key, which pydantic likewise puts into the place of a mistake."""
+
+
+def _swept_kind(value: object) -> str:
+    return LEFT_OUT if value == DEFAULT else VALUE
+
+
 def _sweep_model() -> type[Model]:
     fields: dict[str, Any] = {}
     for key in SWEEPABLE:
         info = Settings.model_fields[key]
+        # a list names every value: the absence of one is the word default
         element: Any = info.annotation
+        if NoneType in get_args(element):
+            (element,) = (kind for kind in get_args(element) if kind is not NoneType)
         if info.metadata:
             element = Annotated[element, *info.metadata]
+        description = f"Values of {key} to try."
+        if key in SWEEPABLE_WITH_DEFAULT:
+            word = Annotated[Literal["default"], Tag(LEFT_OUT)]
+            element = Annotated[Annotated[element, Tag(VALUE)] | word, Discriminator(_swept_kind)]
+            description += " default: as without the key."
         fields[key] = (
             Annotated[list[element], Field(min_length=1)] | None,
-            Field(None, description=f"Values of {key} to try."),
+            Field(None, description=description),
         )
     return create_model(
         "Sweep", __base__=Model, __doc__="Options to combine, each with a list of values.", **fields
@@ -147,7 +174,9 @@ class Experiment(Settings):
     )
     sweep: Sweep = Field(
         default_factory=Sweep,
-        description="Every combination of these values is a series with a baseline of its own.",
+        description="Every combination of these values is a series with a baseline of its own. Of "
+        "image_size, stop_at_accuracy, bucket_cap_mb and launcher one value may be `default`: as without "
+        "the key.",
     )
     exclude: list[dict[str, Any]] = Field(
         default_factory=list,

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from scalewise.plan.config.errors import Place, Problem, shown
+from scalewise.plan.config.settings import DEFAULT, SWEEPABLE_WITH_DEFAULT
 
 MOST = 2**63 - 1
 """Largest whole number that every program and file here holds."""
@@ -33,6 +34,13 @@ def beyond(value: object) -> tuple[str, str] | None:
     return None
 
 
+def no_value(place: Place) -> Problem:
+    """What to say of a key, or of an element of a list, without a value."""
+    if place[-3:-2] == ("sweep",) and place[-2] in SWEEPABLE_WITH_DEFAULT:
+        return Problem(place, "has no value", f"Write {DEFAULT} for what {place[-2]} is when it is left out.")
+    return Problem(place, "has no value", "Give it one, or leave the key out for its default.")
+
+
 def values_beyond(value: Any, place: Place) -> Iterator[Problem]:
     """Keys and values that can stand in no record.
 
@@ -49,6 +57,8 @@ def values_beyond(value: Any, place: Place) -> Iterator[Problem]:
     elif isinstance(value, (list, tuple)):
         for index, item in enumerate(value):
             yield from values_beyond(item, (*place, index))
+    elif value is None:
+        yield no_value(place)
     elif found := beyond(value):
         yield Problem(place, *found)
 

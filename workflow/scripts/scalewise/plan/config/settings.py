@@ -185,3 +185,9 @@ class Settings(Model):
 
 
 SWEEPABLE = tuple(key for key in Settings.model_fields if key != "scaling")
+
+DEFAULT = "default"
+"""Among the values of a swept key: the key left out. As a word, it reads well in a run's name."""
+
+SWEEPABLE_WITH_DEFAULT = ("image_size", "stop_at_accuracy", "bucket_cap_mb", "launcher")
+"""Keys that are something when they are left out which no value of their own says."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from scalewise.plan.config.errors import RefusedValueError
+
 _SHAPE = re.compile(r"([0-9]{1,9})x([0-9]{1,9})")
 
 
@@ -39,13 +41,8 @@ class Shape:
         return f"{self.nodes}x{self.devices_per_node}"
 
 
-class TopologyError(ValueError):
-    """A device count that cannot be laid out; ``what`` and ``cure`` are for the user."""
-
-    def __init__(self, what: str, cure: str) -> None:
-        super().__init__(f"{what}. {cure}")
-        self.what = what
-        self.cure = cure
+class TopologyError(RefusedValueError):
+    """A device count that cannot be laid out."""
 
 
 def shape_for(devices: int | str, *, devices_per_node: int, max_nodes: int) -> Shape:
@@ -80,7 +77,7 @@ def shape_for(devices: int | str, *, devices_per_node: int, max_nodes: int) -> S
                 f"is {devices}, but a run may take {nodes} of {count_devices(devices_per_node)} here",
                 f"Use at most {most}.",
             )
-        shape = _fill(devices, devices_per_node)
+        shape = fill(devices, devices_per_node)
     if shape.nodes > max_nodes:
         raise TopologyError(
             f"is {devices!r}, but a run may take {count_devices(max_nodes, 'node')} here",
@@ -97,7 +94,17 @@ def _parse(text: str) -> Shape:
     return Shape.parse(text)
 
 
-def _fill(devices: int, devices_per_node: int) -> Shape:
+def fill(devices: int, devices_per_node: int, *, may_force: bool = True) -> Shape:
+    """The shape of a device count that fills its nodes.
+
+    Args:
+        devices: In all.
+        devices_per_node: Devices that a node of the site has.
+        may_force: The cure of a count that leaves a node partly empty may be a forced shape.
+
+    Raises:
+        TopologyError: The count does not fill its nodes.
+    """
     if devices < 1:
         raise TopologyError(f"is {devices}, but a run needs at least 1 device", "Use 1 or more.")
     if devices <= devices_per_node:
@@ -106,7 +113,7 @@ def _fill(devices: int, devices_per_node: int) -> Shape:
     if rest:
         below, above = nodes * devices_per_node, (nodes + 1) * devices_per_node
         spread, odd = divmod(devices, nodes + 1)
-        force = f', or force the shape "{nodes + 1}x{spread}"' if spread > 1 and not odd else ""
+        force = f', or force the shape "{nodes + 1}x{spread}"' if may_force and spread > 1 and not odd else ""
         raise TopologyError(
             f"is {devices}, which leaves a node partly empty at {devices_per_node} devices per node",
             f"Use {below} or {above}{force}.",

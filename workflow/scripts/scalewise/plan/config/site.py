@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import platform
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from scalewise.plan.config.errors import refused
 from scalewise.plan.config.experiment import schema_of
 from scalewise.plan.config.settings import Memory
 from scalewise.plan.config.shape import Shape
-from scalewise.plan.config.slurm import Slurm, check_placeholder, walltime_minutes
+from scalewise.plan.config.slurm import Slurm, check_placeholder, duration_seconds
 from scalewise.records import LauncherName
 
 Accelerator = Literal["cpu", "cuda"]
@@ -211,10 +212,11 @@ class Site:
 
     @property
     def longest_minutes(self) -> int | None:
-        """Of a job."""
+        """Whole minutes that a job may take; None where nobody says."""
         if self.slurm is None or self.slurm.longest_walltime is None:
             return None
-        return walltime_minutes(self.slurm.longest_walltime)
+        seconds = duration_seconds(self.slurm.longest_walltime)
+        return None if seconds is None else seconds // 60
 
 
 def resolve_site(facts: SiteFile) -> Site:
@@ -239,14 +241,22 @@ LOOKED_UP = ("accelerator", "devices_per_node", "cpus_per_node")
 
 def available_cpus() -> int:
     """CPUs this process may use, which a container or a batch system may have limited."""
-    if not hasattr(os, "sched_getaffinity"):
-        return os.cpu_count() or 1
     allowed = len(os.sched_getaffinity(0))
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
     except (OSError, ValueError):
         return allowed
     return allowed if quota == "max" else max(min(allowed, int(quota) // int(period)), 1)
+
+
+def cpu_model() -> str:
+    """The model name that the kernel gives; else the kind of processor."""
+    try:
+        with Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
+            named = next(line for line in lines if line.startswith(("model name", "Model")))
+    except (OSError, StopIteration):
+        return platform.machine()
+    return named.partition(":")[2].strip()
 
 
 def visible_gpus() -> int:

@@ -16,6 +16,7 @@ _NAMES = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*(,[A-Za-z0-9_][A-Za-z0-9_.@+-
 _FEATURES = re.compile(r"(?!-)[A-Za-z0-9_.:@*&|,()\[\]-]+")
 _PLACEHOLDER = re.compile(r"[<>]|XXX|\byour[_-]|CHANGE[_-]?ME")
 _WALLTIME = re.compile(r"(?:([0-9]{1,4})-)?([0-9]{1,2}):([0-9]{2}):([0-9]{2})")
+_DURATION = re.compile(r"(?:(?:([0-9]+)-)?([0-9]+):)?([0-9]+):([0-9]+)")
 _OPTION = re.compile(r"--([a-z][a-z0-9-]*)(=.+)?")
 _MAIL = re.compile(r"[A-Za-z0-9_.+%-]+@[A-Za-z0-9.-]+")
 
@@ -106,17 +107,18 @@ def _walltime(value: str) -> str:
             f"is {value!r}, with more than 59 minutes or seconds, or 23 hours beside days",
             'Write it such as "1-12:00:00".',
         )
-    if walltime_minutes(value) == 0:
+    if not (duration_seconds(value) or 0) // 60:
         raise refused(f"is {value!r}, under a minute", 'Write the longest job, such as "24:00:00".')
     return value
 
 
-def walltime_minutes(value: str) -> int:
-    """Whole minutes of ``D-HH:MM:SS`` or ``HH:MM:SS``."""
-    parts = _WALLTIME.fullmatch(value)
-    assert parts is not None, value
-    days, hours, minutes, _ = (int(part or 0) for part in parts.groups())
-    return (days * 24 + hours) * 60 + minutes
+def duration_seconds(text: str) -> int | None:
+    """Seconds of ``D-HH:MM:SS``, ``HH:MM:SS`` or ``MM:SS`` as Slurm writes them; None for a word."""
+    parts = _DURATION.fullmatch(text)
+    if parts is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in parts.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 def _waits(value: object) -> object:
@@ -232,9 +234,10 @@ class Slurm(BaseModel):
         60,
         description="So long before its time is over a job gets SIGUSR1: the run writes a checkpoint and "
         "goes back into the queue if it needs more time. A checkpoint is written between two steps: where a "
-        "run takes several jobs, give it the time of an evaluation and of a checkpoint, and 30 s more. At a "
-        "run's own limit and at Ctrl-C it has 60 s. 0 asks for no signal; no run may then take longer than "
-        "longest_walltime.",
+        "run takes several jobs, give it the time of an evaluation and of a checkpoint, and 30 s more. A run "
+        "that one job holds ends by its own limit, two minutes before the job; the signal then comes at most "
+        "30 s ahead. At a run's own limit and at Ctrl-C it has 60 s. 0 asks for no signal; no run may then "
+        "take longer than longest_walltime.",
     )
     queue_minutes: Annotated[dict[int, float], BeforeValidator(_waits)] | None = Field(
         None,

@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from scalewise.plan.config.errors import Place, Problem, did_you_mean, name_all, shown
-from scalewise.plan.config.experiment import COUNT, MAPPING, Experiment
+from scalewise.plan.config.experiment import COUNT, LEFT_OUT, MAPPING, VALUE, Experiment
 from scalewise.plan.config.settings import SWEEPABLE
 
 _KIND = {
@@ -24,6 +24,7 @@ _KIND = {
     "dict": "a mapping of keys to values",
     "model": "a mapping of keys to values",
 }
+_KINDS = {COUNT, MAPPING, VALUE, LEFT_OUT}
 FEW = 4
 _VARIANTS = {"constrained-int", "literal['auto']", "int", "str"}
 """What pydantic puts behind the place of a value that may be of several kinds."""
@@ -39,7 +40,7 @@ def problems_of(error: ValidationError, place: Place, model: type[BaseModel] = E
     """
     details = error.errors(include_url=False)
     for detail in details:
-        detail["loc"] = tuple(part for part in detail["loc"] if part not in {COUNT, MAPPING})
+        detail["loc"] = tuple(part for part in detail["loc"] if part not in _KINDS)
         if detail["loc"] and detail["loc"][-1] in _VARIANTS:
             detail["loc"] = detail["loc"][:-1]
     misspelt = {

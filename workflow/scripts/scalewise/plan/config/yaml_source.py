@@ -14,7 +14,7 @@ from pathlib import Path
 import yaml
 
 from scalewise.plan.config.errors import Place, Problem
-from scalewise.plan.config.raw_values import beyond
+from scalewise.plan.config.raw_values import beyond, no_value
 
 _TRUE_BOOLEANS = {"true", "false", "True", "False", "TRUE", "FALSE"}
 _BOOL, _NULL, _STR, _MERGE, _INT, _FLOAT = (
@@ -67,7 +67,7 @@ def read_source(path: Path, hint: str = STUDY_HINT) -> Source:
         text = path.read_text(encoding="utf-8")
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         if root is None:
-            source.fatal.append(Problem((), "is empty", "Write `experiments:` with one experiment below it."))
+            source.fatal.append(Problem((), "is empty", hint))
         elif not isinstance(root, yaml.MappingNode):
             source.fatal.append(Problem((), "is not a mapping of keys to values at its top", hint))
         else:
@@ -189,7 +189,7 @@ def _scalar_problems(node: yaml.ScalarNode, place: Place) -> Iterator[Problem]:
             place, f"is {text}, which YAML takes for a number in base 60", f'Write "{text}" in quotes.'
         )
     elif node.tag == _NULL:
-        yield Problem(place, "has no value", "Give it one, or leave the key out for its default.")
+        yield no_value(place)
     elif node.tag == _STR and node.style is None and _SCIENTIFIC.fullmatch(text):
         mantissa, exponent = re.split("[eE]", text)
         if "." not in mantissa:

@@ -8,12 +8,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import TypeAdapter
 
 from scalewise.plan.config.shape import Shape
-from scalewise.plan.config.site import Site
+from scalewise.plan.config.site import Site, cpu_model
+from scalewise.plan.jobs.rank_launch import RankLaunch
 from scalewise.plan.runs.allocation import (
     START_UP_MINUTES,
     Allocation,
@@ -24,7 +25,6 @@ from scalewise.plan.runs.allocation import (
 )
 from scalewise.plan.runs.runs import Run, canonical_json
 from scalewise.plan.study import PlannedExperiment, Study
-from scalewise.records import LauncherName
 
 MINUTES = 5
 MEASURED_NODES = 2
@@ -45,27 +45,7 @@ class Wildcards(Protocol):
 ShapeResource = Value | Callable[[Wildcards], Value]
 
 
-class AllReduceJob(BaseModel):
-    """How the ranks of one measurement are started.
-
-    Args:
-        shape: nodes x devices per node.
-        accelerator: ``cuda`` or ``cpu``.
-        cpus_per_device: threads of each rank.
-        launcher: what starts them.
-        rendezvous: ``tcp`` or ``file``.
-    """
-
-    model_config = ConfigDict(frozen=True)
-
-    shape: str
-    accelerator: Literal["cpu", "cuda"]
-    cpus_per_device: int
-    launcher: LauncherName
-    rendezvous: Literal["tcp", "file"]
-
-
-_JOBS = TypeAdapter(dict[str, AllReduceJob])
+_JOBS = TypeAdapter(dict[str, RankLaunch])
 
 
 @dataclass(frozen=True)
@@ -80,7 +60,7 @@ class CollectivesPlan:
     """
 
     site: str
-    jobs: Mapping[str, AllReduceJob]
+    jobs: Mapping[str, RankLaunch]
     allocations: Mapping[str, Allocation]
     shapes: Mapping[str, Sequence[str]]
 
@@ -92,7 +72,7 @@ class CollectivesPlan:
             study: checked.
             site_file: that describes the site; None for this machine as it is.
         """
-        jobs: dict[str, AllReduceJob] = {}
+        jobs: dict[str, RankLaunch] = {}
         allocations: dict[str, Allocation] = {}
         shapes: dict[str, list[str]] = {}
         for name, planned in study.experiments.items():
@@ -132,7 +112,7 @@ class CollectivesPlan:
         return _by_shape({shape: job_threads(asked, site) for shape, asked in self.allocations.items()})
 
 
-def job_for(environ: Mapping[str, str], shape: str) -> AllReduceJob:
+def job_for(environ: Mapping[str, str], shape: str) -> RankLaunch:
     """The job of a shape, from the environment that the rules set."""
     return _JOBS.validate_json(environ[ENVIRONMENT_VARIABLE])[shape]
 
@@ -198,18 +178,9 @@ def _what_matters(site: Site) -> dict[str, object]:
         "prelude": facts.prelude,
     }
     if slurm is None:
-        return machine | {"host": platform.node(), "cpus": site.cpus_per_node, "processor": processor()}
+        return machine | {"host": platform.node(), "cpus": site.cpus_per_node, "processor": cpu_model()}
     keys = ("partition", "constraint", "gpu_type", "exclusive", "extra", "srun_extra")
     return machine | {key: getattr(slurm, key) for key in keys}
-
-
-def processor() -> str:
-    """The model name that the kernel gives; else the kind of processor."""
-    try:
-        with Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
-            return next(line for line in lines if line.startswith("model name")).split(":", 1)[1].strip()
-    except (OSError, StopIteration):
-        return platform.machine()
 
 
 def _run_of(planned: PlannedExperiment, shape: Shape, site: Site) -> Run:
@@ -223,15 +194,13 @@ def _run_of(planned: PlannedExperiment, shape: Shape, site: Site) -> Run:
     return replace(largest, shape=shape, settings=settings)
 
 
-def _job(run: Run) -> AllReduceJob:
-    return AllReduceJob.model_validate(
-        {
-            "shape": str(run.shape),
-            "accelerator": run.accelerator,
-            "cpus_per_device": run.settings.cpus_per_device,
-            "launcher": run.launcher,
-            "rendezvous": run.settings.rendezvous,
-        }
+def _job(run: Run) -> RankLaunch:
+    return RankLaunch(
+        shape=str(run.shape),
+        accelerator=run.accelerator,
+        cpus_per_device=run.settings.cpus_per_device,
+        launcher=run.launcher,
+        rendezvous=run.settings.rendezvous,
     )
 
 

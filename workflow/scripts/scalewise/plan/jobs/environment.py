@@ -1,21 +1,52 @@
-"""What the rules' shell commands find in their environment."""
+"""What the rules' shell commands find in their environment, and in files that it names."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
 from scalewise.plan.catalog.datasets import CHECKSUMS_VARIABLE, MIRROR_VARIABLE
+from scalewise.plan.config.errors import StudyError
 from scalewise.plan.config.site import Site
 from scalewise.plan.jobs import launch
 from scalewise.plan.jobs.preflight import ENVIRONMENT_VARIABLE, Preflight
 
+HANDED_OVER = Path(".snakemake/scalewise")
+"""Folder of the files that carry to commands what may be too long for their arguments and environment."""
+
+
+def hand_over(text: str, folder: Path = HANDED_OVER) -> Path:
+    """Write a text to a file that is named by its content, and return its absolute path.
+
+    Linux takes 128 kB an argument or variable, and a study's titles and definitions have no end. Every
+    job that parses the workflow comes here: the file appears whole under its name, is left alone where it
+    is there, and a study that is planned beside a running one has a file of its own.
+
+    Raises:
+        StudyError: The file cannot be written.
+    """
+    data = text.encode()
+    path = folder.absolute() / f"{hashlib.sha256(data).hexdigest()[:16]}.json"
+    try:
+        if not path.exists() or path.read_bytes() != data:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            whole = path.with_name(f"{path.stem}.{uuid.uuid4().hex}.new")
+            whole.write_bytes(data)
+            whole.replace(path)
+    except OSError as error:
+        raise StudyError(
+            [f"{path}: cannot be written ({error.strerror}). Make room or change permissions there."]
+        ) from error
+    return path
+
 
 def rule_environment(
-    script: str, origin: str, labels: str, preflight: Preflight, site: Site, environ: Mapping[str, str]
+    script: str, origin: str, study: Path, preflight: Preflight, site: Site, environ: Mapping[str, str]
 ) -> dict[str, str]:
     """What a command needs but no result depends on.
 
@@ -25,7 +56,7 @@ def rule_environment(
     Args:
         script: an entry script, where Snakemake has put it.
         origin: where Snakemake took it from, a path or an address.
-        labels: titles and descriptions, as JSON.
+        study: File with ``Study.report_facts``.
         preflight: what a preflight is to look at.
         site: facts of the machine or cluster.
         environ: the environment as it is.
@@ -43,7 +74,7 @@ def rule_environment(
         launch.ENVIRONMENT_VARIABLE: launch.Start.on(site).model_dump_json(),
         ENVIRONMENT_VARIABLE: preflight.model_dump_json(),
         "SCALEWISE_SCRIPTS": str(Path(script).parent),
-        "SCALEWISE_LABELS": labels,
+        "SCALEWISE_STUDY": str(study),
         "SCALEWISE_COMMIT": source_version(origin),
         "PATH": os.pathsep.join(filter(None, [str(Path(sys.executable).parent), environ.get("PATH")])),
     }

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from scalewise.plan.catalog.datasets import prepared_path
 from scalewise.plan.config.site import SiteFile
 from scalewise.plan.config.slurm import Slurm
+from scalewise.plan.jobs.rank_launch import RankLaunch
 from scalewise.plan.runs.allocation import Allocation
 from scalewise.plan.runs.runs import Run
 from scalewise.plan.study import Study
 
 HELLO_MINUTES = 5
 ENVIRONMENT_VARIABLE = "SCALEWISE_PREFLIGHT"
+"""Carries ``Preflight`` into the jobs; not by a file, for what a user writes into a site may be secret."""
 
 
 class Line(BaseModel):
@@ -70,31 +72,19 @@ class Lines(BaseModel):
         return "\n".join(map(str, self.lines))
 
 
-class Preflight(BaseModel):
+class Preflight(RankLaunch):
     """What is to be looked at.
 
     Args:
         facts: of the site.
-        shape: the study's largest.
-        accelerator: ``cuda`` or ``cpu``.
-        cpus_per_device: of that run.
-        launcher: of that run.
-        rendezvous: of that run.
-        options: that sbatch gets for it.
+        options: that sbatch gets for the study's largest run, which is also the one whose ranks are started.
         cpus_per_node: that it needs.
         memory_mb_per_node: that it needs.
         longest_minutes: of all jobs of the study.
         datasets: prepared files.
     """
 
-    model_config = ConfigDict(frozen=True)
-
     facts: SiteFile
-    shape: str
-    accelerator: Literal["cpu", "cuda"]
-    cpus_per_device: int
-    launcher: Literal["srun", "torchrun", "spawn"]
-    rendezvous: Literal["tcp", "file"]
     options: list[str]
     cpus_per_node: int
     memory_mb_per_node: int
@@ -102,9 +92,10 @@ class Preflight(BaseModel):
     datasets: list[str]
 
     @classmethod
-    def of(cls, study: Study, datasets: Sequence[str]) -> Preflight:
-        """Of a study, by its largest run."""
+    def of(cls, study: Study) -> Preflight:
+        """Describe the largest run of a study."""
         run, allocation = largest(study)
+        used = dict.fromkeys((run.settings.dataset, run.settings.image_size) for run in study.runs.values())
         return cls(
             facts=study.site.facts,
             shape=str(run.shape),
@@ -116,7 +107,7 @@ class Preflight(BaseModel):
             cpus_per_node=allocation.tasks_per_node * allocation.cpus_per_task,
             memory_mb_per_node=allocation.memory_mb,
             longest_minutes=max(asked.minutes for asked in study.allocations.values()),
-            datasets=list(datasets),
+            datasets=[str(prepared_path(*dataset)) for dataset in used],
         )
 
 

@@ -12,12 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from scalewise.plan.config.errors import name_all
-from scalewise.plan.config.slurm import Slurm
+from scalewise.plan.config.slurm import Slurm, duration_seconds
 from scalewise.plan.jobs.preflight import Line, Preflight, bad, ok, unknown
 
 LONGEST_POLL_SECONDS = 180
 """Between two looks of the executor plugin at its jobs, while none of them ends."""
-COMMANDS = ("sbatch", "srun", "squeue", "scancel", "sinfo")
+SUBMISSION_COMMANDS = ("sbatch", "squeue", "scancel")
+"""Slurm's commands without which no job can be sent and watched."""
 
 
 def check_site(preflight: Preflight) -> Iterator[Line]:
@@ -26,10 +27,7 @@ def check_site(preflight: Preflight) -> Iterator[Line]:
     if slurm is None:
         yield ok("one machine, no scheduler to ask")
         return
-    missing = [
-        name for name in ("sbatch", "srun", "squeue", "scancel", "sinfo") if shutil.which(name) is None
-    ]
-    if missing:
+    if missing := missing_commands(*SUBMISSION_COMMANDS, "srun", "sinfo"):
         cure = "Go to a login node of the cluster, or load its Slurm module."
         yield bad(f"{', '.join(missing)} not on PATH", cure)
         return
@@ -41,6 +39,11 @@ def check_site(preflight: Preflight) -> Iterator[Line]:
     yield from _check_nodes(slurm, preflight)
     yield from _check_memory_of_jobs()
     yield _check_acceptance(preflight)
+
+
+def missing_commands(*names: str) -> list[str]:
+    """The commands that are not on PATH."""
+    return [name for name in names if shutil.which(name) is None]
 
 
 @dataclass(frozen=True)
@@ -114,8 +117,8 @@ def _check_partition(slurm: Slurm, longest_minutes: int) -> Iterator[Line]:
             cure = "Wait, or use another."
             yield bad(f"partition {name} is {facts['State']}", cure)
             continue
-        limit = _minutes(facts.get("MaxTime", "UNLIMITED"))
-        if limit is not None and longest_minutes > limit:
+        limit = duration_seconds(facts.get("MaxTime", "UNLIMITED"))
+        if limit is not None and longest_minutes * 60 > limit:
             yield bad(
                 f"partition {name} ends jobs after {facts['MaxTime']}, and the longest asks for "
                 f"{longest_minutes} minutes",
@@ -123,15 +126,6 @@ def _check_partition(slurm: Slurm, longest_minutes: int) -> Iterator[Line]:
             )
         else:
             yield ok(f"partition {name}, jobs up to {facts.get('MaxTime', 'any time')}")
-
-
-def _minutes(text: str) -> int | None:
-    """Minutes of Slurm's ``D-HH:MM:SS`` as scontrol prints it; None where there is no limit."""
-    parts = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", text)
-    if parts is None:
-        return None
-    days, hours, minutes, _ = (int(part or 0) for part in parts.groups())
-    return (days * 24 + hours) * 60 + minutes
 
 
 def _check_reservation(slurm: Slurm) -> Iterator[Line]:

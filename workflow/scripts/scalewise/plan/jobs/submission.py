@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.config.paths import command_complaint
 from scalewise.plan.config.site import Site
+from scalewise.plan.jobs.slurm_checks import SUBMISSION_COMMANDS, missing_commands
 
 POLL_SECONDS = 20.0
 ATTEMPTS = 4
@@ -24,6 +24,24 @@ LOST_SITE = (
     "The runs would go to a cluster, but no site file describes it: a --config on the command line replaces "
     "the profile's own. Add site=profiles/slurm/site.yaml to it."
 )
+
+
+def check_operating_system(system: str) -> None:
+    """Stop on a system other than Linux, whose calls for CPUs, signals and processes ranks use everywhere.
+
+    Args:
+        system: As ``platform.system`` names it.
+
+    Raises:
+        StudyError: With the cure.
+    """
+    if system != "Linux":
+        raise StudyError(
+            [
+                f"this machine runs {system or 'an unknown system'}, and Scalewise needs Linux. Run it on a "
+                "Linux machine, in a Linux container or, on Windows, in WSL."
+            ]
+        )
 
 
 def check_site_is_given(site_file: object, cluster_profile: bool) -> None:
@@ -92,8 +110,7 @@ def begin_submission(site: Site, elsewhere: bool, folder: Path) -> None:
                 "Use --profile profiles/slurm, or --profile profiles/local for this machine."
             ]
         )
-    missing = [name for name in ("sbatch", "squeue", "scancel") if shutil.which(name) is None]
-    if missing:
+    if missing := missing_commands(*SUBMISSION_COMMANDS):
         raise StudyError(
             [
                 f"{', '.join(missing)} not on PATH, so no job can be sent. Go to a login node, or load "

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from scalewise.plan.catalog.datasets import dataset_id
+from scalewise.plan.catalog.datasets import prepared_path
 from scalewise.plan.catalog.own_model_files import own_model_files
 from scalewise.plan.config.experiment import MAX_REPEATS, Experiment
-from scalewise.plan.config.settings import Settings
+from scalewise.plan.config.settings import DEFAULT, SWEEPABLE_WITH_DEFAULT, Settings
 from scalewise.plan.config.shape import Shape
 from scalewise.records import LauncherName
 
@@ -64,7 +64,7 @@ class Run:
     @property
     def point(self) -> str:
         """Its name without the repeat, ``d2.bucket-view-on``."""
-        return self.name.removesuffix(f".r{self.repeat}")
+        return parse_run_name(self.name)[0]
 
     @property
     def launcher(self) -> LauncherName:
@@ -90,9 +90,8 @@ class Run:
     def inputs(self) -> dict[str, str | list[str]]:
         """The files that training needs: prepared data; first weights and the user's own model, if any."""
         settings = self.settings
-        data = dataset_id(settings.dataset, settings.image_size)
         return {
-            "dataset": f"resources/datasets/{data}/dataset.safetensors",
+            "dataset": str(prepared_path(settings.dataset, settings.image_size)),
             "weights": f"resources/weights/{settings.model}/model.safetensors" if settings.pretrained else [],
             "model": [str(path) for path in own_model_files(settings.model)],
         }
@@ -177,14 +176,21 @@ def excluded(experiment: Experiment, options: Options, devices: int | str) -> bo
     """Whether an entry of ``exclude`` matches this combination at this device count."""
     actual = dict(options) | {"devices": devices}
     return any(
-        all(key in actual and actual[key] == value for key, value in entry.items())
+        all(key in actual and is_same_value(value, actual[key]) for key, value in entry.items())
         for entry in experiment.exclude
     )
 
 
+def is_same_value(one: object, other: object) -> bool:
+    """Whether two values of a configuration are equal; true is not 1, but 1 is 1.0."""
+    return isinstance(one, bool) == isinstance(other, bool) and one == other
+
+
 def settings_of(experiment: Experiment, options: Options) -> Settings:
     """The experiment's training with the options of one series put in."""
-    values = {key: getattr(experiment, key) for key in Settings.model_fields} | dict(options)
+    values = {key: getattr(experiment, key) for key in Settings.model_fields}
+    for key, value in options:
+        values[key] = None if key in SWEEPABLE_WITH_DEFAULT and value == DEFAULT else value
     # the values were validated as parts of the experiment and of its sweep
     return Settings.model_construct(**values)
 
@@ -209,6 +215,12 @@ class Point:
     def run_name(self, repeat: int) -> str:
         """``d2.bucket-view-on.r1``."""
         return f"{self.name}.r{repeat}"
+
+
+def parse_run_name(name: str) -> tuple[str, int]:
+    """Split ``d2.bucket-view-on.r1`` into its point and its repeat: ``("d2.bucket-view-on", 1)``."""
+    point, _, repeat = name.rpartition(".r")
+    return point, int(repeat)
 
 
 def points(experiment: Experiment) -> Iterator[Point]:

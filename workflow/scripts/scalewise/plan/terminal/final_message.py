@@ -7,45 +7,84 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from scalewise.plan.terminal.predictions import PREDICTION
+
 MAX_CAUTIONS = 2
 MAX_FAILURES = 10
 TRACEBACK_LINES = 6
+REPORT = "report.html"
 
 
-def failures(results: Path, since: float) -> str:
+FAILURES = "*/runs/*/failure.json"
+
+
+class EarlierFiles:
+    """Files of the results as they were before this session, to tell from those that it has written.
+
+    A file is compared with itself: its time comes from a file server or another node, whose clock may not be
+    this machine's.
+    """
+
+    def __init__(self) -> None:
+        self._states: dict[Path, tuple[int, ...]] = {}
+
+    def look(self, results: Path) -> None:
+        """Note the files by which ``decisions``, ``failures`` and ``predicted_plan`` tell what is new.
+
+        Args:
+            results: Folder of all experiments.
+        """
+        paths = [*results.glob(REPORT), *results.glob(f"*/{PREDICTION}"), *results.glob(FAILURES)]
+        self._states = {path: state for path in paths if (state := _state(path)) is not None}
+
+    def has_new(self, path: Path) -> bool:
+        """Whether the file is there and was not, or was another, when the session began."""
+        state = _state(path)
+        return state is not None and state != self._states.get(path)
+
+
+def _state(path: Path) -> tuple[int, ...] | None:
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
+def failures(results: Path, earlier: EarlierFiles) -> str:
     """Why runs have failed in this session, each with the end of its first traceback.
 
     Args:
-        results: folder of all experiments.
-        since: seconds since the epoch.
+        results: Folder of all experiments.
+        earlier: Files from before the session, which are left out.
     """
     told = []
-    for path in sorted(results.glob("*/runs/*/failure.json")):
-        if path.stat().st_mtime < since:
+    for path in sorted(results.glob(FAILURES)):
+        if not earlier.has_new(path):
             continue
         try:
             failure = json.loads(path.read_text(encoding="utf-8"))
             lines = failure["traceback"].rstrip().splitlines()[-TRACEBACK_LINES:]
             run = f"{failure['definition']['experiment']}/{failure['definition']['run']}"
             told.append("\n    ".join([f"{run} {failure['outcome']}: {failure['reason']}", *lines]))
-        except (ValueError, KeyError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             told.append(f"{path} cannot be read")
     more = f"\n... and {len(told) - MAX_FAILURES} more" if len(told) > MAX_FAILURES else ""
     return "\n".join(told[:MAX_FAILURES]) + more
 
 
-def decisions(results: Path, since: float = 0.0) -> str:
-    """Each experiment's decision, and the path of the report; nothing if it is older than ``since``.
+def decisions(results: Path, earlier: EarlierFiles | None = None) -> str:
+    """Each experiment's decision, and the path of the report; nothing if the session has not made it.
 
     Below the decision stand its criterion, the first reason why the training stops scaling, and the first
     cautions; the report has all.
 
     Args:
-        results: folder of all experiments.
-        since: seconds since the epoch.
+        results: Folder of all experiments.
+        earlier: Files from before the session; None for a report of any session.
     """
-    report = results / "report.html"
-    if not report.exists() or report.stat().st_mtime < since:
+    report = results / REPORT
+    if not (earlier or EarlierFiles()).has_new(report):
         return ""
     answers = json.loads((results / "decision.json").read_text(encoding="utf-8"))
     lines = [line for answer in answers for line in _told(answer)]

@@ -13,6 +13,7 @@ from scalewise.plan.runs.allocation import Allocation
 from scalewise.plan.runs.repeats import asked_for, is_settled, known_rounds
 from scalewise.plan.runs.runs import Run, series_name
 from scalewise.plan.study import Study
+from scalewise.plan.terminal.final_message import EarlierFiles
 from scalewise.plan.terminal.predictions import (
     PREDICTION,
     Expectation,
@@ -70,12 +71,11 @@ class Row:
             predicted: with a column for the expected speedup.
         """
         run = self.runs[0]
-        stem = run.name.rsplit(".", 1)[0]
         repeats = "r1" if len(self.runs) == 1 else f"r1-{len(self.runs)}"
         repeats += f" (up to {self.most_runs})" if self.most_runs > len(self.runs) else ""
         passes = run.settings.accumulation_steps
         return (
-            f"{run.experiment}/{stem}.{repeats}",
+            f"{run.experiment}/{run.point}.{repeats}",
             str(run.shape),
             f"{run.batch_size_per_device}" + (f" ({passes} passes)" if passes > 1 else ""),
             str(run.settings.epochs),
@@ -152,16 +152,16 @@ def plan_table(study: Study, results: Path = Path("results")) -> str:
     return "\n".join(lines)
 
 
-def predicted_plan(study: Study, results: Path, since: float) -> str:
+def predicted_plan(study: Study, results: Path, earlier: EarlierFiles) -> str:
     """The plan and what is to be said of its predictions, where one was made in this session; else nothing.
 
     Args:
         study: checked.
         results: folder of all experiments.
-        since: seconds since the epoch.
+        earlier: Files from before the session, which are left out.
     """
     paths = {name: results / name / PREDICTION for name in study.experiments}
-    made = [name for name, path in paths.items() if path.exists() and path.stat().st_mtime >= since]
+    made = [name for name, path in paths.items() if earlier.has_new(path)]
     if not made:
         return ""
     remarks = (f"{name}: {remark}" for name in made for remark in read_remarks(results / name))

@@ -44,10 +44,6 @@ class Expectation:
         return f"{digits(self.speedup)} ({digits(self.speedup_low)} to {digits(self.speedup_high)})"
 
 
-Expectations = Mapping[tuple[str, Shape], Expectation]
-"""By series and shape."""
-
-
 def read_expectations(folder: Path) -> dict[tuple[str, Shape], Expectation]:
     """The predictions of an experiment; none where there is no whole table of them.
 

@@ -1,1 +1,1 @@
-"""What a training goes on from: written by all ranks together, checked before it is used."""
+"""Checkpoints of a training: written by all ranks together, checked before they are used."""

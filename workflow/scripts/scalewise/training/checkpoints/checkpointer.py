@@ -1,23 +1,19 @@
-"""A training's checkpoints from the inside: all ranks write, check and read them together."""
+"""A training's checkpoints from the inside: all ranks go on from them and write them together."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
 
-import torch
-import torch.distributed as dist
-
-from scalewise.execution.checkpoint_files import KEPT, Checkpoint, CheckpointError, CheckpointFolder, FileSum
+from scalewise.execution.checkpoint_files import KEPT, CheckpointError, CheckpointFolder, FileSum
 from scalewise.execution.messages import Assignment, Progress, Stopped
 from scalewise.execution.progress_reporter import Messenger, say
 from scalewise.execution.rank_files import Attempt
 from scalewise.records import Resumption
 from scalewise.training.checkpoints.consensus import Agreement, Verdict
+from scalewise.training.checkpoints.restore import HostGroup, Restored, read_newest
 from scalewise.training.checkpoints.state import (
     SHARED,
     expected_bytes,
@@ -27,35 +23,29 @@ from scalewise.training.checkpoints.state import (
     resume,
     shared_state,
 )
-from scalewise.training.checkpoints.storage import check_space, load, save, why_not
-from scalewise.training.distributed.process_group import gather
+from scalewise.training.checkpoints.storage import check_space, save, why_not
 from scalewise.training.loop import TrainingState
 from scalewise.training.measure.memory import peak_memory
 from scalewise.training.run_records import most
 from scalewise.training.trainer import Task
 
-T = TypeVar("T")
-
 TAKEN = "the run's folder is another training's by now"
-"""Why a checkpoint is not written after a stall; the supervisor learns of it by itself."""
-
-HOST = torch.device("cpu")
-"""Where checkpoints are read to: a GPU may have no room for a second copy."""
+"""The reason why a checkpoint is not written after a stall; the supervisor learns of it by itself."""
 
 SLOWEST_BYTES_PER_SECOND = 20e6
-"""Of a checkpoint on a busy file system: so much longer do ranks wait for one another while it is written."""
+"""Pace of a busy file system: ranks wait so much longer for one another while a checkpoint is written."""
 
 
 class Session:
-    """What keeps one training, from its resumption to its end; inside the process group, on all ranks.
+    """Keeps one training from its resumption to its end; inside the process group, on all ranks.
 
     Args:
-        task: of this rank.
-        attempt: to tell how far the training has come.
-        assignment: of the run.
-        began: when this start of it did, in monotonic seconds.
-        timeout_seconds: that a rank waits for the others.
-        signalled: the signal that this rank got, if any.
+        task: This rank's part of the training.
+        attempt: Learns how far the training has come.
+        assignment: The run, and what earlier starts of it left.
+        began: Monotonic seconds at which this start of the run began.
+        timeout_seconds: A rank waits this long for the others in a step.
+        signalled: Gives the name of the signal that this rank got, if any.
     """
 
     def __init__(
@@ -71,33 +61,33 @@ class Session:
         self._attempt = attempt
         self._assignment = assignment
         self._signalled = signalled
-        self._rank, self._world_size = task.identity.rank, task.identity.world_size
+        self._rank = task.identity.rank
         self._files = CheckpointFolder(assignment.checkpoints, assignment.definition, assignment.inputs)
         self._agreement = Agreement(timeout_seconds, assignment.checkpoint_seconds, self._asked)
         self._began = began
         self._kept_step: int | None = None
         self._bytes = expected_bytes(task)
-        patience = timedelta(seconds=timeout_seconds + 2 * self._bytes[1] / SLOWEST_BYTES_PER_SECOND)
-        # of its own, on the host: while rank 0 writes for all, the others wait longer than for a step
-        self._group: Any = dist.new_group(backend="gloo", timeout=patience)
-        self._hosts = self._gather(task.identity.host)
+        # while rank 0 writes for all, the others wait longer than for a step
+        patience = timeout_seconds + 2 * self._bytes[1] / SLOWEST_BYTES_PER_SECOND
+        self._group = HostGroup(task.identity, patience)
+        self._hosts = self._group.gather(task.identity.host)
         self.messenger = Messenger(attempt if self._rank == 0 else None)
-        """To be entered while the ranks train."""
+        """Must be entered while the ranks train."""
         self.earlier_peak_bytes = 0
         self.resumption = Resumption(starts=assignment.starts, lost_steps=assignment.lost_steps)
 
     @property
     def peak_memory_bytes(self) -> int:
-        """Of this rank, over all starts."""
+        """Peak memory of this rank over all starts."""
         return max(self.earlier_peak_bytes, peak_memory(self._task.device)[0])
 
     # --- before the first step
 
     def begin(self) -> TrainingState:
-        """Where the training goes on: from the newest checkpoint that is whole, or from its beginning.
+        """Go on from the newest checkpoint that is whole, or from the training's beginning.
 
         Raises:
-            CheckpointError: its checkpoints would find no room.
+            CheckpointError: A checkpoint cannot be read now, or new ones would find no room.
         """
         state = self._resume()
         problem = ""
@@ -110,7 +100,7 @@ class Session:
             except CheckpointError as error:
                 problem = f"no room for checkpoints: {error}"
         # all end alike, or the others would wait for rank 0
-        problem = self._first(problem)
+        problem = self._group.first(problem)
         if problem and state is None:
             raise CheckpointError(problem)
         if problem:
@@ -120,74 +110,24 @@ class Session:
         return state or TrainingState.start(self._task.device)
 
     def _resume(self) -> TrainingState | None:
-        refused: list[str] = []
-        found = self._found(refused)
-        newest = found[0].manifest.step if found else 0
-        for checkpoint in found:
-            states, problem, unreadable = self._read(checkpoint)
-            told = self._gather((problem, unreadable))
-            self._stop_if([each for each, is_unreadable in told if is_unreadable])
-            problems = [each for each, _ in told if each]
-            if not problems:
-                self._note(refused, checkpoint)
-                self._lost(newest - checkpoint.manifest.step)
-                return self._go_on(checkpoint, *states)
-            refused += problems[:1]
-        self._note(refused, None)
-        self._lost(newest)
-        return None
-
-    def _found(self, refused: list[str]) -> list[Checkpoint]:
-        """What rank 0 finds, the newest first, on all ranks."""
-        found, unreadable = list[Checkpoint](), ""
+        found = read_newest(self._files, self._group)
+        for why in found.refused:
+            self._say(f"not used: {why}")
+            self._problem(f"not used: {why}")
         if self._rank == 0:
-            try:
-                found = list(self._files.usable(refused))
-            except OSError as error:
-                unreadable = _unreadable(error)
-        found, unreadable = self._first((found, unreadable))
-        self._stop_if([unreadable] if unreadable else [])
-        return found
-
-    def _read(self, checkpoint: Checkpoint) -> tuple[list[dict[str, Any]], str, bool]:
-        """What it holds for this rank; or what is wrong, and whether it may be whole all the same."""
-        try:
-            paths = [checkpoint.check(name) for name in (SHARED, own_name(self._rank))]
-        except CheckpointError as error:
-            return [], str(error), False
-        except OSError as error:
-            return [], _unreadable(error), True
-        try:
-            return [load(path, HOST) for path in paths], "", False
-        except CheckpointError as error:
-            # its bytes are those that were written: it is this host that has, for instance, no memory for it
-            return [], str(error), True
-        except OSError as error:
-            return [], _unreadable(error), True
-
-    def _stop_if(self, unreadable: list[str]) -> None:
-        """What cannot be read now may be whole: nothing is trained in its place, and nothing taken away."""
-        if unreadable:
-            raise CheckpointError(
-                f"{unreadable[0]}. It may be whole, so nothing was deleted and nothing trained. Look at the "
-                "file system and the nodes' memory, or delete that checkpoint's folder to go on from the one "
-                "before."
-            )
-
-    def _lost(self, steps: int) -> None:
-        """Count what the newest checkpoint held beyond the one that is used."""
-        lost = self.resumption.lost_steps + steps
+            self._files.keep_up_to(found.checkpoint)
+        lost = self.resumption.lost_steps + found.lost_steps
         self.resumption = self.resumption.model_copy(update={"lost_steps": lost})
+        return None if found.checkpoint is None else self._go_on(found.checkpoint.folder, found)
 
-    def _go_on(self, checkpoint: Checkpoint, shared: dict[str, Any], own: dict[str, Any]) -> TrainingState:
-        before = Resumption.model_validate(shared.pop("resumption"))
-        self.earlier_peak_bytes = own.pop("peak_memory_bytes")
+    def _go_on(self, folder: Path, found: Restored) -> TrainingState:
+        before = Resumption.model_validate(found.shared["resumption"])
+        self.earlier_peak_bytes = found.own["peak_memory_bytes"]
         try:
-            state = resume(self._task, shared, own)
+            state = resume(self._task, found.shared, found.own)
         except CheckpointError as error:
             raise CheckpointError(
-                f"{checkpoint.folder} {error}. Undo that, or delete {checkpoint.folder.parent} to train from "
-                "the beginning."
+                f"{folder} {error}. Undo that, or delete {folder.parent} to train from the beginning."
             ) from error
         assignment = self._assignment
         self.resumption = self.resumption.model_copy(
@@ -201,21 +141,13 @@ class Session:
             }
         )
         self._kept_step = state.steps
-        self._say(f"resumed at step {state.steps} from {checkpoint.folder} (start {assignment.starts})")
+        self._say(f"resumed at step {state.steps} from {folder} (start {assignment.starts})")
         return state
-
-    def _note(self, refused: list[str], used: Checkpoint | None) -> None:
-        """Say what was not used, and take it away."""
-        for why in self._first(refused):
-            self._say(f"not used: {why}")
-            self._problem(f"not used: {why}")
-        if self._rank == 0:
-            self._files.keep_up_to(used)
 
     # --- at step edges
 
     def at_edge(self, state: TrainingState) -> bool:
-        """After each optimizer step: whether the training ends here, with a checkpoint of just this step."""
+        """Say after an optimizer step whether the training ends here, with a checkpoint of just this step."""
         verdict = self._agreement.at_edge()
         if verdict is None:
             return False
@@ -241,14 +173,14 @@ class Session:
         return self.messenger.stop_request
 
     def tell(self, state: TrainingState) -> None:
-        """How far the training has come, to those outside."""
+        """Tell those outside how far the training has come."""
         epochs = self._task.settings.epochs
         self.messenger.progress = Progress(epoch=state.epoch, epochs=epochs, step=state.steps)
 
     # --- writing
 
     def _write(self, state: TrainingState) -> str:
-        """Write a checkpoint, off the clock; why there is none, the same on all ranks."""
+        """Write a checkpoint, off the clock; the reason why there is none is the same on all ranks."""
         if state.steps == self._kept_step:
             return ""
         task = self._task
@@ -274,15 +206,16 @@ class Session:
         return problem
 
     def _written(self, state: TrainingState) -> str:
-        finite = self._gather(is_finite(self._task, state))
+        """Have every rank write its part of one checkpoint, or none; returns why there is none."""
+        finite = self._group.gather(is_finite(self._task, state))
         if not all(finite):
             ranks = ", ".join(str(rank) for rank, still in enumerate(finite) if not still)
             return f"loss or weights of rank {ranks} are no longer finite"
-        part, problem = self._first(self._begun(state.steps))
+        part, problem = self._group.first(self._begun(state.steps))
         if part is None:
             return str(problem)
         sums, problem = self._save_files(part, state)
-        parts = self._gather((sums, problem))
+        parts = self._group.gather((sums, problem))
         problem = next((each for _, each in parts if each), "")
         if self._rank == 0:
             if problem:
@@ -290,7 +223,7 @@ class Session:
             else:
                 files = {name: summed for sums, _ in parts for name, summed in sums.items()}
                 problem = self._committed(part, state.steps, files)
-        return self._first(problem)
+        return self._group.first(problem)
 
     def _begun(self, step: int) -> tuple[Path | None, str]:
         if self._rank != 0:
@@ -317,7 +250,7 @@ class Session:
         return sums, ""
 
     def _for_the_next(self) -> Resumption:
-        """What a start that goes on from the checkpoint that is being written has before it."""
+        """The record that a start finds which goes on from the checkpoint that is being written."""
         now = self.resumption
         return now.model_copy(
             update={
@@ -338,15 +271,7 @@ class Session:
             return why_not(error, part, 0)
         return ""
 
-    # --- among ranks
-
-    def _first(self, value: T) -> T:
-        """Rank 0's value, on all ranks."""
-        return self._gather(value)[0]
-
-    def _gather(self, value: T) -> list[T]:
-        """The value of every rank, in rank order, on all ranks."""
-        return gather(value, self._world_size, self._group)
+    # --- what is told
 
     def _problem(self, text: str) -> None:
         self.resumption = self.resumption.model_copy(update={"problems": [*self.resumption.problems, text]})
@@ -354,7 +279,3 @@ class Session:
     def _say(self, text: str) -> None:
         if self._rank == 0:
             say(text)
-
-
-def _unreadable(error: OSError) -> str:
-    return f"{error.filename} cannot be read: {error.strerror}"

@@ -1,4 +1,4 @@
-"""What all ranks do at a step edge: train on, write a checkpoint, or write one and end.
+"""The ranks' common decision after a step: train on, write a checkpoint, or write one and end.
 
 Ranks must do the same at the same step, and signals reach them at different ones. They ask each other
 about once a second, on the host and by gloo also where the training uses nccl: the device's queue is
@@ -19,14 +19,14 @@ import torch.distributed as dist
 from scalewise.training.distributed.process_group import gather
 
 AGREE_SECONDS = 1.0
-"""Between two questions, about: one small exchange on the host is then lost among the steps."""
+"""Rough time between two questions: one small exchange on the host is then lost among the steps."""
 
 MAX_STEPS = 1000
-"""Between two questions, however short a step is."""
+"""Most steps between two questions, however short a step is."""
 
 
 class Verdict(enum.Enum):
-    """What all ranks do."""
+    """The decision after a step, the same on all ranks."""
 
     GO_ON = enum.auto()
     CHECKPOINT = enum.auto()
@@ -34,13 +34,13 @@ class Verdict(enum.Enum):
 
 
 class Agreement:
-    """Of the ranks of a training; all must make it at the same place, inside the process group.
+    """Decides with the other ranks after each step; all must make it at the same place of the process group.
 
     Args:
-        timeout_seconds: that a rank waits for the others.
-        checkpoint_seconds: between two checkpoints, by the clock of whichever rank is first.
-        asked: why this rank is asked to end, if it is.
-        now: monotonic seconds.
+        timeout_seconds: A rank waits this long for the others.
+        checkpoint_seconds: Time between two checkpoints, by the clock of whichever rank is first.
+        asked: Names the source of a request to end that this rank got, if any.
+        now: Gives monotonic seconds.
     """
 
     def __init__(
@@ -56,10 +56,10 @@ class Agreement:
         self._steps, self._interval = 0, 1
         self._last = self._checkpointed = now()
         self.because = ""
-        """What asked for the end, once there is a verdict to stop; the same on all ranks."""
+        """Sources of the request to end, once there is a verdict to stop; the same on all ranks."""
 
     def at_edge(self) -> Verdict | None:
-        """After each optimizer step; None where the ranks do not ask each other this time."""
+        """Decide after an optimizer step; None where the ranks do not ask each other this time."""
         self._steps += 1
         if self._steps < self._interval:
             return None
@@ -83,7 +83,7 @@ class Agreement:
         return Verdict.CHECKPOINT if checkpoint else Verdict.GO_ON
 
     def written(self) -> None:
-        """A checkpoint has been written, or tried: the next is due after the whole time."""
+        """Count the time to the next checkpoint from now: one has been written, or tried."""
         self._checkpointed = self._last = self._now()
 
     def _gathered(self, asked: str | None) -> str:

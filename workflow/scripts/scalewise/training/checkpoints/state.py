@@ -1,4 +1,4 @@
-"""All that a training needs to go on as if nothing had happened: what of it is written, and put back.
+"""All that a training needs to go on as if nothing had happened: it is written here, and put back.
 
 What every rank holds alike is written once, by rank 0. A rank's own file has what only it knows: random
 states, its part of the loss, its clock, and its parts of model and optimizer where those are divided.
@@ -19,7 +19,8 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor
 
 from scalewise.execution.checkpoint_files import CheckpointError
-from scalewise.records import EpochRecord
+from scalewise.plan.config.site import cpu_model
+from scalewise.records import OUTSIDE_THE_STEPS, EpochRecord
 from scalewise.training.distributed.process_group import gather
 from scalewise.training.loop import TrainingState, summed_loss
 from scalewise.training.measure import provenance
@@ -29,17 +30,14 @@ from scalewise.training.trainer import Task
 SHARED = "shared.pt"
 
 STATES_OF_A_WEIGHT = {"sgd": 1, "adam": 2, "adamw": 2, "adadelta": 2}
-"""Tensors that an optimizer keeps for each weight, at most."""
+"""Most tensors that an optimizer keeps for each weight."""
 
 SMALL_BYTES = 4_000_000
-"""More than all the rest takes: random states, samples of the monitor, times of steps."""
-
-OUTSIDE_THE_STEPS = frozenset({"safetensors", "scikit-learn", "snakemake"})
-"""Packages that take no part in a training step: another version of them changes no measured time."""
+"""Upper bound of all the rest: random states, samples of the monitor, times of steps."""
 
 
 def own_name(rank: int) -> str:
-    """The file of a rank."""
+    """The name of the file that holds a rank's own state."""
     return f"rank{rank}.pt"
 
 
@@ -59,7 +57,7 @@ def expected_bytes(task: Task) -> tuple[int, int]:
 
 
 def shared_state(task: Task, state: TrainingState) -> dict[str, Any]:
-    """What all ranks hold alike."""
+    """Collect the state that all ranks hold alike."""
     shared: dict[str, Any] = {
         "progress": {
             "epoch": state.epoch,
@@ -80,7 +78,7 @@ def shared_state(task: Task, state: TrainingState) -> dict[str, Any]:
 
 
 def own_state(task: Task, state: TrainingState) -> dict[str, Any]:
-    """What this rank alone holds."""
+    """Collect the state that this rank alone holds."""
     numpy_state: Any = np.random.get_state()
     own: dict[str, Any] = {
         "loss_sum": state.loss_sum,
@@ -108,24 +106,24 @@ def own_state(task: Task, state: TrainingState) -> dict[str, Any]:
 
 
 def is_finite(task: Task, state: TrainingState) -> bool:
-    """Whether there is anything in this rank's loss and weights that is worth going on from."""
+    """True if this rank's loss and weights are finite, and so worth going on from."""
     weights = (_local(weight) for weight in task.replica.network.parameters())
     return all(bool(torch.isfinite(tensor).all()) for tensor in (state.loss_sum, *weights))
 
 
 @cache
 def measured_on(device: torch.device) -> dict[str, str]:
-    """What a rank's steps are measured on: models of its device and CPU, versions of what takes part in them.
+    """The models of a rank's device and CPU, and the versions of what takes part in its steps.
 
     Args:
-        device: of the rank, at work already.
+        device: Must have been at work, for a GPU's driver is asked only then.
     """
     versions = {
         f"{name} version": version
         for name, version in provenance.versions().items()
         if name not in OUTSIDE_THE_STEPS
     }
-    models = {"device model": provenance.device_name(device), "CPU model": provenance.cpu_model()}
+    models = {"device model": provenance.device_name(device), "CPU model": cpu_model()}
     return models | versions
 
 
@@ -136,7 +134,7 @@ def resume(task: Task, shared: Mapping[str, Any], own: Mapping[str, Any]) -> Tra
     """Bring all parts of a task to where a checkpoint was written; all ranks must call it.
 
     Raises:
-        CheckpointError: the weights are those of another network.
+        CheckpointError: The weights are those of another network.
     """
     _settle_buckets(task, shared["progress"]["steps"])
     network = task.replica.network
@@ -168,7 +166,7 @@ def resume(task: Task, shared: Mapping[str, Any], own: Mapping[str, Any]) -> Tra
 
 
 def _settle_buckets(task: Task, steps: int) -> None:
-    """One pass whose gradients are thrown away.
+    """Make a pass whose gradients are thrown away.
 
     DDP chooses its buckets anew after its first pass, and sums over more than two ranks depend on them in
     their last bits: a resumed training must take its first step with the buckets of an old one. What the
@@ -201,7 +199,7 @@ def _resume_measurements(task: Task, own: Mapping[str, Any], steps: int) -> None
 
 
 def _changes(task: Task, before: Mapping[str, str]) -> list[str]:
-    """``CPU model B (before: A)`` of any rank, the same on all: they must agree on what counts."""
+    """Name the changes of any rank as ``CPU model B (before: A)``, on all: they must agree on what counts."""
     now = measured_on(task.device)
     own = [
         f"{name} {now.get(name, 'unknown')} (before: {before.get(name, 'unknown')})"

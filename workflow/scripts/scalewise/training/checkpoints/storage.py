@@ -1,4 +1,4 @@
-"""One rank's part of a checkpoint as a file, and whether there is room for it.
+"""One rank's part of a checkpoint as a file, and the room for it.
 
 torch writes it; read again it is with ``weights_only``, which makes tensors and plain values and runs
 nothing.
@@ -56,7 +56,7 @@ class _Summed:
             view = view[self._file.write(view) :]
 
     def flush(self) -> None:
-        """At the end, once."""
+        """Do nothing: torch calls this once, at the end."""
 
     @property
     def sum(self) -> FileSum:
@@ -67,14 +67,14 @@ def save(path: Path, state: dict[str, Any]) -> FileSum:
     """Write a rank's state and flush it to disk.
 
     Args:
-        path: of the file, in a folder that is not yet a checkpoint.
-        state: tensors and plain values.
+        path: A file in a folder that is not yet a checkpoint.
+        state: Tensors and plain values.
 
     Returns:
-        what was written, by which it is known again.
+        Size and sum of the bytes, by which the file is known again.
 
     Raises:
-        CheckpointError: there is no room, or the disk does not take it; nothing is left of the file.
+        CheckpointError: There is no room, or the disk does not take it; nothing is left of the file.
     """
     summed: _Summed | None = None
     try:
@@ -92,11 +92,11 @@ def save(path: Path, state: dict[str, Any]) -> FileSum:
 
 
 def load(path: Path, device: torch.device) -> dict[str, Any]:
-    """What ``save`` wrote, on a device.
+    """Read what ``save`` wrote, onto a device.
 
     Raises:
-        CheckpointError: it is something else, such as a pickle of objects, or there is no memory for it.
-        OSError: it cannot be read.
+        CheckpointError: The file is another, such as a pickle of objects, or there is no memory for it.
+        OSError: The file cannot be read.
     """
     try:
         state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
@@ -115,12 +115,12 @@ def check_space(folder: Path, file_bytes: int, total_bytes: int) -> None:
     says nothing of a quota.
 
     Args:
-        folder: of the checkpoints; made if missing.
-        file_bytes: of the largest file.
-        total_bytes: of all that lies there at once.
+        folder: Made if missing.
+        file_bytes: Size of the largest file.
+        total_bytes: Size of all checkpoints that lie there at once.
 
     Raises:
-        CheckpointError: there is not enough.
+        CheckpointError: There is not enough.
     """
     probe = folder / f".room-{os.getpid()}"
     try:
@@ -140,7 +140,7 @@ def check_space(folder: Path, file_bytes: int, total_bytes: int) -> None:
 
 
 def _allocate(descriptor: int, size: int) -> None:
-    """Linux's own call: the C library's would write every block where a file system does not offer it."""
+    """Reserve room by Linux's own call: the C library's would write every block of some file systems."""
     library = ctypes.CDLL(None, use_errno=True)
     if not hasattr(library, "fallocate"):
         return
@@ -150,7 +150,7 @@ def _allocate(descriptor: int, size: int) -> None:
 
 
 def why_not(error: OSError, path: Path, needed_bytes: int) -> str:
-    """Why nothing could be written: path, bytes needed and free, and what to do."""
+    """Say that nothing could be written: path, reason, bytes needed and free, and what to do."""
     what = error.strerror or str(error)
     there = path if path.is_dir() else path.parent
     try:

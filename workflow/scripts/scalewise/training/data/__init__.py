@@ -1,1 +1,1 @@
-"""From files to batches: fetched, decoded, checked, mapped, shared out."""
+"""Files that become batches: fetched, decoded, checked, mapped, shared out."""

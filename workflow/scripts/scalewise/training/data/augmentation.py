@@ -10,18 +10,18 @@ from torch.nn.functional import pad
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What happens to training images; drawn anew for each image each time.
+    """Random changes of training images, drawn anew for each image each time.
 
     Args:
-        crop_padding: black pixels added on every side before an image of the old size is cut out.
-        horizontal_flip: mirror every second image.
+        crop_padding: Black pixels added on every side before an image of the old size is cut out.
+        horizontal_flip: Mirrors an image with probability one half.
     """
 
     crop_padding: int = 0
     horizontal_flip: bool = False
 
     def __bool__(self) -> bool:
-        """Whether there is anything to do."""
+        """True if there is anything to do."""
         return self.crop_padding > 0 or self.horizontal_flip
 
 
@@ -32,7 +32,7 @@ class Cropper:
 
     Args:
         images: uint8, [samples, channels, height, width].
-        augmentation: what to draw.
+        augmentation: The changes that are drawn.
     """
 
     def __init__(self, images: torch.Tensor, augmentation: Augmentation) -> None:
@@ -47,11 +47,11 @@ class Cropper:
         self._columns = torch.arange(self._width, device=device).view(1, 1, -1)
 
     def draw(self, indices: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        """The images at these indices, augmented: uint8, [batch, channels, height, width].
+        """Augment the images at these indices: uint8, [batch, channels, height, width].
 
         Args:
             indices: int64, [batch], on the device of the images.
-            generator: of that device.
+            generator: A generator of that device.
         """
         count, device = len(indices), indices.device
         rows, columns = self._rows, self._columns

@@ -35,9 +35,9 @@ class Dataset:
     Args:
         train_images: uint8, [samples, channels, height, width].
         train_labels: int64, [samples].
-        test_images: uint8, as train_images.
-        test_labels: int64.
-        classes: number of classes.
+        test_images: uint8, [samples, channels, height, width].
+        test_labels: int64, [samples].
+        classes: Number of classes; labels are 0 to one less.
     """
 
     train_images: torch.Tensor
@@ -59,15 +59,15 @@ def prepare(
     """Decode a dataset and store it, checked, under its final name.
 
     Args:
-        dataset: a known name, or the path of the user's own data.
-        destination: the safetensors file to write.
-        image_size: height and width in pixels; a folder of images needs it, others are stored as they are.
-        downloads: folder of what is fetched, and of files placed by hand: downloads/{dataset}/{file}.
-        mirror: where the site has downloads from.
-        notify: told of progress now and then.
+        dataset: A known name, or the path of the user's own data.
+        destination: The safetensors file to write.
+        image_size: Height and width in pixels; a folder of images needs it, others are stored as they are.
+        downloads: Holds what is fetched, and files placed by hand: downloads/{dataset}/{file}.
+        mirror: The site's own source of downloads.
+        notify: Gets a line of progress now and then.
 
     Raises:
-        DatasetError: the data is not what it should be, or cannot be had.
+        DatasetError: The data is not what it should be, or cannot be had.
     """
     # only to prepare: what reads and downloads is needed by no rank
     from scalewise.training.data.download import Mirror  # noqa: PLC0415
@@ -95,10 +95,10 @@ def prepare(
 
 
 def check(arrays: Mapping[str, NDArray[np.generic]], name: str) -> DatasetFacts:
-    """Shapes, types, label range and class counts.
+    """Check shapes, types, range of labels and number of classes.
 
     Raises:
-        DatasetError: names the array and both values.
+        DatasetError: The message names the array and both values.
     """
     train, test = arrays["train_images"], arrays["test_images"]
     for split in ("train", "test"):
@@ -141,11 +141,11 @@ def load(path: Path, verify_bytes: int = storage.VERIFY_BYTES) -> Dataset:
     """Map a prepared dataset into memory; images are not copied, and ranks of a node share their pages.
 
     Args:
-        path: the prepared file.
-        verify_bytes: most that is read to compare it with its sums; the labels are in any case.
+        path: The prepared file.
+        verify_bytes: Limit of what is compared with the file's sums; the labels are in any case.
 
     Raises:
-        DatasetError: the file is damaged.
+        DatasetError: The file is damaged.
     """
     try:
         storage.verify(path, verify_bytes)
@@ -164,7 +164,7 @@ def load(path: Path, verify_bytes: int = storage.VERIFY_BYTES) -> Dataset:
 
 
 def _plain(arrays: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArray[np.generic]]:
-    """As ranks map them: contiguous, and labels of one type, whatever integers they came as."""
+    """The arrays as ranks map them: contiguous, and labels of one type, whatever integers they came as."""
     return {
         name: np.ascontiguousarray(array if name.endswith("images") else array.astype(np.int64))
         for name, array in arrays.items()

@@ -17,16 +17,15 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from scalewise.training.data.storage import DatasetError
+from scalewise.training.data.storage import Arrays, DatasetError
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 Bytes = NDArray[np.uint8]
-Arrays = dict[str, NDArray[np.generic]]
 
 MAX_UNPACKED_BYTES = 256 << 20
-"""Of one file: the largest published one is 184 MB, and a bomb is more."""
+"""Most bytes of one file: the largest published one is 184 MB, and a bomb is more."""
 
 CIFAR_MEMBERS: dict[str, dict[str, tuple[str, ...]]] = {
     "cifar10": {
@@ -44,13 +43,13 @@ class FormatError(DatasetError):
 
 
 def decode_mnist(files: Mapping[str, Path]) -> Arrays:
-    """The four idx files: images of [samples, 1, height, width], labels of [samples].
+    """Decode the four idx files: images of [samples, 1, height, width], labels of [samples].
 
     Args:
-        files: name -> path.
+        files: Paths by their published names.
 
     Raises:
-        FormatError: a file is damaged, or holds what MNIST does not.
+        FormatError: A file is damaged, or holds what MNIST does not.
     """
     arrays: Arrays = {}
     for split, prefix in (("train", "train"), ("test", "t10k")):
@@ -64,14 +63,10 @@ def decode_mnist(files: Mapping[str, Path]) -> Arrays:
 
 
 def read_idx(path: Path, dimensions: int) -> Bytes:
-    """A gzipped idx file of bytes: a mark, the sizes as big-endian numbers of 4 bytes, then the values.
-
-    Args:
-        path: of the file.
-        dimensions: that it must have.
+    """Read a gzipped idx file of bytes: a mark, the sizes as big-endian numbers of 4 bytes, then the values.
 
     Raises:
-        FormatError: it is something else, cut or too long.
+        FormatError: The file is something else, has other dimensions, or is cut or too long.
     """
     with _naming(path), gzip.open(path) as file:
         stream = _Bounded(file, MAX_UNPACKED_BYTES)
@@ -90,10 +85,10 @@ def read_idx(path: Path, dimensions: int) -> Bytes:
 
 
 def decode_cifar(dataset: str, archive: Path) -> Arrays:
-    """A binary archive: images of [samples, 3, 32, 32], labels of [samples]; the fine ones of CIFAR-100.
+    """Decode a binary archive: images of [samples, 3, 32, 32], labels of [samples], CIFAR-100's fine ones.
 
     Raises:
-        FormatError: the archive is damaged, or holds what CIFAR's does not.
+        FormatError: The archive is damaged, or holds what CIFAR's does not.
     """
     splits = CIFAR_MEMBERS[dataset]
     found = read_members(archive, {name for members in splits.values() for name in members})
@@ -119,10 +114,10 @@ def decode_cifar(dataset: str, archive: Path) -> Arrays:
 
 
 def read_members(archive: Path, wanted: set[str]) -> dict[str, bytes]:
-    """Content of the members wanted of a .tar.gz, all others passed over.
+    """Read the wanted members of a .tar.gz, all others passed over.
 
     Raises:
-        FormatError: a member is missing, twice there, a link or device, or leads out of the archive.
+        FormatError: A member is missing, twice there, a link or device, or leads out of the archive.
     """
     found: dict[str, bytes] = {}
     with _naming(archive), gzip.open(archive) as unpacked:
@@ -207,7 +202,7 @@ def _check_labels(labels: Bytes, classes: int, place: str) -> None:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Errors of the formats in one type, with the file in front."""
+    """Raise all errors of the formats as one type, with the file in front."""
     try:
         yield
     except FormatError as error:

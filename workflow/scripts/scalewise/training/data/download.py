@@ -1,7 +1,7 @@
 """Published files, brought here whole or not at all.
 
-pooch proves the bytes and gives the final name; what it does not do stands here: mirrors in order,
-going on where a transfer was cut, one download for many processes, and an error that says what to do.
+Mirrors are tried in order, and a file gets its name once its sum is right. Many processes make one
+download, and an error says what to do.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-import pooch
 from filelock import FileLock, Timeout
 
 from scalewise.plan.catalog.datasets import CHECKSUMS_VARIABLE, MIRROR_VARIABLE
@@ -36,12 +35,12 @@ class DownloadError(DatasetError):
 
 @dataclass(frozen=True, slots=True)
 class Mirror:
-    """What a site says of downloads.
+    """A site's own source of downloads.
 
     Args:
-        place: http(s):// or file:// address, or folder, that holds the files under their own names.
-            Tried first.
-        sums: name -> sha256 of the files there that are not the published ones.
+        place: An http(s):// or file:// address, or a folder, that holds the files under their own names.
+            It is tried first.
+        sums: sha256 by name of the files there that are not the published ones.
     """
 
     place: str | None = None
@@ -49,40 +48,40 @@ class Mirror:
 
     @classmethod
     def of(cls, place: str | None, checksums: Path | None) -> Mirror:
-        """By the site's two keys.
+        """The mirror that the site's two keys describe.
 
         Raises:
-            DownloadError: the file of sums cannot be read.
+            DownloadError: The file of sums cannot be read.
         """
         return cls(place or None, read_checksums(checksums) if checksums else None)
 
     @classmethod
     def of_environment(cls, environ: Mapping[str, str]) -> Mirror:
-        """As the rules' environment carries the site's keys.
+        """The mirror that the rules' environment describes, which carries the site's keys.
 
         Raises:
-            DownloadError: the file of sums cannot be read.
+            DownloadError: The file of sums cannot be read.
         """
         checksums = environ.get(CHECKSUMS_VARIABLE)
         return cls.of(environ.get(MIRROR_VARIABLE), Path(checksums) if checksums else None)
 
     def apply(self, file: PublishedFile) -> PublishedFile:
-        """The file as it is here: a sum of the site's own leaves no other mirror that could have it."""
+        """The file as this site has it: a sum of the site's own leaves no other mirror that could have it."""
         own = (self.place,) if self.place else ()
         if self.sums and file.name in self.sums:
             return replace(file, sha256=self.sums[file.name], mirrors=own)
         return replace(file, mirrors=(*own, *file.mirrors))
 
     def differs(self, names: Iterable[str]) -> bool:
-        """Whether any of the files is not the published one."""
+        """True if any of the files is not the published one."""
         return any(name in (self.sums or {}) for name in names)
 
 
 def read_checksums(path: Path) -> dict[str, str]:
-    """Name -> sum, of a file as ``sha256sum`` writes it.
+    """Read sums by name from a file as ``sha256sum`` writes it.
 
     Raises:
-        DownloadError: names the line.
+        DownloadError: The message names the line.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -117,17 +116,17 @@ def fetch(
     function leaves no wrong bytes under that name, so a person put them there.
 
     Args:
-        file: what it must be.
-        folder: where it lies afterwards.
-        mirror: of the site.
-        notify: told of progress now and then.
-        patience: how long to wait and how often to try again.
+        file: Name and sum of the file, and the mirrors that are tried after the site's own.
+        folder: Holds the file afterwards.
+        mirror: The site's own source.
+        notify: Gets a line of progress now and then.
+        patience: Limits of waiting and of tries.
 
     Returns:
-        its path.
+        The file's path.
 
     Raises:
-        DownloadError: no mirror gave it, or the file that is there is another.
+        DownloadError: No mirror gave the file, or another lies there under its name.
     """
     file = (mirror or Mirror()).apply(file)
     path = folder / file.name
@@ -146,9 +145,7 @@ def fetch(
 
 
 def _check_placed(path: Path, file: PublishedFile) -> None:
-    with path.open("rb") as opened:
-        found = hashlib.file_digest(opened, "sha256").hexdigest()
-    if found != file.sha256:
+    if (found := _sha256(path)) != file.sha256:
         raise DownloadError(
             f"{path} is there already, but is not {file.name}: its sha256 is {found} "
             f"({path.stat().st_size:,} bytes), and must be {file.sha256}. Delete it to have it "
@@ -157,8 +154,6 @@ def _check_placed(path: Path, file: PublishedFile) -> None:
 
 
 def _try_mirrors(file: PublishedFile, path: Path, notify: Notify, patience: Patience) -> None:
-    # pooch writes addresses to the log as they are, with what may be a password in them
-    pooch.get_logger().setLevel("WARNING")
     answers = []
     for mirror in file.mirrors:
         address = _address(mirror, file.name)
@@ -193,21 +188,18 @@ def _retrieve(file: PublishedFile, address: str, path: Path, notify: Notify, pat
             transfer(address, part, notify, patience)
         else:
             _copy(address, part)
-        try:
-            pooch.retrieve(
-                address,
-                f"sha256:{file.sha256}",
-                file.name,
-                path.parent,
-                # called with the name of a temporary file, which is proved and renamed, or removed
-                downloader=lambda _address, output, _pooch: part.replace(output),
-            )
-        except ValueError as error:
-            if not kept:
-                raise TransferError("gave other bytes than published (their sha256 differs)") from error
-            notify(f"{file.name}: what was kept of an earlier download does not fit; from the beginning")
-        else:
+        if _sha256(part) == file.sha256:
+            part.replace(path)
             return
+        part.unlink()
+        if not kept:
+            raise TransferError("gave other bytes than published (their sha256 differs)")
+        notify(f"{file.name}: what was kept of an earlier download does not fit; from the beginning")
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _copy(url: str, output: Path) -> None:

@@ -1,4 +1,4 @@
-"""One file over HTTP: goes on where it was cut, waits a while, never for ever."""
+"""Transfer of a file over HTTP: it goes on where it was cut, and waits a while, never for ever."""
 
 from __future__ import annotations
 
@@ -18,31 +18,29 @@ _AGAIN = (408, 425, 429, 500, 502, 503, 504)
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a mirror is waited for.
+    """Limits of waiting for a mirror.
 
     Args:
-        connect_seconds: for a connection.
-        read_seconds: for the next bytes.
-        pauses: seconds before each new try; a try that brought slow_bytes or more is not counted.
-        slow_seconds: a window of time.
-        slow_bytes: that must arrive in each such window.
-        report_seconds: between two lines of progress.
+        connect_seconds: Longest wait for a connection.
+        read_seconds: Longest wait for the next bytes.
+        pauses: Seconds before each new try; a try that brought slow_bytes or more is not counted.
+        slow_seconds: Length of a window of time; each ends with a line of progress.
+        slow_bytes: Fewest bytes of such a window; a slower mirror is left.
     """
 
     connect_seconds: float = 15
     read_seconds: float = 60
     pauses: tuple[float, ...] = (1, 4, 15)
-    slow_seconds: float = 60
-    slow_bytes: int = 60_000
-    report_seconds: float = 20
+    slow_seconds: float = 30
+    slow_bytes: int = 30_000
 
 
 class TransferError(ValueError):
-    """What a mirror answered in place of the file."""
+    """A mirror that does not give the file; the message is its answer."""
 
 
 class _InterruptedError(Exception):
-    """Worth another try; ``unreachable`` where nobody answered."""
+    """A transfer worth another try; ``unreachable`` where nobody answered."""
 
     def __init__(self, what: str, unreachable: bool = False) -> None:
         super().__init__(what)
@@ -50,7 +48,7 @@ class _InterruptedError(Exception):
 
 
 def redacted(url: str) -> str:
-    """Without user, password and query, which may be secrets."""
+    """The address without user, password and query, which may be secrets."""
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
@@ -59,7 +57,7 @@ def transfer(url: str, part: Path, notify: Callable[[str], None], patience: Pati
     """Bring ``part`` to the whole of what the address gives; what arrived stays there in any case.
 
     Raises:
-        TransferError: the mirror does not have it, or was tried often enough.
+        TransferError: The mirror does not have it, or was tried often enough.
         OSError: ``part`` cannot be written.
     """
     failures = 0
@@ -100,11 +98,11 @@ def _attempt(url: str, part: Path, notify: Callable[[str], None], patience: Pati
 
 
 def _accept(response: requests.Response, kept: int, part: Path) -> tuple[int, int | None]:
-    """Where the bytes of an answer belong, and how many there are in all, where it says so.
+    """The offset at which an answer's bytes belong, and the size of the whole file where it says so.
 
     Raises:
-        TransferError: it is not the file.
-        _InterruptedError: it may be later.
+        TransferError: The answer is not the file.
+        _InterruptedError: The answer may be the file if asked again.
     """
     status = f"{response.status_code} {response.reason}".strip()
     if response.status_code == 416:  # the part is longer than the file: it is of another
@@ -137,40 +135,32 @@ def _write(
 ) -> None:
     host = urlsplit(response.url).hostname
     done = window = offset
-    started = window_started = reported = time.monotonic()
+    began = time.monotonic()
     with part.open("r+b" if offset else "wb") as file:
         file.seek(offset)
         for chunk in _chunks(response):
             file.write(chunk)
             done += len(chunk)
-            now = time.monotonic()
-            if now - reported >= patience.report_seconds:
-                reported = now
-                notify(f"{host}: {_progress(done, total, (done - offset) / (now - started))}")
-            if now - window_started >= patience.slow_seconds:
+            seconds = time.monotonic() - began
+            if seconds >= patience.slow_seconds:
                 if done - window < patience.slow_bytes:
-                    raise _InterruptedError(f"gave {done - window:,} bytes in {now - window_started:.0f} s")
-                window, window_started = done, now
+                    raise _InterruptedError(f"gave {done - window:,} bytes in {seconds:.0f} s")
+                of_total = "" if total is None else f" of {total / 1e6:.0f}"
+                rate = (done - window) / seconds
+                notify(f"{host}: {done / 1e6:.0f}{of_total} MB, {rate / 1e3:,.0f} kB/s")
+                window, began = done, time.monotonic()
     if total is not None and done != total:
         raise _InterruptedError(f"ended after {done:,} of {total:,} bytes")
 
 
 def _chunks(response: requests.Response) -> Iterator[bytes]:
-    """What has arrived, as it arrives: waiting for a full piece would lose it where the line is cut."""
+    """Yield bytes as they arrive: waiting for a full piece would lose them where the line is cut."""
     while chunk := response.raw.read1(CHUNK_BYTES, decode_content=False):
         yield chunk
 
 
-def _progress(done: int, total: int | None, rate: float) -> str:
-    line = f"{done / 1e6:.0f} MB" if total is None else f"{done / 1e6:.0f} of {total / 1e6:.0f} MB"
-    line += f", {rate / 1e3:,.0f} kB/s"
-    if total is None or rate <= 0:
-        return line
-    return f"{line}, about {max((total - done) / rate / 60, 1):.0f} min left"
-
-
 def _reason(error: BaseException, patience: Patience) -> str:
-    """In a few words, and without what an exception's text may hold: an address with a password."""
+    """Name the fault in a few words of ours: an exception's text may hold an address with a password."""
     if isinstance(error, requests.ConnectTimeout):
         return f"did not answer within {patience.connect_seconds:.0f} s"
     if isinstance(error, requests.ReadTimeout | urllib3.exceptions.ReadTimeoutError):

@@ -1,4 +1,4 @@
-"""From indices to a normalised batch on the device: the resident loader, and what both loaders promise."""
+"""Normalised batches on the device, by indices: the resident loader, and what both loaders promise."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ class Loader(Protocol):
     """Gives the batches of one split; both loaders draw crops and flips from the same distribution."""
 
     def __len__(self) -> int:
-        """Samples of the split."""
+        """Number of samples of the split."""
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch: what is drawn at random follows from seed, rank, epoch and place."""
+        """Begin an epoch: random draws follow from seed, rank, epoch and place."""
 
     def batches(self, indices: Iterable[torch.Tensor], first: int = 0) -> Iterator[Batch]:
-        """One batch for each tensor of indices, int64 [batch], in their order.
+        """Yield a batch for each tensor of indices, in their order.
 
-        What is drawn at random for a batch follows from its place in the epoch alone, so that a training
-        can go on in the middle of one.
+        Random draws for a batch follow from its place in the epoch alone, so that a training can go on in
+        the middle of one.
 
         Args:
-            indices: of the samples of each batch.
-            first: place of the first of them in the epoch.
+            indices: int64, [batch], one tensor for each batch.
+            first: Place of the first batch in the epoch, from 0.
         """
 
 
 @dataclass(frozen=True)
 class Preparation:
-    """How stored images become a batch, whichever loader does it.
+    """Turns stored images into a batch, whichever loader does it.
 
     Args:
-        mean: of each channel, in pixel values.
-        std: of each channel, in pixel values.
-        augmentation: of each image.
-        image_size: height and width of the batches in pixels; None for those of the dataset.
-        memory_format: of the batches.
-        seed: of what is drawn at random; each rank has its own.
+        mean: [channels], in pixel values.
+        std: [channels], in pixel values.
+        augmentation: Random changes of each image.
+        image_size: Height and width of the batches in pixels; None for those of the dataset.
+        memory_format: Layout of the batches in memory.
+        seed: Each rank draws with its own.
     """
 
     mean: torch.Tensor
@@ -59,7 +59,7 @@ class Preparation:
     seed: int = 0
 
     def seed_of(self, epoch: int, place: int) -> int:
-        """Of what is drawn for one batch of an epoch."""
+        """Seed of the random draws for one batch of an epoch."""
         return ((self.seed * 1_000_003 + epoch) * 1_000_003 + place) % _SEEDS
 
 
@@ -69,9 +69,9 @@ class ResidentLoader:
     Args:
         images: uint8, [samples, channels, height, width].
         labels: int64, [samples].
-        preparation: of the batches.
-        device: where the batches are used.
-        home: where the dataset lies; None for the same device.
+        preparation: Turns images into batches.
+        device: Receives the batches.
+        home: Holds the dataset; None for the same device.
     """
 
     def __init__(
@@ -95,22 +95,22 @@ class ResidentLoader:
         self._epoch = 0
 
     def __len__(self) -> int:
-        """Samples."""
+        """Number of samples of the split."""
         return len(self._labels)
 
     def set_epoch(self, epoch: int) -> None:
-        """Draw anew."""
+        """Begin an epoch, with random draws of its own."""
         self._epoch = epoch
 
     def batches(self, indices: Iterable[torch.Tensor], first: int = 0) -> Iterator[Batch]:
-        """One batch for each tensor of indices."""
+        """Yield a batch for each tensor of indices."""
         for place, chosen in enumerate(indices, first):
             if self._cropper:
                 self._generator.manual_seed(self._preparation.seed_of(self._epoch, place))
             yield self.load(chosen)
 
     def load(self, indices: torch.Tensor) -> Batch:
-        """The batch of these samples."""
+        """Load the batch of these samples."""
         here = indices.to(self._home, non_blocking=True)
         if self._cropper:
             chosen = self._cropper.draw(here, self._generator)
@@ -128,7 +128,7 @@ class ResidentLoader:
 def channel_statistics(images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Mean and standard deviation of each channel over all images, in pixel values.
 
-    From a histogram of the 256 values: exact, and no float copy of the dataset.
+    They come from a histogram of the 256 values: exact, and no float copy of the dataset.
     """
     values = torch.arange(256, dtype=torch.float64)
     means, stds = [], []

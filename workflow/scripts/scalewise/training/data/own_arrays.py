@@ -19,25 +19,23 @@ from safetensors.torch import load_file
 from scalewise.plan.catalog.datasets import ARRAYS, synthetic_facts
 from scalewise.plan.catalog.own_data import class_folders, class_images
 from scalewise.training.data.decoders import FormatError
-from scalewise.training.data.storage import scratch_array
-
-Arrays = dict[str, NDArray[np.generic]]
+from scalewise.training.data.storage import Arrays, scratch_array
 
 IMAGE_FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP")
-"""Read whatever the name says, and no other: some of Pillow's start programs."""
+"""Formats that are read, whatever a file's name says, and no others: some of Pillow's start programs."""
 
 MAX_THREADS = 8
-"""A login node has other users."""
+"""Most threads that decode images: a login node has other users."""
 
 REPORT_SECONDS = 20
 SYNTHETIC_CHUNK_BYTES = 64 << 20
 
 
 def read_safetensors(path: Path) -> Arrays:
-    """The four arrays of a file, mapped.
+    """Map the four arrays of a file.
 
     Raises:
-        FormatError: the file is damaged or lacks an array.
+        FormatError: The file is damaged or lacks an array.
     """
     try:
         tensors = load_file(path)
@@ -51,10 +49,10 @@ def read_safetensors(path: Path) -> Arrays:
 
 
 def read_npz(path: Path) -> Arrays:
-    """The four arrays of a file; arrays of objects are pickles, and refused.
+    """Read the four arrays of a file; arrays of objects are pickles, and refused.
 
     Raises:
-        FormatError: the file is damaged or lacks an array.
+        FormatError: The file is damaged or lacks an array.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -69,7 +67,7 @@ def read_npz(path: Path) -> Arrays:
 
 
 def _read_npy(archive: zipfile.ZipFile, name: str) -> NDArray[np.generic]:
-    """One array, to the end of its member: its sum is not looked at before."""
+    """Read an array to the end of its member: its sum is not looked at before."""
     if f"{name}.npy" not in archive.namelist():
         raise KeyError(f"{name} is not in it")
     with archive.open(f"{name}.npy") as member:
@@ -80,19 +78,19 @@ def _read_npy(archive: zipfile.ZipFile, name: str) -> NDArray[np.generic]:
 
 
 def read_folder(folder: Path, image_size: int, scratch: Path, notify: Callable[[str], None]) -> Arrays:
-    """A folder of images by class, as torchvision's ImageFolder numbers them, in RGB.
+    """Read a folder of images by class, in RGB, with classes numbered as torchvision's ImageFolder does.
 
     The shorter side is brought to the size wanted, and the middle is cut out.
 
     Args:
-        folder: with train/ and test/ or val/.
-        image_size: height and width of the result, in pixels.
-        scratch: for arrays on disk.
-        notify: told of progress now and then.
+        folder: Holds train/ and test/ or val/.
+        image_size: Height and width of the result, in pixels.
+        scratch: A folder for arrays on disk.
+        notify: Gets a line of progress now and then.
 
     Raises:
-        FormatError: an image cannot be read.
-        DatasetFileError: the folder has another form.
+        FormatError: An image cannot be read.
+        DatasetFileError: The folder has another form.
     """
     arrays: Arrays = {}
     for split, classes in class_folders(folder).items():
@@ -111,7 +109,7 @@ def read_folder(folder: Path, image_size: int, scratch: Path, notify: Callable[[
 def _in_step(
     pool: ThreadPoolExecutor, paths: list[Path], image_size: int, notify: Callable[[str], None], split: str
 ) -> Iterator[NDArray[np.uint8]]:
-    """Images in order, few ahead of their use: a map over all would hold all."""
+    """Yield images in order, few ahead of their use: a map over all would hold all."""
     reported = time.monotonic()
     for begin in range(0, len(paths), 256):
         yield from pool.map(lambda path: read_image(path, image_size), paths[begin : begin + 256])
@@ -121,10 +119,10 @@ def _in_step(
 
 
 def read_image(path: Path, image_size: int) -> NDArray[np.uint8]:
-    """One image: RGB, shorter side resized, middle cut out; [3, image_size, image_size].
+    """Read an image: RGB, shorter side resized, middle cut out; [3, image_size, image_size].
 
     Raises:
-        FormatError: it is damaged, no image, or absurdly large.
+        FormatError: The file is damaged, no image, or absurdly large.
     """
     try:
         with Image.open(path, formats=IMAGE_FORMATS) as opened:
@@ -151,11 +149,11 @@ def read_image(path: Path, image_size: int) -> NDArray[np.uint8]:
 
 
 def make_synthetic(dataset: str, scratch: Path) -> Arrays:
-    """Random images with a faint pattern for each class, so that a loss can fall; always the same.
+    """Make random images with a faint pattern for each class, so that a loss can fall; always the same.
 
     Args:
-        dataset: a name that says shape, classes and samples.
-        scratch: for arrays on disk.
+        dataset: A name that says shape, classes and samples.
+        scratch: A folder for arrays on disk.
     """
     facts, classes = synthetic_facts(dataset)
     shape = (facts.channels, facts.height, facts.width)

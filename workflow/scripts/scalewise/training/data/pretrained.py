@@ -11,12 +11,7 @@ import torch
 from scalewise.training.data.datasets import DOWNLOADS
 from scalewise.training.data.download import Mirror, Notify, fetch
 from scalewise.training.data.published_files import WEIGHTS
-from scalewise.training.data.storage import DatasetError
-from scalewise.training.data.weights_file import write_weights
-
-
-class WeightsError(DatasetError):
-    """Weights that cannot be used; the message names the file and the cure."""
+from scalewise.training.data.weights_file import WeightsError, write_weights
 
 
 def prepare_weights(
@@ -30,18 +25,18 @@ def prepare_weights(
     """Fetch the weights torchvision publishes for a model, and store them by their names.
 
     Args:
-        model: such as resnet18.
-        destination: the safetensors file to write.
-        downloads: folder of what is fetched: downloads/{model}/{file}.
-        mirror: where the site has downloads from.
-        notify: told of progress now and then.
+        model: A name such as resnet18.
+        destination: The safetensors file to write.
+        downloads: Holds what is fetched: downloads/{model}/{file}.
+        mirror: The site's own source of downloads.
+        notify: Gets a line of progress now and then.
 
     Returns:
-        number of tensors.
+        Number of tensors.
 
     Raises:
-        DownloadError: the file cannot be had.
-        WeightsError: it holds no weights.
+        DownloadError: The file cannot be had.
+        WeightsError: The file holds no weights.
     """
     path = fetch(WEIGHTS[model], downloads / model, mirror, notify)
     try:

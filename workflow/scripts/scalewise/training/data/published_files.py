@@ -1,4 +1,4 @@
-"""Where the public datasets and weights are published, and what their files must be.
+"""Addresses of the public datasets and weights, and the sums that their files must have.
 
 The first mirror is the fastest, for the bytes are proved by their sum and not by where they come
 from: the host of CIFAR's authors has given 55 to 85 kB/s since 2026.
@@ -14,9 +14,9 @@ class PublishedFile:
     """One file and the places that have it.
 
     Args:
-        name: of the file, on every mirror.
-        sha256: of its bytes, in hexadecimal digits.
-        mirrors: addresses that its name is put behind, tried in order.
+        name: The same on every mirror.
+        sha256: 64 hexadecimal digits.
+        mirrors: Addresses that the name is put behind, tried in order.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Which samples a rank sees in which step: every sample once an epoch over all ranks."""
+"""The samples that a rank sees in each step: every sample once an epoch over all ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Step:
     """One optimizer step of an epoch.
 
     Args:
-        samples: of all ranks.
+        samples: Number of samples over all ranks.
         passes: int64 indices of this rank's samples, for each of its forward and backward passes.
     """
 
@@ -30,12 +30,10 @@ class EpochSampler:
     number of steps and passes.
 
     Args:
-        samples: in the training split.
-        global_batch_size: of a full step over all ranks.
-        rank: this one.
-        world_size: ranks in all.
-        seed: equal on all ranks.
-        accumulation_steps: passes of a step.
+        samples: Number of samples in the training split.
+        global_batch_size: Samples of a full step over all ranks.
+        seed: Equal on all ranks.
+        accumulation_steps: Forward and backward passes of a step.
     """
 
     def __init__(
@@ -60,16 +58,16 @@ class EpochSampler:
         self._epoch = epoch
 
     def __len__(self) -> int:
-        """Steps of an epoch."""
+        """Number of steps of an epoch."""
         return len(self._sizes)
 
     @property
     def samples_of_rank(self) -> int:
-        """Training samples of this rank in an epoch."""
+        """Number of training samples of this rank in an epoch."""
         return sum(len(share(size, self._rank, self._world_size)) for size in self._sizes)
 
     def __iter__(self) -> Iterator[Step]:
-        """The steps of the epoch."""
+        """Yield the steps of the epoch."""
         generator = torch.Generator().manual_seed(self._seed * 1_000_003 + self._epoch)
         order = torch.randperm(self._samples, generator=generator)
         start = 0

@@ -1,37 +1,32 @@
-"""Where the arrays of a dataset come from. Needed to prepare alone: no rank imports this."""
+"""The sources of a dataset's arrays. Needed to prepare alone: no rank imports this."""
 
 from __future__ import annotations
 
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
 
 from scalewise.plan.catalog.datasets import DATASETS, is_folder, is_own_data, is_synthetic
 from scalewise.training.data.decoders import decode_cifar, decode_digits, decode_mnist
 from scalewise.training.data.download import Mirror, Notify, fetch
 from scalewise.training.data.own_arrays import make_synthetic, read_folder, read_npz, read_safetensors
 from scalewise.training.data.published_files import FILES
-from scalewise.training.data.storage import DatasetError
-
-Arrays = dict[str, NDArray[np.generic]]
+from scalewise.training.data.storage import Arrays, DatasetError
 
 
 def arrays_of(
     dataset: str, image_size: int | None, downloads: Path, mirror: Mirror, scratch: Path, notify: Notify
 ) -> Arrays:
-    """Images and labels of both splits, as they come: what they must be is checked afterwards.
+    """Images and labels of both splits, as they come: their form is checked afterwards.
 
     Args:
-        dataset: a known name, or the path of the user's own data.
-        image_size: height and width in pixels; a folder of images needs it.
-        downloads: folder of what is fetched.
-        mirror: where the site has downloads from.
-        scratch: folder for arrays that memory need not hold.
-        notify: told of progress now and then.
+        dataset: A known name, or the path of the user's own data.
+        image_size: Height and width in pixels; a folder of images needs it.
+        downloads: Holds what is fetched.
+        mirror: The site's own source of downloads.
+        scratch: A folder for arrays that memory need not hold.
+        notify: Gets a line of progress now and then.
 
     Raises:
-        DatasetError: the data cannot be had or read.
+        DatasetError: The data cannot be had or read.
     """
     if is_folder(dataset):
         if image_size is None:
@@ -50,5 +45,5 @@ def arrays_of(
 
 
 def is_published(dataset: str, mirror: Mirror) -> bool:
-    """Whether its files are the published ones, so that its sizes are known."""
+    """True if a dataset's files are the published ones, so that its sizes are known."""
     return dataset in DATASETS and not mirror.differs(file.name for file in FILES.get(dataset, ()))

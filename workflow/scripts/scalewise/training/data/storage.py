@@ -1,4 +1,4 @@
-"""How a dataset lies on disk: one safetensors file, written in one pass and proved when it is mapped.
+"""A dataset on disk: one safetensors file, written in one pass and proved when it is mapped.
 
 It is written here piece by piece, for safetensors' own writer would hold the whole of it in memory
 twice; a sum of each piece stands in its header.
@@ -20,17 +20,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-Arrays = Mapping[str, NDArray[np.generic]]
+Arrays = dict[str, NDArray[np.generic]]
+"""Arrays of a dataset by the names in ``ORDER``."""
 
 # labels first: they are small, and proved whole each time
 ORDER = ("train_labels", "test_labels", "train_images", "test_images")
 
 PIECE_BYTES = 1 << 20
 MAX_PIECES = 8192
-"""Keeps the header small: above 8 GiB pieces grow."""
+"""Most pieces of a file, which keeps its header small: above 8 GiB pieces grow."""
 
 VERIFY_BYTES = 256 << 20
-"""Read and proved at each start of a rank: all of CIFAR, a sample of more."""
+"""Bytes that are read and proved at each start of a rank: all of CIFAR, a sample of more."""
 
 _TYPES = {np.dtype(np.uint8): "U8", np.dtype(np.int64): "I64"}
 
@@ -40,7 +41,7 @@ class DatasetError(ValueError):
 
 
 class DamagedFileError(ValueError):
-    """What was stored is not what is there; says where."""
+    """A file that differs from what was stored; the message says where."""
 
 
 @contextmanager
@@ -55,19 +56,15 @@ def scratch_folder(destination: Path) -> Iterator[Path]:
 
 
 def scratch_array(folder: Path, name: str, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Of uint8, zero, on disk: the kernel keeps what fits of it in memory."""
+    """An array of uint8 zeros on disk, of which the kernel keeps in memory what fits."""
     return np.memmap(folder / name, np.uint8, "w+", shape=shape)
 
 
 def write(arrays: Arrays, destination: Path) -> None:
-    """Store the four arrays under the final name, whole or not at all.
-
-    Args:
-        arrays: images of uint8 and labels of int64, by the names in ``ORDER``.
-        destination: the file.
+    """Store four arrays, images of uint8 and labels of int64, under the final name, whole or not at all.
 
     Raises:
-        OSError: it cannot be written; no part of it is left.
+        OSError: The file cannot be written; no part of it is left.
     """
     total = sum(arrays[name].nbytes for name in ORDER)
     piece = _piece_bytes(total)
@@ -94,13 +91,9 @@ def verify(path: Path, at_most_bytes: int = VERIFY_BYTES) -> None:
     The labels are always read, and all of a file that is not larger than the limit. Of a larger
     one, pieces drawn anew each time: every rank of every run looks at others.
 
-    Args:
-        path: of the file.
-        at_most_bytes: to read.
-
     Raises:
-        DamagedFileError: a piece differs, or the file has no sums.
-        OSError: it cannot be read.
+        DamagedFileError: A piece differs, or the file has no sums.
+        OSError: The file cannot be read.
     """
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -133,7 +126,7 @@ def verify(path: Path, at_most_bytes: int = VERIFY_BYTES) -> None:
 
 
 def _header(arrays: Arrays, piece: int, sums: list[int]) -> bytes:
-    """Equally long whatever the sums are."""
+    """The file's header, equally long whatever the sums are."""
     entries: dict[str, object] = {}
     offset = 0
     for name in ORDER:
@@ -155,12 +148,12 @@ def _header(arrays: Arrays, piece: int, sums: list[int]) -> bytes:
 
 
 def _entries_sum(entries: Mapping[str, object]) -> str:
-    """Of names, types, shapes and places of the arrays."""
+    """Checksum of names, types, shapes and places of the arrays."""
     return f"{zlib.crc32(json.dumps(entries, sort_keys=True).encode()):08x}"
 
 
 def _pieces(arrays: Arrays, piece: int) -> Iterator[bytes]:
-    """All bytes in order, in equal pieces across the borders of arrays; the last may be shorter."""
+    """Yield all bytes in order, in equal pieces across the borders of arrays; the last may be shorter."""
     waiting = bytearray()
     for name in ORDER:
         flat = arrays[name].reshape(-1).view(np.uint8)

@@ -13,21 +13,21 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from scalewise.training.data.storage import DamagedFileError
+from scalewise.training.data.storage import DamagedFileError, DatasetError
 
 SUM = "tensors_sha256"
-"""Under this name the sum stands among the file's metadata."""
+"""Name of the sum among the file's metadata."""
+
+
+class WeightsError(DatasetError):
+    """Pretrained weights that cannot be used; the message names the file, the tensors and the cure."""
 
 
 def write_weights(state: Mapping[str, torch.Tensor], path: Path) -> None:
-    """Store tensors by their names.
-
-    Args:
-        state: those that share memory are stored each for itself.
-        path: of the file.
+    """Store tensors by their names; those that share memory are stored each for itself.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: The file cannot be written.
     """
     tensors = {name: tensor.clone().contiguous() for name, tensor in state.items()}
     try:
@@ -41,11 +41,11 @@ def write_weights(state: Mapping[str, torch.Tensor], path: Path) -> None:
 
 
 def read_weights(path: Path) -> dict[str, torch.Tensor]:
-    """What ``write_weights`` wrote.
+    """Read what ``write_weights`` wrote.
 
     Raises:
-        DamagedFileError: it is something else.
-        OSError: it cannot be read.
+        DamagedFileError: The file is something else.
+        OSError: The file cannot be read.
     """
     try:
         with safe_open(path, "pt") as file:

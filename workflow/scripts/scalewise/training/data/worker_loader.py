@@ -15,25 +15,25 @@ from torchvision.transforms import v2
 from scalewise.training.data.loaders import Batch, Preparation
 
 LONGEST_TMPDIR = 75
-"""Characters: Python's multiprocessing adds 32 to name a socket, for which Linux takes 107."""
+"""Most characters: Python's multiprocessing adds 32 to name a socket, for which Linux takes 107."""
 
 
 class WorkerLoader:
     """Batches from worker processes, each sample through torchvision's transforms.
 
-    What is drawn at random does not depend on how many processes there are.
+    Random draws do not depend on how many processes there are.
 
     Args:
         images: uint8, [samples, channels, height, width], in shared or mapped memory.
         labels: int64, [samples].
-        preparation: of the batches.
-        device: where the batches are used.
-        workers: processes.
-        timeout_seconds: that ranks wait for each other. A batch may take half of it: the rank whose
+        preparation: Turns images into batches.
+        device: Receives the batches.
+        workers: Number of processes.
+        timeout_seconds: Ranks wait this long for each other. A batch may take half of it: the rank whose
             worker hangs then says so before the others complain of the rank.
 
     Raises:
-        RuntimeError: the processes could not hand over a batch, as TMPDIR has too long a name.
+        RuntimeError: The processes could not hand over a batch, as TMPDIR has too long a name.
     """
 
     def __init__(
@@ -74,15 +74,15 @@ class WorkerLoader:
         self._start_processes()
 
     def __len__(self) -> int:
-        """Samples."""
+        """Number of samples of the split."""
         return len(self._samples)
 
     def set_epoch(self, epoch: int) -> None:
-        """Draw anew."""
+        """Begin an epoch, with random draws of its own."""
         self._epoch = epoch
 
     def batches(self, indices: Iterable[torch.Tensor], first: int = 0) -> Iterator[Batch]:
-        """One batch for each tensor of indices."""
+        """Yield a batch for each tensor of indices."""
         self._plan.batches = [
             [self._preparation.seed_of(self._epoch, place), *batch.tolist()]
             for place, batch in enumerate(indices, first)
@@ -108,7 +108,7 @@ class WorkerLoader:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def _arriving(self) -> Iterator[Batch]:
-        """The batches; what ends them is put into words that no rank has for the loss of another rank."""
+        """Yield the batches, and raise in words that no rank has for the loss of another rank."""
         processes = self._loader.num_workers
         try:
             yield from self._loader
@@ -127,7 +127,7 @@ class WorkerLoader:
 
 
 def _leave_signals_to_the_rank(_worker: int) -> None:
-    """Schedulers signal all processes of a task; what that means is the rank's to say.
+    """Ignore a scheduler's signals, which go to all processes of a task: the rank decides what they mean.
 
     A SIGTERM of the rank itself ends the process: so torch, and Python at exit, end what is left.
     """
@@ -156,7 +156,7 @@ class _Samples(Dataset[tuple[torch.Tensor, torch.Tensor]]):
         return self._transform(self._images[index]), self._labels[index]
 
     def __getitems__(self, seed_and_indices: list[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """How the DataLoader asks for a batch."""
+        """Load a batch; the DataLoader calls this once for each."""
         seed, *indices = seed_and_indices
         torch.manual_seed(seed)
         return [self[index] for index in indices]

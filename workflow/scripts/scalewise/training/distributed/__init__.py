@@ -1,1 +1,1 @@
-"""Who a rank is, which device is its own, and how ranks meet."""
+"""A rank's identity, its device, and its meeting with the others."""

@@ -14,7 +14,7 @@ from scalewise.training.distributed.identity import Identity
 
 
 def claim_device(accelerator: str, local_rank: int) -> torch.device:
-    """The device of this rank; a GPU that is not there is an error, never a silent CPU.
+    """Claim this rank's device; a GPU that is not there is an error, never a silent CPU.
 
     Raises:
         RuntimeError: CUDA is asked for and absent, or has too few devices.
@@ -45,16 +45,14 @@ def claim_cpus(accelerator: str, identity: Identity, cpus_per_device: int) -> st
     """Give this rank its threads and, where the device is a CPU process, CPUs of its own.
 
     Returns:
-        the CPUs the rank may run on, such as ``0-3,8``.
+        The CPUs the rank may run on, such as ``0-3,8``.
 
     Raises:
-        RuntimeError: there are fewer than it needs.
+        RuntimeError: There are fewer than it needs.
     """
     torch.set_num_threads(cpus_per_device)
     if torch.get_num_interop_threads() != 1:
         torch.set_num_interop_threads(1)
-    if not hasattr(os, "sched_setaffinity"):
-        return "unknown"
     allowed = cores_first(os.sched_getaffinity(0))
     if len(allowed) < cpus_per_device:
         raise RuntimeError(
@@ -72,7 +70,7 @@ def claim_cpus(accelerator: str, identity: Identity, cpus_per_device: int) -> st
 
 
 def cores_first(cpus: Iterable[int]) -> list[int]:
-    """CPUs in an order that takes every core once before a second hardware thread of any."""
+    """Sort CPUs so that every core comes once before a second hardware thread of any."""
 
     def place(cpu: int) -> tuple[int, int]:
         siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
@@ -86,7 +84,7 @@ def cores_first(cpus: Iterable[int]) -> list[int]:
 
 
 def cpu_list(cpus: Sequence[int]) -> str:
-    """``[0, 1, 2, 8]`` -> ``0-2,8``, the kernel's own notation."""
+    """Write CPUs in the kernel's own notation: ``[0, 1, 2, 8]`` becomes ``0-2,8``."""
     spans: list[list[int]] = []
     for cpu in sorted(cpus):
         if spans and cpu == spans[-1][-1] + 1:

@@ -1,4 +1,4 @@
-"""Who is this process? The only reader of RANK, LOCAL_RANK, WORLD_SIZE and SLURM_*."""
+"""This process's place among the ranks: the only reader of RANK, LOCAL_RANK, WORLD_SIZE and SLURM_*."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class Identity:
     """The place of this process in the run.
 
     Args:
-        rank: over all nodes.
-        local_rank: on this node.
-        world_size: ranks in all.
-        local_world_size: ranks on this node.
-        host: name of this node.
+        rank: Counted over all nodes, from 0.
+        local_rank: Counted on this node, from 0.
+        world_size: Number of ranks in all.
+        local_world_size: Number of ranks on this node.
+        host: This node's name.
         slurm_job_id: None outside Slurm.
-        restart_count: how often Slurm started the job anew.
+        restart_count: Number of times that Slurm started the job anew.
     """
 
     rank: int
@@ -37,11 +37,11 @@ def identify(environ: Mapping[str, str], launcher: str) -> Identity:
     """Read the identity that the launcher gave this process.
 
     Args:
-        environ: of the process. Under Slurm torchrun's ranks find the variables of both.
-        launcher: whose variables count.
+        environ: The process's variables; under Slurm torchrun's ranks find those of both.
+        launcher: The program whose variables are read.
 
     Raises:
-        RuntimeError: some are missing; names those that are.
+        RuntimeError: Variables are missing; the message names them.
     """
     names = _SLURM_VARIABLES if launcher == "srun" else RANK_VARIABLES
     missing = [name for name in names if name not in environ]
@@ -67,12 +67,12 @@ def identify(environ: Mapping[str, str], launcher: str) -> Identity:
 
 
 def node_rank(environ: Mapping[str, str]) -> int:
-    """Of a process that starts the ranks of one node: one task a node under Slurm, else the only one."""
+    """Number of this node, where one task a node starts its ranks under Slurm; else 0."""
     return int(environ.get("SLURM_PROCID", "0"))
 
 
 def tasks_on_node(counts: str, node: int) -> int:
-    """Tasks of one node from Slurm's notation, such as ``4(x2),3``."""
+    """Number of tasks of one node, from Slurm's notation, such as ``4(x2),3``."""
     expanded: list[int] = []
     for tasks, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", counts):
         expanded += [int(tasks)] * int(times or 1)
@@ -83,7 +83,7 @@ def check_place(identity: Identity, shape: Shape) -> None:
     """Stop where the ranks do not stand as planned: their figures would be of something else.
 
     Raises:
-        RuntimeError: names what was planned and what was found.
+        RuntimeError: The message names what was planned and what was found.
     """
     found = (identity.world_size, identity.local_world_size)
     if found != (shape.world_size, shape.devices_per_node):
@@ -95,7 +95,7 @@ def check_place(identity: Identity, shape: Shape) -> None:
 
 
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
-"""Set by torchrun, and by our own spawn."""
+"""Variables that torchrun sets, and our own spawn."""
 
 
 _SLURM_VARIABLES = (

@@ -1,16 +1,13 @@
-"""Which network interface ranks meet on."""
+"""The network interface that ranks meet on."""
 
 from __future__ import annotations
 
-import fcntl
 import socket
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-_SIOCGIFADDR = 0x8915
-"""From linux/sockios.h: the IPv4 address of an interface."""
+import psutil
 
 
 @dataclass(frozen=True)
@@ -29,11 +26,11 @@ def choose_interface(nodes: int, named: str | None) -> Interface:
     does on many machines, the one of the default route, else the first.
 
     Args:
-        nodes: of the run.
-        named: by the site.
+        nodes: Number of nodes of the run.
+        named: The site's ``network_interface``, if any.
 
     Raises:
-        RuntimeError: there is none; names those that there are.
+        RuntimeError: There is none; the message names those that there are.
     """
     if nodes == 1:
         return Interface(
@@ -62,15 +59,12 @@ def choose_interface(nodes: int, named: str | None) -> Interface:
 
 def interface_addresses() -> dict[str, str]:
     """The IPv4 address of every interface that has one, in the system's order."""
-    found = {}
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            request = struct.pack("256s", name.encode()[:15])
-            try:
-                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
-            except OSError:
-                continue  # it has none
-            found[name] = socket.inet_ntoa(answer[20:24])
+    known = psutil.net_if_addrs()
+    found: dict[str, str] = {}
+    for _, name in socket.if_nameindex():
+        for each in known.get(name, ()):
+            if each.family == socket.AF_INET:
+                found.setdefault(name, each.address)
     return found
 
 

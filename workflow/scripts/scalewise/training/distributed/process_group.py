@@ -1,4 +1,4 @@
-"""How the ranks of a run meet, and what they ask each other."""
+"""Meeting of a run's ranks, and the questions they ask each other."""
 
 from __future__ import annotations
 
@@ -30,12 +30,6 @@ def process_group(
 
     Without the barrier and the destruction at the end, gloo ranks abort now and then after correct
     results. After an error the group is left without waiting for the others.
-
-    Args:
-        attempt: whose folder every rank sees.
-        muster: how the ranks meet.
-        identity: of this rank.
-        device: of this rank.
     """
     timeout = timedelta(seconds=muster.timeout_seconds)
     interface = choose_interface(Shape.parse(muster.shape).nodes, muster.network_interface)
@@ -69,10 +63,10 @@ def open_store(attempt: Attempt, host: bool, address: str, timeout: timedelta) -
     start on one node at once, and nothing depends on names, lists of hosts or a batch system's commands.
 
     Args:
-        attempt: whose folder all of them see.
-        host: this process keeps the store.
-        address: of this host.
-        timeout: that one waits for another.
+        attempt: The folder that all of them see.
+        host: True in the process that keeps the store.
+        address: This host's IPv4 address.
+        timeout: A process waits this long for another.
     """
     if host:
         store = TCPStore(address, 0, is_master=True, wait_for_workers=False, timeout=timeout)
@@ -98,9 +92,9 @@ def gather(value: T, world_size: int, group: Any = None) -> list[T]:
     """The value of every rank, in rank order, on every rank.
 
     Args:
-        value: of this rank.
-        world_size: of the group.
-        group: of all ranks; the usual one where None.
+        value: This rank's own.
+        world_size: Number of ranks.
+        group: A process group of all ranks; None takes the default one.
     """
     values: list[Any] = [None] * world_size
     dist.all_gather_object(values, value, group=group)

@@ -1,1 +1,1 @@
-"""What is measured of a training: time, memory, utilisation, and on what machine."""
+"""Measurements of a training: time, memory, utilization, and the machine they are of."""

@@ -8,17 +8,17 @@ import torch
 
 
 class HostTimeline:
-    """For a CPU process, which never runs behind its own clock."""
+    """The clock of a CPU process, which never runs behind it."""
 
     def mark(self) -> float:
         """Monotonic seconds."""
         return time.perf_counter()
 
     def synchronize(self) -> None:
-        """Nothing is ever pending."""
+        """Do nothing: nothing is ever pending."""
 
     def seconds(self, start: float, end: float) -> float:
-        """Difference of two marks."""
+        """Seconds between two marks."""
         return end - start
 
     def now(self) -> float:
@@ -27,7 +27,7 @@ class HostTimeline:
 
 
 class CudaTimeline:
-    """For a GPU: events in its stream, read without stopping it between steps."""
+    """The clock of a GPU: events in its stream, read without stopping it between steps."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -43,7 +43,7 @@ class CudaTimeline:
         torch.cuda.synchronize(self._device)
 
     def seconds(self, start: torch.cuda.Event, end: torch.cuda.Event) -> float:
-        """CUDA gives milliseconds."""
+        """Seconds between two events, of which CUDA gives milliseconds."""
         return float(start.elapsed_time(end)) / 1e3
 
     def now(self) -> float:

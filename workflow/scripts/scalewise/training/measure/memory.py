@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import resource
-import sys
 from pathlib import Path
 from typing import Literal
 
@@ -14,7 +13,7 @@ MemoryKind = Literal["CUDA allocator peak", "process peak RSS"]
 
 
 def peak_memory(device: torch.device) -> tuple[int, MemoryKind]:
-    """Bytes: of CUDA's allocator on a GPU; of the whole process, libraries included, on a CPU."""
+    """Peak bytes: of CUDA's allocator on a GPU; of the whole process, libraries included, on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device), "CUDA allocator peak"
     status = Path("/proc/self/status")
@@ -23,6 +22,4 @@ def peak_memory(device: torch.device) -> tuple[int, MemoryKind]:
         match = re.search(r"VmHWM:\s+(\d+) kB", status.read_text(encoding="ascii"))
         if match:
             return int(match[1]) * 1024, "process peak RSS"
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    # Linux counts in KiB, macOS in bytes
-    return peak * (1 if sys.platform == "darwin" else 1024), "process peak RSS"
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, "process peak RSS"

@@ -1,4 +1,4 @@
-"""How busy a rank's device was: samples by a thread beside the training, which costs under 1 % of a CPU.
+"""Utilization of a rank's device, sampled by a thread beside the training that costs under 1 % of a CPU.
 
 Every rank watches its own device, so all devices of the run are watched, on every node, and no others.
 """
@@ -20,35 +20,34 @@ from scalewise.training.measure import provenance
 from scalewise.training.measure.sensors import Reading, Sensor, sensor_of
 
 INTERVAL_SECONDS = 0.5
-"""Between samples at first: NVML renews its utilization every 1/6 s to 1 s, oftener shows the same twice."""
+"""Pause between samples at first: NVML renews its utilization every 1/6 s to 1 s, no oftener."""
 
 MAX_SAMPLES = 2000
-"""Rows of a rank: 17 minutes at the first interval. Of a longer run every second is kept, or fourth, ..."""
+"""Most rows of a rank: 17 minutes at the first pause. Of a longer run every second is kept, or fourth, ..."""
 
 COST_LIMIT = 0.005
 """CPU time of the monitor over wall time above which the interval doubles: half of what it may cost."""
 
 SHORTEST_SECONDS = 0.001
-"""That a sample covers; clocks tell no utilization of less."""
+"""Least time that a sample covers; clocks tell no utilization of less."""
 
 PATIENCE_SECONDS = 2.0
-"""For a sensor that does not answer when the training has ended."""
+"""Longest wait for a sensor that does not answer when the training has ended."""
 
 TRAIN, EVALUATE = "train", "evaluate"
 
 
 @dataclass(frozen=True)
 class MonitorReport:
-    """What the monitor of one rank has seen.
+    """The findings of one rank's monitor; None for what the device does not tell.
 
     Args:
-        samples: rows of ``utilization.csv``.
-        mean_utilization: of the phase ``train``, weighted by time; None where nobody could say, as are
-            the next and ``throttled``.
-        energy_joules: of the device from start to stop.
+        samples: Rows of ``utilization.csv``.
+        mean_utilization: Mean over the phase ``train``, weighted by time, 0 to 1.
+        energy_joules: Energy that the device drew from start to stop.
         cpu_fraction: CPU time of the monitor over wall time.
-        throttled: the device ran slower than it could, in some sample.
-        note: what is missing, or why it was throttled; empty where there is nothing to say.
+        throttled: True if the device ran slower than it could in some sample.
+        note: Names missing quantities and reasons of throttling; empty where there are none.
     """
 
     samples: list[UtilizationRecord]
@@ -66,12 +65,9 @@ class Monitor:
     another. Set it where the training clock stands still.
 
     Args:
-        device: of the rank.
-        cpus_per_device: CPUs of the rank.
-        host: of the rank.
-        rank: of the run.
-        sensor: of the device, where it is not the one that ``sensor_of`` finds.
-        interval_seconds: between samples at first.
+        cpus_per_device: Number of CPUs that the rank has.
+        sensor: Takes the place of the one that ``sensor_of`` finds.
+        interval_seconds: Pause between samples at first.
     """
 
     def __init__(
@@ -125,7 +121,7 @@ class Monitor:
         self._thread.start()
 
     def state(self) -> dict[str, Any]:
-        """What was seen so far, as plain values; once the sensor has stopped answering, as it was before."""
+        """The findings so far as plain values; once the sensor has stopped answering, those from before."""
         if self._lock.acquire(timeout=PATIENCE_SECONDS):
             try:
                 self._state = self._seen()
@@ -145,7 +141,7 @@ class Monitor:
         }
 
     def resume(self, state: Mapping[str, Any]) -> None:
-        """Go on from ``state``, of an earlier process at the same training."""
+        """Go on from the ``state`` of an earlier process at the same training."""
         with self._lock:
             self._samples = [UtilizationRecord(**sample) for sample in state["samples"]]
             self._taken, self._stride = state["taken"], state["stride"]
@@ -155,7 +151,7 @@ class Monitor:
 
     @property
     def phase(self) -> str:
-        """What the rank is doing, recorded with each sample; ``train`` is what the means are of."""
+        """The rank's occupation, recorded with each sample; means are over ``train`` alone."""
         return self._phase
 
     @phase.setter
@@ -268,7 +264,7 @@ def across_ranks(reports: Sequence[MonitorReport]) -> dict[str, Any]:
     """The fields of ``Measurements`` that monitoring gives.
 
     Args:
-        reports: one for each rank, in rank order.
+        reports: One for each rank, in rank order.
 
     Returns:
         mean_utilization, least_utilization, energy_joules, monitor_cpu_fraction, throttled, monitor_note.

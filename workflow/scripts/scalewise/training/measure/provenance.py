@@ -1,11 +1,10 @@
-"""Where a number comes from: commit, versions, hosts, devices. An allow-list; never the whole environment."""
+"""Origin of a number: commit, versions, devices. These alone are recorded, never the whole environment."""
 
 from __future__ import annotations
 
 import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
 import torch
 
@@ -15,7 +14,7 @@ _PACKAGES = ("torch", "torchvision", "numpy", "safetensors", "snakemake", "sciki
 
 
 def versions() -> dict[str, str]:
-    """Of Scalewise, Python and the libraries that matter to a measurement."""
+    """Versions of Scalewise, Python and the libraries that matter to a measurement."""
     found = {"scalewise": __version__, "python": platform.python_version()}
     for package in _PACKAGES:
         try:
@@ -30,7 +29,7 @@ def versions() -> dict[str, str]:
 
 
 def _gpu_versions() -> dict[str, str]:
-    """Of the driver, as NVML tells it, and of NCCL; what nobody can say is left out."""
+    """Versions of the driver, as NVML tells it, and of NCCL; unknown ones are left out."""
     found = {}
     if torch.distributed.is_available() and torch.distributed.is_nccl_available():
         found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
@@ -50,28 +49,17 @@ def _gpu_versions() -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """Commit of the workflow, as the rules' environment gives it; None outside a checkout."""
+    """The workflow's commit, as the rules' environment gives it; None outside a checkout."""
     return os.environ.get("SCALEWISE_COMMIT") or None
 
 
-def cpu_model() -> str:
-    """The model name that the kernel gives."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith(("model name", "Model")):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
-
-
 def device_name(device: torch.device) -> str:
-    """``NVIDIA H200``, or ``CPU process``."""
+    """The device's name, such as ``NVIDIA H200``, or ``CPU process``."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return "CPU process"
 
 
 def operating_system() -> str:
-    """``Linux 6.1.0 x86_64``."""
+    """Kernel and machine, such as ``Linux 6.1.0 x86_64``."""
     return f"{platform.system()} {platform.release()} {platform.machine()}"

@@ -1,4 +1,4 @@
-"""What tells how busy a device is: NVML for a GPU, the kernel's accounts for a CPU process.
+"""Sensors of a device's utilization: NVML for a GPU, the kernel's accounts for a CPU process.
 
 A sensor is read from a thread beside the training, so it never calls into CUDA: that could wait for the
 device, or make it wait.
@@ -23,7 +23,7 @@ THROTTLING = {
     "nvmlClocksEventReasonHwPowerBrakeSlowdown": "power brake",
     "nvmlClocksEventReasonSwThermalSlowdown": "thermal slowdown",
 }
-"""NVML's reasons that disturb a measurement. Not the power cap: a GPU at full load is meant to run at it."""
+"""NVML's reasons that disturb a measurement. The power cap is none: a GPU is meant to run at it."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class Reading:
     """A device at one time; None for what it does not tell.
 
     Args:
-        utilization: a fraction, 0 to 1.
-        memory_bytes: in use.
-        power_watts: drawn now.
-        energy_joules: drawn since some time before the first reading.
-        throttling: why the device runs slower than it could; empty where it does not.
+        utilization: A fraction, 0 to 1.
+        memory_bytes: Memory in use.
+        power_watts: Power drawn now.
+        energy_joules: Energy drawn since some time before the first reading.
+        throttling: Reasons for which the device runs slower than it could; empty where it does not.
     """
 
     utilization: float | None
@@ -49,10 +49,10 @@ class Sensor(Protocol):
     """Reads one device."""
 
     def read(self) -> Reading:
-        """The device now. Raises nothing for what the device does not tell."""
+        """Read the device now. Nothing is raised for what the device does not tell."""
 
     def missing(self) -> str:
-        """What the device did not tell in any reading, and why; empty where it told all."""
+        """Name the quantities that no reading told, and why; empty where all were told."""
 
     def close(self) -> None:
         """Let go of the device."""
@@ -62,7 +62,7 @@ class CpuSensor:
     """A CPU process as a device: its own CPU time and that of its children, the loader's workers.
 
     Args:
-        cpus: that the process and its children share.
+        cpus: Number of CPUs that the process and its children share.
     """
 
     def __init__(self, cpus: int) -> None:
@@ -73,7 +73,7 @@ class CpuSensor:
         self._last = (time.monotonic(), self._cpu_seconds())
 
     def read(self) -> Reading:
-        """Utilization is since the reading before, memory the process's own."""
+        """Read utilization since the reading before, and the process's own memory."""
         now, used = time.monotonic(), self._cpu_seconds()
         (last_time, last_used), self._last = self._last, (now, used)
         share = (used - last_used) / ((now - last_time) * self._cpus)
@@ -81,11 +81,11 @@ class CpuSensor:
         return Reading(min(max(share, 0.0), 1.0), int(self._process.memory_info().rss))
 
     def missing(self) -> str:
-        """Power is not looked for, and so not missed."""
+        """Name nothing: power is not looked for, and so not missed."""
         return ""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: nothing is held."""
 
     def _cpu_seconds(self) -> float:
         mine = self._process.cpu_times()
@@ -112,11 +112,11 @@ class NvmlSensor:
     """A GPU by NVIDIA's management library, which needs no CUDA context.
 
     Args:
-        nvml: the module pynvml.
-        uuid: of the device as CUDA gives it, without a prefix.
+        nvml: The module pynvml.
+        uuid: The device's UUID as CUDA gives it, without a prefix.
 
     Raises:
-        pynvml.NVMLError: there is no driver, or it does not know the device.
+        pynvml.NVMLError: There is no driver, or it does not know the device.
     """
 
     def __init__(self, nvml: Any, uuid: str) -> None:
@@ -137,7 +137,7 @@ class NvmlSensor:
             return self._nvml.nvmlDeviceGetHandleByUUID(f"MIG-{uuid}")
 
     def read(self) -> Reading:
-        """NVML counts percent, milliwatts and millijoules."""
+        """Read what NVML counts in percent, milliwatts and millijoules."""
         nvml = self._nvml
         rates = self._ask("utilization", nvml.nvmlDeviceGetUtilizationRates)
         memory = self._ask("memory", nvml.nvmlDeviceGetMemoryInfo)
@@ -153,7 +153,7 @@ class NvmlSensor:
         )
 
     def missing(self) -> str:
-        """Quantities by NVML's own words."""
+        """Name the quantities that NVML never gave, and its own words for why."""
         return "; ".join(
             f"NVML gives no {quantity} ({error})"
             for quantity, error in self._failures.items()
@@ -161,7 +161,7 @@ class NvmlSensor:
         )
 
     def close(self) -> None:
-        """NVML counts its users: others in this process keep it."""
+        """Let go of NVML, which counts its users: others in this process keep it."""
         with suppress(self._nvml.NVMLError):
             self._nvml.nvmlShutdown()
 
@@ -179,12 +179,7 @@ class NvmlSensor:
 
 
 def sensor_of(device: torch.device, cpus_per_device: int) -> tuple[Sensor | None, str]:
-    """The sensor of a rank's own device; none where it has none, with the reason.
-
-    Args:
-        device: a GPU, or the CPU.
-        cpus_per_device: CPUs of the rank.
-    """
+    """The sensor of a rank's own device; None, with the reason, where it has none."""
     if device.type != "cuda":
         return CpuSensor(cpus_per_device), ""
     try:

@@ -21,13 +21,13 @@ class Timeline(Protocol[Mark]):
     """A clock that a device may run behind: marks are cheap, reading them needs ``synchronize``."""
 
     def mark(self) -> Mark:
-        """A point in time, on the device's own clock."""
+        """Mark this point in time on the device's own clock."""
 
     def synchronize(self) -> None:
         """Wait until the device has done all it was given."""
 
     def seconds(self, start: Mark, end: Mark) -> float:
-        """Between two marks; valid after ``synchronize``."""
+        """Seconds between two marks; valid after ``synchronize``."""
 
     def now(self) -> float:
         """Host time in seconds, monotonic."""
@@ -37,8 +37,8 @@ class StepClock(Generic[Mark]):
     """Times the steps of one rank.
 
     Args:
-        timeline: the clock.
-        warmup_steps: first steps that no throughput counts.
+        timeline: The device's clock.
+        warmup_steps: Number of first steps that no throughput counts.
     """
 
     def __init__(self, timeline: Timeline[Mark], warmup_steps: int) -> None:
@@ -53,16 +53,16 @@ class StepClock(Generic[Mark]):
         self._load_start = 0.0
         self.windows: list[Window] = []
         self.step_seconds: list[float] = []
-        """Of each measured step."""
+        """Device time of each measured step."""
         self.loader_wait_seconds = 0.0
-        """Host time of the measured steps in which the rank waited for its batch."""
+        """Host time in which the rank waited for its batches, over the measured steps."""
         self.first_step_seconds = 0.0
         self.left_out: list[str] = []
-        """Why steps that were measured no longer are."""
+        """A reason for each time that measured steps were left out."""
 
     @property
     def phase(self) -> str:
-        """What the next step is: ``warm-up`` or ``train``."""
+        """Phase of the next step, ``warm-up`` or ``train``."""
         return "warm-up" if self._steps < self._warm_from else "train"
 
     def open_window(self) -> None:
@@ -71,23 +71,23 @@ class StepClock(Generic[Mark]):
         self._window_start = self._timeline.now()
 
     def begin_step(self) -> None:
-        """Before the first batch of a step is loaded."""
+        """Mark the begin of a step, before its first batch is loaded."""
         self._step_start = self._timeline.mark()
 
     def begin_load(self) -> None:
-        """Before a batch is loaded."""
+        """Begin to count the wait for a batch."""
         self._load_start = self._timeline.now()
 
     def loaded(self) -> None:
-        """After a batch is loaded."""
+        """End the wait for a batch."""
         if self._steps >= self._warm_from:
             self.loader_wait_seconds += self._timeline.now() - self._load_start
 
     def end_step(self, samples: int) -> None:
-        """After the update.
+        """Mark the end of a step, after its update.
 
         Args:
-            samples: of the step, over all ranks.
+            samples: Number of samples over all ranks.
         """
         assert self._step_start is not None
         self._marks.append((self._step_start, self._timeline.mark()))
@@ -122,7 +122,7 @@ class StepClock(Generic[Mark]):
         self._marks, self._samples = [], 0
 
     def state(self) -> dict[str, Any]:
-        """All that was timed up to the edge of a window, as plain values."""
+        """Return all that was timed up to the edge of a window, as plain values."""
         assert not self._marks, "a window is open"
         return {
             "steps": self._steps,
@@ -144,11 +144,7 @@ class StepClock(Generic[Mark]):
         self.left_out = list(state["left_out"])
 
     def leave_out(self, why: str) -> None:
-        """Measure none of the steps timed so far, as if they had all warmed up.
-
-        Args:
-            why: for the records.
-        """
+        """Measure none of the steps timed so far, as if all had warmed up; the records give the reason."""
         self.windows = [window.model_copy(update={"warmup": True}) for window in self.windows]
         self.step_seconds = []
         self.loader_wait_seconds = 0.0
@@ -166,7 +162,7 @@ def slowest(windows_by_rank: Sequence[Sequence[Window]]) -> list[Window]:
 def throughput(windows: Sequence[Window]) -> float | None:
     """Samples per second of the measured windows: all samples over all seconds.
 
-    That is the harmonic mean of the windows' rates, weighted by their samples. None without a
+    This is the harmonic mean of the windows' rates, weighted by their samples. None stands for no
     measured window.
     """
     measured = [window for window in windows if not window.warmup]

@@ -21,7 +21,7 @@ from scalewise.training.models.resnets import paper_wide_resnet, resnet18, wide_
 from scalewise.training.models.transformer import transformer
 
 ModelBuilder = Callable[[torch.Size, int], nn.Module]
-"""From the shape of an image, [channels, height, width], and the number of classes."""
+"""Builds a network for images of a shape, [channels, height, width], and a number of classes."""
 
 
 def linear(image: torch.Size, classes: int) -> nn.Module:
@@ -87,14 +87,14 @@ def build(model: str, image: torch.Size, classes: int, weights: Path | None = No
     """The named network, from images of shape [batch, *image] to logits [batch, classes].
 
     Args:
-        model: as in the configuration: a name, or the user's ``path/to/file.py:build``.
+        model: A name of the configuration, or the user's ``path/to/file.py:build``.
         image: [channels, height, width].
-        classes: number of classes.
-        weights: a safetensors file of pretrained weights, for a model that takes them.
+        classes: Number of classes.
+        weights: A safetensors file of pretrained weights, for a model that takes them.
 
     Raises:
-        KeyError: unknown name.
-        ValueError: a model that cannot be built so; the message says why, and what to do.
+        KeyError: The name is unknown.
+        ValueError: The model cannot be built so; the message says why, and what to do.
     """
     if weights is not None:
         if not takes_pretrained(model):
@@ -117,7 +117,7 @@ def blocks(network: nn.Module) -> list[nn.Module]:
     layers.
 
     Args:
-        network: not sharded yet.
+        network: Must not be sharded yet.
 
     Returns:
         No part within another, in the order of the network. What belongs to none of them, such as a stem or a

@@ -30,10 +30,10 @@ def own_model(model: str, image: torch.Size, classes: int) -> nn.Module:
     Args:
         model: ``path/to/file.py:build``; ``build(image, classes)`` returns the model.
         image: [channels, height, width].
-        classes: number of classes.
+        classes: Number of classes.
 
     Raises:
-        OwnModelError: the file, its function or what it returns is not what is needed.
+        OwnModelError: The file, its function or what it returns is not what is needed.
     """
     path, function = own_model_parts(model)
     with _importable_folder(path.resolve().parent):
@@ -84,7 +84,7 @@ def _import(model: str, path: Path) -> ModuleType:
 
 @contextmanager
 def _importable_folder(folder: Path) -> Iterator[None]:
-    """Lets a file import those beside it, while it is imported and builds; nobody else does."""
+    """Let a file import those beside it, while it is imported and builds; nobody else does."""
     entry = str(folder)
     sys.path.insert(0, entry)
     try:
@@ -95,7 +95,7 @@ def _importable_folder(folder: Path) -> Iterator[None]:
 
 
 def _try(model: str, network: nn.Module, image: torch.Size, classes: int) -> None:
-    """A forward pass that leaves neither the model's statistics nor the random numbers changed."""
+    """Make a forward pass that leaves neither the model's statistics nor the random numbers changed."""
     expected = [TRIED_SAMPLES, classes]
     training = {module: module.training for module in network.modules()}
     parameter = next(network.parameters(), None)

@@ -12,14 +12,10 @@ from torch import nn
 
 from scalewise.plan.catalog.models import IMAGENET_STEM_PIXELS
 from scalewise.training.data.storage import DamagedFileError
-from scalewise.training.data.weights_file import read_weights
+from scalewise.training.data.weights_file import WeightsError, read_weights
 
 IMAGENET_CLASSES = 1000
 GUIDE_CHANNELS = (16, 160, 320, 640)
-
-
-class WeightsError(ValueError):
-    """Pretrained weights that do not fit; the message names the file, the tensors and the cure."""
 
 
 def resnet18(image: torch.Size, classes: int, weights: Path | None = None) -> nn.Module:
@@ -30,12 +26,12 @@ def resnet18(image: torch.Size, classes: int, weights: Path | None = None) -> nn
 
     Args:
         image: [channels, height, width].
-        classes: number of classes.
-        weights: the prepared file, with torchvision's names. Its last layer is left out, and a new one
+        classes: Number of classes.
+        weights: The prepared file, with torchvision's names. Its last layer is left out, and a new one
             trained, unless there are 1000 classes.
 
     Raises:
-        WeightsError: the file cannot be read, or its tensors are not those of this network.
+        WeightsError: The file cannot be read, or its tensors are not those of this network.
     """
     # costs every rank of every other model more than a second
     from torchvision.models import resnet  # noqa: PLC0415
@@ -61,7 +57,7 @@ def wide_resnet(image: torch.Size, classes: int) -> nn.Module:
 
     Args:
         image: [channels, height, width].
-        classes: number of classes.
+        classes: Number of classes.
     """
     stem, *widths = GUIDE_CHANNELS
     layers: OrderedDict[str, nn.Module] = OrderedDict(stem=_convolved(image[0], stem))
@@ -82,8 +78,8 @@ class GuideBlock(nn.Module):
     """Two 3x3 convolutions, each normalised and rectified, beside a shortcut; nothing after the sum.
 
     Args:
-        inputs: channels before.
-        outputs: channels after; where they differ, the shortcut is a 1x1 convolution.
+        inputs: Channels before.
+        outputs: Channels after; where they differ, the shortcut is a 1x1 convolution.
     """
 
     def __init__(self, inputs: int, outputs: int) -> None:
@@ -115,9 +111,9 @@ def paper_wide_resnet(image: torch.Size, classes: int, depth: int, widening: int
 
     Args:
         image: [channels, height, width].
-        classes: number of classes.
+        classes: Number of classes.
         depth: 6n + 4 layers: three stages of n blocks.
-        widening: channels in multiples of 16, 32 and 64.
+        widening: Multiplies the 16, 32 and 64 channels of the stages.
     """
     layers: OrderedDict[str, nn.Module] = OrderedDict(stem=nn.Conv2d(image[0], 16, 3, padding=1, bias=False))
     before = 16
@@ -140,9 +136,9 @@ class PreactivationBlock(nn.Module):
     """Two 3x3 convolutions, each after its normalisation and rectifier, beside a shortcut.
 
     Args:
-        inputs: channels before.
-        outputs: channels after.
-        stride: of the first convolution; 2 halves height and width.
+        inputs: Channels before.
+        outputs: Channels after.
+        stride: The first convolution's; 2 halves height and width.
     """
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:

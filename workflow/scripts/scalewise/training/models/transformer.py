@@ -11,7 +11,7 @@ from torch.nn import functional
 
 TOLERANCE = 0.05
 WIDTH_TO_DEPTH = 40
-"""Of the usual vision transformers: 32 (S) to 64 (B), 35 to 43 beyond."""
+"""Usual proportion: vision transformers have 32 (S) to 64 (B), and 35 to 43 beyond."""
 
 LARGEST_PATCH = 16
 PATCHES_A_SIDE = 8
@@ -27,9 +27,9 @@ class Architecture:
 
     Args:
         image: (channels, height, width).
-        classes: number of classes.
-        width: channels of a token.
-        depth: number of layers.
+        classes: Number of classes.
+        width: Channels of a token.
+        depth: Number of layers.
     """
 
     image: tuple[int, int, int]
@@ -60,7 +60,7 @@ class Architecture:
 
     @property
     def parameters(self) -> int:
-        """Patch embedding and positions, layers, last normalisation and head."""
+        """Number of parameters: patch embedding and positions, layers, last normalisation and head."""
         width = self.width
         embedding = (self.image[0] * self.patch**2 + 1 + self.tokens) * width
         attention = 4 * width**2 + 4 * width
@@ -73,12 +73,12 @@ def architecture(parameters: int, image: torch.Size, classes: int) -> Architectu
     """The encoder of usual proportions among those with the asked number of parameters.
 
     Args:
-        parameters: asked for; the result has as many within 5 %.
+        parameters: The number asked for; the result has as many within 5 %.
         image: [channels, height, width].
-        classes: number of classes.
+        classes: Number of classes.
 
     Raises:
-        TransformerSizeError: patches, positions and classes alone take more.
+        TransformerSizeError: Patches, positions and classes alone take more.
     """
     shape = (image[0], image[1], image[2])
     candidates = []
@@ -110,11 +110,11 @@ def transformer(image: torch.Size, classes: int, parameters: int) -> nn.Module:
 
     Args:
         image: [channels, height, width].
-        classes: number of classes.
-        parameters: asked for; kept within 5 %.
+        classes: Number of classes.
+        parameters: The number asked for; the result has as many within 5 %.
 
     Raises:
-        TransformerSizeError: as ``architecture``.
+        TransformerSizeError: Patches, positions and classes alone take more.
     """
     return Encoder(architecture(parameters, image, classes))
 
@@ -167,8 +167,8 @@ class Layer(nn.Module):
     """Attention, then a perceptron of one hidden layer, each on normalised tokens and added to them.
 
     Args:
-        width: channels of a token.
-        heads: of the attention.
+        width: Channels of a token.
+        heads: Number of attention heads.
     """
 
     def __init__(self, width: int, heads: int) -> None:
@@ -181,7 +181,7 @@ class Layer(nn.Module):
         self.perceptron = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """[batch, tokens, width], as they come and as they go."""
+        """[batch, tokens, width] -> [batch, tokens, width]."""
         # [3, batch, heads, tokens, channels of a head]
         split = self.queries_keys_values(self.norm1(tokens)).unflatten(-1, (3, self.heads, -1))
         queries, keys, values = split.permute(2, 0, 3, 1, 4)

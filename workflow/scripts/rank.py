@@ -1,4 +1,4 @@
-"""One rank of a run; started by the launcher, never by hand."""
+"""One rank; started by the launcher, never by hand."""
 
 import time
 
@@ -15,16 +15,23 @@ import sys
 from pathlib import Path
 
 from scalewise.execution.rank_files import Attempt
+from scalewise.training.all_reduce import measure_collectives
+from scalewise.training.preflight_rank import say_hello
 from scalewise.training.rank import run_or_complain, run_rank
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Entry of every rank."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("attempt", type=Path, help="folder with the assignment of the ranks")
+    parser.add_argument("attempt", type=Path, help="folder that says how the ranks meet and what they do")
     options = parser.parse_args(arguments)
     attempt = Attempt.join(options.attempt)
-    run_or_complain(attempt, lambda: run_rank(attempt, PROCESS_STARTED, SIGNALS))
+    works = {
+        "train": lambda: run_rank(attempt, PROCESS_STARTED, SIGNALS),
+        "hello": lambda: say_hello(attempt),
+        "all-reduce": lambda: measure_collectives(attempt),
+    }
+    run_or_complain(attempt, works[attempt.muster().work])
     return 0
 
 

@@ -1,0 +1,124 @@
+"""Turn the records of runs into tables, a decision, figures and a report."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from scalewise.records import RecordError, read_collectives
+
+# ruff: noqa: PLC0415  each step loads what it needs alone: the libraries that draw take two seconds
+
+
+def scaling(options: argparse.Namespace) -> None:
+    """Make the tables and the decision of an experiment."""
+    from scalewise.analysis.study import Analysed, compute
+
+    compute(Analysed.from_json(options.experiment), options.folder / "runs", options.folder)
+
+
+def prediction(options: argparse.Namespace) -> None:
+    """Predict the steps of an experiment from its runs on one device and the site's all-reduce."""
+    from scalewise.analysis.prediction.table import Predicted, compute_prediction
+
+    compute_prediction(
+        Predicted.from_json(options.experiment),
+        [read_collectives(path) for path in options.collectives],
+        options.folder / "runs",
+        options.folder,
+    )
+
+
+def repeats(options: argparse.Namespace) -> None:
+    """Judge which points of an experiment need more repeats."""
+    from scalewise.analysis.adaptive_repeats import judge_round, round_lines
+
+    judged = judge_round(options.experiment, options.round, options.folder)
+    # in one piece, so that lines of two experiments do not mix in the terminal
+    sys.stdout.write("".join(f"{line}\n" for line in round_lines(judged)))
+
+
+def figures(options: argparse.Namespace) -> None:
+    """Draw the figures of an experiment from its tables."""
+    from scalewise.analysis.study import Analysed, draw
+
+    experiment = Analysed.from_json(options.experiment)
+    draw(experiment, options.folder, predicted=_facts(options.study)[experiment.name]["predicted"])
+
+
+def report(options: argparse.Namespace) -> None:
+    """Write the report on one experiment or on several."""
+    from scalewise.analysis.study import gather_decisions, write_report
+
+    facts = _facts(options.study)
+    names = options.experiments or list(facts)
+    if options.decisions:
+        gather_decisions(names, options.results, options.decisions)
+    write_report(names, options.results, facts, options.output)
+
+
+def partial_report(options: argparse.Namespace) -> None:
+    """Report on whatever has finished, and list the rest with reasons."""
+    from scalewise.analysis.study import write_partial_report
+
+    for line in write_partial_report(_facts(options.study), options.results):
+        print(line)
+
+
+def decisions(options: argparse.Namespace) -> None:
+    """Print the decisions of a study and where its report stands."""
+    from scalewise.plan.terminal import final_message
+
+    print(final_message.decisions(options.results))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one step of the analysis."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    steps = parser.add_subparsers(metavar="step", required=True)
+    commands = {}
+    for step in (scaling, prediction, repeats, figures, report, partial_report, decisions):
+        name = step.__name__.replace("_", "-")
+        commands[step] = steps.add_parser(name, help=step.__doc__, description=step.__doc__)
+        commands[step].set_defaults(step=step)
+
+    for step in (scaling, prediction, repeats, figures):
+        commands[step].add_argument(
+            "--experiment", required=True, help="definition of the experiment, as JSON"
+        )
+        commands[step].add_argument("folder", type=Path, help="results of the experiment")
+    commands[prediction].add_argument(
+        "--collectives", required=True, nargs="*", type=Path, help="all-reduce of each shape"
+    )
+    commands[repeats].add_argument("--round", required=True, type=int, help="number of the round, from 1")
+
+    for step in (figures, report, partial_report):
+        commands[step].add_argument(
+            "--study", required=True, type=Path, help="JSON file with titles and definitions"
+        )
+    commands[report].add_argument("--output", required=True, type=Path, help="HTML file to write")
+    commands[report].add_argument("--decisions", type=Path, help="JSON file to write, with all decisions")
+    for step in (report, partial_report, decisions):
+        commands[step].add_argument("results", type=Path, help="folder of all experiments")
+    commands[report].add_argument("experiments", nargs="*", help="names, in order; all by default")
+
+    options = parser.parse_args(arguments)
+    try:
+        options.step(options)
+    except RecordError as error:
+        print(f"scalewise: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _facts(study: Path) -> dict[str, dict[str, Any]]:
+    """``Study.report_facts``: title, description and definition of each experiment, by its name."""
+    facts: dict[str, dict[str, Any]] = json.loads(study.read_text(encoding="utf-8"))
+    return facts
+
+
+if __name__ == "__main__":
+    sys.exit(main())

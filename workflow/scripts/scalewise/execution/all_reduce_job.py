@@ -1,0 +1,105 @@
+"""The job that measures all-reduce over one shape; it leaves what was found, or why nothing was."""
+
+from __future__ import annotations
+
+import os
+from contextlib import nullcontext
+from pathlib import Path
+
+from scalewise.execution.machine_lock import MACHINE_WAIT_SECONDS, MachineBusyError, exclusive_machine
+from scalewise.execution.outcome import say
+from scalewise.execution.rank_command import command_for, muster_for
+from scalewise.execution.rank_files import Attempt
+from scalewise.execution.supervisor import End, Order, reason, watch
+from scalewise.plan.config.shape import Shape
+from scalewise.plan.jobs.all_reduce_jobs import FOUND, job_for
+from scalewise.plan.jobs.launch import start_of
+from scalewise.plan.jobs.rank_launch import RankLaunch
+from scalewise.records import Collectives, utc_now, write_json
+
+
+def run_all_reduce_job(
+    shape: str, log: Path, limit_seconds: float, timeout_seconds: int, output: Path
+) -> int:
+    """Measure where a training would run; returns the exit code of the process.
+
+    Args:
+        shape: Nodes x devices per node, as text; one of the study's.
+        log: Receives what the ranks print.
+        limit_seconds: The ranks are ended after this long.
+        timeout_seconds: A rank waits this long for another.
+        output: Receives ``Collectives``, also where nothing could be measured.
+    """
+    job = job_for(os.environ, shape)
+    start = start_of(os.environ)
+    # a folder of this job's own: one whose snakemake was killed may still measure for the same file
+    mine = os.environ.get("SLURM_JOB_ID") if start.slurm else None
+    attempt = Attempt(log.parent / f"{job.shape}.attempt-{mine or os.getpid()}")
+    try:
+        order = Order(
+            label=f"all-reduce over {job.shape}",
+            attempt=attempt,
+            launch=command_for(job, start, attempt),
+            world_size=Shape.parse(job.shape).world_size,
+            log=log,
+            limit_seconds=limit_seconds,
+            cure="Look for what is slow in the log: imports, the container, the network.",
+        )
+        # trainings of a machine take turns, and this is measured beside none of them either
+        machine = nullcontext() if start.slurm else exclusive_machine(MACHINE_WAIT_SECONDS, say)
+        with machine:
+            attempt.begin(muster_for(job, start, timeout_seconds, "all-reduce"))
+            ended = watch(order)
+    except MachineBusyError as error:
+        say(f"scalewise: {error}")
+        return 1
+    found = attempt.folder / FOUND
+    if ended.code == 0 and found.exists():
+        record = Collectives.model_validate_json(found.read_text(encoding="utf-8"))
+        say(describe(record))
+    elif was_interrupted(order, ended):
+        say(f"scalewise: the measurement of {order.label} was interrupted; the same command measures again")
+        attempt.end()
+        return 1
+    else:
+        # the record has no room for them, and the log is named
+        why = reason(order, ended, attempt.cause(order.world_size)).removesuffix(" Its words stand below.")
+        cure = f"The ranks' own words are in {log}; to measure again, delete {output}."
+        record = failed(job, f"{why} {cure}")
+        say(f"scalewise: no {order.label}, and no prediction from it: {record.error} The study goes on.")
+    write_json(output, record)
+    attempt.end()
+    return 0
+
+
+def was_interrupted(order: Order, ended: End) -> bool:
+    """Whether a signal ended the measurement: its ranks may have seen it before this process did."""
+    if ended.why != "failed":
+        return ended.why == "interrupted"
+    attempt, ranks = order.attempt, order.world_size
+    words = attempt.cause(ranks), attempt.silent(ranks), attempt.missing(ranks)
+    return not any(words) and bool(attempt.unanswering(ranks))
+
+
+def failed(job: RankLaunch, error: str) -> Collectives:
+    """A measurement that is none: a study that trains well must not go without its report for this."""
+    return Collectives(
+        shape=job.shape,
+        backend="nccl" if job.accelerator == "cuda" else "gloo",
+        launcher=job.launcher,
+        hosts=[],
+        devices=[],
+        versions={},
+        measured_at=utc_now(),
+        reductions=[],
+        error=error,
+    )
+
+
+def describe(record: Collectives) -> str:
+    """One line of the job's log."""
+    first, last = record.reductions[0], record.reductions[-1]
+    return (
+        f"all-reduce over {record.shape} ({record.backend}): {first.bytes} bytes in "
+        f"{min(first.seconds):.3g} s, {last.bytes} bytes in {min(last.seconds):.3g} s"
+    )

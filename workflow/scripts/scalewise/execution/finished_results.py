@@ -1,0 +1,100 @@
+"""Results that were there before Snakemake was killed: it deletes them and asks for the runs again.
+
+Snakemake calls a job's outputs complete once it has seen the job end. Where it is killed before, it
+deletes them when it is started again, however whole they are. They are linked aside before it does, and
+taken back by the job, which also sees whether they are what is asked for now.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from scalewise.records import MODEL, RUN_RECORDS, SUMMARY, Definition, RecordError, read_summary
+
+ASIDE = "set-aside"
+LOG = "train.log"
+
+
+def set_aside(incomplete: Iterable[str], run_folders: Iterable[Path]) -> None:
+    """Link the records of runs aside that Snakemake is about to delete, and forget older ones.
+
+    Args:
+        incomplete: Files that exist and of which Snakemake has not seen the job end.
+        run_folders: The folder of each run of the study.
+    """
+    unseen = {Path(file).parent for file in incomplete if Path(file).name == SUMMARY}
+    for folder in run_folders:
+        # where no summary is there, a job may have been cut off that would have taken one back
+        if folder in unseen or (folder / SUMMARY).exists():
+            shutil.rmtree(folder / ASIDE, ignore_errors=True)
+        if folder in unseen:
+            with suppress(OSError):  # then it is trained again
+                (folder / ASIDE).mkdir()
+                for name in (*RUN_RECORDS, LOG):
+                    _link(folder / name, folder / ASIDE / name)
+
+
+def forget_all(run_folders: Iterable[Path]) -> None:
+    """Drop what was set aside: runs that the user asks for again are trained again."""
+    for folder in run_folders:
+        shutil.rmtree(folder / ASIDE, ignore_errors=True)
+
+
+def take_back(folder: Path, definition: Definition, inputs: Mapping[str, str], commit: str | None) -> bool:
+    """Put the records back that were set aside, if they are whole and are what is asked for.
+
+    Args:
+        folder: The folder of the run's records.
+        definition: The run, resolved.
+        inputs: Hashes of what else defines the run, by name.
+        commit: The workflow's version now; None outside a checkout.
+
+    Raises:
+        OSError: A record cannot be put back.
+    """
+    aside = folder / ASIDE
+    if not aside.exists():
+        return False
+    # another job of this run, which Snakemake knows nothing of, may have written some of them since
+    places = {name: folder / name for name in RUN_RECORDS if (folder / name).exists()}
+    places = {name: aside / name for name in RUN_RECORDS if (aside / name).exists()} | places
+    found = len(places) == len(RUN_RECORDS) and _is_asked_for(
+        places[SUMMARY].parent, folder, definition, inputs, commit
+    )
+    if found:
+        for name in (*RUN_RECORDS, LOG):
+            if not (folder / name).exists() and (aside / name).exists():
+                (aside / name).replace(folder / name)
+    shutil.rmtree(aside, ignore_errors=True)
+    return found
+
+
+def _is_asked_for(
+    summary_folder: Path, folder: Path, definition: Definition, inputs: Mapping[str, str], commit: str | None
+) -> bool:
+    try:
+        summary = read_summary(summary_folder)
+    except RecordError:
+        return False
+    origin = summary.provenance
+    return (
+        summary.definition == definition
+        and summary.outcome == "completed"
+        and origin is not None
+        and origin.inputs == dict(inputs)
+        and origin.commit == commit
+        and ((folder / MODEL).exists() or not definition.settings["save_model"])
+    )
+
+
+def _link(source: Path, target: Path) -> None:
+    """Another name for a file, which stays when the first is deleted; a copy where names cannot be added."""
+    if source.exists():
+        try:
+            os.link(source, target)
+        except OSError:
+            shutil.copy2(source, target)

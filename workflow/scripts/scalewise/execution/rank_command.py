@@ -1,0 +1,49 @@
+"""The command that starts the ranks of a job, and what they read of how they meet."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from scalewise.execution.messages import Muster, Work
+from scalewise.execution.rank_files import Attempt
+from scalewise.plan.config.shape import Shape
+from scalewise.plan.jobs.launch import Launch, Programs, Start, build_launch
+from scalewise.plan.jobs.rank_launch import RankLaunch
+
+SCRIPTS = Path(__file__).parents[2]
+
+
+def command_for(ranks: RankLaunch, start: Start, attempt: Attempt, visible: Iterable[Path] = ()) -> Launch:
+    """The command that starts ``rank.py`` once for each device.
+
+    A container shows the ranks the visible folders, beside the working folder, the scripts and the folder
+    that the attempt's lies in, where ranks also write: each may be behind a link.
+
+    Raises:
+        ValueError: The launcher cannot start these ranks on this site.
+    """
+    return build_launch(
+        ranks.launcher,
+        Shape.parse(ranks.shape),
+        ranks.cpus_per_device,
+        start,
+        Programs.of(SCRIPTS, "rank.py", attempt.folder),
+        sys.executable,
+        visible=[SCRIPTS, attempt.folder.parent.resolve(), *visible],
+    )
+
+
+def muster_for(ranks: RankLaunch, start: Start, timeout_seconds: int, work: Work = "train") -> Muster:
+    """How ranks that this process starts will meet, and what they do then."""
+    return Muster(
+        **ranks.model_dump(include=set(RankLaunch.model_fields)),
+        network_interface=start.network_interface,
+        timeout_seconds=timeout_seconds,
+        supervisor_host=socket.gethostname(),
+        supervisor_pid=None if start.slurm else os.getpid(),
+        work=work,
+    )

@@ -1,0 +1,274 @@
+"""The job of one run, from its arguments to its exit code: it waits its turn, trains, and says what came."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import time
+from collections.abc import Mapping
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from scalewise.execution.finished_results import take_back
+from scalewise.execution.input_hashes import fingerprints
+from scalewise.execution.machine_lock import MACHINE_WAIT_SECONDS, MachineBusyError, exclusive_machine
+from scalewise.execution.messages import Assignment
+from scalewise.execution.outcome import RunFailedError, has_result, note, say, unusable, would_end_alike
+from scalewise.execution.rank_command import command_for, muster_for
+from scalewise.execution.rank_files import Attempt
+from scalewise.execution.run import Beginning, end_training, start_again
+from scalewise.execution.run_lock import Holder, RunBusyError, RunTakenError, owned_run
+from scalewise.execution.slurm_job import other_jobs, requeue, restart_count, seconds_left
+from scalewise.execution.supervisor import GRACE_SECONDS, Order
+from scalewise.execution.watchdog import JOB_END, STOP_SECONDS
+from scalewise.plan.catalog.own_model_files import own_model_files
+from scalewise.plan.config.settings import Settings
+from scalewise.plan.config.shape import Shape
+from scalewise.plan.jobs.launch import Start, start_of
+from scalewise.plan.jobs.rank_launch import RankLaunch
+from scalewise.records import Definition, RecordError, utc_now, write_text
+
+REQUEUE_SECONDS = 120.0
+"""For Slurm to end a job that it has put back into the queue."""
+SETTLE_SECONDS = 2.0
+"""For a signal to a whole job to reach all of it."""
+JOB_END_SECONDS = STOP_SECONDS + GRACE_SECONDS
+"""Of a job that has waited, kept for the last checkpoint and the end of the ranks."""
+LEAST_SECONDS = 60.0
+"""Of a job that has waited, to train in; with less of it, another job is better begun with."""
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """What the rule ``train`` asks for.
+
+    Args:
+        definition: As planned; settings that it leaves out have their defaults.
+        dataset: The prepared file.
+        weights: The file to begin from; None for random weights.
+        log: Receives what the ranks print.
+        limit_seconds: All starts of the run together train for this long at most.
+        timeout_seconds: A rank waits this long for another.
+        checkpoint_seconds: Time between two checkpoints.
+        keep_checkpoints: Whether a run that has completed keeps its checkpoints.
+        attempt: Snakemake's count of its tries at this run, from 1.
+        summary: ``summary.json``; the other records lie beside it.
+    """
+
+    definition: Definition
+    dataset: Path
+    weights: Path | None
+    log: Path
+    limit_seconds: float
+    timeout_seconds: int
+    checkpoint_seconds: float
+    keep_checkpoints: bool
+    attempt: int
+    summary: Path
+
+
+class Requeue(Enum):
+    """Whether a job whose run has no result goes back into Slurm's queue, and where its next start begins."""
+
+    NO = "no"
+    FROM_CHECKPOINT = "from the checkpoint"
+    FROM_START = "from the start"
+
+
+def requeue_after(error: RunFailedError, in_slurm_job: bool) -> Requeue:
+    """Decide whether the job goes back into the queue: only if the end of its time alone ended the ranks.
+
+    That is so where Slurm's signal has told the ranks alone, or where this process saw the end come. What a
+    signal to this process has ended, somebody wants to end. What has failed is for snakemake's retries.
+    """
+    stopped = error.ended.stopped if error.ended is not None else None
+    if not in_slurm_job or error.given_up or error.ended is None or stopped is None:
+        return Requeue.NO
+    if stopped.because != JOB_END and (error.ended.asked or not stopped.because.startswith("SIG")):
+        return Requeue.NO
+    return Requeue.FROM_CHECKPOINT if stopped.saved else Requeue.FROM_START
+
+
+def run_train_job(options: TrainOptions) -> int:
+    """Train one run, or find that another job has; returns the exit code of the process."""
+    # Slurm's word that the job's time is nearly over is for the ranks; left to itself it ends a process
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    definition = resolved(options.definition)
+    label = f"{definition.experiment}/{definition.run}"
+    start = start_of(os.environ)
+    try:
+        return train(options, definition, label, start)
+    except RunFailedError as error:
+        say(f"scalewise: {error}")
+        keep_word(options.log, str(error))
+        if (requeued := requeue_after(error, start.slurm)) is not Requeue.NO:
+            hop(options.log, label, saved=requeued is Requeue.FROM_CHECKPOINT)
+    except RunTakenError as error:
+        say(f"scalewise: {error}")  # the log is the other's
+    except (ValueError, MachineBusyError, RunBusyError) as error:
+        say(f"scalewise: {error}")
+        keep_word(options.log, str(error))
+    except RecordError as error:
+        say(f"scalewise: {label}: {error}")
+        add_word(options.log, str(error))
+    except OSError as error:
+        text = unusable(label, options.summary.parent, error)
+        say(f"scalewise: {text}")
+        add_word(options.log, text)
+    except KeyboardInterrupt:
+        text = f"{label} interrupted while no rank of it was at work; the same command trains it"
+        say(f"scalewise: {text}")
+        keep_word(options.log, text)
+    return 1
+
+
+def train(options: TrainOptions, definition: Definition, label: str, start: Start) -> int:
+    """Train the run, or find that another has.
+
+    Raises:
+        RunFailedError: there is no result.
+        ValueError: it cannot be started here.
+        RunBusyError: another trains it for too long.
+        RunTakenError: another trains it by now.
+        MachineBusyError: others use this machine for too long.
+        RecordError: what the ranks left cannot be read.
+        OSError: the run's folder cannot be used.
+    """
+    folder = options.summary.parent
+    began = time.monotonic()
+    if start.slurm:
+        # for the ranks too, which inherit it
+        os.environ["SLURM_RESTART_COUNT"] = restart_count(os.environ)
+    me = Holder.me(in_job=start.slurm)
+    attempt = Attempt(folder / "attempt", me.token)
+    own_model = own_model_files(definition.settings["model"])
+    read = [path for path in (options.dataset, options.weights, *own_model) if path is not None]
+    ranks = RankLaunch(
+        shape=definition.shape,
+        accelerator=definition.accelerator,
+        cpus_per_device=definition.settings["cpus_per_device"],
+        launcher=definition.launcher,
+        rendezvous=definition.settings["rendezvous"],
+    )
+    launch = command_for(ranks, start, attempt, [path.resolve().parent for path in read])
+    wait_seconds = options.limit_seconds if start.slurm else MACHINE_WAIT_SECONDS
+    # a cluster has its own way to give a node to one job; here all trainings of a machine take turns
+    machine = nullcontext() if start.slurm else exclusive_machine(MACHINE_WAIT_SECONDS, say)
+    with owned_run(folder, wait_seconds, lambda text: say(f"{label}: {text}"), me) as hold, machine:
+        inputs = fingerprints(options.dataset, options.weights, own_model)
+        if take_back(folder, definition, inputs, os.environ.get("SCALEWISE_COMMIT") or None):
+            text = "the result was there before snakemake was ended; it is taken as it is"
+            say(f"{label}: {text}")
+            add_word(options.log, text)
+            end_training(folder, options.keep_checkpoints)
+            return 0
+        if hold.waited and has_result(folder, definition):
+            say(f"{label}: the other training has left its result")
+            return 0
+        job_ends_at = math.inf
+        if start.slurm and hold.waited:
+            # of a job that has not waited, the run's own limit or Slurm's signal comes first
+            job_ends_at = end_of_job(os.environ, options.limit_seconds, began)
+        if options.attempt > 1 and (failure := would_end_alike(folder, definition, options.limit_seconds)):
+            # snakemake has removed the log for this try
+            lines = [*failure.log_tail, f"not tried again: {failure.reason}"]
+            write_text(options.log, "\n".join(lines) + "\n")
+            say(f"scalewise: {label} is not tried again: {failure.reason}")
+            return 1
+        order = Order(
+            label=label,
+            attempt=attempt,
+            launch=launch,
+            world_size=Shape.parse(ranks.shape).world_size,
+            log=options.log,
+            limit_seconds=options.limit_seconds,
+            job_ends_at=job_ends_at,
+            hold=hold,
+        )
+        assignment = Assignment(
+            definition=definition,
+            dataset=options.dataset,
+            folder=folder,
+            started_at=utc_now(),
+            weights=options.weights,
+            other_jobs=other_jobs(os.environ) if start.slurm else None,
+            checkpoint_seconds=options.checkpoint_seconds,
+            inputs=inputs,
+        )
+        meeting = muster_for(ranks, start, options.timeout_seconds)
+        fresh = options.attempt == 1 and me.restart == 0
+        start_again(order, meeting, assignment, Beginning(me, fresh, options.keep_checkpoints))
+    return 0
+
+
+def hop(log: Path, label: str, saved: bool) -> None:
+    """The job's time is nearly over: put it back into the queue, and wait for Slurm to end it here.
+
+    Args:
+        log: of the run.
+        label: of it.
+        saved: a checkpoint holds what was trained.
+    """
+    # a job that is cancelled gets its signals one after the other, and must not come back
+    time.sleep(SETTLE_SECONDS)
+    then = "to go on from the checkpoint" if saved else "to start again: no checkpoint could be written"
+    text = f"Slurm job {os.environ['SLURM_JOB_ID']} goes back into the queue, {then}"
+    add_word(log, text)
+    say(f"{label}: {text}")
+    if refusal := requeue(os.environ):
+        then = "goes on from the checkpoint" if saved else "starts again"
+        text = f"it does not: {refusal}. Another try {then}"
+        add_word(log, text)
+        say(f"{label}: {text}")
+        return
+    time.sleep(REQUEUE_SECONDS)
+
+
+def keep_word(log: Path, text: str) -> None:
+    """Leave it for snakemake to show where nothing else was written."""
+    if not log.exists():
+        with suppress(OSError):
+            write_text(log, f"{text}\n")
+
+
+def add_word(log: Path, text: str) -> None:
+    """End the log with it, if the disk takes it: on a cluster, snakemake shows nothing else of a job."""
+    with suppress(OSError):
+        note(log, text)
+
+
+def end_of_job(environ: Mapping[str, str], limit_seconds: float, began: float) -> float:
+    """When the ranks of a job must have stopped that has waited for another training of its run.
+
+    The run's own limit is not touched by the wait: it is of all its jobs, and of training alone.
+
+    Args:
+        environ: of the job.
+        limit_seconds: of the run; where Slurm does not say when the job ends, it has this from when it began.
+        began: when it did, by the monotonic clock.
+
+    Returns:
+        seconds by the monotonic clock.
+
+    Raises:
+        RunBusyError: too little is left of the job; another has all of its time.
+    """
+    now = time.monotonic()
+    told = seconds_left(environ)
+    left = told - JOB_END_SECONDS if told is not None else began + limit_seconds - now
+    if left < LEAST_SECONDS:
+        raise RunBusyError(
+            f"another training of this run ended without a result after {now - began:.0f} s of waiting, and "
+            f"{max(left, 0):.0f} s of this job are left to train in, less than {LEAST_SECONDS:.0f} s. Run "
+            "snakemake again: a new job has all of its time."
+        )
+    return now + left
+
+
+def resolved(definition: Definition) -> Definition:
+    """The definition with every setting written out: a run keeps what it really did."""
+    settings = Settings.model_validate(definition.settings)
+    return definition.model_copy(update={"settings": settings.model_dump()})

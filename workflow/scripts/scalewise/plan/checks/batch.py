@@ -1,0 +1,139 @@
+"""Rules of the batch size: what every device count, measured or predicted, makes of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from scalewise.plan.catalog.datasets import DatasetFacts
+from scalewise.plan.catalog.models import ModelFacts
+from scalewise.plan.checks.options import Where, check_warmup
+from scalewise.plan.config.errors import Problem
+from scalewise.plan.config.experiment import Experiment
+from scalewise.plan.config.settings import Settings
+from scalewise.plan.config.shape import count_devices
+from scalewise.plan.runs.batches import MIN_SAMPLES_PER_RANK, step_sizes
+from scalewise.plan.runs.runs import batch_per_device
+
+BATCH_KEY = {"strong": "global_batch_size", "weak": "batch_size_per_device"}
+"""The batch size that each scaling keeps."""
+
+MAX_STEPS = 10_000_000
+"""Most steps of an epoch; ImageNet image by image has 1.3 million."""
+
+
+def check_batch(
+    where: Where, settings: Settings, facts: DatasetFacts, model: ModelFacts, world_sizes: list[int]
+) -> Iterator[Problem]:
+    """One problem a mistake, however many device counts it shows on."""
+    key = BATCH_KEY[settings.scaling]
+    stated: int | None = getattr(settings, key)
+    if stated is None:
+        return
+    passes = settings.accumulation_steps
+    indivisible = [why for size in world_sizes if (why := _not_divisible(settings, size))]
+    if indivisible:
+        common = math.lcm(*world_sizes) * passes
+        below, above = stated // common * common, (stated // common + 1) * common
+        nearest = f"Use {below} or {above}." if below else f"Use {above}."
+        if not below and above > facts.train_samples:
+            nearest = "Have fewer device counts: what all of these divide is more than the data."
+        yield Problem(where(key), f"({stated}) {indivisible[0]}", nearest)
+        return
+    over = [why for size in world_sizes if (why := _over_the_data(settings, size, facts.train_samples))]
+    if over:
+        otherwise = "" if settings.scaling == "strong" else ", or fewer devices"
+        yield Problem(where(key), f"({stated}) {over[0]}", f"Use a smaller batch{otherwise}.")
+        return
+    most = max(world_sizes)
+    per_device = batch_per_device(settings, most)
+    if model.batch_norm and per_device < MIN_SAMPLES_PER_RANK:
+        each = "per device and pass" if passes > 1 else "per device"
+        yield Problem(
+            where(key),
+            f"({stated}) leaves {per_device} sample {each} on {count_devices(most)}, and "
+            f"{settings.model} normalises over the batch",
+            f"Use at least {MIN_SAMPLES_PER_RANK} {each}.",
+        )
+    totals = {size: _global_batch(settings, size) for size in world_sizes}
+    least = min(totals.values())
+    if facts.train_samples // least > MAX_STEPS:
+        yield Problem(
+            where(key),
+            f"({stated}) makes {facts.train_samples // least:,} steps of an epoch of {settings.dataset}",
+            f"Use a larger batch: at most {MAX_STEPS:,} steps are possible.",
+        )
+        return
+    sizes = {size: step_sizes(facts.train_samples, total, size * passes) for size, total in totals.items()}
+    yield from check_warmup(where, settings, sizes)
+
+
+def check_projected_batch(
+    where: Where, experiment: Experiment, settings: Settings, train_samples: int, devices_per_node: int
+) -> Iterator[Problem]:
+    """Device counts on which a series could not be trained as it is, so that a prediction means nothing.
+
+    Args:
+        where: Gives the place of a key of the series.
+        experiment: Its ``project`` has the counts.
+        settings: The series, of which every device count is a run.
+        train_samples: Images in the training split.
+        devices_per_node: Devices of one node of the site.
+    """
+    key = BATCH_KEY[settings.scaling]
+    batch: int | None = getattr(settings, key)
+    # a batch over the dataset is refused by itself, and could have divisors without end
+    if experiment.project is None or batch is None or batch > train_samples:
+        return
+    passes = settings.accumulation_steps
+    for index, devices in enumerate(experiment.project.devices):
+        here = (*where("project"), "devices", index)
+        if why := _not_divisible(settings, devices):
+            near = _nearest_counts(batch, passes, devices, devices_per_node)
+            cure = f"Use {near}, or change {key}." if near else f"Change {key}."
+            yield Problem(here, f"is {devices}, but {key} ({batch}) {why}", cure)
+        elif why := _over_the_data(settings, devices, train_samples):
+            most = train_samples // (batch * passes)
+            cure = f"Use at most {most}, or a smaller batch." if most else "Use a smaller batch."
+            yield Problem(here, f"is {devices}, and {key} ({batch}) {why}", cure)
+
+
+def _global_batch(settings: Settings, world_size: int) -> int:
+    return batch_per_device(settings, world_size) * world_size * settings.accumulation_steps
+
+
+def _not_divisible(settings: Settings, world_size: int) -> str:
+    """Say what does not divide the batch that strong scaling keeps; empty where all does."""
+    passes, batch = settings.accumulation_steps, settings.global_batch_size
+    if settings.scaling != "strong" or batch is None or batch % (world_size * passes) == 0:
+        return ""
+    parts = f"the world size ({world_size})"
+    if passes > 1:
+        parts = f"{world_size * passes}: {parts} times accumulation_steps ({passes})"
+    return f"is not divisible by {parts}"
+
+
+def _over_the_data(settings: Settings, world_size: int, train_samples: int) -> str:
+    """Say how the global batch exceeds the training data; empty where it does not."""
+    total, passes = _global_batch(settings, world_size), settings.accumulation_steps
+    if total <= train_samples:
+        return ""
+    accumulated = f" over {passes} passes" if passes > 1 else ""
+    return (
+        f"makes a global batch of {total} on {count_devices(world_size)}{accumulated}, but "
+        f"{settings.dataset} has {train_samples} training samples"
+    )
+
+
+def _nearest_counts(batch: int, passes: int, devices: int, devices_per_node: int) -> str:
+    """Name the device counts below and above that divide the batch and fill their nodes."""
+    counts = [] if batch % passes else _divisors(batch // passes)
+    possible = [count for count in counts if count <= devices_per_node or count % devices_per_node == 0]
+    below = max((count for count in possible if count < devices), default=None)
+    above = min((count for count in possible if count > devices), default=None)
+    return " or ".join(str(count) for count in (below, above) if count is not None)
+
+
+def _divisors(number: int) -> list[int]:
+    small = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
+    return [*small, *(number // divisor for divisor in small)]
