@@ -52,7 +52,8 @@ TRAINING: dict[str, Any] = {
     "epochs": 2,
     "warmup_steps": 2,
     "repeats": 1,
-    "timeout_seconds": 90,
+    # of a start, too: many at once take their time
+    "timeout_seconds": 600,
     # a job more for each shape, where a test looks at its own
     "predict": False,
 }
