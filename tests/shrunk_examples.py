@@ -30,7 +30,7 @@ SMALL = {
     "repeats": 1,
     "warmup_steps": 1,
     "runtime_minutes": 20,
-    "timeout_seconds": 120,
+    "timeout_seconds": 600,
 }
 """In every experiment."""
 

@@ -32,7 +32,8 @@ SETTINGS = {
     "devices": [1, 2],
     "repeats": 1,
 }
-ENDLESS: dict[str, Any] = {"epochs": 1_000_000}
+UNHURRIED = f"{Path(__file__).parents[1] / 'unhurried_model.py'}:build"
+ENDLESS: dict[str, Any] = {"epochs": 1_000_000, "model": UNHURRIED}
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 

@@ -4,7 +4,7 @@ set -euo pipefail
 host=$1 folder=$2
 
 # what lab.py did not live to remember, nobody would end
-for _ in $(seq 500); do
+for _ in $(seq 1500); do
     [ -s "$folder/run/$host.pid" ] && break
     sleep 0.02
 done
@@ -28,7 +28,7 @@ if [ "$host" = head ]; then
 fi
 
 mount -t tmpfs -o size=2g tmpfs /dev/shm
-for _ in $(seq 500); do # lab.py plugs the cable in from outside
+for _ in $(seq 5000); do # lab.py plugs the cable in from outside
     ip -4 addr show dev eth0 2>/dev/null | grep -q inet && break
     sleep 0.02
 done

@@ -32,6 +32,7 @@ if not __package__:  # as a program, from any folder
 
 from tests.slurm.machines import (
     CGROUPS,
+    LIMIT_SECONDS,
     LabError,
     Machines,
     await_end,
@@ -45,8 +46,6 @@ from tests.slurm.records import SACCT, Job, parse_jobs
 FOLDER = Path(tempfile.gettempdir()) / "scalewise-slurm-lab"
 GUARD = "guard"
 UNIX_SOCKET_BYTES = 107
-LIMIT_SECONDS = 300
-"""Of what takes Slurm seconds: others may use the machine, too."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +178,7 @@ class Lab(Machines):
                 answers.append(self.run(*command).stdout)
             return bool(answers)
 
-        until(answered, lambda: f"{shlex.join(command)} fails:\n{self.log('slurmctld')}", 60)
+        until(answered, lambda: f"{shlex.join(command)} fails:\n{self.log('slurmctld')}", LIMIT_SECONDS)
         return answers[0]
 
     def wait_until_queue_is_empty(self, limit: float = LIMIT_SECONDS) -> None:
@@ -334,7 +333,7 @@ class Lab(Machines):
                 raise LabError(f"{program} ended at its start:\n{self.log(program)}")
             return self.run(*ask, check=False).returncode == 0
 
-        until(answered, lambda: f"{program} does not answer:\n{self.log(program)}", 30)
+        until(answered, lambda: f"{program} does not answer:\n{self.log(program)}", LIMIT_SECONDS)
 
 
 def main() -> int:

@@ -23,6 +23,8 @@ NAMESPACES = ["unshare", "--net", "--uts", "--mount", "--ipc"]
 NODE_NAMESPACES = [*NAMESPACES, "--pid", "--fork", "--kill-child", "--mount-proc"]
 CGROUPS = Path("/sys/fs/cgroup")
 PROGRAMS = ["slurmctld", "slurmd", "slurmdbd", "sbatch", "munged", "mariadbd", "mariadb", "ip", "unshare"]
+LIMIT_SECONDS = 300
+"""Of what takes Slurm or a host seconds: others may use the machine, too."""
 INSTALL = (
     "apt-get install --no-install-recommends slurmctld slurmd slurmdbd slurm-client slurm-wlm-mysql-plugin "
     "munge mariadb-server-core mariadb-client-core iproute2"
@@ -42,7 +44,7 @@ def environment() -> dict[str, str]:
 
 
 def output(
-    argv: Sequence[str], env: Mapping[str, str] | None = None, timeout: float = 60
+    argv: Sequence[str], env: Mapping[str, str] | None = None, timeout: float = LIMIT_SECONDS
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end, whatever that is; with the caller's environment and `env` on top."""
     return subprocess.run(
@@ -76,12 +78,17 @@ def missing() -> str | None:
 
 
 def until(reached: Callable[[], bool], complaint: Callable[[], str], limit: float) -> None:
-    """Ask again and again until it is so; after `limit` seconds complain."""
+    """Ask again and again until it is so; after `limit` seconds complain.
+
+    Less and less often, to three times a second: most questions start a process.
+    """
     end = time.monotonic() + limit
+    pause = 0.05
     while not reached():
         if time.monotonic() > end:
             raise LabError(f"After {limit:g} s {complaint()}")
-        time.sleep(0.05)
+        time.sleep(pause)
+        pause = min(1.2 * pause, 0.3)
 
 
 @dataclass(frozen=True)
@@ -119,7 +126,7 @@ class Machines:
         host: str = "head",
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
-        timeout: float = 60,
+        timeout: float = LIMIT_SECONDS,
         check: bool = True,
     ) -> subprocess.CompletedProcess[str]:
         """Run a command on a host; `env` comes on top of the caller's environment."""
@@ -180,7 +187,7 @@ class Machines:
         """Start the head, and in its network the switch."""
         self.spawn("head", [*NAMESPACES, "bash", str(_HOST), "head", str(self.folder)])
         ready = self.folder / "run" / "head.ready"
-        until(ready.exists, lambda: f"the head has not started:\n{self.log('head')}", 10)
+        until(ready.exists, lambda: f"the head has not started:\n{self.log('head')}", LIMIT_SECONDS)
 
     def start_node(self, node: str) -> None:
         """Start a node and plug it into the switch."""
@@ -192,7 +199,7 @@ class Machines:
                 return children.read_text().split()
             return []
 
-        until(lambda: bool(born()), lambda: f"{node} has not started:\n{self.log(node)}", 10)
+        until(lambda: bool(born()), lambda: f"{node} has not started:\n{self.log(node)}", LIMIT_SECONDS)
         pid = int(born()[0])
         self._remember(node, pid)
         number = self.names.index(node) + 1
@@ -208,7 +215,7 @@ class Machines:
         """End a node with all of its processes, if it runs."""
         if pid := self.pid(node):
             kill(pid)
-        until(lambda: _without_cgroups(node), lambda: f"the cgroups of {node} are in use.", 10)
+        until(lambda: _without_cgroups(node), lambda: f"the cgroups of {node} are in use.", LIMIT_SECONDS)
 
     def stop(self) -> None:
         """End every process on every host and remove the folder."""
@@ -226,7 +233,7 @@ class Machines:
         for pid in filter(None, map(self.pid, self.names)):
             kill(pid)
         if head:
-            until(empty, lambda: f"processes go on on the head: {self.processes('head')}", 20)
+            until(empty, lambda: f"processes go on on the head: {self.processes('head')}", LIMIT_SECONDS)
             kill(head)
         shutil.rmtree(self.folder, ignore_errors=True)
         for node in self.names:
@@ -287,7 +294,7 @@ def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
     with suppress(ProcessLookupError, FileNotFoundError):
         parent = re.search(r"^PPid:\t(\d+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
         os.kill(pid, number)
-        until(lambda: _start_time(pid) is None, lambda: f"process {pid} ignores {number.name}", 15)
+        until(lambda: _start_time(pid) is None, lambda: f"process {pid} ignores {number.name}", LIMIT_SECONDS)
         # if we started it, or the unshare that started it, leave no zombie
         for child in (pid, int(parent[1]) if parent else 0):
             with suppress(ChildProcessError):

@@ -52,11 +52,13 @@ TRAINING: dict[str, Any] = {
     "epochs": 2,
     "warmup_steps": 2,
     "repeats": 1,
-    "timeout_seconds": 90,
+    # of a start, too: many at once take their time
+    "timeout_seconds": 600,
     # a job more for each shape, where a test looks at its own
     "predict": False,
 }
-ENDLESS = {"epochs": 1_000_000}
+UNHURRIED = f"{ROOT / 'tests' / 'unhurried_model.py'}:build"
+ENDLESS = {"epochs": 1_000_000, "model": UNHURRIED}
 
 ONE_RANK_A_NODE = {"devices_per_node": 1, "memory_gb_per_node": 4}
 """Facts of a site on which two devices are two nodes, and many runs fit on those."""

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 from tests.shrunk_examples import EXAMPLES, fill_mirror, mirror_facts, shrunk
 from tests.slurm.machines import until
-from tests.slurm.study import ClusterStudy
+from tests.slurm.study import LIMIT_SECONDS, ClusterStudy
 
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.study import load_study
@@ -47,7 +47,9 @@ def test_every_example_runs_on_a_cluster_under_its_own_launcher(study: ClusterSt
     assert code == 0, output
 
     # a job's steps come with its end
-    until(lambda: len(study.jobs()) == len(targets), lambda: f"accounting knows {study.jobs()}", 60)
+    until(
+        lambda: len(study.jobs()) == len(targets), lambda: f"accounting knows {study.jobs()}", LIMIT_SECONDS
+    )
     found: dict[str, set[str]] = {}
     jobs = study.jobs()
     for name, experiment in experiments.items():

@@ -231,7 +231,7 @@ def test_twenty_runs_on_one_node_at_once_all_start(
     node = lab.names[1]
     slurm = {"gpu_request": "none", "memory": "none", "extra": [f"--nodelist={node}"]}
     del study.site["slurm"]["gpu_type"], study.site["memory_gb_per_node"]
-    study.configure({"e": {"devices": [1], "repeats": 20, "timeout_seconds": 250}}, slurm=slurm)
+    study.configure({"e": {"devices": [1], "repeats": 20}}, slurm=slurm)
     code, output = study.snakemake("--retries", "0")
     assert code == 0, output
     hosts = [study.ranks("e", f"d1.r{repeat}")["host"].item() for repeat in range(1, 21)]

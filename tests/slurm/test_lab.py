@@ -14,8 +14,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.slurm.lab import LIMIT_SECONDS, Lab
-from tests.slurm.machines import CGROUPS, LabError, until
+from tests.slurm.lab import Lab
+from tests.slurm.machines import CGROUPS, LIMIT_SECONDS, LabError, until
 
 ROOT = Path(__file__).parents[2]
 
@@ -91,13 +91,17 @@ def test_cancelled_job_leaves_no_process(lab: Lab, tmp_path: Path) -> None:
     lab.wait(job_id, "RUNNING")
 
     # Slurm calls a job running before its node has started anything
-    until(lambda: is_running(lab, node, job_id), lambda: f"nothing of job {job_id} runs on {node}", 30)
+    until(
+        lambda: is_running(lab, node, job_id),
+        lambda: f"nothing of job {job_id} runs on {node}",
+        LIMIT_SECONDS,
+    )
     lab.run("scancel", job_id)
     job = lab.accounting(job_id)
 
     assert job.state == "CANCELLED"
     lab.await_idle(node)
-    until(lambda: not lab.processes(node), lambda: f"these are left: {lab.processes(node)}", 30)
+    until(lambda: not lab.processes(node), lambda: f"these are left: {lab.processes(node)}", LIMIT_SECONDS)
 
 
 def is_running(lab: Lab, node: str, job_id: str) -> bool:

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 from tests.prepared_digits import place_digits
 from tests.slurm.lab import Lab
-from tests.slurm.study import ROOT, SITE, TRAINING, TRAININGS, ClusterStudy
+from tests.slurm.study import LIMIT_SECONDS, ROOT, SITE, TRAINING, TRAININGS, ClusterStudy
 from tests.small_runs import rank_launch
 
 from scalewise.execution.rank_command import muster_for
@@ -73,7 +73,7 @@ def test_two_nodes_learn_the_weights_of_one(lab: Lab, tmp_path: Path) -> None:
         definition = json.loads(runs["e", f"d{nodes}.r1"].definition)
         definitions.write_text(json.dumps([definition]))
         folder = tmp_path / shape
-        Attempt(folder).begin(muster_for(rank_launch(shape=shape, launcher="srun"), Start(slurm=True), 60))
+        Attempt(folder).begin(muster_for(rank_launch(shape=shape, launcher="srun"), Start(slurm=True), 600))
         probe = ROOT / "tests" / "distributed" / "weights_probe.py"
         program: list[str | Path] = [
             sys.executable,
@@ -87,7 +87,7 @@ def test_two_nodes_learn_the_weights_of_one(lab: Lab, tmp_path: Path) -> None:
             *("srun", f"--nodes={nodes}", "--ntasks-per-node=1", "--kill-on-bad-exit=1"),
             *program,
             env={"PYTHONPATH": scripts, "OMP_NUM_THREADS": "1"},
-            timeout=120,
+            timeout=LIMIT_SECONDS,
         )
         learned[shape] = load_file(folder / "linear.rank0.safetensors")
     for name, alone in learned["1x1"].items():

@@ -17,13 +17,14 @@ import psutil
 import pytest
 from tests.cores import needs_two_cores
 from tests.prepared_digits import place_digits_of_study
-from tests.workflow.conftest import SITE, SNAKEFILE, TINY
+from tests.workflow.conftest import ROOT, SITE, SNAKEFILE, TINY
 
 from scalewise.records import RUN_RECORDS, SUMMARY
 
 pytestmark = needs_two_cores
 
-ENDLESS = TINY.replace("epochs: 2", "epochs: 1000000")
+UNHURRIED = f"{ROOT / 'tests' / 'unhurried_model.py'}:build"
+ENDLESS = TINY.replace("epochs: 2", "epochs: 1000000").replace("linear", UNHURRIED)
 
 
 @dataclass(frozen=True)

@@ -235,7 +235,7 @@ def test_an_unreachable_network_is_an_error_that_says_what_to_do(
 def test_no_password_is_shown(folder: Path) -> None:
     """Neither by us nor by what we call."""
     with serving(CONTENT, good) as server:
-        shown = start(server.address.replace("//", "//me:hidden@"), folder).communicate(timeout=60)[0]
+        shown = start(server.address.replace("//", "//me:hidden@"), folder).communicate(timeout=600)[0]
     assert f"{server.address}/{NAME}" in shown
     assert "hidden" not in shown
     assert (folder / NAME).read_bytes() == CONTENT
@@ -311,7 +311,7 @@ def test_two_processes_at_once_make_one_download(folder: Path) -> None:
     with serving(CONTENT, file_server.dribble(0.15, 30_000)) as server:
         first = start(server.address, folder)
         second = start(server.address, folder)
-        outputs = [process.communicate(timeout=60)[0] for process in (first, second)]
+        outputs = [process.communicate(timeout=600)[0] for process in (first, second)]
         assert (first.returncode, second.returncode) == (0, 0), outputs
         assert server.ranges == [None]
     assert (folder / NAME).read_bytes() == CONTENT
