@@ -8,7 +8,7 @@ SOURCES = {
     "": "check_site collective_rank compute_prediction compute_scaling conclude_preflight hello hello_rank "
     "judge_repeats measure_collectives plot_figures prepare_dataset prepare_weights start_ranks train "
     "train_rank write_partial_report write_report",
-    "scalewise/": "__init__ records",
+    "scalewise/": "__init__ interpreter records",
     "scalewise/plan/": "__init__ study",
     "scalewise/plan/catalog/": "__init__ datasets models own_data own_model_files",
     "scalewise/plan/checks/": "__init__ allocation experiment options projection",
@@ -18,7 +18,7 @@ SOURCES = {
     "scalewise/plan/runs/": "__init__ allocation batches repeats runs",
     "scalewise/plan/terminal/": "__init__ final_message plan_table predictions",
     "scalewise/execution/": "__init__ checkpoint_files input_hashes machine_lock messages outcome parent_death "
-    "preflight_report progress_reporter rank_files restarts run run_lock signal_forwarding "
+    "preflight_report progress_reporter rank_files rank_processes restarts run run_lock signal_forwarding "
     "signals slurm_job supervisor watchdog",
     "scalewise/training/": "__init__ all_reduce loop optim parallel_model pass_timing precision preflight_rank "
     "rank run_records trainer",

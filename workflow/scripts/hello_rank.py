@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
-from scalewise.execution.rank_files import Attempt
-from scalewise.training.preflight_rank import say_hello
-from scalewise.training.rank import run_or_complain
+from scalewise.interpreter import imports_uncollected, quick_exit
+
+with imports_uncollected():
+    from scalewise.execution.rank_files import Attempt
+    from scalewise.training.preflight_rank import say_hello
+    from scalewise.training.rank import run_or_complain
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -22,4 +24,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    quick_exit(main())

@@ -11,11 +11,15 @@ from scalewise.execution.signals import Signals
 SIGNALS = Signals()
 
 import argparse
-import sys
 from pathlib import Path
 
-from scalewise.execution.rank_files import Attempt
-from scalewise.training.rank import run_or_complain, run_rank
+from scalewise.interpreter import imports_uncollected, quick_exit
+
+with imports_uncollected():
+    import torch._dynamo  # noqa: F401  the first DDP model or optimizer imports it
+
+    from scalewise.execution.rank_files import Attempt
+    from scalewise.training.rank import run_or_complain, run_rank
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -29,4 +33,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    quick_exit(main())

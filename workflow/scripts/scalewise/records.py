@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 Outcome = Literal["completed", "diverged", "out-of-memory"]
 """How a run that is a result ended; a retry would end the same way."""
 
-LauncherName = Literal["srun", "torchrun", "spawn"]
+LauncherName = Literal["srun", "popen", "torchrun", "spawn"]
 """What starts the ranks of a run."""
 
 R = TypeVar("R", bound=BaseModel)

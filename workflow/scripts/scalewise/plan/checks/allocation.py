@@ -11,6 +11,8 @@ from scalewise.plan.config.shape import Shape, count_devices
 from scalewise.plan.config.site import LOOKED_UP, Site, SiteFile
 from scalewise.plan.runs.allocation import LEAST_SECONDS, MB_PER_GB, trained_seconds
 
+_NOT_POPEN = "Use srun, torchrun or spawn."
+
 
 def check_facts(facts: SiteFile) -> Iterator[Problem]:
     """Mistakes that join two facts of a site."""
@@ -19,9 +21,11 @@ def check_facts(facts: SiteFile) -> Iterator[Problem]:
             yield Problem(
                 ("launcher",),
                 "is srun, which needs Slurm, and there is no `slurm:`",
-                "Use torchrun or spawn.",
+                "Use popen, torchrun or spawn.",
             )
         return
+    if facts.launcher == "popen":
+        yield Problem(("launcher",), "is popen, which starts ranks on one machine alone", _NOT_POPEN)
     for key in LOOKED_UP:
         if getattr(facts, key) == "auto":
             yield Problem(
@@ -61,7 +65,13 @@ def check_launch(
         yield Problem(
             where("launcher"),
             "is srun, which needs Slurm, and the site has no `slurm:`",
-            "Use torchrun or spawn.",
+            "Use popen, torchrun or spawn.",
+        )
+    if settings.launcher == "popen" and site.slurm is not None:
+        yield Problem(
+            where("launcher"),
+            "is popen, which starts ranks on one machine alone, and the site has `slurm:`",
+            _NOT_POPEN,
         )
     limit = site.facts.max_cpus_per_device
     if limit is not None and settings.cpus_per_device > limit:

@@ -14,6 +14,7 @@ from scalewise.plan.config.slurm import Slurm
 from scalewise.plan.runs.allocation import Allocation
 from scalewise.plan.runs.runs import Run
 from scalewise.plan.study import Study
+from scalewise.records import LauncherName
 
 HELLO_MINUTES = 5
 ENVIRONMENT_VARIABLE = "SCALEWISE_PREFLIGHT"
@@ -93,7 +94,7 @@ class Preflight(BaseModel):
     shape: str
     accelerator: Literal["cpu", "cuda"]
     cpus_per_device: int
-    launcher: Literal["srun", "torchrun", "spawn"]
+    launcher: LauncherName
     rendezvous: Literal["tcp", "file"]
     options: list[str]
     cpus_per_node: int
