@@ -6,8 +6,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from scalewise.analysis.prediction.table import Predicted, compute_prediction
-from scalewise.records import RecordError, read_collectives
+from scalewise.interpreter import imports_uncollected, quick_exit
+
+with imports_uncollected():
+    from scalewise.analysis.prediction.table import Predicted, compute_prediction
+    from scalewise.records import RecordError, read_collectives
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -31,4 +34,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    quick_exit(main())

@@ -6,8 +6,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from scalewise.analysis.study import Analysed, compute
-from scalewise.records import RecordError
+from scalewise.interpreter import imports_uncollected, quick_exit
+
+with imports_uncollected():
+    from scalewise.analysis.study import Analysed, compute
+    from scalewise.records import RecordError
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -25,4 +28,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    quick_exit(main())

@@ -7,11 +7,14 @@ import json
 import sys
 from pathlib import Path
 
-from scalewise.analysis.adaptive_repeats import judge, round_lines
-from scalewise.analysis.tables import collect
-from scalewise.plan.config.experiment import Experiment, Repeats
-from scalewise.plan.runs.repeats import asked_for, known_rounds, round_file
-from scalewise.records import RecordError, write_json
+from scalewise.interpreter import imports_uncollected, quick_exit
+
+with imports_uncollected():
+    from scalewise.analysis.adaptive_repeats import judge, round_lines
+    from scalewise.analysis.tables import collect
+    from scalewise.plan.config.experiment import Experiment, Repeats
+    from scalewise.plan.runs.repeats import asked_for, known_rounds, round_file
+    from scalewise.records import RecordError, write_json
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -43,4 +46,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    quick_exit(main())

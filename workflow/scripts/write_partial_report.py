@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
-from scalewise.analysis.study import Analysed, compute, draw, write_report
+from scalewise.interpreter import imports_uncollected, quick_exit
+
+with imports_uncollected():
+    from scalewise.analysis.study import Analysed, compute, draw, write_report
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -34,4 +36,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    quick_exit(main())
