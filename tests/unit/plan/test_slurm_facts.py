@@ -293,7 +293,9 @@ KEYS = [
         id="memory",
     ),
     pytest.param(
-        top("launcher: mpirun"), ("launcher is 'mpirun'", "Known: spawn, srun, torchrun."), id="launcher"
+        top("launcher: mpirun"),
+        ("launcher is 'mpirun'", "Known: popen, spawn, srun, torchrun."),
+        id="launcher",
     ),
     pytest.param(
         slurm("exclusive: yes"), ("slurm.exclusive is yes", "Write true, or"), id="yes for exclusive"
@@ -472,14 +474,20 @@ REQUESTS: list[object] = [
     pytest.param(
         NODE,
         {"launcher": "srun"},
-        ("experiments.digits.launcher is srun, which needs Slurm", "Use torchrun or spawn."),
+        ("experiments.digits.launcher is srun, which needs Slurm", "Use popen, torchrun or spawn."),
         id="srun without Slurm",
     ),
     pytest.param(
         NODE,
         {"sweep": {"launcher": ["torchrun", "srun"]}},
-        ("experiments.digits.sweep.launcher is srun, which needs Slurm", "Use torchrun or spawn."),
+        ("experiments.digits.sweep.launcher is srun, which needs Slurm", "Use popen, torchrun or spawn."),
         id="srun in a sweep without Slurm",
+    ),
+    pytest.param(
+        f"{NODE}slurm: {{}}\n",
+        {"launcher": "popen"},
+        ("experiments.digits.launcher is popen", "Use srun, torchrun or spawn."),
+        id="popen on Slurm",
     ),
 ]
 
@@ -534,7 +542,17 @@ def test_srun_for_a_site_without_slurm_is_refused_where_it_stands(
 
     (line,) = refused.value.lines
     assert line.startswith(f"{tmp_path}/site.yaml:5: launcher is srun, which needs Slurm")
-    assert line.endswith("Use torchrun or spawn.")
+    assert line.endswith("Use popen, torchrun or spawn.")
+
+
+def test_popen_for_a_site_with_slurm_is_refused_where_it_stands(load_site: LoadSite, tmp_path: Path) -> None:
+    with pytest.raises(StudyError) as refused:
+        load_site(f"{NODE}launcher: popen\nslurm: {{}}\n")
+
+    (line,) = refused.value.lines
+    assert line.startswith(
+        f"{tmp_path}/site.yaml:5: launcher is popen, which starts ranks on one machine alone"
+    )
 
 
 def test_the_line_of_a_request_is_that_of_the_study(tmp_path: Path) -> None:

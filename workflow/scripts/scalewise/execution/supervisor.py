@@ -9,7 +9,6 @@ import math
 import os
 import shlex
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,12 +17,11 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-import psutil
-
 from scalewise.execution.messages import Complaint, Stopped
 from scalewise.execution.rank_files import Attempt
+from scalewise.execution.rank_processes import RankProcesses
 from scalewise.execution.run_lock import Hold, RunTakenError
-from scalewise.execution.watchdog import Vigil, Why
+from scalewise.execution.watchdog import WORD_SECONDS, Vigil, Why
 from scalewise.plan.jobs.launch import Launch
 from scalewise.records import utc_now, write_text
 
@@ -126,28 +124,20 @@ def _watch(order: Order, log: IO[str]) -> End:
             tell=lambda text: _tell(order, log, text),
             job_ends_at=order.job_ends_at,
         )
-        process = subprocess.Popen(
-            order.launch.argv,
-            env=os.environ | order.launch.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # so that a Ctrl-C reaches the ranks through _end_group alone
-        )
+        ranks = RankProcesses(order.launch, log)
         bar = _Bar(order)
         short = GRACE_SECONDS if order.launch.argv[0] == "srun" else SHORT_GRACE_SECONDS
         try:
-            while True:
-                with suppress(subprocess.TimeoutExpired):
-                    code = process.wait(timeout=POLL_SECONDS)
-                    break
+            while (code := ranks.wait(POLL_SECONDS)) is None:
                 bar.draw()
                 if _is_taken(order):
                     # no checkpoint: the other writes there
-                    code = _end_group(process, short)
+                    code = ranks.end(short)
                     break
-                if vigil.is_over():
-                    code = _end_group(process, short if vigil.complained else GRACE_SECONDS)
+                # a launcher of its own ends the others where one failed; here, once they have told why
+                failed = ranks.failed_for(WORD_SECONDS)
+                if vigil.is_over() or failed:
+                    code = ranks.end(short if failed or vigil.complained else GRACE_SECONDS)
                     break
             if order.hold is not None:
                 order.hold.beat()
@@ -168,7 +158,7 @@ def _watch(order: Order, log: IO[str]) -> End:
             )
         finally:
             bar.clear()
-            _kill_group(process)
+            ranks.kill()
 
 
 def _tell(order: Order, log: IO[str], text: str) -> None:
@@ -193,33 +183,6 @@ def _signals() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _end_group(process: subprocess.Popen[bytes], grace_seconds: float) -> int:
-    """Ask the ranks to end, then make them."""
-    os.killpg(process.pid, signal.SIGTERM)
-    try:
-        return process.wait(timeout=grace_seconds)
-    except subprocess.TimeoutExpired:
-        _kill_group(process)
-        return process.wait()
-
-
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Nothing of the run stays.
-
-    torchrun's ranks have sessions of their own. They end with their parent (see orphan.py), but not before
-    they have begun to look for it.
-    """
-    left: list[psutil.Process] = []
-    if process.poll() is None:
-        with suppress(psutil.Error):
-            left = psutil.Process(process.pid).children(recursive=True)
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    for rank in left:
-        with suppress(psutil.Error):
-            rank.kill()
 
 
 def reason(order: Order, ended: End, cause: Complaint | None) -> str:
@@ -249,7 +212,7 @@ def reason(order: Order, ended: End, cause: Complaint | None) -> str:
             f"missing: {', '.join(map(str, missing))}."
         )
     if missing:
-        return f"no rank started, and the launcher exited with code {ended.code}. Its words stand below."
+        return f"no rank started, and {_started(order)} exited with code {ended.code}. Its words stand below."
     silent = order.attempt.silent(order.world_size)
     if silent:
         names = ", ".join(f"rank {note.rank} on {note.host} (pid {note.pid})" for note in silent)
@@ -262,7 +225,11 @@ def reason(order: Order, ended: End, cause: Complaint | None) -> str:
             names = ", ".join(f"rank {note.rank} on {note.host} (pid {note.pid})" for note in quiet)
             return f"{names} did not answer the other ranks in time: hung, or cut off from them."
         return f"rank {cause.rank} on {cause.host}: {cause.headline}"
-    return f"the launcher exited with code {ended.code}."
+    return f"{_started(order)} exited with code {ended.code}."
+
+
+def _started(order: Order) -> str:
+    return "the process of a rank" if order.launch.name == "popen" else "the launcher"
 
 
 def in_minutes(seconds: float) -> str:

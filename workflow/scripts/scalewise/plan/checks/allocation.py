@@ -15,6 +15,8 @@ from scalewise.plan.runs.allocation import LEAST_SECONDS, MB_PER_GB, trained_sec
 MAX_FACTS_BYTES = 16_000
 """Linux takes 128 kB an argument or variable; a line of prelude, quoted for a shell, is in it many times."""
 
+_NOT_POPEN = "Use srun, torchrun or spawn."
+
 
 def check_facts(facts: SiteFile) -> Iterator[Problem]:
     """Mistakes that join facts of a site."""
@@ -30,9 +32,11 @@ def check_facts(facts: SiteFile) -> Iterator[Problem]:
             yield Problem(
                 ("launcher",),
                 "is srun, which needs Slurm, and there is no `slurm:`",
-                "Use torchrun or spawn.",
+                "Use popen, torchrun or spawn.",
             )
         return
+    if facts.launcher == "popen":
+        yield Problem(("launcher",), "is popen, which starts ranks on one machine alone", _NOT_POPEN)
     for key in LOOKED_UP:
         if getattr(facts, key) == "auto":
             yield Problem(
@@ -72,7 +76,13 @@ def check_launch(
         yield Problem(
             where("launcher"),
             "is srun, which needs Slurm, and the site has no `slurm:`",
-            "Use torchrun or spawn.",
+            "Use popen, torchrun or spawn.",
+        )
+    if settings.launcher == "popen" and site.slurm is not None:
+        yield Problem(
+            where("launcher"),
+            "is popen, which starts ranks on one machine alone, and the site has `slurm:`",
+            _NOT_POPEN,
         )
     limit = site.facts.max_cpus_per_device
     if limit is not None and settings.cpus_per_device > limit:

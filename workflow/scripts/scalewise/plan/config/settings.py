@@ -159,8 +159,9 @@ class Settings(Model):
     )
     launcher: LauncherName | None = Field(
         None,
-        description="What starts the ranks. srun: one task a device. torchrun: one agent a node. spawn: "
-        "torch.multiprocessing, one process a node. Default: the site's.",
+        description="What starts the ranks. srun: one task a device. popen: one process a device, no agent "
+        "between, on one machine. torchrun: one agent a node. spawn: torch.multiprocessing, one process a "
+        "node. Default: the site's.",
     )
     rendezvous: Literal["tcp", "file"] = Field(
         "tcp",

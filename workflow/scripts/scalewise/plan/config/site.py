@@ -120,7 +120,7 @@ class SiteFile(BaseModel):
     )
     max_nodes: Count = Field(1, description="Nodes one run may take.")
     launcher: LauncherName | None = Field(
-        None, description="What starts the ranks. Default: srun on Slurm, torchrun on one machine."
+        None, description="What starts the ranks. Default: srun on Slurm, popen on one machine."
     )
     python: Annotated[str, AfterValidator(_argument)] | None = Field(
         None,
@@ -181,7 +181,7 @@ class Site:
         """The program that starts the ranks where an experiment names none."""
         if self.facts.launcher is not None:
             return self.facts.launcher
-        return "srun" if self.slurm else "torchrun"
+        return "srun" if self.slurm else "popen"
 
     def billed_devices(self, shape: Shape) -> int:
         """Devices that a run of this shape is billed for: all of its nodes where it gets whole ones."""

@@ -44,6 +44,7 @@ class Row:
         billed_devices: Devices that one run is billed for; more than it uses where a site bills whole nodes.
         allocation: The request to Slurm for one run; None on one machine.
         expected: The point's prediction, where there is one.
+        earlier_launcher: The launcher of a repeat that has finished.
     """
 
     runs: Sequence[Run]
@@ -53,6 +54,7 @@ class Row:
     billed_devices: int
     allocation: Allocation | None
     expected: Expectation | None = None
+    earlier_launcher: str | None = None
 
     @property
     def device_hours(self) -> float:
@@ -108,13 +110,13 @@ def rows(study: Study, results: Path) -> Iterator[Row]:
             possible = len(runs) if settled else most
             folders = (results / planned.name / "runs" / run.name for run in runs)
             # of an earlier definition too: an estimate needs no more
-            measured = next((s for s in map(_seconds_taken, folders) if s is not None), None)
+            seconds, earlier = next(filter(None, map(_taken, folders)), (None, None))
             shape, slurm = runs[0].shape, study.site.slurm
             billed = study.site.billed_devices(shape)
             allocation = study.allocations[planned.name, runs[0].name] if slurm is not None else None
             expected = expectations.get((series_name(runs[0].options), shape))
             limit = planned.spec.runtime_minutes * 60
-            yield Row(runs, possible, limit, measured, billed, allocation, expected)
+            yield Row(runs, possible, limit, seconds, billed, allocation, expected, earlier)
 
 
 def plan_table(study: Study, results: Path = Path("results")) -> str:
@@ -148,6 +150,7 @@ def plan_table(study: Study, results: Path = Path("results")) -> str:
         *([_LEGEND] if predicted else []),
         *_projected(study, planned, results),
         *_jobs(study),
+        *_relaunched(planned),
         *(f"Warning: {warning}" for warning in study.warnings),
     ]
     return "\n".join(lines)
@@ -175,6 +178,21 @@ def _most(planned: Sequence[Row]) -> Iterator[str]:
         hours = sum(row.most_runs * row.device_hours_per_run for row in planned)
         runs = sum(row.most_runs for row in planned)
         yield f"Up to {hours:.3f} device-hours ({runs} runs) if all points need their most repeats."
+
+
+def _relaunched(planned: Sequence[Row]) -> Iterator[str]:
+    """Runs that are trained again because of what starts them: the default may be another version's."""
+    changed: dict[tuple[str, str], list[str]] = {}
+    for row in planned:
+        run = row.runs[0]
+        if row.earlier_launcher is not None and row.earlier_launcher != run.launcher:
+            names = changed.setdefault((row.earlier_launcher, run.launcher), [])
+            names += [run.experiment] if run.experiment not in names else []
+    for (earlier, now), names in changed.items():
+        yield (
+            f"Warning: finished runs of {', '.join(names)} were started by {earlier}. They are trained "
+            f"again, by {now}; `launcher: {earlier}` in the site file keeps them."
+        )
 
 
 def _projected(study: Study, planned: Sequence[Row], results: Path) -> Iterator[str]:
@@ -224,11 +242,12 @@ def _jobs(study: Study) -> Iterator[str]:
         yield "Warning: there is no sbatch on this machine, so the plan cannot be started here."
 
 
-def _seconds_taken(folder: Path) -> float | None:
-    """Wall time of a finished run; None where there is no whole record of one."""
+def _taken(folder: Path) -> tuple[float, str] | None:
+    """Wall seconds of a finished run and what started its ranks; None where no record of one is whole."""
     try:
         provenance = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))["provenance"]
+        launcher = str(provenance["launcher"]).split()[0]
         started, ended = (datetime.fromisoformat(provenance[key]) for key in ("started_at", "ended_at"))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
         return None
-    return max((ended - started).total_seconds(), 1.0)
+    return max((ended - started).total_seconds(), 1.0), launcher
