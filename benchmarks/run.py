@@ -23,15 +23,16 @@ from scalewise.plan.jobs.launch import thread_environment
 
 BENCHMARKS = ("loop", "loader", "training", "memory", "gpu", "plan")
 
-NAMED_ONLY = ("prediction",)
-"""Not among all: it needs root, Slurm and a quarter of an hour."""
+NAMED_ONLY = ("study", "prediction")
+"""Not among all, a quarter of an hour each: study on a machine that does nothing else, prediction as root
+with Slurm."""
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the benchmarks named, or all, and print their table."""
     parser = argparse.ArgumentParser(description=__doc__)
     known = (*BENCHMARKS, *NAMED_ONLY)
-    about = f"of {', '.join(known)}; all but {', '.join(NAMED_ONLY)}, which needs root and Slurm"
+    about = f"of {', '.join(known)}; all but {', '.join(NAMED_ONLY)}, which take long"
     parser.add_argument("names", nargs="*", metavar="benchmark", help=about)
     names = parser.parse_args(arguments).names or list(BENCHMARKS)
     if unknown := set(names) - set(known):

@@ -22,7 +22,7 @@ from scalewise.training.data.datasets import prepare
 
 pytestmark = needs_two_cores
 
-both_launchers = pytest.mark.parametrize("launcher", ["torchrun", "spawn"])
+every_launcher = pytest.mark.parametrize("launcher", ["popen", "torchrun", "spawn"])
 
 Figure = Callable[[str, object], None]
 
@@ -79,7 +79,7 @@ def test_a_rank_that_raises_ends_the_run_with_its_traceback_and_no_stale_result(
 
 
 @pytest.mark.fault(1)
-@both_launchers
+@every_launcher
 def test_a_rank_killed_from_outside_is_named_and_the_others_end_with_it(
     start: Start, launcher: str, record_property: Figure
 ) -> None:
@@ -127,7 +127,7 @@ def test_a_rank_that_hangs_does_not_outlive_its_run(start: Start) -> None:
 
 
 @pytest.mark.fault(2)
-@both_launchers
+@every_launcher
 def test_ranks_wait_for_one_that_hangs_as_long_as_they_are_told_and_not_for_the_launcher(
     start: Start, launcher: str, record_property: Figure
 ) -> None:
@@ -232,7 +232,7 @@ def test_a_peer_that_never_comes_is_counted_and_named(
 
 
 def test_ranks_do_not_outlive_a_launcher_that_is_killed(start: Start) -> None:
-    training = start("orphaned", 2, ENDLESS)
+    training = start("orphaned", 2, ENDLESS | {"launcher": "torchrun"})
     training.wait_for("progress.json")
     launcher = next(
         pid for pid, command in training.processes().items() if "torch.distributed.run" in command
@@ -246,7 +246,7 @@ def test_ranks_do_not_outlive_a_launcher_that_is_killed(start: Start) -> None:
     assert training.left_over() == {}
 
 
-@both_launchers
+@every_launcher
 def test_ranks_do_not_outlive_a_train_py_that_is_killed(start: Start, launcher: str) -> None:
     training = start("headless", 2, ENDLESS | {"launcher": launcher})
     training.wait_for("progress.json")

@@ -157,7 +157,7 @@ def test_a_run_says_where_its_numbers_come_from(finished: dict[int, Finished], d
     assert {"scalewise", "python", "torch", "numpy"} <= origin.versions.keys()
     assert origin.hosts == [socket.gethostname()]
     assert origin.devices == ["CPU process"] * devices
-    assert origin.launcher == "torchrun"
+    assert origin.launcher == "popen"
     assert origin.cpu_model
     assert origin.operating_system
     assert datetime.fromisoformat(origin.started_at) <= datetime.fromisoformat(origin.ended_at)
@@ -174,7 +174,7 @@ def test_one_device_is_started_the_same_way_as_two(finished: dict[int, Finished]
         finished[devices].log[0].split(maxsplit=1)[1].replace(str(finished[devices].folder), "FOLDER")
         for devices in (1, 2)
     ]
-    assert commands[0].replace("--nproc-per-node=1", "--nproc-per-node=2") == commands[1]
+    assert commands[0] == commands[1]
 
 
 def test_a_second_training_waits_for_the_first_and_says_so(finished: dict[int, Finished]) -> None:
@@ -189,7 +189,7 @@ def test_a_second_training_waits_for_the_first_and_says_so(finished: dict[int, F
     assert second.summary.provenance.started_at >= first.summary.provenance.ended_at
 
 
-OTHER_WAYS = [("spawn", "tcp"), ("spawn", "file"), ("torchrun", "file")]
+OTHER_WAYS = [("torchrun", "tcp"), ("torchrun", "file"), ("spawn", "file")]
 
 
 @pytest.fixture(scope="module", params=OTHER_WAYS, ids=lambda way: f"{way[0]} by {way[1]}")

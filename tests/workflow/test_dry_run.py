@@ -106,9 +106,7 @@ def test_no_command_line_grows_with_the_number_of_experiments(workplace: Workpla
 
     assert outcome.code == 0, outcome.text
     commands = [line for line in outcome.text.splitlines() if "| tee logs/" in line]
-    assert {"write_partial_report.py", "--decisions", "Predicted:"} <= {
-        word
-        for line in commands
-        for word in re.findall(r"write_partial_report\.py|--decisions|Predicted:", line)
+    assert {"partial-report", "--decisions", "Predicted:"} <= {
+        word for line in commands for word in re.findall(r"partial-report|--decisions|Predicted:", line)
     }
     assert max(map(len, commands)) < 5000

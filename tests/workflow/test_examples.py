@@ -162,6 +162,6 @@ def _check_run(summary: Summary, experiment: Mapping[str, Any]) -> None:
     assert summary.provenance is not None
     assert summary.measurements is not None
     sweep = experiment.get("sweep", {})
-    assert summary.provenance.launcher in sweep.get("launcher", [experiment.get("launcher", "torchrun")])
+    assert summary.provenance.launcher in sweep.get("launcher", [experiment.get("launcher", "popen")])
     assert summary.measurements.loader == experiment.get("loader", "resident")
     assert summary.measurements.epochs_completed == 1

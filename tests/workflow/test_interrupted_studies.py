@@ -151,7 +151,7 @@ def test_a_result_that_was_there_when_snakemake_was_killed_is_kept_unless_it_is_
     assert {name: (summary.parent / name).read_bytes() for name in RUN_RECORDS} == before
     log = (summary.parent / "train.log").read_text(encoding="utf-8")
     assert "epoch 2/2" in log
-    assert "the result was there before snakemake was ended" in log.splitlines()[-1]
+    assert "the result was there before snakemake saw this run end" in log.splitlines()[-1]
     assert not (summary.parent / "set-aside").exists()
 
     asked = ("--rerun-incomplete", "--nolock", "--forcerun", target)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.workflow.conftest import TINY, Study
 
+from scalewise.records import RUN_RECORDS
+
 NOTHING = "Nothing to be done"
 
 
@@ -77,3 +79,19 @@ def test_a_deleted_run_is_made_again(study: Study) -> None:
     finally:
         aside.rename(summary)
     assert outcome.trained == {"weak/d1.r1"}
+
+
+@pytest.mark.fault(14)
+def test_a_result_that_was_there_when_slurm_started_its_job_anew_is_kept(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Snakemake inside a job, as the executor starts it there."""
+    run = study.results / "weak" / "runs" / "d1.r1"
+    before = {name: (run / name).read_bytes() for name in RUN_RECORDS}
+    inside = ["--target-jobs", "train:experiment=weak,run=d1.r1", "--allowed-rules", "train", "--force"]
+    inside += ["--mode", "remote", "--no-hooks", "--nolock", "--ignore-incomplete"]
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    outcome = study.workplace.snakemake(*inside, config=TINY)
+    assert outcome.code == 0, outcome.text
+    assert "the result was there before" in outcome.text
+    assert {name: (run / name).read_bytes() for name in RUN_RECORDS} == before

@@ -121,6 +121,20 @@ ON_FAILURE = (
     "finished."
 )
 
+# Inside a job that Slurm has started anew.
+STARTED_ANEW = (
+    not workflow.is_main_process and os.environ.get("SLURM_RESTART_COUNT", "0") != "0"
+)
+
+
+def train_inputs(wildcards):
+    """The inputs of a run; asked for before snakemake deletes a result that the job may have left before."""
+    if STARTED_ANEW:
+        folder = Path(f"results/{wildcards.experiment}/runs/{wildcards.run}")
+        set_aside([folder] if (folder / "summary.json").exists() else [], [folder])
+    return RUNS[wildcards.experiment, wildcards.run].inputs
+
+
 # Every command shows the plan, `-n` and `plan` among them; jobs that parse this file again do not.
 if workflow.is_main_process:
     print(plan_table(STUDY), file=sys.stderr)

@@ -7,7 +7,7 @@ from pathlib import Path
 SOURCES = {
     "": "analysis check_site conclude_preflight hello measure_collectives prepare_dataset prepare_weights "
     "rank start_ranks train",
-    "scalewise/": "__init__ records",
+    "scalewise/": "__init__ interpreter records",
     "scalewise/plan/": "__init__ study",
     "scalewise/plan/catalog/": "__init__ datasets models own_data own_model_files",
     "scalewise/plan/checks/": "__init__ allocation batch experiment options projection",
@@ -17,8 +17,8 @@ SOURCES = {
     "scalewise/plan/runs/": "__init__ allocation batches repeats runs",
     "scalewise/plan/terminal/": "__init__ final_message plan_table predictions",
     "scalewise/execution/": "__init__ all_reduce_job checkpoint_files finished_results input_hashes machine_lock messages outcome "
-    "parent_death preflight_job preflight_report progress_reporter rank_command rank_files restarts run run_lock "
-    "signals slurm_job supervisor train_job watchdog",
+    "parent_death preflight_job preflight_report progress_reporter rank_command rank_files rank_processes restarts run "
+    "run_lock signals slurm_job supervisor train_job watchdog",
     "scalewise/training/": "__init__ all_reduce loop optim parallel_model pass_timing precision preflight_rank "
     "rank run_records trainer",
     "scalewise/training/checkpoints/": "__init__ checkpointer consensus restore state storage",

@@ -6,7 +6,7 @@
 
 rule train:
     input:
-        unpack(lambda wc: RUNS[wc.experiment, wc.run].inputs),
+        unpack(train_inputs),
     output:
         summary="results/{experiment}/runs/{run}/summary.json",
         epochs="results/{experiment}/runs/{run}/epochs.csv",

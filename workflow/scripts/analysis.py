@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from scalewise.interpreter import quick_exit
 from scalewise.records import RecordError, read_collectives
 
 # ruff: noqa: PLC0415  each step loads what it needs alone: the libraries that draw take two seconds
@@ -121,4 +122,4 @@ def _facts(study: Path) -> dict[str, dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    quick_exit(main())

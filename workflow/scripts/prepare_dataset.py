@@ -8,8 +8,11 @@ import os
 import sys
 from pathlib import Path
 
-from scalewise.training.data.datasets import DatasetError, prepare
-from scalewise.training.data.download import Mirror
+from scalewise.interpreter import imports_uncollected, quick_exit
+
+with imports_uncollected():
+    from scalewise.training.data.datasets import DatasetError, prepare
+    from scalewise.training.data.download import Mirror
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -37,4 +40,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    quick_exit(main())

@@ -11,13 +11,17 @@ from scalewise.execution.signals import Signals
 SIGNALS = Signals()
 
 import argparse
-import sys
 from pathlib import Path
 
-from scalewise.execution.rank_files import Attempt
-from scalewise.training.all_reduce import measure_collectives
-from scalewise.training.preflight_rank import say_hello
-from scalewise.training.rank import run_or_complain, run_rank
+from scalewise.interpreter import imports_uncollected, quick_exit
+
+with imports_uncollected():
+    import torch._dynamo  # noqa: F401  the first DDP model or optimizer imports it
+
+    from scalewise.execution.rank_files import Attempt
+    from scalewise.training.all_reduce import measure_collectives
+    from scalewise.training.preflight_rank import say_hello
+    from scalewise.training.rank import run_or_complain, run_rank
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -36,4 +40,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    quick_exit(main())

@@ -15,8 +15,8 @@ from scalewise.analysis.comparison.comparability import (
     compare,
     differences,
     origin_cautions,
-    superlinear_warning,
 )
+from scalewise.analysis.decision.cautions import superlinear_warning
 from scalewise.analysis.statistics.intervals import Interval, median_interval
 from scalewise.records import Provenance, Summary, read_summary
 

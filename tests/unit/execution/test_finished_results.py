@@ -64,7 +64,7 @@ def taken(folder: Path, inputs: Mapping[str, str] = INPUTS, commit: str | None =
 
 def test_what_snakemake_deletes_is_taken_back_whole(folder: Path) -> None:
     before = texts(folder)
-    set_aside([str(folder / SUMMARY)], [folder])
+    set_aside([folder], [folder])
     delete(folder)
     assert taken(folder)
     assert texts(folder) == before
@@ -79,21 +79,21 @@ def test_a_result_that_snakemake_knows_is_not_set_aside(folder: Path) -> None:
 
 
 def test_what_was_set_aside_outlives_a_second_kill_before_the_job_took_it_back(folder: Path) -> None:
-    set_aside([str(folder / SUMMARY)], [folder])
+    set_aside([folder], [folder])
     delete(folder)
     set_aside([], [folder])
     assert taken(folder)
 
 
 def test_runs_that_are_asked_for_again_are_trained_again(folder: Path) -> None:
-    set_aside([str(folder / SUMMARY)], [folder])
+    set_aside([folder], [folder])
     delete(folder)
     forget_all([folder])
     assert not taken(folder)
 
 
 def test_what_a_job_that_was_left_over_has_written_since_counts(folder: Path) -> None:
-    set_aside([str(folder / SUMMARY)], [folder])
+    set_aside([folder], [folder])
     delete(folder)
     (folder / "ranks.csv").write_text("written since", encoding="utf-8")
     write_summary(folder)
@@ -105,7 +105,7 @@ def test_what_a_job_that_was_left_over_has_written_since_counts(folder: Path) ->
 @pytest.mark.parametrize("missing", [*RUN_RECORDS, MODEL])
 def test_a_result_that_is_not_whole_is_trained_again(folder: Path, missing: str) -> None:
     (folder / missing).unlink()
-    set_aside([str(folder / SUMMARY)], [folder])
+    set_aside([folder], [folder])
     assert not taken(folder)
     assert not (folder / "set-aside").exists()
 
@@ -120,14 +120,14 @@ def test_a_result_that_is_not_whole_is_trained_again(folder: Path, missing: str)
 )
 def test_a_result_of_something_else_is_trained_again(folder: Path, changes: dict[str, Any]) -> None:
     write_summary(folder, **changes)
-    set_aside([str(folder / SUMMARY)], [folder])
+    set_aside([folder], [folder])
     delete(folder)
     assert not taken(folder)
     assert not (folder / SUMMARY).exists()
 
 
 def test_a_result_of_other_data_or_of_another_workflow_is_trained_again(folder: Path) -> None:
-    set_aside([str(folder / SUMMARY)], [folder])
+    set_aside([folder], [folder])
     assert not taken(folder, inputs={"dataset": "another"})
-    set_aside([str(folder / SUMMARY)], [folder])
+    set_aside([folder], [folder])
     assert not taken(folder, commit="another")

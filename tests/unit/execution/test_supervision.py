@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 from tests.small_runs import definition, muster
 
@@ -19,7 +21,7 @@ from scalewise.execution.run_lock import Hold, RunTakenError, owned_run
 from scalewise.execution.supervisor import End, Order, in_minutes, reason
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.config.site import Container
-from scalewise.plan.jobs.launch import Launch, Programs, Start, build_launch
+from scalewise.plan.jobs.launch import Launch, Programs, Start, build_launch, rank_environment
 from scalewise.records import (
     EPOCHS,
     FAILURE,
@@ -138,6 +140,31 @@ def test_where_no_rank_started_the_words_of_the_launcher_are_shown(tmp_path: Pat
     assert failure.definition.run == "d2.r1"
     assert failure.log_tail[-1] == "no such module"
     assert "no such module" in str(failed.value)
+
+
+RANK_1_EXITS = (
+    PREAMBLE
+    + """
+import os, time
+rank = int(os.environ["RANK"])
+attempt.started(rank, "node-a")
+if rank == 1:
+    sys.exit(3)
+time.sleep(1000)
+"""
+)
+
+
+def test_of_ranks_without_a_launcher_between_one_that_exits_takes_the_others_along(tmp_path: Path) -> None:
+    started = order(tmp_path, RANK_1_EXITS)
+    both = tuple(rank_environment(local_rank, Shape(1, 2)) for local_rank in range(2))
+    launch = replace(started.launch, name="popen", own_environments=both)
+    with pytest.raises(RunFailedError, match=r"rank 1 on node-a \(pid \d+\) left no word") as failed:
+        supervise(replace(started, launch=launch))
+    assert failed.value.ended is not None
+    assert failed.value.ended.code == 3
+    for note in (tmp_path / "attempt").glob("rank*.started.json"):
+        assert not psutil.pid_exists(json.loads(note.read_text(encoding="utf-8"))["pid"])
 
 
 def test_a_failure_shows_the_last_lines_of_the_log_whatever_bytes_are_in_it(tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ def test_the_first_experiment_with_a_shape_says_how_its_ranks_start(load: Load) 
     jobs = CollectivesPlan.of(study).jobs
 
     assert (jobs["1x2"].launcher, jobs["1x2"].rendezvous) == ("spawn", "file")
-    assert (jobs["1x4"].launcher, jobs["1x4"].rendezvous) == ("torchrun", "tcp")
+    assert (jobs["1x4"].launcher, jobs["1x4"].rendezvous) == ("popen", "tcp")
 
 
 def cluster(**facts: Any) -> Site:

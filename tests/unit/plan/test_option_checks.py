@@ -7,40 +7,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.unit.plan.refusals import assert_refused, mistaken
 
 from scalewise.plan.study import Study
 
 Load = Callable[[str], Study]
 Refuse = Callable[[str], list[str]]
 
-HERE = "# the mistake"
 CPU = "accelerator: cpu\ndevices_per_node: 4\ncpus_per_node: 8\nmax_nodes: 4\n"
 GPU = CPU.replace("cpu\n", "cuda\n", 1)
 BOTH = pytest.mark.parametrize("site", [CPU, GPU], ids=["CPUs", "GPUs"])
-COMMON = """\
-defaults:
-  dataset: digits
-  model: digits_cnn
-  global_batch_size: 240
-  devices: [1, 2]
-experiments:
-"""
 
 
 def study(*lines: str) -> str:
     """A study whose one experiment has these lines, of which the last is the mistake."""
-    body = "".join(f"    {line}\n" for line in lines[:-1])
-    return f"{COMMON}  study:\n{body}    {lines[-1]}  {HERE}\n"
-
-
-def assert_refused(text: str, says: tuple[str, ...], lines: list[str], file: Path) -> None:
-    """One problem, at the marked line, that says all of this."""
-    assert len(lines) == 1, lines
-    marked = next(number for number, line in enumerate(text.splitlines(), 1) if HERE in line)
-    assert lines[0].startswith(f"{file}:{marked}: experiments.study.")
-    assert "\n" not in lines[0]
-    for words in says:
-        assert words in lines[0]
+    return mistaken("study", *lines)
 
 
 ON_CPUS = [

@@ -107,9 +107,10 @@ def test_each_text_is_handed_over_in_a_file_of_its_own_that_is_written_once(tmp_
     assert {path.name for path in first.parent.iterdir()} == {first.name, second.name}
 
 
-def test_a_file_that_a_crash_has_emptied_is_handed_over_anew(tmp_path: Path) -> None:
+@pytest.mark.parametrize("left", [b"", b"\xff\xfe"], ids=["empty", "no text"])
+def test_a_file_that_a_crash_has_damaged_is_handed_over_anew(left: bytes, tmp_path: Path) -> None:
     path = hand_over("a title", tmp_path)
-    path.write_text("")
+    path.write_bytes(left)
 
     assert hand_over("a title", tmp_path).read_text() == "a title"
 

@@ -90,11 +90,32 @@ def test_on_slurm_every_launcher_is_a_step_with_the_same_tasks_on_each_node(
     assert started.environment["OMP_NUM_THREADS"] == "3"
 
 
+def test_popen_starts_every_rank_and_tells_it_who_it_is() -> None:
+    started = launch("popen", 1, 2)
+
+    assert started.argv == ("/usr/bin/python3", "-u", *PROGRAMS.rank)
+    assert started.environment["OMP_NUM_THREADS"] == "3"
+    assert started.own_environments == (
+        {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"},
+        {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"},
+    )
+
+
+def test_on_slurm_nothing_is_started_beside_its_steps() -> None:
+    with pytest.raises(ValueError, match="launcher popen starts ranks on one machine"):
+        launch("popen", 1, 2, slurm=True)
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "spawn"])
+def test_launchers_that_start_the_ranks_are_one_process(launcher: LauncherName) -> None:
+    assert launch(launcher, 1, 2).own_environments == ({},)
+
+
 def test_on_one_machine_spawn_starts_one_process_that_starts_the_ranks() -> None:
     assert launch("spawn", 1, 2).argv == NODE
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "spawn"])
+@pytest.mark.parametrize("launcher", ["popen", "torchrun", "spawn"])
 def test_one_device_is_started_as_many_are(launcher: LauncherName) -> None:
     one, two = (launch(launcher, 1, devices, cpus=1) for devices in (1, 2))
 
@@ -103,7 +124,7 @@ def test_one_device_is_started_as_many_are(launcher: LauncherName) -> None:
     assert one.environment == two.environment
 
 
-@pytest.mark.parametrize("launcher", ["srun", "torchrun", "spawn"])
+@pytest.mark.parametrize("launcher", ["srun", "popen", "torchrun", "spawn"])
 def test_several_nodes_are_not_started_on_one_machine(launcher: LauncherName) -> None:
     with pytest.raises(ValueError, match="2 nodes need a cluster"):
         launch(launcher, 2, 2)

@@ -70,6 +70,23 @@ def test_the_plan_tells_a_batch_of_one_pass_from_a_step_of_several(load: Load, t
     assert "strong/d2.bucket-view-on.r1-2  1x2              60 (2 passes)   5       <= 0.667\n" in table
 
 
+def test_runs_that_another_launcher_has_started_are_said_to_be_trained_again(
+    load: Load, tmp_path: Path
+) -> None:
+    """As after an update: torchrun was the default on one machine once."""
+    study = load(STUDY.replace('devices: ["2x2"], ', "devices: [1], launcher: torchrun, "))
+    names = [("strong", f"d{devices}.bucket-view-on.r1") for devices in (1, 2)]
+    for name in (*names, ("weak", "d1.r1")):
+        finish(study.runs[name], tmp_path, seconds=90)
+
+    said = [line for line in plan_table(study, tmp_path).splitlines() if "trained again" in line]
+
+    assert said == [
+        "Warning: finished runs of strong were started by torchrun. They are trained again, by popen; "
+        "`launcher: torchrun` in the site file keeps them."
+    ]
+
+
 def test_the_cost_of_a_finished_run_replaces_its_limit(load: Load, tmp_path: Path) -> None:
     study = load(STUDY)
     finish(study.runs["strong", "d2.bucket-view-on.r1"], tmp_path, seconds=90)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.unit.plan.refusals import COMMON, HERE, assert_refused, mistaken
 
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.study import Study, check_results_folder, check_spelling
@@ -17,15 +18,6 @@ Load = Callable[[str], Study]
 Refuse = Callable[[str], list[str]]
 
 refuses = pytest.mark.refuses
-HERE = "# the mistake"
-COMMON = """\
-defaults:
-  dataset: digits
-  model: digits_cnn
-  global_batch_size: 240
-  devices: [1, 2]
-experiments:
-"""
 MANY_OPTIONS = (
     "sweep: {dataset: [digits], model: [digits_cnn], epochs: [10], optimizer: [adadelta], "
     "learning_rate: [0.1234567890123], momentum: [0.1234567890123], weight_decay: [0.1234567890123], "
@@ -36,8 +28,7 @@ MANY_OPTIONS = (
 
 def digits(*lines: str) -> str:
     """A study whose one experiment has these lines, of which the last is the mistake."""
-    body = "".join(f"    {line}\n" for line in lines[:-1])
-    return f"{COMMON}  digits:\n{body}    {lines[-1]}  {HERE}\n"
+    return mistaken("digits", *lines)
 
 
 def named(key: str) -> str:
@@ -454,12 +445,7 @@ def test_a_refused_input_names_its_line_its_value_and_its_cure(
     lines = refuse(text)
     record_property("message", lines[0].replace(f"{study_file.parent}/", ""))
 
-    assert len(lines) == 1
-    marked = next(number for number, line in enumerate(text.splitlines(), 1) if HERE in line)
-    assert lines[0].startswith(f"{study_file}:{marked}: ")
-    assert "\n" not in lines[0]
-    for words in says:
-        assert words in lines[0]
+    assert_refused(text, says, lines, study_file)
 
 
 @pytest.mark.refuses("topology: no 1-device run")

@@ -15,6 +15,7 @@ from snakemake_executor_plugin_slurm.validation import (
     get_forbidden_slurm_options,
     validate_slurm_extra,
 )
+from tests.unit.plan.refusals import HERE, assert_refused
 
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.config.slurm import MANAGED_BY_SBATCH
@@ -22,7 +23,6 @@ from scalewise.plan.study import Study, load_study
 
 ROOT = Path(__file__).parents[3]
 refuses = pytest.mark.refuses
-HERE = "# the mistake"
 NODE = """\
 accelerator: cuda
 devices_per_node: 4
@@ -293,7 +293,9 @@ KEYS = [
         id="memory",
     ),
     pytest.param(
-        top("launcher: mpirun"), ("launcher is 'mpirun'", "Known: spawn, srun, torchrun."), id="launcher"
+        top("launcher: mpirun"),
+        ("launcher is 'mpirun'", "Known: popen, spawn, srun, torchrun."),
+        id="launcher",
     ),
     pytest.param(
         slurm("exclusive: yes"), ("slurm.exclusive is yes", "Write true, or"), id="yes for exclusive"
@@ -316,12 +318,8 @@ def test_a_refused_fact_names_its_line_its_value_and_its_cure(
 
     (line,) = refused.value.lines
     record_property("message", line.replace(f"{tmp_path}/", ""))
-    marked = next(number for number, source in enumerate(text.splitlines(), 1) if HERE in source)
-    assert line.startswith(f"{tmp_path}/site.yaml:{marked}: ")
-    assert "\n" not in line
+    assert_refused(text, says, refused.value.lines, tmp_path / "site.yaml")
     assert re.search(r"\. [A-Z].*[.?]$", line), "there is no cure"
-    for words in says:
-        assert words in line
 
 
 def test_what_is_left_to_auto_by_silence_is_asked_for_on_a_cluster(load_site: LoadSite) -> None:
@@ -476,14 +474,20 @@ REQUESTS: list[object] = [
     pytest.param(
         NODE,
         {"launcher": "srun"},
-        ("experiments.digits.launcher is srun, which needs Slurm", "Use torchrun or spawn."),
+        ("experiments.digits.launcher is srun, which needs Slurm", "Use popen, torchrun or spawn."),
         id="srun without Slurm",
     ),
     pytest.param(
         NODE,
         {"sweep": {"launcher": ["torchrun", "srun"]}},
-        ("experiments.digits.sweep.launcher is srun, which needs Slurm", "Use torchrun or spawn."),
+        ("experiments.digits.sweep.launcher is srun, which needs Slurm", "Use popen, torchrun or spawn."),
         id="srun in a sweep without Slurm",
+    ),
+    pytest.param(
+        f"{NODE}slurm: {{}}\n",
+        {"launcher": "popen"},
+        ("experiments.digits.launcher is popen", "Use srun, torchrun or spawn."),
+        id="popen on Slurm",
     ),
 ]
 
@@ -538,7 +542,17 @@ def test_srun_for_a_site_without_slurm_is_refused_where_it_stands(
 
     (line,) = refused.value.lines
     assert line.startswith(f"{tmp_path}/site.yaml:5: launcher is srun, which needs Slurm")
-    assert line.endswith("Use torchrun or spawn.")
+    assert line.endswith("Use popen, torchrun or spawn.")
+
+
+def test_popen_for_a_site_with_slurm_is_refused_where_it_stands(load_site: LoadSite, tmp_path: Path) -> None:
+    with pytest.raises(StudyError) as refused:
+        load_site(f"{NODE}launcher: popen\nslurm: {{}}\n")
+
+    (line,) = refused.value.lines
+    assert line.startswith(
+        f"{tmp_path}/site.yaml:5: launcher is popen, which starts ranks on one machine alone"
+    )
 
 
 def test_the_line_of_a_request_is_that_of_the_study(tmp_path: Path) -> None:

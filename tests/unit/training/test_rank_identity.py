@@ -45,7 +45,7 @@ def test_the_slurm_job_and_its_restarts_are_recorded() -> None:
 
 
 @pytest.mark.parametrize("left_out", [("RANK",), ("WORLD_SIZE", "LOCAL_WORLD_SIZE"), tuple(TORCHRUN)])
-@pytest.mark.parametrize("launcher", ["torchrun", "spawn"])
+@pytest.mark.parametrize("launcher", ["popen", "torchrun", "spawn"])
 def test_a_half_set_identity_is_an_error_that_names_what_is_missing(
     left_out: tuple[str, ...], launcher: str
 ) -> None:
@@ -64,7 +64,7 @@ def test_srun_says_who_a_rank_is() -> None:
     assert identity.slurm_job_id == "4711"
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "spawn"])
+@pytest.mark.parametrize("launcher", ["popen", "torchrun", "spawn"])
 def test_inside_a_slurm_job_the_word_of_the_launcher_counts(launcher: str) -> None:
     identity = identify(SRUN | TORCHRUN, launcher)
     assert (identity.rank, identity.local_rank, identity.world_size, identity.local_world_size) == (

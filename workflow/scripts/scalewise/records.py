@@ -21,15 +21,15 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 Outcome = Literal["completed", "diverged", "out-of-memory"]
 """The outcomes of a run that is a result; a retry would end the same way."""
 
-LauncherName = Literal["srun", "torchrun", "spawn"]
-"""The programs that start the ranks of a run."""
+LauncherName = Literal["srun", "popen", "torchrun", "spawn"]
+"""The programs that start the ranks of a run; popen is the run's own supervisor."""
 
 R = TypeVar("R", bound=BaseModel)
 
 SUMMARY, EPOCHS, RANKS, FAILURE = "summary.json", "epochs.csv", "ranks.csv", "failure.json"
 UTILIZATION, MODEL = "utilization.csv", "model.safetensors"
 RUN_RECORDS = (SUMMARY, EPOCHS, RANKS, UTILIZATION)
-"""What every run that is a result leaves."""
+"""The files that every run that is a result leaves."""
 
 
 class RecordError(Exception):

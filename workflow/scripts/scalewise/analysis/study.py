@@ -19,7 +19,7 @@ from scalewise.analysis.comparison.comparability import origin_cautions
 from scalewise.analysis.decision.criteria import as_billed
 from scalewise.analysis.decision.decision import decide
 from scalewise.analysis.laws import study_laws
-from scalewise.analysis.prediction.table import PREDICTION, PREDICTION_NOTES, beyond_sentences
+from scalewise.analysis.prediction.table import beyond_sentences
 from scalewise.analysis.report import figures
 from scalewise.analysis.report.page import Section, render
 from scalewise.analysis.report.proposal import write_proposal
@@ -28,6 +28,7 @@ from scalewise.analysis.tables import collect
 from scalewise.plan.config.experiment import Experiment
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.runs.repeats import asked_for, known_rounds
+from scalewise.plan.terminal.predictions import PREDICTION, REMARKS
 from scalewise.records import Provenance, write_text
 
 RUNS, EPOCHS, SCALING, OPTIONS = "runs.csv", "epochs.csv", "scaling.csv", "options.csv"
@@ -121,7 +122,7 @@ def compute(experiment: Analysed, runs_folder: Path, folder: Path, *, tolerant: 
     write_proposal(scaling, decision, folder)
     if folder != home:
         # a report on what has finished stands in a folder of its own; what was predicted goes with it
-        for name in (PREDICTION, PREDICTION_NOTES):
+        for name in (PREDICTION, REMARKS):
             (folder / name).unlink(missing_ok=True)
             if (home / name).exists():
                 write_text(folder / name, (home / name).read_text(encoding="utf-8"))
@@ -223,7 +224,7 @@ def _prediction(folder: Path) -> pd.DataFrame | None:
 
 
 def _prediction_notes(folder: Path) -> list[str]:
-    notes = _read_json(folder / PREDICTION_NOTES)
+    notes = _read_json(folder / REMARKS)
     return [*notes["notes"], *notes["refused"].values()]
 
 

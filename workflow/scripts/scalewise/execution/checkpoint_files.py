@@ -1,4 +1,4 @@
-"""What a folder of checkpoints holds, and which of them may be used. Needs no torch.
+"""The checkpoints of a run as files, and which of them may be used. Needs no torch.
 
 A checkpoint is a folder, ``step-000000120``: one file a rank with something of its own to keep, one that
 all ranks read, and the manifest. It is written under a name that begins with a dot, flushed to disk, and
@@ -23,13 +23,13 @@ KEPT = 2
 """Checkpoints: the newest, and the one before it for when the newest is damaged."""
 
 VERSION = 1
-"""Of what the files hold; one of another version is not used."""
+"""The layout of a checkpoint's files; a checkpoint of another version is not used."""
 
 MANIFEST = "manifest.json"
 
 
 MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
-"""What is not there as a file is damaged; what cannot be read for another reason may be whole."""
+"""Errors that say a checkpoint is damaged; one that cannot be read for another reason may be whole."""
 
 
 class CheckpointError(Exception):
@@ -49,14 +49,13 @@ class Manifest(BaseModel):
     """``manifest.json`` of a checkpoint.
 
     Args:
-        version: of what the files hold.
-        definition: of the run, resolved.
-        inputs: fingerprints of what else defines it, by name.
-        step: optimizer steps done since the training began.
-        elapsed_seconds: that all starts took up to here, for what this holds.
-        files: by name.
+        version: The layout of the files.
+        definition: The run, with every setting written out.
+        inputs: Hashes of what else defines the run, by name.
+        step: Optimizer steps done since the training began.
+        elapsed_seconds: Time that all starts together took for what this checkpoint holds.
         written_at: UTC, ISO 8601.
-        sha256: of all of the above.
+        sha256: Checksum of all other fields.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -71,11 +70,11 @@ class Manifest(BaseModel):
     sha256: str = ""
 
     def content_sum(self) -> str:
-        """The sum over all that it says."""
+        """The checksum of all fields but ``sha256``."""
         return hashlib.sha256(self.model_dump_json(exclude={"sha256"}).encode()).hexdigest()
 
     def signed(self) -> Manifest:
-        """The same with its sum."""
+        """A copy that carries its checksum."""
         return self.model_copy(update={"sha256": self.content_sum()})
 
 
@@ -87,11 +86,11 @@ class Checkpoint:
     manifest: Manifest
 
     def check(self, name: str) -> Path:
-        """One of its files, once its bytes are those that were written.
+        """The path of one file, whose bytes were found to be those that were written.
 
         Raises:
-            CheckpointError: they are not.
-            OSError: it cannot be read, and may be whole.
+            CheckpointError: The bytes differ, or the file is missing.
+            OSError: The file cannot be read, and may be whole.
         """
         path, expected = self.folder / name, self.manifest.files.get(name)
         if expected is None:
@@ -114,9 +113,9 @@ class CheckpointFolder:
     """The checkpoints of one run.
 
     Args:
-        folder: that holds them and nothing else.
-        definition: of the run; no other's are used.
-        inputs: what else defines it.
+        folder: Holds the checkpoints and nothing else.
+        definition: The run; checkpoints of another are not used.
+        inputs: Hashes of what else defines the run, by name.
     """
 
     folder: Path
@@ -124,13 +123,13 @@ class CheckpointFolder:
     inputs: Mapping[str, str]
 
     def usable(self, refused: list[str]) -> Iterator[Checkpoint]:
-        """Those of this run, the newest first, as far as their manifests say.
+        """Checkpoints of this run, the newest first, judged by their manifests alone.
 
         Args:
-            refused: receives a sentence for each that is not.
+            refused: Receives a sentence for each checkpoint that may not be used.
 
         Raises:
-            OSError: one cannot be read, and may be whole.
+            OSError: A manifest cannot be read, and its checkpoint may be whole.
         """
         for folder in sorted(self.folder.glob("step-*"), reverse=True):
             try:
@@ -162,10 +161,10 @@ class CheckpointFolder:
         return Checkpoint(folder, manifest)
 
     def begin(self, step: int) -> Path:
-        """An empty folder to write files into; what earlier writers left half-way goes.
+        """Make an empty folder to write files into; what earlier writers left half-way goes.
 
         Raises:
-            OSError: it cannot be made.
+            OSError: The folder cannot be made.
         """
         self._tidy()
         part = self.folder / f".step-{step:09d}"
@@ -178,7 +177,7 @@ class CheckpointFolder:
         """Give what was written its name, and take away all but the last two.
 
         Raises:
-            OSError: it cannot be written; the ones before are whole.
+            OSError: The manifest cannot be written; the checkpoints before are whole.
         """
         manifest = Manifest(
             definition=self.definition,
@@ -199,7 +198,7 @@ class CheckpointFolder:
         return Checkpoint(folder, manifest)
 
     def _keep(self, newest: Path) -> None:
-        """This one and the last before it; those of later steps are damaged, or another training's."""
+        """Keep this one and the last before it; those of later steps are damaged, or another training's."""
         earlier = sorted(path for path in self.folder.glob("step-*") if path.name < newest.name)
         kept = {newest, *earlier[-(KEPT - 1) :]}
         for path in self.folder.glob("step-*"):
@@ -237,7 +236,7 @@ class CheckpointFolder:
 
 
 def _differences(manifest: Manifest, definition: Definition) -> str:
-    """What differs between two definitions, with both values."""
+    """The fields in which two definitions differ, with both values."""
     found, wanted = (_flat(each) for each in (manifest.definition, definition))
     return ", ".join(
         f"{name} is {found.get(name)!r}, not {wanted.get(name)!r}"

@@ -1,8 +1,8 @@
-"""Results that were there before Snakemake was killed: it deletes them and asks for the runs again.
+"""Results of which Snakemake has not seen the job end: it deletes them and asks for the runs again.
 
-Snakemake calls a job's outputs complete once it has seen the job end. Where it is killed before, it
-deletes them when it is started again, however whole they are. They are linked aside before it does, and
-taken back by the job, which also sees whether they are what is asked for now.
+That is so where it was killed, or Slurm has put the job back into the queue, after the result was there.
+However whole the files are, Snakemake deletes them next. They are linked aside before it does, and taken back
+by the job, which also sees whether they are what is asked for now.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ ASIDE = "set-aside"
 LOG = "train.log"
 
 
-def set_aside(incomplete: Iterable[str], run_folders: Iterable[Path]) -> None:
+def set_aside(unseen: Iterable[Path], run_folders: Iterable[Path]) -> None:
     """Link the records of runs aside that Snakemake is about to delete, and forget older ones.
 
     Args:
-        incomplete: Files that exist and of which Snakemake has not seen the job end.
-        run_folders: The folder of each run of the study.
+        unseen: The folders of those runs: they have a summary, and Snakemake has not seen the job end.
+        run_folders: The folders of all runs that may have records aside.
     """
-    unseen = {Path(file).parent for file in incomplete if Path(file).name == SUMMARY}
+    unseen = set(unseen)
     for folder in run_folders:
         # where no summary is there, a job may have been cut off that would have taken one back
         if folder in unseen or (folder / SUMMARY).exists():

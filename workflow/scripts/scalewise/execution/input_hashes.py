@@ -1,4 +1,4 @@
-"""What defines a run beside its settings, as short texts: a checkpoint of other data is not gone on from."""
+"""Hashes of the files that define a run beside its settings: a checkpoint of other data is not resumed."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 LONGEST_HEADER = 64 << 20
-"""Of a prepared file, in bytes; a longer one is none."""
+"""Bytes of the longest header that is read; a longer one is none of a prepared file."""
 
 
 def fingerprints(dataset: Path, weights: Path | None, own_model: Sequence[Path]) -> dict[str, str]:
-    """By the name that a user knows the thing by.
+    """Hashes by the name that a user knows each input by: ``dataset``, ``weights``, ``model file``.
 
     Args:
-        dataset: the prepared file; its header holds the sums of all of its pieces.
-        weights: to begin from.
-        own_model: files of the user's own model; none for another.
+        dataset: The prepared file; its header holds the checksums of all of its pieces.
+        weights: The file that the training begins from; None for random weights.
+        own_model: Files of the user's own model; empty for a model of the catalogue.
 
     Raises:
-        OSError: one cannot be read.
+        OSError: A file cannot be read.
     """
     found = {"dataset": _of_prepared(dataset)}
     if weights is not None:
@@ -31,7 +31,7 @@ def fingerprints(dataset: Path, weights: Path | None, own_model: Sequence[Path])
 
 
 def _of_prepared(path: Path) -> str:
-    """Of a safetensors file: its size, and the sum of its header; that of its bytes where it has no sums."""
+    """Size and hash of a safetensors file; of its header if that holds checksums, else of the whole file."""
     size = path.stat().st_size
     with path.open("rb") as file:
         start = file.read(8)

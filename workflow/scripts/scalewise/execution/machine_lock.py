@@ -1,4 +1,4 @@
-"""What is measured has the machine to itself: one training at a time, whoever starts it."""
+"""One training at a time on a machine, whoever starts it: each has the machine to itself."""
 
 from __future__ import annotations
 

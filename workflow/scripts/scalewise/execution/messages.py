@@ -22,7 +22,7 @@ _CONSEQUENCES = (
     "recvvalue failed",
     *_TIMEOUTS,
 )
-"""What gloo, nccl and the store say on the ranks that outlive another: never the cause."""
+"""Phrases of gloo, nccl and the store on ranks that outlive another: never the cause."""
 
 
 class _Note(BaseModel):
@@ -30,12 +30,12 @@ class _Note(BaseModel):
 
 
 class Progress(_Note):
-    """How far the training has come.
+    """The progress of a training, as rank 0 last told it: that may be seconds ago.
 
     Args:
-        epoch: epochs done.
-        epochs: of all.
-        step: optimizer steps done since the training began, as last told: seconds may lie between.
+        epoch: Epochs done.
+        epochs: Epochs of the whole training.
+        step: Optimizer steps done since the training began.
     """
 
     epoch: int
@@ -47,10 +47,10 @@ class Stopped(_Note):
     """The ranks have ended together at a step edge, as they were asked to.
 
     Args:
-        step: optimizer steps done.
-        saved: a checkpoint holds just these.
-        problem: why none does; empty where one does.
-        because: what asked: the name of a signal that a rank got, or the words of ``request_stop``.
+        step: Optimizer steps done.
+        saved: Whether a checkpoint holds just these steps.
+        problem: The reason that none does; empty where one does.
+        because: The name of the signal that a rank got, or the words of ``request_stop``.
     """
 
     step: int
@@ -60,7 +60,7 @@ class Stopped(_Note):
 
 
 class Presence(_Note):
-    """Where a rank runs."""
+    """A rank that has started."""
 
     rank: int
     host: str
@@ -71,12 +71,9 @@ class Complaint(_Note):
     """The exception that ended a rank.
 
     Args:
-        rank: where it was raised.
-        host: of the rank.
-        time: when, in seconds since the epoch; orders ranks of one host.
-        message: type and text.
-        traceback: as Python prints it.
-        out_of_memory: the device had no memory left.
+        time: Seconds since the epoch by the host's clock; orders the ranks of one host.
+        message: The exception's type and text.
+        out_of_memory: Whether the device had no memory left.
     """
 
     rank: int
@@ -107,17 +104,17 @@ class Complaint(_Note):
 
 
 Work = Literal["train", "hello", "all-reduce"]
-"""What ranks do once they have met."""
+"""The work of ranks once they have met."""
 
 
 class Muster(RankLaunch):
-    """How the ranks of an attempt are started and meet, and what they do then.
+    """The start of an attempt's ranks, their meeting, and their work once they have met.
 
     Args:
         network_interface: Carries what goes between nodes; None for the one of the node's own address.
         timeout_seconds: A rank waits this long for another.
         supervisor_host: The host of the process that started the ranks.
-        supervisor_pid: That process; None under Slurm, which ends ranks by itself.
+        supervisor_pid: The id of that process; None under Slurm, which ends ranks by itself.
         token: Names the attempt among those that use its folder.
     """
 
@@ -130,21 +127,20 @@ class Muster(RankLaunch):
 
 
 class Assignment(_Note):
-    """What the ranks of a training are told.
+    """The run that the ranks of a training train.
 
     Args:
-        definition: the run.
-        dataset: the prepared file.
-        folder: of the run's records.
+        dataset: The prepared file.
+        folder: Receives the run's records.
         started_at: UTC, ISO 8601; before the ranks were started.
-        other_jobs: of anybody on the run's nodes when it began; None where nobody can say.
-        weights: to begin from; None for random ones.
-        checkpoint_seconds: between two checkpoints.
-        inputs: fingerprints of what defines the run beside its definition, by name; a checkpoint of other
-            ones is not resumed.
-        starts: of this training, this one included.
-        lost_steps: of earlier starts.
-        elapsed_seconds: that earlier starts took for what the newest checkpoint holds.
+        other_jobs: Jobs of anybody on the run's nodes when it began; None where nobody can say.
+        weights: The file that the training begins from; None for random weights.
+        checkpoint_seconds: Time between two checkpoints.
+        inputs: Hashes of what defines the run beside its definition, by name; a checkpoint of other inputs is
+            not resumed.
+        starts: The number of starts of this training, this one included.
+        lost_steps: Steps that earlier starts did and no checkpoint has.
+        elapsed_seconds: Time that earlier starts took for what the newest checkpoint holds.
     """
 
     definition: Definition
@@ -161,12 +157,12 @@ class Assignment(_Note):
 
     @property
     def checkpoints(self) -> Path:
-        """Where the run's checkpoints are."""
+        """The folder of the run's checkpoints."""
         return self.folder / CHECKPOINTS
 
 
 class MeetingPoint(_Note):
-    """Where rank 0, or the agent of the first node, waits for the others."""
+    """The address at which rank 0, or the agent of the first node, waits for the others."""
 
     host: str
     port: int

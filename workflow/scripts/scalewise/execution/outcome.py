@@ -45,7 +45,7 @@ class RunFailedError(Exception):
     Args:
         message: All that there is to say.
         reason: The same in one sentence.
-        ended: How the ranks ended; None where none were started.
+        ended: The end of the ranks; None where none were started.
         given_up: Whether starting the run again would end alike.
     """
 
@@ -63,14 +63,9 @@ def execute(order: Order, muster: Muster, assignment: Assignment) -> None:
 
     Leaves the run's records, or ``failure.json`` with the reason.
 
-    Args:
-        order: the ranks.
-        muster: how they meet.
-        assignment: what they do.
-
     Raises:
-        RunFailedError: there is no result.
-        RunTakenError: another trains the run by now; its folder is left as it is.
+        RunFailedError: There is no result.
+        RunTakenError: Another process trains the run by now; the run's folder is left as it is.
     """
     for name in (*RUN_RECORDS, MODEL, FAILURE):
         (assignment.folder / name).unlink(missing_ok=True)
@@ -90,7 +85,7 @@ def execute(order: Order, muster: Muster, assignment: Assignment) -> None:
 
 
 def refuse_start(order: Order, assignment: Assignment, outcome: Why, why: str) -> RunFailedError:
-    """A run that is not even started again: recorded and said like one that has failed."""
+    """Record a run that is not even started again, like one that has failed; returns the error to raise."""
     write_json(assignment.folder / FAILURE, _failure(order, assignment, outcome, why))
     note(order.log, f"{outcome}: {why}")
     return RunFailedError(f"{order.label} {outcome}: {why}\nWhole log: {order.log}", why)
@@ -102,19 +97,13 @@ def say(text: str) -> None:
 
 
 def note(log: Path, text: str) -> None:
-    """A line of the run's log, with its time."""
+    """Add a line to the run's log, with the time."""
     with log.open("a", encoding="utf-8") as file:
         file.write(f"{utc_now()} {text}\n")
 
 
 def unusable(label: str, folder: Path, error: OSError) -> str:
-    """A sentence for what the system refused: path, what it said, the room there, the cure.
-
-    Args:
-        label: of the run.
-        folder: of its records.
-        error: as raised.
-    """
+    """A sentence on what the system refused: the path or else the folder, its words, the room, the cure."""
     path = Path(str(error.filename or folder))
     said = error.strerror or str(error)
     cures = {
@@ -131,7 +120,7 @@ def unusable(label: str, folder: Path, error: OSError) -> str:
 
 
 def free_bytes(path: Path) -> int:
-    """Free for this user where a path is or would be; 0 where nobody can say."""
+    """Bytes that this user may still write where a path is or would be; 0 where nobody can say."""
     for place in (path, *path.absolute().parents):
         with suppress(OSError):
             return shutil.disk_usage(place).free
@@ -159,7 +148,7 @@ def would_end_alike(folder: Path, definition: Definition, limit_seconds: float) 
 
 
 def _record_out_of_memory(assignment: Assignment, cause: Complaint) -> None:
-    """Out of device memory is a result: another attempt would end the same way."""
+    """Write the records of a run without device memory, a result: another start would end the same way."""
     write_rows(assignment.folder / EPOCHS, EpochRecord, [])
     write_rows(assignment.folder / RANKS, RankRecord, [])
     write_rows(assignment.folder / UTILIZATION, UtilizationRecord, [])

@@ -12,7 +12,7 @@ import psutil
 
 POLL_SECONDS = 1.0
 PR_SET_PDEATHSIG = 1
-"""From linux/prctl.h: the signal that this process gets when its parent ends."""
+"""The option, from linux/prctl.h, for the signal that this process gets when its parent ends."""
 
 
 def exit_with(supervisor: int | None, supervisor_is_here: bool) -> None:
@@ -22,8 +22,8 @@ def exit_with(supervisor: int | None, supervisor_is_here: bool) -> None:
     that comes next, and spoil its figures.
 
     Args:
-        supervisor: process id of train.py; None where somebody else ends its ranks.
-        supervisor_is_here: it runs on this host, so that its id means something here.
+        supervisor: The process id of train.py; None where somebody else ends its ranks.
+        supervisor_is_here: Whether train.py runs on this host, so that its id means something here.
     """
     parent = os.getppid()
     # by the kernel: also when this process is stopped, or waits inside a collective

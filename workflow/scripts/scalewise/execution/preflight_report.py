@@ -1,4 +1,4 @@
-"""What the ranks of the hello job found, and whether it is as the site's facts say. Needs no torch."""
+"""Findings of the hello job's ranks, judged by what the site's facts say. Needs no torch."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from scalewise.plan.config.shape import Shape
 from scalewise.plan.jobs.preflight import Line, Preflight, bad, ok
 
 GREETINGS = "greetings.json"
-"""What the ranks leave in the attempt's folder."""
+"""The file of all findings, which rank 0 leaves in the attempt's folder."""
 
 DATASETS = "datasets.txt"
-"""What they find there: the files to look for, one a line."""
+"""The file of that folder that names the files to look for, one a line."""
 
 
 class Greeting(BaseModel):
-    """What one rank found.
+    """Findings of one rank.
 
     Args:
-        cpus: it may run on.
-        total: of rank + 1 over all ranks, by all-reduce on its device.
-        datasets: bytes of each prepared file, as this rank sees it; None for one that it does not see.
+        cpus: CPUs that the rank may run on.
+        total: Sum of rank + 1 over all ranks, by all-reduce on the rank's device.
+        datasets: Bytes of each prepared file as the rank sees it; None for a file that it does not see.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -43,7 +43,7 @@ class Greeting(BaseModel):
 
 
 class Greetings(BaseModel):
-    """Of all ranks, in their order."""
+    """Findings of all ranks, in rank order."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -56,13 +56,7 @@ def sizes(paths: list[str]) -> dict[str, int | None]:
 
 
 def judge(greetings: Greetings, preflight: Preflight, here: Mapping[str, int | None]) -> Iterator[Line]:
-    """Compare what the ranks found with what was planned.
-
-    Args:
-        greetings: of all ranks.
-        preflight: what was planned.
-        here: sizes of the prepared files on the node that started the ranks.
-    """
+    """Compare what the ranks found with what was planned, and with the files' sizes on the starting node."""
     ranks, shape = greetings.ranks, Shape.parse(preflight.shape)
     for greeting in ranks:
         gpus = f" of CUDA_VISIBLE_DEVICES={greeting.visible_devices}" if greeting.visible_devices else ""

@@ -1,4 +1,4 @@
-"""What rank 0 and its supervisor say to each other during the training: by files, in a thread beside it.
+"""Rank 0 and its supervisor talk during the training by files, in a thread beside it.
 
 A file system that is slow, full or away for a while then costs no step.
 """
@@ -14,28 +14,28 @@ from scalewise.execution.messages import Progress
 from scalewise.execution.rank_files import Attempt
 
 LOOK_SECONDS = 1.0
-"""Between two looks for a request to end."""
+"""Time between two looks for a request to end."""
 
 END_SECONDS = 1.0
-"""That the last word may take."""
+"""Time that the last message may take."""
 
 TELL_SECONDS = 5.0
-"""Between two words on how far the training has come."""
+"""Time between two messages on the progress of the training."""
 
 
 class Messenger:
     """Looks for requests and tells of progress, from entry to exit; the training only sets and reads values.
 
     Args:
-        attempt: whose folder both see; None for a rank that has nothing to say, which does nothing.
+        attempt: The folder that both see; None for a rank that has nothing to say, which does nothing.
     """
 
     def __init__(self, attempt: Attempt | None) -> None:
         self._attempt = attempt
         self.progress: Progress | None = None
-        """How far the training has come; to be set."""
+        """Set by the training, and told from time to time."""
         self.stop_request: str | None = None
-        """Why the ranks are asked to end, if they are."""
+        """The reason that the ranks are asked to end; None while nobody asks."""
         self._told: Progress | None = None
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None

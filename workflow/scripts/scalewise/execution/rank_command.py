@@ -38,7 +38,7 @@ def command_for(ranks: RankLaunch, start: Start, attempt: Attempt, visible: Iter
 
 
 def muster_for(ranks: RankLaunch, start: Start, timeout_seconds: int, work: Work = "train") -> Muster:
-    """How ranks that this process starts will meet, and what they do then."""
+    """The meeting and the work of ranks that this process starts."""
     return Muster(
         **ranks.model_dump(include=set(RankLaunch.model_fields)),
         network_interface=start.network_interface,

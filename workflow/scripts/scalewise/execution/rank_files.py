@@ -1,4 +1,4 @@
-"""What the ranks of one attempt tell the supervisor: small files in a folder that both can reach.
+"""The folder of small files by which the ranks of one attempt talk to the supervisor.
 
 Files work for every launcher and across nodes, and a rank that is killed cannot write the one that
 says it finished.
@@ -31,9 +31,9 @@ class Attempt:
     """The folder of one attempt at a run.
 
     Args:
-        folder: which the next attempt uses again.
-        token: of whoever began this one; empty where nobody else begins one here. Processes that were
-            stopped for long may find the folder another's: they leave no notes in it.
+        folder: Used again by the next attempt.
+        token: Names the process that began this attempt; empty where nobody else begins one here. Processes
+            that were stopped for long may find the folder another's: they leave no notes in it.
     """
 
     folder: Path
@@ -59,16 +59,16 @@ class Attempt:
             return True
 
     def check_current(self) -> None:
-        """Before something is written that another attempt may write, too.
+        """Refuse to go on before something is written that another attempt may write, too.
 
         Raises:
-            OSError: the folder is another attempt's by now.
+            OSError: The folder is another attempt's by now.
         """
         if not self.is_current:
             raise OSError(errno.ESTALE, "another attempt's by now", str(self.folder))
 
     def _own(self, name: str) -> Path:
-        """Where a note goes; raises as ``check_current`` does."""
+        """The path of a note that is to be written; raises as ``check_current`` does."""
         self.check_current()
         return self.folder / name
 
@@ -77,7 +77,7 @@ class Attempt:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def muster(self) -> Muster:
-        """How the ranks meet."""
+        """Read how the ranks meet."""
         return Muster.model_validate_json((self.folder / "muster.json").read_text(encoding="utf-8"))
 
     def assign(self, assignment: Assignment) -> None:
@@ -90,24 +90,24 @@ class Attempt:
             self.forget()
 
     def assignment(self) -> Assignment:
-        """What the ranks are to do."""
+        """Read what the ranks are to do."""
         text = (self.folder / "assignment.json").read_text(encoding="utf-8")
         return Assignment.model_validate_json(text)
 
     @property
     def meeting_file(self) -> Path:
-        """Where ranks meet without a port."""
+        """The file by which ranks meet without a port."""
         return self.folder.absolute() / "rendezvous"
 
     def wait_here(self, host: str, port: int) -> None:
-        """Say where the others are to come."""
+        """Tell the others where to connect."""
         write_json(self._own("meeting.json"), MeetingPoint(host=host, port=port))
 
     def meeting_point(self, timeout_seconds: float) -> MeetingPoint:
-        """Where to come, as soon as it has been said.
+        """Wait for the address to connect to.
 
         Raises:
-            TimeoutError: nobody said it in time.
+            TimeoutError: Nobody told it in time.
         """
         deadline = time.monotonic() + timeout_seconds
         # listed, not looked up: a network file system may remember for a minute that a file was missing
@@ -124,16 +124,16 @@ class Attempt:
         return MeetingPoint.model_validate_json(text)
 
     def started(self, rank: int, host: str) -> None:
-        """A rank is there."""
+        """Note that a rank has started."""
         note = Presence(rank=rank, host=host, pid=os.getpid())
         write_text(self._own(f"rank{rank}.started.json"), note.model_dump_json())
 
     def finished(self, rank: int) -> None:
-        """A rank has left in order."""
+        """Note that a rank has ended in order."""
         write_text(self._own(f"rank{rank}.finished"), "")
 
     def failed(self, rank: int, host: str, error: BaseException, out_of_memory: bool) -> None:
-        """A rank has raised."""
+        """Note the exception that ends a rank."""
         note = Complaint(
             rank=rank,
             host=host,
@@ -145,7 +145,7 @@ class Attempt:
         write_text(self._own(f"rank{rank}.failed.json"), note.model_dump_json())
 
     def terminated(self, rank: int) -> None:
-        """A rank was asked to end, which launchers do to the peers of one that failed."""
+        """Note that a rank was asked to end, which launchers do to the peers of one that failed."""
         write_text(self._own(f"rank{rank}.terminated"), "")
 
     def request_stop(self, because: str) -> None:
@@ -153,26 +153,26 @@ class Attempt:
         write_text(self._own("stop"), because)
 
     def stop_request(self) -> str | None:
-        """Why the ranks are asked to end, if they are; listed, as in ``meeting_point``."""
+        """The reason that the ranks are asked to end, if they are; listed, as in ``meeting_point``."""
         if not any(path.name == "stop" for path in self.folder.iterdir()):
             return None
         return (self.folder / "stop").read_text(encoding="utf-8")
 
     def stopped(self, note: Stopped) -> None:
-        """All ranks end as asked; rank 0 says so before it leaves."""
+        """Note that all ranks end as asked; rank 0 does, before it leaves."""
         write_json(self._own("stopped.json"), note)
 
     def read_stopped(self) -> Stopped | None:
-        """How the ranks ended, if they did as they were asked to."""
+        """Read the end of the ranks, if they ended as they were asked to."""
         path = self.folder / "stopped.json"
         return Stopped.model_validate_json(path.read_text(encoding="utf-8")) if path.exists() else None
 
     def beat(self) -> None:
-        """Rank 0 is alive, whatever it does."""
+        """Show that rank 0 is alive, whatever it does."""
         self._own("beat").touch()
 
     def last_beat(self) -> float | None:
-        """When it last said so, by its file's server; opened, so that no old answer is remembered."""
+        """Time of the last ``beat`` by the file's server; opened, so that no old answer is remembered."""
         try:
             with (self.folder / "beat").open("rb") as file:
                 return os.fstat(file.fileno()).st_mtime
@@ -180,7 +180,7 @@ class Attempt:
             return None
 
     def progress(self, progress: Progress) -> None:
-        """Rank 0 tells how far the training has come."""
+        """Write the progress of the training, for the supervisor."""
         # not flushed to disk: it is written while the clock runs
         path = self._own("progress.json")
         draft = path.with_name(f".{path.name}")
@@ -188,7 +188,7 @@ class Attempt:
         draft.replace(path)
 
     def read_progress(self) -> Progress | None:
-        """What rank 0 told last."""
+        """Read the progress that rank 0 told last."""
         path = self.folder / "progress.json"
         return Progress.model_validate_json(path.read_text()) if path.exists() else None
 
@@ -201,7 +201,7 @@ class Attempt:
         return min(first_hand or complaints, key=lambda note: note.time, default=None)
 
     def silent(self, world_size: int) -> list[Presence]:
-        """Ranks that were there and left no word: killed from outside."""
+        """Ranks that started and left neither a result nor an error: killed from outside."""
         gone = []
         for rank in range(world_size):
             left_word = any(
@@ -213,9 +213,9 @@ class Attempt:
         return gone
 
     def unanswering(self, world_size: int) -> list[Presence]:
-        """Ranks that neither finished nor complained, though they may have been asked to end.
+        """Ranks that started and left neither a result nor an error, though they may have been asked to end.
 
-        Or the one that complained although all others waited for it in vain: to end a rank that was stopped,
+        If all left an error, the single rank whose error is not a timeout: to end a rank that was stopped,
         Slurm wakes it first, and then it finds the others gone.
         """
         there = {rank: note for rank in range(world_size) if (note := self._presence(rank)) is not None}
@@ -240,5 +240,5 @@ class Attempt:
         ]
 
     def missing(self, world_size: int) -> list[int]:
-        """Ranks that never came."""
+        """Ranks that never started."""
         return [rank for rank in range(world_size) if not (self.folder / f"rank{rank}.started.json").exists()]

@@ -16,25 +16,24 @@ from scalewise.records import Definition, utc_now, write_json
 
 TRIES = "tries.json"
 MOST_IDLE = 3
-"""Tries in a row without progress: whatever ends them ends the next one, too."""
+"""Starts in a row without progress after which the run is given up: the next one would end alike."""
 
 SILENT = "without a word"
-"""How a try ended that could not say so: killed, or its node died."""
+"""The end of a start that could not say so: it was killed, or its node died."""
 
 
 class Try(BaseModel):
     """One start of a training.
 
     Args:
-        from_step: optimizer steps that its checkpoint held; 0 for a start from the beginning.
+        from_step: Optimizer steps that the checkpoint held; 0 for a start from the beginning.
         job: Slurm's id; None outside Slurm.
-        restart: how often Slurm had started that job anew.
-        host: where it was supervised.
+        restart: The number of times that Slurm had started that job anew.
+        host: The host of the supervisor.
         started_at: UTC, ISO 8601.
-        ended: how; None while it runs.
-        reason: in a sentence.
-        last_step: the last that was seen of it; None where none was.
-        idle: it counts against the training if the next one begins where it began.
+        ended: ``failed``, ``interrupted``, ``timed-out`` or ``SILENT``; None while it runs.
+        last_step: The last step that was seen of this start; None where none was.
+        idle: Whether this start counts against the training if the next one begins at the same step.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -50,7 +49,7 @@ class Try(BaseModel):
     idle: bool = False
 
     def lost(self, next_step: int) -> int:
-        """Steps of it that a start from this step does again."""
+        """The number of steps of this start that a start from that step does again."""
         return max((self.last_step or 0) - next_step, 0)
 
 
@@ -58,11 +57,11 @@ class Tries(BaseModel):
     """``tries.json``: the starts of a training that has no result yet.
 
     Args:
-        definition: of the run, resolved.
-        inputs: fingerprints of what else defines it.
-        earlier_starts: before the user last began to train.
-        earlier_lost_steps: of those.
-        tries: since then.
+        definition: The run, with every setting written out.
+        inputs: Hashes of what else defines the run, by name.
+        earlier_starts: The number of starts before the user last began to train.
+        earlier_lost_steps: Steps of those starts that were done again.
+        tries: The starts since then.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -75,15 +74,11 @@ class Tries(BaseModel):
 
     @property
     def starts(self) -> int:
-        """Of the training, the present one included."""
+        """The number of starts of the training, the present one included."""
         return self.earlier_starts + len(self.tries)
 
     def lost_steps(self, next_step: int) -> int:
-        """Of all starts.
-
-        Args:
-            next_step: where the start after the last of the list begins.
-        """
+        """The number of steps that are done again, if the next start begins at a step."""
         lost = self.earlier_lost_steps
         for each in reversed(self.tries):
             lost += each.lost(next_step)
@@ -91,10 +86,9 @@ class Tries(BaseModel):
         return lost
 
     def idle_tries(self, next_step: int) -> list[Try]:
-        """The last ones in a row that failed and came no further; those that a signal ended stand aside.
+        """The last starts in a row that failed and began where the next one would, the newest first.
 
-        Args:
-            next_step: where the next one would begin.
+        Starts that a signal ended neither count nor break the row.
         """
         found: list[Try] = []
         for each in reversed(self.tries):
@@ -106,7 +100,7 @@ class Tries(BaseModel):
 
 
 def read_tries(folder: Path) -> Tries | None:
-    """Of a run; None where there are none, or what is there cannot be read."""
+    """Read the starts of a run; None where there are none, or the file cannot be read."""
     try:
         return Tries.model_validate_json((folder / TRIES).read_text(encoding="utf-8"))
     except (OSError, ValidationError, UnicodeDecodeError):
@@ -116,15 +110,15 @@ def read_tries(folder: Path) -> Tries | None:
 def earlier_tries(
     folder: Path, definition: Definition, inputs: Mapping[str, str], attempt: Attempt, step: int, fresh: bool
 ) -> Tries:
-    """What came before the start that is about to be made.
+    """The starts before the one that is about to be made.
 
     Args:
-        folder: of the run.
-        definition: of the run; the tries of another are forgotten.
-        inputs: what else defines it.
-        attempt: of the last start, which may have left no more than its progress.
-        step: where this start begins.
-        fresh: the user has begun to train: earlier failures are forgiven.
+        folder: Holds the run's records.
+        definition: The run; starts of another are forgotten.
+        inputs: Hashes of what else defines the run, by name.
+        attempt: The folder of the last start, which may have left no more than its progress.
+        step: The step at which this start begins.
+        fresh: Whether the user has begun to train: earlier failures are then forgiven.
     """
     none = Tries(definition=definition, inputs=dict(inputs))
     found = read_tries(folder)
@@ -142,16 +136,10 @@ def earlier_tries(
 
 
 def begin_try(folder: Path, earlier: Tries, step: int, me: Holder) -> Tries:
-    """Write down that a start is made.
-
-    Args:
-        folder: of the run.
-        earlier: what came before.
-        step: where it begins.
-        me: who makes it.
+    """Write down that a start is made, at a step and by a holder, after earlier ones.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: The file cannot be written.
     """
     new = Try(from_step=step, job=me.job, restart=me.restart, host=me.host, started_at=utc_now())
     tries = earlier.model_copy(update={"tries": [*earlier.tries, new]})
@@ -160,18 +148,10 @@ def begin_try(folder: Path, earlier: Tries, step: int, me: Holder) -> Tries:
 
 
 def end_try(folder: Path, tries: Tries, attempt: Attempt, ended: str, reason: str, idle: bool) -> Tries:
-    """Write down how the last start has ended.
-
-    Args:
-        folder: of the run.
-        tries: the last of which has ended.
-        attempt: of it.
-        ended: how.
-        reason: in a sentence.
-        idle: it counts against the training if the next one begins where it began.
+    """Write down how the last of the starts has ended; the fields are those of ``Try``.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: The file cannot be written.
     """
     update = {"ended": ended, "reason": reason, "idle": idle, "last_step": _seen(attempt)}
     tries = tries.model_copy(update={"tries": [*tries.tries[:-1], tries.tries[-1].model_copy(update=update)]})

@@ -18,12 +18,12 @@ from scalewise.records import read_summary
 
 @dataclass(frozen=True)
 class Beginning:
-    """How a training is started this time.
+    """The circumstances of one start of a training.
 
     Args:
-        me: who starts it.
-        fresh: the user has begun to train, rather than snakemake or Slurm again.
-        keep_checkpoints: of a run that has completed.
+        me: The process that starts it.
+        fresh: Whether the user has begun to train, rather than snakemake or Slurm again.
+        keep_checkpoints: Whether a run that has completed keeps its checkpoints.
     """
 
     me: Holder
@@ -34,18 +34,15 @@ class Beginning:
 def start_again(order: Order, muster: Muster, assignment: Assignment, beginning: Beginning) -> None:
     """Train from the newest checkpoint, or from the beginning where there is none, to the run's records.
 
-    Args:
-        order: the ranks.
-        muster: how they meet.
-        assignment: what they do, as far as it is the same for every start.
-        beginning: of this start.
+    The assignment says what is the same for every start; the number of starts and the time that they took are
+    added here.
 
     Raises:
-        RunFailedError: there is no result; what was trained is kept in a checkpoint, as far as there is one.
+        RunFailedError: There is no result; what was trained is kept in a checkpoint, as far as there is one.
             The error says whether the run is given up.
-        RunTakenError: another trains the run by now.
-        RecordError: the record that the ranks left cannot be read.
-        OSError: the run's folder cannot be used.
+        RunTakenError: Another process trains the run by now.
+        RecordError: The record that the ranks left cannot be read.
+        OSError: The run's folder cannot be used.
     """
     folder = assignment.folder
     checkpoints = CheckpointFolder(assignment.checkpoints, assignment.definition, assignment.inputs)

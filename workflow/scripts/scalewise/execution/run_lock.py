@@ -27,7 +27,7 @@ LOST_SECONDS = 3 * HEARTBEAT_SECONDS
 """The same for an earlier start of a job that Slurm has started anew: most often it has ended."""
 POLL_SECONDS = 0.5
 ASK_SECONDS = 20.0
-"""Between two questions to Slurm about a holder's job."""
+"""Time between two questions to Slurm about a holder's job."""
 CLAIM_SECONDS = 600.0
 """A claim to a holder's file takes milliseconds; one this old, by any clock, has been left."""
 
@@ -52,15 +52,15 @@ class RunTakenError(Exception):
 
 
 class Holder(BaseModel):
-    """Who trains a run.
+    """The process that trains a run.
 
     Args:
-        token: of this one holding.
-        host: where its supervisor runs.
-        pid: of the supervisor there.
+        token: Names this one holding, among others by the same process.
+        host: The host of the supervisor.
+        pid: The supervisor's process id on that host.
         job: Slurm's id; None outside Slurm.
-        restart: how often Slurm has started that job anew.
-        born: when that process started, in ticks since boot; numbers of processes are given anew.
+        restart: The number of times that Slurm has started that job anew.
+        born: The start of that process, in ticks since boot; process ids are given anew.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -77,7 +77,7 @@ class Holder(BaseModel):
         """This process.
 
         Args:
-            in_job: it is what its Slurm job does; false in a session that somebody works in.
+            in_job: Whether it is the work of its Slurm job; false in a session that somebody works in.
         """
         return cls(
             token=uuid.uuid4().hex,
@@ -93,19 +93,20 @@ class Holder(BaseModel):
 
 
 class Hold:
-    """A run's folder in the hands of this process.
+    """The lock on a run's folder, held by this process.
 
     Args:
-        path: of the holder's file.
-        me: who holds it.
-        waited: for another that was alive, or may have been, and may have left the records.
+        path: The holder's file.
+        me: The holder.
+        waited: Whether another holder that was alive, or may have been, had to be waited for; it may have
+            completed the run.
     """
 
     def __init__(self, path: Path, me: Holder, waited: bool) -> None:
         self._path, self._me = path, me
         self.waited = waited
         self.taken_by: Holder | None = None
-        """Who has taken the folder, as a process that was stopped for long finds when it goes on."""
+        """The process that has taken the folder, as one that was stopped for long finds when it goes on."""
 
     def beat(self) -> None:
         """Give a sign of life, or find that the folder is another's; whose file is left as it is."""
@@ -128,17 +129,15 @@ def owned_run(
     """Hold a run's folder while training it.
 
     Args:
-        folder: of the run's records.
-        wait_seconds: how long to wait for another holder to end.
-        notify: told once whom this waits for.
-        me: who holds it; by default this process.
-        silence_seconds: after which a holder of whom nothing else is known counts as gone.
-
-    Yields:
-        the folder as this process holds it.
+        folder: Holds the run's records.
+        wait_seconds: The longest time to wait for another holder to end.
+        notify: Told once whom this waits for.
+        me: The holder; by default this process.
+        silence_seconds: Time without a sign of life after which a holder of whom nothing else is known counts
+            as gone.
 
     Raises:
-        RunBusyError: the wait was not long enough.
+        RunBusyError: The wait was not long enough.
     """
     me = me or Holder.me()
     path = folder / "holder.json"
@@ -180,7 +179,7 @@ def _take(
 
 
 def _whom(other: Holder, me: Holder) -> str:
-    """This waits for, in a sentence."""
+    """A sentence on the holder that this process waits for."""
     if _is_earlier_start(other, me):
         return (
             f"an earlier start of {other} may still be at work; waiting for it to end, or to give no sign of "
@@ -241,7 +240,7 @@ def _is_alive(other: Holder, me: Holder) -> bool | None:
 
 
 def _born(pid: int) -> str | None:
-    """When a process started, in ticks since boot; None for one that has ended, buried or not."""
+    """The start of a process, in ticks since boot; None for one that has ended, buried or not."""
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except OSError:

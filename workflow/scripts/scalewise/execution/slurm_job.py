@@ -1,4 +1,4 @@
-"""What Slurm says of the job that a run is part of."""
+"""Questions to Slurm about the job that a run is part of, and the request to requeue it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scalewise.plan.config.slurm import duration_seconds
 
 
 def restart_count(environ: Mapping[str, str]) -> str:
-    """How often Slurm has started this job anew; the executor takes the variable from the environment."""
+    """The number of times that Slurm has started this job anew; the executor unsets the variable for it."""
     job = environ.get("SLURM_JOB_ID")
     told = environ.get("SLURM_RESTART_COUNT")
     if job is None or told is not None:
@@ -19,11 +19,7 @@ def restart_count(environ: Mapping[str, str]) -> str:
 
 
 def seconds_left(environ: Mapping[str, str]) -> float | None:
-    """Until Slurm ends this job, endless where it has no limit; None where Slurm does not say.
-
-    Args:
-        environ: of the job.
-    """
+    """Time until Slurm ends this job, endless where it has no limit; None where Slurm does not say."""
     job = environ.get("SLURM_JOB_ID")
     told = _squeue(f"--jobs={job}", "--format=%L") if job is not None else None
     if told == "UNLIMITED":
@@ -32,11 +28,7 @@ def seconds_left(environ: Mapping[str, str]) -> float | None:
 
 
 def other_jobs(environ: Mapping[str, str]) -> int | None:
-    """Jobs of anybody that run on the nodes of this one, which spoils figures; None where Slurm does not say.
-
-    Args:
-        environ: of the job.
-    """
+    """Jobs of anybody on the nodes of this one, which spoil figures; None where Slurm does not say."""
     job = environ.get("SLURM_JOB_ID")
     if job is None:
         return None

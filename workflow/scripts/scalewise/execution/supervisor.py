@@ -9,7 +9,6 @@ import math
 import os
 import shlex
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,18 +17,17 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-import psutil
-
 from scalewise.execution.messages import Complaint, Stopped
 from scalewise.execution.rank_files import Attempt
+from scalewise.execution.rank_processes import RankProcesses
 from scalewise.execution.run_lock import Hold, RunTakenError
-from scalewise.execution.watchdog import Vigil, Why
+from scalewise.execution.watchdog import WORD_SECONDS, Vigil, Why
 from scalewise.plan.jobs.launch import Launch
 from scalewise.records import utc_now, write_text
 
 GRACE_SECONDS = 10.0
 SHORT_GRACE_SECONDS = 1.5
-"""Where a rank has raised or hangs: launchers but srun would wait 30 s for one that cannot hear them."""
+"""Grace after a rank has raised or hangs: launchers but srun would wait 30 s for one that cannot hear."""
 POLL_SECONDS = 0.2
 
 
@@ -38,16 +36,13 @@ class Order:
     """Ranks to supervise.
 
     Args:
-        label: what they do, for messages.
-        attempt: where they leave word.
-        launch: what starts them.
-        world_size: how many they are.
-        log: receives what the ranks print.
-        limit_seconds: they are ended after this long.
-        cure: what to do about that.
-        spent_seconds: of the limit, by earlier starts.
-        job_ends_at: by the monotonic clock, where their job ends before that; no limit of theirs.
-        hold: of the folder they write to; None where no other could take it.
+        label: Names their work in messages.
+        log: Receives what the ranks print.
+        limit_seconds: The ranks are ended after this long.
+        cure: A sentence on what to do about that.
+        spent_seconds: Time of the limit that earlier starts have used.
+        job_ends_at: The end of their job by the monotonic clock, where that comes first; no limit of theirs.
+        hold: The lock on the folder they write to; None where no other process could take it.
     """
 
     label: str
@@ -63,21 +58,22 @@ class Order:
 
     @property
     def seconds_left(self) -> float:
-        """Of the limit."""
+        """Time of the limit that earlier starts have not used."""
         return self.limit_seconds - self.spent_seconds
 
 
 @dataclass(frozen=True)
 class End:
-    """How the ranks ended.
+    """The end of a group of ranks.
 
     Args:
-        code: of the launcher.
+        code: The launcher's exit code.
         why: ``failed`` also where the code is 0 and a result is missing.
-        stopped: how the ranks ended together, if they did.
-        asked: the end was asked for here, by a signal to this process or at the limit.
-        words: what asked for it here.
-        unstarted_seconds: after which no rank had started; None where one had, or the launcher ended before.
+        stopped: The step edge at which the ranks ended together, if they did.
+        asked: Whether the end was asked for here, by a signal to this process or at the limit.
+        words: Names what asked for it here.
+        unstarted_seconds: Time after which no rank had started; None where one had, or the launcher ended
+            before.
     """
 
     code: int
@@ -128,28 +124,20 @@ def _watch(order: Order, log: IO[str]) -> End:
             tell=lambda text: _tell(order, log, text),
             job_ends_at=order.job_ends_at,
         )
-        process = subprocess.Popen(
-            order.launch.argv,
-            env=os.environ | order.launch.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # so that a Ctrl-C reaches the ranks through _end_group alone
-        )
+        ranks = RankProcesses(order.launch, log)
         bar = _Bar(order)
         short = GRACE_SECONDS if order.launch.argv[0] == "srun" else SHORT_GRACE_SECONDS
         try:
-            while True:
-                with suppress(subprocess.TimeoutExpired):
-                    code = process.wait(timeout=POLL_SECONDS)
-                    break
+            while (code := ranks.wait(POLL_SECONDS)) is None:
                 bar.draw()
                 if _is_taken(order):
                     # no checkpoint: the other writes there
-                    code = _end_group(process, short)
+                    code = ranks.end(short)
                     break
-                if vigil.is_over():
-                    code = _end_group(process, short if vigil.complained else GRACE_SECONDS)
+                # a launcher of its own ends the others where one failed; here, once they have told why
+                failed = ranks.failed_for(WORD_SECONDS)
+                if vigil.is_over() or failed:
+                    code = ranks.end(short if failed or vigil.complained else GRACE_SECONDS)
                     break
             if order.hold is not None:
                 order.hold.beat()
@@ -170,11 +158,11 @@ def _watch(order: Order, log: IO[str]) -> End:
             )
         finally:
             bar.clear()
-            _kill_group(process)
+            ranks.kill()
 
 
 def _tell(order: Order, log: IO[str], text: str) -> None:
-    """To the user and to the log."""
+    """Tell the user and the log."""
     with suppress(OSError):  # a full disk must not keep the ranks from being asked
         os.write(log.fileno(), f"{utc_now()} {text}\n".encode())
     print(f"{order.label}: {text}", file=sys.stderr, flush=True)
@@ -197,35 +185,8 @@ def _signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _end_group(process: subprocess.Popen[bytes], grace_seconds: float) -> int:
-    """Ask the ranks to end, then make them."""
-    os.killpg(process.pid, signal.SIGTERM)
-    try:
-        return process.wait(timeout=grace_seconds)
-    except subprocess.TimeoutExpired:
-        _kill_group(process)
-        return process.wait()
-
-
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Nothing of the run stays.
-
-    torchrun's ranks have sessions of their own. They end with their parent (see orphan.py), but not before
-    they have begun to look for it.
-    """
-    left: list[psutil.Process] = []
-    if process.poll() is None:
-        with suppress(psutil.Error):
-            left = psutil.Process(process.pid).children(recursive=True)
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    for rank in left:
-        with suppress(psutil.Error):
-            rank.kill()
-
-
 def reason(order: Order, ended: End, cause: Complaint | None) -> str:
-    """Why there is no result, in a sentence that names rank and host where they are known."""
+    """A sentence on why there is no result, naming rank and host where they are known."""
     if ended.why == "timed-out":
         then = "with more time the same command goes on from there"
         return f"not done after {in_minutes(order.limit_seconds)}. {order.cure}{_checkpoint(ended, then)}"
@@ -251,7 +212,7 @@ def reason(order: Order, ended: End, cause: Complaint | None) -> str:
             f"missing: {', '.join(map(str, missing))}."
         )
     if missing:
-        return f"no rank started, and the launcher exited with code {ended.code}. Its words stand below."
+        return f"no rank started, and {_started(order)} exited with code {ended.code}. Its words stand below."
     silent = order.attempt.silent(order.world_size)
     if silent:
         names = ", ".join(f"rank {note.rank} on {note.host} (pid {note.pid})" for note in silent)
@@ -264,7 +225,11 @@ def reason(order: Order, ended: End, cause: Complaint | None) -> str:
             names = ", ".join(f"rank {note.rank} on {note.host} (pid {note.pid})" for note in quiet)
             return f"{names} did not answer the other ranks in time: hung, or cut off from them."
         return f"rank {cause.rank} on {cause.host}: {cause.headline}"
-    return f"the launcher exited with code {ended.code}."
+    return f"{_started(order)} exited with code {ended.code}."
+
+
+def _started(order: Order) -> str:
+    return "the process of a rank" if order.launch.name == "popen" else "the launcher"
 
 
 def in_minutes(seconds: float) -> str:

@@ -32,21 +32,21 @@ from scalewise.plan.jobs.rank_launch import RankLaunch
 from scalewise.records import Definition, RecordError, utc_now, write_text
 
 REQUEUE_SECONDS = 120.0
-"""For Slurm to end a job that it has put back into the queue."""
+"""Time for Slurm to end a job that it has put back into the queue."""
 SETTLE_SECONDS = 2.0
-"""For a signal to a whole job to reach all of it."""
+"""Time for a signal to a whole job to reach all of it."""
 JOB_END_SECONDS = STOP_SECONDS + GRACE_SECONDS
-"""Of a job that has waited, kept for the last checkpoint and the end of the ranks."""
+"""Time of a job that has waited, kept for the last checkpoint and the end of the ranks."""
 LEAST_SECONDS = 60.0
-"""Of a job that has waited, to train in; with less of it, another job is better begun with."""
+"""Least time of a job that has waited to train in; with less, another job is better begun with."""
 
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """What the rule ``train`` asks for.
+    """Arguments of the rule ``train``.
 
     Args:
-        definition: As planned; settings that it leaves out have their defaults.
+        definition: The run as planned; settings that it leaves out have their defaults.
         dataset: The prepared file.
         weights: The file to begin from; None for random weights.
         log: Receives what the ranks print.
@@ -129,13 +129,13 @@ def train(options: TrainOptions, definition: Definition, label: str, start: Star
     """Train the run, or find that another has.
 
     Raises:
-        RunFailedError: there is no result.
-        ValueError: it cannot be started here.
-        RunBusyError: another trains it for too long.
-        RunTakenError: another trains it by now.
-        MachineBusyError: others use this machine for too long.
-        RecordError: what the ranks left cannot be read.
-        OSError: the run's folder cannot be used.
+        RunFailedError: There is no result.
+        ValueError: The ranks cannot be started on this site.
+        RunBusyError: Another process trains the run for too long.
+        RunTakenError: Another process trains the run by now.
+        MachineBusyError: Others use this machine for too long.
+        RecordError: What the ranks left cannot be read.
+        OSError: The run's folder cannot be used.
     """
     folder = options.summary.parent
     began = time.monotonic()
@@ -160,7 +160,7 @@ def train(options: TrainOptions, definition: Definition, label: str, start: Star
     with owned_run(folder, wait_seconds, lambda text: say(f"{label}: {text}"), me) as hold, machine:
         inputs = fingerprints(options.dataset, options.weights, own_model)
         if take_back(folder, definition, inputs, os.environ.get("SCALEWISE_COMMIT") or None):
-            text = "the result was there before snakemake was ended; it is taken as it is"
+            text = "the result was there before snakemake saw this run end; it is taken as it is"
             say(f"{label}: {text}")
             add_word(options.log, text)
             end_training(folder, options.keep_checkpoints)
@@ -205,12 +205,12 @@ def train(options: TrainOptions, definition: Definition, label: str, start: Star
 
 
 def hop(log: Path, label: str, saved: bool) -> None:
-    """The job's time is nearly over: put it back into the queue, and wait for Slurm to end it here.
+    """Put a job whose time is nearly over back into the queue, and wait for Slurm to end it here.
 
     Args:
-        log: of the run.
-        label: of it.
-        saved: a checkpoint holds what was trained.
+        log: The run's log, which also tells why Slurm refuses.
+        label: Names the run in messages.
+        saved: Whether a checkpoint holds what was trained.
     """
     # a job that is cancelled gets its signals one after the other, and must not come back
     time.sleep(SETTLE_SECONDS)
@@ -228,33 +228,30 @@ def hop(log: Path, label: str, saved: bool) -> None:
 
 
 def keep_word(log: Path, text: str) -> None:
-    """Leave it for snakemake to show where nothing else was written."""
+    """Leave a text as the log, for snakemake to show, where nothing else was written."""
     if not log.exists():
         with suppress(OSError):
             write_text(log, f"{text}\n")
 
 
 def add_word(log: Path, text: str) -> None:
-    """End the log with it, if the disk takes it: on a cluster, snakemake shows nothing else of a job."""
+    """Add a line to the log, if the disk takes it: on a cluster, snakemake shows nothing else of a job."""
     with suppress(OSError):
         note(log, text)
 
 
 def end_of_job(environ: Mapping[str, str], limit_seconds: float, began: float) -> float:
-    """When the ranks of a job must have stopped that has waited for another training of its run.
+    """The time by the monotonic clock at which ranks must have stopped, in a job that has waited to train.
 
     The run's own limit is not touched by the wait: it is of all its jobs, and of training alone.
 
     Args:
-        environ: of the job.
-        limit_seconds: of the run; where Slurm does not say when the job ends, it has this from when it began.
-        began: when it did, by the monotonic clock.
-
-    Returns:
-        seconds by the monotonic clock.
+        environ: The environment of the job, which names it.
+        limit_seconds: The run's limit; where Slurm does not say when the job ends, it has this long.
+        began: The start of the job, by the monotonic clock.
 
     Raises:
-        RunBusyError: too little is left of the job; another has all of its time.
+        RunBusyError: Too little is left of the job; another job has all of its time.
     """
     now = time.monotonic()
     told = seconds_left(environ)

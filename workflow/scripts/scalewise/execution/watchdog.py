@@ -1,4 +1,4 @@
-"""When ranks at work are to be ended: a signal, their limit, a complaint, silence, none that starts.
+"""Decides when ranks at work are ended: by a signal, their limit, an error, silence, or as none starts.
 
 Ranks that train are first asked to write a checkpoint and to end by themselves. Nothing here ends a
 process: the launcher must not get a SIGTERM before, for torchrun and srun kill their ranks at one.
@@ -18,42 +18,42 @@ from scalewise.execution.rank_files import Attempt
 from scalewise.records import SUMMARY
 
 STOP_SECONDS = 60.0
-"""For the ranks to write a checkpoint and to end."""
+"""Time for the ranks to write a checkpoint and to end."""
 
 INSISTENCE_SECONDS = 2.0
 """A second signal counts after this: a terminal and a scheduler may both send the first."""
 
 WORD_SECONDS = 3.0
-"""From the first complaint on: ranks that complain at once must get their word in."""
+"""Time from the first rank's error on: ranks that raise at once must get theirs written."""
 
 IMPORT_SECONDS = 300.0
-"""For all ranks to read PyTorch at once, from a container or a file system that has not seen it lately."""
+"""Time for all ranks to read PyTorch at once, from a container or a file system new to it."""
 
 LEAST_SILENCE_SECONDS = 30.0
-"""Of rank 0, before it counts as stopped: a busy machine may keep its thread from a word for seconds."""
+"""Silence of rank 0 before it counts as stopped: a busy machine may hold its thread up for seconds."""
 
 LOOK_SECONDS = 1.0
-"""Between two looks at what the ranks have left."""
+"""Time between two looks at what the ranks have left."""
 
 AWAY_SECONDS = 5.0
-"""After so long without a look this process was held up, and what holds it up may hold up the ranks too."""
+"""Time without a look that says this process was held up; the same may hold up the ranks, too."""
 
 JOB_END = "the end of the job's time"
-"""Why ranks are asked to stop whose job has spent some of its time on waiting."""
+"""The reason to stop that ranks are given whose job has spent some of its time on waiting."""
 
 Why = Literal["failed", "interrupted", "timed-out"]
 
 
 class Vigil:
-    """Over the ranks of one attempt.
+    """Watches the ranks of one attempt.
 
     Args:
-        attempt: where they leave word; its muster has been laid out.
-        seconds: that they have.
-        received: numbers of signals to this process; grows meanwhile.
-        tell: the user.
-        job_ends_at: by the clock; the ranks must have stopped by then, whatever else they have.
-        clock: monotonic seconds.
+        attempt: Holds what the ranks leave; its muster has been laid out.
+        seconds: Time that the ranks have.
+        received: Numbers of signals to this process; grows meanwhile.
+        tell: Shows the user a message.
+        job_ends_at: The time by the clock at which the ranks must have stopped, whatever else they have.
+        clock: Gives monotonic seconds.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Vigil:
         self._asked_at: tuple[float, int] | None = None
         self._complained_at: float | None = None
         self.unstarted_seconds: float | None = None
-        """How long no rank had started, where that is why they are ended."""
+        """Time in which no rank had started, if that is why they are ended."""
 
     @property
     def complained(self) -> bool:
@@ -90,7 +90,7 @@ class Vigil:
 
     @property
     def words(self) -> str:
-        """What asks the ranks to end, where ``asked``."""
+        """The source of the request to end, such as a signal's name; meaningful if ``asked``."""
         return self._words
 
     @property
@@ -99,11 +99,7 @@ class Vigil:
         return self._end is not None or bool(self._told)
 
     def why(self, stopped: Stopped | None) -> Why:
-        """Why they have ended.
-
-        Args:
-            stopped: how, where they did so together.
-        """
+        """The kind of end that the ranks had; ``stopped`` where they ended together as asked."""
         if self._end is not None:
             return self._end
         return "interrupted" if self.asked or stopped is not None else "failed"
@@ -138,7 +134,7 @@ class Vigil:
         return [number for number in self._received if number != signal.SIGUSR1]
 
     def _cause(self, now: float) -> tuple[Why, str] | None:
-        """Why to end the ranks, and in what words they are told."""
+        """The kind of end that is due, and the words in which the ranks are told; None if none is."""
         if self._told:
             return "interrupted", signal.Signals(self._told[0]).name
         if now > self._deadline:

@@ -1,1 +1,1 @@
-"""From the user's YAML to runs: everything that is known before a device is touched."""
+"""The user's YAML becomes runs: everything that is known before a device is touched."""

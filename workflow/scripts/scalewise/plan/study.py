@@ -29,6 +29,7 @@ from scalewise.plan.config.yaml_source import Source, read_source
 from scalewise.plan.runs.allocation import Allocation, allocate
 from scalewise.plan.runs.repeats import Round, asked_runs, known_rounds
 from scalewise.plan.runs.runs import Options, Run, canonical_json, expand, series_label
+from scalewise.records import SUMMARY
 
 _TOP_KEYS = ("defaults", "experiments", "site")
 _PRESENTATION = {"title", "description"}
@@ -45,12 +46,12 @@ class PlannedExperiment:
     """An experiment with the runs that it makes.
 
     Args:
-        name: the key in the YAML.
-        spec: its settings, defaults merged in.
-        shapes: the shape of each entry of ``spec.devices``.
-        runs: every job, up to the most repeats.
-        projected: shapes of ``spec.project`` that none of the runs has; they are predicted and not measured.
-        terms: of the site, as ``Site.terms`` makes them: queue and bill.
+        name: The key in the YAML.
+        spec: The experiment's keys, defaults merged in.
+        shapes: The shape of each entry of ``spec.devices``.
+        runs: Every job, up to the most repeats.
+        projected: Shapes of ``spec.project`` that none of the runs has; they are predicted and not measured.
+        terms: Queue wait and billed devices, as ``Site.terms`` makes them.
     """
 
     name: str
@@ -104,7 +105,7 @@ class PlannedExperiment:
         """Runs that are asked for from the first, and those that the rounds have asked for.
 
         Args:
-            rounds: those judged; not looked at where the number of repeats is given.
+            rounds: Those judged; not looked at where the number of repeats is given.
         """
         return [run.name for run in asked_runs(self.runs, self.spec.repeats, rounds)]
 
@@ -114,11 +115,10 @@ class Study:
     """All experiments of a configuration on a site.
 
     Args:
-        experiments: by name, in the order of the file.
-        site: facts of the machine.
-        warnings: what is allowed but seldom meant.
-        runs: every job of every experiment, by (experiment, run).
-        allocations: what each of them asks for.
+        experiments: Name and experiment, in the order of the file.
+        warnings: Sentences about choices that are allowed but seldom meant.
+        runs: Every job of every experiment, by (experiment, run).
+        allocations: The resources of every run, by the same keys.
     """
 
     experiments: Mapping[str, PlannedExperiment]
@@ -135,21 +135,18 @@ class Study:
         Snakemake makes a missing file again only where something asks for it, and the tables that
         were made from it are there. Asking for every run of every experiment would cost seconds at
         10,000 runs.
-
-        Args:
-            results: folder of all experiments.
         """
         return [
             (name, run)
             for name, planned in self.experiments.items()
             if (results / name / "scaling.csv").exists()
             for run in planned.asked_run_names(known_rounds(planned.spec.repeats, results / name))
-            if not (results / name / "runs" / run / "summary.json").exists()
+            if not (results / name / "runs" / run / SUMMARY).exists()
         ]
 
     @property
     def report_facts(self) -> str:
-        """What reports must know of every experiment, in their order, as JSON.
+        """Facts of every experiment that reports need, in the order of the file, as JSON.
 
         Titles, descriptions and whether predictions are shown stand in no definition: no result depends on
         them.
@@ -175,9 +172,9 @@ def load_study(
     """Check a configuration and make its runs.
 
     Args:
-        config: what Snakemake merged from files and command line.
-        files: the files it was read from, for line numbers and spelling.
-        site_file: the profile's facts; None takes this machine as it is.
+        config: Keys and values that Snakemake merged from files and command line.
+        files: The files it was read from, for line numbers and spelling.
+        site_file: The profile's facts; None takes this machine as it is.
 
     Raises:
         StudyError: names every mistake.
@@ -267,7 +264,7 @@ def _load_site(site_file: str | Path | None) -> tuple[Site, list[str]]:
 
 
 UNBOUNDED = {"accelerator": "cuda", "devices_per_node": 10**6, "cpus_per_node": 10**9, "max_nodes": 10**6}
-"""What a study is held against where a site does not say: nothing that it could be found wanting by."""
+"""Facts so generous that no study is refused by them, for those that a site does not soundly state."""
 
 
 def _without(values: object, wrong: Iterable[Place]) -> Site:

@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-import pandas as pd
-
 from scalewise.analysis.formatting import as_in_yaml, factor, percent
 from scalewise.analysis.statistics.intervals import Interval
 from scalewise.plan.config.shape import count_devices
@@ -249,31 +247,3 @@ def origin_cautions(origins: Sequence[Provenance]) -> list[str]:
         for name, values in found.items()
         if len(values) > 1
     ]
-
-
-CLEARLY_ABOVE = 1.1
-"""Efficiency from which on even single runs, which have no interval, are not taken for noise."""
-
-
-def superlinear_warning(point: pd.Series) -> str:
-    """Likely causes and checks where an efficiency lies above 1 beyond its interval; empty elsewhere.
-
-    Args:
-        point: A row of a scaling table.
-    """
-    low = point["parallel_efficiency_low"]
-    joined = point.get("speedup_n", point["n"] - point.get("n_not_comparable", 0))
-    if pd.isna(low) or low <= (1 if joined > 1 else CLEARLY_ABOVE):
-        return ""
-    beyond = (
-        "above 1 beyond its interval" if joined > 1 else "above 1, from single runs, which have no interval"
-    )
-    base = count_devices(int(point["baseline_devices"]))
-    return (
-        f"{count_devices(int(point['devices']))} show an efficiency of {point['parallel_efficiency']:.2f}, "
-        f"{beyond}. That is an error until it is explained. Likely: the baseline was slow "
-        f"or disturbed (compare throttled, other_jobs and drift of its runs in runs.csv, and run {base} "
-        "again alone); cache effects (under strong scaling each device works on less data, which may fit its "
-        f"caches: repeat with scaling: weak); or {base} had less of something else than devices, such as "
-        "CPUs for its loader or memory (compare loader_seconds)."
-    )

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from scalewise.analysis.comparison.comparability import superlinear_warning
 from scalewise.analysis.decision.criteria import accuracy_lost
 from scalewise.analysis.formatting import as_given, factor, three_digits, told_apart
 from scalewise.analysis.scaling import OF_WALLS
@@ -16,6 +15,9 @@ from scalewise.plan.config.shape import count_devices
 
 SIGNIFICANCE = 0.05
 """Largest p value at which a point counts as shown to be faster."""
+
+CLEARLY_ABOVE = 1.1
+"""Efficiency from which on even single runs, which have no interval, are not taken for noise."""
 
 
 def of_choice(best: pd.Series, points: pd.DataFrame, rule: DecisionRule) -> Iterator[str]:
@@ -120,6 +122,30 @@ def _unclear_knee(best: pd.Series, points: pd.DataFrame) -> Iterator[str]:
             f"The knee may as well be at {counts}: the intervals of speedup x efficiency overlap. Give "
             "`decision` a criterion, or use more repeats."
         )
+
+
+def superlinear_warning(point: pd.Series) -> str:
+    """Likely causes and checks where an efficiency lies above 1 beyond its interval; empty elsewhere.
+
+    Args:
+        point: A row of a scaling table.
+    """
+    low = point["parallel_efficiency_low"]
+    joined = point.get("speedup_n", point["n"] - point.get("n_not_comparable", 0))
+    if pd.isna(low) or low <= (1 if joined > 1 else CLEARLY_ABOVE):
+        return ""
+    beyond = (
+        "above 1 beyond its interval" if joined > 1 else "above 1, from single runs, which have no interval"
+    )
+    base = count_devices(int(point["baseline_devices"]))
+    return (
+        f"{count_devices(int(point['devices']))} show an efficiency of {point['parallel_efficiency']:.2f}, "
+        f"{beyond}. That is an error until it is explained. Likely: the baseline was slow "
+        f"or disturbed (compare throttled, other_jobs and drift of its runs in runs.csv, and run {base} "
+        "again alone); cache effects (under strong scaling each device works on less data, which may fit its "
+        f"caches: repeat with scaling: weak); or {base} had less of something else than devices, such as "
+        "CPUs for its loader or memory (compare loader_seconds)."
+    )
 
 
 def _less_accurate(points: pd.DataFrame) -> Iterator[str]:

@@ -18,9 +18,8 @@ from scalewise.plan.config.experiment import Experiment
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.config.shape import Shape, count_devices
 from scalewise.plan.runs.runs import Options, batch_per_device, combinations, points, series_name, settings_of
+from scalewise.plan.terminal.predictions import PREDICTION, REMARKS
 from scalewise.records import SUMMARY, Collectives, read_summary, write_text
-
-PREDICTION, PREDICTION_NOTES = "prediction.csv", "prediction.json"
 
 PREDICTION_COLUMNS = [
     "experiment", "series", "devices", "nodes", "shape", "measured_point", "n",
@@ -100,7 +99,7 @@ def compute_prediction(
     told = {"notes": list(dict.fromkeys(notes)), "refused": refused, "links": _links(network)}
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / PREDICTION, table.to_csv(index=False, lineterminator="\n"))
-    write_text(folder / PREDICTION_NOTES, json.dumps(told, indent=2) + "\n")
+    write_text(folder / REMARKS, json.dumps(told, indent=2) + "\n")
 
 
 def _baselines(experiment: Predicted, options: Options, runs_folder: Path) -> list[Baseline]:

@@ -10,13 +10,12 @@ from matplotlib.ticker import PercentFormatter
 from scalewise.analysis.report.series_lines import (
     bounds,
     draw_series,
-    from_zero,
+    points_figure,
     series_legend,
     series_names,
     with_columns,
 )
 from scalewise.analysis.report.style import (
-    COLUMN_MM,
     GREY,
     PAGE_MM,
     PANEL_MM,
@@ -40,19 +39,11 @@ def efficiency(scaling: pd.DataFrame, min_efficiency: float | None) -> Figure:
         scaling: Points with a speedup.
         min_efficiency: The least that was asked for, a fraction; None without that criterion.
     """
-    figure = Figure(figsize=inches(COLUMN_MM, PANEL_MM))
-    axes = figure.subplots()
-    names = series_names(scaling)
+    figure, axes = points_figure(scaling, HARDWARE, "parallel efficiency", PercentFormatter(1), least_top=1.0)
     _ideal(axes)
     if min_efficiency is not None:
         axes.axhline(min_efficiency, color=GREY, linestyle="--", linewidth=0.9)
         line_label(axes, min_efficiency, f"asked for: {min_efficiency:.0%}")
-    draw_series(axes, scaling, HARDWARE, names)
-    from_zero(axes, scaling, HARDWARE, 1.0)
-    axes.yaxis.set_major_formatter(PercentFormatter(1))
-    axes.set_ylabel("parallel efficiency")
-    device_axis(axes, scaling["devices"])
-    legend_below(figure, *series_legend(names))
     return figure
 
 

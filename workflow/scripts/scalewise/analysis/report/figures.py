@@ -15,23 +15,8 @@ from matplotlib.transforms import offset_copy
 from scalewise.analysis.report import curves, scaling_figures, step_figures
 from scalewise.analysis.report.captions import CAPTIONS
 from scalewise.analysis.report.efficiency_figures import efficiencies, efficiency
-from scalewise.analysis.report.series_lines import (
-    bounds,
-    draw_series,
-    from_zero,
-    series_legend,
-    series_names,
-    with_columns,
-)
-from scalewise.analysis.report.style import (
-    COLUMN_MM,
-    PANEL_MM,
-    device_axis,
-    inches,
-    legend_below,
-    message,
-    set_style,
-)
+from scalewise.analysis.report.series_lines import bounds, points_figure, with_columns
+from scalewise.analysis.report.style import message, set_style
 from scalewise.analysis.scaling import THROUGHPUT
 
 _BYTES_PER_MB = 1e6
@@ -39,41 +24,29 @@ _BYTES_PER_MB = 1e6
 
 def throughput(scaling: pd.DataFrame, runs: pd.DataFrame) -> Figure:
     """Samples per second against devices; each run is a small ring beside its median."""
-    figure = Figure(figsize=inches(COLUMN_MM, PANEL_MM))
-    axes = figure.subplots()
-    names = series_names(scaling)
-    draw_series(axes, scaling, THROUGHPUT, names)
     done = runs[runs["outcome"] == "completed"]
+    figure, axes = points_figure(
+        scaling,
+        THROUGHPUT,
+        "throughput (samples/s)",
+        FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 10 else f"{value:g}"),
+        least_top=done[THROUGHPUT].max(),
+    )
     beside = offset_copy(axes.transData, figure, x=4.5, units="points")
     axes.scatter(
         done["devices"], done[THROUGHPUT], transform=beside, s=7, facecolors="none", edgecolors="0.4",
         linewidths=0.6, zorder=3,
     )  # fmt: skip
-    from_zero(axes, scaling, THROUGHPUT, done[THROUGHPUT].max())
-    axes.yaxis.set_major_formatter(
-        FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 10 else f"{value:g}")
-    )
-    axes.set_ylabel("throughput (samples/s)")
-    device_axis(axes, scaling["devices"])
-    legend_below(figure, *series_legend(names))
     return figure
 
 
 def memory(scaling: pd.DataFrame, runs: pd.DataFrame) -> Figure:
     """Peak memory of the fullest device against devices."""
-    figure = Figure(figsize=inches(COLUMN_MM, PANEL_MM))
-    axes = figure.subplots()
-    names = series_names(scaling)
     column = "peak_memory_bytes"
     known = with_columns(scaling, bounds(column))
     in_mb = known.assign(**{name: known[name] / _BYTES_PER_MB for name in bounds(column)})
-    draw_series(axes, in_mb, column, names)
-    from_zero(axes, in_mb, column)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    kinds = runs["peak_memory_kind"].dropna().unique()
-    axes.set_ylabel(f"peak memory per device (MB)\n{', '.join(kinds)}")
-    device_axis(axes, scaling["devices"])
-    legend_below(figure, *series_legend(names))
+    kinds = ", ".join(runs["peak_memory_kind"].dropna().unique())
+    figure, _ = points_figure(in_mb, column, f"peak memory per device (MB)\n{kinds}", "{x:,.0f}")
     return figure
 
 

@@ -7,9 +7,20 @@ from collections.abc import Sequence
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import Formatter
 
-from scalewise.analysis.report.style import Handle, dash, marker
+from scalewise.analysis.report.style import (
+    COLUMN_MM,
+    PANEL_MM,
+    Handle,
+    dash,
+    device_axis,
+    inches,
+    legend_below,
+    marker,
+)
 from scalewise.plan.runs.runs import NO_OPTIONS
 
 DODGE = 0.02
@@ -67,6 +78,30 @@ def draw_series(
             devices, points[column], color=colours[index], linestyle=style,
             marker=marker(index), markeredgecolor="white", markeredgewidth=0.3, label=str(name), zorder=3,
         )  # fmt: skip
+
+
+def points_figure(
+    table: pd.DataFrame, column: str, label: str, form: str | Formatter, least_top: float = 0.0
+) -> tuple[Figure, Axes]:
+    """A figure of one panel: a column of a table of points against devices, its values from zero on.
+
+    Args:
+        table: A row for each series and device count.
+        column: Estimates; their bounds are in the columns of that name with ``_low`` and ``_high``.
+        label: Name of the value axis.
+        form: Format of the values at the axis.
+        least_top: Value that the axis holds at least.
+    """
+    figure = Figure(figsize=inches(COLUMN_MM, PANEL_MM))
+    axes = figure.subplots()
+    names = series_names(table)
+    draw_series(axes, table, column, names)
+    from_zero(axes, table, column, least_top)
+    axes.yaxis.set_major_formatter(form)
+    axes.set_ylabel(label)
+    device_axis(axes, table["devices"])
+    legend_below(figure, *series_legend(names))
+    return figure, axes
 
 
 def from_zero(axes: Axes, table: pd.DataFrame, column: str, least_top: float = 0.0) -> None:

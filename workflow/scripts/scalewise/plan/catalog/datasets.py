@@ -1,4 +1,4 @@
-"""What the planner must know of datasets, without loading them."""
+"""Sizes of datasets, which the planner needs without loading them."""
 
 from __future__ import annotations
 
@@ -44,11 +44,10 @@ class DatasetFacts:
     """Sizes of an image classification dataset.
 
     Args:
-        train_samples: images to train on.
-        test_samples: images to evaluate on.
-        channels: channels of an image.
-        height: pixels.
-        width: pixels.
+        train_samples: Images to train on.
+        test_samples: Images to evaluate on.
+        height: Pixels.
+        width: Pixels.
     """
 
     train_samples: int
@@ -85,8 +84,8 @@ def dataset_id(dataset: str, image_size: int | None = None) -> str:
     """Folder name of a dataset under ``resources/datasets``; a path becomes its stem and a hash.
 
     Args:
-        dataset: a name or a path.
-        image_size: pixels; a folder of images is stored once for each.
+        dataset: A name or a path.
+        image_size: Pixels; a folder of images is stored once for each.
     """
     if not is_own_data(dataset):
         return dataset
@@ -121,8 +120,8 @@ def dataset_facts(dataset: str, image_size: int | None = None) -> DatasetFacts:
     """Sizes of a dataset as the model gets it.
 
     Args:
-        dataset: a name or a path.
-        image_size: height and width that images are brought to; None leaves them as they are.
+        dataset: A name or a path.
+        image_size: Height and width that images are brought to; None leaves them as they are.
 
     Raises:
         KeyError: unknown name.

@@ -1,4 +1,4 @@
-"""What the planner must know of models, without building them.
+"""Needs of models, which the planner must know without building them.
 
 The training room builds them; a test holds the two together.
 """
@@ -24,12 +24,12 @@ _MILLIONTHS = {"M": 1, "G": 1000}
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What a model asks of its batches.
+    """A model's demands on its batches.
 
     Args:
-        batch_norm: normalises over the batch, so a batch of one image per device cannot train. False
+        batch_norm: Normalises over the batch, so a batch of one image per device cannot train. False
             where it is not known: in the user's own models.
-        min_pixels: least height and width of an image.
+        min_pixels: Least height and width of an image.
     """
 
     batch_norm: bool
@@ -54,10 +54,10 @@ class ModelNameError(RefusedValueError):
 
 
 def model_facts(model: str) -> ModelFacts:
-    """What a model asks of its batches.
+    """Look up a model's demands on its batches.
 
     Args:
-        model: a known name, ``wrn-28-10``, ``transformer-25M`` or ``path/to/file.py:build``.
+        model: A known name, ``wrn-28-10``, ``transformer-25M`` or ``path/to/file.py:build``.
 
     Raises:
         KeyError: unknown name.

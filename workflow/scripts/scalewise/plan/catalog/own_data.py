@@ -17,7 +17,7 @@ from scalewise.plan.config.paths import path_complaint
 
 MAX_HEADER_BYTES = 1 << 20
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-"""What torchvision's ImageFolder takes for an image."""
+"""Ends of file names that torchvision's ImageFolder takes for images."""
 
 FOLDER_FORM = "Make train/ and test/ (or val/) in it, each with a folder of images for every class."
 
@@ -161,8 +161,8 @@ def count_images(folder: Path, prepared: Path) -> tuple[int, int]:
     of a class folder is asked first: its header is one read, a million names are not.
 
     Args:
-        folder: the user's.
-        prepared: the file that would be made of it.
+        folder: The user's.
+        prepared: The file that would be made of it.
 
     Raises:
         DatasetFileError: the folder cannot be used.

@@ -17,11 +17,8 @@ from scalewise.plan.catalog.models import own_model_file
 def own_model_files(model: str) -> list[Path]:
     """The file of an own model first, then what it imports from its folder; empty for other models.
 
-    Args:
-        model: as in the settings.
-
     Returns:
-        paths from the working directory, as the model's is; beside its own only of files that are there.
+        Paths from the working directory, as the model's is; beside its own only of files that are there.
     """
     first = own_model_file(model)
     if first is None:
@@ -42,7 +39,7 @@ def own_model_files(model: str) -> list[Path]:
 
 
 def _files(folder: Path, module: tuple[str, ...]) -> Iterator[Path]:
-    """What importing a module runs: its packages, and itself, as far as they lie in a folder."""
+    """Files that importing a module runs: its packages, and itself, as far as they lie in a folder."""
     for length in range(1, len(module) + 1):
         place = folder.joinpath(*module[:length])
         candidates = (place / "__init__.py", place.with_name(f"{place.name}.py"))
@@ -53,8 +50,8 @@ def _imported(path: Path, package: tuple[str, ...]) -> Iterator[tuple[str, ...]]
     """Modules that a file imports, as the parts of their names.
 
     Args:
-        path: of the file.
-        package: that it is in.
+        path: The importing file.
+        package: Parts of the name of the package that the file is in; a relative import starts there.
     """
     try:
         stat = path.stat()

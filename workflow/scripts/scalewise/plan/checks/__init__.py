@@ -1,1 +1,1 @@
-"""What may not be asked for, or not together: a file for each subject."""
+"""Rules for what may not be asked for, or not together: a file for each subject."""

@@ -15,6 +15,8 @@ from scalewise.plan.runs.allocation import LEAST_SECONDS, MB_PER_GB, trained_sec
 MAX_FACTS_BYTES = 16_000
 """Linux takes 128 kB an argument or variable; a line of prelude, quoted for a shell, is in it many times."""
 
+_NOT_POPEN = "Use srun, torchrun or spawn."
+
 
 def check_facts(facts: SiteFile) -> Iterator[Problem]:
     """Mistakes that join facts of a site."""
@@ -30,9 +32,11 @@ def check_facts(facts: SiteFile) -> Iterator[Problem]:
             yield Problem(
                 ("launcher",),
                 "is srun, which needs Slurm, and there is no `slurm:`",
-                "Use torchrun or spawn.",
+                "Use popen, torchrun or spawn.",
             )
         return
+    if facts.launcher == "popen":
+        yield Problem(("launcher",), "is popen, which starts ranks on one machine alone", _NOT_POPEN)
     for key in LOOKED_UP:
         if getattr(facts, key) == "auto":
             yield Problem(
@@ -60,19 +64,25 @@ def check_facts(facts: SiteFile) -> Iterator[Problem]:
 def check_launch(
     where: Callable[[str], Place], settings: Settings, shapes: Iterable[Shape], site: Site
 ) -> Iterator[Problem]:
-    """What the options of a series ask of every node.
+    """Refuse a series whose launcher or CPUs the nodes do not have.
 
     Args:
-        where: the place of a key of the series.
-        settings: of the series.
-        shapes: of its device counts.
-        site: facts of the machine or cluster.
+        where: Gives the place of a key of the series.
+        settings: One series' training.
+        shapes: One for each of its device counts.
+        site: The nodes' facts.
     """
     if settings.launcher == "srun" and site.slurm is None:
         yield Problem(
             where("launcher"),
             "is srun, which needs Slurm, and the site has no `slurm:`",
-            "Use torchrun or spawn.",
+            "Use popen, torchrun or spawn.",
+        )
+    if settings.launcher == "popen" and site.slurm is not None:
+        yield Problem(
+            where("launcher"),
+            "is popen, which starts ranks on one machine alone, and the site has `slurm:`",
+            _NOT_POPEN,
         )
     limit = site.facts.max_cpus_per_device
     if limit is not None and settings.cpus_per_device > limit:
@@ -96,7 +106,7 @@ def check_launch(
 def check_allocations(
     place: Place, experiment: Experiment, shapes: Mapping[int | str, Shape], site: Site
 ) -> Iterator[Problem]:
-    """What an experiment asks of the scheduler: time, memory, parts of nodes."""
+    """Refuse time, memory or parts of nodes that the scheduler would not give to an experiment."""
     yield from _check_time(place, experiment, site)
     yield from _check_memory(place, experiment, site)
     for index, devices in enumerate(experiment.devices):
@@ -110,7 +120,7 @@ def check_whole_nodes(here: Place, devices: int | str, shape: Shape, site: Site)
     Args:
         here: Place of the device count.
         devices: The count as the configuration gives it.
-        shape: What it comes to.
+        shape: Nodes and devices per node that the count comes to.
         site: Facts of the machine or cluster.
     """
     if site.slurm is None or site.slurm.partial_nodes != "refused":

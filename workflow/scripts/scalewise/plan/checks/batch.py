@@ -75,7 +75,7 @@ def check_projected_batch(
 
     Args:
         where: Gives the place of a key of the series.
-        experiment: Its ``project`` has the counts.
+        experiment: The device counts stand in ``project``.
         settings: The series, of which every device count is a run.
         train_samples: Images in the training split.
         devices_per_node: Devices of one node of the site.

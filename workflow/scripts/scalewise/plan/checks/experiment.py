@@ -1,4 +1,4 @@
-"""What a single key cannot show: rules that join two values of an experiment, or a value and the site."""
+"""Rules that join two values of an experiment, or a value and the site: a single key cannot show them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MAX_NAME_BYTES = 255
 """Longest file name on the file systems in use."""
 
 MAX_RUNS = 100_000
-"""Of an experiment. Every run is looked at when a study is planned, and more are a sweep too wide."""
+"""Most runs of an experiment. Each is looked at when a study is planned, and more are a sweep too wide."""
 
 
 RESERVED_NAMES = {"partial": "the partial report's tables", "preflight": "what a preflight has found"}
@@ -91,10 +91,10 @@ def check_experiment(
     """Shapes of the device counts, and every mistake that joins two values.
 
     Args:
-        name: the experiment's name.
-        experiment: its values, each valid by itself.
-        own: the keys it has itself, apart from those of ``defaults``.
-        site: facts of the machine.
+        name: The experiment's name.
+        experiment: Values that are each valid alone.
+        own: The keys it has itself, apart from those of ``defaults``.
+        site: Facts of the machine.
     """
     place: Place = ("experiments", name)
     problems = list(_check_sweep(place, experiment, own))
@@ -116,9 +116,9 @@ def check_devices(
     """The shape of each device count, and what cannot be laid out or stands twice.
 
     Args:
-        place: of the experiment.
-        counts: its ``devices``.
-        site: facts of the machine.
+        place: The experiment's place.
+        counts: Entries of ``devices``.
+        site: Facts of the machine.
     """
     shapes: dict[int | str, Shape] = {}
     problems = []
@@ -258,8 +258,8 @@ def check_model_names(place: Place, values: Mapping[str, Any]) -> Iterator[Probl
     """Unknown models of an experiment in which other keys are so wrong that nothing else can be checked.
 
     Args:
-        place: of the experiment.
-        values: of its keys, as they were read.
+        place: The experiment's place.
+        values: Keys and values as they were read, of any type.
     """
     sweep = values.get("sweep")
     swept = sweep.get("model") if isinstance(sweep, dict) else None

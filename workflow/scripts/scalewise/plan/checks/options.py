@@ -25,15 +25,14 @@ COMPRESSED_FROM_STEP = 10
 PRETRAINED_CHANNELS = 3
 
 _OF_BUCKETS = ("gradient_as_bucket_view", "static_graph", "bucket_cap_mb", "communication_hook")
-"""What DistributedDataParallel alone knows."""
+"""Options that DistributedDataParallel alone knows."""
 
 
 class Where:
     """The place of a key that may stand in the experiment or, with several values, in its sweep.
 
     Args:
-        place: of the experiment.
-        options: of the series.
+        options: Swept keys of the series, with their values.
     """
 
     def __init__(self, place: Place, options: Options) -> None:
@@ -45,7 +44,7 @@ class Where:
         return (*self._place, "sweep", key) if key in self._swept else (*self._place, key)
 
     def part(self, otherwise: str, **pair: object) -> str:
-        """How to keep two options from meeting: by exclude where both are swept, else otherwise."""
+        """Cure that keeps two options from meeting: an exclude where both are swept, else ``otherwise``."""
         if not self._swept >= pair.keys():
             return otherwise
         entry = ", ".join(f"{key}: {_spelled(value)}" for key, value in pair.items())
@@ -55,14 +54,14 @@ class Where:
 def check_options(
     where: Where, experiment: Experiment, settings: Settings, site: Site, given: set[str]
 ) -> Iterator[Problem]:
-    """What the options of a series cannot do together, or on the devices of the site.
+    """Refuse options of a series that cannot work together, or not on the devices of the site.
 
     Args:
-        where: the place of a key of the series.
-        experiment: of the series.
-        settings: of the series.
-        site: facts of the machine or cluster.
-        given: the keys that the experiment has itself, swept ones too, apart from those of ``defaults``.
+        where: Gives the place of a key of the series.
+        experiment: The experiment that the series is part of.
+        settings: One series' training.
+        site: Facts of the machine or cluster.
+        given: The keys that the experiment has itself, swept ones too, apart from those of ``defaults``.
     """
     if site.accelerator == "cpu":
         yield from _check_cpu(where, settings, site)
@@ -135,7 +134,7 @@ def _check_parallelism(where: Where, settings: Settings) -> Iterator[Problem]:
 def _check_exchange(
     where: Where, experiment: Experiment, settings: Settings, given: set[str]
 ) -> Iterator[Problem]:
-    """Of gradients."""
+    """Refuse options of the exchange of gradients that spoil it or do nothing."""
     hook, rank = settings.communication_hook, settings.powersgd_rank
     if hook == "powersgd" and settings.precision == "fp16":
         # the gradients of such a step stay in its error feedback as NaN: no later step updates anything
@@ -211,12 +210,12 @@ def _check_stop(
 
 
 def check_images(where: Where, settings: Settings, facts: DatasetFacts) -> Iterator[Problem]:
-    """What is done with images of their size and channels.
+    """Refuse crops and pretrained weights that do not fit the images.
 
     Args:
-        where: the place of a key of the series.
-        settings: of the series.
-        facts: of its dataset, in the size that the model gets.
+        where: Gives the place of a key of the series.
+        settings: One series' training.
+        facts: The dataset's, in the size that the model gets.
     """
     if settings.crop_padding:
         # a folder's images are cropped in the size that they are decoded to, others in their own
@@ -260,12 +259,12 @@ def check_images(where: Where, settings: Settings, facts: DatasetFacts) -> Itera
 def check_warmup(
     where: Where, settings: Settings, step_sizes: Mapping[int, Sequence[int]]
 ) -> Iterator[Problem]:
-    """What must be over before the throughput is measured; and something must be left to measure.
+    """Refuse a warm-up that ends before the slow first steps do, or that leaves no step to measure.
 
     Args:
-        where: the place of a key of the series.
-        settings: of the series.
-        step_sizes: samples of the steps of an epoch, for each world size.
+        where: Gives the place of a key of the series.
+        settings: One series' training.
+        step_sizes: Samples of the steps of an epoch, for each world size.
     """
     steps = {world_size: len(sizes) for world_size, sizes in step_sizes.items()}
     fewest = min(steps, key=lambda world_size: steps[world_size])
@@ -310,12 +309,12 @@ def _slow_steps(settings: Settings, step_sizes: Mapping[int, Sequence[int]]) -> 
 
 
 def option_warnings(name: str, experiment: Experiment, world_sizes: Sequence[int]) -> Iterator[str]:
-    """What is possible but seldom meant.
+    """Warn of options that are possible but seldom meant.
 
     Args:
-        name: of the experiment.
-        experiment: its settings.
-        world_sizes: of its runs.
+        name: The experiment's name.
+        experiment: The experiment, checked.
+        world_sizes: One for each run.
     """
     key = "learning_rate_scaling"
     rules = experiment.swept.get(key, [experiment.learning_rate_scaling])
@@ -332,5 +331,5 @@ def option_warnings(name: str, experiment: Experiment, world_sizes: Sequence[int
 
 
 def _spelled(value: object) -> str:
-    """As YAML has it."""
+    """Spell a value as YAML does."""
     return str(value).lower() if isinstance(value, bool) else str(value)

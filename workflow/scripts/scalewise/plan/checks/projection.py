@@ -18,9 +18,9 @@ def projected_shapes(experiment: Experiment, planned: Iterable[Shape], site: Sit
     A projection may take more nodes than a run.
 
     Args:
-        experiment: checked.
-        planned: shapes of its runs.
-        site: facts of the machine or cluster.
+        experiment: Checked.
+        planned: Shapes of its runs.
+        site: Facts of the machine or cluster.
     """
     if experiment.project is None:
         return []
@@ -32,13 +32,13 @@ def projected_shapes(experiment: Experiment, planned: Iterable[Shape], site: Sit
 def check_projection(
     place: Place, experiment: Experiment, own: Mapping[str, Any], site: Site
 ) -> Iterator[Problem]:
-    """What the site, or another key, makes of the projected device counts.
+    """Refuse projected device counts that the site could not lay out, or that another key contradicts.
 
     Args:
-        place: of the experiment.
-        experiment: its values, each valid by itself.
-        own: the keys it has itself, apart from those of ``defaults``.
-        site: facts of the machine or cluster.
+        place: The experiment's place.
+        experiment: Values that are each valid alone.
+        own: The keys it has itself, apart from those of ``defaults``.
+        site: Facts of the machine or cluster.
     """
     if experiment.project is None:
         return

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, said so that the user can mend it at once."""
+"""Mistakes of a configuration, said so that the user can mend them at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pydantic_core import PydanticCustomError
 
 Place = tuple[str | int, ...]
-"""Where in the YAML a value stands: ``("experiments", "digits", "devices", 0)``."""
+"""Keys from the top of the YAML to a value: ``("experiments", "digits", "devices", 0)``."""
 
 
 def dotted(place: Place) -> str:
@@ -29,10 +29,10 @@ class Problem:
     """One mistake: where it is, what it is, how to mend it.
 
     Args:
-        place: keys from the top of the configuration to the value.
-        what: a clause that names the value and the limit it breaks ("is 6, but ...").
-        cure: a sentence that says what to write instead.
-        subject: what is shown in place of the place, where that is itself the mistake.
+        place: Keys from the top of the configuration to the value.
+        what: A clause that names the value and the limit it breaks ("is 6, but ...").
+        cure: A sentence that says what to write instead.
+        subject: Shown instead of the place, where the place itself is the mistake.
     """
 
     place: Place
@@ -95,7 +95,7 @@ class RefusedValueError(ValueError):
 
 
 def refused(what: str, cure: str) -> PydanticCustomError:
-    """What a validator of a model raises: said to the user in these words, at the value's place."""
+    """Make the error that a validator of a model raises: the user reads these words, at the value's place."""
     return PydanticCustomError("refused", "{what}", {"what": what, "cure": cure})
 
 

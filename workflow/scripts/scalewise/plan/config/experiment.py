@@ -39,13 +39,13 @@ RepeatCount = Annotated[int, Field(gt=0, le=MAX_REPEATS)]
 
 
 class Target(Model):
-    """What counts as trained."""
+    """The accuracy that counts as trained."""
 
     accuracy: Fraction = Field(description="Test accuracy to reach, 0.97 for 97 %.")
 
 
 class DecisionRule(Model):
-    """How the number of devices is chosen. Without a key: the knee, where speedup x efficiency is largest."""
+    """The rule for the number of devices. Without a key: the knee, where speedup x efficiency is largest."""
 
     min_efficiency: Fraction | None = Field(
         None, description="Recommend the most devices whose parallel efficiency is at least this."

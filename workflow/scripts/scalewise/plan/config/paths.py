@@ -15,15 +15,12 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f\x80-\x9f\u2028\u2029]")
 
 
 def path_complaint(path: str) -> tuple[str, str] | None:
-    """What is wrong with a path as text, whatever lies there; None for one that can be used.
+    """Say what is wrong with a path as text, whatever lies there; None for one that can be used.
 
     Spaces, quotes and what else a shell reads are fine: no shell sees a path unquoted.
 
-    Args:
-        path: as it was written.
-
     Returns:
-        a clause that names the value, and the cure.
+        A clause that names the value, and the cure.
     """
     if not path:
         return f"is {path!r}, which names nothing", "Write a path."
@@ -47,17 +44,14 @@ def path_complaint(path: str) -> tuple[str, str] | None:
 
 
 def command_complaint(path: str) -> tuple[str, str] | None:
-    """The same for a path that stands in the command line of a job.
+    """Say what is wrong with a path that stands in the command line of a job; None for one that can be used.
 
     Snakemake quotes it there as Python would, and the executor plugin for Slurm puts the line between double
     quotes for a shell of the login node: that shell obeys ``$`` and backquotes, and the job's is confused by
     quotes and backslashes.
 
-    Args:
-        path: as it was written.
-
     Returns:
-        a clause that names the value, and the cure.
+        A clause that names the value, and the cure.
     """
     if found := _OBEYED.search(path):
         return (
@@ -68,10 +62,10 @@ def command_complaint(path: str) -> tuple[str, str] | None:
 
 
 def site_file_problem(site_file: object) -> Problem | None:
-    """What is wrong with the key ``site`` before the file is opened; None where nothing is, or none is named.
+    """Check the key ``site`` before the file is opened; None where nothing is wrong or no file is named.
 
     Args:
-        site_file: the key's value, of whatever type it was read as.
+        site_file: The key's value, of whatever type it was read as.
     """
     if site_file is None or isinstance(site_file, Path):
         return None

@@ -1,4 +1,4 @@
-"""What a configuration holds before a model has looked at it: plain values, and those that cannot be used."""
+"""Values of a configuration before a model has looked at them: plain ones, and those that cannot be used."""
 
 from __future__ import annotations
 
@@ -22,11 +22,7 @@ def plain(value: Any) -> Any:
 
 
 def beyond(value: object) -> tuple[str, str] | None:
-    """What keeps a value from standing in any record, and the cure; None for one that can.
-
-    Args:
-        value: as YAML reads it.
-    """
+    """Say what keeps a value from standing in any record, and the cure; None for one that can."""
     if isinstance(value, int) and abs(value) > MOST:
         return f"is {shown(value)}, a whole number beyond {MOST}", "Write a smaller number."
     if isinstance(value, str) and any("\ud800" <= char <= "\udfff" for char in value):
@@ -35,19 +31,14 @@ def beyond(value: object) -> tuple[str, str] | None:
 
 
 def no_value(place: Place) -> Problem:
-    """What to say of a key, or of an element of a list, without a value."""
+    """Make the problem of a key, or of an element of a list, without a value."""
     if place[-3:-2] == ("sweep",) and place[-2] in SWEEPABLE_WITH_DEFAULT:
         return Problem(place, "has no value", f"Write {DEFAULT} for what {place[-2]} is when it is left out.")
     return Problem(place, "has no value", "Give it one, or leave the key out for its default.")
 
 
 def values_beyond(value: Any, place: Place) -> Iterator[Problem]:
-    """Keys and values that can stand in no record.
-
-    Args:
-        value: of the configuration.
-        place: where it stands.
-    """
+    """Find keys and values that can stand in no record."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             here = (*place, str(key))
@@ -64,12 +55,7 @@ def values_beyond(value: Any, place: Place) -> Iterator[Problem]:
 
 
 def odd_keys(value: Any, place: Place) -> Iterator[Problem]:
-    """Keys that are not text, for a configuration that has no file to read them from.
-
-    Args:
-        value: of the configuration.
-        place: where it stands.
-    """
+    """Find keys that are not text, for a configuration that has no file to read them from."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             here = (*place, shown(key) if isinstance(key, int) else str(key))

@@ -1,4 +1,4 @@
-"""What one training does: every key, its type, its unit and its default."""
+"""Settings of one training: every key, its type, its unit and its default."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Model(BaseModel):
 
 
 class Settings(Model):
-    """What one training does. Every key may stand under ``sweep`` as a list, except ``scaling``."""
+    """Settings of one training. Every key may stand under ``sweep`` as a list, except ``scaling``."""
 
     dataset: str = Field(
         description="digits, mnist, cifar10, cifar100; synthetic-3x32x32-100classes-50000samples, random "
@@ -159,8 +159,9 @@ class Settings(Model):
     )
     launcher: LauncherName | None = Field(
         None,
-        description="What starts the ranks. srun: one task a device. torchrun: one agent a node. spawn: "
-        "torch.multiprocessing, one process a node. Default: the site's.",
+        description="What starts the ranks. srun: one task a device. popen: one process a device, no agent "
+        "between, on one machine. torchrun: one agent a node. spawn: torch.multiprocessing, one process a "
+        "node. Default: the site's.",
     )
     rendezvous: Literal["tcp", "file"] = Field(
         "tcp",
@@ -187,7 +188,7 @@ class Settings(Model):
 SWEEPABLE = tuple(key for key in Settings.model_fields if key != "scaling")
 
 DEFAULT = "default"
-"""Among the values of a swept key: the key left out. As a word, it reads well in a run's name."""
+"""The value of a swept key that means the key left out. As a word, it reads well in a run's name."""
 
 SWEEPABLE_WITH_DEFAULT = ("image_size", "stop_at_accuracy", "bucket_cap_mb", "launcher")
 """Keys that are something when they are left out which no value of their own says."""

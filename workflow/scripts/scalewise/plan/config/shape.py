@@ -1,4 +1,4 @@
-"""Where the ranks of a run stand: nodes and devices per node.
+"""Places of a run's ranks: nodes and devices per node.
 
 A node is filled before a second one is taken, so that a device count has one shape and two runs with
 equal counts are comparable. ``"2x2"`` forces a shape.
@@ -19,8 +19,7 @@ class Shape:
     """Nodes x devices per node; one rank a device.
 
     Args:
-        nodes: number of nodes.
-        devices_per_node: devices, and so ranks, on each of them.
+        devices_per_node: Devices, and so ranks, on each of them.
     """
 
     nodes: int
@@ -33,7 +32,7 @@ class Shape:
 
     @classmethod
     def parse(cls, text: str) -> Shape:
-        """From what ``str`` makes of a shape."""
+        """Read what ``str`` makes of a shape."""
         nodes, devices_per_node = map(int, text.split("x"))
         return cls(nodes, devices_per_node)
 
@@ -49,9 +48,9 @@ def shape_for(devices: int | str, *, devices_per_node: int, max_nodes: int) -> S
     """The shape of a device count on a site.
 
     Args:
-        devices: a total (``4``) or a forced shape (``"2x2"``).
-        devices_per_node: devices a node of the site has.
-        max_nodes: nodes a run may take.
+        devices: A total (``4``) or a forced shape (``"2x2"``).
+        devices_per_node: Devices a node of the site has.
+        max_nodes: Nodes a run may take.
 
     Raises:
         TopologyError: the count does not fill its nodes, or exceeds the site.
@@ -98,7 +97,7 @@ def fill(devices: int, devices_per_node: int, *, may_force: bool = True) -> Shap
     """The shape of a device count that fills its nodes.
 
     Args:
-        devices: In all.
+        devices: Number of devices over all nodes.
         devices_per_node: Devices that a node of the site has.
         may_force: The cure of a count that leaves a node partly empty may be a forced shape.
 

@@ -95,7 +95,7 @@ class Proxies(BaseModel):
 
 
 class SiteFile(BaseModel):
-    """What ``site.yaml`` of a profile may say; ``auto`` is looked up on this machine."""
+    """Facts that ``site.yaml`` of a profile may state; ``auto`` is looked up on this machine."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, title="Scalewise site")
 
@@ -120,7 +120,7 @@ class SiteFile(BaseModel):
     )
     max_nodes: Count = Field(1, description="Nodes one run may take.")
     launcher: LauncherName | None = Field(
-        None, description="What starts the ranks. Default: srun on Slurm, torchrun on one machine."
+        None, description="What starts the ranks. Default: srun on Slurm, popen on one machine."
     )
     python: Annotated[str, AfterValidator(_argument)] | None = Field(
         None,
@@ -160,11 +160,9 @@ class Site:
     """The facts with every ``auto`` resolved.
 
     Args:
-        accelerator: ``cuda`` or ``cpu``.
-        devices_per_node: devices of one node.
+        devices_per_node: Devices of one node.
         cpus_per_node: CPUs of one node.
-        max_nodes: nodes one run may take.
-        facts: all that the file says.
+        facts: All that the file says.
     """
 
     accelerator: Accelerator
@@ -180,10 +178,10 @@ class Site:
 
     @property
     def launcher(self) -> LauncherName:
-        """What starts the ranks where an experiment does not say."""
+        """The program that starts the ranks where an experiment names none."""
         if self.facts.launcher is not None:
             return self.facts.launcher
-        return "srun" if self.slurm else "torchrun"
+        return "srun" if self.slurm else "popen"
 
     def billed_devices(self, shape: Shape) -> int:
         """Devices that a run of this shape is billed for: all of its nodes where it gets whole ones."""
@@ -192,10 +190,7 @@ class Site:
         return shape.nodes * self.devices_per_node if whole else shape.world_size
 
     def terms(self, shapes: Iterable[Shape]) -> dict[str, dict[int, float]]:
-        """What a decision must know of queue and bill, by devices; left out where there is nothing to know.
-
-        Args:
-            shapes: that are planned.
+        """Queue wait in minutes and billed devices, by device count; only entries that differ from the usual.
 
         Returns:
             ``queue_minutes``, usual wait; ``billed_devices``, where those are more than the run's own.

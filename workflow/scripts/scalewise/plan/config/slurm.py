@@ -202,7 +202,7 @@ Names = Annotated[str, AfterValidator(_plain_names)]
 
 
 class Slurm(BaseModel):
-    """How a cluster wants its jobs; the key's presence says that there is Slurm."""
+    """Options and limits of a cluster's jobs; the key's presence says that there is Slurm."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -265,11 +265,7 @@ class Slurm(BaseModel):
     )
 
     def wait_minutes(self, devices: int) -> float | None:
-        """Usual wait of a run in the queue; None where the site does not say.
-
-        Args:
-            devices: of the run.
-        """
+        """Usual wait in the queue of a run on so many devices; None where the site does not say."""
         if not self.queue_minutes:
             return None
         counts = sorted(self.queue_minutes)

@@ -27,16 +27,16 @@ _KIND = {
 _KINDS = {COUNT, MAPPING, VALUE, LEFT_OUT}
 FEW = 4
 _VARIANTS = {"constrained-int", "literal['auto']", "int", "str"}
-"""What pydantic puts behind the place of a value that may be of several kinds."""
+"""Words that pydantic puts behind the place of a value that may be of several kinds."""
 
 
 def problems_of(error: ValidationError, place: Place, model: type[BaseModel] = Experiment) -> list[Problem]:
     """One problem for each of pydantic's findings.
 
     Args:
-        error: raised by ``model``.
-        place: where the validated mapping stands in the YAML.
-        model: says which keys are known where.
+        error: Raised by ``model``.
+        place: The validated mapping's place in the YAML.
+        model: Says which keys are known where.
     """
     details = error.errors(include_url=False)
     for detail in details:
@@ -98,7 +98,7 @@ def _one_of(value: str, known: list[str]) -> str:
 
 
 def _retype(kind: str, value: object) -> str:
-    """What to write instead of a value of another type."""
+    """Name what to write instead of a value of another type."""
     if kind == "list":
         single = isinstance(value, (int, float, str)) and (text := _short(value))
         return f"Write [{text}]." if single else "Write [1, 2]."

@@ -24,7 +24,7 @@ _COLLECTIONS = {"tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"}
 _COUNT_KEYS: Place = ("slurm", "queue_minutes")
 """The mapping of a site file whose keys are device counts."""
 _MAX_VALUES = 100_000
-"""Of a file, those that aliases repeat among them: nine lines of aliases can mean 10^9 values."""
+"""Most values of a file. Those that aliases repeat count: nine lines of aliases can mean 10^9."""
 
 _SCIENTIFIC = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
@@ -34,10 +34,10 @@ class Source:
     """One configuration file with the line of every key and the mistakes of its spelling.
 
     Args:
-        name: the file as the user named it.
+        name: The file as the user named it.
         lines: 1-based line of every place in the file.
-        problems: mistakes that only the text shows.
-        fatal: those of them that keep the file from being read at all.
+        problems: Mistakes that only the text shows.
+        fatal: Those of them that keep the file from being read at all.
     """
 
     name: str
@@ -59,8 +59,8 @@ def read_source(path: Path, hint: str = STUDY_HINT) -> Source:
     """Read a YAML file for its line numbers and its spelling mistakes; never raises on bad YAML.
 
     Args:
-        path: of the file.
-        hint: how such a file begins, for one that is empty or not a mapping.
+        path: A study's or a site's file.
+        hint: Cure of a file that is empty or not a mapping: the way such a file begins.
     """
     source = Source(str(path))
     try:
@@ -104,7 +104,7 @@ class _Walk:
         self._above: list[yaml.Node] = []
 
     def look(self, node: yaml.Node, place: Place) -> None:
-        """At a node and all below it.
+        """Look at a node and all below it.
 
         Raises:
             yaml.YAMLError: aliases make it endless.

@@ -1,1 +1,1 @@
-"""From runs to jobs: command lines, environments, and what Slurm must agree to."""
+"""Runs become jobs: command lines, environments, and what Slurm must agree to."""

@@ -1,4 +1,4 @@
-"""Which all-reduces a study's predictions need, measured once for each shape of a site, and by what job."""
+"""The all-reduces that a study's predictions need, and the jobs that measure each once for a site."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ MINUTES = 5
 MEASURED_NODES = 2
 """Larger shapes are predicted from one node and from two: a measurement must not cost a large job."""
 PRIORITY = 2_000_000_000
-"""Above every training: with it and the 1-device runs, a prediction is there before the large jobs run."""
+"""Higher than every training's: the prediction is there before the large jobs run."""
 ENVIRONMENT_VARIABLE = "SCALEWISE_COLLECTIVES"
 FOUND = "collectives.json"
-"""What the ranks leave in the attempt's folder."""
+"""File that the ranks leave in the attempt's folder, with what they measured."""
 
 
 class Wildcards(Protocol):
-    """What Snakemake gives to a function of a resource of the rule."""
+    """Wildcards that Snakemake gives to a function of a resource of the rule."""
 
     shape: str
 
@@ -53,10 +53,10 @@ class CollectivesPlan:
     """All measurements that a study may need.
 
     Args:
-        site: the folder of this site's measurements.
-        jobs: by shape.
-        allocations: by shape, what each asks for.
-        shapes: of each experiment that is predicted, what it needs.
+        site: The folder of this site's measurements.
+        jobs: One for each shape.
+        allocations: One for each shape.
+        shapes: Each predicted experiment's name, with the shapes that its prediction needs.
     """
 
     site: str
@@ -66,11 +66,11 @@ class CollectivesPlan:
 
     @classmethod
     def of(cls, study: Study, site_file: object = None) -> CollectivesPlan:
-        """Of a study.
+        """Collect the measurements of a study's predictions.
 
         Args:
-            study: checked.
-            site_file: that describes the site; None for this machine as it is.
+            study: The configuration, checked.
+            site_file: Path of the site's file; None for this machine as it is.
         """
         jobs: dict[str, RankLaunch] = {}
         allocations: dict[str, Allocation] = {}
@@ -122,10 +122,6 @@ def shapes_to_measure(planned: PlannedExperiment, site: Site) -> list[Shape]:
 
     Every shape of up to two nodes is measured itself; a larger one is predicted from one and from two of
     its nodes. None where there is no 1-device run, from which alone a prediction can start.
-
-    Args:
-        planned: an experiment.
-        site: facts of the machine or cluster.
     """
     own = {
         run.shape
@@ -155,8 +151,8 @@ def site_id(site: Site, site_file: object = None) -> str:
     its name and processor, so that measurements are not trusted in a folder that was copied elsewhere.
 
     Args:
-        site: facts of the machine or cluster.
-        site_file: that describes it; None for this machine as it is.
+        site: Facts of the machine or cluster.
+        site_file: Path of the site's file; None for this machine as it is.
     """
     path = Path(str(site_file)) if site_file is not None else Path("machine")
     # profiles/slurm/site.yaml says more by its folder

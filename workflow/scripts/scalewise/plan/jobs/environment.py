@@ -1,4 +1,4 @@
-"""What the rules' shell commands find in their environment, and in files that it names."""
+"""The environment of the rules' shell commands, and files that it names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import hashlib
 import os
 import subprocess
 import sys
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from scalewise.plan.config.errors import StudyError
 from scalewise.plan.config.site import Site
 from scalewise.plan.jobs import launch
 from scalewise.plan.jobs.preflight import ENVIRONMENT_VARIABLE, Preflight
+from scalewise.records import write_text
 
 HANDED_OVER = Path(".snakemake/scalewise")
 """Folder of the files that carry to commands what may be too long for their arguments and environment."""
@@ -35,9 +35,7 @@ def hand_over(text: str, folder: Path = HANDED_OVER) -> Path:
     try:
         if not path.exists() or path.read_bytes() != data:
             path.parent.mkdir(parents=True, exist_ok=True)
-            whole = path.with_name(f"{path.stem}.{uuid.uuid4().hex}.new")
-            whole.write_bytes(data)
-            whole.replace(path)
+            write_text(path, text)
     except OSError as error:
         raise StudyError(
             [f"{path}: cannot be written ({error.strerror}). Make room or change permissions there."]
@@ -48,18 +46,18 @@ def hand_over(text: str, folder: Path = HANDED_OVER) -> Path:
 def rule_environment(
     script: str, origin: str, study: Path, preflight: Preflight, site: Site, environ: Mapping[str, str]
 ) -> dict[str, str]:
-    """What a command needs but no result depends on.
+    """Set the variables that a command needs but no result depends on.
 
     It stands here and not in ``params``, so that moving the checkout or changing a title makes
     nothing again.
 
     Args:
-        script: an entry script, where Snakemake has put it.
-        origin: where Snakemake took it from, a path or an address.
+        script: An entry script, where Snakemake has put it.
+        origin: The path or address that Snakemake took it from.
         study: File with ``Study.report_facts``.
-        preflight: what a preflight is to look at.
-        site: facts of the machine or cluster.
-        environ: the environment as it is.
+        preflight: The checks that a preflight makes.
+        site: Facts of the machine or cluster.
+        environ: The environment as it is.
 
     Returns:
         variables to set. ``python`` becomes the interpreter that runs Snakemake, unless Snakemake

@@ -87,6 +87,8 @@ class Launch:
         name: of the launcher, for the records.
         argv: program and arguments.
         environment: variables of every rank.
+        own_environments: further variables of each process to start: of every rank, or of the one process
+            that starts them.
         told: ``argv`` for logs, which others may read: what a site's user has written into prelude and
             container options is counted and not shown, for it may hold tokens. Empty where that is nothing.
     """
@@ -95,6 +97,7 @@ class Launch:
     argv: tuple[str, ...]
     environment: dict[str, str]
     told: tuple[str, ...] = ()
+    own_environments: tuple[dict[str, str], ...] = ({},)
 
     @property
     def shown(self) -> tuple[str, ...]:
@@ -114,7 +117,8 @@ def build_launch(
     """The command that starts the ranks of a run, one device or many alike.
 
     Args:
-        launcher: srun (a task per device), torchrun or spawn (a process per node).
+        launcher: srun (a task per device), popen (a process per device, on this machine), torchrun or spawn
+            (a process per node).
         shape: nodes and devices per node.
         cpus_per_device: threads of each rank.
         start: facts of the site.
@@ -128,11 +132,19 @@ def build_launch(
     interpreter = start.python or (python if start.container is None else "python3")
     if not start.slurm and shape.nodes != 1:
         raise ValueError(f"{shape.nodes} nodes need a cluster, and this site has no `slurm:`")
+    own_environments: tuple[dict[str, str], ...] = ({},)
     if launcher == "srun":
         if not start.slurm:
             raise ValueError("launcher srun needs Slurm, and this site has no `slurm:`")
         program: tuple[str, ...] = (interpreter, *programs.rank)
         tasks_per_node, cpus_per_task = shape.devices_per_node, cpus_per_device
+    elif launcher == "popen":
+        if start.slurm:
+            raise ValueError("launcher popen starts ranks on one machine, and this site has `slurm:`")
+        # -u: what a rank has printed must be in the log when it is killed
+        program = (interpreter, "-u", *programs.rank)
+        tasks_per_node, cpus_per_task = shape.devices_per_node, cpus_per_device
+        own_environments = tuple(rank_environment(local, shape) for local in range(shape.devices_per_node))
     else:
         # under Slurm a process of our own is between, for the signal ahead of a job's end
         if launcher == "torchrun" and shape.nodes == 1 and not start.slurm:
@@ -145,7 +157,7 @@ def build_launch(
     if start.slurm:
         step = shape.nodes, tasks_per_node, cpus_per_task, start.srun_extra
         argv, told = srun(*step, argv), srun(*step, told)
-    return Launch(launcher, argv, thread_environment(cpus_per_device), told)
+    return Launch(launcher, argv, thread_environment(cpus_per_device), told, own_environments)
 
 
 def _without_secrets(start: Start) -> Start:
@@ -227,6 +239,23 @@ def _first_word(line: str) -> str:
     found = re.match(r"\W*[\w./+-]*", line)
     word = found[0] if found is not None else ""
     return word if word == line.rstrip() else f"{word} ..."
+
+
+RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+"""By which torchrun tells a rank who it is, and so do popen and spawn."""
+
+
+def rank_environment(local_rank: int, shape: Shape, node_rank: int = 0) -> dict[str, str]:
+    """The variables of ``RANK_VARIABLES`` for one rank.
+
+    Args:
+        local_rank: from 0, on its node.
+        shape: nodes and devices per node.
+        node_rank: from 0.
+    """
+    rank = node_rank * shape.devices_per_node + local_rank
+    place = (rank, local_rank, shape.world_size, shape.devices_per_node)
+    return {name: str(value) for name, value in zip(RANK_VARIABLES, place, strict=True)}
 
 
 def thread_environment(cpus_per_device: int) -> dict[str, str]:

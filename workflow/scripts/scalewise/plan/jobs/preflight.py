@@ -1,4 +1,4 @@
-"""What is proved before anything expensive: the largest allocation, and lines that say what to do."""
+"""Proof before anything expensive: the largest allocation, and lines that say what to do."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Line(BaseModel):
 
     Args:
         state: ``ok``, ``bad``, or ``unknown`` where nobody could say.
-        what: was found.
-        cure: what to do; empty where it is ok.
+        what: The finding, as a clause.
+        cure: A sentence that says how to mend it; empty where there is nothing to mend.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -42,22 +42,22 @@ class Line(BaseModel):
 
 
 def ok(what: str) -> Line:
-    """Nothing to do."""
+    """A finding that needs nothing."""
     return Line(state="ok", what=what)
 
 
 def bad(what: str, cure: str) -> Line:
-    """To be mended before a study can run."""
+    """A finding that must be mended before a study can run."""
     return Line(state="bad", what=what, cure=cure)
 
 
 def unknown(what: str) -> Line:
-    """Not to be found out from here."""
+    """A question that cannot be answered from here."""
     return Line(state="unknown", what=what)
 
 
 class Lines(BaseModel):
-    """What was found, in order."""
+    """The findings, in order."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -73,15 +73,14 @@ class Lines(BaseModel):
 
 
 class Preflight(RankLaunch):
-    """What is to be looked at.
+    """Everything that a preflight checks: the site's facts, and the largest run of the study.
 
     Args:
-        facts: of the site.
-        options: that sbatch gets for the study's largest run, which is also the one whose ranks are started.
-        cpus_per_node: that it needs.
-        memory_mb_per_node: that it needs.
-        longest_minutes: of all jobs of the study.
-        datasets: prepared files.
+        options: Arguments of sbatch for the largest run.
+        cpus_per_node: CPUs that the largest run takes on each node.
+        memory_mb_per_node: MB that the largest run takes on each node; 0 asks for none.
+        longest_minutes: Minutes that the longest job of the study asks for.
+        datasets: Paths of the prepared files that every rank must be able to read.
     """
 
     facts: SiteFile

@@ -1,4 +1,4 @@
-"""How the ranks of a job are started, whatever they do: a training, the hello job, an all-reduce."""
+"""The start of a job's ranks, whatever they do: a training, the hello job, an all-reduce."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scalewise.records import LauncherName
 
 
 class RankLaunch(BaseModel):
-    """Where ranks run, and what starts them.
+    """The place and the launcher of ranks.
 
     Args:
         shape: Nodes x devices per node, as text.

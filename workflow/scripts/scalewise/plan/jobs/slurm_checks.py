@@ -1,4 +1,4 @@
-"""What a cluster says of a site's facts, asked on the login node before anything is sent."""
+"""Questions to Slurm about a site's facts, asked on the login node before anything is sent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scalewise.plan.config.slurm import Slurm, duration_seconds
 from scalewise.plan.jobs.preflight import Line, Preflight, bad, ok, unknown
 
 LONGEST_POLL_SECONDS = 180
-"""Between two looks of the executor plugin at its jobs, while none of them ends."""
+"""Longest pause between two looks of the executor plugin at its jobs, while none of them ends."""
 SUBMISSION_COMMANDS = ("sbatch", "squeue", "scancel")
 """Slurm's commands without which no job can be sent and watched."""
 
@@ -186,7 +186,7 @@ def _gpus(gres: str, kind: str | None) -> int:
 
 
 def _check_memory_of_jobs() -> Iterator[Line]:
-    """How long the controller remembers jobs; snakemake asks it for their ends."""
+    """Compare how long the controller remembers jobs with how often snakemake asks it for their ends."""
     age = job_memory_seconds()
     if age is None:
         yield unknown("MinJobAge could not be looked up")

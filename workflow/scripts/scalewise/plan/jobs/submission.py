@@ -1,4 +1,4 @@
-"""Between snakemake and Slurm: what must hold before jobs are sent, and what the executor leaves undone."""
+"""Submission to Slurm: what must hold before jobs are sent, and what the executor leaves undone."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def check_site_is_given(site_file: object, cluster_profile: bool) -> None:
     """Stop before a study is judged by this machine that was meant for a cluster.
 
     Args:
-        site_file: of the configuration; None where there is none.
-        cluster_profile: the command came with the profile of a cluster.
+        site_file: The configuration's key ``site``; None where there is none.
+        cluster_profile: The command came with the profile of a cluster.
 
     Raises:
         StudyError: with the cure.
@@ -64,10 +64,10 @@ def check_surroundings(
     """Stop where the plan itself would be wrong.
 
     Args:
-        site: facts of the machine or cluster.
-        cluster_profile: the command came with the profile of a cluster.
-        environ: of snakemake.
-        named: files and folders that stand in the command lines of jobs.
+        site: Facts of the machine or cluster.
+        cluster_profile: The command came with the profile of a cluster.
+        environ: Variables that snakemake runs with.
+        named: Files and folders that stand in the command lines of jobs.
 
     Raises:
         StudyError: with the cure.
@@ -92,9 +92,9 @@ def begin_submission(site: Site, elsewhere: bool, folder: Path) -> None:
     """Stop before the first job where none could be sent; then watch over those that are.
 
     Args:
-        site: facts of the machine or cluster.
-        elsewhere: the executor does not run jobs on this machine.
-        folder: the jobs' working folder.
+        site: Facts of the machine or cluster.
+        elsewhere: The executor does not run jobs on this machine.
+        folder: The jobs' working folder.
 
     Raises:
         StudyError: with the cure.
@@ -132,10 +132,10 @@ class PreemptionWatch:
     ever.
 
     Args:
-        folder: the jobs' working folder; those of other folders are left alone.
-        say: tells the user.
-        give_up: called when Slurm does not take a job back; by default, ends snakemake as Ctrl-C does.
-        poll_seconds: between two looks.
+        folder: The jobs' working folder; those of other folders are left alone.
+        say: Tells the user.
+        give_up: Called when Slurm does not take a job back; by default, ends snakemake as Ctrl-C does.
+        poll_seconds: Pause between two looks.
     """
 
     def __init__(

@@ -1,1 +1,1 @@
-"""Which runs an experiment has, and what each of them is given."""
+"""The runs of an experiment, and what each of them is given."""

@@ -1,4 +1,4 @@
-"""What a run asks of the machine, in Slurm's and in Snakemake's terms. None of it defines a result."""
+"""Allocations of runs, in Slurm's and in Snakemake's terms. None of it defines a result."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ START_UP_MINUTES = 2
 """Added to a job's time, so that a run has all of its own, writes its last checkpoint and leaves a reason."""
 
 EARLY_SECONDS = 60
-"""That Slurm may send a signal before the time it was asked for."""
+"""Slurm may send a signal so long before the time it was asked for."""
 
 LEAST_SECONDS = 30
-"""Of a job, to train in, beside the start and the signal."""
+"""Least time that a job must leave for training, beside its start and the signal."""
 
 ALL_CORES = 1024
 """Cut by Snakemake to the cores that there are."""
@@ -37,7 +37,7 @@ OF_TRAINING = ("checkpoint_seconds", "keep_checkpoints")
 
 
 class Wildcards(Protocol):
-    """What Snakemake gives to a function of a resource."""
+    """Wildcards that Snakemake gives to a function of a resource."""
 
     experiment: str
     run: str
@@ -49,24 +49,24 @@ Resource = Value | Callable[[Wildcards], Value] | Callable[[Wildcards, int], Val
 
 @dataclass(frozen=True)
 class Allocation:
-    """What a run needs, on every one of its nodes alike.
+    """The resources of a run, alike on every one of its nodes.
 
     Args:
-        nodes: of the run.
-        tasks_per_node: as many as devices, whichever launcher starts the ranks: one rule serves every size.
+        nodes: Nodes of each job.
+        tasks_per_node: Devices of a node, whichever launcher starts the ranks: one rule serves every size.
         cpus_per_task: CPUs of one rank.
-        minutes: after which the scheduler ends the job.
-        limit_seconds: after which the run is ended, ahead of the scheduler, which would leave no reason; of
-            all its jobs together.
-        timeout_seconds: that a rank waits for another.
-        memory_mb: per node; 0 asks for none.
-        memory_mb_per_cpu: per CPU, where a site wants that; 0 asks for none.
+        minutes: The scheduler ends a job after so long.
+        limit_seconds: The run is ended after so long over all its jobs, ahead of the scheduler, which would
+            leave no reason.
+        timeout_seconds: A rank waits so long for another.
+        memory_mb: Per node; 0 asks for none.
+        memory_mb_per_cpu: Per CPU, where a site wants that; 0 asks for none.
         gres: GPUs per node as ``gpu:h100:4``; empty where they are asked for in another way.
-        extra: further options of sbatch.
-        signal_seconds: before the end of its time a job's ranks get SIGUSR1; 0 asks for none.
-        jobs: that the run takes at most, one after the other.
-        checkpoint_seconds: between two checkpoints.
-        keep_checkpoints: of a run that has completed.
+        extra: Further options of sbatch.
+        signal_seconds: A job's ranks get SIGUSR1 so long before the end of its time; 0 asks for none.
+        jobs: Most jobs that the run takes, one after the other.
+        checkpoint_seconds: Training time between two checkpoints.
+        keep_checkpoints: The checkpoints of a completed run stay.
     """
 
     nodes: int
@@ -138,13 +138,7 @@ class Allocation:
 
 
 def allocate(run: Run, experiment: Experiment, site: Site) -> Allocation:
-    """The allocation of a run on a site.
-
-    Args:
-        run: the job.
-        experiment: its time limit and memory.
-        site: facts of the machine or cluster.
-    """
+    """Allocate a run on a site, by the time limit and memory of its experiment."""
     devices = run.shape.devices_per_node
     cpus = run.settings.cpus_per_device
     memory = node_memory_mb(devices, experiment, site)
@@ -194,13 +188,13 @@ def allocate(run: Run, experiment: Experiment, site: Site) -> Allocation:
 
 @dataclass(frozen=True)
 class TimeShare:
-    """How a run's time is laid out over jobs.
+    """A run's time, laid out over jobs.
 
     Args:
-        minutes: of each job.
-        limit_seconds: of the run, over all its jobs.
-        signal_seconds: before the end of a job its ranks get SIGUSR1; 0 for none.
-        jobs: at most, one after the other.
+        minutes: Time that each job asks for.
+        limit_seconds: Limit of the run, over all its jobs.
+        signal_seconds: A job's ranks get SIGUSR1 so long before its end; 0 for none.
+        jobs: Most jobs that the run takes, one after the other.
     """
 
     minutes: int
@@ -213,9 +207,10 @@ def share_time(runtime_minutes: int, longest_minutes: int | None, signal_seconds
     """Lay out a run's time: in one job with time to spare for its end, or in several of the longest.
 
     Args:
-        runtime_minutes: of the run.
-        longest_minutes: of a job; None where nobody says.
-        signal_seconds: that the site asks for; 0 for none, and then there is one job.
+        runtime_minutes: Training time that the run has, over all its jobs.
+        longest_minutes: The longest job that the site allows; None where nobody says.
+        signal_seconds: Time ahead of a job's end at which the site wants a signal; 0 for none, and then there
+            is one job. A run that one job holds gets it at most 30 s ahead: it ends by its own limit before.
     """
     limit, wanted = runtime_minutes * 60, runtime_minutes + START_UP_MINUTES
     if longest_minutes is None or wanted <= longest_minutes:
@@ -229,7 +224,7 @@ def share_time(runtime_minutes: int, longest_minutes: int | None, signal_seconds
 
 
 def trained_seconds(longest_minutes: int, signal_seconds: int) -> int:
-    """What a job of several leaves for training, at least: the start and an early signal taken off."""
+    """Least seconds for training in one job of several: the start and an early signal are taken off."""
     return longest_minutes * 60 - START_UP_MINUTES * 30 - EARLY_SECONDS - signal_seconds
 
 
@@ -283,7 +278,7 @@ def _attempt(wildcards: Wildcards, attempt: int) -> int:
 
 
 def _constants(site: Site) -> dict[str, Value]:
-    """What every job of a cluster says alike."""
+    """Resources that every job of a cluster states alike."""
     if site.slurm is None:
         return {}
     stated = {

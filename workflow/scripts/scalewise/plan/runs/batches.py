@@ -1,9 +1,9 @@
-"""How the samples of an epoch fall into steps and onto ranks. Pure arithmetic, used by plan and training."""
+"""Division of an epoch's samples into steps and among ranks. Pure arithmetic, used by plan and training."""
 
 from __future__ import annotations
 
 MIN_SAMPLES_PER_RANK = 2
-"""Of one forward pass: batch normalisation needs two values. A last batch below this joins the one before."""
+"""Batch normalisation needs two values in a forward pass. A last batch below this joins the one before."""
 
 
 def step_sizes(samples: int, global_batch_size: int, parts: int) -> list[int]:
@@ -13,9 +13,9 @@ def step_sizes(samples: int, global_batch_size: int, parts: int) -> list[int]:
     give each part two samples is added to the step before it.
 
     Args:
-        samples: training samples.
-        global_batch_size: samples of a full step over all ranks, at most ``samples``.
-        parts: forward passes of a step over all ranks: world size x accumulation steps.
+        samples: Training samples.
+        global_batch_size: Samples of a full step over all ranks, at most ``samples``.
+        parts: Forward passes of a step over all ranks: world size x accumulation steps.
     """
     full, rest = divmod(samples, global_batch_size)
     sizes = [global_batch_size] * full

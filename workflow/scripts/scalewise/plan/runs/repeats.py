@@ -1,4 +1,4 @@
-"""Which repeats of a point are asked for: a first few, and more where the rounds say so.
+"""Repeats of a point that are asked for: a first few, and more where the rounds say so.
 
 An experiment with ``repeats: {min: …, max: …, until_interval: …}`` first makes ``min`` runs of every
 point. A round then judges each point's interval and may ask for more; the next round follows when those
@@ -19,7 +19,7 @@ from scalewise.plan.runs.runs import Run
 from scalewise.records import RecordError
 
 FOLDER = "repeats"
-"""Of an experiment's results, where its rounds stand."""
+"""Folder of the rounds, in the results of an experiment."""
 
 Verdict = Literal["too wide", "narrow enough", "most repeats", "too few completed"]
 
@@ -33,13 +33,13 @@ class JudgedPoint(_Record):
 
     Args:
         point: ``d2.bucket-view-on``.
-        asked: repeats asked for before this round.
-        completed: those of them that have a throughput.
-        half_width_fraction: half the width of the throughput's interval over the throughput; None with
+        asked: Repeats asked for before this round.
+        completed: Those of them that have a throughput.
+        half_width_fraction: Half the width of the throughput's interval over the throughput; None with
             fewer than two completed.
-        confidence: of that interval.
+        confidence: Confidence that the interval has, 0 to 1.
         verdict: ``too wide`` alone asks for more.
-        next_asked: repeats asked for from now on.
+        next_asked: Repeats asked for from now on.
     """
 
     point: str
@@ -55,10 +55,9 @@ class Round(_Record):
     """``round{number}.json``: every point of an experiment, judged.
 
     Args:
-        experiment: its name.
-        number: of the round, from 1.
-        rule: by which it was judged.
-        points: in the order of the configuration.
+        number: Rounds are counted from 1.
+        rule: The rule that the points were judged by.
+        points: Every point, in the order of the configuration.
     """
 
     record_version: Literal[1] = 1
@@ -74,12 +73,7 @@ class Round(_Record):
 
 
 def round_file(folder: Path, number: int) -> Path:
-    """Where a round stands.
-
-    Args:
-        folder: of the experiment.
-        number: from 1.
-    """
+    """Path of a round's file below the experiment's folder; rounds are counted from 1."""
     return folder / FOLDER / f"round{number}.json"
 
 
@@ -103,7 +97,7 @@ def walk_rounds(file_of: Callable[[int], str | Path | None]) -> Iterator[Round]:
     """The rounds one after the other, the last of which asks for nothing more.
 
     Args:
-        file_of: the file of a round; None ends the walk.
+        file_of: The file of a round; None ends the walk.
 
     Raises:
         RecordError: a file is damaged.
@@ -126,9 +120,9 @@ def judged_rounds(get: Callable[..., Any], experiment: str, before: int | None =
     would not look whether the tables that come after are out of date, and would leave them as they are.
 
     Args:
-        get: of the checkpoint ``judge_repeats``.
-        experiment: its name.
-        before: a round that is not looked at any more.
+        get: The ``get`` of the checkpoint ``judge_repeats``.
+        experiment: The experiment's name.
+        before: A round that is not looked at any more.
 
     Raises:
         RecordError: a file is damaged.
@@ -147,8 +141,8 @@ def needed_rounds(repeats: int | Repeats, rounds: Iterable[Round]) -> list[int]:
     """The numbers of the rounds that have been made, and of the one to make next.
 
     Args:
-        repeats: of the experiment; a plain number needs no round.
-        rounds: those that have been judged.
+        repeats: The experiment's key; a plain number needs no round.
+        rounds: Those that have been judged.
     """
     if isinstance(repeats, int):
         return []
@@ -164,8 +158,8 @@ def known_rounds(repeats: int | Repeats, folder: Path) -> list[Round]:
     the points are to be judged again from the beginning.
 
     Args:
-        repeats: of the experiment.
-        folder: of the experiment.
+        repeats: The experiment's key.
+        folder: The experiment's results.
     """
     found: list[Round] = []
     if isinstance(repeats, int):
@@ -192,11 +186,11 @@ def is_settled(repeats: int | Repeats, rounds: Sequence[Round]) -> bool:
 
 
 def asked_for(repeats: int | Repeats, rounds: Iterable[Round]) -> Mapping[str, int]:
-    """How many repeats of a point are asked for, where it is more than the fewest.
+    """Number of repeats that are asked for, by point, where it is more than the fewest.
 
     Args:
-        repeats: of the experiment; a plain number looks at no round.
-        rounds: those that have been judged.
+        repeats: The experiment's key; a plain number looks at no round.
+        rounds: Those that have been judged.
     """
     if isinstance(repeats, int):
         return {}
@@ -212,9 +206,9 @@ def asked_runs(runs: Sequence[Run], repeats: int | Repeats, rounds: Iterable[Rou
     """The runs to make: the fewest repeats of every point, and what the rounds have asked for.
 
     Args:
-        runs: all of an experiment, up to the most repeats.
-        repeats: of the experiment; a plain number looks at no round and makes them all.
-        rounds: those that have been judged.
+        runs: All of an experiment, up to the most repeats.
+        repeats: The experiment's key; a plain number looks at no round and makes them all.
+        rounds: Those that have been judged.
     """
     if isinstance(repeats, int):
         return list(runs)

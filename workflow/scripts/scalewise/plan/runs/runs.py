@@ -42,14 +42,11 @@ class Run:
     """One job: one shape, one set of options, one repeat.
 
     Args:
-        experiment: name of its experiment.
-        name: name under its experiment, ``d2.bucket-view-on.r1``.
-        shape: nodes and devices per node.
-        options: what sets its series apart from the others.
-        settings: what the training does, with the seed of this repeat.
-        repeat: from 1.
-        accelerator: ``cuda`` or ``cpu``.
-        site_launcher: what starts the ranks where the settings do not say.
+        name: Name under its experiment, ``d2.bucket-view-on.r1``.
+        options: Swept keys with their values, which set its series apart from the others.
+        settings: The experiment's training with the options put in; its seed is the first repeat's.
+        repeat: Repeats are counted from 1.
+        site_launcher: Starts the ranks where the settings name no launcher.
     """
 
     experiment: str
@@ -63,17 +60,17 @@ class Run:
 
     @property
     def point(self) -> str:
-        """Its name without the repeat, ``d2.bucket-view-on``."""
+        """The name without the repeat, ``d2.bucket-view-on``."""
         return parse_run_name(self.name)[0]
 
     @property
     def launcher(self) -> LauncherName:
-        """What starts the ranks: two launchers are two measurements."""
+        """The program that starts the ranks: two launchers are two measurements."""
         return self.settings.launcher or self.site_launcher
 
     @property
     def seed(self) -> int:
-        """Of this repeat."""
+        """The seed of this repeat."""
         return seed_of(self.settings, self.repeat)
 
     @property
@@ -200,8 +197,8 @@ class Point:
     """One device count of one series: its repeats differ in nothing but the seed.
 
     Args:
-        devices: as the configuration gives it, ``4`` or ``"2x2"``.
-        options: of the series.
+        devices: The device count as the configuration gives it, ``4`` or ``"2x2"``.
+        options: Swept keys of the series, with their values.
     """
 
     devices: int | str
@@ -241,11 +238,11 @@ def expand(
     """All runs of an experiment, up to the most repeats.
 
     Args:
-        name: the experiment's name.
-        experiment: its validated settings.
-        shapes: the shape of each entry of ``experiment.devices``.
+        name: The experiment's name.
+        experiment: The experiment, validated.
+        shapes: The shape of each entry of ``experiment.devices``.
         accelerator: ``cuda`` or ``cpu``.
-        launcher: of the site.
+        launcher: The site's, for settings that name none.
     """
     runs = []
     for point in points(experiment):

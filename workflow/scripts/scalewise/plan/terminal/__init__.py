@@ -1,1 +1,1 @@
-"""What the terminal shows: the plan, what is expected, how it ended."""
+"""Texts for the terminal: the plan, what is expected, how it ended."""

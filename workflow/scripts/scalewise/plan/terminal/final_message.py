@@ -1,4 +1,4 @@
-"""How a study ended, for the terminal: its decisions, or why runs have failed."""
+"""The end of a study, for the terminal: its decisions, or why runs have failed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from scalewise.plan.terminal.predictions import PREDICTION
+from scalewise.records import FAILURE
 
 MAX_CAUTIONS = 2
 MAX_FAILURES = 10
@@ -15,7 +16,7 @@ TRACEBACK_LINES = 6
 REPORT = "report.html"
 
 
-FAILURES = "*/runs/*/failure.json"
+FAILURES = f"*/runs/*/{FAILURE}"
 
 
 class EarlierFiles:
@@ -29,11 +30,7 @@ class EarlierFiles:
         self._states: dict[Path, tuple[int, ...]] = {}
 
     def look(self, results: Path) -> None:
-        """Note the files by which ``decisions``, ``failures`` and ``predicted_plan`` tell what is new.
-
-        Args:
-            results: Folder of all experiments.
-        """
+        """Note the files by which ``decisions``, ``failures`` and ``predicted_plan`` tell what is new."""
         paths = [*results.glob(REPORT), *results.glob(f"*/{PREDICTION}"), *results.glob(FAILURES)]
         self._states = {path: state for path in paths if (state := _state(path)) is not None}
 
@@ -52,7 +49,7 @@ def _state(path: Path) -> tuple[int, ...] | None:
 
 
 def failures(results: Path, earlier: EarlierFiles) -> str:
-    """Why runs have failed in this session, each with the end of its first traceback.
+    """List the runs that failed in this session, with reasons and the ends of their first tracebacks.
 
     Args:
         results: Folder of all experiments.

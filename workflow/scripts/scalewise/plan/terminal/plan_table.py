@@ -21,6 +21,7 @@ from scalewise.plan.terminal.predictions import (
     read_expectations,
     read_remarks,
 )
+from scalewise.records import SUMMARY
 
 MAX_ROWS = 40
 MAX_PROJECTED = 20
@@ -36,13 +37,14 @@ class Row:
     """One point of the plan, its repeats together.
 
     Args:
-        runs: the repeats that are asked for.
-        most_runs: repeats that may be asked for.
-        limit_seconds: a run is ended after this long.
-        measured_seconds: of a repeat that has finished; None before.
-        billed_devices: of one run; more than it uses where a site bills whole nodes.
-        allocation: what each of them asks of Slurm; None on one machine.
-        expected: of the point, where it was predicted.
+        runs: The repeats that are asked for.
+        most_runs: Repeats that may be asked for.
+        limit_seconds: A run is ended after this long.
+        measured_seconds: Wall time of a repeat that has finished; None before.
+        billed_devices: Devices that one run is billed for; more than it uses where a site bills whole nodes.
+        allocation: The request to Slurm for one run; None on one machine.
+        expected: The point's prediction, where there is one.
+        earlier_launcher: The launcher of a repeat that has finished.
     """
 
     runs: Sequence[Run]
@@ -52,15 +54,16 @@ class Row:
     billed_devices: int
     allocation: Allocation | None
     expected: Expectation | None = None
+    earlier_launcher: str | None = None
 
     @property
     def device_hours(self) -> float:
-        """Of the repeats asked for: as measured, or at most, by the time limit."""
+        """Device-hours of the repeats asked for: as measured, or at most, by the time limit."""
         return len(self.runs) * self.device_hours_per_run
 
     @property
     def device_hours_per_run(self) -> float:
-        """As measured, or at most, by the time limit."""
+        """Device-hours of one run: as measured, or at most, by the time limit."""
         seconds = self.limit_seconds if self.measured_seconds is None else self.measured_seconds
         return self.billed_devices * seconds / 3600
 
@@ -68,7 +71,7 @@ class Row:
         """The row as text.
 
         Args:
-            predicted: with a column for the expected speedup.
+            predicted: The table has a column for the expected speedup.
         """
         run = self.runs[0]
         repeats = "r1" if len(self.runs) == 1 else f"r1-{len(self.runs)}"
@@ -107,13 +110,13 @@ def rows(study: Study, results: Path) -> Iterator[Row]:
             possible = len(runs) if settled else most
             folders = (results / planned.name / "runs" / run.name for run in runs)
             # of an earlier definition too: an estimate needs no more
-            measured = next((s for s in map(_seconds_taken, folders) if s is not None), None)
+            seconds, earlier = next(filter(None, map(_taken, folders)), (None, None))
             shape, slurm = runs[0].shape, study.site.slurm
             billed = study.site.billed_devices(shape)
             allocation = study.allocations[planned.name, runs[0].name] if slurm is not None else None
             expected = expectations.get((series_name(runs[0].options), shape))
             limit = planned.spec.runtime_minutes * 60
-            yield Row(runs, possible, limit, measured, billed, allocation, expected)
+            yield Row(runs, possible, limit, seconds, billed, allocation, expected, earlier)
 
 
 def plan_table(study: Study, results: Path = Path("results")) -> str:
@@ -147,6 +150,7 @@ def plan_table(study: Study, results: Path = Path("results")) -> str:
         *([_LEGEND] if predicted else []),
         *_projected(study, planned, results),
         *_jobs(study),
+        *_relaunched(planned),
         *(f"Warning: {warning}" for warning in study.warnings),
     ]
     return "\n".join(lines)
@@ -156,8 +160,8 @@ def predicted_plan(study: Study, results: Path, earlier: EarlierFiles) -> str:
     """The plan and what is to be said of its predictions, where one was made in this session; else nothing.
 
     Args:
-        study: checked.
-        results: folder of all experiments.
+        study: Checked.
+        results: Folder of all experiments.
         earlier: Files from before the session, which are left out.
     """
     paths = {name: results / name / PREDICTION for name in study.experiments}
@@ -169,15 +173,30 @@ def predicted_plan(study: Study, results: Path, earlier: EarlierFiles) -> str:
 
 
 def _most(planned: Sequence[Row]) -> Iterator[str]:
-    """What repeats that are not asked for yet may come to."""
+    """Say what repeats that are not asked for yet may come to."""
     if any(row.most_runs > len(row.runs) for row in planned):
         hours = sum(row.most_runs * row.device_hours_per_run for row in planned)
         runs = sum(row.most_runs for row in planned)
         yield f"Up to {hours:.3f} device-hours ({runs} runs) if all points need their most repeats."
 
 
+def _relaunched(planned: Sequence[Row]) -> Iterator[str]:
+    """Runs that are trained again because of what starts them: the default may be another version's."""
+    changed: dict[tuple[str, str], list[str]] = {}
+    for row in planned:
+        run = row.runs[0]
+        if row.earlier_launcher is not None and row.earlier_launcher != run.launcher:
+            names = changed.setdefault((row.earlier_launcher, run.launcher), [])
+            names += [run.experiment] if run.experiment not in names else []
+    for (earlier, now), names in changed.items():
+        yield (
+            f"Warning: finished runs of {', '.join(names)} were started by {earlier}. They are trained "
+            f"again, by {now}; `launcher: {earlier}` in the site file keeps them."
+        )
+
+
 def _projected(study: Study, planned: Sequence[Row], results: Path) -> Iterator[str]:
-    """What was predicted beyond the runs: a line for each device count of each series."""
+    """Tell the predictions beyond the runs: a line for each device count of each series."""
     first = {(row.runs[0].experiment, series_name(row.runs[0].options)): row.runs[0] for row in planned}
     lines = []
     for name, experiment in study.experiments.items():
@@ -199,7 +218,7 @@ def _projected(study: Study, planned: Sequence[Row], results: Path) -> Iterator[
 
 
 def _jobs(study: Study) -> Iterator[str]:
-    """What the scheduler will see as a whole."""
+    """Tell the jobs as the scheduler will see them as a whole."""
     slurm = study.site.slurm
     if slurm is None:
         return
@@ -223,11 +242,12 @@ def _jobs(study: Study) -> Iterator[str]:
         yield "Warning: there is no sbatch on this machine, so the plan cannot be started here."
 
 
-def _seconds_taken(folder: Path) -> float | None:
-    """Wall time of a finished run; None where there is no whole record of one."""
+def _taken(folder: Path) -> tuple[float, str] | None:
+    """Wall seconds of a finished run and what started its ranks; None where no record of one is whole."""
     try:
-        provenance = json.loads((folder / "summary.json").read_text(encoding="utf-8"))["provenance"]
+        provenance = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))["provenance"]
+        launcher = str(provenance["launcher"]).split()[0]
         started, ended = (datetime.fromisoformat(provenance[key]) for key in ("started_at", "ended_at"))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
         return None
-    return max((ended - started).total_seconds(), 1.0)
+    return max((ended - started).total_seconds(), 1.0), launcher

@@ -1,4 +1,4 @@
-"""What was predicted of each device count, as the plan's table shows it."""
+"""Predictions of each device count, as the plan's table shows them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ class Expectation:
     """One device count of one series, as it was predicted.
 
     Args:
-        series: of the experiment.
-        shape: nodes and devices per node.
-        speedup: over one device.
-        speedup_low: of its band.
-        speedup_high: of its band.
-        efficiency: speedup over devices.
-        device_hours_per_epoch: of training alone.
+        series: The series' name.
+        speedup: Over one device.
+        speedup_low: Lower end of the speedup's band.
+        speedup_high: Upper end of the speedup's band.
+        efficiency: Speedup over devices.
+        device_hours_per_epoch: Device-hours of training alone.
     """
 
     series: str
@@ -45,11 +44,7 @@ class Expectation:
 
 
 def read_expectations(folder: Path) -> dict[tuple[str, Shape], Expectation]:
-    """The predictions of an experiment; none where there is no whole table of them.
-
-    Args:
-        folder: of the experiment's results.
-    """
+    """Read the predictions of an experiment's results folder; none where there is no whole table of them."""
     found = {}
     try:
         with (folder / PREDICTION).open(encoding="utf-8", newline="") as file:
@@ -62,10 +57,10 @@ def read_expectations(folder: Path) -> dict[tuple[str, Shape], Expectation]:
 
 
 def read_remarks(folder: Path) -> list[str]:
-    """Why series have no prediction, and what limits those that have one.
+    """Tell why series have no prediction, and what limits those that have one.
 
     Args:
-        folder: of the experiment's results.
+        folder: The experiment's results.
     """
     try:
         told = json.loads((folder / REMARKS).read_text(encoding="utf-8"))

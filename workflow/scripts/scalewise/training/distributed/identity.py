@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from scalewise.plan.config.shape import Shape
+from scalewise.plan.jobs.launch import RANK_VARIABLES
 
 
 @dataclass(frozen=True)
@@ -92,10 +93,6 @@ def check_place(identity: Identity, shape: Shape) -> None:
             f"{found[0]} were started, {found[1]} of them on {identity.host}. Look for options in the site's "
             "extra and srun_extra that place tasks."
         )
-
-
-RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
-"""Variables that torchrun sets, and our own spawn."""
 
 
 _SLURM_VARIABLES = (

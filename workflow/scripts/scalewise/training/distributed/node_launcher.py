@@ -16,8 +16,8 @@ from torch.multiprocessing.spawn import spawn
 from scalewise.execution.messages import Muster
 from scalewise.execution.rank_files import Attempt
 from scalewise.plan.config.shape import Shape
-from scalewise.plan.jobs.launch import standalone_options
-from scalewise.training.distributed.identity import RANK_VARIABLES, node_rank
+from scalewise.plan.jobs.launch import rank_environment, standalone_options
+from scalewise.training.distributed.identity import node_rank
 from scalewise.training.distributed.network_interface import choose_interface
 from scalewise.training.distributed.process_group import open_store
 
@@ -87,8 +87,7 @@ def _meeting_name(attempt: Attempt) -> str:
 
 def _spawn(script: Path, attempt: Attempt, muster: Muster) -> None:
     shape = Shape.parse(muster.shape)
-    first = node_rank(os.environ) * shape.devices_per_node
-    arguments = (first, shape, str(script), str(attempt.folder))
+    arguments = (node_rank(os.environ), shape, str(script), str(attempt.folder))
     # the ranks inherit it: until they have loaded torch, nothing in them heeds a signal that ends a process
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     ranks = spawn(_spawned, arguments, nprocs=shape.devices_per_node, join=False)
@@ -97,14 +96,13 @@ def _spawn(script: Path, attempt: Attempt, muster: Muster) -> None:
         pass
 
 
-def _spawned(local_rank: int, first: int, shape: Shape, script: str, folder: str) -> None:
+def _spawned(local_rank: int, node: int, shape: Shape, script: str, folder: str) -> None:
     """A rank, told who it is by the variables that torchrun would set.
 
     A signal that came until here is dropped: the process that started this one has handed it on.
     """
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
-    place = (first + local_rank, local_rank, shape.world_size, shape.devices_per_node)
-    os.environ.update({name: str(value) for name, value in zip(RANK_VARIABLES, place, strict=True)})
+    os.environ.update(rank_environment(local_rank, shape, node))
     sys.argv = [script, folder]
     runpy.run_path(script, run_name="__main__")

@@ -35,7 +35,7 @@ class CpuMeter:
         self._before = _accounts()
 
     def used(self) -> CpuUse:
-        """What was used since this was made."""
+        """CPU time that was used since this was made."""
         own, busy, total = (now - then for now, then in zip(_accounts(), self._before, strict=True))
         return CpuUse(self._host, own, busy, total)
 
