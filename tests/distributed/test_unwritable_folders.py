@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.distributed.whole_runs import ENDLESS, SETTINGS, TRAIN, Start
+from tests.distributed.whole_runs import ENDLESS, SETTINGS, TRAIN, starter
 from tests.small_disk import needs_small_disk, on_small_disk, seen_by
 
 from scalewise.plan.study import load_study
@@ -62,8 +62,9 @@ class Neighbours:
 
 
 @pytest.fixture
-def neighbours(start: Start, calm: Callable[[int], Path], tmp_path: Path) -> Neighbours:
-    assert start, "has made a site and a dataset"
+def neighbours(calm: Callable[[int], Path], tmp_path: Path) -> Neighbours:
+    # makes the site and the dataset
+    starter(tmp_path)
     return Neighbours(tmp_path, calm(1))
 
 
