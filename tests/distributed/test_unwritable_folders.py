@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.distributed.whole_runs import SETTINGS, TRAIN, Start, finish
+from tests.distributed.whole_runs import ENDLESS, SETTINGS, TRAIN, starter
 from tests.small_disk import needs_small_disk, on_small_disk, seen_by
 
 from scalewise.plan.study import load_study
@@ -26,9 +27,10 @@ pytestmark = [needs_small_disk]
 class Neighbours:
     """A run that has ended well, and another beside it whose folder is a hindrance."""
 
-    def __init__(self, start: Start, folder: Path) -> None:
+    def __init__(self, folder: Path, completed: Path) -> None:
         self.root = folder
-        self.good = finish(start("good", 1, {"epochs": 1})).folder
+        self.good = folder / "good" / "d1.r1"
+        shutil.copytree(completed, self.good)
         self.before = self._content()
         self.folder = folder / "hindered" / "d1.r1"
         self.folder.mkdir(parents=True)
@@ -60,8 +62,10 @@ class Neighbours:
 
 
 @pytest.fixture
-def neighbours(start: Start, tmp_path: Path) -> Neighbours:
-    return Neighbours(start, tmp_path)
+def neighbours(calm: Callable[[int], Path], tmp_path: Path) -> Neighbours:
+    # makes the site and the dataset
+    starter(tmp_path)
+    return Neighbours(tmp_path, calm(1))
 
 
 @pytest.mark.fault(29)
@@ -99,7 +103,9 @@ def fill(path: Path) -> None:
 def test_a_folder_that_is_full_at_the_end_of_a_training_is_named_with_the_rank_that_could_not_write(
     neighbours: Neighbours,
 ) -> None:
-    process = neighbours.start(on_small_disk(neighbours.folder, "60m", neighbours.command(epochs=2000)))
+    process = neighbours.start(
+        on_small_disk(neighbours.folder, "60m", neighbours.command(**ENDLESS | {"epochs": 100}))
+    )
     folder = seen_by(process.pid, neighbours.folder)
     while not (folder / "attempt" / "progress.json").exists():
         assert process.poll() is None, process.communicate()[1]
