@@ -40,10 +40,11 @@ def loaders(
     mean, std = pixels.mean(), pixels.std()
     train = TensorDataset((pixels - mean) / std, arrays["train_labels"])
     test = TensorDataset((arrays["test_images"] / 255 - mean) / std, arrays["test_labels"])
-    sampler: DistributedSampler[Batch] | None = DistributedSampler(train, seed=seed) if distributed else None
-    test_sampler: DistributedSampler[Batch] | None = (
-        DistributedSampler(test, shuffle=False) if distributed else None
-    )
+    sampler: DistributedSampler[Batch] | None = None
+    test_sampler: DistributedSampler[Batch] | None = None
+    if distributed:
+        sampler = DistributedSampler(train, seed=seed)
+        test_sampler = DistributedSampler(test, shuffle=False)
     return (
         DataLoader(train, batch_size, shuffle=sampler is None, sampler=sampler),
         DataLoader(test, batch_size=1000, sampler=test_sampler),
