@@ -30,7 +30,7 @@ def check_operating_system(system: str) -> None:
     """Stop on a system other than Linux, whose calls for CPUs, signals and processes ranks use everywhere.
 
     Args:
-        system: As ``platform.system`` names it.
+        system: The operating system, spelled as ``platform.system`` does.
 
     Raises:
         StudyError: With the cure.
