@@ -139,7 +139,8 @@ def test_a_result_that_was_there_when_snakemake_was_killed_is_kept_unless_it_is_
 ) -> None:
     killed = tmp_path / "killed"
     killed.mkdir()
-    version = source_version(TRAIN)
+    train = str(SNAKEFILE.parent / "scripts" / "train.py")
+    version = source_version(train)
     with running(killed, TINY) as study:
         study.wait_for(lambda: list(killed.glob(f"results/*/runs/*/{SUMMARY}")))
         study.process.kill()
@@ -151,7 +152,7 @@ def test_a_result_that_was_there_when_snakemake_was_killed_is_kept_unless_it_is_
 
     with running(killed, TINY, "--rerun-incomplete", "--nolock", target) as study:
         assert study.process.wait() == 0, study.output
-    if source_version(TRAIN) != version:
+    if source_version(train) != version:
         pytest.skip("the checkout was changed while the test ran: a result of other code is not kept")
     assert {name: (summary.parent / name).read_bytes() for name in RUN_RECORDS} == before
     log = (summary.parent / "train.log").read_text(encoding="utf-8")
