@@ -24,7 +24,6 @@ from scalewise.records import RUN_RECORDS, SUMMARY
 
 pytestmark = needs_two_cores
 
-TRAIN = str(SNAKEFILE.parent / "scripts" / "train.py")
 UNHURRIED = f"{ROOT / 'tests' / 'unhurried_model.py'}:build"
 ENDLESS = TINY.replace("epochs: 2", "epochs: 1000000").replace("linear", UNHURRIED)
 

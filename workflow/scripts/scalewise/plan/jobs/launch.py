@@ -20,16 +20,16 @@ ENVIRONMENT_VARIABLE = "SCALEWISE_START"
 
 
 class Start(BaseModel):
-    """How a program is started on this site.
+    """The facts of a site that decide how ranks are started there.
 
     Args:
-        slurm: by srun, inside the job's allocation.
-        srun_extra: further options of that srun.
-        python: interpreter of the ranks; None for the one that runs now.
-        prelude: lines of shell before the program, on every node.
-        container: to run it in.
-        container_arguments: options of the container's program before the image.
-        network_interface: between nodes.
+        slurm: True where a job's ranks are started by srun, inside its allocation.
+        srun_extra: Further options of srun.
+        python: Interpreter of the ranks; None for the one that runs now.
+        prelude: Lines of shell before the program, on every node.
+        container: Image and runtime of the ranks; None without a container.
+        container_arguments: Options of the container's program before the image.
+        network_interface: Carries what goes between nodes; None for the one of the node's own address.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -44,7 +44,7 @@ class Start(BaseModel):
 
     @classmethod
     def on(cls, site: Site) -> Start:
-        """As the site's facts say."""
+        """Take the facts from a checked site."""
         facts = site.facts
         arguments: Sequence[str] = ["--nv"] if site.accelerator == "cuda" else []
         if facts.container is not None and facts.container.arguments is not None:
@@ -62,11 +62,11 @@ class Start(BaseModel):
 
 @dataclass(frozen=True)
 class Programs:
-    """What the launchers start.
+    """The two programs that a launcher may start.
 
     Args:
-        rank: script and arguments of one rank.
-        node: script and arguments of the process that starts the ranks of one node.
+        rank: Script and arguments of one rank.
+        node: Script and arguments of the process that starts the ranks of one node.
     """
 
     rank: tuple[str, ...]
@@ -74,7 +74,7 @@ class Programs:
 
     @classmethod
     def of(cls, scripts: Path, rank_script: str, attempt: Path) -> Programs:
-        """Of a script that is one rank, with the attempt's folder as its argument."""
+        """Make them from a script that is one rank and takes the folder that ranks read as its argument."""
         rank = (str(scripts / rank_script), str(attempt))
         return cls(rank, (str(scripts / "start_ranks.py"), *rank))
 
@@ -84,10 +84,10 @@ class Launch:
     """A command and what it adds to the environment; never a line for a shell to split.
 
     Args:
-        name: of the launcher, for the records.
-        argv: program and arguments.
-        environment: variables of every rank.
-        own_environments: further variables of each process to start: of every rank, or of the one process
+        name: The launcher, for the records.
+        argv: Program and arguments.
+        environment: Variables of every rank.
+        own_environments: Further variables of each process to start: of every rank, or of the one process
             that starts them.
         told: ``argv`` for logs, which others may read: what a site's user has written into prelude and
             container options is counted and not shown, for it may hold tokens. Empty where that is nothing.
@@ -101,7 +101,7 @@ class Launch:
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """What a log may say of it."""
+        """The command as a log may show it, without what may hold tokens."""
         return self.told or self.argv
 
 
@@ -114,20 +114,20 @@ def build_launch(
     python: str,
     visible: Sequence[Path],
 ) -> Launch:
-    """The command that starts the ranks of a run, one device or many alike.
+    """Build the command that starts the ranks of a run, one device or many alike.
 
     Args:
         launcher: srun (a task per device), popen (a process per device, on this machine), torchrun or spawn
             (a process per node).
-        shape: nodes and devices per node.
-        cpus_per_device: threads of each rank.
-        start: facts of the site.
-        programs: what is started.
-        python: interpreter where neither site nor container name one.
-        visible: folders that the ranks read and write, for the container.
+        shape: Nodes and devices per node.
+        cpus_per_device: Threads of each rank.
+        start: The site's way to start programs.
+        programs: The scripts that the launcher starts.
+        python: Interpreter where neither site nor container name one.
+        visible: Folders that the ranks read and write, for the container.
 
     Raises:
-        ValueError: the launcher cannot do that here.
+        ValueError: The launcher cannot do that here.
     """
     interpreter = start.python or (python if start.container is None else "python3")
     if not start.slurm and shape.nodes != 1:
@@ -182,7 +182,7 @@ def torchrun_standalone(python: str, processes: int, program: Sequence[str]) -> 
 
 
 def standalone_options(processes: int) -> tuple[str, ...]:
-    """Of torchrun, for the ranks of one node."""
+    """Options of torchrun for the ranks of one node."""
     return ("--standalone", "--local-addr=127.0.0.1", "--nnodes=1", f"--nproc-per-node={processes}")
 
 
@@ -242,17 +242,11 @@ def _first_word(line: str) -> str:
 
 
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
-"""By which torchrun tells a rank who it is, and so do popen and spawn."""
+"""Variables by which torchrun tells a rank who it is, and so do popen and spawn."""
 
 
 def rank_environment(local_rank: int, shape: Shape, node_rank: int = 0) -> dict[str, str]:
-    """The variables of ``RANK_VARIABLES`` for one rank.
-
-    Args:
-        local_rank: from 0, on its node.
-        shape: nodes and devices per node.
-        node_rank: from 0.
-    """
+    """The variables of ``RANK_VARIABLES`` for one rank; ranks of a node and nodes are counted from 0."""
     rank = node_rank * shape.devices_per_node + local_rank
     place = (rank, local_rank, shape.world_size, shape.devices_per_node)
     return {name: str(value) for name, value in zip(RANK_VARIABLES, place, strict=True)}

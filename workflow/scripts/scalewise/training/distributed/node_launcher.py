@@ -26,8 +26,8 @@ def start_ranks(script: Path, attempt: Attempt) -> None:
     """Start the ranks of this node and wait for them.
 
     Args:
-        script: what a rank runs, with the attempt's folder as its argument.
-        attempt: says how ranks are started and meet.
+        script: The program of a rank; its argument is the folder that ranks read.
+        attempt: Holds how ranks are started and meet.
     """
     muster = attempt.muster()
     if muster.launcher == "spawn":
@@ -81,7 +81,7 @@ def _agent_among_others(script: Path, attempt: Attempt, muster: Muster, shape: S
 
 
 def _meeting_name(attempt: Attempt) -> str:
-    """Of the agents of one attempt; torchrun also names a folder after it, where a path would do harm."""
+    """The name that the agents of one attempt share; torchrun also names a folder after it, where a path would do harm."""
     return sha256(os.fsencode(attempt.folder.absolute())).hexdigest()[:16]
 
 
