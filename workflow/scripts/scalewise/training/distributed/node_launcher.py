@@ -81,7 +81,7 @@ def _agent_among_others(script: Path, attempt: Attempt, muster: Muster, shape: S
 
 
 def _meeting_name(attempt: Attempt) -> str:
-    """The name that the agents of one attempt share; torchrun also names a folder after it, where a path would do harm."""
+    """The name that the agents of one start share; torchrun names a folder after it, so it is no path."""
     return sha256(os.fsencode(attempt.folder.absolute())).hexdigest()[:16]
 
 
