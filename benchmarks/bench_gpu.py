@@ -32,7 +32,7 @@ from scalewise.training.data.loaders import channel_statistics
 from scalewise.training.loop import TrainingState, train_epoch
 from scalewise.training.measure.memory import peak_memory
 from scalewise.training.models.builders import build
-from scalewise.training.trainer import Task
+from scalewise.training.trainer import Trainer
 
 from .measure import Row, spend, spread
 from .one_rank import one_rank, project_task
@@ -201,14 +201,14 @@ def project(sizes: Sizes, accelerator: Accelerator, view: bool) -> Measured:
         return train_ours(project_task(options, dataset, identity, device), sizes.rounds)
 
 
-def train_ours(task: Task, rounds: int) -> Measured:
+def train_ours(trainer: Trainer, rounds: int) -> Measured:
     """Epochs of the project's own loop."""
     epochs = itertools.count()
     return measure(
-        lambda: train_epoch(task, TrainingState.start(task.device, next(epochs))),
-        len(task.train),
+        lambda: train_epoch(trainer, TrainingState.start(trainer.device, next(epochs))),
+        len(trainer.train),
         rounds,
-        task.device,
+        trainer.device,
     )
 
 

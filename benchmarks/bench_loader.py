@@ -18,7 +18,7 @@ from torchvision import transforms
 from torchvision.datasets import MNIST
 
 from scalewise.training.data.augmentation import Augmentation
-from scalewise.training.data.loaders import Preparation, ResidentLoader, channel_statistics
+from scalewise.training.data.loaders import Preprocessing, ResidentLoader, channel_statistics
 from scalewise.training.data.sampling import EpochSampler
 
 from .measure import Row, interleave, rate_rows
@@ -50,7 +50,7 @@ def mnist_rows(device: torch.device) -> list[Row]:
     images = plain.data.unsqueeze(1)
     mean, std = channel_statistics(images)
     plain.transform = per_sample(mean, std)
-    loader = ResidentLoader(images, plain.targets, Preparation(mean, std), device)
+    loader = ResidentLoader(images, plain.targets, Preprocessing(mean, std), device)
     torch.testing.assert_close(loader.load(torch.tensor([7]))[0][0], plain[7][0])
     return compare("MNIST images/s", loader, MNIST_EPOCHS, plain, LEAST_PLAIN)
 
@@ -62,8 +62,8 @@ def cifar_rows(device: torch.device) -> list[Row]:
     mean, std = channel_statistics(images)
     random = (transforms.RandomCrop(32, padding=CROP_PADDING), transforms.RandomHorizontalFlip())
     samples = PilImages(images, labels, per_sample(mean, std, *random))
-    preparation = Preparation(mean, std, Augmentation(CROP_PADDING, horizontal_flip=True))
-    loader = ResidentLoader(images, labels, preparation, device)
+    preprocessing = Preprocessing(mean, std, Augmentation(CROP_PADDING, horizontal_flip=True))
+    loader = ResidentLoader(images, labels, preprocessing, device)
     return compare("CIFAR images/s with crop and flip", loader, CIFAR_EPOCHS, samples, LEAST_AUGMENTED)
 
 

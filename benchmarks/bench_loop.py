@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from scalewise.training.data import datasets
 from scalewise.training.loop import TrainingState, train_epoch
-from scalewise.training.trainer import Task
+from scalewise.training.trainer import Trainer
 
 from .measure import Row, interleave, spread
 from .one_rank import one_rank, project_task
@@ -43,18 +43,18 @@ def rows() -> list[Row]:
         return _compare(project_task(OPTIONS, dataset, identity, device))
 
 
-def _compare(task: Task) -> list[Row]:
-    images, labels = next(iter(task.train.batches([torch.arange(len(task.train))])))
+def _compare(trainer: Trainer) -> list[Row]:
+    images, labels = next(iter(trainer.train.batches([torch.arange(len(trainer.train))])))
     epochs = itertools.count()
 
     def ours() -> None:
-        train_epoch(task, TrainingState.start(task.device, next(epochs)))
+        train_epoch(trainer, TrainingState.start(trainer.device, next(epochs)))
 
     # One network and one optimizer for both: two copies would differ by where they lie in memory.
-    model, optimizer = task.replica.model, task.optimizer
+    model, optimizer = trainer.parallel_model.compiled, trainer.optimizer
 
     def bare() -> None:
-        task.replica.train()
+        trainer.parallel_model.train()
         order = torch.randperm(len(images))
         for start in range(0, len(images), BATCH):
             chosen = order[start : start + BATCH]

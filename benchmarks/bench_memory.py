@@ -25,7 +25,7 @@ from torch.nn.functional import cross_entropy
 from scalewise.plan.config.settings import Settings
 from scalewise.training.measure.memory import peak_memory
 from scalewise.training.optim import build_optimizer
-from scalewise.training.parallel_model import Replica
+from scalewise.training.parallel_model import ParallelModel
 
 from .measure import Row, spread
 from .one_rank import one_rank
@@ -90,10 +90,10 @@ def _perceptron(width: int, layers: int) -> nn.Module:
 
 
 def _train(network: nn.Module, width: int, settings: Settings, device: torch.device) -> None:
-    replica = Replica.build(network, [], settings, device)
+    parallel_model = ParallelModel.build(network, [], settings, device)
     optimizer = build_optimizer(settings, network.parameters(), world_size=1)
     images, labels = torch.randn(BATCH, width), torch.randint(width, (BATCH,))
     for _ in range(STEPS):
-        cross_entropy(replica.model(images), labels).backward()
+        cross_entropy(parallel_model.compiled(images), labels).backward()
         optimizer.step()
         optimizer.zero_grad()

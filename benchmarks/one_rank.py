@@ -11,16 +11,16 @@ from typing import Any, Literal
 
 import torch
 
-from scalewise.execution.rank_command import muster_for
-from scalewise.execution.rank_files import Attempt
+from scalewise.execution.rank_command import rank_setup_for
+from scalewise.execution.rank_files import RankFiles
 from scalewise.plan.config.settings import Settings
-from scalewise.plan.jobs.launch import Start
+from scalewise.plan.jobs.launch import SiteLaunch
 from scalewise.plan.jobs.rank_launch import RankLaunch
 from scalewise.training.data.datasets import Dataset
 from scalewise.training.distributed.devices import claim_cpus, claim_device
 from scalewise.training.distributed.identity import Identity, identify
 from scalewise.training.distributed.process_group import process_group
-from scalewise.training.trainer import Task, build_loaders, build_task
+from scalewise.training.trainer import Trainer, build_loaders, build_trainer
 
 TIMEOUT_SECONDS = 60
 _ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
@@ -40,19 +40,19 @@ def one_rank(
     ranks = RankLaunch(
         shape="1x1", accelerator=accelerator, cpus_per_device=cpus, launcher="spawn", rendezvous="tcp"
     )
-    muster = muster_for(ranks, Start(), TIMEOUT_SECONDS)
+    rank_setup = rank_setup_for(ranks, SiteLaunch(), TIMEOUT_SECONDS)
     with (
         tempfile.TemporaryDirectory() as folder,
-        process_group(Attempt(Path(folder)), muster, identity, device),
+        process_group(RankFiles(Path(folder)), rank_setup, identity, device),
     ):
         yield identity, device
 
 
 def project_task(
     options: Mapping[str, Any], dataset: Dataset, identity: Identity, device: torch.device
-) -> Task:
+) -> Trainer:
     """A task of these options, with ``global_batch_size`` among them, and no warm-up of the clock."""
     settings = Settings.model_validate({"dataset": "digits", "warmup_steps": 0} | dict(options))
     assert settings.global_batch_size is not None
     loaders = build_loaders(settings, dataset, identity.rank, device, TIMEOUT_SECONDS)
-    return build_task(settings, settings.global_batch_size, dataset, loaders, identity, device)
+    return build_trainer(settings, settings.global_batch_size, dataset, loaders, identity, device)

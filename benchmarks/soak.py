@@ -32,7 +32,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "workflow" / "scripts")]
 
 # ruff: noqa: E402  the path comes first
 from benchmarks.measure import machine_line
-from benchmarks.soak_checks import Verdict, judge, planned_runs, resumed
+from benchmarks.soak_checks import StepDecision, judge, planned_runs, resumed
 from benchmarks.soak_faults import KINDS, SHORTEST_SECONDS, Saboteur, Writers, schedule
 from benchmarks.soak_study import SITES, TRAINING, TRIES, Snakemake
 from tests.slurm.lab import Lab
@@ -71,7 +71,7 @@ class Soak:
     every: float = MEAN_SECONDS
     snakemakes: list[Snakemake] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    verdicts: list[Verdict] = field(default_factory=list)
+    verdicts: list[StepDecision] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.repeats = min(REPEATS, max(1, self.runs // (SHAPES * len(SITES))))

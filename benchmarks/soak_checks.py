@@ -31,7 +31,7 @@ from scalewise.records import (
 TIMINGS = frozenset({"train_seconds", "evaluation_seconds", "samples_per_second"})
 """Columns of epochs.csv that no two runs share."""
 
-LEFTOVERS = frozenset({"attempt", "checkpoints", "holder.json", "tries.json", FAILURE})
+LEFTOVERS = frozenset({"attempt", "checkpoints", "holder.json", "restarts.json", FAILURE})
 """In the folder of a run while it goes on, or after it failed; a run that has completed has none of them."""
 
 
@@ -59,7 +59,7 @@ class Likeness:
 
 
 @dataclass
-class Verdict:
+class StepDecision:
     """What the checks found.
 
     Args:
@@ -97,7 +97,7 @@ def resolved(definition: str) -> Definition:
     return found.model_copy(update={"settings": Settings.model_validate(found.settings).model_dump()})
 
 
-def judge(results: Path, planned: Mapping[tuple[str, str], Definition], undisturbed: str) -> Verdict:
+def judge(results: Path, planned: Mapping[tuple[str, str], Definition], undisturbed: str) -> StepDecision:
     """Hold the results of a study against its plan and against its undisturbed experiment.
 
     Args:
@@ -105,7 +105,7 @@ def judge(results: Path, planned: Mapping[tuple[str, str], Definition], undistur
         planned: the definition of each run, by experiment and name.
         undisturbed: the experiment that was trained before the faults began; the others have its settings.
     """
-    verdict = Verdict(runs=sum(experiment != undisturbed for experiment, _ in planned))
+    verdict = StepDecision(runs=sum(experiment != undisturbed for experiment, _ in planned))
     for (experiment, name), definition in planned.items():
         folder = results / experiment / "runs" / name
         problems = run_problems(folder, definition, results / undisturbed / "runs" / name)
@@ -191,7 +191,7 @@ def leftovers(results: Path, planned: Mapping[tuple[str, str], Definition]) -> I
             yield f"{folder}: a run that was not planned"
 
 
-def resumed(verdicts: Sequence[Verdict]) -> tuple[int, int, int]:
+def resumed(verdicts: Sequence[StepDecision]) -> tuple[int, int, int]:
     """Runs that went on from a checkpoint, how often they did so, and the steps that were done again."""
     found = [resumption for verdict in verdicts for resumption in verdict.resumptions]
     runs = sum(bool(resumption.resumed_at_steps) for resumption in found)

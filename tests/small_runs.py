@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from scalewise.execution.messages import Muster
+from scalewise.execution.messages import RankSetup
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.jobs.rank_launch import RankLaunch
 from scalewise.records import Definition
@@ -60,13 +60,13 @@ def rank_launch(devices: int = 2, **changes: Any) -> RankLaunch:
     return usual.model_copy(update=changes)
 
 
-def muster(**changes: Any) -> Muster:
+def rank_setup(**changes: Any) -> RankSetup:
     """How two ranks of one node meet.
 
     Args:
         changes: of its fields.
     """
-    usual = Muster(
+    usual = RankSetup(
         **dict(rank_launch()),
         network_interface=None,
         timeout_seconds=120,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.cores import skip_without_two_cores
-from tests.distributed.interrupted_runs import Peril, Runs
+from tests.distributed.interrupted_runs import Kill, Runs
 from tests.distributed.trainings import Trainings, train_all
 from tests.distributed.whole_runs import Start, clean_up, starter
 
@@ -36,7 +36,7 @@ def runs(tmp_path: Path) -> Iterator[Runs]:
 
 
 @pytest.fixture(scope="session")
-def calm(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
+def undisturbed_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
     """The folder of a run on so many devices that nothing disturbs."""
     runs = Runs(tmp_path_factory.mktemp("calm"))
 
@@ -55,6 +55,6 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a run on one device leaves that was asked to end at its step 50; `Runs.begun` copies it."""
     runs = Runs(tmp_path_factory.mktemp("stopped"))
     try:
-        return runs.endanger("stopped", 1, Peril(50, "stop"))[0].folder
+        return runs.kill_on_the_way("stopped", 1, Kill(50, "stop"))[0].folder
     finally:
         runs.close()

@@ -53,7 +53,7 @@ PAUSE_SECONDS = 0.03
 
 
 @dataclass(frozen=True)
-class Peril:
+class Kill:
     """What ends a run: at which pass of a process, counted from its first, and how.
 
     Args:
@@ -69,11 +69,11 @@ class Peril:
     rank: int = 0
 
 
-def perils(seed: str, world_size: int, earliest: int) -> Peril:
+def planned_kills(seed: str, world_size: int, earliest: int) -> Kill:
     """A kill at random, the same for the same seed, not before a pass of the process."""
     chosen = random.Random(seed)
     how = chosen.choice(["forward", "backward", "ranks", "train.py"])
-    return Peril(chosen.randint(earliest, 110), how, chosen.randrange(world_size))
+    return Kill(chosen.randint(earliest, 110), how, chosen.randrange(world_size))
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class Runs:
         devices: int,
         changed: Mapping[str, Any] | None = None,
         *,
-        peril: Peril | None = None,
+        peril: Kill | None = None,
         pause_seconds: float = 0.0,
         further: tuple[str, ...] = (),
         first: tuple[str, ...] = (),
@@ -187,7 +187,7 @@ class Runs:
         """Made when a run comes to the pass at which it meets its peril."""
         return folder.with_suffix(".mark")
 
-    def endanger(self, name: str, devices: int, peril: Peril) -> tuple[Training, int]:
+    def kill_on_the_way(self, name: str, devices: int, peril: Kill) -> tuple[Training, int]:
         """Start a run, or go on with it, until its peril has ended it or it has completed: its exit code."""
         # a request to end is looked for once a second: it must not be over by then
         pause_seconds = 0.1 if peril.how == "stop" else PAUSE_SECONDS
@@ -256,7 +256,9 @@ def kill_again_and_again(runs: Runs, name: str, devices: int, kills: int, expect
         starts += 1
         # one that is cut off before its first checkpoint shows little
         earliest = 2 if any(checkpoints.glob("step-*")) else 70
-        training, code = runs.endanger(name, devices, perils(f"{name} {devices} {starts}", devices, earliest))
+        training, code = runs.kill_on_the_way(
+            name, devices, planned_kills(f"{name} {devices} {starts}", devices, earliest)
+        )
         if code == 0:
             assert ended(training.folder) == expected
             resumed += len(resumed_at(training.folder))

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from scalewise.execution.rank_files import Attempt
+from scalewise.execution.rank_files import RankFiles
 from scalewise.plan.config.settings import Settings
 from scalewise.records import Definition, EpochRecord
 from scalewise.training.checkpoints.state import SHARED, own_name, own_state, resume, shared_state
@@ -29,7 +29,7 @@ from scalewise.training.distributed.devices import claim_cpus, claim_device
 from scalewise.training.distributed.identity import Identity, identify
 from scalewise.training.distributed.process_group import barrier, process_group
 from scalewise.training.loop import TrainingState, train
-from scalewise.training.trainer import Task, build_loaders, build_task
+from scalewise.training.trainer import Trainer, build_loaders, build_trainer
 
 TIMEOUT_SECONDS = 60.0
 TIMINGS = {"train_seconds", "evaluation_seconds", "samples_per_second"}
@@ -47,34 +47,34 @@ class Probe:
         """What a training ends with that is stopped after these steps, each time to go on in another task."""
         files = [self._folder / name for name in (SHARED, own_name(self._identity.rank))]
         for index, stop in enumerate([*stops, -1]):
-            task = self._task(definition)
+            trainer = self._task(definition)
             if index:
-                state = resume(task, *(load(path, self._device) for path in files))
+                state = resume(trainer, *(load(path, self._device) for path in files))
             else:
                 state = TrainingState.start(self._device)
-            ending = train(task, state, unheard, stop_at(stop))
+            ending = train(trainer, state, unheard, stop_at(stop))
             if ending == "stopped":
-                task.clock.close_window()
-                save(files[1], own_state(task, state))
+                trainer.clock.close_window()
+                save(files[1], own_state(trainer, state))
                 if self._identity.rank == 0:
-                    save(files[0], shared_state(task, state))
+                    save(files[0], shared_state(trainer, state))
                 barrier(self._device)
             else:
-                return self._ended(task, state)
+                return self._ended(trainer, state)
         raise AssertionError("stopped after its last step")
 
-    def _task(self, definition: Definition) -> Task:
+    def _task(self, definition: Definition) -> Trainer:
         # the workers of one loader must not be forked into those of the next
         gc.collect()
         settings = Settings.model_validate(definition.settings)
         torch.set_num_threads(settings.cpus_per_device)
         loaders = build_loaders(settings, self._dataset, self._identity.rank, self._device, TIMEOUT_SECONDS)
-        return build_task(
+        return build_trainer(
             settings, definition.global_batch_size, self._dataset, loaders, self._identity, self._device
         )
 
-    def _ended(self, task: Task, state: TrainingState) -> dict[str, Any]:
-        weights = task.replica.state()
+    def _ended(self, trainer: Trainer, state: TrainingState) -> dict[str, Any]:
+        weights = trainer.parallel_model.state()
         kept = [
             {key: repr(value) for key, value in asdict(record).items() if key not in TIMINGS}
             for record in state.records
@@ -99,13 +99,13 @@ def stop_at(step: int) -> Callable[[TrainingState], bool]:
 
 def main() -> None:
     definitions, dataset_file, folder = map(Path, sys.argv[1:])
-    attempt = Attempt(folder)
-    muster = attempt.muster()
-    identity = identify(os.environ, muster.launcher)
-    claim_cpus("cpu", identity, muster.cpus_per_device)
+    rank_files = RankFiles(folder)
+    rank_setup = rank_files.rank_setup()
+    identity = identify(os.environ, rank_setup.launcher)
+    claim_cpus("cpu", identity, rank_setup.cpus_per_device)
     device = claim_device("cpu", identity.local_rank)
     found = {}
-    with process_group(attempt, muster, identity, device):
+    with process_group(rank_files, rank_setup, identity, device):
         probe = Probe(datasets.load(dataset_file), identity, device, folder)
         for name, chosen in json.loads(definitions.read_text(encoding="utf-8")).items():
             definition = Definition.model_validate(chosen["definition"])

@@ -12,7 +12,7 @@ import pandas as pd
 from tests.cores import needs_two_cores
 from tests.distributed.whole_runs import SETTINGS, Start, finish
 
-from scalewise.analysis.bottlenecks.bottlenecks import limit_at, limit_sentences
+from scalewise.analysis.bottlenecks.bottlenecks import bottleneck_at, bottleneck_sentences
 from scalewise.analysis.scaling import scaling_table
 from scalewise.analysis.tables import collect
 from scalewise.plan.config.experiment import Experiment
@@ -54,12 +54,12 @@ def split_of(
     run = finish(start(name, 2, settings))
     runs = collect(name, Experiment.model_validate(settings), run.folder.parent).runs
     scaling = scaling_table(runs, "strong")
-    return scaling, limit_sentences(scaling, runs)
+    return scaling, bottleneck_sentences(scaling, runs)
 
 
 def cause(scaling: pd.DataFrame) -> str | None:
     point = scaling.iloc[0]
-    limit = limit_at(point, point)
+    limit = bottleneck_at(point, point)
     return limit.cause if limit is not None else None
 
 

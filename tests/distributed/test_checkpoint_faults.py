@@ -18,7 +18,7 @@ from tests.cores import needs_two_cores
 from tests.distributed.interrupted_runs import (
     PAUSE_SECONDS,
     SETTINGS,
-    Peril,
+    Kill,
     Runs,
     ended,
     resumed_at,
@@ -28,11 +28,11 @@ from tests.distributed.interrupted_runs import (
 from tests.distributed.whole_runs import Training
 from tests.reliability.thoroughness import times
 from tests.small_disk import needs_small_disk, seen_by
-from tests.small_runs import muster
+from tests.small_runs import rank_setup
 
 from scalewise.execution.checkpoint_files import MANIFEST, Checkpoint, CheckpointFolder, FileSum, Manifest
-from scalewise.execution.rank_files import Attempt
-from scalewise.execution.restarts import TRIES
+from scalewise.execution.rank_files import RankFiles
+from scalewise.execution.restarts import RESTARTS
 from scalewise.records import EPOCHS, SUMMARY, read_failure, read_summary, write_json
 from scalewise.training.checkpoints.storage import load
 from scalewise.training.data.datasets import prepare
@@ -50,7 +50,7 @@ def checkpoints_of(folder: Path) -> list[Checkpoint]:
     """Those that a run finds in its folder, the newest first; all of their files are whole."""
     manifests = sorted(folder.glob(f"step-*/{MANIFEST}"))
     manifest = Manifest.model_validate_json(manifests[-1].read_text(encoding="utf-8"))
-    found = list(CheckpointFolder(folder, manifest.definition, manifest.inputs).usable([]))
+    found = list(CheckpointFolder(folder, manifest.definition, manifest.inputs).valid([]))
     for checkpoint in found:
         for name in checkpoint.manifest.files:
             checkpoint.check(name)
@@ -100,7 +100,7 @@ def test_a_training_goes_on_from_the_checkpoint_before_the_one_it_died_in(
     undisturbed = runs.start("calm", 2, HEAVY)
     assert undisturbed.end()[0] == 0
     # the first checkpoint of all has none before it
-    training = runs.start("cut", 2, HEAVY, peril=Peril(45, "stop"), pause_seconds=0.1)
+    training = runs.start("cut", 2, HEAVY, peril=Kill(45, "stop"), pause_seconds=0.1)
     while not runs.mark(training.folder).exists():
         assert training.process.poll() is None, training.process.communicate()[1]
         time.sleep(0.01)
@@ -127,7 +127,7 @@ def flip_a_byte(path: Path) -> None:
 
 @pytest.mark.fault(20)
 def test_a_damaged_checkpoint_is_told_and_the_training_goes_on_from_the_one_before(
-    runs: Runs, stopped: Path, calm: Calm
+    runs: Runs, stopped: Path, undisturbed_run: Calm
 ) -> None:
     begun = runs.begun(stopped)
     newest, before = checkpoints_of(begun / "checkpoints")
@@ -141,12 +141,12 @@ def test_a_damaged_checkpoint_is_told_and_the_training_goes_on_from_the_one_befo
     (problem,) = resumption(folder).problems
     assert problem.startswith(f"not used: {newest.folder / 'shared.pt'} has sha256 ")
     assert problem in (folder / "train.log").read_text(encoding="utf-8")
-    assert ended(folder) == ended(calm(1))
+    assert ended(folder) == ended(undisturbed_run(1))
 
 
 @pytest.mark.fault(20)
 def test_what_cannot_be_read_for_a_while_costs_no_checkpoint(
-    runs: Runs, stopped: Path, calm: Calm, record_property: Record
+    runs: Runs, stopped: Path, undisturbed_run: Calm, record_property: Record
 ) -> None:
     begun = runs.begun(stopped)
     newest, before = checkpoints_of(begun / "checkpoints")
@@ -154,7 +154,7 @@ def test_what_cannot_be_read_for_a_while_costs_no_checkpoint(
     path.rename(aside)
     path.symlink_to(path.name)
     # of no use either, and no reason to forget what was trained
-    (begun / TRIES).write_text("{", encoding="utf-8")
+    (begun / RESTARTS).write_text("{", encoding="utf-8")
 
     code, stderr = runs.start("stopped", 1).end()
     assert code == 1
@@ -166,13 +166,13 @@ def test_what_cannot_be_read_for_a_while_costs_no_checkpoint(
 
     folder = runs.complete("stopped", 1)
     assert resumed_at(folder) == [newest.manifest.step]
-    assert ended(folder) == ended(calm(1))
+    assert ended(folder) == ended(undisturbed_run(1))
     record_property("figure", "unreadable for a while: refused to start, nothing deleted, then resumed")
 
 
 @pytest.mark.fault(20)
 def test_a_checkpoint_whose_bytes_are_right_is_kept_though_it_cannot_be_loaded(
-    runs: Runs, stopped: Path, calm: Calm
+    runs: Runs, stopped: Path, undisturbed_run: Calm
 ) -> None:
     """As where a node has no memory for it: the one before would not do better, and neither may go."""
     begun = runs.begun(stopped)
@@ -181,7 +181,7 @@ def test_a_checkpoint_whose_bytes_are_right_is_kept_though_it_cannot_be_loaded(
     content = (newest.folder / "shared.pt").read_bytes()
     summed = FileSum(bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
     files = newest.manifest.files | {"shared.pt": summed}
-    write_json(newest.folder / MANIFEST, newest.manifest.model_copy(update={"files": files}).signed())
+    write_json(newest.folder / MANIFEST, newest.manifest.model_copy(update={"files": files}).with_checksum())
 
     code, stderr = runs.start("stopped", 1).end()
     assert code == 1
@@ -193,7 +193,7 @@ def test_a_checkpoint_whose_bytes_are_right_is_kept_though_it_cannot_be_loaded(
     shutil.rmtree(newest.folder)
     folder = runs.complete("stopped", 1)
     assert resumed_at(folder) == [before.manifest.step]
-    assert ended(folder) == ended(calm(1))
+    assert ended(folder) == ended(undisturbed_run(1))
 
 
 def test_a_training_that_lost_its_folder_to_another_writes_no_checkpoint_there(runs: Runs) -> None:
@@ -203,7 +203,7 @@ def test_a_training_that_lost_its_folder_to_another_writes_no_checkpoint_there(r
     while not any(checkpoints.glob("step-*")):
         assert training.process.poll() is None, training.process.communicate()[1]
         time.sleep(0.01)
-    Attempt(training.attempt, "another").begin(muster())
+    RankFiles(training.attempt, "another").begin(rank_setup())
     refused = r"checkpoint at step \d+ not written: the run's folder is another training's by now"
     wait_for_line(training, refused)
     kept = sorted(checkpoints.iterdir())
@@ -211,13 +211,13 @@ def test_a_training_that_lost_its_folder_to_another_writes_no_checkpoint_there(r
     training.process.kill()
     training.end()
     assert sorted(checkpoints.iterdir()) == kept
-    assert [path.name for path in training.attempt.iterdir()] == ["muster.json"]
+    assert [path.name for path in training.attempt.iterdir()] == ["rank_setup.json"]
     assert not (training.folder / SUMMARY).exists()
 
 
 @pytest.mark.fault(6)
 def test_a_training_that_diverges_on_one_rank_keeps_the_last_good_checkpoint(runs: Runs) -> None:
-    training = runs.start("wild", 2, peril=Peril(90, "nan", rank=1), pause_seconds=PAUSE_SECONDS)
+    training = runs.start("wild", 2, peril=Kill(90, "nan", rank=1), pause_seconds=PAUSE_SECONDS)
     code, stderr = training.end()
     assert code == 0, stderr
     summary = read_summary(training.folder)
@@ -294,7 +294,7 @@ def fill(path: Path) -> None:
 @pytest.mark.fault(19)
 @needs_small_disk
 def test_a_disk_that_fills_costs_the_checkpoint_that_is_written_and_no_training(
-    runs: Runs, calm: Calm, record_property: Record
+    runs: Runs, undisturbed_run: Calm, record_property: Record
 ) -> None:
     place = runs.folder / "filled" / "d1.r1" / "checkpoints"
     training = runs.start("filled", 1, within=(place, "40m"), pause_seconds=PAUSE_SECONDS)
@@ -314,7 +314,7 @@ def test_a_disk_that_fills_costs_the_checkpoint_that_is_written_and_no_training(
         time.sleep(0.01)
     code, stderr = training.end()
     assert code == 0, stderr
-    assert ended(training.folder) == ended(calm(1))
+    assert ended(training.folder) == ended(undisturbed_run(1))
     found = resumption(training.folder)
     assert any("No space left on device" in problem for problem in found.problems)
     assert found.starts == 1
@@ -324,11 +324,11 @@ def test_a_disk_that_fills_costs_the_checkpoint_that_is_written_and_no_training(
 @pytest.mark.fault(19)
 @needs_small_disk
 def test_a_run_whose_whole_folder_is_full_for_a_while_trains_on(
-    runs: Runs, calm: Calm, record_property: Record
+    runs: Runs, undisturbed_run: Calm, record_property: Record
 ) -> None:
     """Neither its words on its progress nor its log may end it."""
     place = runs.folder / "crammed" / "d1.r1"
-    training = runs.start("crammed", 1, within=(place, "40m"), peril=Peril(120, "stop"), pause_seconds=0.1)
+    training = runs.start("crammed", 1, within=(place, "40m"), peril=Kill(120, "stop"), pause_seconds=0.1)
     while not any(seen_by(training.process.pid, place).glob("checkpoints/step-*")):
         assert training.process.poll() is None, training.process.communicate()[1]
         time.sleep(0.01)
@@ -343,7 +343,7 @@ def test_a_run_whose_whole_folder_is_full_for_a_while_trains_on(
         (inside / "filler").unlink()
         code, stderr = training.end()
         assert code == 0, stderr
-        assert ended(inside) == ended(calm(1))
+        assert ended(inside) == ended(undisturbed_run(1))
         found = resumption(inside)
     finally:
         os.close(opened)

@@ -38,7 +38,7 @@ def writer(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 def newest_whole(folder: Path) -> Checkpoint:
     """What a training would go on from."""
-    for checkpoint in checkpoints_in(folder).usable([]):
+    for checkpoint in checkpoints_in(folder).valid([]):
         try:
             for name in FILES:
                 checkpoint.check(name)

@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 from tests.cores import needs_two_cores
 from tests.distributed.whole_runs import ENDLESS, Start, finish
 
-from scalewise.execution.watchdog import INSISTENCE_SECONDS
+from scalewise.execution.watchdog import SECOND_SIGNAL_AFTER_SECONDS
 from scalewise.records import EPOCHS, RANKS, SUMMARY, UTILIZATION, read_failure
 from scalewise.training.data.datasets import prepare
 
@@ -120,7 +120,7 @@ def test_a_rank_that_hangs_does_not_outlive_its_run(start: Start) -> None:
     os.kill(training.pid(1), signal.SIGSTOP)
     while training.process.poll() is None:  # the second signal ends it at once
         training.process.send_signal(signal.SIGTERM)
-        time.sleep(INSISTENCE_SECONDS + 1)
+        time.sleep(SECOND_SIGNAL_AFTER_SECONDS + 1)
     code, _ = training.end()
     assert code == 1
     assert training.left_over() == {}

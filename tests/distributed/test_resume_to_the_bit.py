@@ -12,7 +12,7 @@ from tests.cores import needs_two_cores
 from tests.distributed.interrupted_runs import (
     SETTINGS,
     STEPS_PER_EPOCH,
-    Peril,
+    Kill,
     Runs,
     ended,
     kill_again_and_again,
@@ -60,9 +60,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
 @pytest.mark.fault(1)
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_kills_at_random_steps_change_neither_weights_nor_records(
-    runs: Runs, calm: Calm, world_size: int, record_property: Record
+    runs: Runs, undisturbed_run: Calm, world_size: int, record_property: Record
 ) -> None:
-    undisturbed = calm(world_size)
+    undisturbed = undisturbed_run(world_size)
     kills = times(quick=2, thorough=20)
     resumed = kill_again_and_again(runs, "stormy", world_size, kills, ended(undisturbed))
     found = resumption(undisturbed)
@@ -74,12 +74,14 @@ def test_kills_at_random_steps_change_neither_weights_nor_records(
 
 
 @pytest.mark.fault(10, 12)
-def test_a_run_that_was_asked_to_end_loses_no_step(runs: Runs, calm: Calm, record_property: Record) -> None:
+def test_a_run_that_was_asked_to_end_loses_no_step(
+    runs: Runs, undisturbed_run: Calm, record_property: Record
+) -> None:
     world_size = 2
     steps = []
     # the second is asked sooner after its start than a checkpoint is due
     for at in (25, 8):
-        training, code = runs.endanger("asked", world_size, Peril(at, "stop"))
+        training, code = runs.kill_on_the_way("asked", world_size, Kill(at, "stop"))
         assert code == 1
         failure = read_failure(training.folder)
         assert failure is not None
@@ -91,7 +93,7 @@ def test_a_run_that_was_asked_to_end_loses_no_step(runs: Runs, calm: Calm, recor
     assert found.resumed_at_steps == steps == resumed_at(folder)
     assert found.lost_steps == 0
     assert found.starts == 3
-    assert ended(folder) == ended(calm(world_size))
+    assert ended(folder) == ended(undisturbed_run(world_size))
     record_property("figure", "stopped by SIGTERM twice: 0 steps lost")
 
 

@@ -17,10 +17,10 @@ from tests.distributed.interrupted_runs import some_digits
 from tests.reliability.thoroughness import times
 from tests.small_runs import definition_of, rank_launch
 
-from scalewise.execution.rank_command import muster_for
-from scalewise.execution.rank_files import Attempt
+from scalewise.execution.rank_command import rank_setup_for
+from scalewise.execution.rank_files import RankFiles
 from scalewise.plan.config.settings import Settings
-from scalewise.plan.jobs.launch import Start
+from scalewise.plan.jobs.launch import SiteLaunch
 from scalewise.records import Definition
 from scalewise.training.data.datasets import prepare
 
@@ -103,7 +103,7 @@ def of_world(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], dict[s
     @cache
     def found(world_size: int) -> dict[str, Any]:
         output = folder / f"world{world_size}"
-        Attempt(output).begin(muster_for(rank_launch(world_size), Start(), 120))
+        RankFiles(output).begin(rank_setup_for(rank_launch(world_size), SiteLaunch(), 120))
         chosen = {
             name: {"definition": definition(name, world_size).model_dump(), "stops": stops(name)}
             for name in VARIANTS

@@ -17,7 +17,7 @@ from tests.cores import needs_two_cores
 from tests.distributed.interrupted_runs import SETTINGS as PERILOUS
 from tests.distributed.whole_runs import ENDLESS, Start, Training, finish, heeds
 
-from scalewise.execution.restarts import TRIES, read_tries
+from scalewise.execution.restarts import RESTARTS, read_history
 from scalewise.execution.supervisor import in_minutes
 from scalewise.records import read_failure
 
@@ -40,9 +40,9 @@ def stopped_at(training: Training, outcome: str, because: str) -> int:
     step = int(kept[1])
     manifests = sorted((training.folder / "checkpoints").glob("step-*/manifest.json"))
     assert json.loads(manifests[-1].read_text(encoding="utf-8"))["step"] == step > 0
-    tries = read_tries(training.folder)
+    tries = read_history(training.folder)
     assert tries is not None
-    assert (tries.tries[-1].last_step, tries.tries[-1].idle) == (step, False)
+    assert (tries.restarts[-1].last_step, tries.restarts[-1].no_progress) == (step, False)
     assert training.left_over() == {}
     # or the next start's tests would take what this one has left for its own
     shutil.rmtree(training.attempt)
@@ -168,7 +168,7 @@ def test_a_run_that_was_stopped_counts_its_starts_and_leaves_nothing_of_them_onc
     assert measured.resumption.starts == 2
     assert measured.resumption.resumed_at_steps == [step]
     assert measured.resumption.lost_steps == 0
-    assert not {TRIES, "attempt", "checkpoints", "failure.json"} & {
+    assert not {RESTARTS, "attempt", "checkpoints", "failure.json"} & {
         path.name for path in run.folder.iterdir()
     }
 
@@ -184,7 +184,7 @@ def test_checkpoints_are_kept_where_that_is_asked_for_and_do_not_make_the_next_t
     assert run.summary.measurements is not None
     assert run.summary.measurements.resumption.checkpoints >= 1
     assert not (run.folder / "attempt").exists()
-    assert not (run.folder / TRIES).exists()
+    assert not (run.folder / RESTARTS).exists()
 
     again = finish(start("kept", 1, changed, further=keep))
     assert "is of a training that has ended" in "\n".join(again.log)
@@ -219,13 +219,13 @@ def test_a_run_that_crashes_at_every_start_is_tried_three_times_and_no_more(
         "failed: 3 tries without progress: none has come to a checkpoint. The last one: rank 0 on" in stderr
     )
     assert "ValueError: crashes at every start" in stderr
-    tries = read_tries(fourth.folder)
+    tries = read_history(fourth.folder)
     assert tries is not None
-    assert len(tries.tries) == 3
+    assert len(tries.restarts) == 3
     failure = read_failure(fourth.folder)
     assert failure is not None
     assert "crashes at every start" in failure.reason
-    record_property("figure", f"{len(tries.tries)} tries, the next refused")
+    record_property("figure", f"{len(tries.restarts)} tries, the next refused")
     # whoever asks again means it
     code, stderr = start("hopeless", 1, changed, further=["--attempt", "1"]).end()
     assert "3 tries without progress" not in stderr

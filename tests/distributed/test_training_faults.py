@@ -21,8 +21,8 @@ from sklearn.datasets import load_digits
 from tests.cores import needs_two_cores
 from tests.distributed.whole_runs import SETTINGS, Start, Training, finish
 
-from scalewise.analysis.bottlenecks.bottlenecks import limit_at
-from scalewise.analysis.study import Analysed, compute, draw, write_report
+from scalewise.analysis.bottlenecks.bottlenecks import bottleneck_at
+from scalewise.analysis.study import AnalysisSpec, compute, draw, write_report
 from scalewise.plan.config.experiment import Experiment
 from scalewise.records import FAILURE
 from scalewise.training.data.datasets import prepare
@@ -94,13 +94,13 @@ def test_a_rank_that_takes_50_ms_more_a_step_is_named_with_its_host_in_the_repor
     for attempt in range(6):
         name = f"straggler{attempt}"
         folder = finish(start(name, 2, settings)).folder.parent
-        analysed = Analysed(name, Experiment.model_validate(settings))
+        analysed = AnalysisSpec(name, Experiment.model_validate(settings))
         compute(analysed, folder, tmp_path / "results" / name)
         said = json.loads((tmp_path / "results" / name / "decision.json").read_text(encoding="utf-8"))
         if said["limits"] and said["limits"][0].startswith(expected):
             break
     (_, point), *_ = pd.read_csv(tmp_path / "results" / name / "scaling.csv").iterrows()
-    limit = limit_at(point, point)
+    limit = bottleneck_at(point, point)
     assert limit is not None
     assert limit.cause == "straggler"
     flagged = said["limits"][0]

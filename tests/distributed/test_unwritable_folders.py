@@ -62,10 +62,10 @@ class Neighbours:
 
 
 @pytest.fixture
-def neighbours(calm: Callable[[int], Path], tmp_path: Path) -> Neighbours:
+def neighbours(undisturbed_run: Callable[[int], Path], tmp_path: Path) -> Neighbours:
     # makes the site and the dataset
     starter(tmp_path)
-    return Neighbours(tmp_path, calm(1))
+    return Neighbours(tmp_path, undisturbed_run(1))
 
 
 @pytest.mark.fault(29)

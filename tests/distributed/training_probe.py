@@ -25,7 +25,7 @@ from torch._dynamo.utils import counters
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from scalewise.execution.rank_files import Attempt
+from scalewise.execution.rank_files import RankFiles
 from scalewise.plan.config.settings import Settings
 from scalewise.records import Definition, EpochRecord
 from scalewise.training.data import datasets
@@ -33,7 +33,7 @@ from scalewise.training.distributed.devices import claim_cpus, claim_device
 from scalewise.training.distributed.identity import Identity, identify
 from scalewise.training.distributed.process_group import process_group
 from scalewise.training.loop import TrainingState, train
-from scalewise.training.trainer import Task, build_loaders, build_task
+from scalewise.training.trainer import Trainer, build_loaders, build_trainer
 
 TIMEOUT_SECONDS = 60.0
 
@@ -82,18 +82,18 @@ class Seen:
 class Watcher:
     """Hooks into a task; compiled code is left alone, for a hook would be compiled with it."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, trainer: Trainer) -> None:
         self.seen = Seen()
         self.images: list[torch.Tensor] = []
-        self._task = task
+        self._task = trainer
         self._first_epoch = True
-        network = task.replica.network
-        if not task.settings.compile:
+        network = trainer.parallel_model.module
+        if not trainer.settings.compile:
             network.register_forward_pre_hook(self._before_pass)
             for layer in network.modules():
                 if not list(layer.children()):
                     layer.register_forward_hook(self._after_layer)
-        task.optimizer.register_step_pre_hook(self._before_update)
+        trainer.optimizer.register_step_pre_hook(self._before_update)
 
     def report(self, record: EpochRecord) -> None:
         self._first_epoch = False
@@ -101,20 +101,22 @@ class Watcher:
 
     def close(self) -> None:
         """Look at what training has left."""
-        task, seen = self._task, self.seen
-        optimizer = getattr(task.optimizer, "optim", task.optimizer)
+        trainer, seen = self._task, self.seen
+        optimizer = getattr(trainer.optimizer, "optim", trainer.optimizer)
         seen.threads = torch.get_num_threads()
-        seen.parameters_here = sum(_local(weight).numel() for weight in task.replica.network.parameters())
+        seen.parameters_here = sum(
+            _local(weight).numel() for weight in trainer.parallel_model.module.parameters()
+        )
         values = [value for state in optimizer.state.values() for value in state.values()]
         seen.states_here = sum(_local(value).numel() for value in values if torch.is_tensor(value))
-        wrapper = task.replica.wrapper
+        wrapper = trainer.parallel_model.data_parallel
         if isinstance(wrapper, DistributedDataParallel):
             seen.ddp = {name: str(value) for name, value in wrapper._get_ddp_logging_data().items()}
         seen.compiled_frames = counters["frames"]["ok"]
-        seen.loader_wait_seconds = task.clock.loader_wait_seconds
+        seen.loader_wait_seconds = trainer.clock.loader_wait_seconds
 
     def _gradients(self) -> list[torch.Tensor]:
-        found = [weight.grad for weight in self._task.replica.network.parameters()]
+        found = [weight.grad for weight in self._task.parallel_model.module.parameters()]
         return [_local(gradient) for gradient in found if gradient is not None]
 
     def _digest(self) -> float | None:
@@ -158,8 +160,10 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def _whole_state(task: Task, when: str) -> dict[str, torch.Tensor]:
-    return {f"{when}/{name}": value.detach().clone() for name, value in task.replica.state().items()}
+def _whole_state(trainer: Trainer, when: str) -> dict[str, torch.Tensor]:
+    return {
+        f"{when}/{name}": value.detach().clone() for name, value in trainer.parallel_model.state().items()
+    }
 
 
 def probe(
@@ -173,14 +177,16 @@ def probe(
     torch._dynamo.reset()
     weights = Path(variant["weights"]) if variant["weights"] else None
     loaders = build_loaders(settings, dataset, identity.rank, device, TIMEOUT_SECONDS)
-    task = build_task(settings, definition.global_batch_size, dataset, loaders, identity, device, weights)
-    tensors = _whole_state(task, "start")
-    watcher = Watcher(task)
+    trainer = build_trainer(
+        settings, definition.global_batch_size, dataset, loaders, identity, device, weights
+    )
+    tensors = _whole_state(trainer, "start")
+    watcher = Watcher(trainer)
     if variant["train"]:
-        train(task, TrainingState.start(task.device), watcher.report)
+        train(trainer, TrainingState.start(trainer.device), watcher.report)
     watcher.close()
-    tensors |= _whole_state(task, "end")
-    held = task.replica.network.state_dict()
+    tensors |= _whole_state(trainer, "end")
+    held = trainer.parallel_model.module.state_dict()
     tensors |= {f"here/{name}": _local(value).detach().clone().contiguous() for name, value in held.items()}
     if watcher.images:
         tensors["images"] = torch.cat(watcher.images).contiguous()
@@ -191,12 +197,12 @@ def probe(
 
 def main() -> None:
     variants, dataset_file, folder = map(Path, sys.argv[1:])
-    attempt = Attempt(folder)
-    muster = attempt.muster()
-    identity = identify(os.environ, muster.launcher)
-    claim_cpus("cpu", identity, muster.cpus_per_device)
+    rank_files = RankFiles(folder)
+    rank_setup = rank_files.rank_setup()
+    identity = identify(os.environ, rank_setup.launcher)
+    claim_cpus("cpu", identity, rank_setup.cpus_per_device)
     device = claim_device("cpu", identity.local_rank)
-    with process_group(attempt, muster, identity, device):
+    with process_group(rank_files, rank_setup, identity, device):
         dataset = datasets.load(dataset_file)
         for variant in json.loads(variants.read_text(encoding="utf-8")):
             probe(variant, dataset, identity, device, folder)

@@ -21,10 +21,10 @@ from tests.small_runs import definition_of, rank_launch
 from torch import Tensor
 from torchvision.models import resnet18
 
-from scalewise.execution.rank_command import muster_for
-from scalewise.execution.rank_files import Attempt
+from scalewise.execution.rank_command import rank_setup_for
+from scalewise.execution.rank_files import RankFiles
 from scalewise.plan.config.settings import Settings
-from scalewise.plan.jobs.launch import Start
+from scalewise.plan.jobs.launch import SiteLaunch
 from scalewise.training.data.datasets import prepare
 from scalewise.training.data.weights_file import write_weights
 
@@ -161,7 +161,7 @@ def train_all(folder: Path) -> Trainings:
     for world_size in (1, 2):
         names = ON_ONE_RANK if world_size == 1 else tuple(VARIANTS)
         output = folder / f"world{world_size}"
-        Attempt(output).begin(muster_for(rank_launch(world_size), Start(), 120))
+        RankFiles(output).begin(rank_setup_for(rank_launch(world_size), SiteLaunch(), 120))
         variants = [_variant(name, world_size, folder, weights) for name in names]
         (output / "variants.json").write_text(json.dumps(variants), encoding="utf-8")
         _start_ranks(world_size, output / "variants.json", dataset, output)

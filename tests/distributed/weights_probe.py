@@ -13,7 +13,7 @@ from pathlib import Path
 
 from safetensors.torch import save_file
 
-from scalewise.execution.rank_files import Attempt
+from scalewise.execution.rank_files import RankFiles
 from scalewise.plan.config.settings import Settings
 from scalewise.records import Definition
 from scalewise.training.data import datasets
@@ -21,25 +21,27 @@ from scalewise.training.distributed.devices import claim_cpus, claim_device
 from scalewise.training.distributed.identity import identify
 from scalewise.training.distributed.process_group import process_group
 from scalewise.training.loop import TrainingState, train
-from scalewise.training.trainer import build_loaders, build_task
+from scalewise.training.trainer import build_loaders, build_trainer
 
 
 def main() -> None:
     definitions, dataset_file, folder = map(Path, sys.argv[1:])
-    attempt = Attempt(folder)
-    muster = attempt.muster()
-    identity = identify(os.environ, muster.launcher)
+    rank_files = RankFiles(folder)
+    rank_setup = rank_files.rank_setup()
+    identity = identify(os.environ, rank_setup.launcher)
     claim_cpus("cpu", identity, 1)
     device = claim_device("cpu", identity.local_rank)
-    with process_group(attempt, muster, identity, device):
+    with process_group(rank_files, rank_setup, identity, device):
         dataset = datasets.load(dataset_file)
         for values in json.loads(definitions.read_text(encoding="utf-8")):
             definition = Definition.model_validate(values)
             settings = Settings.model_validate(definition.settings)
-            loaders = build_loaders(settings, dataset, identity.rank, device, muster.timeout_seconds)
-            task = build_task(settings, definition.global_batch_size, dataset, loaders, identity, device)
+            loaders = build_loaders(settings, dataset, identity.rank, device, rank_setup.timeout_seconds)
+            task = build_trainer(settings, definition.global_batch_size, dataset, loaders, identity, device)
             train(task, TrainingState.start(task.device), lambda _record: None)
-            state = {name: tensor.contiguous() for name, tensor in task.replica.network.state_dict().items()}
+            state = {
+                name: tensor.contiguous() for name, tensor in task.parallel_model.module.state_dict().items()
+            }
             save_file(state, folder / f"{settings.model}.rank{identity.rank}.safetensors")
             del task
 

@@ -23,7 +23,7 @@ from tests.slurm.lab import Lab
 from tests.slurm.machines import until
 from tests.slurm.records import Job
 
-from scalewise.execution.rank_files import Attempt
+from scalewise.execution.rank_files import RankFiles
 from scalewise.records import EPOCHS, MODEL, Failure, Summary, read_failure, read_summary
 
 ROOT = Path(__file__).parents[2]
@@ -177,14 +177,14 @@ class ClusterStudy:
 
     def rank_process(self, experiment: str, name: str, rank: int) -> tuple[int, str]:
         """A rank's process number as seen from outside, and its host."""
-        attempt = str(Path("results") / experiment / "runs" / name / "attempt")
-        note = json.loads((self.folder / attempt / f"rank{rank}.started.json").read_text())
+        rank_files = str(Path("results") / experiment / "runs" / name / "attempt")
+        note = json.loads((self.folder / rank_files / f"rank{rank}.started.json").read_text())
         for pid, line in self.lab.processes(note["host"]).items():
             status = ""
             with suppress(OSError):  # it may have ended since
                 status = Path(f"/proc/{pid}/status").read_text()
             inside = re.search(r"^NSpid:.*\t(\d+)$", status, re.MULTILINE)
-            if attempt in line and inside is not None and int(inside[1]) == note["pid"]:
+            if rank_files in line and inside is not None and int(inside[1]) == note["pid"]:
                 return pid, str(note["host"])
         raise AssertionError(f"rank {rank} of {name} does not run")
 
@@ -195,9 +195,9 @@ class ClusterStudy:
         (found,) = (job for job, *rest in (line.split("|") for line in queued) if rest == wanted)
         return found
 
-    def attempt(self, experiment: str, name: str) -> Attempt:
+    def rank_files(self, experiment: str, name: str) -> RankFiles:
         """What the ranks of a run tell."""
-        return Attempt(self.run(experiment, name) / "attempt")
+        return RankFiles(self.run(experiment, name) / "attempt")
 
     def newest_checkpoint(self, experiment: str, name: str) -> int:
         """The optimizer steps in the newest checkpoint of a run; 0 where there is none."""

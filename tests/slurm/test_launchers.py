@@ -17,9 +17,9 @@ from tests.slurm.lab import Lab
 from tests.slurm.study import LIMIT_SECONDS, ROOT, SITE, TRAINING, TRAININGS, ClusterStudy
 from tests.small_runs import rank_launch
 
-from scalewise.execution.rank_command import muster_for
-from scalewise.execution.rank_files import Attempt
-from scalewise.plan.jobs.launch import Start
+from scalewise.execution.rank_command import rank_setup_for
+from scalewise.execution.rank_files import RankFiles
+from scalewise.plan.jobs.launch import SiteLaunch
 from scalewise.plan.study import load_study
 
 
@@ -73,7 +73,9 @@ def test_two_nodes_learn_the_weights_of_one(lab: Lab, tmp_path: Path) -> None:
         definition = json.loads(runs["e", f"d{nodes}.r1"].definition)
         definitions.write_text(json.dumps([definition]))
         folder = tmp_path / shape
-        Attempt(folder).begin(muster_for(rank_launch(shape=shape, launcher="srun"), Start(slurm=True), 600))
+        RankFiles(folder).begin(
+            rank_setup_for(rank_launch(shape=shape, launcher="srun"), SiteLaunch(slurm=True), 600)
+        )
         probe = ROOT / "tests" / "distributed" / "weights_probe.py"
         program: list[str | Path] = [
             sys.executable,

@@ -19,7 +19,7 @@ from tests.slurm.lab import Lab
 from tests.slurm.late_files import LATE_SECONDS, late_folder
 from tests.slurm.study import LIMIT_SECONDS, ONE_RANK_A_NODE, ROOT, ClusterStudy
 
-from scalewise.execution.messages import Stopped
+from scalewise.execution.messages import GracefulStop
 from scalewise.records import SUMMARY, Resumption, Summary
 
 Record = Callable[[str, object], None]
@@ -97,7 +97,7 @@ def configure(study: ClusterStudy, experiments: dict[str, dict[str, Any]], **sit
     clock = study.folder / "clock"
     clock.mkdir()
     (clock / "sitecustomize.py").write_text(SHIFTED_CLOCK)
-    lines = PRELUDE.format(clock=shlex.quote(str(clock)), hops=HOPS["srun"]).strip().replace("\n", " ")
+    lines = PRELUDE.format(clock=shlex.quote(str(clock)), requeued=HOPS["srun"]).strip().replace("\n", " ")
     study.configure(experiments, **ONE_RANK_A_NODE, prelude=[lines], **site)
 
 
@@ -121,7 +121,7 @@ def retold(found: Resumption) -> str:
 
 
 @dataclass(frozen=True)
-class Hops:
+class RequeuedRuns:
     """A study whose runs met what needs no machine of its own.
 
     Args:
@@ -134,11 +134,11 @@ class Hops:
     study: ClusterStudy
     code: int
     output: str
-    stops: Mapping[str, list[Stopped]]
+    stops: Mapping[str, list[GracefulStop]]
 
 
 @pytest.fixture(scope="module")
-def hops(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hops]:
+def requeued(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RequeuedRuns]:
     """Eight runs at once."""
     study = ClusterStudy(lab, tmp_path_factory.mktemp("hops"))
     launched = {name: {**TRAINED, "launcher": name} for name in ("srun", "torchrun", "spawn")}
@@ -161,7 +161,7 @@ def hops(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hops]:
             stops = {name: stop.result() for name, stop in warned.items()}
             late.result()
             output, _ = process.communicate(timeout=LIMIT_SECONDS)
-        yield Hops(study, process.returncode, output, stops)
+        yield RequeuedRuns(study, process.returncode, output, stops)
     finally:
         study.end()
 
@@ -171,9 +171,9 @@ def shipped(key: str) -> str:
     return str(yaml.safe_load((ROOT / "profiles" / "slurm" / "config.yaml").read_text())[key])
 
 
-def warn(study: ClusterStudy, experiment: str, often: int) -> list[Stopped]:
+def warn(study: ClusterStudy, experiment: str, often: int) -> list[GracefulStop]:
     """Warn a run's job of the end of its time, each time that it has trained on; how its ranks ended."""
-    lab, stops = study.lab, [Stopped(step=0, saved=True, because="")]
+    lab, stops = study.lab, [GracefulStop(step=0, saved=True, stop_source="")]
     for _ in range(often):
         study.wait_checkpoint(experiment, "d2.r1", stops[-1].step)
         job = study.job(experiment, "d2.r1")
@@ -191,12 +191,12 @@ def warn(study: ClusterStudy, experiment: str, often: int) -> list[Stopped]:
     return stops[1:]
 
 
-def stopped(study: ClusterStudy, experiment: str) -> Stopped:
+def stopped(study: ClusterStudy, experiment: str) -> GracefulStop:
     """How the ranks of a run end."""
-    found: list[Stopped] = []
+    found: list[GracefulStop] = []
 
     def ended() -> bool:
-        note = study.attempt(experiment, "d2.r1").read_stopped()
+        note = study.rank_files(experiment, "d2.r1").read_stopped()
         found.extend([] if note is None else [note])
         return bool(found)
 
@@ -207,15 +207,15 @@ def stopped(study: ClusterStudy, experiment: str) -> Stopped:
 @pytest.mark.fault(12)
 @pytest.mark.parametrize("run", HOPS)
 def test_run_longer_than_its_walltime_comes_to_its_end_in_hops_and_learns_the_same(
-    hops: Hops, run: str, record_property: Record
+    requeued: RequeuedRuns, run: str, record_property: Record
 ) -> None:
-    summary, stops = hops.study.summary(run, "d2.r1"), hops.stops[run]
-    assert [(stop.because, stop.saved) for stop in stops] == [("SIGUSR1", True)] * HOPS[run]
+    summary, stops = requeued.study.summary(run, "d2.r1"), requeued.stops[run]
+    assert [(stop.stop_source, stop.saved) for stop in stops] == [("SIGUSR1", True)] * HOPS[run]
     found = resumption(summary)
     assert found.resumed_at_steps == [stop.step for stop in stops]
     assert found.starts == 1 + HOPS[run]
     assert found.lost_steps <= HOPS[run]
-    assert_same(hops, hops.study, run)
+    assert_same(requeued, requeued.study, run)
     record_property("figure", f"{run}: {HOPS[run]} hops under 1 job id, {retold(found)}")
     assert summary.provenance is not None
     assert summary.provenance.restart_count == HOPS[run]
@@ -224,7 +224,7 @@ def test_run_longer_than_its_walltime_comes_to_its_end_in_hops_and_learns_the_sa
 @pytest.mark.fault(12)
 @pytest.mark.skipif(not times(quick=0, thorough=1), reason="takes 6 minutes; SCALEWISE_THOROUGH=1 runs it")
 def test_run_longer_than_the_longest_walltime_comes_to_its_end_without_help(
-    hops: Hops, study: ClusterStudy, record_property: Record
+    requeued: RequeuedRuns, study: ClusterStudy, record_property: Record
 ) -> None:
     slurm = {"longest_walltime": "00:04:00", "signal_seconds": 30}
     configure(study, {"long": {**TRAINED, "runtime_minutes": 9}}, slurm=slurm)
@@ -236,52 +236,54 @@ def test_run_longer_than_the_longest_walltime_comes_to_its_end_without_help(
     assert {summary.provenance.slurm_job_id} == study.submitted()
     assert summary.provenance.restart_count == len(found.resumed_at_steps) >= 1
     assert found.lost_steps <= summary.provenance.restart_count
-    assert_same(hops, study, "long")
+    assert_same(requeued, study, "long")
     record_property("figure", f"a walltime of 4 minutes: {retold(found)}")
 
 
-def assert_same(hops: Hops, study: ClusterStudy, experiment: str) -> None:
+def assert_same(requeued: RequeuedRuns, study: ClusterStudy, experiment: str) -> None:
     """A run that was hit has learned what the undisturbed one has, to the bit."""
     weights, epochs = study.learned(experiment, "d2.r1")
-    expected_weights, expected_epochs = hops.study.learned("undisturbed", "d2.r1")
+    expected_weights, expected_epochs = requeued.study.learned("undisturbed", "d2.r1")
     assert weights == expected_weights
     assert epochs.equals(expected_epochs), f"{epochs}\n{expected_epochs}"
     assert len(epochs) == TRAINED["epochs"]
-    assert resumption(hops.study.summary("undisturbed", "d2.r1")).starts == 1
+    assert resumption(requeued.study.summary("undisturbed", "d2.r1")).starts == 1
 
 
 @pytest.mark.fault(17)
 def test_run_that_crashes_at_every_start_is_tried_three_times_and_says_why(
-    hops: Hops, record_property: Record
+    requeued: RequeuedRuns, record_property: Record
 ) -> None:
-    assert hops.code == 1
-    tries = len(hops.study.jobs_of("crashing", "d1.r1"))
+    assert requeued.code == 1
+    tries = len(requeued.study.jobs_of("crashing", "d1.r1"))
     assert 1 <= tries <= 3
     record_property("figure", f"{tries} tries, then failed with the reason")
-    assert "crashing/d1.r1 failed: no rank started" in hops.output
-    assert "no licence for this program" in hops.output
-    assert "scalewise: this line of prelude failed" in hops.output
+    assert "crashing/d1.r1 failed: no rank started" in requeued.output
+    assert "no licence for this program" in requeued.output
+    assert "scalewise: this line of prelude failed" in requeued.output
 
 
 @pytest.mark.fault(23)
 def test_results_that_appear_late_on_the_login_node_are_waited_for(
-    hops: Hops, record_property: Record
+    requeued: RequeuedRuns, record_property: Record
 ) -> None:
-    assert "for missing files:\nresults/late/" in hops.output
-    assert "Missing files after" not in hops.output
-    assert hops.study.summary("late", "d1.r1").outcome == "completed"
-    assert len(hops.study.jobs_of("late", "d1.r1")) == 1
+    assert "for missing files:\nresults/late/" in requeued.output
+    assert "Missing files after" not in requeued.output
+    assert requeued.study.summary("late", "d1.r1").outcome == "completed"
+    assert len(requeued.study.jobs_of("late", "d1.r1")) == 1
     record_property("figure", f"files {LATE_SECONDS} s late, 1 try")
 
 
 @pytest.mark.fault(25)
-def test_node_whose_clock_is_an_hour_ahead_changes_no_duration(hops: Hops, record_property: Record) -> None:
-    told = hops.study.folder / "clock" / "times"
+def test_node_whose_clock_is_an_hour_ahead_changes_no_duration(
+    requeued: RequeuedRuns, record_property: Record
+) -> None:
+    told = requeued.study.folder / "clock" / "times"
     assert float(told.read_text().splitlines()[0]) - told.stat().st_mtime > AHEAD_SECONDS / 2
-    summary = hops.study.summary("shifted", "d2.r1")
+    summary = requeued.study.summary("shifted", "d2.r1")
     assert summary.outcome == "completed"
     durations = dict(durations_in(summary.model_dump(), "summary"))
-    for _, rank in hops.study.ranks("shifted", "d2.r1").iterrows():
+    for _, rank in requeued.study.ranks("shifted", "d2.r1").iterrows():
         durations |= durations_in(dict(rank), f"rank {rank['rank']}")
     wrong = {name: seconds for name, seconds in durations.items() if not 0 <= seconds < AHEAD_SECONDS / 2}
     assert wrong == {}
@@ -303,18 +305,18 @@ def durations_in(record: Mapping[str, Any], where: str) -> dict[str, float]:
     return found
 
 
-def test_run_that_was_hit_leaves_neither_checkpoints_nor_notes_nor_processes(hops: Hops) -> None:
+def test_run_that_was_hit_leaves_neither_checkpoints_nor_notes_nor_processes(requeued: RequeuedRuns) -> None:
     for run in HOPS:
-        left = {path.name for path in hops.study.run(run, "d2.r1").iterdir()}
-        assert left == {path.name for path in hops.study.run("undisturbed", "d2.r1").iterdir()}
-        assert not left & {"checkpoints", "attempt", "tries.json", "holder.json"}
-    assert hops.study.processes() == []
+        left = {path.name for path in requeued.study.run(run, "d2.r1").iterdir()}
+        assert left == {path.name for path in requeued.study.run("undisturbed", "d2.r1").iterdir()}
+        assert not left & {"checkpoints", "attempt", "restarts.json", "holder.json"}
+    assert requeued.study.processes() == []
 
 
 @pytest.mark.fault(10, 11)
 def test_preempted_run_goes_on_and_learns_the_same_whether_slurm_requeues_or_ends_it(
     lab: Lab,
-    hops: Hops,
+    requeued: RequeuedRuns,
     tmp_path_factory: pytest.TempPathFactory,
     request: pytest.FixtureRequest,
     record_property: Record,
@@ -340,7 +342,7 @@ def test_preempted_run_goes_on_and_learns_the_same_whether_slurm_requeues_or_end
         assert {summary.provenance.slurm_job_id} == study.submitted()
         found = resumption(summary)
         assert (found.starts, len(found.resumed_at_steps)) == (2, 1)
-        assert_same(hops, study, "e")
+        assert_same(requeued, study, "e")
         assert ("was preempted or lost its node and had ended; it is back in the queue" in output) == (
             partition == "fragile"
         )
@@ -349,7 +351,7 @@ def test_preempted_run_goes_on_and_learns_the_same_whether_slurm_requeues_or_end
 
 @pytest.mark.fault(16)
 def test_run_on_a_node_that_dies_goes_on_elsewhere_and_learns_the_same(
-    lab: Lab, hops: Hops, study: ClusterStudy, record_property: Record
+    lab: Lab, requeued: RequeuedRuns, study: ClusterStudy, record_property: Record
 ) -> None:
     configure(study, {"e": TRAINED})
     process = study.start("--", result("e"))
@@ -364,5 +366,5 @@ def test_run_on_a_node_that_dies_goes_on_elsewhere_and_learns_the_same(
     assert host not in set(study.ranks("e", "d2.r1")["host"])
     found = resumption(study.summary("e", "d2.r1"))
     assert (found.starts, len(found.resumed_at_steps)) == (2, 1)
-    assert_same(hops, study, "e")
+    assert_same(requeued, study, "e")
     record_property("figure", retold(found))

@@ -6,7 +6,7 @@ import pandas as pd
 from tests.slurm.lab import Lab
 from tests.slurm.study import ClusterStudy
 
-from scalewise.analysis.bottlenecks.bottlenecks import limit_at, limit_sentences
+from scalewise.analysis.bottlenecks.bottlenecks import bottleneck_at, bottleneck_sentences
 
 MODEL = """
 import time
@@ -40,8 +40,8 @@ def cause(study: ClusterStudy, experiment: str) -> tuple[str | None, list[str]]:
     (_, point), *others = scaling.iterrows()
     assert others == []
     assert (point["nodes"], point["devices"]) == (2, 2)
-    limit = limit_at(point, point)
-    return limit.cause if limit is not None else None, limit_sentences(scaling, runs)
+    limit = bottleneck_at(point, point)
+    return limit.cause if limit is not None else None, bottleneck_sentences(scaling, runs)
 
 
 def test_a_slow_link_is_named_and_a_fast_one_is_not(lab: Lab, study: ClusterStudy) -> None:

@@ -21,7 +21,7 @@ from tests.workflow.login_node import ACCOUNT, LoginNode
 from tests.workflow.recording_slurm import recording_slurm, submissions
 
 from scalewise.plan.config.shape import Shape
-from scalewise.plan.jobs.launch import Programs, Start, build_launch
+from scalewise.plan.jobs.launch import Programs, SiteLaunch, build_launch
 from scalewise.plan.runs.runs import Run
 from scalewise.plan.study import Study, load_study
 
@@ -86,8 +86,8 @@ def srun_of(run: Run, study: Study, folder: Path) -> tuple[str, ...]:
         run.launcher,
         run.shape,
         run.settings.cpus_per_device,
-        Start.on(study.site),
-        Programs.of(scripts, "train_rank.py", attempt),
+        SiteLaunch.of(study.site),
+        Programs.for_rank_script(scripts, "train_rank.py", attempt),
         "/PYTHON",
         visible=[scripts, folder / "resources" / "datasets" / "digits"],
     ).argv

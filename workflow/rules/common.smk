@@ -31,7 +31,7 @@ from scalewise.plan.jobs.environment import hand_over, rule_environment
 from scalewise.plan.terminal.plan_table import plan_table, predicted_plan
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.jobs.preflight import Preflight, hello_allocation
-from scalewise.plan.runs.repeats import judged_rounds, needed_rounds
+from scalewise.plan.runs.repeats import judged_rounds, required_rounds
 from scalewise.plan.runs.allocation import (
     job_resources,
     job_threads,
@@ -41,10 +41,10 @@ from scalewise.plan.runs.allocation import (
 from scalewise.plan.runs.runs import priority
 from scalewise.plan.study import check_results_folder, check_spelling, load_study
 from scalewise.plan.jobs.submission import (
-    begin_submission,
+    start_submission,
     check_operating_system,
     check_site_is_given,
-    check_surroundings,
+    check_environment,
 )
 
 # an example given by --configfile replaces the shipped study, it does not add to it
@@ -69,7 +69,7 @@ try:
     STUDY = load_study(config, workflow.configfiles, config.get("site"))
     check_results_folder(Path("results"))
     if workflow.is_main_process:
-        check_surroundings(
+        check_environment(
             STUDY.site,
             ON_CLUSTER,
             os.environ,

@@ -45,7 +45,7 @@ rule compute_scaling:
         rounds=lambda wc: expand(
             "results/{experiment}/repeats/round{round}.json",
             experiment=wc.experiment,
-            round=needed_rounds(
+            round=required_rounds(
                 SPECS[wc.experiment].repeats,
                 judged_rounds(checkpoints.judge_repeats.get, wc.experiment),
             ),

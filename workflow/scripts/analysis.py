@@ -16,17 +16,17 @@ from scalewise.records import RecordError, read_collectives
 
 def scaling(options: argparse.Namespace) -> None:
     """Make the tables and the decision of an experiment."""
-    from scalewise.analysis.study import Analysed, compute
+    from scalewise.analysis.study import AnalysisSpec, compute
 
-    compute(Analysed.from_json(options.experiment), options.folder / "runs", options.folder)
+    compute(AnalysisSpec.from_json(options.experiment), options.folder / "runs", options.folder)
 
 
 def prediction(options: argparse.Namespace) -> None:
     """Predict the steps of an experiment from its runs on one device and the site's all-reduce."""
-    from scalewise.analysis.prediction.table import Predicted, compute_prediction
+    from scalewise.analysis.prediction.table import PredictionSpec, compute_prediction
 
     compute_prediction(
-        Predicted.from_json(options.experiment),
+        PredictionSpec.from_json(options.experiment),
         [read_collectives(path) for path in options.collectives],
         options.folder / "runs",
         options.folder,
@@ -44,9 +44,9 @@ def repeats(options: argparse.Namespace) -> None:
 
 def figures(options: argparse.Namespace) -> None:
     """Draw the figures of an experiment from its tables."""
-    from scalewise.analysis.study import Analysed, draw
+    from scalewise.analysis.study import AnalysisSpec, draw
 
-    experiment = Analysed.from_json(options.experiment)
+    experiment = AnalysisSpec.from_json(options.experiment)
     draw(experiment, options.folder, predicted=_facts(options.study)[experiment.name]["predicted"])
 
 

@@ -18,10 +18,10 @@ from scalewise.interpreter import imports_uncollected, quick_exit
 with imports_uncollected():
     import torch._dynamo  # noqa: F401  the first DDP model or optimizer imports it
 
-    from scalewise.execution.rank_files import Attempt
+    from scalewise.execution.rank_files import RankFiles
     from scalewise.training.all_reduce import measure_collectives
-    from scalewise.training.preflight_rank import say_hello
-    from scalewise.training.rank import run_or_complain, run_rank
+    from scalewise.training.preflight_rank import run_preflight_rank
+    from scalewise.training.rank import run_and_report_errors, run_rank
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -29,13 +29,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("attempt", type=Path, help="folder that says how the ranks meet and what they do")
     options = parser.parse_args(arguments)
-    attempt = Attempt.join(options.attempt)
+    rank_files = RankFiles.join(options.attempt)
     works = {
-        "train": lambda: run_rank(attempt, PROCESS_STARTED, SIGNALS),
-        "hello": lambda: say_hello(attempt),
-        "all-reduce": lambda: measure_collectives(attempt),
+        "train": lambda: run_rank(rank_files, PROCESS_STARTED, SIGNALS),
+        "hello": lambda: run_preflight_rank(rank_files),
+        "all-reduce": lambda: measure_collectives(rank_files),
     }
-    run_or_complain(attempt, works[attempt.muster().work])
+    run_and_report_errors(rank_files, works[rank_files.rank_setup().work])
     return 0
 
 

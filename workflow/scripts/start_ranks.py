@@ -6,8 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from scalewise.execution.rank_files import Attempt
-from scalewise.execution.signals import relay_signal
+from scalewise.execution.rank_files import RankFiles
+from scalewise.execution.signals import forward_sigusr1
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -16,12 +16,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("script", type=Path, help="what a rank runs")
     parser.add_argument("attempt", type=Path, help="folder with the assignment of the ranks")
     options = parser.parse_args(arguments)
-    attempt = Attempt.join(options.attempt)
-    relay_signal(attempt.request_stop)
+    rank_files = RankFiles.join(options.attempt)
+    forward_sigusr1(rank_files.request_stop)
     # now: with it comes torch, which takes seconds, and a signal may come in them
     from scalewise.training.distributed.node_launcher import start_ranks  # noqa: PLC0415
 
-    start_ranks(options.script, attempt)
+    start_ranks(options.script, rank_files)
     return 0
 
 

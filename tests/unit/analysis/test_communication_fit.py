@@ -11,7 +11,7 @@ from scalewise.analysis.prediction.all_reduce_model import (
     CENTRAL,
     HIGH,
     LOW,
-    Network,
+    AllReduceModel,
     NotMeasuredError,
     fit_all_reduce,
 )
@@ -121,7 +121,7 @@ def test_latency_of_large_messages_is_not_multiplied_for_small_ones() -> None:
         AllReduce(bytes=size, seconds=[1e-4 if size < MIB else 0.1 + size / 1e9] * 3) for size in SIZES
     ]
     shape = Shape(2, 1)
-    network = Network({shape: fit_all_reduce(shape, measured)}, {}, "gloo")
+    network = AllReduceModel({shape: fit_all_reduce(shape, measured)}, {}, "gloo")
     assert network.all_reduce(Shape(16, 1), 4 * KIB)[CENTRAL, 0] == pytest.approx(15e-4)
     large = network.all_reduce(Shape(16, 1), 16 * MIB)[CENTRAL, 0]
     assert large == pytest.approx(15e-4 + (0.1 + 16 * MIB / 1e9 - 1e-4) * 2 * 15 / 16)
@@ -148,7 +148,7 @@ def test_line_that_misses_sizes_has_an_interval_without_any_noise() -> None:
 
 
 def test_measured_shape_needs_no_hierarchy() -> None:
-    network = Network.of([record(Shape(2, 1), 0.0, 1e9)])
+    network = AllReduceModel.of([record(Shape(2, 1), 0.0, 1e9)])
     seconds = network.all_reduce(Shape(2, 1), 1e9)
     assert seconds[CENTRAL, 0] == pytest.approx(1.0)
     assert (seconds[LOW] == seconds[HIGH]).all()
@@ -156,7 +156,7 @@ def test_measured_shape_needs_no_hierarchy() -> None:
 
 
 def test_more_nodes_of_one_device_follow_the_ring() -> None:
-    network = Network.of([record(Shape(2, 1), 1e-3, 1e9)])
+    network = AllReduceModel.of([record(Shape(2, 1), 1e-3, 1e9)])
     seconds = network.all_reduce(Shape(8, 1), 1e9)[:, 0]
     assert seconds[CENTRAL] == pytest.approx(2 * 7 / 8 * 1.0 + 7e-3)
     assert seconds[LOW] == pytest.approx(2 * 7 / 8 * 1.0 + 3e-3)
@@ -165,7 +165,7 @@ def test_more_nodes_of_one_device_follow_the_ring() -> None:
 
 def test_latency_across_grows_as_the_backend_sends() -> None:
     def central(backend: str) -> float:
-        network = Network.of([record(Shape(2, 1), 1e-3, 1e12, backend)])
+        network = AllReduceModel.of([record(Shape(2, 1), 1e-3, 1e12, backend)])
         return float(network.all_reduce(Shape(16, 1), 1)[CENTRAL, 0])
 
     assert central("nccl") == pytest.approx(4e-3, rel=1e-4)
@@ -174,7 +174,7 @@ def test_latency_across_grows_as_the_backend_sends() -> None:
 
 def test_nodes_of_several_devices_reduce_inside_then_across() -> None:
     inside, both = record(Shape(1, 4), 0.0, 100e9), record(Shape(2, 4), 0.0, 10e9)
-    network = Network.of([inside, both])
+    network = AllReduceModel.of([inside, both])
     size = 1e9
     node, pair = 1.5 * size / 100e9, 1.75 * size / 10e9
     seconds = network.all_reduce(Shape(16, 4), size)[:, 0]
@@ -184,13 +184,13 @@ def test_nodes_of_several_devices_reduce_inside_then_across() -> None:
 
 
 def test_two_nodes_as_fast_as_one_cost_nothing_across() -> None:
-    network = Network.of([record(Shape(1, 4), 0.0, 10e9), record(Shape(2, 4), 1e-3, 100e9)])
+    network = AllReduceModel.of([record(Shape(1, 4), 0.0, 10e9), record(Shape(2, 4), 1e-3, 100e9)])
     node = network.all_reduce(Shape(1, 4), 1e9)
     assert network.all_reduce(Shape(64, 4), 1e9)[CENTRAL, 0] == pytest.approx(node[CENTRAL, 0])
 
 
 def test_missing_measurement_is_named_with_its_reason() -> None:
-    network = Network.of(
+    network = AllReduceModel.of(
         [record(Shape(1, 4), 0.0, 1e9), record(Shape(2, 4), 0.0, 1e9, error="no route to host")]
     )
     with pytest.raises(

@@ -61,9 +61,9 @@ def test_thousands_of_windows_are_no_trouble() -> None:
 
 
 def test_one_wild_repeat_does_not_move_a_median_of_many() -> None:
-    calm = median_interval([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0])
+    undisturbed_run = median_interval([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0])
     wild = median_interval([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9e9])
-    assert wild == calm
+    assert wild == undisturbed_run
 
 
 @pytest.mark.parametrize("n", [3, 6, 9])

@@ -13,7 +13,7 @@ from tests.unit.analysis.report_page import cells
 
 from scalewise.analysis.bottlenecks.resumption import resumed_text, resumption_notes
 from scalewise.analysis.scaling import scaling_table
-from scalewise.analysis.study import Analysed, compute, draw, write_report
+from scalewise.analysis.study import AnalysisSpec, compute, draw, write_report
 from scalewise.analysis.tables import Tables, collect
 from scalewise.plan.config.experiment import Experiment
 from scalewise.records import EPOCHS, SUMMARY, Resumption
@@ -91,7 +91,7 @@ def test_the_memory_of_a_process_that_read_a_checkpoint_is_not_that_of_a_trainin
 def test_a_study_whose_runs_were_all_cut_off_has_a_report(tmp_path: Path, write_run: WriteRun) -> None:
     everything = {f"d{devices}.r{repeat}": ONCE for devices in (1, 2) for repeat in (1, 2, 3)}
     study(tmp_path / "study", write_run, everything)
-    analysed, page = Analysed("study", experiment()), tmp_path / "report.html"
+    analysed, page = AnalysisSpec("study", experiment()), tmp_path / "report.html"
     compute(analysed, tmp_path / "study" / "runs", tmp_path / "study")
     draw(analysed, tmp_path / "study")
     write_report(["study"], tmp_path, {"study": {"title": "Study", "description": ""}}, page)
@@ -130,7 +130,7 @@ def test_a_resumed_run_reached_the_target_in_so_many_epochs_and_in_no_time_to_co
 
 
 def decided(folder: Path, spec: Experiment) -> dict[str, Any]:
-    compute(Analysed("study", spec), folder / "runs", folder)
+    compute(AnalysisSpec("study", spec), folder / "runs", folder)
     found: dict[str, Any] = json.loads((folder / "decision.json").read_text(encoding="utf-8"))
     return found
 
@@ -168,7 +168,7 @@ def test_the_report_says_which_runs_were_resumed_and_what_that_leaves_out(
         "device-hours and times to accuracy are those of the other runs: they would hold start-ups, waits "
         "and steps that no undisturbed run has."
     )
-    draw(Analysed("study", experiment()), tmp_path / "study")
+    draw(AnalysisSpec("study", experiment()), tmp_path / "study")
     page = tmp_path / "report.html"
     write_report(["study"], tmp_path, {"study": {"title": "Study", "description": ""}}, page)
     html = page.read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from scalewise.analysis.report.captions import CAPTIONS
-from scalewise.analysis.study import Analysed, compute, draw, gather_decisions, write_report
+from scalewise.analysis.study import AnalysisSpec, compute, draw, gather_decisions, write_report
 from scalewise.analysis.tables import RUN_COLUMNS, collect
 from scalewise.plan.config.experiment import Experiment
 from scalewise.plan.runs.runs import series_name
@@ -117,7 +117,7 @@ def test_devices_that_waited_are_said_beside_the_decision(tmp_path: Path, write_
             write_run(
                 tmp_path / "runs", f"d{devices}.r{repeat}", devices, mean_utilization=0.3, loader="workers"
             )
-    compute(Analysed("study", experiment()), tmp_path / "runs", tmp_path)
+    compute(AnalysisSpec("study", experiment()), tmp_path / "runs", tmp_path)
     cautions = json.loads((tmp_path / "decision.json").read_text(encoding="utf-8"))["cautions"]
     assert any("1 device (30%)" in caution and "Launch-bound" in caution for caution in cautions)
 
@@ -218,9 +218,9 @@ def test_a_damaged_record_is_named(
         collect("study", experiment(devices=[1], repeats=1), tmp_path)
 
 
-def _study(tmp_path: Path, name: str, **changed: Any) -> Analysed:
+def _study(tmp_path: Path, name: str, **changed: Any) -> AnalysisSpec:
     experiment_folder = tmp_path / name
-    analysed = Analysed(name, experiment(**changed))
+    analysed = AnalysisSpec(name, experiment(**changed))
     compute(analysed, experiment_folder / "runs", experiment_folder)
     draw(analysed, experiment_folder)
     return analysed
@@ -256,7 +256,7 @@ def test_equal_records_make_equal_tables(tmp_path: Path, write_run: WriteRun) ->
         folder = tmp_path / name
         for devices in (1, 2):
             write_run(folder / "runs", f"d{devices}.r1", devices, rate=900.0 * devices)
-        compute(Analysed("study", experiment(repeats=1)), folder / "runs", folder / "out")
+        compute(AnalysisSpec("study", experiment(repeats=1)), folder / "runs", folder / "out")
         made.append({path.name: path.read_bytes() for path in (folder / "out").iterdir()})
     assert made[0] == made[1]
     assert made[0].keys() == {

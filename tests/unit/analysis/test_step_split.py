@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from scalewise.analysis.bottlenecks.bottlenecks import limit_at, limit_sentences
+from scalewise.analysis.bottlenecks.bottlenecks import bottleneck_at, bottleneck_sentences
 from scalewise.analysis.bottlenecks.step_breakdown import STEP_COLUMNS, split
 from scalewise.analysis.bottlenecks.utilization import ADVICE, cause_at
 from scalewise.analysis.scaling import scaling_table
@@ -157,7 +157,7 @@ def study(make_runs: Runs, parts: Mapping[int, Sequence[float]], **columns: Any)
 
 
 def sentences(runs: pd.DataFrame, mode: str = "strong") -> list[str]:
-    return limit_sentences(scaling_table(runs, mode), runs, mode)
+    return bottleneck_sentences(scaling_table(runs, mode), runs, mode)
 
 
 def test_a_training_that_scales_has_no_limit(make_runs: Runs) -> None:
@@ -211,11 +211,11 @@ def test_compute_that_does_not_shrink_is_the_limit_of_strong_scaling_alone(make_
 def test_the_largest_loss_is_the_one_that_is_named(make_runs: Runs) -> None:
     scaling = scaling_table(study(make_runs, {1: (1.0, 0, 0, 0), 2: (0.5, 0.2, 0.1, 0.15)}), "strong")
     base, point = scaling.iloc[0], scaling.iloc[1]
-    limit = limit_at(point, base)
+    limit = bottleneck_at(point, base)
     assert limit is not None
     assert limit.cause == "communication"
     assert limit.share == pytest.approx(0.2 / 0.95)
-    assert limit_at(base, base) is None
+    assert bottleneck_at(base, base) is None
 
 
 def test_a_series_is_named_where_there_are_several(make_runs: Runs) -> None:

@@ -45,12 +45,12 @@ def write(checkpoints: CheckpointFolder, step: int) -> Checkpoint:
 
 
 def steps(checkpoints: CheckpointFolder) -> list[int]:
-    return [checkpoint.manifest.step for checkpoint in checkpoints.usable([])]
+    return [checkpoint.manifest.step for checkpoint in checkpoints.valid([])]
 
 
 def checked(checkpoints: CheckpointFolder, refused: list[str]) -> int | None:
     """The step of the newest checkpoint whose files are all as they were written."""
-    for checkpoint in checkpoints.usable(refused):
+    for checkpoint in checkpoints.valid(refused):
         try:
             for name in NAMES:
                 checkpoint.check(name)
@@ -63,7 +63,7 @@ def checked(checkpoints: CheckpointFolder, refused: list[str]) -> int | None:
 
 def test_a_run_without_checkpoints_begins_at_the_beginning(checkpoints: CheckpointFolder) -> None:
     refused: list[str] = []
-    assert list(checkpoints.usable(refused)) == []
+    assert list(checkpoints.valid(refused)) == []
     assert refused == []
 
 
@@ -77,7 +77,7 @@ def test_the_newest_comes_first_and_the_one_before_is_kept(checkpoints: Checkpoi
 
 def test_what_was_written_is_what_is_read(checkpoints: CheckpointFolder) -> None:
     written = write(checkpoints, 120)
-    (found,) = checkpoints.usable([])
+    (found,) = checkpoints.valid([])
     assert found == written
     assert found.manifest.step == 120
     assert found.manifest.elapsed_seconds == 12.0
@@ -151,9 +151,9 @@ def test_a_deletion_that_is_cut_off_leaves_nothing_that_looks_like_a_checkpoint(
     write(checkpoints, 10)
     chosen = write(checkpoints, 20)
     monkeypatch.setattr(shutil, "rmtree", lambda *_arguments, **_options: None)
-    checkpoints.keep_up_to(None)
+    checkpoints.delete_newer_than(None)
     refused: list[str] = []
-    assert list(checkpoints.usable(refused)) == []
+    assert list(checkpoints.valid(refused)) == []
     assert refused == []
     assert chosen.folder.with_name(f".gone-{chosen.folder.name}").exists()
     monkeypatch.undo()
@@ -222,7 +222,7 @@ def test_a_run_goes_on_from_its_own_checkpoints_alone(
     write(checkpoints, 10)
     other = CheckpointFolder(checkpoints.folder, definition(**{"learning_rate": 0.1} | changed), inputs)
     refused: list[str] = []
-    assert list(other.usable(refused)) == []
+    assert list(other.valid(refused)) == []
     assert len(refused) == 1
     assert said in refused[0]
     assert str(checkpoints.folder / "step-000000010") in refused[0]
@@ -233,7 +233,7 @@ def test_other_settings_are_named_with_both_values(checkpoints: CheckpointFolder
     write(checkpoints, 10)
     refused: list[str] = []
     other = CheckpointFolder(checkpoints.folder, definition(learning_rate=0.2), checkpoints.inputs)
-    assert list(other.usable(refused)) == []
+    assert list(other.valid(refused)) == []
     for word in ("learning_rate", "0.1", "0.2"):
         assert word in refused[0]
 
@@ -243,7 +243,7 @@ def test_a_checkpoint_of_another_version_is_refused_with_both(checkpoints: Check
     manifest = json.loads(path.read_text(encoding="utf-8"))
     path.write_text(json.dumps(manifest | {"version": VERSION + 1}), encoding="utf-8")
     refused: list[str] = []
-    assert list(checkpoints.usable(refused)) == []
+    assert list(checkpoints.valid(refused)) == []
     assert f"version {VERSION + 1}, not {VERSION}" in refused[0]
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from scalewise.execution import train_job
-from scalewise.execution.messages import Stopped
+from scalewise.execution.messages import GracefulStop
 from scalewise.execution.outcome import RunFailedError
-from scalewise.execution.run_lock import RunBusyError
+from scalewise.execution.run_lock import LockTimeoutError
 from scalewise.execution.slurm_job import requeue, seconds_left
-from scalewise.execution.supervisor import End
+from scalewise.execution.supervisor import ExitStatus
 from scalewise.execution.train_job import Requeue, requeue_after
 from scalewise.execution.watchdog import JOB_END
 
@@ -70,7 +70,7 @@ def test_why_a_job_was_not_put_back_stands_in_the_log_of_the_run(
 ) -> None:
     answer(programs, "scontrol", script)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    train_job.hop(tmp_path / "train.log", "study/d2.r1", saved=True)
+    train_job.requeue_job(tmp_path / "train.log", "study/d2.r1", saved=True)
     first, second = (tmp_path / "train.log").read_text(encoding="utf-8").splitlines()
     assert first.endswith("Slurm job 7 goes back into the queue, to go on from the checkpoint")
     assert f"it does not: {why}" in second
@@ -82,7 +82,7 @@ def test_without_a_checkpoint_of_its_end_a_run_does_not_say_that_it_goes_on_from
 ) -> None:
     answer(programs, "scontrol", "exit 3")
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    train_job.hop(tmp_path / "train.log", "study/d2.r1", saved=False)
+    train_job.requeue_job(tmp_path / "train.log", "study/d2.r1", saved=False)
     first, second = (tmp_path / "train.log").read_text(encoding="utf-8").splitlines()
     assert first.endswith("goes back into the queue, to start again: no checkpoint could be written")
     assert second.endswith("Another try starts again")
@@ -102,14 +102,14 @@ def test_without_a_checkpoint_of_its_end_a_run_does_not_say_that_it_goes_on_from
 def test_only_a_run_that_the_end_of_its_job_ended_goes_back_into_the_queue(
     because: str, asked: bool, requeue: Requeue
 ) -> None:
-    ended = End(0, "interrupted", Stopped(step=9, saved=True, because=because), asked)
+    ended = ExitStatus(0, "interrupted", GracefulStop(step=9, saved=True, stop_source=because), asked)
     assert requeue_after(RunFailedError("", "", ended), in_slurm_job=True) is requeue
     assert requeue_after(RunFailedError("", "", ended), in_slurm_job=False) is Requeue.NO
     assert requeue_after(RunFailedError("", "", ended, given_up=True), in_slurm_job=True) is Requeue.NO
 
 
 def test_a_run_whose_ranks_did_not_stop_together_does_not_go_back_into_the_queue() -> None:
-    failed = RunFailedError("", "", End(1, "interrupted", None, asked=False))
+    failed = RunFailedError("", "", ExitStatus(1, "interrupted", None, stop_requested=False))
     assert requeue_after(failed, in_slurm_job=True) is Requeue.NO
     assert requeue_after(RunFailedError("", ""), in_slurm_job=True) is Requeue.NO
 
@@ -162,7 +162,7 @@ def test_a_job_that_has_waited_trains_for_what_is_left_of_it(
 
 def test_a_job_of_which_too_little_is_left_says_how_much_and_what_to_do(programs: Path) -> None:
     answer(programs, "squeue", "echo 2:00")
-    with pytest.raises(RunBusyError) as busy:
+    with pytest.raises(LockTimeoutError) as busy:
         train_job.end_of_job(JOB, 10 * HOURS, time.monotonic() - 3000)
     assert str(busy.value) == (
         "another training of this run ended without a result after 3000 s of waiting, and 50 s of this job "

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.small_runs import definition, muster
+from tests.small_runs import definition, rank_setup
 
 from scalewise.execution import run_lock
-from scalewise.execution.messages import Assignment
-from scalewise.execution.outcome import LOG_TAIL_LINES, RunFailedError, execute, has_result
-from scalewise.execution.rank_files import Attempt
-from scalewise.execution.run_lock import Hold, RunTakenError, owned_run
-from scalewise.execution.supervisor import End, Order, in_minutes, reason
+from scalewise.execution.messages import TrainSpec
+from scalewise.execution.outcome import LOG_TAIL_LINES, RunFailedError, has_result, run_ranks
+from scalewise.execution.rank_files import RankFiles
+from scalewise.execution.run_lock import LockLostError, RunLock, lock_run
+from scalewise.execution.supervisor import ExitStatus, RankGroup, failure_reason, in_minutes
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.config.site import Container
-from scalewise.plan.jobs.launch import Launch, Programs, Start, build_launch, rank_environment
+from scalewise.plan.jobs.launch import Launch, Programs, SiteLaunch, build_launch, rank_environment
 from scalewise.records import (
     EPOCHS,
     FAILURE,
@@ -37,8 +37,8 @@ SCRIPTS = Path(__file__).parents[3] / "workflow" / "scripts"
 PREAMBLE = """
 import sys
 from pathlib import Path
-from scalewise.execution.rank_files import Attempt
-attempt = Attempt(Path(sys.argv[1]))
+from scalewise.execution.rank_files import RankFiles
+attempt = RankFiles(Path(sys.argv[1]))
 """
 
 OUT_OF_MEMORY = (
@@ -65,41 +65,41 @@ for rank in (0, 1):
 DEFINITION = definition(2, epochs=2)
 
 
-def order(
-    folder: Path, program: str, limit_seconds: float = 60, world_size: int = 2, hold: Hold | None = None
-) -> Order:
-    attempt = Attempt(folder / "attempt")
-    return Order(
+def rank_group(
+    folder: Path, program: str, limit_seconds: float = 60, world_size: int = 2, lock: RunLock | None = None
+) -> RankGroup:
+    rank_files = RankFiles(folder / "attempt")
+    return RankGroup(
         label="study/d2.r1",
-        attempt=attempt,
+        rank_files=rank_files,
         launch=Launch(
             "torchrun",
-            (sys.executable, "-c", program, str(attempt.folder)),
+            (sys.executable, "-c", program, str(rank_files.folder)),
             {"PYTHONPATH": str(SCRIPTS), "GREETING": "from the launch"},
         ),
         world_size=world_size,
         log=folder / "train.log",
         limit_seconds=limit_seconds,
-        hold=hold,
+        lock=lock,
     )
 
 
-def supervise(order: Order) -> None:
+def supervise(rank_group: RankGroup) -> None:
     """Run it as a training, with its records beside its attempt."""
-    meeting = muster(supervisor_host=socket.gethostname(), supervisor_pid=os.getpid())
-    folder = order.attempt.folder.parent
-    assignment = Assignment(
+    meeting = rank_setup(supervisor_host=socket.gethostname(), supervisor_pid=os.getpid())
+    folder = rank_group.rank_files.folder.parent
+    spec = TrainSpec(
         definition=DEFINITION,
         dataset=folder / "d.safetensors",
         folder=folder,
         started_at="2026-01-01T00:00:00+00:00",
     )
-    execute(order, meeting, assignment)
+    run_ranks(rank_group, meeting, spec)
 
 
 def test_running_out_of_device_memory_is_a_result_with_a_reason(tmp_path: Path) -> None:
     (tmp_path / FAILURE).write_text("of an earlier attempt", encoding="utf-8")
-    supervise(order(tmp_path, OUT_OF_MEMORY))
+    supervise(rank_group(tmp_path, OUT_OF_MEMORY))
     summary = read_summary(tmp_path)
     assert summary.outcome == "out-of-memory"
     assert summary.reason == "rank 1 on node-a: MemoryError: tried to allocate 3 GiB"
@@ -111,7 +111,7 @@ def test_running_out_of_device_memory_is_a_result_with_a_reason(tmp_path: Path) 
 
 def test_an_end_without_an_error_and_without_a_result_is_a_failure(tmp_path: Path) -> None:
     with pytest.raises(RunFailedError, match=r"study/d2\.r1 failed: the launcher exited with code 0\."):
-        supervise(order(tmp_path, SUCCESS_IN_WORDS_ALONE))
+        supervise(rank_group(tmp_path, SUCCESS_IN_WORDS_ALONE))
     assert not (tmp_path / SUMMARY).exists()
 
 
@@ -126,14 +126,14 @@ sys.exit(1)
 
 def test_ranks_that_never_started_are_counted_and_named(tmp_path: Path) -> None:
     with pytest.raises(RunFailedError, match=r"1 of 2 ranks started; missing: 0\."):
-        supervise(order(tmp_path, ONE_CAME))
+        supervise(rank_group(tmp_path, ONE_CAME))
 
 
 def test_where_no_rank_started_the_words_of_the_launcher_are_shown(tmp_path: Path) -> None:
     with pytest.raises(
         RunFailedError, match="no rank started, and the launcher exited with code 1"
     ) as failed:
-        supervise(order(tmp_path, "import sys; sys.exit('no such module')"))
+        supervise(rank_group(tmp_path, "import sys; sys.exit('no such module')"))
     failure = read_failure(tmp_path)
     assert failure is not None
     assert failure.outcome == "failed"
@@ -156,7 +156,7 @@ time.sleep(1000)
 
 
 def test_of_ranks_without_a_launcher_between_one_that_exits_takes_the_others_along(tmp_path: Path) -> None:
-    started = order(tmp_path, RANK_1_EXITS)
+    started = rank_group(tmp_path, RANK_1_EXITS)
     both = tuple(rank_environment(local_rank, Shape(1, 2)) for local_rank in range(2))
     launch = replace(started.launch, name="popen", own_environments=both)
     with pytest.raises(RunFailedError, match=r"rank 1 on node-a \(pid \d+\) left no word") as failed:
@@ -175,7 +175,7 @@ def test_a_failure_shows_the_last_lines_of_the_log_whatever_bytes_are_in_it(tmp_
         "sys.exit(3)"
     )
     with pytest.raises(RunFailedError) as failed:
-        supervise(order(tmp_path, program))
+        supervise(rank_group(tmp_path, program))
     failure = read_failure(tmp_path)
     assert failure is not None
     assert len(failure.log_tail) == LOG_TAIL_LINES
@@ -188,7 +188,7 @@ def test_a_failure_shows_the_last_lines_of_the_log_whatever_bytes_are_in_it(tmp_
 def test_the_log_of_an_earlier_attempt_stays_readable(tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text("what happened yesterday\n", encoding="utf-8")
     with pytest.raises(RunFailedError):
-        supervise(order(tmp_path, "raise SystemExit(1)"))
+        supervise(rank_group(tmp_path, "raise SystemExit(1)"))
     first, second = (tmp_path / "train.log").read_text(encoding="utf-8").splitlines()[:2]
     assert first == "what happened yesterday"
     assert sys.executable in second
@@ -197,7 +197,7 @@ def test_the_log_of_an_earlier_attempt_stays_readable(tmp_path: Path) -> None:
 def test_a_program_that_ignores_its_limit_is_ended_all_the_same(tmp_path: Path) -> None:
     program = "import time\nprint('begun', flush=True)\ntime.sleep(600)"
     with pytest.raises(RunFailedError, match=r"timed-out: not done after 0\.01 minutes"):
-        supervise(order(tmp_path, program, limit_seconds=0.6))
+        supervise(rank_group(tmp_path, program, limit_seconds=0.6))
     failure = read_failure(tmp_path)
     assert failure is not None
     assert failure.outcome == "timed-out"
@@ -238,11 +238,11 @@ def test_ranks_whose_run_another_has_taken_are_ended_and_nothing_of_the_others_i
         monkeypatch.setattr(run_lock, "HEARTBEAT_SECONDS", 0.1)
     with (
         pytest.raises(
-            RunTakenError, match=r"study/d2\.r1: Slurm job 7 on node-b has taken this run"
+            LockLostError, match=r"study/d2\.r1: Slurm job 7 on node-b has taken this run"
         ) as taken,
-        owned_run(tmp_path, 0, lambda text: None) as hold,
+        lock_run(tmp_path, 0, lambda text: None) as lock,
     ):
-        supervise(order(tmp_path, TAKEN % then, hold=hold))
+        supervise(rank_group(tmp_path, TAKEN % then, lock=lock))
     assert "its file system stalled, or it was stopped" in str(taken.value)
     left = {path.name for path in tmp_path.iterdir()} - {SUMMARY}
     assert left == {"attempt", "holder.json"}
@@ -253,18 +253,18 @@ def test_ranks_whose_run_another_has_taken_are_ended_and_nothing_of_the_others_i
 def test_a_folder_that_was_removed_under_the_ranks_is_what_failed(tmp_path: Path) -> None:
     program = PREAMBLE + "import shutil\nattempt.started(0, 'node-a')\nshutil.rmtree(attempt.folder)"
     with pytest.raises(RunFailedError, match=r"attempt was removed while the ranks were at work\. Leave"):
-        supervise(order(tmp_path, program))
+        supervise(rank_group(tmp_path, program))
 
 
 def test_a_log_names_what_is_started_without_what_the_site_says_of_itself(tmp_path: Path) -> None:
     secret = "hf_Secret"
-    start = Start(
+    start = SiteLaunch(
         prelude=("true", f"export HF_TOKEN={secret}", f"KEY={secret} no-such-command"),
         container=Container(image="a.sif", runtime="/no/such/runtime"),
         container_arguments=("--env", f"KEY={secret}"),
     )
-    started = order(tmp_path, "")
-    programs = Programs.of(SCRIPTS, "rank.py", started.attempt.folder)
+    started = rank_group(tmp_path, "")
+    programs = Programs.for_rank_script(SCRIPTS, "rank.py", started.rank_files.folder)
     launch = build_launch("torchrun", Shape(1, 2), 1, start, programs, sys.executable, [])
     with pytest.raises(RunFailedError) as failed:
         supervise(replace(started, launch=launch))
@@ -279,16 +279,16 @@ def test_a_log_names_what_is_started_without_what_the_site_says_of_itself(tmp_pa
 COMPLAINING = """
 import os, sys
 from pathlib import Path
-from scalewise.training.rank import run_or_complain
-from scalewise.execution.rank_files import Attempt
+from scalewise.training.rank import run_and_report_errors
+from scalewise.execution.rank_files import RankFiles
 os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
 def complain(*words):
     raise OSError(28, "No space left on device", "attempt/.rank0.failed.json")
 if "full" in sys.argv:
-    Attempt.failed = complain
+    RankFiles.failed = complain
 def work():
     raise ValueError("of the training")
-run_or_complain(Attempt(Path(sys.argv[1])), work)
+run_and_report_errors(RankFiles(Path(sys.argv[1])), work)
 """
 
 
@@ -296,7 +296,7 @@ run_or_complain(Attempt(Path(sys.argv[1])), work)
 def test_what_a_rank_raised_is_in_the_log_although_there_is_no_room_to_leave_it_elsewhere(
     tmp_path: Path,
 ) -> None:
-    full = order(tmp_path, COMPLAINING)
+    full = rank_group(tmp_path, COMPLAINING)
     full = replace(full, launch=replace(full.launch, argv=(*full.launch.argv, "full")))
     with pytest.raises(RunFailedError):
         supervise(full)
@@ -307,7 +307,7 @@ def test_what_a_rank_raised_is_in_the_log_although_there_is_no_room_to_leave_it_
 
 def test_the_reason_ends_the_log_which_is_all_that_snakemake_shows(tmp_path: Path) -> None:
     with pytest.raises(RunFailedError):
-        supervise(order(tmp_path, "raise SystemExit('of the rank')"))
+        supervise(rank_group(tmp_path, "raise SystemExit('of the rank')"))
     last = (tmp_path / "train.log").read_text(encoding="utf-8").splitlines()[-1]
     assert "failed: no rank started, and the launcher exited with code 1." in last
 
@@ -327,7 +327,7 @@ sys.exit(1)
 """
     )
     with pytest.raises(RunFailedError, match=r"rank 1 on node-a: KeyError: 'label'"):
-        supervise(order(tmp_path, program))
+        supervise(rank_group(tmp_path, program))
     failure = read_failure(tmp_path)
     assert failure is not None
     assert failure.traceback.startswith("Traceback (most recent call last)")
@@ -361,21 +361,21 @@ OWN = ValueError("label 11 is out of range")
 def test_a_failure_is_put_down_to_its_cause_and_not_to_those_who_noticed(
     came: tuple[int, ...], complaints: dict[int, Exception], says: str, tmp_path: Path
 ) -> None:
-    failed = order(tmp_path, "", world_size=4)
-    failed.attempt.folder.mkdir()
+    failed = rank_group(tmp_path, "", world_size=4)
+    failed.rank_files.folder.mkdir()
     for rank in came:
-        failed.attempt.started(rank, "node-a")
+        failed.rank_files.started(rank, "node-a")
     for rank, error in complaints.items():
-        failed.attempt.failed(rank, "node-a", error, out_of_memory=False)
+        failed.rank_files.failed(rank, "node-a", error, out_of_memory=False)
 
-    text = reason(failed, End(1, "failed"), failed.attempt.cause(4))
+    text = failure_reason(failed, ExitStatus(1, "failed"), failed.rank_files.root_cause(4))
 
     assert text.startswith(says)
 
 
 def test_a_folder_has_a_result_where_the_records_are_of_just_this_run(tmp_path: Path) -> None:
     assert not has_result(tmp_path, DEFINITION)
-    supervise(order(tmp_path, OUT_OF_MEMORY))
+    supervise(rank_group(tmp_path, OUT_OF_MEMORY))
     assert has_result(tmp_path, DEFINITION)
     other = DEFINITION.model_copy(update={"settings": {"epochs": 3}})
     assert not has_result(tmp_path, other)

@@ -330,7 +330,7 @@ def test_what_the_user_is_shown_is_what_sbatch_is_given(shape: str, plan: Plan) 
         words = iter(sbatch(study, shape))
         given = {f"{long[word]}={next(words)}" if word in long else word for word in words}
         derived = {"-D", "/work", f"--ntasks={NTASKS[shape]}"}
-        assert given - derived == set(shlex.split(of(study, shape).options()))
+        assert given - derived == set(shlex.split(of(study, shape).sbatch_args()))
 
 
 def test_runs_of_all_sizes_are_jobs_of_one_rule(plan: Plan) -> None:

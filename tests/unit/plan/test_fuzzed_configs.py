@@ -40,7 +40,7 @@ from scalewise.plan.config.shape import Shape
 from scalewise.plan.config.site import Site
 from scalewise.plan.config.slurm import MANAGED_BY_SBATCH, MANAGED_BY_SRUN
 from scalewise.plan.jobs.all_reduce_jobs import CollectivesPlan
-from scalewise.plan.jobs.launch import Programs, Start, build_launch
+from scalewise.plan.jobs.launch import Programs, SiteLaunch, build_launch
 from scalewise.plan.jobs.preflight import Preflight, hello_allocation
 from scalewise.plan.runs.allocation import Allocation, job_resources
 from scalewise.plan.runs.runs import Run
@@ -171,7 +171,7 @@ def check_shape(run: Run, allocation: Allocation, site: Site) -> None:
     assert nodes == 1 or site.slurm is None or per_node > 1 or site.devices_per_node == 1
     if site.slurm is None:
         return
-    asked = options_of(shlex.split(allocation.options()))
+    asked = options_of(shlex.split(allocation.sbatch_args()))
     assert (asked["--nodes"], asked["--ntasks-per-node"], asked["--cpus-per-task"]) == (
         *(str(nodes), str(per_node), str(cpus)),
     )
@@ -197,8 +197,8 @@ def options_of(words: Sequence[str]) -> dict[str, str]:
 
 def launched(run: Run, site: Site) -> list[str]:
     """The command that starts the ranks, without the site's shell lines and container."""
-    start = Start.on(site).model_copy(update={"prelude": (), "container": None, "python": "PROGRAM"})
-    programs = Programs.of(Path("scripts"), "rank.py", Path("attempt"))
+    start = SiteLaunch.of(site).model_copy(update={"prelude": (), "container": None, "python": "PROGRAM"})
+    programs = Programs.for_rank_script(Path("scripts"), "rank.py", Path("attempt"))
     launch = build_launch(
         run.launcher, run.shape, run.settings.cpus_per_device, start, programs, "PROGRAM", ()
     )
@@ -226,7 +226,7 @@ def check_command(run: Run, allocation: Allocation, site: Site) -> None:
         },
     )
     line += set_gres_string(job)
-    for text in (line, allocation.options()):
+    for text in (line, allocation.sbatch_args()):
         assert SAFE.fullmatch(QUOTED.sub("", text)), text
 
 

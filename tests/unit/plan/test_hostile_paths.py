@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from scalewise.plan.catalog.own_data import DatasetFileError, class_folders
-from scalewise.plan.config.paths import command_complaint, path_complaint, site_file_problem
+from scalewise.plan.config.paths import invalid_command, invalid_path, site_file_problem
 
 ODD = ("my photos/a b.npz", "a;b|c&d (1) #2 *.npz", "ä/ö.npz", "/a,b=c:d%e!.npz", "~x")
 SHELL = ("$(x)", "`x`", "it's", 'a"b', "a\\b", "$HOME/x")
@@ -16,15 +16,15 @@ TAKEN = ("{run}/x.npz", "a}", "<results>/x", "a>b", "a\nb", "a\0b", "a\x7f", "-x
 
 @pytest.mark.parametrize("path", ODD)
 def test_a_path_that_is_only_odd_can_be_used_everywhere(path: str) -> None:
-    assert path_complaint(path) is None
-    assert command_complaint(path) is None
+    assert invalid_path(path) is None
+    assert invalid_command(path) is None
     assert site_file_problem(path) is None
 
 
 @pytest.mark.parametrize("path", SHELL)
 def test_what_a_shell_obeys_is_refused_where_it_would_stand_in_a_jobs_command_alone(path: str) -> None:
-    assert path_complaint(path) is None
-    complaint = command_complaint(path)
+    assert invalid_path(path) is None
+    complaint = invalid_command(path)
     assert complaint is not None
     assert complaint[0].startswith(f"is {path!r}, and a shell may obey the ")
 
@@ -32,7 +32,7 @@ def test_what_a_shell_obeys_is_refused_where_it_would_stand_in_a_jobs_command_al
 @pytest.mark.refuses("names: newline", "names: braces", "names: leading dash")
 @pytest.mark.parametrize("path", TAKEN)
 def test_what_would_not_reach_a_program_as_it_was_written_is_refused_with_value_and_cure(path: str) -> None:
-    for complaint in (path_complaint(path), command_complaint(path)):
+    for complaint in (invalid_path(path), invalid_command(path)):
         assert complaint is not None
         what, cure = complaint
         assert what.startswith(f"is {path!r}, ")

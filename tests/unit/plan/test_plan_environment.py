@@ -13,7 +13,7 @@ import pytest
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.config.site import Proxies, SiteFile, resolve_site
 from scalewise.plan.jobs.environment import hand_over, rule_environment, source_version
-from scalewise.plan.jobs.launch import Start, start_of
+from scalewise.plan.jobs.launch import SiteLaunch, start_of
 from scalewise.plan.jobs.preflight import Preflight
 
 
@@ -125,8 +125,8 @@ def test_a_folder_that_cannot_take_the_file_is_named_with_the_reason(tmp_path: P
 def test_jobs_learn_how_the_site_starts_a_program(script: Path) -> None:
     facts = SiteFile(python="/opt/python", prelude=["module load cuda; true"], network_interface="ib0")
 
-    assert start_of(environment(script, facts)) == Start.on(resolve_site(facts))
-    assert start_of({}) == Start()
+    assert start_of(environment(script, facts)) == SiteLaunch.of(resolve_site(facts))
+    assert start_of({}) == SiteLaunch()
 
 
 def test_downloads_go_through_the_proxies_of_the_site(script: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.config.site import Container, SiteFile, resolve_site
 from scalewise.plan.config.slurm import Slurm
-from scalewise.plan.jobs.launch import Launch, Programs, Start, build_launch, start_of, with_prelude
+from scalewise.plan.jobs.launch import Launch, Programs, SiteLaunch, build_launch, start_of, with_prelude
 from scalewise.records import LauncherName
 
 ATTEMPT = "an attempt; $(x)"
@@ -31,7 +31,7 @@ def launch(
     **start: Any,
 ) -> Launch:
     shape = Shape(nodes, devices)
-    return build_launch(launcher, shape, cpus, Start(**start), PROGRAMS, "/usr/bin/python3", visible)
+    return build_launch(launcher, shape, cpus, SiteLaunch(**start), PROGRAMS, "/usr/bin/python3", visible)
 
 
 def standalone(processes: int) -> tuple[str, ...]:
@@ -142,7 +142,7 @@ def test_further_options_of_srun_stand_before_the_program() -> None:
 
 
 def test_the_program_of_a_rank_and_of_a_node_are_those_beside_train_py() -> None:
-    programs = Programs.of(Path("/cache/scripts"), "rank.py", Path("results/a b/attempt"))
+    programs = Programs.for_rank_script(Path("/cache/scripts"), "rank.py", Path("results/a b/attempt"))
 
     assert programs.rank == ("/cache/scripts/rank.py", "results/a b/attempt")
     assert programs.node == ("/cache/scripts/start_ranks.py", *programs.rank)
@@ -202,7 +202,7 @@ def test_a_container_gets_the_gpus_of_a_site_that_has_them_unless_told_otherwise
     container = Container(image="a.sif", arguments=arguments)
     facts = SiteFile(accelerator=accelerator, devices_per_node=4, cpus_per_node=8, container=container)
 
-    assert Start.on(resolve_site(facts)).container_arguments == options
+    assert SiteLaunch.of(resolve_site(facts)).container_arguments == options
 
 
 def test_the_facts_of_a_site_arrive_in_its_jobs_unchanged() -> None:
@@ -216,7 +216,7 @@ def test_the_facts_of_a_site_arrive_in_its_jobs_unchanged() -> None:
         network_interface="ib0",
         slurm=Slurm(srun_extra=["--cpu-bind=cores"]),
     )
-    start = Start.on(resolve_site(facts))
+    start = SiteLaunch.of(resolve_site(facts))
 
     assert (start.slurm, start.srun_extra) == (True, ("--cpu-bind=cores",))
     assert start_of({"SCALEWISE_START": start.model_dump_json()}) == start
@@ -305,9 +305,9 @@ def test_the_end_of_the_program_is_the_end_of_the_whole() -> None:
 def told(**start: Any) -> tuple[str, ...]:
     """Of a launch on two nodes of Slurm's, what stands after the options of srun."""
     started = launch("srun", 2, 4, slurm=True, **start)
-    assert started.shown[: len(srun(2, 8, 4, 3))] == srun(2, 8, 4, 3)
-    assert started.shown[-len(RANK) + 1 :] == started.argv[-len(RANK) + 1 :]
-    return started.shown[len(srun(2, 8, 4, 3)) :]
+    assert started.redacted_argv[: len(srun(2, 8, 4, 3))] == srun(2, 8, 4, 3)
+    assert started.redacted_argv[-len(RANK) + 1 :] == started.argv[-len(RANK) + 1 :]
+    return started.redacted_argv[len(srun(2, 8, 4, 3)) :]
 
 
 def test_what_a_log_says_of_a_launch_counts_what_may_hold_secrets() -> None:

@@ -14,12 +14,12 @@ from scalewise.plan.config.experiment import Repeats
 from scalewise.plan.runs.repeats import (
     JudgedPoint,
     Round,
-    Verdict,
-    asked_for,
+    StepDecision,
     judged_rounds,
     known_rounds,
-    needed_rounds,
     read_round,
+    requested_repeats,
+    required_rounds,
     round_file,
 )
 from scalewise.plan.runs.runs import priority
@@ -46,7 +46,7 @@ def study_of(repeats: str) -> str:
 def judged(number: int, asked: dict[str, tuple[int, int]], rule: Repeats = RULE) -> Round:
     """A round that found these points with so many repeats and asks for so many."""
 
-    def verdict(before: int, after: int) -> Verdict:
+    def verdict(before: int, after: int) -> StepDecision:
         return "too wide" if after > before else "narrow enough"
 
     return Round(
@@ -103,7 +103,7 @@ def test_a_lowered_maximum_asks_for_no_run_beyond_it(load: Load) -> None:
     planned = load(study_of(MORE.replace("10", "4"))).experiments["digits"]
 
     assert planned.asked_run_names([FIRST]) == [*names("d1", 3), *names("d2", 4)]
-    assert asked_for(planned.spec.repeats, [FIRST]) == {"d2": 4}
+    assert requested_repeats(planned.spec.repeats, [FIRST]) == {"d2": 4}
 
 
 def test_a_plain_number_makes_all_its_runs_and_looks_at_no_round(load: Load) -> None:
@@ -114,7 +114,7 @@ def test_a_plain_number_makes_all_its_runs_and_looks_at_no_round(load: Load) -> 
         yield
 
     assert planned.asked_run_names(never()) == [*names("d1", 4), *names("d2", 4)]
-    assert needed_rounds(planned.spec.repeats, never()) == []
+    assert required_rounds(planned.spec.repeats, never()) == []
 
 
 def test_going_on_from_a_plain_number_trains_nothing_again(load: Load) -> None:
@@ -151,7 +151,7 @@ def test_the_rounds_are_read_until_one_asks_for_nothing(tmp_path: Path) -> None:
     leave(tmp_path, FIRST, SECOND, stale)
 
     assert known_rounds(RULE, tmp_path) == [FIRST, SECOND]
-    assert asked_for(RULE, [FIRST, SECOND]) == {"d2": 6}
+    assert requested_repeats(RULE, [FIRST, SECOND]) == {"d2": 6}
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_the_tables_wait_for_the_round_that_is_to_be_made(
 
     found = judged_rounds(checkpoint(1, 2), "digits")
 
-    assert needed_rounds(RULE, found) == needed
+    assert required_rounds(RULE, found) == needed
 
 
 def test_a_round_on_disk_that_snakemake_makes_again_is_not_believed(

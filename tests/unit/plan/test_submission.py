@@ -16,9 +16,9 @@ from scalewise.plan.jobs import submission
 from scalewise.plan.jobs.submission import (
     ATTEMPTS,
     PreemptionWatch,
-    begin_submission,
+    check_environment,
     check_operating_system,
-    check_surroundings,
+    start_submission,
 )
 
 MACHINE = Site("cpu", 2, 2, 1)
@@ -37,12 +37,12 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize(("site", "cluster_profile"), [(MACHINE, False), (CLUSTER, True), (CLUSTER, False)])
 def test_a_site_that_fits_its_profile_is_planned(site: Site, cluster_profile: bool) -> None:
-    check_surroundings(site, cluster_profile, {"SLURM_CONF": "/etc/slurm.conf"})
+    check_environment(site, cluster_profile, {"SLURM_CONF": "/etc/slurm.conf"})
 
 
 def test_a_clusters_profile_without_its_site_says_how_to_add_it() -> None:
     with pytest.raises(StudyError, match=r"Add site=profiles/slurm/site\.yaml"):
-        check_surroundings(MACHINE, True, {})
+        check_environment(MACHINE, True, {})
 
 
 @pytest.mark.refuses("slurm: started inside a job")
@@ -50,12 +50,12 @@ def test_a_plan_for_a_cluster_is_not_made_inside_one_of_its_jobs(
     record_property: Callable[[str, object], None],
 ) -> None:
     with pytest.raises(StudyError, match=r"inside Slurm job 4711.*env -u SLURM_JOB_ID snakemake") as refused:
-        check_surroundings(CLUSTER, True, {"SLURM_JOB_ID": "4711"})
+        check_environment(CLUSTER, True, {"SLURM_JOB_ID": "4711"})
     record_property("message", "; ".join(refused.value.lines))
 
 
 def test_one_machine_may_be_a_node_of_a_job() -> None:
-    check_surroundings(MACHINE, False, {"SLURM_JOB_ID": "4711"})
+    check_environment(MACHINE, False, {"SLURM_JOB_ID": "4711"})
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 @pytest.mark.usefixtures("programs")
 def test_runs_of_one_machine_need_no_slurm_and_no_watch(started: list[Path]) -> None:
-    begin_submission(MACHINE, False, Path.cwd())
+    start_submission(MACHINE, False, Path.cwd())
 
     assert started == []
 
@@ -96,7 +96,7 @@ def test_what_cannot_be_sent_stops_with_the_cure(
     started: list[Path], site: Site, elsewhere: bool, cure: str
 ) -> None:
     with pytest.raises(StudyError, match=cure):
-        begin_submission(site, elsewhere, Path.cwd())
+        start_submission(site, elsewhere, Path.cwd())
 
     assert started == []
 
@@ -109,7 +109,7 @@ def test_the_command_that_is_missing_is_named(
     stand_ins(programs, {name: "exit 0" for name in SENDING if name != absent})
 
     with pytest.raises(StudyError, match=f"- {absent} not on PATH") as refused:
-        begin_submission(CLUSTER, True, Path.cwd())
+        start_submission(CLUSTER, True, Path.cwd())
     record_property("message", "; ".join(refused.value.lines))
 
 
@@ -118,7 +118,7 @@ def test_jobs_that_are_sent_are_watched(
 ) -> None:
     stand_ins(programs, dict.fromkeys(SENDING, "exit 0"))
     monkeypatch.chdir(tmp_path)
-    begin_submission(CLUSTER, True, Path.cwd())
+    start_submission(CLUSTER, True, Path.cwd())
 
     assert started == [Path.cwd()]
 

@@ -11,12 +11,12 @@ import torch
 import torch.distributed as dist
 
 from scalewise.execution.all_reduce_job import was_interrupted
-from scalewise.execution.rank_files import Attempt
-from scalewise.execution.supervisor import End, Order
+from scalewise.execution.rank_files import RankFiles
+from scalewise.execution.supervisor import ExitStatus, RankGroup
 from scalewise.plan.jobs.launch import Launch
 from scalewise.records import AllReduce
 from scalewise.training.all_reduce import check_sum, expected_seconds, measure_all_reduce, repetitions
-from scalewise.training.measure.clock import HostTimeline
+from scalewise.training.measure.clock import HostTimer
 
 CPU = torch.device("cpu")
 SIZES = (4096, 65536, 262144)
@@ -49,7 +49,7 @@ class SteppingClock:
 
 @pytest.mark.usefixtures("group")
 def test_every_size_is_measured_several_times() -> None:
-    measured = measure_all_reduce(CPU, HostTimeline(), SIZES)
+    measured = measure_all_reduce(CPU, HostTimer(), SIZES)
 
     assert [size.bytes for size in measured] == list(SIZES)
     assert all(5 <= len(size.seconds) <= 20 for size in measured)
@@ -96,20 +96,20 @@ def test_a_sum_that_is_wrong_in_one_value_ends_the_measurement() -> None:
 
 
 @pytest.fixture
-def order(tmp_path: Path) -> Order:
+def rank_group(tmp_path: Path) -> RankGroup:
     """Two ranks that have come."""
-    attempt = Attempt(tmp_path / "attempt")
-    attempt.folder.mkdir()
+    rank_files = RankFiles(tmp_path / "attempt")
+    rank_files.folder.mkdir()
     for rank in range(2):
-        attempt.started(rank, "node1")
-    return Order("all-reduce", attempt, Launch("spawn", ("true",), {}), 2, tmp_path / "log", 60.0)
+        rank_files.started(rank, "node1")
+    return RankGroup("all-reduce", rank_files, Launch("spawn", ("true",), {}), 2, tmp_path / "log", 60.0)
 
 
-def leave(order: Order, rank: int, ending: str) -> None:
+def leave(rank_group: RankGroup, rank: int, ending: str) -> None:
     if ending == "raised":
-        order.attempt.failed(rank, "node1", RuntimeError("no such network"), out_of_memory=False)
+        rank_group.rank_files.failed(rank, "node1", RuntimeError("no such network"), out_of_memory=False)
     elif ending != "silent":
-        getattr(order.attempt, ending)(rank)
+        getattr(rank_group.rank_files, ending)(rank)
 
 
 @pytest.mark.parametrize(
@@ -125,9 +125,9 @@ def leave(order: Order, rank: int, ending: str) -> None:
     ],
 )
 def test_an_interrupted_measurement_is_told_from_one_that_failed(
-    order: Order, why: Any, endings: tuple[str, str], interrupted: bool
+    rank_group: RankGroup, why: Any, endings: tuple[str, str], interrupted: bool
 ) -> None:
     for rank, ending in enumerate(endings):
-        leave(order, rank, ending)
+        leave(rank_group, rank, ending)
 
-    assert was_interrupted(order, End(1, why)) is interrupted
+    assert was_interrupted(rank_group, ExitStatus(1, why)) is interrupted

@@ -12,7 +12,7 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from scalewise.plan.config.settings import Settings
-from scalewise.training.parallel_model import Counted, Replica
+from scalewise.training.parallel_model import CommTime, ParallelModel
 
 CPU = torch.device("cpu")
 WARM_UP = 4
@@ -45,25 +45,25 @@ class Late:
         return arrived
 
 
-def build(when: Callable[[int], bool], passes: int = 1) -> Replica:
+def build(when: Callable[[int], bool], passes: int = 1) -> ParallelModel:
     settings = Settings(dataset="digits", model="linear", warmup_steps=WARM_UP, accumulation_steps=passes)
-    replica = Replica.build(nn.Linear(8, 2), [], settings, CPU)
-    assert isinstance(replica.wrapper, DistributedDataParallel)
-    replica.wrapper.register_comm_hook(None, Late(when).exchange)
-    return replica
+    parallel_model = ParallelModel.build(nn.Linear(8, 2), [], settings, CPU)
+    assert isinstance(parallel_model.data_parallel, DistributedDataParallel)
+    parallel_model.data_parallel.register_comm_hook(None, Late(when).exchange)
+    return parallel_model
 
 
-def step(replica: Replica, passes: int = 1) -> None:
+def step(parallel_model: ParallelModel, passes: int = 1) -> None:
     for index in range(passes):
-        with replica.exchange(now=index == passes - 1):
-            replica.model(torch.ones(4, 8)).sum().backward()
+        with parallel_model.gradient_sync(now=index == passes - 1):
+            parallel_model.compiled(torch.ones(4, 8)).sum().backward()
 
 
-def trained(steps: int, late_from: int, passes: int = 1) -> Replica:
-    replica = build(lambda number: number > late_from, passes)
+def trained(steps: int, late_from: int, passes: int = 1) -> ParallelModel:
+    parallel_model = build(lambda number: number > late_from, passes)
     for _ in range(steps):
-        step(replica, passes)
-    return replica
+        step(parallel_model, passes)
+    return parallel_model
 
 
 @pytest.mark.parametrize("passes", [1, 3])
@@ -81,37 +81,37 @@ def test_a_training_that_is_all_warm_up_tells_what_that_waited() -> None:
     assert seconds >= 0.75 * LATE_SECONDS
 
 
-def resumed(steps: int, late: set[int], earlier: Counted, settling: int = 1) -> Replica:
+def resumed(steps: int, late: set[int], earlier: CommTime, settling: int = 1) -> ParallelModel:
     """A replica that goes on after passes that are no steps; the first of these is pass 1."""
-    replica = build(late.__contains__)
+    parallel_model = build(late.__contains__)
     for _ in range(settling):
-        step(replica)
-    replica.resume(earlier)
+        step(parallel_model)
+    parallel_model.resume(earlier)
     for _ in range(steps):
-        step(replica)
-    return replica
+        step(parallel_model)
+    return parallel_model
 
 
 @pytest.mark.parametrize("settling", [1, 2])
 def test_passes_before_the_first_step_and_the_whole_renewed_warm_up_are_left_out(settling: int) -> None:
-    counted = resumed(WARM_UP + 4, set(), Counted(), settling).measured_communication()
+    counted = resumed(WARM_UP + 4, set(), CommTime(), settling).measured_communication()
     # DDP has not told of the last
     assert counted.steps == 4 - 1
 
 
 def test_steps_of_all_starts_are_in_the_mean() -> None:
-    replica = resumed(WARM_UP + 4, set(), Counted(steps=9, seconds=3600.0))
-    counted = replica.measured_communication()
+    parallel_model = resumed(WARM_UP + 4, set(), CommTime(steps=9, seconds=3600.0))
+    counted = parallel_model.measured_communication()
     assert counted.steps == 9 + 3
-    assert replica.communication_seconds() == pytest.approx(300, rel=0.01)
+    assert parallel_model.communication_seconds() == pytest.approx(300, rel=0.01)
 
 
 @pytest.mark.parametrize("steps", [0, 1, WARM_UP, WARM_UP + 1])
 def test_steps_around_a_resume_alone_say_nothing(steps: int) -> None:
-    earlier = Counted(steps=2, seconds=0.5)
+    earlier = CommTime(steps=2, seconds=0.5)
     late = set(range(1, steps + 2))
     assert resumed(steps, late, earlier).communication_seconds() == 0.25
-    assert resumed(steps, late, Counted()).communication_seconds() is None
+    assert resumed(steps, late, CommTime()).communication_seconds() is None
 
 
 def test_nothing_is_said_where_no_step_was_counted() -> None:

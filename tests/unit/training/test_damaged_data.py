@@ -356,7 +356,7 @@ def test_a_checkpoint_that_is_damaged_is_never_gone_on_from(
 
     def read() -> Content:
         refused: list[str] = []
-        found = next(folder.usable(refused))
+        found = next(folder.valid(refused))
         if found.folder != newest:
             raise CheckpointError(*refused)
         state = checkpoint_storage.load(found.check("rank0.pt"), torch.device("cpu"))

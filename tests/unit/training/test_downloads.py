@@ -18,7 +18,7 @@ from tests import file_server
 from tests.file_server import FileServer, cut_after, good, serving, status, wait_for
 
 from scalewise.training.data.download import DownloadError, Mirror, fetch, read_checksums
-from scalewise.training.data.http_transfer import Patience, redacted
+from scalewise.training.data.http_transfer import RetryPolicy, redacted
 from scalewise.training.data.published_files import FILES, WEIGHTS, PublishedFile
 
 refuses = pytest.mark.refuses
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[3]
 SCRIPTS = ROOT / "workflow" / "scripts"
 CONTENT = np.random.default_rng(0).bytes(300_000)
 SUM = hashlib.sha256(CONTENT).hexdigest()
-QUICK = Patience(connect_seconds=2, read_seconds=0.5, pauses=(0.01, 0.01, 0.01), slow_bytes=10_000)
+QUICK = RetryPolicy(connect_seconds=2, read_seconds=0.5, pauses=(0.01, 0.01, 0.01), slow_bytes=10_000)
 NAME = "data.tar.gz"
 
 FETCH = """\
@@ -57,10 +57,10 @@ def published(*mirrors: FileServer | str) -> PublishedFile:
     return PublishedFile(NAME, SUM, places)
 
 
-def get(folder: Path, *mirrors: FileServer | str, patience: Patience = QUICK) -> list[str]:
+def get(folder: Path, *mirrors: FileServer | str, retry: RetryPolicy = QUICK) -> list[str]:
     """Fetch, prove the result, and give the lines of progress."""
     lines: list[str] = []
-    assert fetch(published(*mirrors), folder, notify=lines.append, patience=patience) == folder / NAME
+    assert fetch(published(*mirrors), folder, notify=lines.append, retry=retry) == folder / NAME
     assert (folder / NAME).read_bytes() == CONTENT
     assert visible(folder) == [NAME]
     assert not (folder / f".{NAME}.part").exists()
@@ -156,7 +156,7 @@ def test_a_bad_mirror_is_passed_over_and_named_where_no_other_helps(
 ) -> None:
     with serving(CONTENT, bad) as server, serving(CONTENT, good) as other:
         with pytest.raises(DownloadError) as refused:
-            fetch(published(server), folder, patience=QUICK)
+            fetch(published(server), folder, retry=QUICK)
         assert f"  {server.address}/{NAME}: {said}" in str(refused.value)
         assert visible(folder) == [], "no bad file gets the final name"
         get(folder, server, other)
@@ -164,17 +164,17 @@ def test_a_bad_mirror_is_passed_over_and_named_where_no_other_helps(
 
 @pytest.mark.fault(21)
 def test_a_mirror_that_dribbles_is_given_up_for_a_faster_one(folder: Path) -> None:
-    patience = Patience(read_seconds=5, pauses=(0.01,), slow_seconds=0.2, slow_bytes=10_000)
+    retry = RetryPolicy(read_seconds=5, pauses=(0.01,), slow_seconds=0.2, slow_bytes=10_000)
     with serving(CONTENT, file_server.dribble(0.05)) as slow, serving(CONTENT, good) as fast:
-        lines = get(folder, slow, fast, patience=patience)
+        lines = get(folder, slow, fast, retry=retry)
     assert any("bytes in 0 s" in line for line in lines)
     assert fast.ranges[0] is not None
 
 
 def test_a_slow_download_says_now_and_then_how_far_it_is(folder: Path) -> None:
-    patience = Patience(slow_seconds=0.05, slow_bytes=1)
+    retry = RetryPolicy(slow_seconds=0.05, slow_bytes=1)
     with serving(CONTENT, file_server.dribble(0.03, 20_000)) as server:
-        lines = get(folder, server, patience=patience)
+        lines = get(folder, server, retry=retry)
     progress = [line for line in lines if re.fullmatch(r"127\.0\.0\.1: 0 of 0 MB, \d+ kB/s", line)]
     assert 0 < len(progress) < 15, "not a line for each piece"
 
@@ -216,7 +216,7 @@ def test_an_unreachable_network_is_an_error_that_says_what_to_do(
 ) -> None:
     monkeypatch.setenv("https_proxy", "http://user:secret@proxy.example:3128")
     with pytest.raises(DownloadError) as refused:
-        fetch(published("http://me:hidden@127.0.0.1:9"), folder, notify=print, patience=QUICK)
+        fetch(published("http://me:hidden@127.0.0.1:9"), folder, notify=print, retry=QUICK)
 
     message = str(refused.value)
     assert message.startswith(
@@ -251,7 +251,7 @@ def test_a_folder_that_has_the_files_comes_before_the_internet(
     (near / NAME).write_bytes(CONTENT)
     mirror = Mirror.of(str(near) if form == "folder" else near.as_uri(), None)
     with serving(CONTENT, good) as server:
-        fetch(published(server), folder, mirror, patience=QUICK)
+        fetch(published(server), folder, mirror, retry=QUICK)
         assert (folder / NAME).read_bytes() == CONTENT
         assert server.ranges == []
         # what others of a group may read there they may read here

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from scalewise.training.data.sampling import EpochSampler, Step
+from scalewise.training.data.sampling import EpochSampler, SampledStep
 
 WORLD_SIZES = [1, 2, 3, 4, 7]
 GLOBAL_BATCH = 168
@@ -24,13 +24,13 @@ def steps(
     seed: int = 1,
     batch: int = GLOBAL_BATCH,
     passes: int = 1,
-) -> list[Step]:
+) -> list[SampledStep]:
     sampler = EpochSampler(samples, batch, rank, world_size, seed, passes)
     sampler.set_epoch(epoch)
     return list(sampler)
 
 
-def indices(step: Step) -> torch.Tensor:
+def indices(step: SampledStep) -> torch.Tensor:
     """Of the rank, in all passes of the step."""
     return torch.cat(list(step.passes))
 

@@ -18,12 +18,12 @@ SCRIPTS = Path(__file__).parents[3] / "workflow" / "scripts"
 LOAD = """\
 import os, signal, subprocess, sys
 import psutil, torch
-from scalewise.training.data.loaders import Preparation
+from scalewise.training.data.loaders import Preprocessing
 from scalewise.training.data.worker_loader import WorkerLoader
 
 signal.signal(signal.SIGUSR1, lambda *_: print("the rank noticed", flush=True))
 images = torch.zeros(100, 1, 8, 8, dtype=torch.uint8).share_memory_()
-plain = Preparation(torch.zeros(1), torch.ones(1))
+plain = Preprocessing(torch.zeros(1), torch.ones(1))
 loader = WorkerLoader(
     images, torch.zeros(100, dtype=torch.int64), plain, torch.device("cpu"), workers=2, timeout_seconds=20
 )

@@ -22,8 +22,8 @@ from scalewise.training.data.datasets import Dataset
 from scalewise.training.distributed.identity import Identity
 from scalewise.training.loop import TrainingState, train
 from scalewise.training.measure import provenance
-from scalewise.training.run_records import measure, report_rank
-from scalewise.training.trainer import Task, build_loaders, build_task
+from scalewise.training.run_records import aggregate, report_rank
+from scalewise.training.trainer import Trainer, build_loaders, build_trainer
 
 pytestmark = pytest.mark.slow
 
@@ -70,7 +70,7 @@ class Training:
     warmup_steps: int = 2
     model: str = "linear"
 
-    def part(self, stop: int, change: Callable[[dict[str, Any]], None] = lambda _own: None) -> Task:
+    def part(self, stop: int, change: Callable[[dict[str, Any]], None] = lambda _own: None) -> Trainer:
         """Train up to a step, from the checkpoint if there is one.
 
         Args:
@@ -82,25 +82,25 @@ class Training:
         definition = self._definition()
         settings = Settings.model_validate(definition.settings)
         loaders = build_loaders(settings, self.dataset, 0, CPU, 60)
-        task = build_task(settings, definition.global_batch_size, self.dataset, loaders, ALONE, CPU)
+        trainer = build_trainer(settings, definition.global_batch_size, self.dataset, loaders, ALONE, CPU)
         files = [self.folder / name for name in (states.SHARED, states.own_name(0))]
         if files[0].exists():
             shared, own = (load(path, CPU) for path in files)
             change(own)
-            self.state = states.resume(task, shared, own)
+            self.state = states.resume(trainer, shared, own)
         else:
             self.state = TrainingState.start(CPU)
-        train(task, self.state, lambda _record: None, lambda state: state.steps == stop)
-        task.clock.close_window()
-        save(files[0], states.shared_state(task, self.state))
-        save(files[1], states.own_state(task, self.state))
-        return task
+        train(trainer, self.state, lambda _record: None, lambda state: state.steps == stop)
+        trainer.clock.close_window()
+        save(files[0], states.shared_state(trainer, self.state))
+        save(files[1], states.own_state(trainer, self.state))
+        return trainer
 
-    def measured(self, task: Task, energy_joules: float | None = None) -> Measurements:
+    def measured(self, trainer: Trainer, energy_joules: float | None = None) -> Measurements:
         """The figures of the run, once it has ended."""
-        report = report_rank(task, "0", NOTHING_YET, 0)
+        report = report_rank(trainer, "0", NOTHING_YET, 0)
         report = replace(report, device=replace(report.device, energy_joules=energy_joules))
-        return measure(task, self.state.records, [report], Resumption(problems=["of a checkpoint"]))
+        return aggregate(trainer, self.state.records, [report], Resumption(problems=["of a checkpoint"]))
 
     def _definition(self) -> Definition:
         settings = Settings(
@@ -139,10 +139,10 @@ def measured_steps(figures: Measurements) -> set[int]:
 
 def test_a_run_that_goes_on_with_the_same_keeps_what_was_measured(training: Training) -> None:
     training.part(12)
-    task = training.part(STEPS)
-    figures = training.measured(task, energy_joules=7.0)
+    trainer = training.part(STEPS)
+    figures = training.measured(trainer, energy_joules=7.0)
     assert measured_steps(figures) == {*range(2, 12), *range(14, STEPS)}
-    assert len(task.clock.step_seconds) == 10 + STEPS - 14
+    assert len(trainer.clock.step_seconds) == 10 + STEPS - 14
     assert figures.resumption.problems == ["of a checkpoint"]
     assert figures.resumption.unmeasured_steps == 2
     assert figures.energy_joules == 7.0
@@ -153,11 +153,11 @@ def test_a_run_that_goes_on_with_another_machine_is_measured_on_that_alone(
 ) -> None:
     training.part(12)
     machine.becomes("New CPU", torch="2.16.0")
-    task = training.part(STEPS)
-    figures = training.measured(task, energy_joules=7.0)
+    trainer = training.part(STEPS)
+    figures = training.measured(trainer, energy_joules=7.0)
     assert measured_steps(figures) == set(range(14, STEPS))
-    assert len(task.clock.step_seconds) == STEPS - 14
-    waited = task.clock.loader_wait_seconds
+    assert len(trainer.clock.step_seconds) == STEPS - 14
+    waited = trainer.clock.loader_wait_seconds
     assert waited <= sum(window.seconds for window in figures.windows if not window.warmup)
     assert figures.resumption.unmeasured_steps == 12
     assert figures.resumption.problems == [
@@ -172,8 +172,8 @@ def test_what_was_left_out_once_stays_so(training: Training, machine: Machine) -
     training.part(9)
     machine.becomes("New CPU")
     training.part(18)
-    task = training.part(STEPS)
-    figures = training.measured(task)
+    trainer = training.part(STEPS)
+    figures = training.measured(trainer)
     assert measured_steps(figures) == {*range(11, 18), *range(20, STEPS)}
     (_, told) = figures.resumption.problems
     assert told.startswith("step 9: ")
@@ -215,10 +215,10 @@ def test_exchange_and_utilization_are_of_the_same_steps_as_the_throughput(
 
     training.part(STEPS - 3)
     machine.becomes(cpu_model)
-    task = training.part(STEPS, change=earlier)
+    trainer = training.part(STEPS, change=earlier)
     # the three steps since are the renewed warm-up, and one of which DDP has not yet told
-    assert task.replica.communication_seconds() == seconds
-    assert task.monitor.stop().mean_utilization == utilization
+    assert trainer.parallel_model.communication_seconds() == seconds
+    assert trainer.monitor.stop().mean_utilization == utilization
 
 
 @pytest.mark.parametrize(("stop", "unmeasured"), [(4, 4), (9, 9), (12, 10)])

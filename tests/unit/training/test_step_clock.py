@@ -20,7 +20,7 @@ class FakeTimeline:
     steps_done: int = 0
     synchronized_after: list[int] = field(default_factory=list)
 
-    def mark(self) -> int:
+    def record(self) -> int:
         return self.device_milliseconds
 
     def synchronize(self) -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from scalewise.training.data.augmentation import Augmentation
-from scalewise.training.data.loaders import Batch, Loader, Preparation, ResidentLoader, channel_statistics
+from scalewise.training.data.loaders import Batch, Loader, Preprocessing, ResidentLoader, channel_statistics
 from scalewise.training.data.sampling import EpochSampler
 from scalewise.training.data.worker_loader import WorkerLoader
 
@@ -28,17 +28,17 @@ def images() -> torch.Tensor:
 
 
 @pytest.fixture
-def plain(images: torch.Tensor) -> Preparation:
-    return Preparation(*channel_statistics(images))
+def plain(images: torch.Tensor) -> Preprocessing:
+    return Preprocessing(*channel_statistics(images))
 
 
-def workers(images: torch.Tensor, preparation: Preparation, number: int = 1) -> WorkerLoader:
+def workers(images: torch.Tensor, preprocessing: Preprocessing, number: int = 1) -> WorkerLoader:
     labels = torch.arange(len(images))
-    return WorkerLoader(images, labels, preparation, CPU, workers=number, timeout_seconds=60)
+    return WorkerLoader(images, labels, preprocessing, CPU, workers=number, timeout_seconds=60)
 
 
-def resident(images: torch.Tensor, preparation: Preparation) -> ResidentLoader:
-    return ResidentLoader(images, torch.arange(len(images)), preparation, CPU)
+def resident(images: torch.Tensor, preprocessing: Preprocessing) -> ResidentLoader:
+    return ResidentLoader(images, torch.arange(len(images)), preprocessing, CPU)
 
 
 def epoch(loader: Loader, number: int = 0, order: list[torch.Tensor] | None = None) -> list[Batch]:
@@ -48,7 +48,7 @@ def epoch(loader: Loader, number: int = 0, order: list[torch.Tensor] | None = No
 
 @pytest.mark.parametrize("number", [1, 2])
 def test_both_loaders_give_the_same_batches_in_the_same_order(
-    images: torch.Tensor, plain: Preparation, number: int
+    images: torch.Tensor, plain: Preprocessing, number: int
 ) -> None:
     ours = epoch(workers(images, plain, number))
     for (batch, labels), (expected, expected_labels) in zip(
@@ -59,7 +59,7 @@ def test_both_loaders_give_the_same_batches_in_the_same_order(
         assert labels.tolist() == expected_labels.tolist()
 
 
-def test_ranks_use_every_sample_once_an_epoch(images: torch.Tensor, plain: Preparation) -> None:
+def test_ranks_use_every_sample_once_an_epoch(images: torch.Tensor, plain: Preprocessing) -> None:
     for number in range(2):
         seen = []
         for rank in range(2):
@@ -72,7 +72,7 @@ def test_ranks_use_every_sample_once_an_epoch(images: torch.Tensor, plain: Prepa
 
 
 def test_every_epoch_is_loaded_by_as_many_processes_as_were_asked_for(
-    images: torch.Tensor, plain: Preparation
+    images: torch.Tensor, plain: Preprocessing
 ) -> None:
     before = set(psutil.Process().children())
     loader = workers(images, plain, number=2)
@@ -86,7 +86,7 @@ def test_every_epoch_is_loaded_by_as_many_processes_as_were_asked_for(
 
 @pytest.mark.parametrize("make", [workers, resident])
 def test_images_are_brought_to_the_size_asked_for(
-    images: torch.Tensor, plain: Preparation, make: Callable[..., Loader]
+    images: torch.Tensor, plain: Preprocessing, make: Callable[..., Loader]
 ) -> None:
     ((batch, _),) = epoch(make(images, replace(plain, image_size=9)), order=[torch.arange(8)])
     assert batch.shape == (8, 3, 9, 9)
@@ -100,7 +100,7 @@ def test_images_are_brought_to_the_size_asked_for(
 
 @pytest.mark.parametrize("make", [workers, resident])
 def test_images_come_in_the_layout_asked_for(
-    images: torch.Tensor, plain: Preparation, make: Callable[..., Loader]
+    images: torch.Tensor, plain: Preprocessing, make: Callable[..., Loader]
 ) -> None:
     for layout in (torch.contiguous_format, torch.channels_last):
         for batch, _ in epoch(make(images, replace(plain, memory_format=layout))):
@@ -113,7 +113,7 @@ def test_crops_and_flips_leave_exactly_the_images_that_are_possible(
 ) -> None:
     number, image = 1800, images[:1]
     augmentation = Augmentation(crop_padding=1, horizontal_flip=True)
-    raw = Preparation(torch.zeros(3), torch.ones(3), augmentation)
+    raw = Preprocessing(torch.zeros(3), torch.ones(3), augmentation)
     ((batch, _),) = epoch(make(image.expand(number, -1, -1, -1), raw), order=[torch.arange(number)])
     padded = torch.nn.functional.pad(image[0].float(), (1, 1, 1, 1))
     crops = [padded[:, top : top + 6, left : left + 6] for top in range(3) for left in range(3)]
@@ -128,7 +128,7 @@ def test_crops_and_flips_leave_exactly_the_images_that_are_possible(
 
 @pytest.mark.parametrize("make", [workers, resident])
 def test_crops_follow_from_seed_and_epoch_and_differ_between_them(
-    images: torch.Tensor, plain: Preparation, make: Callable[..., Loader]
+    images: torch.Tensor, plain: Preprocessing, make: Callable[..., Loader]
 ) -> None:
     def drawn(seed: int, number: int, *before: int) -> torch.Tensor:
         loader = make(images, replace(plain, augmentation=Augmentation(crop_padding=2), seed=seed))
@@ -141,14 +141,14 @@ def test_crops_follow_from_seed_and_epoch_and_differ_between_them(
     assert not torch.equal(drawn(1, 2), drawn(2, 2))
 
 
-def test_crops_do_not_depend_on_the_number_of_processes(images: torch.Tensor, plain: Preparation) -> None:
+def test_crops_do_not_depend_on_the_number_of_processes(images: torch.Tensor, plain: Preprocessing) -> None:
     augmented = replace(plain, augmentation=Augmentation(crop_padding=2, horizontal_flip=True))
     one, two = (torch.cat([b for b, _ in epoch(workers(images, augmented, n))]) for n in (1, 2))
     assert torch.equal(one, two)
 
 
 def test_loading_leaves_the_random_numbers_of_the_training_alone(
-    images: torch.Tensor, plain: Preparation
+    images: torch.Tensor, plain: Preprocessing
 ) -> None:
     augmented = replace(plain, augmentation=Augmentation(crop_padding=2))
     torch.manual_seed(5)
@@ -170,7 +170,7 @@ class SlowLabels:
 
 
 def test_a_process_that_gives_nothing_for_half_the_time_that_ranks_wait_is_complained_of(
-    images: torch.Tensor, plain: Preparation
+    images: torch.Tensor, plain: Preprocessing
 ) -> None:
     labels = cast("torch.Tensor", SlowLabels())
     loader = WorkerLoader(images, labels, plain, CPU, workers=1, timeout_seconds=2)

@@ -37,7 +37,14 @@ from scalewise.analysis.scaling import THROUGHPUT
 from scalewise.analysis.statistics.intervals import median_interval
 from scalewise.analysis.tables import collect
 from scalewise.plan.config.experiment import Experiment, Repeats
-from scalewise.plan.runs.repeats import JudgedPoint, Round, Verdict, asked_for, known_rounds, round_file
+from scalewise.plan.runs.repeats import (
+    JudgedPoint,
+    Round,
+    StepDecision,
+    known_rounds,
+    requested_repeats,
+    round_file,
+)
 from scalewise.plan.runs.runs import parse_run_name
 from scalewise.records import RecordError, write_json
 
@@ -67,7 +74,7 @@ def judge_round(definition: str, number: int, folder: Path) -> Round:
     name, spec = values["name"], Experiment.model_validate(values["spec"])
     if not isinstance(spec.repeats, Repeats):
         raise RecordError(f"{name} has {spec.repeats} repeats of every point: there is nothing to judge.")
-    asked = asked_for(spec.repeats, known_rounds(spec.repeats, folder)[: number - 1])
+    asked = requested_repeats(spec.repeats, known_rounds(spec.repeats, folder)[: number - 1])
     tables = collect(name, spec, folder / "runs", asked=asked)
     judged = judge(name, number, tables.runs, spec.repeats)
     path = round_file(folder, number)
@@ -96,7 +103,7 @@ def judge_point(point: str, runs: pd.DataFrame, rule: Repeats) -> JudgedPoint:
     rates = [float(rate) for rate in completed[THROUGHPUT].dropna()]
     asked = next_asked = len(runs)
     half_width, confidence = None, 0.0
-    verdict: Verdict = "too few completed"
+    verdict: StepDecision = "too few completed"
     if len(rates) >= LEAST_COMPLETED:
         interval = median_interval(rates)
         half_width, confidence = interval.half_width_fraction, interval.confidence

@@ -8,7 +8,7 @@ from scalewise.plan.config.shape import count_devices
 from scalewise.plan.runs.runs import NO_OPTIONS
 
 
-def counted(number: str, unit: str) -> str:
+def pluralize(number: str, unit: str) -> str:
     """``1 minute``, ``42.3 minutes``."""
     return f"{number} {unit}" if number == "1" else f"{number} {unit}s"
 
@@ -19,14 +19,14 @@ def point_text(devices: float, series: str) -> str:
     return where if series == NO_OPTIONS else f"{where} of {series}"
 
 
-def factor(value: float) -> str:
+def format_ratio(value: float) -> str:
     """A ratio in three digits, two of them after the point below 10: ``3.60``, ``12.3``, ``123``."""
     if value < 10:
         return f"{value:.2f}"
     return f"{value:.1f}" if value < 100 else f"{value:,.0f}"
 
 
-def three_digits(value: float) -> str:
+def format_3sig(value: float) -> str:
     """A measured value in three significant digits, without an exponent: ``0.0123``, ``4.20``, ``1,230``."""
     if math.isnan(value):
         return "unknown"
@@ -46,7 +46,7 @@ def percent_in_digits(fraction: float, digits: int = 2) -> str:
     return f"{value:.{digits}g} %" if value < 10 else percent(fraction, max(digits - 2, 0))
 
 
-def as_given(value: float) -> str:
+def format_exact(value: float) -> str:
     """A number the way the user wrote it: ``60``, ``0.5``."""
     return f"{value:,.10g}"
 
@@ -59,7 +59,7 @@ def as_in_yaml(value: object) -> str:
     return text.lower() if text in {"True", "False"} else text
 
 
-def told_apart(value: float, limit: float) -> tuple[str, str]:
+def format_distinct(value: float, limit: float) -> tuple[str, str]:
     """A measured value and its limit, to two places or as many as show the difference: ``0.698``, ``0.700``.
 
     The limit is never rounded.
@@ -68,4 +68,4 @@ def told_apart(value: float, limit: float) -> tuple[str, str]:
         texts = f"{value:.{places}f}", f"{limit:.{places}f}"
         if texts[0] != texts[1] and math.isclose(float(texts[1]), limit):
             return texts
-    return f"{value:.2f}", as_given(limit)
+    return f"{value:.2f}", format_exact(limit)

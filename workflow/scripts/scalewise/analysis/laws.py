@@ -12,7 +12,7 @@ import pandas as pd
 
 from scalewise.analysis.comparison.reference_runs import baseline_devices, comparable, reference_fingerprint
 from scalewise.analysis.scaling import THROUGHPUT
-from scalewise.analysis.statistics.bootstrap import Array, drawn_again, pooled, studentised_bounds
+from scalewise.analysis.statistics.bootstrap import Array, pooled, resample, studentised_bounds
 from scalewise.analysis.statistics.intervals import CONFIDENCE, Interval
 from scalewise.analysis.statistics.law_checks import not_carried, too_little
 from scalewise.analysis.statistics.law_models import (
@@ -121,7 +121,7 @@ def _fit(series: str, model: Model, rates: Mapping[int, Sequence[float]], base: 
     seen = pooled(samples)
     bounded = fit_within_bounds(model, devices, seen.means, repeats)
     free = fit_freely(model, devices, seen.means, repeats)
-    redrawn = drawn_again(
+    redrawn = resample(
         [sample - mean for sample, mean in zip(samples, seen.means, strict=True)],
         model.log_rates(devices, free),
     )

@@ -11,8 +11,8 @@ from typing import Any
 import pandas as pd
 
 from scalewise.analysis.adaptive_repeats import repeat_sentences
-from scalewise.analysis.bottlenecks.bottlenecks import limit_sentences
-from scalewise.analysis.bottlenecks.drift import steadiness_flags
+from scalewise.analysis.bottlenecks.bottlenecks import bottleneck_sentences
+from scalewise.analysis.bottlenecks.drift import drift_flags
 from scalewise.analysis.bottlenecks.resumption import resumption_notes
 from scalewise.analysis.bottlenecks.utilization import flags
 from scalewise.analysis.comparison.comparability import origin_cautions
@@ -27,7 +27,7 @@ from scalewise.analysis.scaling import option_table, scaling_table
 from scalewise.analysis.tables import collect
 from scalewise.plan.config.experiment import Experiment
 from scalewise.plan.config.settings import Settings
-from scalewise.plan.runs.repeats import asked_for, known_rounds
+from scalewise.plan.runs.repeats import known_rounds, requested_repeats
 from scalewise.plan.terminal.predictions import PREDICTION, REMARKS
 from scalewise.records import Provenance, write_text
 
@@ -36,7 +36,7 @@ LAWS, DECISION, ORIGINS, FINGERPRINTS = "laws.json", "decision.json", "provenanc
 
 
 @dataclass(frozen=True)
-class Analysed:
+class AnalysisSpec:
     """An experiment as the plan defined it, for analysis.
 
     Args:
@@ -50,7 +50,7 @@ class Analysed:
     billed_devices: Mapping[int, float] = field(default_factory=dict)
 
     @classmethod
-    def from_json(cls, text: str) -> Analysed:
+    def from_json(cls, text: str) -> AnalysisSpec:
         """Read ``PlannedExperiment.analysis_definition``."""
         values = json.loads(text)
         terms = (
@@ -65,7 +65,7 @@ class Analysed:
         return self.spec.target.accuracy if self.spec.target else None
 
 
-def compute(experiment: Analysed, runs_folder: Path, folder: Path, *, tolerant: bool = False) -> None:
+def compute(experiment: AnalysisSpec, runs_folder: Path, folder: Path, *, tolerant: bool = False) -> None:
     """Write the tables and the decision of an experiment.
 
     Args:
@@ -80,7 +80,7 @@ def compute(experiment: Analysed, runs_folder: Path, folder: Path, *, tolerant: 
     folder.mkdir(parents=True, exist_ok=True)
     spec, home = experiment.spec, runs_folder.parent
     rounds = known_rounds(spec.repeats, home)
-    asked = asked_for(spec.repeats, rounds)
+    asked = requested_repeats(spec.repeats, rounds)
     tables = collect(experiment.name, spec, runs_folder, tolerant=tolerant, asked=asked)
     scaling = as_billed(
         scaling_table(tables.runs, spec.scaling, tables.conditions), experiment.billed_devices
@@ -96,14 +96,14 @@ def compute(experiment: Analysed, runs_folder: Path, folder: Path, *, tolerant: 
             *origin_cautions(tables.origins),
             *_shared_nodes(tables.origins),
             *flags(scaling, tables.runs),
-            *steadiness_flags(tables.runs),
+            *drift_flags(tables.runs),
             *resumption_notes(tables.runs),
         ],
         queue_minutes=experiment.queue_minutes,
         swept=spec.swept,
     )
     decided = scaling[scaling["series"] == decision.series] if decision.series is not None else scaling
-    decision = replace(decision, limits=limit_sentences(decided, tables.runs, spec.scaling))
+    decision = replace(decision, limits=bottleneck_sentences(decided, tables.runs, spec.scaling))
     for name, table in (
         (RUNS, tables.runs),
         (EPOCHS, tables.epochs),
@@ -128,7 +128,7 @@ def compute(experiment: Analysed, runs_folder: Path, folder: Path, *, tolerant: 
                 write_text(folder / name, (home / name).read_text(encoding="utf-8"))
 
 
-def draw(experiment: Analysed, folder: Path, *, predicted: bool = True) -> None:
+def draw(experiment: AnalysisSpec, folder: Path, *, predicted: bool = True) -> None:
     """Write the figures from the tables in the folder.
 
     Args:
@@ -181,7 +181,7 @@ def write_partial_report(labels: Mapping[str, Mapping[str, Any]], results: Path)
     """
     partial, output = results / "partial", results / "partial_report.html"
     for name, facts in labels.items():
-        experiment = Analysed.from_json(facts["definition"])
+        experiment = AnalysisSpec.from_json(facts["definition"])
         compute(experiment, results / name / "runs", partial / name, tolerant=True)
         draw(experiment, partial / name, predicted=facts["predicted"])
     write_report(labels, partial, labels, output, partial=True)

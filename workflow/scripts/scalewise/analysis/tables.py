@@ -10,13 +10,13 @@ from typing import Any
 
 import pandas as pd
 
-from scalewise.analysis.bottlenecks.drift import steadiness
+from scalewise.analysis.bottlenecks.drift import drift
 from scalewise.analysis.bottlenecks.resumption import resumption_columns
 from scalewise.analysis.bottlenecks.step_breakdown import STEP_COLUMNS, split
 from scalewise.analysis.comparison.comparability import Fingerprint
 from scalewise.plan.config.experiment import Experiment
 from scalewise.plan.config.shape import Shape
-from scalewise.plan.runs.repeats import asked_for, known_rounds
+from scalewise.plan.runs.repeats import known_rounds, requested_repeats
 from scalewise.plan.runs.runs import points, seed_of, series_name, settings_of
 from scalewise.records import (
     EPOCHS,
@@ -93,7 +93,7 @@ def collect(
         RecordError: A record is damaged.
     """
     if asked is None:
-        asked = asked_for(spec.repeats, known_rounds(spec.repeats, runs_folder.parent))
+        asked = requested_repeats(spec.repeats, known_rounds(spec.repeats, runs_folder.parent))
     target = spec.target.accuracy if spec.target else None
     run_rows: list[dict[str, Any]] = []
     epoch_tables: list[pd.DataFrame] = []
@@ -211,7 +211,7 @@ def _finished(
         measured = summary.measurements.model_dump(exclude={"windows", "startup"})
         row |= {key: value for key, value in measured.items() if key in RUN_COLUMNS}
         row |= summary.measurements.startup.model_dump()
-        row |= steadiness(summary.measurements.windows)
+        row |= drift(summary.measurements.windows)
         row |= resumption_columns(summary.measurements.resumption)
         row |= split(summary.measurements.windows, ranks)
         row |= summary.definition.options  # as planned, where a measurement has the same name

@@ -6,11 +6,11 @@ import os
 from contextlib import nullcontext
 from pathlib import Path
 
-from scalewise.execution.machine_lock import MACHINE_WAIT_SECONDS, MachineBusyError, exclusive_machine
+from scalewise.execution.machine_lock import MACHINE_WAIT_SECONDS, MachineBusyError, machine_lock
 from scalewise.execution.outcome import say
-from scalewise.execution.rank_command import command_for, muster_for
-from scalewise.execution.rank_files import Attempt
-from scalewise.execution.supervisor import End, Order, reason, watch
+from scalewise.execution.rank_command import command_for, rank_setup_for
+from scalewise.execution.rank_files import RankFiles
+from scalewise.execution.supervisor import ExitStatus, RankGroup, failure_reason, supervise
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.jobs.all_reduce_jobs import FOUND, job_for
 from scalewise.plan.jobs.launch import start_of
@@ -34,51 +34,56 @@ def run_all_reduce_job(
     start = start_of(os.environ)
     # a folder of this job's own: one whose snakemake was killed may still measure for the same file
     mine = os.environ.get("SLURM_JOB_ID") if start.slurm else None
-    attempt = Attempt(log.parent / f"{job.shape}.attempt-{mine or os.getpid()}")
+    rank_files = RankFiles(log.parent / f"{job.shape}.attempt-{mine or os.getpid()}")
     try:
-        order = Order(
+        rank_group = RankGroup(
             label=f"all-reduce over {job.shape}",
-            attempt=attempt,
-            launch=command_for(job, start, attempt),
+            rank_files=rank_files,
+            launch=command_for(job, start, rank_files),
             world_size=Shape.parse(job.shape).world_size,
             log=log,
             limit_seconds=limit_seconds,
             cure="Look for what is slow in the log: imports, the container, the network.",
         )
         # trainings of a machine take turns, and this is measured beside none of them either
-        machine = nullcontext() if start.slurm else exclusive_machine(MACHINE_WAIT_SECONDS, say)
+        machine = nullcontext() if start.slurm else machine_lock(MACHINE_WAIT_SECONDS, say)
         with machine:
-            attempt.begin(muster_for(job, start, timeout_seconds, "all-reduce"))
-            ended = watch(order)
+            rank_files.begin(rank_setup_for(job, start, timeout_seconds, "all-reduce"))
+            ended = supervise(rank_group)
     except MachineBusyError as error:
         say(f"scalewise: {error}")
         return 1
-    found = attempt.folder / FOUND
+    found = rank_files.folder / FOUND
     if ended.code == 0 and found.exists():
         record = Collectives.model_validate_json(found.read_text(encoding="utf-8"))
         say(describe(record))
-    elif was_interrupted(order, ended):
-        say(f"scalewise: the measurement of {order.label} was interrupted; the same command measures again")
-        attempt.end()
+    elif was_interrupted(rank_group, ended):
+        say(
+            f"scalewise: the measurement of {rank_group.label} was interrupted; the same command "
+            "measures again"
+        )
+        rank_files.end()
         return 1
     else:
         # the record has no room for them, and the log is named
-        why = reason(order, ended, attempt.cause(order.world_size)).removesuffix(" Its words stand below.")
+        why = failure_reason(rank_group, ended, rank_files.root_cause(rank_group.world_size)).removesuffix(
+            " Its words stand below."
+        )
         cure = f"The ranks' own words are in {log}; to measure again, delete {output}."
         record = failed(job, f"{why} {cure}")
-        say(f"scalewise: no {order.label}, and no prediction from it: {record.error} The study goes on.")
+        say(f"scalewise: no {rank_group.label}, and no prediction from it: {record.error} The study goes on.")
     write_json(output, record)
-    attempt.end()
+    rank_files.end()
     return 0
 
 
-def was_interrupted(order: Order, ended: End) -> bool:
+def was_interrupted(rank_group: RankGroup, ended: ExitStatus) -> bool:
     """Whether a signal ended the measurement: its ranks may have seen it before this process did."""
-    if ended.why != "failed":
-        return ended.why == "interrupted"
-    attempt, ranks = order.attempt, order.world_size
-    words = attempt.cause(ranks), attempt.silent(ranks), attempt.missing(ranks)
-    return not any(words) and bool(attempt.unanswering(ranks))
+    if ended.outcome != "failed":
+        return ended.outcome == "interrupted"
+    rank_files, ranks = rank_group.rank_files, rank_group.world_size
+    words = rank_files.root_cause(ranks), rank_files.died_without_note(ranks), rank_files.never_started(ranks)
+    return not any(words) and bool(rank_files.unresponsive(ranks))
 
 
 def failed(job: RankLaunch, error: str) -> Collectives:

@@ -69,13 +69,13 @@ class Manifest(BaseModel):
     written_at: str
     sha256: str = ""
 
-    def content_sum(self) -> str:
+    def checksum(self) -> str:
         """The checksum of all fields but ``sha256``."""
         return hashlib.sha256(self.model_dump_json(exclude={"sha256"}).encode()).hexdigest()
 
-    def signed(self) -> Manifest:
+    def with_checksum(self) -> Manifest:
         """A copy that carries its checksum."""
-        return self.model_copy(update={"sha256": self.content_sum()})
+        return self.model_copy(update={"sha256": self.checksum()})
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class CheckpointFolder:
     definition: Definition
     inputs: Mapping[str, str]
 
-    def usable(self, refused: list[str]) -> Iterator[Checkpoint]:
+    def valid(self, refused: list[str]) -> Iterator[Checkpoint]:
         """Checkpoints of this run, the newest first, judged by their manifests alone.
 
         Args:
@@ -147,7 +147,7 @@ class CheckpointFolder:
             raise CheckpointError(f"{path} is damaged") from error
         if manifest.version != VERSION:
             raise CheckpointError(f"{path} is of version {manifest.version}, not {VERSION}")
-        if manifest.sha256 != manifest.content_sum():
+        if manifest.sha256 != manifest.checksum():
             raise CheckpointError(f"{path} is damaged: its sum is not that of what it says")
         if manifest.definition != self.definition:
             raise CheckpointError(f"{path} is of other settings: {_differences(manifest, self.definition)}")
@@ -186,33 +186,33 @@ class CheckpointFolder:
             elapsed_seconds=elapsed_seconds,
             files=dict(files),
             written_at=utc_now(),
-        ).signed()
+        ).with_checksum()
         write_json(part / MANIFEST, manifest)
         _flush(part)
         folder = self.folder / part.name.removeprefix(".")
         # one of the same step was refused, or it would have been gone on from
-        self._take_away(folder)
+        self._delete(folder)
         part.rename(folder)
         _flush(self.folder)
-        self._keep(folder)
+        self._delete_old(folder)
         return Checkpoint(folder, manifest)
 
-    def _keep(self, newest: Path) -> None:
+    def _delete_old(self, newest: Path) -> None:
         """Keep this one and the last before it; those of later steps are damaged, or another training's."""
         earlier = sorted(path for path in self.folder.glob("step-*") if path.name < newest.name)
         kept = {newest, *earlier[-(KEPT - 1) :]}
         for path in self.folder.glob("step-*"):
             if path not in kept:
-                self._take_away(path)
+                self._delete(path)
 
-    def keep_up_to(self, chosen: Checkpoint | None) -> None:
+    def delete_newer_than(self, chosen: Checkpoint | None) -> None:
         """Take away those that came after the one that is used, or all: they would count among the kept."""
         for folder in self.folder.glob("step-*"):
             if chosen is None or folder.name > chosen.folder.name:
-                self._take_away(folder)
+                self._delete(folder)
         self._tidy()
 
-    def _take_away(self, folder: Path) -> None:
+    def _delete(self, folder: Path) -> None:
         """Hidden first: half of a checkpoint must not be found as one when this is cut off."""
         hidden = self.folder / f".gone-{folder.name}"
         shutil.rmtree(hidden, ignore_errors=True)

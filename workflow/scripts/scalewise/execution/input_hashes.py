@@ -10,7 +10,7 @@ LONGEST_HEADER = 64 << 20
 """Bytes of the longest header that is read; a longer one is none of a prepared file."""
 
 
-def fingerprints(dataset: Path, weights: Path | None, own_model: Sequence[Path]) -> dict[str, str]:
+def input_hashes(dataset: Path, weights: Path | None, own_model: Sequence[Path]) -> dict[str, str]:
     """Hashes by the name that a user knows each input by: ``dataset``, ``weights``, ``model file``.
 
     Args:

@@ -34,7 +34,7 @@ def lock_path(environ: Mapping[str, str]) -> Path:
 
 
 @contextmanager
-def exclusive_machine(
+def machine_lock(
     wait_seconds: float,
     notify: Callable[[str], None],
     path: Path | None = None,

@@ -43,23 +43,23 @@ class Progress(_Note):
     step: int = 0
 
 
-class Stopped(_Note):
+class GracefulStop(_Note):
     """The ranks have ended together at a step edge, as they were asked to.
 
     Args:
         step: Optimizer steps done.
         saved: Whether a checkpoint holds just these steps.
         problem: The reason that none does; empty where one does.
-        because: The name of the signal that a rank got, or the words of ``request_stop``.
+        stop_source: The name of the signal that a rank got, or the words of ``request_stop``.
     """
 
     step: int
     saved: bool
     problem: str = ""
-    because: str
+    stop_source: str
 
 
-class Presence(_Note):
+class RankStarted(_Note):
     """A rank that has started."""
 
     rank: int
@@ -67,7 +67,7 @@ class Presence(_Note):
     pid: int
 
 
-class Complaint(_Note):
+class RankError(_Note):
     """The exception that ended a rank.
 
     Args:
@@ -84,12 +84,12 @@ class Complaint(_Note):
     out_of_memory: bool
 
     @property
-    def headline(self) -> str:
+    def first_line(self) -> str:
         """The first line of its message."""
         return self.message.splitlines()[0]
 
     @property
-    def is_consequence(self) -> bool:
+    def is_secondary(self) -> bool:
         """Whether it only says that another rank has gone."""
         return self._says(_CONSEQUENCES)
 
@@ -107,7 +107,7 @@ Work = Literal["train", "hello", "all-reduce"]
 """The work of ranks once they have met."""
 
 
-class Muster(RankLaunch):
+class RankSetup(RankLaunch):
     """The start of an attempt's ranks, their meeting, and their work once they have met.
 
     Args:
@@ -126,7 +126,7 @@ class Muster(RankLaunch):
     work: Work = "train"
 
 
-class Assignment(_Note):
+class TrainSpec(_Note):
     """The run that the ranks of a training train.
 
     Args:
@@ -161,7 +161,7 @@ class Assignment(_Note):
         return self.folder / CHECKPOINTS
 
 
-class MeetingPoint(_Note):
+class Endpoint(_Note):
     """The address at which rank 0, or the agent of the first node, waits for the others."""
 
     host: str

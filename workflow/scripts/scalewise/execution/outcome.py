@@ -8,8 +8,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from scalewise.execution.messages import Assignment, Complaint, Muster
-from scalewise.execution.supervisor import End, Order, reason, watch
+from scalewise.execution.messages import RankError, RankSetup, TrainSpec
+from scalewise.execution.supervisor import ExitStatus, RankGroup, failure_reason, supervise
 from scalewise.execution.watchdog import Why
 from scalewise.records import (
     EPOCHS,
@@ -50,45 +50,45 @@ class RunFailedError(Exception):
     """
 
     def __init__(
-        self, message: str, reason: str = "", ended: End | None = None, given_up: bool = False
+        self, message: str, failure_reason: str = "", ended: ExitStatus | None = None, given_up: bool = False
     ) -> None:
         super().__init__(message)
-        self.reason = reason
+        self.reason = failure_reason
         self.ended = ended
         self.given_up = given_up
 
 
-def execute(order: Order, muster: Muster, assignment: Assignment) -> None:
+def run_ranks(rank_group: RankGroup, rank_setup: RankSetup, spec: TrainSpec) -> None:
     """Run the ranks to their end.
 
     Leaves the run's records, or ``failure.json`` with the reason.
 
     Raises:
         RunFailedError: There is no result.
-        RunTakenError: Another process trains the run by now; the run's folder is left as it is.
+        LockLostError: Another process trains the run by now; the run's folder is left as it is.
     """
     for name in (*RUN_RECORDS, MODEL, FAILURE):
-        (assignment.folder / name).unlink(missing_ok=True)
-    order.attempt.begin(muster)
-    order.attempt.assign(assignment)
-    ended = watch(order)
-    cause = order.attempt.cause(order.world_size)
-    if (assignment.folder / SUMMARY).exists():
+        (spec.folder / name).unlink(missing_ok=True)
+    rank_group.rank_files.begin(rank_setup)
+    rank_group.rank_files.write_spec(spec)
+    ended = supervise(rank_group)
+    cause = rank_group.rank_files.root_cause(rank_group.world_size)
+    if (spec.folder / SUMMARY).exists():
         # written last of all that the training leaves: what failed came after it
-        order.attempt.end()
+        rank_group.rank_files.end()
         return
-    if cause is not None and cause.out_of_memory and ended.why == "failed":
-        _record_out_of_memory(assignment, cause)
-        order.attempt.end()
+    if cause is not None and cause.out_of_memory and ended.outcome == "failed":
+        _record_out_of_memory(spec, cause)
+        rank_group.rank_files.end()
         return
-    raise _fail(order, assignment, ended, cause)
+    raise _fail(rank_group, spec, ended, cause)
 
 
-def refuse_start(order: Order, assignment: Assignment, outcome: Why, why: str) -> RunFailedError:
+def record_refused_start(rank_group: RankGroup, spec: TrainSpec, outcome: Why, why: str) -> RunFailedError:
     """Record a run that is not even started again, like one that has failed; returns the error to raise."""
-    write_json(assignment.folder / FAILURE, _failure(order, assignment, outcome, why))
-    note(order.log, f"{outcome}: {why}")
-    return RunFailedError(f"{order.label} {outcome}: {why}\nWhole log: {order.log}", why)
+    write_json(spec.folder / FAILURE, _failure(rank_group, spec, outcome, why))
+    note(rank_group.log, f"{outcome}: {why}")
+    return RunFailedError(f"{rank_group.label} {outcome}: {why}\nWhole log: {rank_group.log}", why)
 
 
 def say(text: str) -> None:
@@ -102,7 +102,7 @@ def note(log: Path, text: str) -> None:
         file.write(f"{utc_now()} {text}\n")
 
 
-def unusable(label: str, folder: Path, error: OSError) -> str:
+def explain_os_error(label: str, folder: Path, error: OSError) -> str:
     """A sentence on what the system refused: the path or else the folder, its words, the room, the cure."""
     path = Path(str(error.filename or folder))
     said = error.strerror or str(error)
@@ -136,7 +136,7 @@ def has_result(folder: Path, definition: Definition) -> bool:
     return found and all((folder / name).exists() for name in RUN_RECORDS)
 
 
-def would_end_alike(folder: Path, definition: Definition, limit_seconds: float) -> Failure | None:
+def would_time_out_again(folder: Path, definition: Definition, limit_seconds: float) -> Failure | None:
     """The failure that makes another try at a run a waste: the last one had as much time, and used it all."""
     try:
         failure = read_failure(folder)
@@ -147,53 +147,55 @@ def would_end_alike(folder: Path, definition: Definition, limit_seconds: float) 
     return failure if failure.limit_seconds is not None and failure.limit_seconds >= limit_seconds else None
 
 
-def _record_out_of_memory(assignment: Assignment, cause: Complaint) -> None:
+def _record_out_of_memory(spec: TrainSpec, cause: RankError) -> None:
     """Write the records of a run without device memory, a result: another start would end the same way."""
-    write_rows(assignment.folder / EPOCHS, EpochRecord, [])
-    write_rows(assignment.folder / RANKS, RankRecord, [])
-    write_rows(assignment.folder / UTILIZATION, UtilizationRecord, [])
+    write_rows(spec.folder / EPOCHS, EpochRecord, [])
+    write_rows(spec.folder / RANKS, RankRecord, [])
+    write_rows(spec.folder / UTILIZATION, UtilizationRecord, [])
     summary = Summary(
-        definition=assignment.definition,
+        definition=spec.definition,
         outcome="out-of-memory",
-        reason=f"rank {cause.rank} on {cause.host}: {cause.headline}",
+        reason=f"rank {cause.rank} on {cause.host}: {cause.first_line}",
         measurements=None,
         provenance=None,
     )
-    write_json(assignment.folder / SUMMARY, summary)
+    write_json(spec.folder / SUMMARY, summary)
 
 
-def _fail(order: Order, assignment: Assignment, ended: End, cause: Complaint | None) -> RunFailedError:
+def _fail(
+    rank_group: RankGroup, spec: TrainSpec, ended: ExitStatus, cause: RankError | None
+) -> RunFailedError:
     """Record the failure and say it: reason first, then the traceback or the log's last lines.
 
     The reason also ends the log, which is what Snakemake shows of a job that failed elsewhere.
     """
-    why = reason(order, ended, cause)
-    if (free := free_bytes(assignment.folder)) < FULL_BYTES:
-        why += f" {assignment.folder} has {free:,} free bytes left: make room there."
+    why = failure_reason(rank_group, ended, cause)
+    if (free := free_bytes(spec.folder)) < FULL_BYTES:
+        why += f" {spec.folder} has {free:,} free bytes left: make room there."
     traceback = cause.traceback if cause is not None else ""
-    failure = _failure(order, assignment, ended.why, why, traceback)
+    failure = _failure(rank_group, spec, ended.outcome, why, traceback)
     for name in (*RUN_RECORDS, MODEL):
-        (assignment.folder / name).unlink(missing_ok=True)
+        (spec.folder / name).unlink(missing_ok=True)
     details = traceback.rstrip() if cause is not None else "\n".join(failure.log_tail)
     if ended.stopped is not None and ended.stopped.saved:
         details = ""  # nothing to look for: it ended as it was asked to
     try:
-        write_json(assignment.folder / FAILURE, failure)
-        note(order.log, f"{ended.why}: {why}")
+        write_json(spec.folder / FAILURE, failure)
+        note(rank_group.log, f"{ended.outcome}: {why}")
     except OSError as error:  # the reason is known here alone, then
-        details += f"\n{unusable(order.label, assignment.folder, error)}"
-    message = f"{order.label} {ended.why}: {why}\n{details}".rstrip()
-    return RunFailedError(f"{message}\nWhole log: {order.log}", why, ended)
+        details += f"\n{explain_os_error(rank_group.label, spec.folder, error)}"
+    message = f"{rank_group.label} {ended.outcome}: {why}\n{details}".rstrip()
+    return RunFailedError(f"{message}\nWhole log: {rank_group.log}", why, ended)
 
 
-def _failure(order: Order, assignment: Assignment, outcome: Why, why: str, traceback: str = "") -> Failure:
+def _failure(rank_group: RankGroup, spec: TrainSpec, outcome: Why, why: str, traceback: str = "") -> Failure:
     return Failure(
-        definition=assignment.definition,
+        definition=spec.definition,
         outcome=outcome,
         reason=why,
-        limit_seconds=order.limit_seconds,
+        limit_seconds=rank_group.limit_seconds,
         traceback=traceback,
-        log_tail=_tail(order.log),
+        log_tail=_tail(rank_group.log),
         ended_at=utc_now(),
     )
 

@@ -15,7 +15,7 @@ PR_SET_PDEATHSIG = 1
 """The option, from linux/prctl.h, for the signal that this process gets when its parent ends."""
 
 
-def exit_with(supervisor: int | None, supervisor_is_here: bool) -> None:
+def exit_when_parent_dies(supervisor: int | None, supervisor_is_here: bool) -> None:
     """End this process once its parent or its supervisor has gone.
 
     A supervisor that was killed cannot end its ranks. Left alone they would train on beside the run

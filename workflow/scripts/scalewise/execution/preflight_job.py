@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from scalewise.execution.preflight_report import DATASETS, GREETINGS, Greetings, judge, sizes
-from scalewise.execution.rank_command import command_for, muster_for
-from scalewise.execution.rank_files import Attempt
-from scalewise.execution.supervisor import Order, reason, watch
+from scalewise.execution.preflight_report import DATASETS, RANK_REPORT, PreflightReport, check_report, sizes
+from scalewise.execution.rank_command import command_for, rank_setup_for
+from scalewise.execution.rank_files import RankFiles
+from scalewise.execution.supervisor import RankGroup, failure_reason, supervise
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.jobs.launch import start_of
 from scalewise.plan.jobs.preflight import ENVIRONMENT_VARIABLE, Lines, Preflight, bad, ok
@@ -26,30 +26,30 @@ def run_hello_job(log: Path, limit_seconds: float, timeout_seconds: int, output:
     """
     preflight = Preflight.model_validate_json(os.environ[ENVIRONMENT_VARIABLE])
     shape, start = Shape.parse(preflight.shape), start_of(os.environ)
-    attempt = Attempt(output.parent / "attempt")
+    rank_files = RankFiles(output.parent / "attempt")
     visible = [Path(path).resolve().parent for path in preflight.datasets]
-    launch = command_for(preflight, start, attempt, visible)
-    attempt.begin(muster_for(preflight, start, timeout_seconds, "hello"))
-    write_text(attempt.folder / DATASETS, "\n".join(preflight.datasets))
-    order = Order(
+    launch = command_for(preflight, start, rank_files, visible)
+    rank_files.begin(rank_setup_for(preflight, start, timeout_seconds, "hello"))
+    write_text(rank_files.folder / DATASETS, "\n".join(preflight.datasets))
+    rank_group = RankGroup(
         label="hello",
-        attempt=attempt,
+        rank_files=rank_files,
         launch=launch,
         world_size=shape.world_size,
         log=log,
         limit_seconds=limit_seconds,
         cure="Look for what is slow in the log: imports, the container, the network.",
     )
-    ended = watch(order)
-    greetings = attempt.folder / GREETINGS
-    if ended.code == 0 and greetings.exists():
-        met = Greetings.model_validate_json(greetings.read_text(encoding="utf-8"))
-        lines = list(judge(met, preflight, sizes(preflight.datasets)))
+    ended = supervise(rank_group)
+    report = rank_files.folder / RANK_REPORT
+    if ended.code == 0 and report.exists():
+        met = PreflightReport.model_validate_json(report.read_text(encoding="utf-8"))
+        lines = list(check_report(met, preflight, sizes(preflight.datasets)))
     else:
-        why = reason(order, ended, attempt.cause(shape.world_size))
+        why = failure_reason(rank_group, ended, rank_files.root_cause(shape.world_size))
         cure = f"The ranks' own words are in {log}."
         lines = [bad(f"the hello job over {shape} ended without a result: {why}", cure)]
     if start.container is not None and ended.code == 0:
         lines.append(ok(f"container {start.container.image}"))
-    attempt.end()
+    rank_files.end()
     write_json(output, Lines(lines=lines))

@@ -11,14 +11,14 @@ from pydantic import BaseModel, ConfigDict
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.jobs.preflight import Line, Preflight, bad, ok
 
-GREETINGS = "greetings.json"
+RANK_REPORT = "rank_report.json"
 """The file of all findings, which rank 0 leaves in the attempt's folder."""
 
 DATASETS = "datasets.txt"
 """The file of that folder that names the files to look for, one a line."""
 
 
-class Greeting(BaseModel):
+class RankPreflight(BaseModel):
     """Findings of one rank.
 
     Args:
@@ -42,12 +42,12 @@ class Greeting(BaseModel):
     datasets: dict[str, int | None]
 
 
-class Greetings(BaseModel):
+class PreflightReport(BaseModel):
     """Findings of all ranks, in rank order."""
 
     model_config = ConfigDict(frozen=True)
 
-    ranks: list[Greeting]
+    ranks: list[RankPreflight]
 
 
 def sizes(paths: list[str]) -> dict[str, int | None]:
@@ -55,36 +55,38 @@ def sizes(paths: list[str]) -> dict[str, int | None]:
     return {path: Path(path).stat().st_size if Path(path).exists() else None for path in paths}
 
 
-def judge(greetings: Greetings, preflight: Preflight, here: Mapping[str, int | None]) -> Iterator[Line]:
+def check_report(
+    report: PreflightReport, preflight: Preflight, here: Mapping[str, int | None]
+) -> Iterator[Line]:
     """Compare what the ranks found with what was planned, and with the files' sizes on the starting node."""
-    ranks, shape = greetings.ranks, Shape.parse(preflight.shape)
-    for greeting in ranks:
-        gpus = f" of CUDA_VISIBLE_DEVICES={greeting.visible_devices}" if greeting.visible_devices else ""
+    ranks, shape = report.ranks, Shape.parse(preflight.shape)
+    for reported in ranks:
+        gpus = f" of CUDA_VISIBLE_DEVICES={reported.visible_devices}" if reported.visible_devices else ""
         yield ok(
-            f"rank {greeting.rank} on {greeting.host}: local rank {greeting.local_rank}, "
-            f"{greeting.device}{gpus}, CPUs {greeting.cpus}, {greeting.threads} threads",
+            f"rank {reported.rank} on {reported.host}: local rank {reported.local_rank}, "
+            f"{reported.device}{gpus}, CPUs {reported.cpus}, {reported.threads} threads",
         )
-    yield from _judge_places(ranks, shape)
+    yield from _check_places(ranks, shape)
     expected = shape.world_size * (shape.world_size + 1) / 2
-    wrong = [greeting.rank for greeting in ranks if greeting.total != expected]
+    wrong = [reported.rank for reported in ranks if reported.total != expected]
     if wrong:
         cure = "Set network_interface in the site file, and ask the site which one is right."
         yield bad(f"the all-reduce gave ranks {wrong} another sum than {expected:g}", cure=cure)
     else:
         yield ok(f"all-reduce over {shape.world_size} ranks")
-    environments = {f"{greeting.python} with torch {greeting.torch}" for greeting in ranks}
+    environments = {f"{reported.python} with torch {reported.torch}" for reported in ranks}
     if len(environments) == 1:
         yield ok(f"every rank runs {environments.pop()}")
     else:
         cure = "Set python in the site file, or correct prelude."
         yield bad(f"ranks run different programs: {'; '.join(sorted(environments))}", cure=cure)
-    yield from _judge_datasets(ranks, here)
+    yield from _check_datasets(ranks, here)
 
 
-def _judge_places(ranks: list[Greeting], shape: Shape) -> Iterator[Line]:
+def _check_places(ranks: list[RankPreflight], shape: Shape) -> Iterator[Line]:
     locals_of = defaultdict(list)
-    for greeting in ranks:
-        locals_of[greeting.host].append(greeting.local_rank)
+    for reported in ranks:
+        locals_of[reported.host].append(reported.local_rank)
     found = {host: sorted(places) for host, places in locals_of.items()}
     planned = list(range(shape.devices_per_node))
     if (
@@ -101,9 +103,9 @@ def _judge_places(ranks: list[Greeting], shape: Shape) -> Iterator[Line]:
         )
 
 
-def _judge_datasets(ranks: list[Greeting], here: Mapping[str, int | None]) -> Iterator[Line]:
+def _check_datasets(ranks: list[RankPreflight], here: Mapping[str, int | None]) -> Iterator[Line]:
     for path, size in here.items():
-        blind = sorted({greeting.host for greeting in ranks if greeting.datasets.get(path) != size})
+        blind = sorted({reported.host for reported in ranks if reported.datasets.get(path) != size})
         if size is None:
             yield bad(f"{path} is missing", cure="Run snakemake once more.")
         elif blind:

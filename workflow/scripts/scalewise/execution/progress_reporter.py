@@ -11,7 +11,7 @@ from contextlib import suppress
 from types import TracebackType
 
 from scalewise.execution.messages import Progress
-from scalewise.execution.rank_files import Attempt
+from scalewise.execution.rank_files import RankFiles
 
 LOOK_SECONDS = 1.0
 """Time between two looks for a request to end."""
@@ -23,15 +23,15 @@ TELL_SECONDS = 5.0
 """Time between two messages on the progress of the training."""
 
 
-class Messenger:
+class ProgressReporter:
     """Looks for requests and tells of progress, from entry to exit; the training only sets and reads values.
 
     Args:
-        attempt: The folder that both see; None for a rank that has nothing to say, which does nothing.
+        rank_files: The folder that both see; None for a rank that has nothing to say, which does nothing.
     """
 
-    def __init__(self, attempt: Attempt | None) -> None:
-        self._attempt = attempt
+    def __init__(self, rank_files: RankFiles | None) -> None:
+        self._attempt = rank_files
         self.progress: Progress | None = None
         """Set by the training, and told from time to time."""
         self.stop_request: str | None = None
@@ -40,7 +40,7 @@ class Messenger:
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def __enter__(self) -> Messenger:
+    def __enter__(self) -> ProgressReporter:
         if self._attempt is not None:
             # a daemon: what a file system that hangs keeps must not keep the rank from its end
             self._thread = threading.Thread(
@@ -56,24 +56,24 @@ class Messenger:
         if self._thread is not None:
             self._thread.join(END_SECONDS)
 
-    def _run(self, attempt: Attempt) -> None:
+    def _run(self, rank_files: RankFiles) -> None:
         due = 0.0
         while True:
             last = self._ended.is_set()
             with suppress(OSError):
-                self.stop_request = self.stop_request or attempt.stop_request()
+                self.stop_request = self.stop_request or rank_files.stop_request()
             if self.progress != self._told and (last or time.monotonic() >= due):
                 with suppress(OSError):
-                    self._tell(attempt)
+                    self._tell(rank_files)
                     due = time.monotonic() + TELL_SECONDS
             if last:
                 return
             self._ended.wait(LOOK_SECONDS)
 
-    def _tell(self, attempt: Attempt) -> None:
+    def _tell(self, rank_files: RankFiles) -> None:
         progress = self.progress
         assert progress is not None, "only what was set differs from what was told"
-        attempt.progress(progress)
+        rank_files.progress(progress)
         self._told = progress
 
 

@@ -8,16 +8,18 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from scalewise.execution.messages import Muster, Work
-from scalewise.execution.rank_files import Attempt
+from scalewise.execution.messages import RankSetup, Work
+from scalewise.execution.rank_files import RankFiles
 from scalewise.plan.config.shape import Shape
-from scalewise.plan.jobs.launch import Launch, Programs, Start, build_launch
+from scalewise.plan.jobs.launch import Launch, Programs, SiteLaunch, build_launch
 from scalewise.plan.jobs.rank_launch import RankLaunch
 
 SCRIPTS = Path(__file__).parents[2]
 
 
-def command_for(ranks: RankLaunch, start: Start, attempt: Attempt, visible: Iterable[Path] = ()) -> Launch:
+def command_for(
+    ranks: RankLaunch, start: SiteLaunch, rank_files: RankFiles, visible: Iterable[Path] = ()
+) -> Launch:
     """The command that starts ``rank.py`` once for each device.
 
     A container shows the ranks the visible folders, beside the working folder, the scripts and the folder
@@ -31,15 +33,17 @@ def command_for(ranks: RankLaunch, start: Start, attempt: Attempt, visible: Iter
         Shape.parse(ranks.shape),
         ranks.cpus_per_device,
         start,
-        Programs.of(SCRIPTS, "rank.py", attempt.folder),
+        Programs.for_rank_script(SCRIPTS, "rank.py", rank_files.folder),
         sys.executable,
-        visible=[SCRIPTS, attempt.folder.parent.resolve(), *visible],
+        visible=[SCRIPTS, rank_files.folder.parent.resolve(), *visible],
     )
 
 
-def muster_for(ranks: RankLaunch, start: Start, timeout_seconds: int, work: Work = "train") -> Muster:
+def rank_setup_for(
+    ranks: RankLaunch, start: SiteLaunch, timeout_seconds: int, work: Work = "train"
+) -> RankSetup:
     """The meeting and the work of ranks that this process starts."""
-    return Muster(
+    return RankSetup(
         **ranks.model_dump(include=set(RankLaunch.model_fields)),
         network_interface=start.network_interface,
         timeout_seconds=timeout_seconds,

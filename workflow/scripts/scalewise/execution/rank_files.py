@@ -15,19 +15,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scalewise.execution.messages import (
-    Assignment,
-    Complaint,
-    MeetingPoint,
-    Muster,
-    Presence,
+    Endpoint,
+    GracefulStop,
     Progress,
-    Stopped,
+    RankError,
+    RankSetup,
+    RankStarted,
+    TrainSpec,
 )
 from scalewise.records import write_json, write_text
 
 
 @dataclass(frozen=True)
-class Attempt:
+class RankFiles:
     """The folder of one attempt at a run.
 
     Args:
@@ -40,21 +40,21 @@ class Attempt:
     token: str = ""
 
     @classmethod
-    def join(cls, folder: Path) -> Attempt:
+    def join(cls, folder: Path) -> RankFiles:
         """The attempt that a process belongs to, which was started for it just now."""
-        return cls(folder, cls(folder).muster().token)
+        return cls(folder, cls(folder).rank_setup().token)
 
-    def begin(self, muster: Muster) -> None:
+    def begin(self, rank_setup: RankSetup) -> None:
         """Forget an earlier attempt and lay out for the ranks how they meet."""
-        self.forget()
+        self.clear()
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_json(self.folder / "muster.json", muster.model_copy(update={"token": self.token}))
+        write_json(self.folder / "rank_setup.json", rank_setup.model_copy(update={"token": self.token}))
 
     @property
     def is_current(self) -> bool:
         """Whether no other attempt has the folder, as far as anybody can say: it may also be gone."""
         try:
-            return not self.token or self.muster().token == self.token
+            return not self.token or self.rank_setup().token == self.token
         except OSError:
             return True
 
@@ -72,38 +72,38 @@ class Attempt:
         self.check_current()
         return self.folder / name
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Take the folder from whichever attempt has it."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def muster(self) -> Muster:
+    def rank_setup(self) -> RankSetup:
         """Read how the ranks meet."""
-        return Muster.model_validate_json((self.folder / "muster.json").read_text(encoding="utf-8"))
+        return RankSetup.model_validate_json((self.folder / "rank_setup.json").read_text(encoding="utf-8"))
 
-    def assign(self, assignment: Assignment) -> None:
+    def write_spec(self, spec: TrainSpec) -> None:
         """Lay out what the ranks are to do, before they are started."""
-        write_json(self._own("assignment.json"), assignment)
+        write_json(self._own("spec.json"), spec)
 
     def end(self) -> None:
         """Leave nothing behind; a rank on another node may still close a file."""
         if self.is_current:
-            self.forget()
+            self.clear()
 
-    def assignment(self) -> Assignment:
+    def train_spec(self) -> TrainSpec:
         """Read what the ranks are to do."""
-        text = (self.folder / "assignment.json").read_text(encoding="utf-8")
-        return Assignment.model_validate_json(text)
+        text = (self.folder / "spec.json").read_text(encoding="utf-8")
+        return TrainSpec.model_validate_json(text)
 
     @property
-    def meeting_file(self) -> Path:
+    def rendezvous_file(self) -> Path:
         """The file by which ranks meet without a port."""
         return self.folder.absolute() / "rendezvous"
 
-    def wait_here(self, host: str, port: int) -> None:
+    def publish_endpoint(self, host: str, port: int) -> None:
         """Tell the others where to connect."""
-        write_json(self._own("meeting.json"), MeetingPoint(host=host, port=port))
+        write_json(self._own("meeting.json"), Endpoint(host=host, port=port))
 
-    def meeting_point(self, timeout_seconds: float) -> MeetingPoint:
+    def wait_for_endpoint(self, timeout_seconds: float) -> Endpoint:
         """Wait for the address to connect to.
 
         Raises:
@@ -120,12 +120,12 @@ class Attempt:
         except FileNotFoundError:
             # the listing was an earlier attempt's
             time.sleep(0.05)
-            return self.meeting_point(deadline - time.monotonic())
-        return MeetingPoint.model_validate_json(text)
+            return self.wait_for_endpoint(deadline - time.monotonic())
+        return Endpoint.model_validate_json(text)
 
     def started(self, rank: int, host: str) -> None:
         """Note that a rank has started."""
-        note = Presence(rank=rank, host=host, pid=os.getpid())
+        note = RankStarted(rank=rank, host=host, pid=os.getpid())
         write_text(self._own(f"rank{rank}.started.json"), note.model_dump_json())
 
     def finished(self, rank: int) -> None:
@@ -134,7 +134,7 @@ class Attempt:
 
     def failed(self, rank: int, host: str, error: BaseException, out_of_memory: bool) -> None:
         """Note the exception that ends a rank."""
-        note = Complaint(
+        note = RankError(
             rank=rank,
             host=host,
             time=time.time(),
@@ -153,26 +153,26 @@ class Attempt:
         write_text(self._own("stop"), because)
 
     def stop_request(self) -> str | None:
-        """The reason that the ranks are asked to end, if they are; listed, as in ``meeting_point``."""
+        """The reason that the ranks are asked to end, if they are; listed, as in ``wait_for_endpoint``."""
         if not any(path.name == "stop" for path in self.folder.iterdir()):
             return None
         return (self.folder / "stop").read_text(encoding="utf-8")
 
-    def stopped(self, note: Stopped) -> None:
+    def stopped(self, note: GracefulStop) -> None:
         """Note that all ranks end as asked; rank 0 does, before it leaves."""
         write_json(self._own("stopped.json"), note)
 
-    def read_stopped(self) -> Stopped | None:
+    def read_stopped(self) -> GracefulStop | None:
         """Read the end of the ranks, if they ended as they were asked to."""
         path = self.folder / "stopped.json"
-        return Stopped.model_validate_json(path.read_text(encoding="utf-8")) if path.exists() else None
+        return GracefulStop.model_validate_json(path.read_text(encoding="utf-8")) if path.exists() else None
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         """Show that rank 0 is alive, whatever it does."""
         self._own("beat").touch()
 
-    def last_beat(self) -> float | None:
-        """Time of the last ``beat`` by the file's server; opened, so that no old answer is remembered."""
+    def last_heartbeat(self) -> float | None:
+        """Time of the last ``heartbeat`` by the file's server; opened, as an old answer may be remembered."""
         try:
             with (self.folder / "beat").open("rb") as file:
                 return os.fstat(file.fileno()).st_mtime
@@ -192,15 +192,15 @@ class Attempt:
         path = self.folder / "progress.json"
         return Progress.model_validate_json(path.read_text()) if path.exists() else None
 
-    def cause(self, world_size: int) -> Complaint | None:
+    def root_cause(self, world_size: int) -> RankError | None:
         """The first exception that is not the consequence of another rank's end."""
         complaints = self._complaints()
-        first_hand = [complaint for complaint in complaints if not complaint.is_consequence]
-        if not first_hand and self.silent(world_size):
+        first_hand = [error for error in complaints if not error.is_secondary]
+        if not first_hand and self.died_without_note(world_size):
             return None
         return min(first_hand or complaints, key=lambda note: note.time, default=None)
 
-    def silent(self, world_size: int) -> list[Presence]:
+    def died_without_note(self, world_size: int) -> list[RankStarted]:
         """Ranks that started and left neither a result nor an error: killed from outside."""
         gone = []
         for rank in range(world_size):
@@ -212,33 +212,33 @@ class Attempt:
                 gone.append(there)
         return gone
 
-    def unanswering(self, world_size: int) -> list[Presence]:
+    def unresponsive(self, world_size: int) -> list[RankStarted]:
         """Ranks that started and left neither a result nor an error, though they may have been asked to end.
 
         If all left an error, the single rank whose error is not a timeout: to end a rank that was stopped,
         Slurm wakes it first, and then it finds the others gone.
         """
         there = {rank: note for rank in range(world_size) if (note := self._presence(rank)) is not None}
-        complaints = {complaint.rank: complaint for complaint in self._complaints()}
+        complaints = {error.rank: error for error in self._complaints()}
         quiet = [
             rank
             for rank in there
             if rank not in complaints and not (self.folder / f"rank{rank}.finished").exists()
         ]
         if not quiet and len(complaints) == world_size:
-            quiet = [rank for rank, complaint in complaints.items() if not complaint.is_timeout]
+            quiet = [rank for rank, error in complaints.items() if not error.is_timeout]
             quiet = quiet if len(quiet) == 1 < world_size else []
         return [there[rank] for rank in quiet]
 
-    def _presence(self, rank: int) -> Presence | None:
+    def _presence(self, rank: int) -> RankStarted | None:
         path = self.folder / f"rank{rank}.started.json"
-        return Presence.model_validate_json(path.read_text()) if path.exists() else None
+        return RankStarted.model_validate_json(path.read_text()) if path.exists() else None
 
-    def _complaints(self) -> list[Complaint]:
+    def _complaints(self) -> list[RankError]:
         return [
-            Complaint.model_validate_json(path.read_text()) for path in self.folder.glob("rank*.failed.json")
+            RankError.model_validate_json(path.read_text()) for path in self.folder.glob("rank*.failed.json")
         ]
 
-    def missing(self, world_size: int) -> list[int]:
+    def never_started(self, world_size: int) -> list[int]:
         """Ranks that never started."""
         return [rank for rank in range(world_size) if not (self.folder / f"rank{rank}.started.json").exists()]

@@ -8,21 +8,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
-from scalewise.execution.rank_files import Attempt
-from scalewise.execution.run_lock import Holder
+from scalewise.execution.rank_files import RankFiles
+from scalewise.execution.run_lock import LockOwner
 from scalewise.records import Definition, utc_now, write_json
 
-TRIES = "tries.json"
-MOST_IDLE = 3
+RESTARTS = "restarts.json"
+FORMER_NAME = "tries.json"
+"""The name that earlier versions gave it; a run that one of them has begun goes on."""
+
+MAX_STARTS_WITHOUT_PROGRESS = 3
 """Starts in a row without progress after which the run is given up: the next one would end alike."""
 
 SILENT = "without a word"
 """The end of a start that could not say so: it was killed, or its node died."""
 
 
-class Try(BaseModel):
+class Restart(BaseModel):
     """One start of a training.
 
     Args:
@@ -33,7 +36,7 @@ class Try(BaseModel):
         started_at: UTC, ISO 8601.
         ended: ``failed``, ``interrupted``, ``timed-out`` or ``SILENT``; None while it runs.
         last_step: The last step that was seen of this start; None where none was.
-        idle: Whether this start counts against the training if the next one begins at the same step.
+        no_progress: Whether this start counts against the training if the next one begins at the same step.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -46,22 +49,22 @@ class Try(BaseModel):
     ended: str | None = None
     reason: str = ""
     last_step: int | None = None
-    idle: bool = False
+    no_progress: bool = Field(default=False, validation_alias=AliasChoices("no_progress", "idle"))
 
     def lost(self, next_step: int) -> int:
         """The number of steps of this start that a start from that step does again."""
         return max((self.last_step or 0) - next_step, 0)
 
 
-class Tries(BaseModel):
-    """``tries.json``: the starts of a training that has no result yet.
+class RestartHistory(BaseModel):
+    """``restarts.json``: the starts of a training that has no result yet.
 
     Args:
         definition: The run, with every setting written out.
         inputs: Hashes of what else defines the run, by name.
         earlier_starts: The number of starts before the user last began to train.
         earlier_lost_steps: Steps of those starts that were done again.
-        tries: The starts since then.
+        restarts: The starts since then.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -70,63 +73,88 @@ class Tries(BaseModel):
     inputs: dict[str, str]
     earlier_starts: int = 0
     earlier_lost_steps: int = 0
-    tries: list[Try] = []
+    restarts: list[Restart] = Field(default=[], validation_alias=AliasChoices("restarts", "tries"))
 
     @property
     def starts(self) -> int:
         """The number of starts of the training, the present one included."""
-        return self.earlier_starts + len(self.tries)
+        return self.earlier_starts + len(self.restarts)
 
     def lost_steps(self, next_step: int) -> int:
         """The number of steps that are done again, if the next start begins at a step."""
         lost = self.earlier_lost_steps
-        for each in reversed(self.tries):
+        for each in reversed(self.restarts):
             lost += each.lost(next_step)
             next_step = each.from_step
         return lost
 
-    def idle_tries(self, next_step: int) -> list[Try]:
+    def starts_without_progress(self, next_step: int) -> list[Restart]:
         """The last starts in a row that failed and began where the next one would, the newest first.
 
         Starts that a signal ended neither count nor break the row.
         """
-        found: list[Try] = []
-        for each in reversed(self.tries):
+        found: list[Restart] = []
+        for each in reversed(self.restarts):
             if each.from_step != next_step:
                 break
-            if each.idle:
+            if each.no_progress:
                 found.append(each)
         return found
 
 
-def read_tries(folder: Path) -> Tries | None:
-    """Read the starts of a run; None where there are none, or the file cannot be read."""
+def read_history(folder: Path) -> RestartHistory | None:
+    """The history in a run's folder; None where there is none, or what is there cannot be read."""
+    path = folder / RESTARTS
+    if not path.exists():
+        path = folder / FORMER_NAME
     try:
-        return Tries.model_validate_json((folder / TRIES).read_text(encoding="utf-8"))
+        return RestartHistory.model_validate_json(path.read_text(encoding="utf-8"))
     except (OSError, ValidationError, UnicodeDecodeError):
         return None
 
 
-def earlier_tries(
-    folder: Path, definition: Definition, inputs: Mapping[str, str], attempt: Attempt, step: int, fresh: bool
-) -> Tries:
+def has_history(folder: Path) -> bool:
+    """True if a training was begun in the folder and has not ended.
+
+    The folder is listed, as a network file system may remember that a file was missing. A history that is
+    damaged is there, too.
+    """
+    return folder.exists() and any(path.name in {RESTARTS, FORMER_NAME} for path in folder.iterdir())
+
+
+def forget_history(folder: Path) -> None:
+    """Delete the history of a training that has ended."""
+    for name in (RESTARTS, FORMER_NAME):
+        (folder / name).unlink(missing_ok=True)
+
+
+def load_history(
+    folder: Path,
+    definition: Definition,
+    inputs: Mapping[str, str],
+    rank_files: RankFiles,
+    step: int,
+    fresh: bool,
+) -> RestartHistory:
     """The starts before the one that is about to be made.
 
     Args:
         folder: Holds the run's records.
         definition: The run; starts of another are forgotten.
         inputs: Hashes of what else defines the run, by name.
-        attempt: The folder of the last start, which may have left no more than its progress.
+        rank_files: The folder of the last start, which may have left no more than its progress.
         step: The step at which this start begins.
         fresh: Whether the user has begun to train: earlier failures are then forgiven.
     """
-    none = Tries(definition=definition, inputs=dict(inputs))
-    found = read_tries(folder)
+    none = RestartHistory(definition=definition, inputs=dict(inputs))
+    found = read_history(folder)
     if found is None or found.definition != definition or found.inputs != dict(inputs):
         return none
-    if found.tries and found.tries[-1].ended is None:
-        last = found.tries[-1].model_copy(update={"ended": SILENT, "idle": True, "last_step": _seen(attempt)})
-        found = found.model_copy(update={"tries": [*found.tries[:-1], last]})
+    if found.restarts and found.restarts[-1].ended is None:
+        last = found.restarts[-1].model_copy(
+            update={"ended": SILENT, "no_progress": True, "last_step": _seen(rank_files)}
+        )
+        found = found.model_copy(update={"restarts": [*found.restarts[:-1], last]})
     if not fresh:
         return found
     if step == 0:
@@ -135,34 +163,38 @@ def earlier_tries(
     return none.model_copy(update=counts)
 
 
-def begin_try(folder: Path, earlier: Tries, step: int, me: Holder) -> Tries:
+def record_start(folder: Path, earlier: RestartHistory, step: int, me: LockOwner) -> RestartHistory:
     """Write down that a start is made, at a step and by a holder, after earlier ones.
 
     Raises:
         OSError: The file cannot be written.
     """
-    new = Try(from_step=step, job=me.job, restart=me.restart, host=me.host, started_at=utc_now())
-    tries = earlier.model_copy(update={"tries": [*earlier.tries, new]})
-    write_json(folder / TRIES, tries)
-    return tries
+    new = Restart(from_step=step, job=me.job, restart=me.restart, host=me.host, started_at=utc_now())
+    history = earlier.model_copy(update={"restarts": [*earlier.restarts, new]})
+    write_json(folder / RESTARTS, history)
+    return history
 
 
-def end_try(folder: Path, tries: Tries, attempt: Attempt, ended: str, reason: str, idle: bool) -> Tries:
-    """Write down how the last of the starts has ended; the fields are those of ``Try``.
+def record_end(
+    folder: Path, history: RestartHistory, rank_files: RankFiles, ended: str, reason: str, no_progress: bool
+) -> RestartHistory:
+    """Write down how the last of the starts has ended; the fields are those of ``Restart``.
 
     Raises:
         OSError: The file cannot be written.
     """
-    update = {"ended": ended, "reason": reason, "idle": idle, "last_step": _seen(attempt)}
-    tries = tries.model_copy(update={"tries": [*tries.tries[:-1], tries.tries[-1].model_copy(update=update)]})
-    write_json(folder / TRIES, tries)
-    return tries
+    update = {"ended": ended, "reason": reason, "no_progress": no_progress, "last_step": _seen(rank_files)}
+    history = history.model_copy(
+        update={"restarts": [*history.restarts[:-1], history.restarts[-1].model_copy(update=update)]}
+    )
+    write_json(folder / RESTARTS, history)
+    return history
 
 
-def _seen(attempt: Attempt) -> int | None:
+def _seen(rank_files: RankFiles) -> int | None:
     """The last step that the ranks of an attempt told of."""
     try:
-        stopped, progress = attempt.read_stopped(), attempt.read_progress()
+        stopped, progress = rank_files.read_stopped(), rank_files.read_progress()
     except (OSError, ValueError):
         return None  # cut off while it was written, by a machine that crashed
     if stopped is not None:

@@ -8,30 +8,41 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scalewise.execution.checkpoint_files import CheckpointFolder
-from scalewise.execution.messages import CHECKPOINTS, Assignment, Muster
-from scalewise.execution.outcome import RunFailedError, execute, note, refuse_start
-from scalewise.execution.restarts import MOST_IDLE, SILENT, TRIES, Try, begin_try, earlier_tries, end_try
-from scalewise.execution.run_lock import Holder
-from scalewise.execution.supervisor import Order, in_minutes
+from scalewise.execution.messages import CHECKPOINTS, RankSetup, TrainSpec
+from scalewise.execution.outcome import RunFailedError, note, record_refused_start, run_ranks
+from scalewise.execution.restarts import (
+    MAX_STARTS_WITHOUT_PROGRESS,
+    SILENT,
+    Restart,
+    forget_history,
+    has_history,
+    load_history,
+    record_end,
+    record_start,
+)
+from scalewise.execution.run_lock import LockOwner
+from scalewise.execution.supervisor import RankGroup, in_minutes
 from scalewise.records import read_summary
 
 
 @dataclass(frozen=True)
-class Beginning:
+class StartContext:
     """The circumstances of one start of a training.
 
     Args:
-        me: The process that starts it.
-        fresh: Whether the user has begun to train, rather than snakemake or Slurm again.
+        owner: The process that starts it.
+        requested_by_user: Whether the user has begun to train, rather than snakemake or Slurm again.
         keep_checkpoints: Whether a run that has completed keeps its checkpoints.
     """
 
-    me: Holder
-    fresh: bool
+    owner: LockOwner
+    requested_by_user: bool
     keep_checkpoints: bool
 
 
-def start_again(order: Order, muster: Muster, assignment: Assignment, beginning: Beginning) -> None:
+def run_with_restarts(
+    rank_group: RankGroup, rank_setup: RankSetup, spec: TrainSpec, context: StartContext
+) -> None:
     """Train from the newest checkpoint, or from the beginning where there is none, to the run's records.
 
     The assignment says what is the same for every start; the number of starts and the time that they took are
@@ -40,56 +51,58 @@ def start_again(order: Order, muster: Muster, assignment: Assignment, beginning:
     Raises:
         RunFailedError: There is no result; what was trained is kept in a checkpoint, as far as there is one.
             The error says whether the run is given up.
-        RunTakenError: Another process trains the run by now.
+        LockLostError: Another process trains the run by now.
         RecordError: The record that the ranks left cannot be read.
         OSError: The run's folder cannot be used.
     """
-    folder = assignment.folder
-    checkpoints = CheckpointFolder(assignment.checkpoints, assignment.definition, assignment.inputs)
-    # listed, as a network file system may remember that a file was missing; one that is damaged is there
-    begun = folder.exists() and any(path.name == TRIES for path in folder.iterdir())
-    if not begun and checkpoints.folder.exists():
-        note(order.log, f"not used: {checkpoints.folder} is of a training that has ended")
+    folder = spec.folder
+    checkpoints = CheckpointFolder(spec.checkpoints, spec.definition, spec.inputs)
+    if not has_history(folder) and checkpoints.folder.exists():
+        note(rank_group.log, f"not used: {checkpoints.folder} is of a training that has ended")
         checkpoints.clear()
-    newest = next(checkpoints.usable([]), None)
+    newest = next(checkpoints.valid([]), None)
     step, spent = (newest.manifest.step, newest.manifest.elapsed_seconds) if newest is not None else (0, 0.0)
-    order = replace(order, spent_seconds=spent)
-    earlier = earlier_tries(
-        folder, assignment.definition, assignment.inputs, order.attempt, step, beginning.fresh
+    rank_group = replace(rank_group, spent_seconds=spent)
+    earlier = load_history(
+        folder, spec.definition, spec.inputs, rank_group.rank_files, step, context.requested_by_user
     )
-    if len(idle := earlier.idle_tries(step)) >= MOST_IDLE:
-        raise refuse_start(order, assignment, "failed", _gave_up(idle))
-    if order.seconds_left <= 0:
-        raise refuse_start(order, assignment, "timed-out", _spent(order, step))
+    if len(without_progress := earlier.starts_without_progress(step)) >= MAX_STARTS_WITHOUT_PROGRESS:
+        raise record_refused_start(rank_group, spec, "failed", _gave_up(without_progress))
+    if rank_group.seconds_left <= 0:
+        raise record_refused_start(rank_group, spec, "timed-out", _spent(rank_group, step))
     # so that the next start cannot take for this one's what an earlier one has left
-    order.attempt.forget()
-    tries = begin_try(folder, earlier, step, beginning.me)
-    assignment = assignment.model_copy(
+    rank_group.rank_files.clear()
+    history = record_start(folder, earlier, step, context.owner)
+    spec = spec.model_copy(
         update={
-            "starts": tries.starts,
+            "starts": history.starts,
             "lost_steps": earlier.lost_steps(step),
             "elapsed_seconds": spent,
         }
     )
     try:
-        execute(order, muster, assignment)
+        run_ranks(rank_group, rank_setup, spec)
     except RunFailedError as error:
         if (ended := error.ended) is None:
             raise
-        idle_try = ended.why == "failed" or (ended.stopped is not None and not ended.stopped.saved)
+        no_progress = ended.outcome == "failed" or (ended.stopped is not None and not ended.stopped.saved)
         with suppress(OSError):  # the error says more
-            tries = end_try(folder, tries, order.attempt, ended.why, error.reason, idle_try)
-        idle = list[Try]()
+            history = record_end(
+                folder, history, rank_group.rank_files, ended.outcome, error.reason, no_progress
+            )
+        without_progress = list[Restart]()
         with suppress(OSError):
-            reached = next(checkpoints.usable([]), None)
-            idle = tries.idle_tries(reached.manifest.step if reached is not None else 0)
-        if len(idle) >= MOST_IDLE:
+            reached = next(checkpoints.valid([]), None)
+            without_progress = history.starts_without_progress(
+                reached.manifest.step if reached is not None else 0
+            )
+        if len(without_progress) >= MAX_STARTS_WITHOUT_PROGRESS:
             with suppress(OSError):
-                note(order.log, _gave_up(idle))
-            text = f"{error}\n{_gave_up(idle)}"
+                note(rank_group.log, _gave_up(without_progress))
+            text = f"{error}\n{_gave_up(without_progress)}"
             raise RunFailedError(text, error.reason, ended, given_up=True) from error
         raise
-    end_training(folder, beginning.keep_checkpoints)
+    end_training(folder, context.keep_checkpoints)
 
 
 def end_training(folder: Path, keep_checkpoints: bool) -> None:
@@ -98,20 +111,20 @@ def end_training(folder: Path, keep_checkpoints: bool) -> None:
     Raises:
         RecordError: The result cannot be read.
     """
-    (folder / TRIES).unlink(missing_ok=True)
+    forget_history(folder)
     if not keep_checkpoints and read_summary(folder).outcome != "diverged":
         shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
 
 
-def _gave_up(idle: list[Try]) -> str:
-    last = idle[0]
+def _gave_up(without_progress: list[Restart]) -> str:
+    last = without_progress[0]
     came = f"beyond the checkpoint at step {last.from_step}" if last.from_step else "to a checkpoint"
     why = f"ended {last.ended}" if last.ended == SILENT else last.reason
-    return f"{len(idle)} tries without progress: none has come {came}. The last one: {why}"
+    return f"{len(without_progress)} tries without progress: none has come {came}. The last one: {why}"
 
 
-def _spent(order: Order, step: int) -> str:
+def _spent(rank_group: RankGroup, step: int) -> str:
     return (
-        f"all of its {in_minutes(order.limit_seconds)} are used. {order.cure} The checkpoint at step "
-        f"{step} is kept: with more time the same command goes on from there."
+        f"all of its {in_minutes(rank_group.limit_seconds)} are used. {rank_group.cure} The checkpoint at "
+        f"step {step} is kept: with more time the same command goes on from there."
     )

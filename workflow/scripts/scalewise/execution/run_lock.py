@@ -43,15 +43,15 @@ NODE_FAIL is none of them: it says that a node does not answer, and its processe
 """
 
 
-class RunBusyError(Exception):
+class LockTimeoutError(Exception):
     """Another training holds the run for longer than the wait allowed."""
 
 
-class RunTakenError(Exception):
+class LockLostError(Exception):
     """Another training has taken the run, which this one had left without a sign of life."""
 
 
-class Holder(BaseModel):
+class LockOwner(BaseModel):
     """The process that trains a run.
 
     Args:
@@ -73,7 +73,7 @@ class Holder(BaseModel):
     born: str = ""
 
     @classmethod
-    def me(cls, in_job: bool = True) -> Holder:
+    def me(cls, in_job: bool = True) -> LockOwner:
         """This process.
 
         Args:
@@ -85,14 +85,14 @@ class Holder(BaseModel):
             pid=os.getpid(),
             job=os.environ.get("SLURM_JOB_ID") if in_job else None,
             restart=int(os.environ.get("SLURM_RESTART_COUNT", "0")) if in_job else 0,
-            born=_born(os.getpid()) or "",
+            born=_start_ticks(os.getpid()) or "",
         )
 
     def __str__(self) -> str:
         return f"Slurm job {self.job} on {self.host}" if self.job else f"process {self.pid} on {self.host}"
 
 
-class Hold:
+class RunLock:
     """The lock on a run's folder, held by this process.
 
     Args:
@@ -102,13 +102,13 @@ class Hold:
             completed the run.
     """
 
-    def __init__(self, path: Path, me: Holder, waited: bool) -> None:
+    def __init__(self, path: Path, me: LockOwner, waited: bool) -> None:
         self._path, self._me = path, me
         self.waited = waited
-        self.taken_by: Holder | None = None
+        self.taken_by: LockOwner | None = None
         """The process that has taken the folder, as one that was stopped for long finds when it goes on."""
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         """Give a sign of life, or find that the folder is another's; whose file is left as it is."""
         with suppress(OSError), self._path.open("rb") as file:
             now = _parse(file.read())
@@ -119,13 +119,13 @@ class Hold:
 
 
 @contextmanager
-def owned_run(
+def lock_run(
     folder: Path,
     wait_seconds: float,
     notify: Callable[[str], None],
-    me: Holder | None = None,
+    me: LockOwner | None = None,
     silence_seconds: float = SILENCE_SECONDS,
-) -> Iterator[Hold]:
+) -> Iterator[RunLock]:
     """Hold a run's folder while training it.
 
     Args:
@@ -137,16 +137,16 @@ def owned_run(
             as gone.
 
     Raises:
-        RunBusyError: The wait was not long enough.
+        LockTimeoutError: The wait was not long enough.
     """
-    me = me or Holder.me()
+    me = me or LockOwner.me()
     path = folder / "holder.json"
-    hold = Hold(path, me, _take(path, me, wait_seconds, notify, silence_seconds))
+    lock = RunLock(path, me, _take(path, me, wait_seconds, notify, silence_seconds))
     done = threading.Event()
-    beat = threading.Thread(target=_beat, args=(hold, done), name="holder", daemon=True)
+    beat = threading.Thread(target=_beat, args=(lock, done), name="holder", daemon=True)
     beat.start()
     try:
-        yield hold
+        yield lock
     finally:
         done.set()
         beat.join()
@@ -155,7 +155,7 @@ def owned_run(
 
 
 def _take(
-    path: Path, me: Holder, wait_seconds: float, notify: Callable[[str], None], silence_seconds: float
+    path: Path, me: LockOwner, wait_seconds: float, notify: Callable[[str], None], silence_seconds: float
 ) -> bool:
     deadline = time.monotonic() + wait_seconds
     waited = False
@@ -167,10 +167,10 @@ def _take(
             if gone and _remove(path, other):
                 continue
             if not gone and not waited:
-                notify(_whom(other, me))
+                notify(_wait_message(other, me))
                 waited = True
         if time.monotonic() > deadline:
-            raise RunBusyError(
+            raise LockTimeoutError(
                 f"{other or 'another'} has been training this run for more than {wait_seconds:.0f} s. Wait "
                 "for it, or end it and run snakemake again."
             )
@@ -178,7 +178,7 @@ def _take(
     return waited
 
 
-def _whom(other: Holder, me: Holder) -> str:
+def _wait_message(other: LockOwner, me: LockOwner) -> str:
     """A sentence on the holder that this process waits for."""
     if _is_earlier_start(other, me):
         return (
@@ -195,7 +195,7 @@ class _Watched:
     clocks may differ. Slurm is asked seldom, for many may wait at once.
     """
 
-    def __init__(self, me: Holder, silence_seconds: float) -> None:
+    def __init__(self, me: LockOwner, silence_seconds: float) -> None:
         self._me = me
         self._silence_seconds = silence_seconds
         self._mark: tuple[str, float] | None = None
@@ -203,7 +203,7 @@ class _Watched:
         self._asked = -ASK_SECONDS
         self._alive: bool | None = None
 
-    def is_gone(self, path: Path, other: Holder) -> bool:
+    def is_gone(self, path: Path, other: LockOwner) -> bool:
         """Whether the holder has ended, by what can be known here, or by its silence."""
         now = time.monotonic()
         with suppress(FileNotFoundError):
@@ -220,7 +220,7 @@ class _Watched:
         return self._alive is False or (self._alive is None and now - self._since > silence)
 
 
-def _is_earlier_start(other: Holder, me: Holder) -> bool:
+def _is_earlier_start(other: LockOwner, me: LockOwner) -> bool:
     """Whether Slurm has started the holder's job anew since, as this one.
 
     It does so when the last start has ended, or when a node of it did not answer: then its processes may
@@ -229,17 +229,17 @@ def _is_earlier_start(other: Holder, me: Holder) -> bool:
     return other.job is not None and other.job == me.job and other.restart < me.restart
 
 
-def _is_alive(other: Holder, me: Holder) -> bool | None:
+def _is_alive(other: LockOwner, me: LockOwner) -> bool | None:
     """Whether a holder still runs; None where nobody here can say."""
     if other.job is not None and other.job != me.job:
         return _job_is_active(other.job)
     if other.host == me.host:
-        born = _born(other.pid)
+        born = _start_ticks(other.pid)
         return born is not None and other.born in {"", born}
     return None
 
 
-def _born(pid: int) -> str | None:
+def _start_ticks(pid: int) -> str | None:
     """The start of a process, in ticks since boot; None for one that has ended, buried or not."""
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
@@ -263,7 +263,7 @@ def _job_is_active(job: str) -> bool | None:
     return None if state == "NODE_FAIL" else state not in _ENDED
 
 
-def _create(path: Path, me: Holder) -> bool:
+def _create(path: Path, me: LockOwner) -> bool:
     """Make the file with its content at once; false where there is one."""
     draft = path.with_name(f".{path.name}.{me.token}")
     draft.write_text(me.model_dump_json(), encoding="utf-8")
@@ -278,22 +278,22 @@ def _create(path: Path, me: Holder) -> bool:
     return True
 
 
-def _read(path: Path) -> Holder | None:
+def _read(path: Path) -> LockOwner | None:
     try:
         return _parse(path.read_bytes())
     except FileNotFoundError:
         return None
 
 
-def _parse(content: bytes) -> Holder:
+def _parse(content: bytes) -> LockOwner:
     """A holder's file; one without a token where it is damaged."""
     try:
-        return Holder.model_validate_json(content.decode("utf-8"))
+        return LockOwner.model_validate_json(content.decode("utf-8"))
     except (ValidationError, UnicodeDecodeError):
-        return Holder(token="", host="an unknown host", pid=0, job=None, restart=0)
+        return LockOwner(token="", host="an unknown host", pid=0, job=None, restart=0)
 
 
-def _remove(path: Path, gone: Holder) -> bool:
+def _remove(path: Path, gone: LockOwner) -> bool:
     """Take away the file of a holder that is gone; false while another is about to.
 
     Of several who find it so, one alone has the right to: whoever makes the claim, which names that
@@ -316,6 +316,6 @@ def _remove(path: Path, gone: Holder) -> bool:
     return True
 
 
-def _beat(hold: Hold, done: threading.Event) -> None:
+def _beat(lock: RunLock, done: threading.Event) -> None:
     while not done.wait(HEARTBEAT_SECONDS):
-        hold.beat()
+        lock.heartbeat()

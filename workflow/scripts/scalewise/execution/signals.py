@@ -54,7 +54,7 @@ class Signals:
             self._terminated.set()
 
 
-def relay_signal(request_stop: Callable[[str], None]) -> None:
+def forward_sigusr1(request_stop: Callable[[str], None]) -> None:
     """Hand SIGUSR1 on from a process between the launcher and the ranks, which must not end of it.
 
     Slurm sends it ahead of the end of a job's time. Only a flag is set in the handler. What this process

@@ -17,11 +17,11 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-from scalewise.execution.messages import Complaint, Stopped
-from scalewise.execution.rank_files import Attempt
+from scalewise.execution.messages import GracefulStop, RankError
+from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.rank_processes import RankProcesses
-from scalewise.execution.run_lock import Hold, RunTakenError
-from scalewise.execution.watchdog import WORD_SECONDS, Vigil, Why
+from scalewise.execution.run_lock import LockLostError, RunLock
+from scalewise.execution.watchdog import COLLECT_ERRORS_SECONDS, Watchdog, Why
 from scalewise.plan.jobs.launch import Launch
 from scalewise.records import utc_now, write_text
 
@@ -32,7 +32,7 @@ POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
-class Order:
+class RankGroup:
     """Ranks to supervise.
 
     Args:
@@ -42,11 +42,11 @@ class Order:
         cure: A sentence on what to do about that.
         spent_seconds: Time of the limit that earlier starts have used.
         job_ends_at: The end of their job by the monotonic clock, where that comes first; no limit of theirs.
-        hold: The lock on the folder they write to; None where no other process could take it.
+        lock: The lock on the folder they write to; None where no other process could take it.
     """
 
     label: str
-    attempt: Attempt
+    rank_files: RankFiles
     launch: Launch
     world_size: int
     log: Path
@@ -54,7 +54,7 @@ class Order:
     cure: str = "Raise runtime_minutes, or train fewer epochs."
     spent_seconds: float = 0.0
     job_ends_at: float = math.inf
-    hold: Hold | None = None
+    lock: RunLock | None = None
 
     @property
     def seconds_left(self) -> float:
@@ -63,45 +63,45 @@ class Order:
 
 
 @dataclass(frozen=True)
-class End:
+class ExitStatus:
     """The end of a group of ranks.
 
     Args:
         code: The launcher's exit code.
-        why: ``failed`` also where the code is 0 and a result is missing.
+        outcome: ``failed`` also where the code is 0 and a result is missing.
         stopped: The step edge at which the ranks ended together, if they did.
-        asked: Whether the end was asked for here, by a signal to this process or at the limit.
-        words: Names what asked for it here.
+        stop_requested: Whether the end was asked for here, by a signal to this process or at the limit.
+        stop_source: Names what asked for it here.
         unstarted_seconds: Time after which no rank had started; None where one had, or the launcher ended
             before.
     """
 
     code: int
-    why: Why
-    stopped: Stopped | None = None
-    asked: bool = False
-    words: str = "a signal"
+    outcome: Why
+    stopped: GracefulStop | None = None
+    stop_requested: bool = False
+    stop_source: str = "a signal"
     unstarted_seconds: float | None = None
 
 
-def watch(order: Order) -> End:
+def supervise(rank_group: RankGroup) -> ExitStatus:
     """Start the ranks and wait for them, for the limit, or for a signal; nothing of them stays.
 
     Raises:
-        RunTakenError: another holds the run's folder by now; nothing in it is this one's to touch.
+        LockLostError: another holds the run's folder by now; nothing in it is this one's to touch.
     """
-    with order.log.open("a+", encoding="utf-8", errors="replace") as log:
-        log.write(f"{utc_now()} {shlex.join(order.launch.shown)}\n")
+    with rank_group.log.open("a+", encoding="utf-8", errors="replace") as log:
+        log.write(f"{utc_now()} {shlex.join(rank_group.launch.redacted_argv)}\n")
         log.flush()
         try:
-            return _watch(order, log)
+            return _supervise(rank_group, log)
         finally:
-            if not _is_taken(order):
-                _restore(log, order.log)
+            if not _is_taken(rank_group):
+                _restore(log, rank_group.log)
 
 
-def _is_taken(order: Order) -> bool:
-    return order.hold is not None and order.hold.taken_by is not None
+def _is_taken(rank_group: RankGroup) -> bool:
+    return rank_group.lock is not None and rank_group.lock.taken_by is not None
 
 
 def _restore(log: IO[str], path: Path) -> None:
@@ -115,57 +115,57 @@ def _restore(log: IO[str], path: Path) -> None:
             write_text(path, log.read())
 
 
-def _watch(order: Order, log: IO[str]) -> End:
+def _supervise(rank_group: RankGroup, log: IO[str]) -> ExitStatus:
     with _signals() as received:
-        vigil = Vigil(
-            order.attempt,
-            order.seconds_left,
+        watchdog = Watchdog(
+            rank_group.rank_files,
+            rank_group.seconds_left,
             received,
-            tell=lambda text: _tell(order, log, text),
-            job_ends_at=order.job_ends_at,
+            tell=lambda text: _tell(rank_group, log, text),
+            job_ends_at=rank_group.job_ends_at,
         )
-        ranks = RankProcesses(order.launch, log)
-        bar = _Bar(order)
-        short = GRACE_SECONDS if order.launch.argv[0] == "srun" else SHORT_GRACE_SECONDS
+        ranks = RankProcesses(rank_group.launch, log)
+        bar = _Bar(rank_group)
+        short = GRACE_SECONDS if rank_group.launch.argv[0] == "srun" else SHORT_GRACE_SECONDS
         try:
             while (code := ranks.wait(POLL_SECONDS)) is None:
                 bar.draw()
-                if _is_taken(order):
+                if _is_taken(rank_group):
                     # no checkpoint: the other writes there
                     code = ranks.end(short)
                     break
                 # a launcher of its own ends the others where one failed; here, once they have told why
-                failed = ranks.failed_for(WORD_SECONDS)
-                if vigil.is_over() or failed:
-                    code = ranks.end(short if failed or vigil.complained else GRACE_SECONDS)
+                failed = ranks.failed_for(COLLECT_ERRORS_SECONDS)
+                if watchdog.should_terminate() or failed:
+                    code = ranks.end(short if failed or watchdog.rank_failed else GRACE_SECONDS)
                     break
-            if order.hold is not None:
-                order.hold.beat()
-                if (other := order.hold.taken_by) is not None:
-                    raise RunTakenError(
-                        f"{order.label}: {other} has taken this run, as this training had given no sign of "
-                        "life for too long: its file system stalled, or it was stopped. Its ranks are ended "
-                        "here; the other goes on from the last checkpoint."
+            if rank_group.lock is not None:
+                rank_group.lock.heartbeat()
+                if (other := rank_group.lock.taken_by) is not None:
+                    raise LockLostError(
+                        f"{rank_group.label}: {other} has taken this run, as this training had given no sign "
+                        "of life for too long: its file system stalled, or it was stopped. Its ranks are "
+                        "ended here; the other goes on from the last checkpoint."
                     )
-            stopped = order.attempt.read_stopped()
-            return End(
+            stopped = rank_group.rank_files.read_stopped()
+            return ExitStatus(
                 code=code,
-                why=vigil.why(stopped),
+                outcome=watchdog.outcome(stopped),
                 stopped=stopped,
-                asked=vigil.asked,
-                words=vigil.words,
-                unstarted_seconds=vigil.unstarted_seconds,
+                stop_requested=watchdog.stop_requested,
+                stop_source=watchdog.stop_source,
+                unstarted_seconds=watchdog.unstarted_seconds,
             )
         finally:
             bar.clear()
             ranks.kill()
 
 
-def _tell(order: Order, log: IO[str], text: str) -> None:
+def _tell(rank_group: RankGroup, log: IO[str], text: str) -> None:
     """Tell the user and the log."""
     with suppress(OSError):  # a full disk must not keep the ranks from being asked
         os.write(log.fileno(), f"{utc_now()} {text}\n".encode())
-    print(f"{order.label}: {text}", file=sys.stderr, flush=True)
+    print(f"{rank_group.label}: {text}", file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -185,51 +185,51 @@ def _signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def reason(order: Order, ended: End, cause: Complaint | None) -> str:
+def failure_reason(group: RankGroup, ended: ExitStatus, cause: RankError | None) -> str:
     """A sentence on why there is no result, naming rank and host where they are known."""
-    if ended.why == "timed-out":
+    if ended.outcome == "timed-out":
         then = "with more time the same command goes on from there"
-        return f"not done after {in_minutes(order.limit_seconds)}. {order.cure}{_checkpoint(ended, then)}"
-    if ended.why == "interrupted":
-        by = ended.stopped.because if ended.stopped is not None else ended.words
+        return f"not done after {in_minutes(group.limit_seconds)}. {group.cure}{_checkpoint(ended, then)}"
+    if ended.outcome == "interrupted":
+        by = ended.stopped.stop_source if ended.stopped is not None else ended.stop_source
         return f"ended by {by}.{_checkpoint(ended, 'the same command goes on from there')}"
     if ended.unstarted_seconds is not None:
         return (
             f"no rank started within {ended.unstarted_seconds:.0f} s. The launcher's words stand below; "
             "where nodes need longer to load PyTorch, raise timeout_seconds."
         )
-    if cause is not None and not cause.is_consequence:
-        return f"rank {cause.rank} on {cause.host}: {cause.headline}"
-    if not order.attempt.folder.exists():
+    if cause is not None and not cause.is_secondary:
+        return f"rank {cause.rank} on {cause.host}: {cause.first_line}"
+    if not group.rank_files.folder.exists():
         return (
-            f"{order.attempt.folder} was removed while the ranks were at work. Leave the folder of a run "
+            f"{group.rank_files.folder} was removed while the ranks were at work. Leave the folder of a run "
             "alone until it has ended; the same command trains it again."
         )
-    missing = order.attempt.missing(order.world_size)
-    if missing and len(missing) < order.world_size:
+    missing = group.rank_files.never_started(group.world_size)
+    if missing and len(missing) < group.world_size:
         return (
-            f"{order.world_size - len(missing)} of {order.world_size} ranks started; "
+            f"{group.world_size - len(missing)} of {group.world_size} ranks started; "
             f"missing: {', '.join(map(str, missing))}."
         )
     if missing:
-        return f"no rank started, and {_started(order)} exited with code {ended.code}. Its words stand below."
-    silent = order.attempt.silent(order.world_size)
+        return f"no rank started, and {_started(group)} exited with code {ended.code}. Its words stand below."
+    silent = group.rank_files.died_without_note(group.world_size)
     if silent:
         names = ", ".join(f"rank {note.rank} on {note.host} (pid {note.pid})" for note in silent)
         return (
             f"{names} left no word: killed from outside, often by the system's out-of-memory killer, or hung."
         )
     if cause is not None:
-        quiet = order.attempt.unanswering(order.world_size)
+        quiet = group.rank_files.unresponsive(group.world_size)
         if quiet:
             names = ", ".join(f"rank {note.rank} on {note.host} (pid {note.pid})" for note in quiet)
             return f"{names} did not answer the other ranks in time: hung, or cut off from them."
-        return f"rank {cause.rank} on {cause.host}: {cause.headline}"
-    return f"{_started(order)} exited with code {ended.code}."
+        return f"rank {cause.rank} on {cause.host}: {cause.first_line}"
+    return f"{_started(group)} exited with code {ended.code}."
 
 
-def _started(order: Order) -> str:
-    return "the process of a rank" if order.launch.name == "popen" else "the launcher"
+def _started(rank_group: RankGroup) -> str:
+    return "the process of a rank" if rank_group.launch.name == "popen" else "the launcher"
 
 
 def in_minutes(seconds: float) -> str:
@@ -238,7 +238,7 @@ def in_minutes(seconds: float) -> str:
     return f"{minutes:.0f} minutes" if minutes >= 100 else f"{minutes:.3g} minutes"
 
 
-def _checkpoint(ended: End, then: str) -> str:
+def _checkpoint(ended: ExitStatus, then: str) -> str:
     if ended.stopped is None:
         return ""
     if not ended.stopped.saved:
@@ -251,9 +251,9 @@ class _Bar:
 
     WIDTH = 24
 
-    def __init__(self, order: Order) -> None:
-        self._attempt = order.attempt
-        self._label = order.label
+    def __init__(self, rank_group: RankGroup) -> None:
+        self._attempt = rank_group.rank_files
+        self._label = rank_group.label
         self._shown = ""
 
     def draw(self) -> None:

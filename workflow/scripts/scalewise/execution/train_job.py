@@ -13,27 +13,34 @@ from enum import Enum
 from pathlib import Path
 
 from scalewise.execution.finished_results import take_back
-from scalewise.execution.input_hashes import fingerprints
-from scalewise.execution.machine_lock import MACHINE_WAIT_SECONDS, MachineBusyError, exclusive_machine
-from scalewise.execution.messages import Assignment
-from scalewise.execution.outcome import RunFailedError, has_result, note, say, unusable, would_end_alike
-from scalewise.execution.rank_command import command_for, muster_for
-from scalewise.execution.rank_files import Attempt
-from scalewise.execution.run import Beginning, end_training, start_again
-from scalewise.execution.run_lock import Holder, RunBusyError, RunTakenError, owned_run
+from scalewise.execution.input_hashes import input_hashes
+from scalewise.execution.machine_lock import MACHINE_WAIT_SECONDS, MachineBusyError, machine_lock
+from scalewise.execution.messages import TrainSpec
+from scalewise.execution.outcome import (
+    RunFailedError,
+    explain_os_error,
+    has_result,
+    note,
+    say,
+    would_time_out_again,
+)
+from scalewise.execution.rank_command import command_for, rank_setup_for
+from scalewise.execution.rank_files import RankFiles
+from scalewise.execution.run import StartContext, end_training, run_with_restarts
+from scalewise.execution.run_lock import LockLostError, LockOwner, LockTimeoutError, lock_run
 from scalewise.execution.slurm_job import other_jobs, requeue, restart_count, seconds_left
-from scalewise.execution.supervisor import GRACE_SECONDS, Order
+from scalewise.execution.supervisor import GRACE_SECONDS, RankGroup
 from scalewise.execution.watchdog import JOB_END, STOP_SECONDS
 from scalewise.plan.catalog.own_model_files import own_model_files
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.config.shape import Shape
-from scalewise.plan.jobs.launch import Start, start_of
+from scalewise.plan.jobs.launch import SiteLaunch, start_of
 from scalewise.plan.jobs.rank_launch import RankLaunch
 from scalewise.records import Definition, RecordError, utc_now, write_text
 
 REQUEUE_SECONDS = 120.0
 """Time for Slurm to end a job that it has put back into the queue."""
-SETTLE_SECONDS = 2.0
+SIGNAL_SPREAD_SECONDS = 2.0
 """Time for a signal to a whole job to reach all of it."""
 JOB_END_SECONDS = STOP_SECONDS + GRACE_SECONDS
 """Time of a job that has waited, kept for the last checkpoint and the end of the ranks."""
@@ -87,7 +94,9 @@ def requeue_after(error: RunFailedError, in_slurm_job: bool) -> Requeue:
     stopped = error.ended.stopped if error.ended is not None else None
     if not in_slurm_job or error.given_up or error.ended is None or stopped is None:
         return Requeue.NO
-    if stopped.because != JOB_END and (error.ended.asked or not stopped.because.startswith("SIG")):
+    if stopped.stop_source != JOB_END and (
+        error.ended.stop_requested or not stopped.stop_source.startswith("SIG")
+    ):
         return Requeue.NO
     return Requeue.FROM_CHECKPOINT if stopped.saved else Requeue.FROM_START
 
@@ -103,36 +112,36 @@ def run_train_job(options: TrainOptions) -> int:
         return train(options, definition, label, start)
     except RunFailedError as error:
         say(f"scalewise: {error}")
-        keep_word(options.log, str(error))
+        write_log_if_missing(options.log, str(error))
         if (requeued := requeue_after(error, start.slurm)) is not Requeue.NO:
-            hop(options.log, label, saved=requeued is Requeue.FROM_CHECKPOINT)
-    except RunTakenError as error:
+            requeue_job(options.log, label, saved=requeued is Requeue.FROM_CHECKPOINT)
+    except LockLostError as error:
         say(f"scalewise: {error}")  # the log is the other's
-    except (ValueError, MachineBusyError, RunBusyError) as error:
+    except (ValueError, MachineBusyError, LockTimeoutError) as error:
         say(f"scalewise: {error}")
-        keep_word(options.log, str(error))
+        write_log_if_missing(options.log, str(error))
     except RecordError as error:
         say(f"scalewise: {label}: {error}")
-        add_word(options.log, str(error))
+        append_log(options.log, str(error))
     except OSError as error:
-        text = unusable(label, options.summary.parent, error)
+        text = explain_os_error(label, options.summary.parent, error)
         say(f"scalewise: {text}")
-        add_word(options.log, text)
+        append_log(options.log, text)
     except KeyboardInterrupt:
         text = f"{label} interrupted while no rank of it was at work; the same command trains it"
         say(f"scalewise: {text}")
-        keep_word(options.log, text)
+        write_log_if_missing(options.log, text)
     return 1
 
 
-def train(options: TrainOptions, definition: Definition, label: str, start: Start) -> int:
+def train(options: TrainOptions, definition: Definition, label: str, start: SiteLaunch) -> int:
     """Train the run, or find that another has.
 
     Raises:
         RunFailedError: There is no result.
         ValueError: The ranks cannot be started on this site.
-        RunBusyError: Another process trains the run for too long.
-        RunTakenError: Another process trains the run by now.
+        LockTimeoutError: Another process trains the run for too long.
+        LockLostError: Another process trains the run by now.
         MachineBusyError: Others use this machine for too long.
         RecordError: What the ranks left cannot be read.
         OSError: The run's folder cannot be used.
@@ -142,8 +151,8 @@ def train(options: TrainOptions, definition: Definition, label: str, start: Star
     if start.slurm:
         # for the ranks too, which inherit it
         os.environ["SLURM_RESTART_COUNT"] = restart_count(os.environ)
-    me = Holder.me(in_job=start.slurm)
-    attempt = Attempt(folder / "attempt", me.token)
+    me = LockOwner.me(in_job=start.slurm)
+    rank_files = RankFiles(folder / "attempt", me.token)
     own_model = own_model_files(definition.settings["model"])
     read = [path for path in (options.dataset, options.weights, *own_model) if path is not None]
     ranks = RankLaunch(
@@ -153,42 +162,44 @@ def train(options: TrainOptions, definition: Definition, label: str, start: Star
         launcher=definition.launcher,
         rendezvous=definition.settings["rendezvous"],
     )
-    launch = command_for(ranks, start, attempt, [path.resolve().parent for path in read])
+    launch = command_for(ranks, start, rank_files, [path.resolve().parent for path in read])
     wait_seconds = options.limit_seconds if start.slurm else MACHINE_WAIT_SECONDS
     # a cluster has its own way to give a node to one job; here all trainings of a machine take turns
-    machine = nullcontext() if start.slurm else exclusive_machine(MACHINE_WAIT_SECONDS, say)
-    with owned_run(folder, wait_seconds, lambda text: say(f"{label}: {text}"), me) as hold, machine:
-        inputs = fingerprints(options.dataset, options.weights, own_model)
+    machine = nullcontext() if start.slurm else machine_lock(MACHINE_WAIT_SECONDS, say)
+    with lock_run(folder, wait_seconds, lambda text: say(f"{label}: {text}"), me) as lock, machine:
+        inputs = input_hashes(options.dataset, options.weights, own_model)
         if take_back(folder, definition, inputs, os.environ.get("SCALEWISE_COMMIT") or None):
             text = "the result was there before snakemake saw this run end; it is taken as it is"
             say(f"{label}: {text}")
-            add_word(options.log, text)
+            append_log(options.log, text)
             end_training(folder, options.keep_checkpoints)
             return 0
-        if hold.waited and has_result(folder, definition):
+        if lock.waited and has_result(folder, definition):
             say(f"{label}: the other training has left its result")
             return 0
         job_ends_at = math.inf
-        if start.slurm and hold.waited:
+        if start.slurm and lock.waited:
             # of a job that has not waited, the run's own limit or Slurm's signal comes first
             job_ends_at = end_of_job(os.environ, options.limit_seconds, began)
-        if options.attempt > 1 and (failure := would_end_alike(folder, definition, options.limit_seconds)):
+        if options.attempt > 1 and (
+            failure := would_time_out_again(folder, definition, options.limit_seconds)
+        ):
             # snakemake has removed the log for this try
             lines = [*failure.log_tail, f"not tried again: {failure.reason}"]
             write_text(options.log, "\n".join(lines) + "\n")
             say(f"scalewise: {label} is not tried again: {failure.reason}")
             return 1
-        order = Order(
+        rank_group = RankGroup(
             label=label,
-            attempt=attempt,
+            rank_files=rank_files,
             launch=launch,
             world_size=Shape.parse(ranks.shape).world_size,
             log=options.log,
             limit_seconds=options.limit_seconds,
             job_ends_at=job_ends_at,
-            hold=hold,
+            lock=lock,
         )
-        assignment = Assignment(
+        spec = TrainSpec(
             definition=definition,
             dataset=options.dataset,
             folder=folder,
@@ -198,13 +209,13 @@ def train(options: TrainOptions, definition: Definition, label: str, start: Star
             checkpoint_seconds=options.checkpoint_seconds,
             inputs=inputs,
         )
-        meeting = muster_for(ranks, start, options.timeout_seconds)
+        meeting = rank_setup_for(ranks, start, options.timeout_seconds)
         fresh = options.attempt == 1 and me.restart == 0
-        start_again(order, meeting, assignment, Beginning(me, fresh, options.keep_checkpoints))
+        run_with_restarts(rank_group, meeting, spec, StartContext(me, fresh, options.keep_checkpoints))
     return 0
 
 
-def hop(log: Path, label: str, saved: bool) -> None:
+def requeue_job(log: Path, label: str, saved: bool) -> None:
     """Put a job whose time is nearly over back into the queue, and wait for Slurm to end it here.
 
     Args:
@@ -213,28 +224,28 @@ def hop(log: Path, label: str, saved: bool) -> None:
         saved: Whether a checkpoint holds what was trained.
     """
     # a job that is cancelled gets its signals one after the other, and must not come back
-    time.sleep(SETTLE_SECONDS)
+    time.sleep(SIGNAL_SPREAD_SECONDS)
     then = "to go on from the checkpoint" if saved else "to start again: no checkpoint could be written"
     text = f"Slurm job {os.environ['SLURM_JOB_ID']} goes back into the queue, {then}"
-    add_word(log, text)
+    append_log(log, text)
     say(f"{label}: {text}")
     if refusal := requeue(os.environ):
         then = "goes on from the checkpoint" if saved else "starts again"
         text = f"it does not: {refusal}. Another try {then}"
-        add_word(log, text)
+        append_log(log, text)
         say(f"{label}: {text}")
         return
     time.sleep(REQUEUE_SECONDS)
 
 
-def keep_word(log: Path, text: str) -> None:
+def write_log_if_missing(log: Path, text: str) -> None:
     """Leave a text as the log, for snakemake to show, where nothing else was written."""
     if not log.exists():
         with suppress(OSError):
             write_text(log, f"{text}\n")
 
 
-def add_word(log: Path, text: str) -> None:
+def append_log(log: Path, text: str) -> None:
     """Add a line to the log, if the disk takes it: on a cluster, snakemake shows nothing else of a job."""
     with suppress(OSError):
         note(log, text)
@@ -251,13 +262,13 @@ def end_of_job(environ: Mapping[str, str], limit_seconds: float, began: float) -
         began: The start of the job, by the monotonic clock.
 
     Raises:
-        RunBusyError: Too little is left of the job; another job has all of its time.
+        LockTimeoutError: Too little is left of the job; another job has all of its time.
     """
     now = time.monotonic()
     told = seconds_left(environ)
     left = told - JOB_END_SECONDS if told is not None else began + limit_seconds - now
     if left < LEAST_SECONDS:
-        raise RunBusyError(
+        raise LockTimeoutError(
             f"another training of this run ended without a result after {now - began:.0f} s of waiting, and "
             f"{max(left, 0):.0f} s of this job are left to train in, less than {LEAST_SECONDS:.0f} s. Run "
             "snakemake again: a new job has all of its time."

@@ -13,17 +13,17 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Literal
 
-from scalewise.execution.messages import Stopped
-from scalewise.execution.rank_files import Attempt
+from scalewise.execution.messages import GracefulStop
+from scalewise.execution.rank_files import RankFiles
 from scalewise.records import SUMMARY
 
 STOP_SECONDS = 60.0
 """Time for the ranks to write a checkpoint and to end."""
 
-INSISTENCE_SECONDS = 2.0
+SECOND_SIGNAL_AFTER_SECONDS = 2.0
 """A second signal counts after this: a terminal and a scheduler may both send the first."""
 
-WORD_SECONDS = 3.0
+COLLECT_ERRORS_SECONDS = 3.0
 """Time from the first rank's error on: ranks that raise at once must get theirs written."""
 
 IMPORT_SECONDS = 300.0
@@ -35,7 +35,7 @@ LEAST_SILENCE_SECONDS = 30.0
 LOOK_SECONDS = 1.0
 """Time between two looks at what the ranks have left."""
 
-AWAY_SECONDS = 5.0
+STALL_SECONDS = 5.0
 """Time without a look that says this process was held up; the same may hold up the ranks, too."""
 
 JOB_END = "the end of the job's time"
@@ -44,11 +44,11 @@ JOB_END = "the end of the job's time"
 Why = Literal["failed", "interrupted", "timed-out"]
 
 
-class Vigil:
+class Watchdog:
     """Watches the ranks of one attempt.
 
     Args:
-        attempt: Holds what the ranks leave; its muster has been laid out.
+        rank_files: Holds what the ranks leave; they have been told how they meet.
         seconds: Time that the ranks have.
         received: Numbers of signals to this process; grows meanwhile.
         tell: Shows the user a message.
@@ -58,7 +58,7 @@ class Vigil:
 
     def __init__(
         self,
-        attempt: Attempt,
+        rank_files: RankFiles,
         seconds: float,
         received: Sequence[int],
         tell: Callable[[str], None],
@@ -67,76 +67,76 @@ class Vigil:
     ) -> None:
         self._clock, self._job_ends_at = clock, job_ends_at
         began = clock()
-        self._attempt, self._received, self._tell = attempt, received, tell
+        self._attempt, self._received, self._tell = rank_files, received, tell
         self._deadline = began + seconds
         # twice: the agents of the nodes meet, and then the ranks
-        patience = 2 * attempt.muster().timeout_seconds + IMPORT_SECONDS
-        self._patience, self._unstarted_at = patience, began + patience
-        self._silence = max(attempt.muster().timeout_seconds, LEAST_SILENCE_SECONDS)
+        patience = 2 * rank_files.rank_setup().timeout_seconds + IMPORT_SECONDS
+        self._start_seconds, self._unstarted_at = patience, began + patience
+        self._silence = max(rank_files.rank_setup().timeout_seconds, LEAST_SILENCE_SECONDS)
         self._beat: tuple[float, float] | None = None
         self._looked: float | None = None
         self._names: frozenset[str] = frozenset()
         self._end: Why | None = None
-        self._words = "a signal"
-        self._asked_at: tuple[float, int] | None = None
-        self._complained_at: float | None = None
+        self._stop_source = "a signal"
+        self._stop_requested_at: tuple[float, int] | None = None
+        self._rank_failed_at: float | None = None
         self.unstarted_seconds: float | None = None
         """Time in which no rank had started, if that is why they are ended."""
 
     @property
-    def complained(self) -> bool:
+    def rank_failed(self) -> bool:
         """Whether a rank has raised."""
-        return self._complained_at is not None
+        return self._rank_failed_at is not None
 
     @property
-    def words(self) -> str:
-        """The source of the request to end, such as a signal's name; meaningful if ``asked``."""
-        return self._words
+    def stop_source(self) -> str:
+        """The source of the request to end, such as a signal's name; meaningful if ``stop_requested``."""
+        return self._stop_source
 
     @property
-    def asked(self) -> bool:
+    def stop_requested(self) -> bool:
         """Whether a signal to this process, or the limit, ends the ranks."""
-        return self._end is not None or bool(self._told)
+        return self._end is not None or bool(self._stop_signals)
 
-    def why(self, stopped: Stopped | None) -> Why:
+    def outcome(self, stopped: GracefulStop | None) -> Why:
         """The kind of end that the ranks had; ``stopped`` where they ended together as asked."""
         if self._end is not None:
             return self._end
-        return "interrupted" if self.asked or stopped is not None else "failed"
+        return "interrupted" if self.stop_requested or stopped is not None else "failed"
 
-    def is_over(self) -> bool:
+    def should_terminate(self) -> bool:
         """Look, ask the ranks to end where that is due, and say whether to end them."""
-        self._look()
+        self._poll()
         now = self._clock()
-        if self._asked_at is None and (cause := self._cause(now)) is not None:
-            self._end, self._words = cause
+        if self._stop_requested_at is None and (cause := self._cause(now)) is not None:
+            self._end, self._stop_source = cause
             if "progress.json" not in self._names or (self._attempt.folder.parent / SUMMARY).exists():
                 return True  # there is nothing to keep, or it is kept
-            self._ask(self._words, now)
-        if self._complained_at is not None and now - self._complained_at >= WORD_SECONDS:
+            self._ask(self._stop_source, now)
+        if self._rank_failed_at is not None and now - self._rank_failed_at >= COLLECT_ERRORS_SECONDS:
             return True
-        if self._asked_at is not None:
-            since, signals = self._asked_at
-            if now - since < INSISTENCE_SECONDS:
-                self._asked_at = (since, len(self._told))
+        if self._stop_requested_at is not None:
+            since, signals = self._stop_requested_at
+            if now - since < SECOND_SIGNAL_AFTER_SECONDS:
+                self._stop_requested_at = (since, len(self._stop_signals))
                 return False
-            return len(self._told) > signals or now - since >= STOP_SECONDS
+            return len(self._stop_signals) > signals or now - since >= STOP_SECONDS
         if self._beat is not None and now - self._beat[1] > self._silence:
             return True
         if now >= self._unstarted_at and not any(name.endswith(".started.json") for name in self._names):
-            self.unstarted_seconds = self._patience
+            self.unstarted_seconds = self._start_seconds
             return True
         return False
 
     @property
-    def _told(self) -> list[int]:
+    def _stop_signals(self) -> list[int]:
         """Signals that ask this process to end."""
         return [number for number in self._received if number != signal.SIGUSR1]
 
     def _cause(self, now: float) -> tuple[Why, str] | None:
         """The kind of end that is due, and the words in which the ranks are told; None if none is."""
-        if self._told:
-            return "interrupted", signal.Signals(self._told[0]).name
+        if self._stop_signals:
+            return "interrupted", signal.Signals(self._stop_signals[0]).name
         if now > self._deadline:
             return "timed-out", "the time limit"
         if now > self._job_ends_at:
@@ -144,32 +144,32 @@ class Vigil:
         return None
 
     def _ask(self, words: str, now: float) -> None:
-        self._asked_at = (now, len(self._told))
-        again = "; a second signal ends it at once" if self._told else ""
+        self._stop_requested_at = (now, len(self._stop_signals))
+        again = "; a second signal ends it at once" if self._stop_signals else ""
         self._tell(f"{words}: a checkpoint is written, for which there are {STOP_SECONDS:.0f} s{again}")
         with suppress(OSError):  # they are ended all the same
             self._attempt.request_stop(words)
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """List the folder: on a network file system a single look-up may remember that a file was missing."""
         last = self._looked
-        at_once = self._received and self._asked_at is None
+        at_once = self._received and self._stop_requested_at is None
         if last is not None and self._clock() - last < LOOK_SECONDS and not at_once:
             return
         with suppress(OSError):  # a user may delete the folder of a run at work
             self._names = frozenset(path.name for path in self._attempt.folder.iterdir())
-        beat = self._attempt.last_beat()
+        beat = self._attempt.last_heartbeat()
         # read after the look, which a file system that stalls may hold up for minutes
         now = self._looked = self._clock()
-        away = now - last if last is not None and now - last > AWAY_SECONDS else 0.0
+        away = now - last if last is not None and now - last > STALL_SECONDS else 0.0
         self._unstarted_at += away
         if beat is None:
             self._beat = None  # its folder is gone or cannot be read, which says nothing of the rank
         elif self._beat is None or beat != self._beat[0] or away:
             # its time is compared with itself alone: clocks may differ
             self._beat = (beat, now)
-        if self._complained_at is None and any(name.endswith(".failed.json") for name in self._names):
-            self._complained_at = now
+        if self._rank_failed_at is None and any(name.endswith(".failed.json") for name in self._names):
+            self._rank_failed_at = now
         # like the signal that Slurm sends to the ranks themselves, and nothing before there is progress
         if signal.SIGUSR1 in self._received and "progress.json" in self._names and "stop" not in self._names:
             with suppress(OSError):

@@ -21,13 +21,13 @@ from scalewise.plan.checks.projection import projected_shapes
 from scalewise.plan.config.errors import Place, Problem, StudyError, did_you_mean
 from scalewise.plan.config.experiment import Experiment
 from scalewise.plan.config.paths import site_file_problem
-from scalewise.plan.config.raw_values import odd_keys, plain, values_beyond
+from scalewise.plan.config.raw_values import non_string_keys, to_plain, unrepresentable_values
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.config.site import Site, SiteFile, resolve_site
 from scalewise.plan.config.validation import problems_of, validate
 from scalewise.plan.config.yaml_source import Source, read_source
 from scalewise.plan.runs.allocation import Allocation, allocate
-from scalewise.plan.runs.repeats import Round, asked_runs, known_rounds
+from scalewise.plan.runs.repeats import Round, known_rounds, requested_runs
 from scalewise.plan.runs.runs import Options, Run, canonical_json, expand, series_label
 from scalewise.records import SUMMARY
 
@@ -107,7 +107,7 @@ class PlannedExperiment:
         Args:
             rounds: Those judged; not looked at where the number of repeats is given.
         """
-        return [run.name for run in asked_runs(self.runs, self.spec.repeats, rounds)]
+        return [run.name for run in requested_runs(self.runs, self.spec.repeats, rounds)]
 
 
 @dataclass(frozen=True)
@@ -188,8 +188,8 @@ def load_study(
     site, site_lines = (_without(None, ()), []) if misnamed else _load_site(site_file)
     lines += site_lines
 
-    raw = plain(config)
-    unusable = [*([] if files else odd_keys(config, ())), *values_beyond(config, ())]
+    raw = to_plain(config)
+    unusable = [*([] if files else non_string_keys(config, ())), *unrepresentable_values(config, ())]
     problems = [problem for problem in unusable if problem.place not in spelled]
     lines += [problem.render(_origin(problem.place, sources)) for problem in problems]
     spelled |= {problem.place for problem in unusable}
@@ -341,7 +341,7 @@ def _plan(raw: Mapping[str, Any], site: Site) -> tuple[dict[str, PlannedExperime
         if not found:
             runs = expand(name, spec, shapes, site.accelerator, site.launcher)
             projected = projected_shapes(spec, shapes.values(), site)
-            terms = site.terms(shapes.values())
+            terms = site.queue_and_billing(shapes.values())
             planned[name] = PlannedExperiment(name, spec, shapes, runs, projected, terms)
             problems += _check_size(planned[name])
     return planned, problems

@@ -8,13 +8,13 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
-from scalewise.execution.rank_files import Attempt
+from scalewise.execution.rank_files import RankFiles
 from scalewise.plan.jobs.all_reduce_jobs import FOUND
 from scalewise.records import AllReduce, Collectives, utc_now, write_json
 from scalewise.training.distributed.process_group import barrier, gather, process_group
 from scalewise.training.measure import provenance
-from scalewise.training.measure.clock import timeline_of
-from scalewise.training.rank import report_for_duty
+from scalewise.training.measure.clock import timer_for
+from scalewise.training.rank import initialize_rank
 
 KIB, MIB = 1024, 1024**2
 SIZES = (4 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB)
@@ -39,26 +39,26 @@ class Clock(Protocol):
         ...
 
 
-def measure_collectives(attempt: Attempt) -> None:
+def measure_collectives(rank_files: RankFiles) -> None:
     """One rank's part of the measurement of a shape; rank 0 leaves the record in the attempt's folder."""
-    muster = attempt.muster()
-    identity, _, device = report_for_duty(attempt, muster)
-    with process_group(attempt, muster, identity, device):
-        reductions = measure_all_reduce(device, timeline_of(device))
+    rank_setup = rank_files.rank_setup()
+    identity, _, device = initialize_rank(rank_files, rank_setup)
+    with process_group(rank_files, rank_setup, identity, device):
+        reductions = measure_all_reduce(device, timer_for(device))
         places = gather((identity.host, provenance.device_name(device)), identity.world_size)
         if identity.rank == 0:
             record = Collectives(
-                shape=muster.shape,
+                shape=rank_setup.shape,
                 backend=dist.get_backend(),
-                launcher=muster.launcher,
+                launcher=rank_setup.launcher,
                 hosts=list(dict.fromkeys(host for host, _ in places)),
                 devices=[name for _, name in places],
                 versions=provenance.versions(),
                 measured_at=utc_now(),
                 reductions=reductions,
             )
-            write_json(attempt.folder / FOUND, record)
-    attempt.finished(identity.rank)
+            write_json(rank_files.folder / FOUND, record)
+    rank_files.finished(identity.rank)
 
 
 def measure_all_reduce(

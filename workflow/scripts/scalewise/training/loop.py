@@ -13,10 +13,10 @@ import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
 from scalewise.plan.config.settings import Settings
-from scalewise.plan.runs.batches import share
+from scalewise.plan.runs.batches import shard_range
 from scalewise.records import EpochRecord
 from scalewise.training.distributed.process_group import sum_over_ranks
-from scalewise.training.trainer import Task
+from scalewise.training.trainer import Trainer
 
 EVALUATION_BATCH = 1024
 
@@ -69,7 +69,7 @@ def to_the_end(_state: TrainingState) -> bool:
 
 
 def train(
-    task: Task,
+    trainer: Trainer,
     state: TrainingState,
     report: Callable[[EpochRecord], None],
     at_edge: Callable[[TrainingState], bool] = to_the_end,
@@ -77,20 +77,20 @@ def train(
     """Train for all epochs, until the accuracy asked for is reached, or until the loss is no longer finite.
 
     Args:
-        task: Holds the model, which is trained in place.
+        trainer: Holds the model, which is trained in place.
         state: The training begins there. Afterwards it says how far the training came, with the records of
             all epochs: this rank's seconds, and the losses of all ranks.
         report: Called with each epoch as it ends.
         at_edge: Called after each optimizer step; true ends the training there.
     """
-    while state.epoch < task.settings.epochs:
-        train_loss = train_epoch(task, state, at_edge)
+    while state.epoch < trainer.settings.epochs:
+        train_loss = train_epoch(trainer, state, at_edge)
         if train_loss is None:
             return "stopped"
         ended = time.perf_counter()
-        task.monitor.phase = "evaluate"
-        test_loss, accuracy = evaluate(task)
-        windows = task.clock.windows[state.first_window :]
+        trainer.monitor.phase = "evaluate"
+        test_loss, accuracy = evaluate(trainer)
+        windows = trainer.clock.windows[state.first_window :]
         seconds = sum(window.seconds for window in windows)
         record = EpochRecord(
             epoch=state.epoch + 1,
@@ -106,7 +106,7 @@ def train(
         report(record)
         if not (math.isfinite(train_loss) and math.isfinite(test_loss)):
             return "diverged"
-        if is_accurate_enough([record.test_accuracy for record in state.records], task.settings):
+        if is_accurate_enough([record.test_accuracy for record in state.records], trainer.settings):
             break
     return "completed"
 
@@ -120,77 +120,81 @@ def is_accurate_enough(accuracies: Sequence[float], settings: Settings) -> bool:
 
 
 def train_epoch(
-    task: Task, state: TrainingState, at_edge: Callable[[TrainingState], bool] = to_the_end
+    trainer: Trainer, state: TrainingState, at_edge: Callable[[TrainingState], bool] = to_the_end
 ) -> float | None:
     """Train for one pass over the data, or for the rest of one that the state is in the middle of.
 
     Returns:
         Mean loss per sample over all ranks; None where the training is to end in the middle.
     """
-    task.replica.train()
-    task.sampler.set_epoch(state.epoch)
-    task.train.set_epoch(state.epoch)
+    trainer.parallel_model.train()
+    trainer.sampler.set_epoch(state.epoch)
+    trainer.train.set_epoch(state.epoch)
     if state.step == 0:
-        state.begin_epoch(float(task.schedule.get_last_lr()[0]), len(task.clock.windows))
-    steps = list(task.sampler)[state.step :]
-    first = state.step * task.settings.accumulation_steps
-    batches = iter(task.train.batches((indices for step in steps for indices in step.passes), first))
-    task.clock.open_window()
+        state.begin_epoch(float(trainer.schedule.get_last_lr()[0]), len(trainer.clock.windows))
+    steps = list(trainer.sampler)[state.step :]
+    first = state.step * trainer.settings.accumulation_steps
+    batches = iter(trainer.train.batches((indices for step in steps for indices in step.passes), first))
+    trainer.clock.open_window()
     for step in steps:
-        task.monitor.phase = task.clock.phase
-        task.clock.begin_step()
+        trainer.monitor.phase = trainer.clock.phase
+        trainer.clock.begin_step()
         last = len(step.passes) - 1
         for index in range(len(step.passes)):
-            task.clock.begin_load()
+            trainer.clock.begin_load()
             images, labels = next(batches)
-            task.clock.loaded()
+            trainer.clock.loaded()
 
-            with task.replica.exchange(now=index == last):
-                loss = summed_loss(task, images, labels)
+            with trainer.parallel_model.gradient_sync(now=index == last):
+                loss = summed_loss(trainer, images, labels)
                 # gradients are averaged over ranks: this makes it the mean over the step's samples,
                 # however they fall
-                task.precision.backward(loss * (task.identity.world_size / step.samples))
+                trainer.precision.backward(loss * (trainer.identity.world_size / step.samples))
             state.loss_sum += loss.detach()
 
-        task.precision.step(task.optimizer)
-        task.optimizer.zero_grad()
-        task.schedule.step()
-        task.clock.end_step(step.samples)
+        trainer.precision.step(trainer.optimizer)
+        trainer.optimizer.zero_grad()
+        trainer.schedule.step()
+        trainer.clock.end_step(step.samples)
         state.step, state.steps = state.step + 1, state.steps + 1
         if at_edge(state):
             return None
-    task.clock.close_window()
-    (total,) = sum_over_ranks([state.loss_sum.item()], task.device)
-    return total / len(task.train)
+    trainer.clock.close_window()
+    (total,) = sum_over_ranks([state.loss_sum.item()], trainer.device)
+    return total / len(trainer.train)
 
 
-def summed_loss(task: Task, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+def summed_loss(trainer: Trainer, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """The forward pass of a batch while training: its loss, summed over the samples."""
-    with task.precision.autocast():
-        logits = task.replica.model(images)
-        return cross_entropy(logits, labels, reduction="sum", label_smoothing=task.settings.label_smoothing)
+    with trainer.precision.autocast():
+        logits = trainer.parallel_model.compiled(images)
+        return cross_entropy(
+            logits, labels, reduction="sum", label_smoothing=trainer.settings.label_smoothing
+        )
 
 
 @torch.no_grad()
-def evaluate(task: Task) -> tuple[float, float]:
+def evaluate(trainer: Trainer) -> tuple[float, float]:
     """Mean loss and accuracy over the test split, each sample counted once, over all ranks."""
-    network = task.replica.network
+    network = trainer.parallel_model.module
     network.eval()
     # batch statistics differ between ranks until the next forward pass: all evaluate rank 0's
     for buffer in network.buffers():
         dist.broadcast(buffer, src=0)
-    loss_sum = torch.zeros((), dtype=torch.float64, device=task.device)
-    correct = torch.zeros((), dtype=torch.float64, device=task.device)
+    loss_sum = torch.zeros((), dtype=torch.float64, device=trainer.device)
+    correct = torch.zeros((), dtype=torch.float64, device=trainer.device)
     seen = 0
-    for indices, counted in _test_batches(len(task.test), task.identity.rank, task.identity.world_size):
-        images, labels = task.test.load(indices)
-        with task.precision.autocast():
+    for indices, counted in _test_batches(
+        len(trainer.test), trainer.identity.rank, trainer.identity.world_size
+    ):
+        images, labels = trainer.test.load(indices)
+        with trainer.precision.autocast():
             logits = network(images)[:counted]
         loss_sum += cross_entropy(logits.float(), labels[:counted], reduction="sum")
         correct += (logits.argmax(1) == labels[:counted]).sum()
         seen += counted
-    loss, right, count = sum_over_ranks([loss_sum.item(), correct.item(), seen], task.device)
-    assert count == len(task.test), f"{count} test samples counted, not {len(task.test)}"
+    loss, right, count = sum_over_ranks([loss_sum.item(), correct.item(), seen], trainer.device)
+    assert count == len(trainer.test), f"{count} test samples counted, not {len(trainer.test)}"
     return loss / count, right / count
 
 
@@ -200,8 +204,8 @@ def _test_batches(samples: int, rank: int, world_size: int) -> Iterator[tuple[to
     A model in parts is gathered for each batch, which all ranks must then have. One without a sample of
     its own takes the first, and does not count it.
     """
-    mine = share(samples, rank, world_size)
+    mine = shard_range(samples, rank, world_size)
     number = math.ceil(math.ceil(samples / world_size) / EVALUATION_BATCH)
-    for part in (share(len(mine), index, number) for index in range(number)):
+    for part in (shard_range(len(mine), index, number) for index in range(number)):
         chosen = torch.arange(mine.start + part.start, mine.start + part.stop)
         yield (chosen, len(chosen)) if len(chosen) else (torch.zeros(1, dtype=torch.int64), 0)

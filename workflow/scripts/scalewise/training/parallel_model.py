@@ -30,7 +30,7 @@ NANOSECONDS = 1e9
 
 
 @dataclass(frozen=True)
-class Counted:
+class CommTime:
     """Communication that DDP has timed.
 
     Args:
@@ -42,14 +42,14 @@ class Counted:
     seconds: float = 0.0
 
     @classmethod
-    def of(cls, wrapper: DistributedDataParallel, every: int) -> Counted:
+    def of(cls, data_parallel: DistributedDataParallel, every: int) -> CommTime:
         """Read DDP's counters, in which the last step is not yet.
 
         Args:
-            wrapper: The model's DDP.
+            data_parallel: The model's DDP.
             every: DDP samples one step in so many, and the first ten.
         """
-        logged = wrapper._get_ddp_logging_data()
+        logged = data_parallel._get_ddp_logging_data()
         last = int(logged.get("iteration", 0))
         steps = min(last, FIRST_SAMPLED) + max(last // every - FIRST_SAMPLED // every, 0)
         total, hidden = (
@@ -59,68 +59,70 @@ class Counted:
 
 
 @dataclass
-class Replica:
+class ParallelModel:
     """This rank's part of the model.
 
     Args:
-        network: The eager module, for evaluation and for its state.
-        model: The callable that trains; compiled where that was asked for.
-        wrapper: Exchanges the gradients.
-        knows_graph: False until DDP has seen the first step of a static graph.
+        module: The eager module, for evaluation and for its state.
+        compiled: The callable that trains; compiled where that was asked for.
+        data_parallel: Exchanges the gradients.
+        graph_traced: False until DDP has seen the first step of a static graph.
         warmup_steps: Number of first steps whose communication is not counted.
         compression: State that powersgd keeps from step to step; None without it.
     """
 
-    network: nn.Module
-    model: Callable[[torch.Tensor], torch.Tensor]
-    wrapper: DistributedDataParallel | FSDPModule
-    knows_graph: bool = True
+    module: nn.Module
+    compiled: Callable[[torch.Tensor], torch.Tensor]
+    data_parallel: DistributedDataParallel | FSDPModule
+    graph_traced: bool = True
     warmup_steps: int = 0
     compression: powerSGD_hook.PowerSGDState | None = None
     _steps: int = field(default=0, init=False)
-    _warm_up: Counted = field(default=Counted(), init=False)
-    _earlier: Counted | None = field(default=None, init=False)
+    _warm_up: CommTime = field(default=CommTime(), init=False)
+    _earlier: CommTime | None = field(default=None, init=False)
 
     @classmethod
     def build(
         cls, network: nn.Module, blocks: Sequence[nn.Module], settings: Settings, device: torch.device
-    ) -> Replica:
+    ) -> ParallelModel:
         """Place a network, which lies on the device, in the process group; one rank takes the same path.
 
         The network must be equal on all ranks. Fsdp gathers the ``blocks`` of it one after the other.
         """
-        wrapper: Any = _shard(network, blocks, device) if settings.parallelism == "fsdp" else None
+        data_parallel: Any = _shard(network, blocks, device) if settings.parallelism == "fsdp" else None
         compression = None
-        if wrapper is None:
-            wrapper = DistributedDataParallel(
+        if data_parallel is None:
+            data_parallel = DistributedDataParallel(
                 network,
                 device_ids=[device.index] if device.type == "cuda" else None,
                 gradient_as_bucket_view=settings.gradient_as_bucket_view,
                 static_graph=settings.static_graph,
                 bucket_cap_mb=settings.bucket_cap_mb,
             )
-            compression = _compress(wrapper, settings)
-            wrapper._set_ddp_runtime_logging_sample_rate(SAMPLED_STEPS[device.type])
-        model = torch.compile(wrapper) if settings.compile else wrapper
-        return cls(network, model, wrapper, not settings.static_graph, settings.warmup_steps, compression)
+            compression = _compress(data_parallel, settings)
+            data_parallel._set_ddp_runtime_logging_sample_rate(SAMPLED_STEPS[device.type])
+        model = torch.compile(data_parallel) if settings.compile else data_parallel
+        return cls(
+            network, model, data_parallel, not settings.static_graph, settings.warmup_steps, compression
+        )
 
     def train(self) -> None:
         """Switch to training."""
-        self.network.train()
+        self.module.train()
 
-    def exchange(self, now: bool) -> AbstractContextManager[None]:
+    def gradient_sync(self, now: bool) -> AbstractContextManager[None]:
         """Enclose a forward and backward pass, whose gradients are exchanged now or added up for later."""
-        if isinstance(self.wrapper, FSDPModule):
-            self.wrapper.set_requires_gradient_sync(now)
+        if isinstance(self.data_parallel, FSDPModule):
+            self.data_parallel.set_requires_gradient_sync(now)
             return nullcontext()
         if now:
             self._begin_step()
-        if now or not self.knows_graph:
+        if now or not self.graph_traced:
             # DDP learns a static graph from the passes of the first step, which must all exchange; the sum
             # of the averages they leave is the average of the sums
-            self.knows_graph |= now
+            self.graph_traced |= now
             return nullcontext()
-        return self.wrapper.no_sync()
+        return self.data_parallel.no_sync()
 
     def communication_seconds(self) -> float | None:
         """Communication of a step that the backward pass did not hide; None where nobody counted it.
@@ -129,26 +131,26 @@ class Replica:
         included. Where none of these was measured, it is over all that DDP sampled, warm-up included; a
         training that was resumed then says nothing. Waiting for slower ranks is in it.
         """
-        if isinstance(self.wrapper, FSDPModule):
+        if isinstance(self.data_parallel, FSDPModule):
             return None
         counted = self.measured_communication()
         if not counted.steps and self._earlier is None:
             counted = self._count()
         return counted.seconds / counted.steps if counted.steps else None
 
-    def measured_communication(self) -> Counted:
+    def measured_communication(self) -> CommTime:
         """Communication of the measured steps that DDP has sampled, those of earlier starts included."""
-        earlier = self._earlier or Counted()
-        if isinstance(self.wrapper, FSDPModule) or self._steps < self._first_counted:
+        earlier = self._earlier or CommTime()
+        if isinstance(self.data_parallel, FSDPModule) or self._steps < self._first_counted:
             return earlier
         counted = self._count()
         seconds = max(counted.seconds - self._warm_up.seconds, 0.0)
-        return Counted(
+        return CommTime(
             earlier.steps + counted.steps - self._warm_up.steps,
             earlier.seconds + seconds,
         )
 
-    def resume(self, earlier: Counted) -> None:
+    def resume(self, earlier: CommTime) -> None:
         """Count from here: passes so far were no steps, and the next steps warm up as the first of all did.
 
         Args:
@@ -168,19 +170,19 @@ class Replica:
         # it adds a step to its counts as the next one begins
         return self.warmup_steps + 2
 
-    def _count(self) -> Counted:
-        assert isinstance(self.wrapper, DistributedDataParallel)
-        return Counted.of(self.wrapper, SAMPLED_STEPS[self.wrapper.device.type])
+    def _count(self) -> CommTime:
+        assert isinstance(self.data_parallel, DistributedDataParallel)
+        return CommTime.of(self.data_parallel, SAMPLED_STEPS[self.data_parallel.device.type])
 
     @property
     def parameters(self) -> int:
         """Number of trainable parameters of the whole model."""
-        return sum(parameter.numel() for parameter in self.network.parameters() if parameter.requires_grad)
+        return sum(parameter.numel() for parameter in self.module.parameters() if parameter.requires_grad)
 
     def state(self) -> dict[str, torch.Tensor]:
         """The whole model's state in host memory, on rank 0; all ranks must call it."""
         options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-        gathered: dict[str, Any] = get_model_state_dict(self.network, options=options)
+        gathered: dict[str, Any] = get_model_state_dict(self.module, options=options)
         return {name: value.contiguous() for name, value in gathered.items()}
 
 
@@ -192,7 +194,9 @@ def _shard(network: nn.Module, blocks: Sequence[nn.Module], device: torch.device
     return fully_shard(network, mesh=mesh)
 
 
-def _compress(wrapper: DistributedDataParallel, settings: Settings) -> powerSGD_hook.PowerSGDState | None:
+def _compress(
+    data_parallel: DistributedDataParallel, settings: Settings
+) -> powerSGD_hook.PowerSGDState | None:
     """Register the hook that makes gradients smaller on their way; return the state that it keeps, if any."""
     if settings.communication_hook == "powersgd":
         state = powerSGD_hook.PowerSGDState(
@@ -201,12 +205,12 @@ def _compress(wrapper: DistributedDataParallel, settings: Settings) -> powerSGD_
             start_powerSGD_iter=COMPRESSED_FROM_STEP,
         )
         on_cpus = dist.get_backend() == "gloo"
-        wrapper.register_comm_hook(state, _bucket_by_bucket if on_cpus else powerSGD_hook.powerSGD_hook)
+        data_parallel.register_comm_hook(state, _bucket_by_bucket if on_cpus else powerSGD_hook.powerSGD_hook)
         return state
     if settings.communication_hook == "fp16":
-        wrapper.register_comm_hook(dist.group.WORLD, default_hooks.fp16_compress_hook)
+        data_parallel.register_comm_hook(dist.group.WORLD, default_hooks.fp16_compress_hook)
     if settings.communication_hook == "bf16":
-        wrapper.register_comm_hook(dist.group.WORLD, default_hooks.bf16_compress_hook)
+        data_parallel.register_comm_hook(dist.group.WORLD, default_hooks.bf16_compress_hook)
     return None
 
 

@@ -24,9 +24,9 @@ from scalewise.records import Bucket, Pass, RankRecord
 from scalewise.training.data.loaders import Batch
 from scalewise.training.distributed.process_group import sum_over_ranks
 from scalewise.training.loop import summed_loss
-from scalewise.training.measure.clock import timeline_of
-from scalewise.training.measure.throughput import Timeline
-from scalewise.training.trainer import Task
+from scalewise.training.measure.clock import timer_for
+from scalewise.training.measure.throughput import DeviceTimer
+from scalewise.training.trainer import Trainer
 
 BLOCKS = 3
 """Most blocks of passes, with the exchange and without it in turn: the machine's moods fall on both."""
@@ -67,7 +67,7 @@ class PassTimes:
     passes: list[Pass] = field(default_factory=list)
     buckets: list[Bucket] = field(default_factory=list)
 
-    def on(self, record: RankRecord) -> RankRecord:
+    def apply_to(self, record: RankRecord) -> RankRecord:
         """Copy the rank's record with these two times."""
         return replace(
             record,
@@ -76,31 +76,31 @@ class PassTimes:
         )
 
 
-def time_passes(task: Task, least_seconds: float = LEAST_SECONDS) -> PassTimes:
+def time_forward_backward(trainer: Trainer, least_seconds: float = LEAST_SECONDS) -> PassTimes:
     """Time passes on this rank; all ranks must call it, after the training and with nothing else running.
 
     Args:
-        task: Weights, buffers and optimizer are left as they are.
+        trainer: Weights, buffers and optimizer are left as they are.
         least_seconds: Budget of the passes after however short a training.
     """
-    if task.settings.parallelism == "fsdp":
+    if trainer.settings.parallelism == "fsdp":
         return PassTimes()
-    alone = task.identity.world_size == 1
-    with _nothing_learned(task), _as_compiled_for_each_size(task.settings):
-        own = len(next(iter(task.sampler)).passes[0])
-        batch = _batch(task, own)
-        budget, expected = _budget(task, least_seconds)
+    alone = trainer.identity.world_size == 1
+    with _nothing_learned(trainer), _as_compiled_for_each_size(trainer.settings):
+        own = len(next(iter(trainer.sampler)).passes[0])
+        batch = _batch(trainer, own)
+        budget, expected = _budget(trainer, least_seconds)
         if not alone:
-            return _with_and_without_exchange(task, batch, budget, expected)
+            return _with_and_without_exchange(trainer, batch, budget, expected)
         began = time.perf_counter()
-        timed = _time_local(task, batch, affordable(budget / 2, expected, 2 * COUNTED))
-        buckets = _time_buckets(task, batch, affordable(budget / 2, expected, COUNTED))
-        smaller = list(smaller_passes(task, own, max(began + budget, time.perf_counter() + budget / 4)))
+        timed = _time_local(trainer, batch, affordable(budget / 2, expected, 2 * COUNTED))
+        buckets = _time_buckets(trainer, batch, affordable(budget / 2, expected, COUNTED))
+        smaller = list(smaller_passes(trainer, own, max(began + budget, time.perf_counter() + budget / 4)))
         passes = [_median_pass(own, timed), *reversed(smaller)]
         return PassTimes(_median_seconds(timed), None, passes, buckets)
 
 
-def of_all_ranks(times: Sequence[PassTimes]) -> tuple[list[Pass], list[Bucket]]:
+def merge_ranks(times: Sequence[PassTimes]) -> tuple[list[Pass], list[Bucket]]:
     """Passes and buckets of the run: of each batch size the median over the ranks.
 
     Args:
@@ -120,64 +120,64 @@ def of_all_ranks(times: Sequence[PassTimes]) -> tuple[list[Pass], list[Bucket]]:
 
 # --- one pass -----------------------------------------------------------------------------------------
 
-Halves = tuple[float, float]
+ForwardBackward = tuple[float, float]
 """Forward and backward seconds."""
 
 
 def _time_pass(
-    task: Task, batch: Batch, exchanged: bool, ready: Callable[[Any], None] | None = None
-) -> Halves:
+    trainer: Trainer, batch: Batch, exchanged: bool, ready: Callable[[Any], None] | None = None
+) -> ForwardBackward:
     """Time one pass as the training loop makes it, the device idle before and after.
 
     Gradients are ``exchanged`` between ranks or not. ``ready`` gets the mark where the backward pass begins.
     """
-    timeline: Timeline[Any] = timeline_of(task.device)
+    timer: DeviceTimer[Any] = timer_for(trainer.device)
     images, labels = batch
-    task.optimizer.zero_grad()
-    timeline.synchronize()
-    start = timeline.mark()
-    with task.replica.exchange(now=exchanged):
-        loss = summed_loss(task, images, labels)
-        middle = timeline.mark()
+    trainer.optimizer.zero_grad()
+    timer.synchronize()
+    start = timer.record()
+    with trainer.parallel_model.gradient_sync(now=exchanged):
+        loss = summed_loss(trainer, images, labels)
+        middle = timer.record()
         if ready is not None:
             ready(middle)
-        task.precision.backward(loss / len(labels))
-    end = timeline.mark()
-    timeline.synchronize()
-    return timeline.seconds(start, middle), timeline.seconds(middle, end)
+        trainer.precision.backward(loss / len(labels))
+    end = timer.record()
+    timer.synchronize()
+    return timer.seconds(start, middle), timer.seconds(middle, end)
 
 
-def _time_local(task: Task, batch: Batch, count: int) -> list[Halves]:
-    return [_time_pass(task, batch, exchanged=False) for _ in range(count + 1)][1:]
+def _time_local(trainer: Trainer, batch: Batch, count: int) -> list[ForwardBackward]:
+    return [_time_pass(trainer, batch, exchanged=False) for _ in range(count + 1)][1:]
 
 
-def _median_pass(batch_size: int, timed: Sequence[Halves]) -> Pass:
+def _median_pass(batch_size: int, timed: Sequence[ForwardBackward]) -> Pass:
     forward, backward = (median(half) for half in zip(*timed, strict=True))
     return Pass(batch_size=batch_size, forward_seconds=forward, backward_seconds=backward)
 
 
-def _median_seconds(timed: Sequence[Halves]) -> float:
+def _median_seconds(timed: Sequence[ForwardBackward]) -> float:
     return median(forward + backward for forward, backward in timed)
 
 
 # --- what is timed ------------------------------------------------------------------------------------
 
 
-def _with_and_without_exchange(task: Task, batch: Batch, budget: float, expected: float) -> PassTimes:
+def _with_and_without_exchange(trainer: Trainer, batch: Batch, budget: float, expected: float) -> PassTimes:
     # the first pass of a block does not count: ranks find each other there, and DDP sends its buffers
     # before the pass that follows an exchange
     blocks = min(max(int(budget / (2 * (COUNTED + 1) * expected)), 1), BLOCKS)
     count = affordable(budget / (2 * blocks), expected, COUNTED)
-    local: list[Halves] = []
-    exchanged: list[Halves] = []
+    local: list[ForwardBackward] = []
+    exchanged: list[ForwardBackward] = []
     for _ in range(blocks):
-        exchanged += [_time_pass(task, batch, exchanged=True) for _ in range(count + 1)][1:]
-        local += _time_local(task, batch, count)
+        exchanged += [_time_pass(trainer, batch, exchanged=True) for _ in range(count + 1)][1:]
+        local += _time_local(trainer, batch, count)
     passes = [_median_pass(len(batch[1]), local)]
     return PassTimes(_median_seconds(local), _median_seconds(exchanged), passes)
 
 
-def smaller_passes(task: Task, own: int, deadline: float) -> Iterator[Pass]:
+def smaller_passes(trainer: Trainer, own: int, deadline: float) -> Iterator[Pass]:
     """Time half the batch, a quarter, and so on, smallest first, until the deadline.
 
     The smallest cost least. Between them and the run's own a power law holds better than beyond.
@@ -187,19 +187,19 @@ def smaller_passes(task: Task, own: int, deadline: float) -> Iterator[Pass]:
         if time.perf_counter() >= deadline:
             return
         try:
-            timed = _time_local(task, _batch(task, size), COUNTED)
+            timed = _time_local(trainer, _batch(trainer, size), COUNTED)
         except (ValueError, RuntimeError):
             continue  # batch norm has no statistics of a single value
         yield _median_pass(size, timed)
 
 
-def _time_buckets(task: Task, batch: Batch, count: int) -> list[Bucket]:
+def _time_buckets(trainer: Trainer, batch: Batch, count: int) -> list[Bucket]:
     """Time at which the gradients of each of DDP's buckets are ready, as a fraction of the backward pass."""
-    settings = task.settings
+    settings = trainer.settings
     if settings.communication_hook == "powersgd":
         return []
-    parameters = [weight for weight in task.replica.network.parameters() if weight.requires_grad]
-    timeline: Timeline[Any] = timeline_of(task.device)
+    parameters = [weight for weight in trainer.parallel_model.module.parameters() if weight.requires_grad]
+    timer: DeviceTimer[Any] = timer_for(trainer.device)
     begun: list[Any] = []
     marks: dict[int, Any] = {}
     order: list[int] = []
@@ -207,7 +207,7 @@ def _time_buckets(task: Task, batch: Batch, count: int) -> list[Bucket]:
 
     def hook(index: int) -> Callable[[torch.Tensor], None]:
         def gradient_ready(_weight: torch.Tensor) -> None:
-            marks[index] = timeline.mark()
+            marks[index] = timer.record()
             order.append(index)
 
         return gradient_ready
@@ -218,10 +218,10 @@ def _time_buckets(task: Task, batch: Batch, count: int) -> list[Bucket]:
     try:
         for each in range(count + 1):
             order.clear()
-            _, backward_seconds = _time_pass(task, batch, exchanged=False, ready=begun.append)
+            _, backward_seconds = _time_pass(trainer, batch, exchanged=False, ready=begun.append)
             if each:
                 for index, mark in marks.items():
-                    fractions[index].append(timeline.seconds(begun[-1], mark) / backward_seconds)
+                    fractions[index].append(timer.seconds(begun[-1], mark) / backward_seconds)
     finally:
         for handle in hooks:
             handle.remove()
@@ -263,22 +263,22 @@ def _travelling_bytes(weight: torch.Tensor, settings: Settings) -> int:
 # --- around the passes --------------------------------------------------------------------------------
 
 
-def _batch(task: Task, size: int) -> Batch:
+def _batch(trainer: Trainer, size: int) -> Batch:
     """A batch of test images: they need no loader process, and the time does not depend on them."""
-    return task.test.load(torch.arange(size) % len(task.test))
+    return trainer.test.load(torch.arange(size) % len(trainer.test))
 
 
-def _budget(task: Task, least_seconds: float) -> tuple[float, float]:
+def _budget(trainer: Trainer, least_seconds: float) -> tuple[float, float]:
     """Budget of all passes and expected time of one, in seconds; the same on every rank."""
-    windows = task.clock.windows
+    windows = trainer.clock.windows
     steady = [window for window in windows if not window.warmup] or windows
     training = sum(window.seconds for window in windows)
     step = sum(window.seconds for window in steady) / sum(window.steps for window in steady)
     # each rank's own clock would let them disagree on how many passes to exchange
-    world_size = task.identity.world_size
-    training, step = (total / world_size for total in sum_over_ranks([training, step], task.device))
+    world_size = trainer.identity.world_size
+    training, step = (total / world_size for total in sum_over_ranks([training, step], trainer.device))
     budget = min(max(SHARE_OF_TRAINING * training, least_seconds), MOST_SECONDS)
-    return budget, step / task.settings.accumulation_steps
+    return budget, step / trainer.settings.accumulation_steps
 
 
 def affordable(budget: float, expected: float, most: int) -> int:
@@ -287,16 +287,16 @@ def affordable(budget: float, expected: float, most: int) -> int:
 
 
 @contextmanager
-def _nothing_learned(task: Task) -> Iterator[None]:
+def _nothing_learned(trainer: Trainer) -> Iterator[None]:
     """Leave batch statistics and gradients as they were."""
-    network = task.replica.network
+    network = trainer.parallel_model.module
     was_training = network.training
     before = [buffer.detach().clone() for buffer in network.buffers()]
-    task.replica.train()
+    trainer.parallel_model.train()
     try:
         yield
     finally:
-        task.optimizer.zero_grad()
+        trainer.optimizer.zero_grad()
         with torch.no_grad():
             for buffer, kept in zip(network.buffers(), before, strict=True):
                 buffer.copy_(kept)

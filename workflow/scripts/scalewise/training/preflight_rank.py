@@ -8,23 +8,23 @@ import sys
 import torch
 import torch.distributed as dist
 
-from scalewise.execution.preflight_report import DATASETS, GREETINGS, Greeting, Greetings, sizes
-from scalewise.execution.rank_files import Attempt
+from scalewise.execution.preflight_report import DATASETS, RANK_REPORT, PreflightReport, RankPreflight, sizes
+from scalewise.execution.rank_files import RankFiles
 from scalewise.records import write_json
 from scalewise.training.distributed.process_group import gather, process_group
 from scalewise.training.measure.provenance import device_name
-from scalewise.training.rank import report_for_duty
+from scalewise.training.rank import initialize_rank
 
 
-def say_hello(attempt: Attempt) -> None:
+def run_preflight_rank(rank_files: RankFiles) -> None:
     """Meet the others and leave in the attempt's folder what all of them found."""
-    muster = attempt.muster()
-    identity, cpus, device = report_for_duty(attempt, muster)
-    paths = (attempt.folder / DATASETS).read_text(encoding="utf-8").splitlines()
-    with process_group(attempt, muster, identity, device):
+    rank_setup = rank_files.rank_setup()
+    identity, cpus, device = initialize_rank(rank_files, rank_setup)
+    paths = (rank_files.folder / DATASETS).read_text(encoding="utf-8").splitlines()
+    with process_group(rank_files, rank_setup, identity, device):
         number = torch.tensor([identity.rank + 1.0], dtype=torch.float64, device=device)
         dist.all_reduce(number)
-        greeting = Greeting(
+        reported = RankPreflight(
             rank=identity.rank,
             local_rank=identity.local_rank,
             host=identity.host,
@@ -37,7 +37,7 @@ def say_hello(attempt: Attempt) -> None:
             total=number.item(),
             datasets=sizes(paths),
         )
-        greetings = gather(greeting, identity.world_size)
+        report = gather(reported, identity.world_size)
         if identity.rank == 0:
-            write_json(attempt.folder / GREETINGS, Greetings(ranks=greetings))
-    attempt.finished(identity.rank)
+            write_json(rank_files.folder / RANK_REPORT, PreflightReport(ranks=report))
+    rank_files.finished(identity.rank)

@@ -15,32 +15,32 @@ from types import FrameType
 
 import torch
 
-from scalewise.execution.messages import Assignment, Muster
-from scalewise.execution.parent_death import exit_with
+from scalewise.execution.messages import RankSetup, TrainSpec
+from scalewise.execution.parent_death import exit_when_parent_dies
 from scalewise.execution.progress_reporter import say
-from scalewise.execution.rank_files import Attempt
+from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.signals import Signals
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.config.shape import Shape
 from scalewise.records import EpochRecord, Resumption, Startup, utc_now
-from scalewise.training.checkpoints.checkpointer import Session
+from scalewise.training.checkpoints.checkpointer import Checkpointer
 from scalewise.training.data import datasets
 from scalewise.training.distributed.devices import claim_cpus, claim_device
 from scalewise.training.distributed.identity import Identity, check_place, identify
 from scalewise.training.distributed.process_group import gather, process_group
 from scalewise.training.loop import train
 from scalewise.training.measure.machine_load import CpuMeter
-from scalewise.training.pass_timing import time_passes
+from scalewise.training.pass_timing import time_forward_backward
 from scalewise.training.run_records import (
     RankReport,
-    measure,
+    aggregate,
+    collect_provenance,
     report_rank,
     save_model,
-    trace,
-    write_conclusion,
-    write_series,
+    write_epochs_and_utilization,
+    write_summary_and_ranks,
 )
-from scalewise.training.trainer import Task, build_loaders, build_task
+from scalewise.training.trainer import Trainer, build_loaders, build_trainer
 
 BEAT_SECONDS = 2.0
 
@@ -58,57 +58,59 @@ class Stopwatch:
         return seconds
 
 
-def run_rank(attempt: Attempt, process_started: float, signals: Signals) -> None:
+def run_rank(rank_files: RankFiles, process_started: float, signals: Signals) -> None:
     """Train this rank's part and, on rank 0, write the records of the run.
 
     A training that is asked to end leaves a checkpoint and no records; the next start goes on from it.
 
     Args:
-        attempt: Holds what is to be trained, and how the ranks meet.
+        rank_files: Holds what is to be trained, and how the ranks meet.
         process_started: ``time.monotonic()`` before the imports.
         signals: Those that this process has got and gets.
     """
     watch = Stopwatch(process_started)
     seconds = {"imports_seconds": watch.lap()}
-    assignment = attempt.assignment()
-    muster = attempt.muster()
+    spec = rank_files.train_spec()
+    rank_setup = rank_files.rank_setup()
     seconds["launch_seconds"] = 0.0
-    if socket.gethostname() == muster.supervisor_host:
+    if socket.gethostname() == rank_setup.supervisor_host:
         # the clocks of two nodes may differ by more than a launch takes
         ago = time.monotonic() - process_started
-        seconds["launch_seconds"] = seconds_between(assignment.started_at, ago)
-    identity, affinity, device = report_for_duty(attempt, muster)
-    with process_group(attempt, muster, identity, device):
+        seconds["launch_seconds"] = seconds_between(spec.started_at, ago)
+    identity, affinity, device = initialize_rank(rank_files, rank_setup)
+    with process_group(rank_files, rank_setup, identity, device):
         seconds["process_group_seconds"] = watch.lap()
         began = process_started - seconds["launch_seconds"]
-        rank = Rank(attempt, assignment, muster, identity, affinity, device, began)
+        rank = RankContext(rank_files, spec, rank_setup, identity, affinity, device, began)
         # in a function of its own: with it goes DDP, which must be gone before its process group
         train_and_record(rank, seconds, watch, signals)
-    attempt.finished(identity.rank)
+    rank_files.finished(identity.rank)
 
 
 @dataclass(frozen=True)
-class Rank:
+class RankContext:
     """This process among the others, and what all of them are to do.
 
     Args:
-        attempt: The folder that all of them see.
-        assignment: The run that they train.
-        muster: Says how they were started and meet.
+        rank_files: The folder that all of them see.
+        spec: The run that they train.
+        rank_setup: Says how they were started and meet.
         affinity: The CPUs that this rank may run on, such as ``0-3,8``.
         began: Monotonic seconds, by this host's clock, at which this start of the run began.
     """
 
-    attempt: Attempt
-    assignment: Assignment
-    muster: Muster
+    rank_files: RankFiles
+    spec: TrainSpec
+    rank_setup: RankSetup
     identity: Identity
     affinity: str
     device: torch.device
     began: float
 
 
-def train_and_record(rank: Rank, seconds: dict[str, float], watch: Stopwatch, signals: Signals) -> None:
+def train_and_record(
+    rank: RankContext, seconds: dict[str, float], watch: Stopwatch, signals: Signals
+) -> None:
     """Build the task, train it and write the records, inside the process group.
 
     Args:
@@ -117,40 +119,40 @@ def train_and_record(rank: Rank, seconds: dict[str, float], watch: Stopwatch, si
         watch: Goes on from the last of these parts.
         signals: Those that this process has got and gets.
     """
-    assignment, muster, identity = rank.assignment, rank.muster, rank.identity
-    definition = assignment.definition
+    spec, rank_setup, identity = rank.spec, rank.rank_setup, rank.identity
+    definition = spec.definition
     settings = Settings.model_validate(definition.settings)
-    dataset = datasets.load(assignment.dataset)
-    loaders = build_loaders(settings, dataset, identity.rank, rank.device, muster.timeout_seconds)
+    dataset = datasets.load(spec.dataset)
+    loaders = build_loaders(settings, dataset, identity.rank, rank.device, rank_setup.timeout_seconds)
     seconds["data_seconds"] = watch.lap()
     batch_size = definition.global_batch_size
-    task = build_task(settings, batch_size, dataset, loaders, identity, rank.device, assignment.weights)
-    session = Session(
-        task, rank.attempt, assignment, rank.began, muster.timeout_seconds, lambda: signals.received
+    trainer = build_trainer(settings, batch_size, dataset, loaders, identity, rank.device, spec.weights)
+    checkpointer = Checkpointer(
+        trainer, rank.rank_files, spec, rank.began, rank_setup.timeout_seconds, lambda: signals.received
     )
-    state = session.begin()
+    state = checkpointer.begin()
     seconds["model_seconds"] = watch.lap()
 
     def tell(record: EpochRecord) -> None:
         if identity.rank == 0:
             say(describe(record, settings.epochs))
-        session.tell(state)
+        checkpointer.tell(state)
 
     with (
-        task.monitor,
-        session.messenger,
-        signals.instead_of_an_end(lambda: rank.attempt.terminated(identity.rank)),
+        trainer.monitor,
+        checkpointer.reporter,
+        signals.instead_of_an_end(lambda: rank.rank_files.terminated(identity.rank)),
     ):
         meter = CpuMeter(identity.host)
-        ending = train(task, state, tell, session.at_edge)
+        ending = train(trainer, state, tell, checkpointer.after_step)
         cpu_use = meter.used()
     if ending == "stopped":
         return
-    rank.attempt.check_current()
-    startup = Startup(**seconds, first_step_seconds=task.clock.first_step_seconds)
-    report = report_rank(task, rank.affinity, startup, session.peak_memory_bytes, cpu_use)
-    trained = Trained(task, state.records, ending == "diverged", utc_now(), session.resumption)
-    keep(trained, report, assignment, muster)
+    rank.rank_files.check_current()
+    startup = Startup(**seconds, first_step_seconds=trainer.clock.first_step_seconds)
+    report = report_rank(trainer, rank.affinity, startup, checkpointer.peak_memory_bytes, cpu_use)
+    trained = TrainResult(trainer, state.records, ending == "diverged", utc_now(), checkpointer.resumption)
+    finalize(trained, report, spec, rank_setup)
 
 
 def seconds_between(started_at: str, ago: float) -> float:
@@ -165,7 +167,7 @@ def seconds_between(started_at: str, ago: float) -> float:
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainResult:
     """A training that has ended.
 
     Args:
@@ -175,39 +177,43 @@ class Trained:
         resumption: The account of where the run was cut off and went on.
     """
 
-    task: Task
+    trainer: Trainer
     epochs: Sequence[EpochRecord]
     diverged: bool
     ended_at: str
     resumption: Resumption
 
 
-def keep(trained: Trained, own: RankReport, assignment: Assignment, muster: Muster) -> None:
+def finalize(trained: TrainResult, own: RankReport, spec: TrainSpec, rank_setup: RankSetup) -> None:
     """Write the model, if it is asked for, and the records of the run; all ranks must call it."""
-    task = trained.task
-    if task.settings.save_model:
-        save_model(task.replica, task.identity.rank, assignment.folder)
-    writes = task.identity.rank == 0
-    reports = gather(own, task.identity.world_size)
+    trainer = trained.trainer
+    if trainer.settings.save_model:
+        save_model(trainer.parallel_model, trainer.identity.rank, spec.folder)
+    writes = trainer.identity.rank == 0
+    reports = gather(own, trainer.identity.world_size)
     if writes:
-        write_series(assignment.folder, trained.epochs, reports)
-        conclude(trained, reports, assignment, muster)
+        write_epochs_and_utilization(spec.folder, trained.epochs, reports)
+        write_results(trained, reports, spec, rank_setup)
     if not trained.diverged:
         # the training is kept by now, whatever becomes of the passes
-        times = gather(time_passes(task), task.identity.world_size)
+        times = gather(time_forward_backward(trainer), trainer.identity.world_size)
         if writes:
             timed = [report.with_passes(each) for report, each in zip(reports, times, strict=True)]
-            conclude(trained, timed, assignment, muster)
+            write_results(trained, timed, spec, rank_setup)
 
 
-def conclude(trained: Trained, reports: Sequence[RankReport], assignment: Assignment, muster: Muster) -> None:
+def write_results(
+    trained: TrainResult, reports: Sequence[RankReport], spec: TrainSpec, rank_setup: RankSetup
+) -> None:
     """Write what all ranks report together, on rank 0."""
     resumption = trained.resumption
-    origin = trace(reports, trained.task.identity, muster.launcher, assignment, resumption, trained.ended_at)
-    measurements = measure(trained.task, trained.epochs, reports, resumption)
-    write_conclusion(
-        assignment.folder,
-        assignment.definition,
+    origin = collect_provenance(
+        reports, trained.trainer.identity, rank_setup.launcher, spec, resumption, trained.ended_at
+    )
+    measurements = aggregate(trained.trainer, trained.epochs, reports, resumption)
+    write_summary_and_ranks(
+        spec.folder,
+        spec.definition,
         trained.epochs,
         reports,
         measurements,
@@ -216,7 +222,7 @@ def conclude(trained: Trained, reports: Sequence[RankReport], assignment: Assign
     )
 
 
-def report_for_duty(attempt: Attempt, muster: Muster) -> tuple[Identity, str, torch.device]:
+def initialize_rank(rank_files: RankFiles, rank_setup: RankSetup) -> tuple[Identity, str, torch.device]:
     """Claim this rank's CPUs and device, and tell the supervisor that the rank is there.
 
     Returns:
@@ -225,21 +231,21 @@ def report_for_duty(attempt: Attempt, muster: Muster) -> tuple[Identity, str, to
     Raises:
         RuntimeError: Place, CPUs or device are not as planned.
     """
-    identity = identify(os.environ, muster.launcher)
-    attempt.started(identity.rank, identity.host)
-    exit_with(muster.supervisor_pid, muster.supervisor_host == identity.host)
+    identity = identify(os.environ, rank_setup.launcher)
+    rank_files.started(identity.rank, identity.host)
+    exit_when_parent_dies(rank_setup.supervisor_pid, rank_setup.supervisor_host == identity.host)
     if identity.rank == 0:
-        threading.Thread(target=_beat, args=(attempt,), name="beat", daemon=True).start()
-    check_place(identity, Shape.parse(muster.shape))
-    affinity = claim_cpus(muster.accelerator, identity, muster.cpus_per_device)
-    return identity, affinity, claim_device(muster.accelerator, identity.local_rank)
+        threading.Thread(target=_beat, args=(rank_files,), name="beat", daemon=True).start()
+    check_place(identity, Shape.parse(rank_setup.shape))
+    affinity = claim_cpus(rank_setup.accelerator, identity, rank_setup.cpus_per_device)
+    return identity, affinity, claim_device(rank_setup.accelerator, identity.local_rank)
 
 
-def _beat(attempt: Attempt) -> None:
+def _beat(rank_files: RankFiles) -> None:
     """Show the supervisor that rank 0 runs: nobody else waits for a single rank, which may be stopped."""
     while True:
         with suppress(OSError):
-            attempt.beat()
+            rank_files.heartbeat()
         time.sleep(BEAT_SECONDS)
 
 
@@ -252,21 +258,21 @@ def describe(record: EpochRecord, epochs: int) -> str:
     )
 
 
-def leave_word(attempt: Attempt, rank: int) -> None:
+def install_sigterm_handler(rank_files: RankFiles, rank: int) -> None:
     """Tell SIGTERM, which a launcher sends to the peers of a failed rank, from SIGKILL."""
 
     def stop(signum: int, _frame: FrameType | None) -> None:
         with suppress(OSError):  # the folder may be gone, or another's
-            attempt.terminated(rank)
+            rank_files.terminated(rank)
         raise SystemExit(128 + signum)
 
     signal.signal(signal.SIGTERM, stop)
 
 
-def run_or_complain(attempt: Attempt, work: Callable[[], None]) -> None:
+def run_and_report_errors(rank_files: RankFiles, work: Callable[[], None]) -> None:
     """Do a rank's work, and leave an exception for the supervisor before it is raised again."""
-    rank = identify(os.environ, attempt.muster().launcher).rank
-    leave_word(attempt, rank)
+    rank = identify(os.environ, rank_files.rank_setup().launcher).rank
+    install_sigterm_handler(rank_files, rank)
     try:
         work()
     except Exception as error:
@@ -275,5 +281,5 @@ def run_or_complain(attempt: Attempt, work: Callable[[], None]) -> None:
         out_of_memory = isinstance(error, torch.OutOfMemoryError)
         # a full disk, or a folder that is gone, must not hide what happened: raised again, it is printed
         with suppress(OSError):
-            attempt.failed(rank, socket.gethostname(), error, out_of_memory)
+            rank_files.failed(rank, socket.gethostname(), error, out_of_memory)
         raise

@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from scalewise.execution.messages import Assignment
+from scalewise.execution.messages import TrainSpec
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.config.site import cpu_model
-from scalewise.plan.runs.batches import share
+from scalewise.plan.runs.batches import shard_range
 from scalewise.records import (
     EPOCHS,
     MODEL,
@@ -40,9 +40,9 @@ from scalewise.training.measure.machine_load import CpuUse, other_cpu_fraction
 from scalewise.training.measure.memory import MemoryKind, peak_memory
 from scalewise.training.measure.monitor import MonitorReport, across_ranks
 from scalewise.training.measure.throughput import quantile, slowest, throughput
-from scalewise.training.parallel_model import Replica
-from scalewise.training.pass_timing import PassTimes, of_all_ranks
-from scalewise.training.trainer import Task
+from scalewise.training.parallel_model import ParallelModel
+from scalewise.training.pass_timing import PassTimes, merge_ranks
+from scalewise.training.trainer import Trainer
 
 
 @dataclass(frozen=True)
@@ -67,25 +67,25 @@ class RankReport:
 
     def with_passes(self, times: PassTimes) -> RankReport:
         """Copy it with passes that were timed later, so that no memory or sample of theirs is in it."""
-        return replace(self, record=times.on(self.record), times=times)
+        return replace(self, record=times.apply_to(self.record), times=times)
 
 
 def report_rank(
-    task: Task, affinity: str, startup: Startup, peak_memory_bytes: int, cpu_use: CpuUse | None = None
+    trainer: Trainer, affinity: str, startup: Startup, peak_memory_bytes: int, cpu_use: CpuUse | None = None
 ) -> RankReport:
     """Collect the figures of this rank after its training; the peak memory is that of all its starts."""
-    identity, clock = task.identity, task.clock
-    device = task.monitor.stop()
-    tested = share(len(task.test), identity.rank, identity.world_size)
+    identity, clock = trainer.identity, trainer.clock
+    device = trainer.monitor.stop()
+    tested = shard_range(len(trainer.test), identity.rank, identity.world_size)
     record = RankRecord(
         rank=identity.rank,
         local_rank=identity.local_rank,
         host=identity.host,
-        device=provenance.device_name(task.device),
+        device=provenance.device_name(trainer.device),
         visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES", ""),
         threads=torch.get_num_threads(),
         cpu_affinity=affinity,
-        train_samples=task.sampler.samples_of_rank,
+        train_samples=trainer.sampler.samples_of_rank,
         test_samples=len(tested),
         step_seconds_p05=quantile(clock.step_seconds, 0.05),
         step_seconds_p50=quantile(clock.step_seconds, 0.50),
@@ -95,13 +95,13 @@ def report_rank(
         peak_memory_bytes=peak_memory_bytes,
         **startup.model_dump(),
         mean_utilization=device.mean_utilization,
-        communication_seconds_per_step=task.replica.communication_seconds(),
+        communication_seconds_per_step=trainer.parallel_model.communication_seconds(),
     )
-    return RankReport(record, clock.windows, peak_memory(task.device)[1], device, cpu_use=cpu_use)
+    return RankReport(record, clock.windows, peak_memory(trainer.device)[1], device, cpu_use=cpu_use)
 
 
-def measure(
-    task: Task, epochs: Sequence[EpochRecord], reports: Sequence[RankReport], resumption: Resumption
+def aggregate(
+    trainer: Trainer, epochs: Sequence[EpochRecord], reports: Sequence[RankReport], resumption: Resumption
 ) -> Measurements:
     """The figures of the run: the slowest rank counts, and the one that used most memory."""
     ranks = [report.record for report in reports]
@@ -109,14 +109,14 @@ def measure(
     measured_seconds = sum(window.seconds for window in windows if not window.warmup)
     waited = max(rank.loader_wait_seconds for rank in ranks)
     accuracies = [record.test_accuracy for record in epochs]
-    passes, buckets = of_all_ranks([report.times for report in reports])
-    left_out = task.clock.left_out
+    passes, buckets = merge_ranks([report.times for report in reports])
+    left_out = trainer.clock.left_out
     monitored = across_ranks([report.device for report in reports])
     if left_out:
         # what two kinds of device drew is the energy of neither
         monitored["energy_joules"] = None
     return Measurements(
-        parameters=task.replica.parameters,
+        parameters=trainer.parallel_model.parameters,
         epochs_completed=len(epochs),
         throughput_samples_per_second=throughput(windows),
         windows=windows,
@@ -133,12 +133,12 @@ def measure(
         **monitored,
         communication_fraction=_communication_fraction(ranks, windows),
         other_cpu_fraction=other_cpu_fraction([each.cpu_use for each in reports if each.cpu_use is not None]),
-        loader=task.settings.loader,
+        loader=trainer.settings.loader,
         passes=passes,
         buckets=buckets,
         resumption=resumption.model_copy(
             update={
-                "unmeasured_steps": _unmeasured(task.settings, windows),
+                "unmeasured_steps": _unmeasured(trainer.settings, windows),
                 "problems": [*resumption.problems, *left_out],
             }
         ),
@@ -169,11 +169,11 @@ def _communication_fraction(ranks: Sequence[RankRecord], windows: Sequence[Windo
     return min(min(counted) / step_seconds, 1.0)
 
 
-def trace(
+def collect_provenance(
     reports: Sequence[RankReport],
     identity: Identity,
     launcher: str,
-    assignment: Assignment,
+    spec: TrainSpec,
     resumption: Resumption,
     ended_at: str,
 ) -> Provenance:
@@ -183,7 +183,7 @@ def trace(
         reports: One for each rank, in rank order.
         identity: This rank, which is rank 0.
         launcher: The program that started the ranks.
-        assignment: Says when the run started, and beside which other jobs.
+        spec: Says when the run started, and beside which other jobs.
         resumption: Holds hosts and other jobs of earlier starts, whose figures are among these.
         ended_at: UTC, ISO 8601; the end of the training, before further passes were timed.
     """
@@ -196,28 +196,30 @@ def trace(
         cpu_model=cpu_model(),
         operating_system=provenance.operating_system(),
         launcher=launcher,
-        started_at=assignment.started_at,
+        started_at=spec.started_at,
         ended_at=ended_at,
         slurm_job_id=identity.slurm_job_id,
         restart_count=identity.restart_count,
-        other_jobs=most(resumption.earlier_other_jobs, assignment.other_jobs),
-        inputs=assignment.inputs,
+        other_jobs=max_known(resumption.earlier_other_jobs, spec.other_jobs),
+        inputs=spec.inputs,
     )
 
 
-def most(*counts: int | None) -> int | None:
+def max_known(*counts: int | None) -> int | None:
     """The largest of the counts that are known; None where none is."""
     return max((count for count in counts if count is not None), default=None)
 
 
-def write_series(folder: Path, epochs: Sequence[EpochRecord], reports: Sequence[RankReport]) -> None:
+def write_epochs_and_utilization(
+    folder: Path, epochs: Sequence[EpochRecord], reports: Sequence[RankReport]
+) -> None:
     """Write epochs and utilization, which grew with the training and which nothing after it changes."""
     write_rows(folder / EPOCHS, EpochRecord, epochs)
     samples = [sample for report in reports for sample in report.device.samples]
     write_rows(folder / UTILIZATION, UtilizationRecord, sorted(samples, key=lambda row: row.timestamp))
 
 
-def write_conclusion(
+def write_summary_and_ranks(
     folder: Path,
     definition: Definition,
     epochs: Sequence[EpochRecord],
@@ -245,9 +247,9 @@ def write_conclusion(
     write_json(folder / SUMMARY, summary)
 
 
-def save_model(replica: Replica, rank: int, folder: Path) -> None:
+def save_model(parallel_model: ParallelModel, rank: int, folder: Path) -> None:
     """Leave the trained weights beside the records; all ranks must call it."""
-    state = replica.state()
+    state = parallel_model.state()
     if rank == 0:
         with replaced_whole(folder / MODEL) as temporary:
             save_file(state, temporary)

@@ -14,20 +14,20 @@ from torch.optim.lr_scheduler import LRScheduler
 from scalewise.plan.config.settings import Settings
 from scalewise.training.data.augmentation import Augmentation
 from scalewise.training.data.datasets import Dataset
-from scalewise.training.data.loaders import Loader, Preparation, ResidentLoader, channel_statistics
+from scalewise.training.data.loaders import Loader, Preprocessing, ResidentLoader, channel_statistics
 from scalewise.training.data.sampling import EpochSampler
 from scalewise.training.distributed.identity import Identity
-from scalewise.training.measure.clock import timeline_of
+from scalewise.training.measure.clock import timer_for
 from scalewise.training.measure.monitor import Monitor
 from scalewise.training.measure.throughput import StepClock
 from scalewise.training.models.builders import blocks, build
 from scalewise.training.optim import build_optimizer, build_schedule
-from scalewise.training.parallel_model import Replica
+from scalewise.training.parallel_model import ParallelModel
 from scalewise.training.precision import Precision
 
 
 @dataclass(frozen=True)
-class Task:
+class Trainer:
     """This rank's part of a training.
 
     Args:
@@ -41,7 +41,7 @@ class Task:
     """
 
     settings: Settings
-    replica: Replica
+    parallel_model: ParallelModel
     optimizer: Optimizer
     schedule: LRScheduler
     precision: Precision
@@ -76,7 +76,7 @@ def build_loaders(
     """
     mean, std = channel_statistics(dataset.train_images)
     layout = torch.channels_last if settings.channels_last else torch.contiguous_format
-    plain = Preparation(mean, std, image_size=settings.image_size, memory_format=layout)
+    plain = Preprocessing(mean, std, image_size=settings.image_size, memory_format=layout)
     drawn = replace(
         plain,
         augmentation=Augmentation(settings.crop_padding, settings.horizontal_flip),
@@ -95,7 +95,7 @@ def build_loaders(
     return Loaders(WorkerLoader(*train, workers=workers, timeout_seconds=timeout_seconds), test)
 
 
-def build_task(
+def build_trainer(
     settings: Settings,
     global_batch_size: int,
     dataset: Dataset,
@@ -103,7 +103,7 @@ def build_task(
     identity: Identity,
     device: torch.device,
     weights: Path | None = None,
-) -> Task:
+) -> Trainer:
     """Model, optimizer, schedule, sampler and clock of this rank.
 
     Args:
@@ -123,7 +123,7 @@ def build_task(
     network = build(settings.model, image, dataset.classes, weights).to(device)
     if settings.channels_last:
         network = network.to(memory_format=torch.channels_last)
-    replica = Replica.build(network, blocks(network), settings, device)
+    parallel_model = ParallelModel.build(network, blocks(network), settings, device)
     # the same weights everywhere, but each rank its own dropout
     torch.manual_seed(settings.seed * 10_007 + identity.rank)
     optimizer = build_optimizer(settings, network.parameters(), identity.world_size)
@@ -135,16 +135,16 @@ def build_task(
         settings.seed,
         settings.accumulation_steps,
     )
-    return Task(
+    return Trainer(
         settings=settings,
-        replica=replica,
+        parallel_model=parallel_model,
         optimizer=optimizer,
         schedule=build_schedule(settings, optimizer, len(sampler)),
         precision=Precision(settings, device),
         sampler=sampler,
         train=loaders.train,
         test=loaders.test,
-        clock=StepClock(timeline_of(device), settings.warmup_steps),
+        clock=StepClock(timer_for(device), settings.warmup_steps),
         monitor=Monitor(device, settings.cpus_per_device, identity.host, identity.rank),
         identity=identity,
         device=device,

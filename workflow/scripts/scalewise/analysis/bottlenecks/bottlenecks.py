@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from scalewise.analysis.formatting import point_text, three_digits
+from scalewise.analysis.formatting import format_3sig, point_text
 
 NAMED_FROM = 0.1
 """Share of the step, or of a run's wall, from which on a loss is named."""
@@ -41,7 +41,7 @@ _ADVICE = {
 
 
 @dataclass(frozen=True)
-class Limit:
+class Bottleneck:
     """The main reason that a point does not scale.
 
     Args:
@@ -92,7 +92,7 @@ def loss_shares(point: pd.Series, base: pd.Series, scaling: str = "strong") -> d
     return shares | {COMPUTE: lost / _number(point, "step_seconds")}
 
 
-def limit_at(point: pd.Series, base: pd.Series, scaling: str = "strong") -> Limit | None:
+def bottleneck_at(point: pd.Series, base: pd.Series, scaling: str = "strong") -> Bottleneck | None:
     """The largest loss of a point; None where it is under a tenth of the step, or the split is not known.
 
     Args:
@@ -105,10 +105,10 @@ def limit_at(point: pd.Series, base: pd.Series, scaling: str = "strong") -> Limi
     if not cause or shares[cause] < NAMED_FROM:
         return None
     resident = cause == LOADER and point["loader"] == "resident"
-    return Limit(cause, shares[cause], _ADVICE[RESIDENT if resident else cause])
+    return Bottleneck(cause, shares[cause], _ADVICE[RESIDENT if resident else cause])
 
 
-def limit_sentences(scaling: pd.DataFrame, runs: pd.DataFrame, mode: str = "strong") -> list[str]:
+def bottleneck_sentences(scaling: pd.DataFrame, runs: pd.DataFrame, mode: str = "strong") -> list[str]:
     """A sentence for each bottleneck with its cure, largest loss first; then on start-up, and on doubts.
 
     Args:
@@ -120,7 +120,7 @@ def limit_sentences(scaling: pd.DataFrame, runs: pd.DataFrame, mode: str = "stro
     for _, series in scaling.groupby("series", sort=False):
         in_order = series.sort_values("devices")
         for _, point in in_order.iterrows():
-            limit = limit_at(point, in_order.iloc[0], mode)
+            limit = bottleneck_at(point, in_order.iloc[0], mode)
             if limit is not None:
                 # which rank is slow is each point's own
                 key = f"{limit.advice} {len(bound)}" if limit.cause == STRAGGLER else limit.advice
@@ -132,7 +132,7 @@ def limit_sentences(scaling: pd.DataFrame, runs: pd.DataFrame, mode: str = "stro
 @dataclass(frozen=True)
 class _Place:
     point: pd.Series
-    limit: Limit
+    limit: Bottleneck
 
 
 def _bound(places: list[_Place], runs: pd.DataFrame) -> str:
@@ -175,7 +175,7 @@ def _startup(scaling: pd.DataFrame) -> Iterator[str]:
     long = scaling[shares > NAMED_FROM]
     if len(long):
         places = [
-            f"{three_digits(point['startup_seconds'])} of {three_digits(point['wall_seconds'])} s "
+            f"{format_3sig(point['startup_seconds'])} of {format_3sig(point['wall_seconds'])} s "
             f"at {_where(point)}"
             for _, point in long.iterrows()
         ]
@@ -188,7 +188,7 @@ def _startup(scaling: pd.DataFrame) -> Iterator[str]:
 def _uncertain(scaling: pd.DataFrame) -> Iterator[str]:
     for _, point in scaling.iterrows():
         if _in_doubt(point):
-            counted, checked = (f"{three_digits(each * MILLISECONDS)} ms" for each in _communications(point))
+            counted, checked = (f"{format_3sig(each * MILLISECONDS)} ms" for each in _communications(point))
             yield (
                 f"How a step divides at {_where(point)} is uncertain: communication is {counted} by DDP's "
                 f"own counters, but {checked} by passes with and without it, after the training."

@@ -17,7 +17,7 @@ DRIFT = 0.05
 """Change of the rate, beyond the noise of its windows, that is said."""
 
 
-def steadiness(windows: Sequence[Window]) -> dict[str, float]:
+def drift(windows: Sequence[Window]) -> dict[str, float]:
     """``window_spread`` and ``drift`` of a run, as far as its windows carry them.
 
     ``window_spread`` is half the width of the interval of the windows' median rate, over that rate; from 2
@@ -46,7 +46,7 @@ def steadiness(windows: Sequence[Window]) -> dict[str, float]:
     return found
 
 
-def steadiness_flags(runs: pd.DataFrame) -> list[str]:
+def drift_flags(runs: pd.DataFrame) -> list[str]:
     """A sentence for each device count where most runs got faster, or slower, while they were measured.
 
     Args:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from scalewise.analysis.bottlenecks.bottlenecks import MAX_PLACES
-from scalewise.analysis.formatting import counted, point_text
+from scalewise.analysis.formatting import pluralize, point_text
 from scalewise.records import Resumption
 
 _KNOWN = ["run", "series", "devices", "outcome", "resumes", "lost_steps", "checkpoint_problems"]
@@ -36,7 +36,7 @@ def resumption_notes(runs: pd.DataFrame) -> list[str]:
 def resumed_text(resumes: int, lost_steps: int) -> str:
     """``3 times, 14 steps done again``."""
     often = "once" if resumes == 1 else f"{resumes} times"
-    again = counted(str(lost_steps), "step") if lost_steps else "no step"
+    again = pluralize(str(lost_steps), "step") if lost_steps else "no step"
     return f"{often}, {again} done again"
 
 
@@ -51,8 +51,8 @@ def _resumed(done: pd.DataFrame) -> Iterator[str]:
     more = len(names) - MAX_PLACES
     listed = ", ".join(names[:MAX_PLACES]) + (f" and {more} more, in runs.csv" if more > 0 else "")
     said = (
-        f"{len(resumed)} of {counted(str(len(done)), 'run')} went on from a checkpoint: {listed}. The first "
-        "steps after each resume are left out of the throughput. Wall times, device-hours and times to "
+        f"{len(resumed)} of {pluralize(str(len(done)), 'run')} went on from a checkpoint: {listed}. The "
+        "first steps after each resume are left out of the throughput. Wall times, device-hours and times to "
         "accuracy are those of the other runs: they would hold start-ups, waits and steps that no "
         "undisturbed run has."
     )
@@ -69,8 +69,8 @@ def _problems(runs: pd.DataFrame) -> Iterator[str]:
     told = texts[texts != ""]
     if len(told):
         others = told.nunique() - 1
-        further = f", and {counted(str(others), 'other')} in runs.csv" if others else ""
+        further = f", and {pluralize(str(others), 'other')} in runs.csv" if others else ""
         yield (
-            f"{len(told)} of {counted(str(len(runs)), 'run')} could not write a checkpoint or use all of "
+            f"{len(told)} of {pluralize(str(len(runs)), 'run')} could not write a checkpoint or use all of "
             f"one: {told.iloc[0]}{further}."
         )

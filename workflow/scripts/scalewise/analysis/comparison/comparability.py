@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from scalewise.analysis.formatting import as_in_yaml, factor, percent
+from scalewise.analysis.formatting import as_in_yaml, format_ratio, percent
 from scalewise.analysis.statistics.intervals import Interval
 from scalewise.plan.config.shape import count_devices
 from scalewise.records import OUTSIDE_THE_STEPS, Definition, Provenance
@@ -184,7 +184,7 @@ class Comparison:
             before, after = self.accuracy
             points = 100 * (before - after)
             lost = f"; {points:.1f} points of accuracy lost ({percent(before)} to {percent(after)})"
-        gain = f"{factor(self.ratio)}x {over}"
+        gain = f"{format_ratio(self.ratio)}x {over}"
         if self.efficiency is not None:
             return f"{more}: {gain} {self.first.devices}, {percent(self.efficiency)} of ideal{lost}"
         if self.kind == "option":

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import pandas as pd
 
 from scalewise.analysis.comparison.comparability import Measured, compare, named
-from scalewise.analysis.formatting import factor
+from scalewise.analysis.formatting import format_ratio
 from scalewise.plan.config.shape import count_devices
 
 Conditions = Mapping[str, Mapping[str, str]]
@@ -108,7 +108,7 @@ def left_out(done: pd.DataFrame, base_done: pd.DataFrame, reference: str, known:
         comparison = compare(_measured(joined, conditions[0]), _measured(others, conditions[1]))
         gain = ""
         if comparison.kind == "option" and comparison.ratio:
-            gain = f" ({factor(comparison.ratio)}x the others' rate)"
+            gain = f" ({format_ratio(comparison.ratio)}x the others' rate)"
         yield (
             f"{len(others)} of {len(done)} runs on {count_devices(int(done['devices'].iloc[0]))} "
             f"{'is' if len(others) == 1 else 'are'} not comparable with the baseline: "

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from scalewise.analysis.decision.criteria import accuracy_lost
-from scalewise.analysis.formatting import as_given, factor, three_digits, told_apart
+from scalewise.analysis.formatting import format_3sig, format_distinct, format_exact, format_ratio
 from scalewise.analysis.scaling import OF_WALLS
 from scalewise.analysis.statistics.significance import ENOUGH_REPEATS
 from scalewise.plan.config.experiment import DecisionRule
@@ -32,7 +32,7 @@ def of_choice(best: pd.Series, points: pd.DataFrame, rule: DecisionRule) -> Iter
         yield from _not_shown_faster(best)
         least, low = rule.min_efficiency, float(best["parallel_efficiency_low"])
         if least is not None and low < least:
-            shown, limit = told_apart(low, least)
+            shown, limit = format_distinct(low, least)
             yield (
                 f"The efficiency of {best['parallel_efficiency']:.2f} is not clear of the {limit} asked for: "
                 f"its interval reaches down to {shown}."
@@ -42,14 +42,14 @@ def of_choice(best: pd.Series, points: pd.DataFrame, rule: DecisionRule) -> Iter
             yield (
                 f"{count_devices(int(best['devices']))} reach the target later than "
                 f"{int(best['baseline_devices'])}: the samples they need more outweigh their throughput "
-                f"({factor(best['time_to_accuracy_speedup'])}x as fast to the target)."
+                f"({format_ratio(best['time_to_accuracy_speedup'])}x as fast to the target)."
             )
     yield from _missed_by_a_hair(best, points, rule.min_efficiency)
     most = rule.max_device_hours
     at_most = best["device_hours"] * best["longest_seconds"] / best["wall_seconds"]
     if most is not None and at_most > most:
         yield (
-            f"A run may take up to {three_digits(at_most)} device-hours, more than the {as_given(most)} "
+            f"A run may take up to {format_3sig(at_most)} device-hours, more than the {format_exact(most)} "
             "asked for."
         )
     if rule == DecisionRule():
@@ -64,7 +64,7 @@ def _missed_by_a_hair(best: pd.Series, points: pd.DataFrame, least: float | None
     following = more.iloc[0]
     efficiency, high = following["parallel_efficiency"], following["parallel_efficiency_high"]
     if efficiency < least <= high:
-        shown, limit = told_apart(float(high), least)
+        shown, limit = format_distinct(float(high), least)
         yield (
             f"That {count_devices(int(following['devices']))} miss the efficiency of {limit} is not certain: "
             f"the interval of theirs reaches up to {shown}."
@@ -156,7 +156,7 @@ def _less_accurate(points: pd.DataFrame) -> Iterator[str]:
     for _, point in points.iterrows():
         if lost := accuracy_lost(point, first):
             yield (
-                f"Accuracy falls with devices: {factor(point['speedup'])}x the throughput on "
+                f"Accuracy falls with devices: {format_ratio(point['speedup'])}x the throughput on "
                 f"{int(point['devices'])}, but {lost:.1f} points of accuracy lost "
                 f"({point['final_accuracy']:.1%}, on {int(first['devices'])} {first['final_accuracy']:.1%})."
             )

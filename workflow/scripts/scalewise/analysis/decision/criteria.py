@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from scalewise.analysis.comparison.comparability import CLEAR_ACCURACY_LOSS
-from scalewise.analysis.formatting import as_given, three_digits, told_apart
+from scalewise.analysis.formatting import format_3sig, format_distinct, format_exact
 from scalewise.analysis.statistics.significance import ENOUGH_REPEATS
 from scalewise.plan.config.experiment import DecisionRule
 from scalewise.plan.config.shape import count_devices
@@ -46,7 +46,7 @@ def as_billed(scaling: pd.DataFrame, billed: Mapping[int, float]) -> pd.DataFram
     )
 
 
-def judge(
+def evaluate(
     scaling: pd.DataFrame, rule: DecisionRule, queue_minutes: Mapping[int, float] | None = None
 ) -> pd.DataFrame:
     """The points that have a speedup, with what the rule says of each.
@@ -79,8 +79,8 @@ def judge(
     # an interval is of the median run; what a next run may take is told by the slowest so far
     points["longest_seconds"] = points["wall_seconds_most"].fillna(points["wall_seconds_high"])
     points["done_minutes"] = points["longest_seconds"] / 60 + points["queue_minutes"]
-    points["outrun_by"] = [_outrun_by(point, points) for _, point in points.iterrows()]
-    points["misses"] = [list(_misses(point, rule)) for _, point in points.iterrows()]
+    points["outrun_by"] = [_slower_than(point, points) for _, point in points.iterrows()]
+    points["misses"] = [list(_violations(point, rule)) for _, point in points.iterrows()]
     return points
 
 
@@ -92,7 +92,7 @@ def candidates(points: pd.DataFrame, rule: DecisionRule) -> pd.DataFrame:
     equal, the one of fewer devices.
 
     Args:
-        points: Output of ``judge``.
+        points: Output of ``evaluate``.
         rule: The criteria; without any, the knee is preferred.
     """
     met = points.loc[[not misses for misses in points["misses"]]]
@@ -107,11 +107,11 @@ def candidates(points: pd.DataFrame, rule: DecisionRule) -> pd.DataFrame:
     return met.groupby("series", sort=False).head(1)
 
 
-def nearest(points: pd.DataFrame, rule: DecisionRule) -> pd.Series:
+def closest(points: pd.DataFrame, rule: DecisionRule) -> pd.Series:
     """The point to name where none meets the rule: the first done, or the cheapest.
 
     Args:
-        points: Output of ``judge``.
+        points: Output of ``evaluate``.
         rule: The criteria; a deadline asks for the first done, others for the cheapest.
     """
     key = "done_minutes" if rule.deadline_minutes is not None else "device_hours"
@@ -130,18 +130,18 @@ def accuracy_lost(point: pd.Series, base: pd.Series) -> float:
     return 0.0
 
 
-def _outrun_by(point: pd.Series, points: pd.DataFrame) -> int:
+def _slower_than(point: pd.Series, points: pd.DataFrame) -> int:
     fewer = points[(points["series"] == point["series"]) & (points["devices"] < point["devices"])]
     faster = fewer[fewer["speedup"] >= point["speedup"]]
     return int(faster.sort_values("speedup").iloc[-1]["devices"]) if len(faster) else 0
 
 
-def _misses(point: pd.Series, rule: DecisionRule) -> Iterator[str]:
+def _violations(point: pd.Series, rule: DecisionRule) -> Iterator[str]:
     if point["outrun_by"]:
         yield f"no gain over {count_devices(int(point['outrun_by']))}"
     least, efficiency = rule.min_efficiency, float(point["parallel_efficiency"])
     if least is not None and not efficiency >= least - ROUNDING:
-        shown, limit = told_apart(efficiency, least)
+        shown, limit = format_distinct(efficiency, least)
         yield f"efficiency {shown}, below the {limit} asked for"
     deadline, done = rule.deadline_minutes, float(point["done_minutes"])
     if deadline is not None and np.isnan(done):
@@ -149,14 +149,14 @@ def _misses(point: pd.Series, rule: DecisionRule) -> Iterator[str]:
     elif deadline is not None and done > deadline + ROUNDING:
         queue = " in the queue and running" if point["queue_minutes"] else ""
         yield (
-            f"up to {three_digits(done)} minutes{queue}, {three_digits(done - deadline)} more than the "
-            f"{as_given(deadline)} asked for"
+            f"up to {format_3sig(done)} minutes{queue}, {format_3sig(done - deadline)} more than the "
+            f"{format_exact(deadline)} asked for"
         )
     most, hours = rule.max_device_hours, float(point["device_hours"])
     if most is not None and np.isnan(hours):
         yield "unknown device-hours"
     elif most is not None and hours > most + ROUNDING:
         yield (
-            f"{three_digits(hours)} device-hours, {three_digits(hours - most)} more than the "
-            f"{as_given(most)} asked for"
+            f"{format_3sig(hours)} device-hours, {format_3sig(hours - most)} more than the "
+            f"{format_exact(most)} asked for"
         )

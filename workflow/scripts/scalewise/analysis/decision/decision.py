@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from scalewise.analysis.decision import cautions, wording
-from scalewise.analysis.decision.criteria import candidates, judge, nearest
+from scalewise.analysis.decision.criteria import candidates, closest, evaluate
 from scalewise.analysis.statistics.significance import ENOUGH_REPEATS
 from scalewise.plan.config.experiment import DecisionRule
 
@@ -87,7 +87,7 @@ def decide(
         queue_minutes: Devices -> usual wait in the queue, where the site gives it.
         swept: Keys of the options that series differ in; by default those in ``options``.
     """
-    points = judge(scaling, rule, queue_minutes)
+    points = evaluate(scaling, rule, queue_minutes)
     if points.empty:
         notes = "; ".join(dict.fromkeys(note for note in scaling["note"] if note))
         sentence = f"No decision: {notes or 'no run has completed'}."
@@ -99,7 +99,7 @@ def decide(
         points = points[points["series"] == first]
     chosen = candidates(points, rule)
     best = _choose_series(chosen, points, first) if len(chosen) else None
-    shown = nearest(points, rule) if best is None else best
+    shown = closest(points, rule) if best is None else best
     series = points[points["series"] == shown["series"]]
     planned = scaling[scaling["series"] == shown["series"]].sort_values("devices")
     numbers = {} if best is None else {name: _plain(best[name]) for name in NUMBERS}

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from scalewise.analysis.decision.criteria import accuracy_lost
-from scalewise.analysis.formatting import as_given, as_in_yaml, counted, factor, three_digits
+from scalewise.analysis.formatting import as_in_yaml, format_3sig, format_exact, format_ratio, pluralize
 from scalewise.analysis.statistics.significance import ENOUGH_REPEATS
 from scalewise.plan.config.experiment import DecisionRule
 from scalewise.plan.config.shape import count_devices
@@ -33,15 +33,15 @@ def answer(best: pd.Series, points: pd.DataFrame, rule: DecisionRule, target: fl
         fewer = points[points["devices"] < best["devices"]]
         beside = _too_slow(fewer.iloc[-1], rule.deadline_minutes) if len(fewer) else ""
         return (
-            f"{use}: a run takes {_run_time(best)}, within the {as_given(rule.deadline_minutes)} asked "
+            f"{use}: a run takes {_run_time(best)}, within the {format_exact(rule.deadline_minutes)} asked "
             f"for{beside}."
         )
     more = points[points["devices"] > best["devices"]]
     if rule.max_device_hours is not None:
         beside = _too_dear(more.iloc[0]) if len(more) else ""
         return (
-            f"{use}: a run takes {three_digits(best['device_hours'])} device-hours, within the "
-            f"{as_given(rule.max_device_hours)} asked for, and {_run_time(best)}{beside}."
+            f"{use}: a run takes {format_3sig(best['device_hours'])} device-hours, within the "
+            f"{format_exact(rule.max_device_hours)} asked for, and {_run_time(best)}{beside}."
         )
     if best["devices"] == best["baseline_devices"]:
         if more.empty:
@@ -54,7 +54,7 @@ def answer(best: pd.Series, points: pd.DataFrame, rule: DecisionRule, target: fl
     if len(more):
         following = more.iloc[0]
         would_be = (
-            f" {int(following['devices'])} would be {factor(following['speedup'])}x at "
+            f" {int(following['devices'])} would be {format_ratio(following['speedup'])}x at "
             f"{following['parallel_efficiency']:.2f}."
         )
     return f"{use}: {_gain(best, points, target)}.{would_be}"
@@ -76,18 +76,18 @@ def no_answer(best: pd.Series, points: pd.DataFrame, rule: DecisionRule) -> str:
     if len(asked_for(rule)) > 1:
         return f"No device count meets all that was asked for: a run {where} has {_join(best['misses'])}."
     if rule.deadline_minutes is not None:
-        asked = counted(as_given(rule.deadline_minutes), "minute")
-        over = three_digits(best["done_minutes"] - rule.deadline_minutes)
+        asked = pluralize(format_exact(rule.deadline_minutes), "minute")
+        over = format_3sig(best["done_minutes"] - rule.deadline_minutes)
         return (
             f"No run is done within the {asked} asked for: the fastest, {where}, takes {_run_time(best)}, up "
             f"to {over} minutes too long{_of_unknown(points, 'done_minutes')}."
         )
     assert rule.max_device_hours is not None, "the baseline meets every efficiency"
-    asked = counted(as_given(rule.max_device_hours), "device-hour")
+    asked = pluralize(format_exact(rule.max_device_hours), "device-hour")
     return (
         f"No run keeps to the {asked} asked for: the cheapest, {where}, takes "
-        f"{three_digits(best['device_hours'])}, "
-        f"{three_digits(best['device_hours'] - rule.max_device_hours)} too many"
+        f"{format_3sig(best['device_hours'])}, "
+        f"{format_3sig(best['device_hours'] - rule.max_device_hours)} too many"
         f"{_of_unknown(points, 'device_hours')}."
     )
 
@@ -105,14 +105,14 @@ def asked_for(rule: DecisionRule) -> list[str]:
     """A clause for each criterion of the rule; none for the knee."""
     clauses = []
     if rule.min_efficiency is not None:
-        clauses.append(f"an efficiency of at least {as_given(rule.min_efficiency)}")
+        clauses.append(f"an efficiency of at least {format_exact(rule.min_efficiency)}")
     if rule.deadline_minutes is not None:
         clauses.append(
             "a whole run, queue and start-up included, within "
-            f"{counted(as_given(rule.deadline_minutes), 'minute')} by the slowest of its runs"
+            f"{pluralize(format_exact(rule.deadline_minutes), 'minute')} by the slowest of its runs"
         )
     if rule.max_device_hours is not None:
-        clauses.append(f"at most {counted(as_given(rule.max_device_hours), 'device-hour')}")
+        clauses.append(f"at most {pluralize(format_exact(rule.max_device_hours), 'device-hour')}")
     return clauses
 
 
@@ -156,7 +156,7 @@ def alternative(point: pd.Series, points: pd.DataFrame, rule: DecisionRule, targ
         rate = point["throughput_samples_per_second"]
         gain = "the baseline"
         if not math.isnan(rate):
-            gain += f", {three_digits(rate)} samples/s"
+            gain += f", {format_3sig(rate)} samples/s"
         elif not math.isnan(point["wall_seconds"]):
             gain += f", a run takes {_run_time(point)}"
     else:
@@ -164,7 +164,7 @@ def alternative(point: pd.Series, points: pd.DataFrame, rule: DecisionRule, targ
     whole_runs = rule.deadline_minutes is not None or rule.max_device_hours is not None
     time = ""
     if whole_runs and not math.isnan(point["wall_seconds"]):
-        time = f"; a run takes {three_digits(point['device_hours'])} device-hours and {_run_time(point)}"
+        time = f"; a run takes {format_3sig(point['device_hours'])} device-hours and {_run_time(point)}"
     return f"{count_devices(devices)}: {gain}{time}."
 
 
@@ -233,14 +233,16 @@ def _gain(point: pd.Series, points: pd.DataFrame, target: float | None) -> str:
             by = f" in {point['n'] - point['n_reached']:.0f} of {point['n']:.0f} runs"
             speedup += f"; time to {target:.1%} not reached{by if point['n_reached'] else ''}"
     return (
-        f"{speedup}, efficiency {point['parallel_efficiency']:.2f}, {factor(point['cost_ratio'])}x the "
+        f"{speedup}, efficiency {point['parallel_efficiency']:.2f}, {format_ratio(point['cost_ratio'])}x the "
         "device-hours"
     )
 
 
 def _speedup(point: pd.Series, relation: str = "as fast as") -> str:
-    bounds = _bounds(factor(point["speedup_low"]), factor(point["speedup_high"]), point["speedup_n"])
-    return f"{factor(point['speedup'])}x {relation} {int(point['baseline_devices'])} ({bounds})"
+    bounds = _bounds(
+        format_ratio(point["speedup_low"]), format_ratio(point["speedup_high"]), point["speedup_n"]
+    )
+    return f"{format_ratio(point['speedup'])}x {relation} {int(point['baseline_devices'])} ({bounds})"
 
 
 def _bounds(low: str, high: str, n: float) -> str:
@@ -250,10 +252,12 @@ def _bounds(low: str, high: str, n: float) -> str:
 
 def _run_time(point: pd.Series) -> str:
     """``42 minutes (40 to 44, n = 5)``, and the queue's."""
-    low, high = (three_digits(point[f"wall_seconds_{bound}"] / 60) for bound in ("low", "high"))
-    time = f"{three_digits(point['wall_seconds'] / 60)} minutes ({_bounds(low, high, point['n'])})"
+    low, high = (format_3sig(point[f"wall_seconds_{bound}"] / 60) for bound in ("low", "high"))
+    time = f"{format_3sig(point['wall_seconds'] / 60)} minutes ({_bounds(low, high, point['n'])})"
     if point["queue_minutes"]:
-        time += f" + {counted(as_given(point['queue_minutes']), 'minute')} in the queue, by the site file"
+        time += (
+            f" + {pluralize(format_exact(point['queue_minutes']), 'minute')} in the queue, by the site file"
+        )
     return time
 
 
@@ -262,9 +266,9 @@ def _too_slow(fewer: pd.Series, deadline: float) -> str:
     minutes, queue = fewer["wall_seconds"] / 60, fewer["queue_minutes"]
     if fewer["done_minutes"] > deadline:
         if minutes + queue > deadline:
-            waiting = f" + {as_given(queue)}" if queue else ""
-            return f"; {int(fewer['devices'])} would take {three_digits(minutes)}{waiting}"
-        return f"; {int(fewer['devices'])} may take up to {three_digits(fewer['done_minutes'])}"
+            waiting = f" + {format_exact(queue)}" if queue else ""
+            return f"; {int(fewer['devices'])} would take {format_3sig(minutes)}{waiting}"
+        return f"; {int(fewer['devices'])} may take up to {format_3sig(fewer['done_minutes'])}"
     return f"; {int(fewer['devices'])} would bring {_join(fewer['misses'])}"
 
 
@@ -272,9 +276,9 @@ def _too_dear(more: pd.Series) -> str:
     """A clause that says why more devices cost too much."""
     devices, misses = int(more["devices"]), more["misses"]
     if not misses:
-        return f"; on {devices} it would take {three_digits(more['wall_seconds'] / 60)}"
+        return f"; on {devices} it would take {format_3sig(more['wall_seconds'] / 60)}"
     if len(misses) == 1 and "device-hours" in misses[0] and not math.isnan(more["device_hours"]):
-        return f"; {devices} would take {three_digits(more['device_hours'])} device-hours"
+        return f"; {devices} would take {format_3sig(more['device_hours'])} device-hours"
     return f"; {devices} would bring {_join(misses)}"
 
 
@@ -285,14 +289,15 @@ def _reached(point: pd.Series) -> str:
 
 
 def _product(point: pd.Series) -> str:
-    low, high = (factor(point[f"time_to_accuracy_speedup_{bound}"]) for bound in ("low", "high"))
+    low, high = (format_ratio(point[f"time_to_accuracy_speedup_{bound}"]) for bound in ("low", "high"))
     bounds = f"{_bounds(low, high, point['speedup_n'])}; "
     needed = ""
     if not math.isnan(point["statistical_efficiency"]):
-        needed = f", samples needed {factor(1 / point['statistical_efficiency'])}x as many"
+        needed = f", samples needed {format_ratio(1 / point['statistical_efficiency'])}x as many"
+    speedup = format_ratio(point["time_to_accuracy_speedup"])
     return (
-        f"{factor(point['time_to_accuracy_speedup'])}x as fast on {count_devices(int(point['devices']))} "
-        f"({bounds}throughput {factor(point['speedup'])}x{needed})"
+        f"{speedup}x as fast on {count_devices(int(point['devices']))} "
+        f"({bounds}throughput {format_ratio(point['speedup'])}x{needed})"
     )
 
 

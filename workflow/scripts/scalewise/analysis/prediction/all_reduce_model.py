@@ -180,7 +180,7 @@ def _line(sizes: Values, seconds: Values) -> tuple[Values, Values]:
 
 
 @dataclass(frozen=True)
-class Network:
+class AllReduceModel:
     """The measured all-reduces of a site, and a model of the others.
 
     Args:
@@ -194,7 +194,7 @@ class Network:
     backend: str
 
     @classmethod
-    def of(cls, collectives: Sequence[Collectives]) -> Network:
+    def of(cls, collectives: Sequence[Collectives]) -> AllReduceModel:
         """Fit the records of a site, one for each shape."""
         fits, errors = {}, {}
         for index, record in enumerate(collectives):

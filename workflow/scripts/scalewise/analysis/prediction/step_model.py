@@ -90,7 +90,7 @@ class Baseline:
 
 
 @dataclass(frozen=True)
-class Step:
+class PredictedStep:
     """The parts of a mean step of an epoch, in seconds; ``[LOW CENTRAL HIGH, draws]`` where links matter.
 
     Args:
@@ -169,7 +169,7 @@ def exposed_seconds(
 
 def predict_step(
     base: Baseline, devices: int, global_batch_size: int, all_reduce: Callable[[int], Values] | None
-) -> Step:
+) -> PredictedStep:
     """The mean step of an epoch, whose last step may be smaller than the others.
 
     Args:
@@ -208,7 +208,7 @@ def predict_step(
         if all_reduce is not None:
             this_total, this_exposed = exposed_seconds(base.buckets, forward, backward, all_reduce)
             total, exposed = total + share * this_total, exposed + share * this_exposed
-    return Step(compute, loader, total, exposed, len(sizes), sum(sizes))
+    return PredictedStep(compute, loader, total, exposed, len(sizes), sum(sizes))
 
 
 def predict_point(

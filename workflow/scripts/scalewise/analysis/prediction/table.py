@@ -11,8 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from scalewise.analysis.formatting import factor, percent
-from scalewise.analysis.prediction.all_reduce_model import Network, NotMeasuredError
+from scalewise.analysis.formatting import format_ratio, percent
+from scalewise.analysis.prediction.all_reduce_model import AllReduceModel, NotMeasuredError
 from scalewise.analysis.prediction.step_model import Baseline, NoPredictionError, predict_point
 from scalewise.plan.config.experiment import Experiment
 from scalewise.plan.config.settings import Settings
@@ -33,7 +33,7 @@ PREDICTION_COLUMNS = [
 
 
 @dataclass(frozen=True)
-class Predicted:
+class PredictionSpec:
     """An experiment to predict, as the plan defines it.
 
     Args:
@@ -47,7 +47,7 @@ class Predicted:
     projected: Sequence[Shape]
 
     @classmethod
-    def from_json(cls, text: str) -> Predicted:
+    def from_json(cls, text: str) -> PredictionSpec:
         """Read ``PlannedExperiment.prediction_definition``."""
         values = json.loads(text)
         return cls(
@@ -64,7 +64,7 @@ class Predicted:
 
 
 def compute_prediction(
-    experiment: Predicted, collectives: Sequence[Collectives], runs_folder: Path, folder: Path
+    experiment: PredictionSpec, collectives: Sequence[Collectives], runs_folder: Path, folder: Path
 ) -> None:
     """Write the predictions of an experiment, with what limits them and why a series has none.
 
@@ -77,7 +77,7 @@ def compute_prediction(
     Raises:
         RecordError: A record is damaged.
     """
-    network = Network.of(collectives)
+    network = AllReduceModel.of(collectives)
     rows: list[dict[str, Any]] = []
     notes = list(_link_notes(network))
     refused: dict[str, str] = {}
@@ -102,7 +102,7 @@ def compute_prediction(
     write_text(folder / REMARKS, json.dumps(told, indent=2) + "\n")
 
 
-def _baselines(experiment: Predicted, options: Options, runs_folder: Path) -> list[Baseline]:
+def _baselines(experiment: PredictionSpec, options: Options, runs_folder: Path) -> list[Baseline]:
     """The series' runs on one device, those of the first repeats that have completed."""
     settings = settings_of(experiment.spec, options)
     _check_options(settings)
@@ -152,11 +152,11 @@ def _check_options(settings: Settings) -> None:
 
 
 def _series_rows(
-    experiment: Predicted,
+    experiment: PredictionSpec,
     options: Options,
     planned: Sequence[Shape],
     bases: Sequence[Baseline],
-    network: Network,
+    network: AllReduceModel,
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """A row for each shape that can be predicted, and why the others cannot."""
     settings = settings_of(experiment.spec, options)
@@ -221,7 +221,7 @@ def _series_notes(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         )
 
 
-def _link_notes(network: Network) -> Iterator[str]:
+def _link_notes(network: AllReduceModel) -> Iterator[str]:
     for shape, error in network.errors.items():
         yield f"The all-reduce over {shape} was not measured: {error.rstrip('.')}."
     for shape, fit in network.fits.items():
@@ -233,7 +233,7 @@ def _link_notes(network: Network) -> Iterator[str]:
             )
 
 
-def _links(network: Network) -> list[dict[str, Any]]:
+def _links(network: AllReduceModel) -> list[dict[str, Any]]:
     """Latency and bus bandwidth of each measured shape."""
     return [
         {
@@ -255,8 +255,8 @@ def beyond_sentences(table: pd.DataFrame, series: str | None) -> list[str]:
     """
     beyond = table[(table["series"] == series) & ~table["measured_point"].astype(bool)]
     return [
-        f"{count_devices(int(row['devices']))}: {factor(row['speedup'])}x as fast as 1 "
-        f"({factor(row['speedup_low'])} to {factor(row['speedup_high'])}), efficiency "
+        f"{count_devices(int(row['devices']))}: {format_ratio(row['speedup'])}x as fast as 1 "
+        f"({format_ratio(row['speedup_low'])} to {format_ratio(row['speedup_high'])}), efficiency "
         f"{row['parallel_efficiency']:.2f}: predicted, not measured."
         for _, row in beyond.iterrows()
         if pd.notna(row["speedup"])

@@ -14,7 +14,7 @@ from pathlib import Path
 import pandas as pd
 
 from scalewise.analysis.decision.decision import Decision
-from scalewise.analysis.formatting import factor, three_digits
+from scalewise.analysis.formatting import format_3sig, format_ratio
 from scalewise.analysis.scaling import OF_WALLS
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.runs.runs import NO_OPTIONS
@@ -108,11 +108,11 @@ def _table(points: pd.DataFrame, decision: Decision) -> _Table:
         "devices": lambda row: _plain(row["devices"], "{:.0f}".format),
         "nodes": lambda row: _plain(row["nodes"], "{:.0f}".format),
         "n": lambda row: _plain(row["n"], "{:.0f}".format),
-        f"run ({unit})": lambda row: _bounded(row, "wall_seconds", three_digits, 1 / seconds),
-        "samples/s": lambda row: _bounded(row, "throughput_samples_per_second", three_digits),
-        "speedup": lambda row: _bounded(row, "speedup", factor),
+        f"run ({unit})": lambda row: _bounded(row, "wall_seconds", format_3sig, 1 / seconds),
+        "samples/s": lambda row: _bounded(row, "throughput_samples_per_second", format_3sig),
+        "speedup": lambda row: _bounded(row, "speedup", format_ratio),
         "efficiency": lambda row: _bounded(row, "parallel_efficiency", "{:.2f}".format),
-        "device-hours": lambda row: _plain(row["device_hours"], three_digits),
+        "device-hours": lambda row: _plain(row["device_hours"], format_3sig),
     }
     rows = [[cell(row) for cell in columns.values()] for _, row in points.iterrows()]
     marked = [index for index, flag in enumerate(points["recommended"]) if flag]
@@ -137,9 +137,9 @@ def _method(points: pd.DataFrame) -> str:
     where = count_devices(int(reference["devices"]))
     rate = reference["throughput_samples_per_second"]
     if pd.isna(rate):
-        absolute = f"{where}, {three_digits(reference['wall_seconds'])} s a run, {OF_WALLS}"
+        absolute = f"{where}, {format_3sig(reference['wall_seconds'])} s a run, {OF_WALLS}"
     else:
-        absolute = f"{where}, {three_digits(rate)} samples/s"
+        absolute = f"{where}, {format_3sig(rate)} samples/s"
     others = int(points["n_not_comparable"].sum()) if "n_not_comparable" in points else 0
     left_out = f", and leave out {others} runs under other conditions" if others else ""
     return (

@@ -19,7 +19,7 @@ LEAST_SPREAD = 1e-3
 
 
 @dataclass(frozen=True)
-class Pooled:
+class PooledSample:
     """Samples that scatter alike, by their means and by the one spread of all of them.
 
     Args:
@@ -31,7 +31,7 @@ class Pooled:
     spread: Array
 
 
-def pooled(samples: Sequence[Array]) -> Pooled:
+def pooled(samples: Sequence[Array]) -> PooledSample:
     """Means and pooled spread.
 
     Args:
@@ -41,10 +41,12 @@ def pooled(samples: Sequence[Array]) -> Pooled:
     means = np.stack([sample.mean(axis=-1) for sample in samples], axis=-1)
     squares = sum(((sample - sample.mean(axis=-1, keepdims=True)) ** 2).sum(axis=-1) for sample in samples)
     freedom = sum(sample.shape[-1] - 1 for sample in samples)
-    return Pooled(means, np.sqrt(np.asarray(squares) / freedom))
+    return PooledSample(means, np.sqrt(np.asarray(squares) / freedom))
 
 
-def drawn_again(residuals: Sequence[Array], centres: Array, draws: int = DRAWS, seed: int = SEED) -> Pooled:
+def resample(
+    residuals: Sequence[Array], centres: Array, draws: int = DRAWS, seed: int = SEED
+) -> PooledSample:
     """Samples drawn anew, with replacement and each from its own residuals, around given centres.
 
     Args:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from scipy import stats
 
-from scalewise.analysis.statistics.bootstrap import Array, Pooled
+from scalewise.analysis.statistics.bootstrap import Array, PooledSample
 from scalewise.analysis.statistics.intervals import CONFIDENCE
 from scalewise.analysis.statistics.law_models import Model
 from scalewise.analysis.statistics.significance import ENOUGH_REPEATS
@@ -60,7 +60,13 @@ def too_little(model: Model, rates: Mapping[int, Sequence[float]], base: int) ->
 
 
 def not_carried(
-    model: Model, devices: Array, repeats: Array, seen: Pooled, coefficients: Array, low: Array, high: Array
+    model: Model,
+    devices: Array,
+    repeats: Array,
+    seen: PooledSample,
+    coefficients: Array,
+    low: Array,
+    high: Array,
 ) -> Iterator[str]:
     """Reasons not to state what was fitted.
 

@@ -14,7 +14,7 @@ from scalewise.plan.catalog.own_data import (
     class_folders,
     count_images,
 )
-from scalewise.plan.config.paths import path_complaint
+from scalewise.plan.config.paths import invalid_path
 
 __all__ = ["DatasetFileError"]  # part of what is promised here
 
@@ -127,8 +127,8 @@ def dataset_facts(dataset: str, image_size: int | None = None) -> DatasetFacts:
         KeyError: unknown name.
         DatasetFileError: the user's data is missing or not what is expected.
     """
-    if is_own_data(dataset) and (complaint := path_complaint(dataset)):
-        raise DatasetFileError(*complaint)
+    if is_own_data(dataset) and (refusal := invalid_path(dataset)):
+        raise DatasetFileError(*refusal)
     if is_synthetic(dataset):
         facts = synthetic_facts(dataset)[0]
     elif not is_own_data(dataset):

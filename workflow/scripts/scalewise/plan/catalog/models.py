@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scalewise.plan.config.errors import RefusedValueError
-from scalewise.plan.config.paths import command_complaint
+from scalewise.plan.config.paths import invalid_command
 
 SMALLEST_TRANSFORMER, LARGEST_TRANSFORMER = 1_000_000, 100_000_000_000
 
@@ -161,8 +161,8 @@ def _check_own_model(model: str) -> None:
     """Refuse what can be seen without running the user's code, on a login node, in every job."""
     path, function = own_model_parts(model)
     shown = str(path)
-    if complaint := command_complaint(model):
-        raise ModelNameError(*complaint)
+    if refusal := invalid_command(model):
+        raise ModelNameError(*refusal)
     if path.suffix != ".py" or not function.isidentifier():
         raise ModelNameError(
             f"is {model!r}, which does not name a function of a .py file",

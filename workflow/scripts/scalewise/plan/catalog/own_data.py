@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from scalewise.plan.config.errors import RefusedValueError
-from scalewise.plan.config.paths import path_complaint
+from scalewise.plan.config.paths import invalid_path
 
 MAX_HEADER_BYTES = 1 << 20
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
@@ -113,8 +113,8 @@ def class_folders(folder: Path) -> dict[str, list[Path]]:
             raise DatasetFileError(f"is {str(folder)!r}, which has no folder {missing}", FOLDER_FORM)
     found = {split: _visible(path) for split, path in splits.items()}
     for path in (path for paths in found.values() for path in paths):
-        if complaint := path_complaint(str(path)):
-            what, cure = complaint
+        if refusal := invalid_path(str(path)):
+            what, cure = refusal
             raise DatasetFileError(f"is {str(folder)!r}, where a class {what}", cure)
     names = {split: {path.name for path in paths} for split, paths in found.items()}
     if odd := sorted(names["train"] ^ names["test"]):

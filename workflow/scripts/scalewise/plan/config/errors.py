@@ -13,7 +13,7 @@ Place = tuple[str | int, ...]
 """Keys from the top of the YAML to a value: ``("experiments", "digits", "devices", 0)``."""
 
 
-def dotted(place: Place) -> str:
+def key_path(place: Place) -> str:
     """``("experiments", "a", "devices", 0)`` -> ``experiments.a.devices[0]``."""
     text = ""
     for part in place:
@@ -42,7 +42,7 @@ class Problem:
 
     def render(self, origin: str) -> str:
         """One line: ``config/experiments.yaml:12: experiments.digits.epochs is ... . Write ...``."""
-        subject = dotted(self.place) if self.subject is None else self.subject
+        subject = key_path(self.place) if self.subject is None else self.subject
         said = f"{f'{_cut(subject)} ' if subject else ''}{_cut(self.what)}. {_cut(self.cure)}"
         return one_line(f"{origin}: {said}")
 
@@ -61,7 +61,7 @@ def _cut(text: str) -> str:
     return text if len(text) <= 1200 else f"{text[:800]} ... {text[-300:]}"
 
 
-def shown(value: object) -> str:
+def safe_repr(value: object) -> str:
     """A value as Python writes it, also one that Python refuses to write."""
     try:
         return repr(value)
@@ -94,7 +94,7 @@ class RefusedValueError(ValueError):
         self.cure = cure
 
 
-def refused(what: str, cure: str) -> PydanticCustomError:
+def reject(what: str, cure: str) -> PydanticCustomError:
     """Make the error that a validator of a model raises: the user reads these words, at the value's place."""
     return PydanticCustomError("refused", "{what}", {"what": what, "cure": cure})
 

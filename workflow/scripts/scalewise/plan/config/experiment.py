@@ -21,7 +21,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from scalewise.plan.config.errors import refused
+from scalewise.plan.config.errors import reject
 from scalewise.plan.config.settings import (
     DEFAULT,
     SWEEPABLE,
@@ -80,7 +80,7 @@ class Repeats(Model):
         if self.min > self.max:
             by_default = [name for name in ("min", "max") if name not in self.model_fields_set]
             also = f" ({by_default[0]} is left to its default)" if by_default else ""
-            raise refused(
+            raise reject(
                 f"asks for at least {self.min} (min) and at most {self.max} (max) jobs of a point{also}",
                 f"Use a max of {self.min} or more, or a min of {self.max} or less."
                 if self.max > 1

@@ -14,7 +14,7 @@ _OBEYED = re.compile(r"[$`\\'\"]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x80-\x9f\u2028\u2029]")
 
 
-def path_complaint(path: str) -> tuple[str, str] | None:
+def invalid_path(path: str) -> tuple[str, str] | None:
     """Say what is wrong with a path as text, whatever lies there; None for one that can be used.
 
     Spaces, quotes and what else a shell reads are fine: no shell sees a path unquoted.
@@ -43,7 +43,7 @@ def path_complaint(path: str) -> tuple[str, str] | None:
     return None
 
 
-def command_complaint(path: str) -> tuple[str, str] | None:
+def invalid_command(path: str) -> tuple[str, str] | None:
     """Say what is wrong with a path that stands in the command line of a job; None for one that can be used.
 
     Snakemake quotes it there as Python would, and the executor plugin for Slurm puts the line between double
@@ -58,7 +58,7 @@ def command_complaint(path: str) -> tuple[str, str] | None:
             f"is {path!r}, and a shell may obey the {found[0]} where Snakemake sends jobs to Slurm",
             "Rename the file or folder without $ ` \\ and quotes.",
         )
-    return path_complaint(path)
+    return invalid_path(path)
 
 
 def site_file_problem(site_file: object) -> Problem | None:
@@ -71,5 +71,5 @@ def site_file_problem(site_file: object) -> Problem | None:
         return None
     if not isinstance(site_file, str):
         return Problem(("site",), f"is {site_file!r}, not a path", "Write such as profiles/local/site.yaml.")
-    complaint = command_complaint(site_file)
-    return Problem(("site",), *complaint) if complaint else None
+    refusal = invalid_command(site_file)
+    return Problem(("site",), *refusal) if refusal else None

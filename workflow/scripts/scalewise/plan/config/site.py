@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from scalewise.plan.config.errors import refused
+from scalewise.plan.config.errors import reject
 from scalewise.plan.config.experiment import schema_of
 from scalewise.plan.config.settings import Memory
 from scalewise.plan.config.shape import Shape
@@ -33,25 +33,25 @@ def _argument(value: str) -> str:
     """Text that stands alone as one argument of a command."""
     check_placeholder(value)
     if not value or value.startswith("-") or "\n" in value or "\0" in value:
-        raise refused(f"is {value!r}, which no command takes for a path", "Write a path.")
+        raise reject(f"is {value!r}, which no command takes for a path", "Write a path.")
     return value
 
 
 def _interface(value: str) -> str:
     if not _INTERFACE.fullmatch(value):
-        raise refused(f"is {value!r}, which is no network interface", "Name one that `ip address` shows.")
+        raise reject(f"is {value!r}, which is no network interface", "Name one that `ip address` shows.")
     return value
 
 
 def _shell_line(value: str) -> str:
     if not value.strip() or "\n" in value or "\0" in value:
-        raise refused(f"is {value!r}, not one line of shell", "Write each line as an entry of its own.")
+        raise reject(f"is {value!r}, not one line of shell", "Write each line as an entry of its own.")
     return value
 
 
 def _proxy(value: str) -> str:
     if not _PROXY.fullmatch(value):
-        raise refused("is not an address that a proxy variable takes", 'Write such as "http://proxy:3128".')
+        raise reject("is not an address that a proxy variable takes", 'Write such as "http://proxy:3128".')
     return value
 
 
@@ -59,7 +59,7 @@ def _mirror(value: str) -> str:
     _argument(value)
     scheme, separator, _ = value.partition("://")
     if separator and scheme not in ("http", "https", "file"):
-        raise refused(
+        raise reject(
             f"begins with {scheme}://, which nothing is downloaded from",
             "Write an http://, https:// or file:// address, or a folder.",
         )
@@ -189,7 +189,7 @@ class Site:
         whole = slurm is not None and (slurm.exclusive or slurm.partial_nodes == "billed-whole")
         return shape.nodes * self.devices_per_node if whole else shape.world_size
 
-    def terms(self, shapes: Iterable[Shape]) -> dict[str, dict[int, float]]:
+    def queue_and_billing(self, shapes: Iterable[Shape]) -> dict[str, dict[int, float]]:
         """Queue wait in minutes and billed devices, by device count; only entries that differ from the usual.
 
         Returns:

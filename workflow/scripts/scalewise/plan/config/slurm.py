@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from scalewise.plan.config.errors import refused
+from scalewise.plan.config.errors import reject
 
 MailEvent = Literal["NONE", "BEGIN", "END", "FAIL", "REQUEUE", "ALL", "TIME_LIMIT", "TIME_LIMIT_80"]
 
@@ -66,21 +66,21 @@ MANAGED_BY_SRUN = frozenset(
 def check_placeholder(value: str) -> str:
     """Refuse what a template left to fill in."""
     if _PLACEHOLDER.search(value):
-        raise refused(f"is {value!r}, a placeholder", "Write your own, or leave the key out.")
+        raise reject(f"is {value!r}, a placeholder", "Write your own, or leave the key out.")
     return value
 
 
 def _plain_name(value: str) -> str:
     check_placeholder(value)
     if not _NAME.fullmatch(value):
-        raise refused(f"is {value!r}, which is no name Slurm uses", "Use letters, digits and _ . @ + -.")
+        raise reject(f"is {value!r}, which is no name Slurm uses", "Use letters, digits and _ . @ + -.")
     return value
 
 
 def _plain_names(value: str) -> str:
     check_placeholder(value)
     if not _NAMES.fullmatch(value):
-        raise refused(
+        raise reject(
             f"is {value!r}, which is no name Slurm uses",
             "Use letters, digits and _ . @ + -, and commas between.",
         )
@@ -90,25 +90,25 @@ def _plain_names(value: str) -> str:
 def _features(value: str) -> str:
     check_placeholder(value)
     if not _FEATURES.fullmatch(value):
-        raise refused(f"is {value!r}, which is no expression of features", 'Write such as "a100&hbm80g".')
+        raise reject(f"is {value!r}, which is no expression of features", 'Write such as "a100&hbm80g".')
     return value
 
 
 def _walltime(value: str) -> str:
     parts = _WALLTIME.fullmatch(value)
     if parts is None:
-        raise refused(
+        raise reject(
             f"is {value!r}, and Slurm would read that in a way of its own",
             'Write hours, minutes and seconds, "24:00:00", or days before them, "2-00:00:00".',
         )
     hours, minutes, seconds = (int(part) for part in parts.groups()[1:])
     if minutes > 59 or seconds > 59 or (parts[1] is not None and hours > 23):
-        raise refused(
+        raise reject(
             f"is {value!r}, with more than 59 minutes or seconds, or 23 hours beside days",
             'Write it such as "1-12:00:00".',
         )
     if not (duration_seconds(value) or 0) // 60:
-        raise refused(f"is {value!r}, under a minute", 'Write the longest job, such as "24:00:00".')
+        raise reject(f"is {value!r}, under a minute", 'Write the longest job, such as "24:00:00".')
     return value
 
 
@@ -124,27 +124,27 @@ def duration_seconds(text: str) -> int | None:
 def _waits(value: object) -> object:
     cure = "Write device counts with minutes, such as {1: 5, 8: 60}."
     if not isinstance(value, dict) or not value:
-        raise refused(f"is {value!r}, not device counts with minutes", cure)
+        raise reject(f"is {value!r}, not device counts with minutes", cure)
     for devices, minutes in value.items():
         if isinstance(devices, bool) or not isinstance(devices, int) or devices < 1:
-            raise refused(f"has the key {devices!r}, which is no number of devices", cure)
+            raise reject(f"has the key {devices!r}, which is no number of devices", cure)
         number = not isinstance(minutes, bool) and isinstance(minutes, (int, float))
         if not number or not 0 <= minutes < float("inf"):
-            raise refused(f"has {minutes!r} for {devices}, which is no number of minutes", cure)
+            raise reject(f"has {minutes!r} for {devices}, which is no number of minutes", cure)
     return value
 
 
 def _mail(value: str) -> str:
     check_placeholder(value)
     if not _MAIL.fullmatch(value):
-        raise refused(f"is {value!r}, which is no mail address", "Write one, or leave the key out.")
+        raise reject(f"is {value!r}, which is no mail address", "Write one, or leave the key out.")
     return _plain_to_plugin(value)
 
 
 def _plain_to_plugin(value: str) -> str:
     """Refuse what the executor plugin, which looks anywhere in the text, takes for an option of its own."""
     if "-J" in value or re.search(r"-[DAopencCtN](\s|$)", value) or re.search(r"[=\s]--", value):
-        raise refused(
+        raise reject(
             f"is {value!r}, in which the executor plugin sees an option of its own", "Use other words."
         )
     return value
@@ -166,12 +166,12 @@ def _option(value: str, managed: frozenset[str], command: str) -> str:
     check_placeholder(value)
     match = _OPTION.fullmatch(value)
     if match is None:
-        raise refused(
+        raise reject(
             f"is {value!r}, not one long option", f'Write each option of {command} as "--name=value".'
         )
     # Slurm takes any beginning of an option's name for the option
     if any(name.startswith(match[1]) for name in managed):
-        raise refused(
+        raise reject(
             f"is {value!r}, but --{match[1]} follows from the run and from the other keys",
             f"Remove it{_instead(match[1])}.",
         )

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from scalewise.plan.config.errors import Place, Problem, did_you_mean, name_all, shown
+from scalewise.plan.config.errors import Place, Problem, did_you_mean, name_all, safe_repr
 from scalewise.plan.config.experiment import COUNT, LEFT_OUT, MAPPING, VALUE, Experiment
 from scalewise.plan.config.settings import SWEEPABLE
 
@@ -71,7 +71,7 @@ def _problem(detail: ErrorDetails, place: Place, model: type[BaseModel]) -> Prob
         return Problem(here, detail["msg"], 'Write 4, or "2x2" for 2 nodes of 2 devices.')
     if kind == "literal_error":
         known = [word.strip().strip("'") for word in context["expected"].replace(" or ", ", ").split(",")]
-        return Problem(here, f"is {shown(value)}, which is not known here", _one_of(_short(value), known))
+        return Problem(here, f"is {safe_repr(value)}, which is not known here", _one_of(_short(value), known))
     if kind == "finite_number":
         return Problem(here, f"is {value}, not a finite number", "Write a number.")
     if kind in {"greater_than", "greater_than_equal", "less_than", "less_than_equal"}:
@@ -79,15 +79,15 @@ def _problem(detail: ErrorDetails, place: Place, model: type[BaseModel]) -> Prob
         relation = kind.replace("_", " ").replace("than equal", "than or equal to")
         return Problem(
             here,
-            f"is {shown(value)}, but must be {relation} {limit}",
+            f"is {safe_repr(value)}, but must be {relation} {limit}",
             f"Use a value {relation} {limit}.",
         )
     if kind == "too_short":
         return Problem(here, "is an empty list", "Give at least one value.")
     stem = kind.removesuffix("_type").removesuffix("_parsing").removesuffix("_from_float")
     if stem in _KIND:
-        return Problem(here, f"is {shown(value)}, not {_KIND[stem]}", _retype(stem, value))
-    return Problem(here, f"is {shown(value)}: {detail['msg']}", "See config/README.md for what it takes.")
+        return Problem(here, f"is {safe_repr(value)}, not {_KIND[stem]}", _retype(stem, value))
+    return Problem(here, f"is {safe_repr(value)}: {detail['msg']}", "See config/README.md for what it takes.")
 
 
 def _one_of(value: str, known: list[str]) -> str:
@@ -124,7 +124,7 @@ def _retype(kind: str, value: object) -> str:
 
 def _short(value: object) -> str:
     """A value as it may be repeated in a cure; empty for one that must not be."""
-    text = value if isinstance(value, str) else shown(value)
+    text = value if isinstance(value, str) else safe_repr(value)
     return text if len(text) <= 60 and text.isprintable() else ""
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import yaml
 
 from scalewise.plan.config.errors import Place, Problem
-from scalewise.plan.config.raw_values import beyond, no_value
+from scalewise.plan.config.raw_values import no_value, unrepresentable
 
 _TRUE_BOOLEANS = {"true", "false", "True", "False", "TRUE", "FALSE"}
 _BOOL, _NULL, _STR, _MERGE, _INT, _FLOAT = (
@@ -158,7 +158,7 @@ class _Walk:
                 problems.append(
                     Problem(here, f"is a key that YAML reads as {kind}, not as text", "Put it in quotes.")
                 )
-            elif key.tag == _STR and (found := beyond(name)):
+            elif key.tag == _STR and (found := unrepresentable(name)):
                 problems.append(Problem(here, *found))
             self.look(value, here)
 
@@ -206,10 +206,10 @@ def _scalar_problems(node: yaml.ScalarNode, place: Place) -> Iterator[Problem]:
 
 def _beyond(node: yaml.ScalarNode) -> tuple[str, str] | None:
     if node.tag == _STR:
-        return beyond(node.value)
+        return unrepresentable(node.value)
     if node.tag != _INT or len(node.value) < 19:
         return None
     try:
-        return beyond(yaml.SafeLoader("").construct_object(node))
+        return unrepresentable(yaml.SafeLoader("").construct_object(node))
     except ValueError:
         return None  # unreadable, and said so

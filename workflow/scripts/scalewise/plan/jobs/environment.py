@@ -69,7 +69,7 @@ def rule_environment(
     return {
         **{name: place for name, place in downloads.items() if place is not None},
         **{f"{scheme}_proxy": address for scheme, address in proxies.items()},
-        launch.ENVIRONMENT_VARIABLE: launch.Start.on(site).model_dump_json(),
+        launch.ENVIRONMENT_VARIABLE: launch.SiteLaunch.of(site).model_dump_json(),
         ENVIRONMENT_VARIABLE: preflight.model_dump_json(),
         "SCALEWISE_SCRIPTS": str(Path(script).parent),
         "SCALEWISE_STUDY": str(study),

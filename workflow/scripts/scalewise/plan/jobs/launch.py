@@ -16,10 +16,10 @@ from scalewise.plan.config.site import Container, Site
 from scalewise.records import LauncherName
 
 ENVIRONMENT_VARIABLE = "SCALEWISE_START"
-"""Carries ``Start`` into the jobs: facts that no result depends on, so not in a rule's params."""
+"""Carries ``SiteLaunch`` into the jobs: facts that no result depends on, so not in a rule's params."""
 
 
-class Start(BaseModel):
+class SiteLaunch(BaseModel):
     """The facts of a site that decide how ranks are started there.
 
     Args:
@@ -43,7 +43,7 @@ class Start(BaseModel):
     network_interface: str | None = None
 
     @classmethod
-    def on(cls, site: Site) -> Start:
+    def of(cls, site: Site) -> SiteLaunch:
         """Take the facts from a checked site."""
         facts = site.facts
         arguments: Sequence[str] = ["--nv"] if site.accelerator == "cuda" else []
@@ -73,7 +73,7 @@ class Programs:
     node: tuple[str, ...]
 
     @classmethod
-    def of(cls, scripts: Path, rank_script: str, attempt: Path) -> Programs:
+    def for_rank_script(cls, scripts: Path, rank_script: str, attempt: Path) -> Programs:
         """Make them from a script that is one rank and takes the folder that ranks read as its argument."""
         rank = (str(scripts / rank_script), str(attempt))
         return cls(rank, (str(scripts / "start_ranks.py"), *rank))
@@ -100,7 +100,7 @@ class Launch:
     own_environments: tuple[dict[str, str], ...] = ({},)
 
     @property
-    def shown(self) -> tuple[str, ...]:
+    def redacted_argv(self) -> tuple[str, ...]:
         """The command as a log may show it, without what may hold tokens."""
         return self.told or self.argv
 
@@ -109,7 +109,7 @@ def build_launch(
     launcher: LauncherName,
     shape: Shape,
     cpus_per_device: int,
-    start: Start,
+    start: SiteLaunch,
     programs: Programs,
     python: str,
     visible: Sequence[Path],
@@ -160,7 +160,7 @@ def build_launch(
     return Launch(launcher, argv, thread_environment(cpus_per_device), told, own_environments)
 
 
-def _without_secrets(start: Start) -> Start:
+def _without_secrets(start: SiteLaunch) -> SiteLaunch:
     number = len(start.container_arguments)
     counted = (f"[container options: {number}]",) if number else ()
     return start.model_copy(update={"container_arguments": counted})
@@ -202,7 +202,7 @@ def srun(
     )
 
 
-def in_container(start: Start, visible: Sequence[Path], program: Sequence[str]) -> tuple[str, ...]:
+def in_container(start: SiteLaunch, visible: Sequence[Path], program: Sequence[str]) -> tuple[str, ...]:
     """The program inside the site's container, which sees the working folder and what ranks need."""
     container = start.container
     if container is None:
@@ -258,7 +258,7 @@ def thread_environment(cpus_per_device: int) -> dict[str, str]:
     return dict.fromkeys(names, str(cpus_per_device))
 
 
-def start_of(environ: os._Environ[str] | dict[str, str]) -> Start:
+def start_of(environ: os._Environ[str] | dict[str, str]) -> SiteLaunch:
     """The site's facts, from the environment that the rules set."""
     text = environ.get(ENVIRONMENT_VARIABLE)
-    return Start.model_validate_json(text) if text else Start()
+    return SiteLaunch.model_validate_json(text) if text else SiteLaunch()

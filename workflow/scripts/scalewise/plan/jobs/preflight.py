@@ -102,7 +102,7 @@ class Preflight(RankLaunch):
             cpus_per_device=run.settings.cpus_per_device,
             launcher=run.launcher,
             rendezvous=run.settings.rendezvous,
-            options=[*_place(study.site.slurm), *shlex.split(allocation.options())],
+            options=[*_place(study.site.slurm), *shlex.split(allocation.sbatch_args())],
             cpus_per_node=allocation.tasks_per_node * allocation.cpus_per_task,
             memory_mb_per_node=allocation.memory_mb,
             longest_minutes=max(asked.minutes for asked in study.allocations.values()),

@@ -31,7 +31,7 @@ def check_site(preflight: Preflight) -> Iterator[Line]:
         cure = "Go to a login node of the cluster, or load its Slurm module."
         yield bad(f"{', '.join(missing)} not on PATH", cure)
         return
-    version = _ask("sbatch", "--version")
+    version = _run("sbatch", "--version")
     yield ok(f"commands of {version.text or 'Slurm'}")
     yield from _check_account(slurm)
     yield from _check_partition(slurm, preflight.longest_minutes)
@@ -53,7 +53,7 @@ class _Answer:
     ok: bool
 
 
-def _ask(*command: str) -> _Answer:
+def _run(*command: str) -> _Answer:
     # what keeps sinfo from the executor plugin is not meant for these questions
     environ = {name: value for name, value in os.environ.items() if name != "SINFO_PARTITION"}
     try:
@@ -68,7 +68,7 @@ def _ask(*command: str) -> _Answer:
 def _check_account(slurm: Slurm) -> Iterator[Line]:
     user = getpass.getuser()
     fields = "format=account%100,qos%1000"
-    answer = _ask("sacctmgr", "--noheader", "--parsable2", "show", "associations", f"user={user}", fields)
+    answer = _run("sacctmgr", "--noheader", "--parsable2", "show", "associations", f"user={user}", fields)
     rows = [line.split("|") for line in answer.text.splitlines() if "|" in line]
     accounts = {row[0] for row in rows}
     if not rows:
@@ -106,10 +106,10 @@ def _check_partition(slurm: Slurm, longest_minutes: int) -> Iterator[Line]:
         yield ok("partition left to Slurm")
         return
     for name in slurm.partition.split(","):
-        answer = _ask("scontrol", "--oneliner", "show", "partition", name)
+        answer = _run("scontrol", "--oneliner", "show", "partition", name)
         facts = dict(word.split("=", 1) for word in answer.text.split() if "=" in word)
         if not answer.ok or facts.get("PartitionName") != name:
-            known = set(_ask("sinfo", "--noheader", "--format=%R").text.splitlines())
+            known = set(_run("sinfo", "--noheader", "--format=%R").text.splitlines())
             cure = f"Set slurm.partition to one of them. {name_all(known)}"
             yield bad(f"partition {name} does not exist", cure)
             continue
@@ -131,7 +131,7 @@ def _check_partition(slurm: Slurm, longest_minutes: int) -> Iterator[Line]:
 def _check_reservation(slurm: Slurm) -> Iterator[Line]:
     if slurm.reservation is None:
         return
-    answer = _ask("scontrol", "--oneliner", "show", "reservation", slurm.reservation)
+    answer = _run("scontrol", "--oneliner", "show", "reservation", slurm.reservation)
     if answer.ok and f"ReservationName={slurm.reservation} " in f"{answer.text} ":
         yield ok(f"reservation {slurm.reservation}")
     else:
@@ -142,7 +142,7 @@ def _check_reservation(slurm: Slurm) -> Iterator[Line]:
 def _check_nodes(slurm: Slurm, preflight: Preflight) -> Iterator[Line]:
     """Whether the partition has nodes as the site says; GPU types are read as Slurm spells them."""
     where = [f"--partition={slurm.partition}"] if slurm.partition else []
-    answer = _ask("sinfo", "--noheader", *where, "--format=%D|%c|%m|%G|%f")
+    answer = _run("sinfo", "--noheader", *where, "--format=%D|%c|%m|%G|%f")
     rows = [line.split("|") for line in answer.text.splitlines() if line.count("|") == 4]
     if not rows:
         yield unknown(f"the partition's nodes could not be looked up ({answer.error})")
@@ -200,13 +200,13 @@ def _check_memory_of_jobs() -> Iterator[Line]:
 
 def job_memory_seconds() -> int | None:
     """Seconds for which the controller remembers a job that has ended; None where it does not say."""
-    match = re.search(r"MinJobAge\s*=\s*(\d+)", _ask("scontrol", "show", "config").text)
+    match = re.search(r"MinJobAge\s*=\s*(\d+)", _run("scontrol", "show", "config").text)
     return int(match[1]) if match else None
 
 
 def _check_acceptance(preflight: Preflight) -> Line:
     """Whether Slurm would take the largest job, and when it would start."""
-    answer = _ask("sbatch", "--test-only", *preflight.options, "--wrap=true")
+    answer = _run("sbatch", "--test-only", *preflight.options, "--wrap=true")
     if answer.ok:
         start = re.search(r"to start at (\S+)", answer.error)
         when = f"; it would start at {start[1]}" if start else ""

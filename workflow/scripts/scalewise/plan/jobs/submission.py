@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from scalewise.plan.config.errors import StudyError
-from scalewise.plan.config.paths import command_complaint
+from scalewise.plan.config.paths import invalid_command
 from scalewise.plan.config.site import Site
 from scalewise.plan.jobs.slurm_checks import SUBMISSION_COMMANDS, missing_commands
 
@@ -58,7 +58,7 @@ def check_site_is_given(site_file: object, cluster_profile: bool) -> None:
         raise StudyError([LOST_SITE])
 
 
-def check_surroundings(
+def check_environment(
     site: Site, cluster_profile: bool, environ: Mapping[str, str], named: Iterable[str | Path] = ()
 ) -> None:
     """Stop where the plan itself would be wrong.
@@ -75,7 +75,7 @@ def check_surroundings(
     if cluster_profile and site.slurm is None:
         raise StudyError([LOST_SITE])
     if site.slurm is not None and (
-        odd := [complaint for path in named if (complaint := command_complaint(str(path)))]
+        odd := [refusal for path in named if (refusal := invalid_command(str(path)))]
     ):
         raise StudyError([f"the name of a file or folder {what}. {cure}" for what, cure in odd])
     if site.slurm is not None and "SLURM_JOB_ID" in environ:
@@ -88,7 +88,7 @@ def check_surroundings(
         )
 
 
-def begin_submission(site: Site, elsewhere: bool, folder: Path) -> None:
+def start_submission(site: Site, elsewhere: bool, folder: Path) -> None:
     """Stop before the first job where none could be sent; then watch over those that are.
 
     Args:

@@ -85,7 +85,7 @@ class Allocation:
     keep_checkpoints: bool = False
 
     @property
-    def words(self) -> tuple[str, ...]:
+    def extra_args(self) -> tuple[str, ...]:
         """Options of sbatch that the executor plugin has no resource for.
 
         ``USR1@`` and not ``B:USR1@``: the ranks get the signal; the job's shell would die of it.
@@ -93,9 +93,9 @@ class Allocation:
         signal = (f"--signal=USR1@{self.signal_seconds}",) if self.signal_seconds else ()
         return (*self.extra, *signal)
 
-    def options(self) -> str:
+    def sbatch_args(self) -> str:
         """The allocation as sbatch gets it."""
-        words = [f"--nodes={self.nodes}", *self.words, f"--cpus-per-task={self.cpus_per_task}"]
+        words = [f"--nodes={self.nodes}", *self.extra_args, f"--cpus-per-task={self.cpus_per_task}"]
         if self.gres:
             words.append(f"--gres={self.gres}")
         if self.memory_mb:
@@ -117,7 +117,7 @@ class Allocation:
             "mpi": "",
             "nodes": self.nodes,
             "cpus_per_task": self.cpus_per_task,
-            "slurm_extra": shlex.join(self.words),
+            "slurm_extra": shlex.join(self.extra_args),
             "runtime": self.minutes,
             "limit_seconds": self.limit_seconds,
             "timeout_seconds": self.timeout_seconds,
@@ -156,7 +156,7 @@ def allocate(run: Run, experiment: Experiment, site: Site) -> Allocation:
     )
     if slurm is None:
         return alone
-    share = share_time(experiment.runtime_minutes, site.longest_minutes, slurm.signal_seconds)
+    share = split_walltime(experiment.runtime_minutes, site.longest_minutes, slurm.signal_seconds)
     gpu_request = slurm.gpu_request or ("gres" if site.accelerator == "cuda" else "none")
     kind = f"{slurm.gpu_type}:" if slurm.gpu_type else ""
     # the plugin's own gres takes no type with a hyphen; then sbatch gets the option as it is
@@ -187,7 +187,7 @@ def allocate(run: Run, experiment: Experiment, site: Site) -> Allocation:
 
 
 @dataclass(frozen=True)
-class TimeShare:
+class Walltime:
     """A run's time, laid out over jobs.
 
     Args:
@@ -203,7 +203,7 @@ class TimeShare:
     jobs: int = 1
 
 
-def share_time(runtime_minutes: int, longest_minutes: int | None, signal_seconds: int) -> TimeShare:
+def split_walltime(runtime_minutes: int, longest_minutes: int | None, signal_seconds: int) -> Walltime:
     """Lay out a run's time: in one job with time to spare for its end, or in several of the longest.
 
     Args:
@@ -216,11 +216,11 @@ def share_time(runtime_minutes: int, longest_minutes: int | None, signal_seconds
     if longest_minutes is None or wanted <= longest_minutes:
         # not before the run's own limit, at which it stops by itself, nor while it starts
         spare = wanted * 60 - limit - EARLY_SECONDS
-        return TimeShare(wanted, limit, min(signal_seconds, spare // 2))
+        return Walltime(wanted, limit, min(signal_seconds, spare // 2))
     seconds = trained_seconds(longest_minutes, signal_seconds)
     if signal_seconds and seconds >= LEAST_SECONDS:
-        return TimeShare(longest_minutes, limit, signal_seconds, math.ceil(limit / seconds))
-    return TimeShare(longest_minutes, min(limit, longest_minutes * 60 - 30), 0)
+        return Walltime(longest_minutes, limit, signal_seconds, math.ceil(limit / seconds))
+    return Walltime(longest_minutes, min(limit, longest_minutes * 60 - 30), 0)
 
 
 def trained_seconds(longest_minutes: int, signal_seconds: int) -> int:

@@ -26,7 +26,7 @@ def step_sizes(samples: int, global_batch_size: int, parts: int) -> list[int]:
     return sizes
 
 
-def share(samples: int, rank: int, world_size: int) -> range:
+def shard_range(samples: int, rank: int, world_size: int) -> range:
     """The positions of a batch that belong to a rank: contiguous, sizes differ by at most 1."""
     base, rest = divmod(samples, world_size)
     start = rank * base + min(rank, rest)

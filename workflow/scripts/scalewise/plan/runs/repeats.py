@@ -21,7 +21,7 @@ from scalewise.records import RecordError
 FOLDER = "repeats"
 """Folder of the rounds, in the results of an experiment."""
 
-Verdict = Literal["too wide", "narrow enough", "most repeats", "too few completed"]
+StepDecision = Literal["too wide", "narrow enough", "most repeats", "too few completed"]
 
 
 class _Record(BaseModel):
@@ -47,7 +47,7 @@ class JudgedPoint(_Record):
     completed: int
     half_width_fraction: float | None
     confidence: float
-    verdict: Verdict
+    verdict: StepDecision
     next_asked: int
 
 
@@ -93,7 +93,7 @@ def read_round(path: Path) -> Round:
         ) from error
 
 
-def walk_rounds(file_of: Callable[[int], str | Path | None]) -> Iterator[Round]:
+def iter_rounds(file_of: Callable[[int], str | Path | None]) -> Iterator[Round]:
     """The rounds one after the other, the last of which asks for nothing more.
 
     Args:
@@ -116,7 +116,7 @@ def judged_rounds(get: Callable[..., Any], experiment: str, before: int | None =
     """The rounds of an experiment as far as Snakemake holds them for made.
 
     Where a file is there that it does not hold for made, ``get`` raises, and Snakemake comes back when it
-    is. Where there is none the walk ends, for ``needed_rounds`` to ask for it: left to ``get``, Snakemake
+    is. Where there is none the walk ends, for ``required_rounds`` to ask for it: left to ``get``, Snakemake
     would not look whether the tables that come after are out of date, and would leave them as they are.
 
     Args:
@@ -134,10 +134,10 @@ def judged_rounds(get: Callable[..., Any], experiment: str, before: int | None =
         made: str = get(experiment=experiment, round=number).output[0]
         return made
 
-    return walk_rounds(file_of)
+    return iter_rounds(file_of)
 
 
-def needed_rounds(repeats: int | Repeats, rounds: Iterable[Round]) -> list[int]:
+def required_rounds(repeats: int | Repeats, rounds: Iterable[Round]) -> list[int]:
     """The numbers of the rounds that have been made, and of the one to make next.
 
     Args:
@@ -165,7 +165,7 @@ def known_rounds(repeats: int | Repeats, folder: Path) -> list[Round]:
     if isinstance(repeats, int):
         return found
     try:
-        for judged in walk_rounds(lambda number: _existing(round_file(folder, number))):
+        for judged in iter_rounds(lambda number: _existing(round_file(folder, number))):
             if (judged.rule.min, judged.rule.until_interval) != (repeats.min, repeats.until_interval):
                 break
             found.append(judged)
@@ -185,7 +185,7 @@ def is_settled(repeats: int | Repeats, rounds: Sequence[Round]) -> bool:
     return bool(rounds) and rounds[-1].rule == repeats and not rounds[-1].asks_for_more
 
 
-def asked_for(repeats: int | Repeats, rounds: Iterable[Round]) -> Mapping[str, int]:
+def requested_repeats(repeats: int | Repeats, rounds: Iterable[Round]) -> Mapping[str, int]:
     """Number of repeats that are asked for, by point, where it is more than the fewest.
 
     Args:
@@ -202,7 +202,7 @@ def asked_for(repeats: int | Repeats, rounds: Iterable[Round]) -> Mapping[str, i
     }
 
 
-def asked_runs(runs: Sequence[Run], repeats: int | Repeats, rounds: Iterable[Round]) -> list[Run]:
+def requested_runs(runs: Sequence[Run], repeats: int | Repeats, rounds: Iterable[Round]) -> list[Run]:
     """The runs to make: the fewest repeats of every point, and what the rounds have asked for.
 
     Args:
@@ -212,5 +212,5 @@ def asked_runs(runs: Sequence[Run], repeats: int | Repeats, rounds: Iterable[Rou
     """
     if isinstance(repeats, int):
         return list(runs)
-    asked = asked_for(repeats, rounds)
+    asked = requested_repeats(repeats, rounds)
     return [run for run in runs if run.repeat <= asked.get(run.point, repeats.min)]

@@ -10,15 +10,15 @@ from datetime import datetime
 from pathlib import Path
 
 from scalewise.plan.runs.allocation import Allocation
-from scalewise.plan.runs.repeats import asked_for, is_settled, known_rounds
+from scalewise.plan.runs.repeats import is_settled, known_rounds, requested_repeats
 from scalewise.plan.runs.runs import Run, series_name
 from scalewise.plan.study import Study
 from scalewise.plan.terminal.final_message import EarlierFiles
 from scalewise.plan.terminal.predictions import (
     PREDICTION,
-    Expectation,
+    PredictedPoint,
     digits,
-    read_expectations,
+    read_predictions,
     read_remarks,
 )
 from scalewise.records import SUMMARY
@@ -53,7 +53,7 @@ class Row:
     measured_seconds: float | None
     billed_devices: int
     allocation: Allocation | None
-    expected: Expectation | None = None
+    expected: PredictedPoint | None = None
     earlier_launcher: str | None = None
 
     @property
@@ -84,7 +84,7 @@ class Row:
             str(run.settings.epochs),
             *([self.expected.band if self.expected is not None else ""] if predicted else []),
             self._cost(),
-            *([] if self.allocation is None else [self.allocation.options()]),
+            *([] if self.allocation is None else [self.allocation.sbatch_args()]),
         )
 
     def _cost(self) -> str:
@@ -102,8 +102,8 @@ def rows(study: Study, results: Path) -> Iterator[Row]:
     for planned in study.experiments.values():
         repeats, most = planned.spec.repeats, planned.spec.max_repeats
         rounds = known_rounds(repeats, results / planned.name)
-        asked, settled = asked_for(repeats, rounds), is_settled(repeats, rounds)
-        expectations = read_expectations(results / planned.name) if planned.is_predicted else {}
+        asked, settled = requested_repeats(repeats, rounds), is_settled(repeats, rounds)
+        expectations = read_predictions(results / planned.name) if planned.is_predicted else {}
         for start in range(0, len(planned.runs), most):
             point = planned.runs[start].point
             runs = planned.runs[start : start + asked.get(point, planned.spec.min_repeats)]
@@ -202,7 +202,7 @@ def _projected(study: Study, planned: Sequence[Row], results: Path) -> Iterator[
     for name, experiment in study.experiments.items():
         if not experiment.is_predicted:
             continue  # what an earlier configuration left
-        for (series, shape), expected in read_expectations(results / name).items():
+        for (series, shape), expected in read_predictions(results / name).items():
             run = first.get((name, series))
             if run is None or shape not in experiment.projected:
                 continue

@@ -15,7 +15,7 @@ PREDICTION, REMARKS = "prediction.csv", "prediction.json"
 
 
 @dataclass(frozen=True)
-class Expectation:
+class PredictedPoint:
     """One device count of one series, as it was predicted.
 
     Args:
@@ -43,7 +43,7 @@ class Expectation:
         return f"{digits(self.speedup)} ({digits(self.speedup_low)} to {digits(self.speedup_high)})"
 
 
-def read_expectations(folder: Path) -> dict[tuple[str, Shape], Expectation]:
+def read_predictions(folder: Path) -> dict[tuple[str, Shape], PredictedPoint]:
     """Read the predictions of an experiment's results folder; none where there is no whole table of them."""
     found = {}
     try:
@@ -69,12 +69,12 @@ def read_remarks(folder: Path) -> list[str]:
         return []
 
 
-def _expectation(row: Mapping[str, str]) -> Expectation:
+def _expectation(row: Mapping[str, str]) -> PredictedPoint:
     keys = ("speedup", "speedup_low", "speedup_high", "parallel_efficiency", "device_hours_per_epoch")
     values = [float(row[key]) for key in keys]
     if not all(map(math.isfinite, values)):
         raise ValueError(f"not finite: {values}")
-    return Expectation(row["series"], Shape.parse(row["shape"]), *values)
+    return PredictedPoint(row["series"], Shape.parse(row["shape"]), *values)
 
 
 def digits(value: float, significant: int = 2) -> str:

@@ -8,11 +8,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from scalewise.execution.checkpoint_files import KEPT, CheckpointError, CheckpointFolder, FileSum
-from scalewise.execution.messages import Assignment, Progress, Stopped
-from scalewise.execution.progress_reporter import Messenger, say
-from scalewise.execution.rank_files import Attempt
+from scalewise.execution.messages import GracefulStop, Progress, TrainSpec
+from scalewise.execution.progress_reporter import ProgressReporter, say
+from scalewise.execution.rank_files import RankFiles
 from scalewise.records import Resumption
-from scalewise.training.checkpoints.consensus import Agreement, Verdict
+from scalewise.training.checkpoints.consensus import StepDecision, StopConsensus
 from scalewise.training.checkpoints.restore import HostGroup, Restored, read_newest
 from scalewise.training.checkpoints.state import (
     SHARED,
@@ -26,8 +26,8 @@ from scalewise.training.checkpoints.state import (
 from scalewise.training.checkpoints.storage import check_space, save, why_not
 from scalewise.training.loop import TrainingState
 from scalewise.training.measure.memory import peak_memory
-from scalewise.training.run_records import most
-from scalewise.training.trainer import Task
+from scalewise.training.run_records import max_known
+from scalewise.training.trainer import Trainer
 
 TAKEN = "the run's folder is another training's by now"
 """The reason why a checkpoint is not written after a stall; the supervisor learns of it by itself."""
@@ -36,13 +36,13 @@ SLOWEST_BYTES_PER_SECOND = 20e6
 """Pace of a busy file system: ranks wait so much longer for one another while a checkpoint is written."""
 
 
-class Session:
+class Checkpointer:
     """Keeps one training from its resumption to its end; inside the process group, on all ranks.
 
     Args:
-        task: This rank's part of the training.
-        attempt: Learns how far the training has come.
-        assignment: The run, and what earlier starts of it left.
+        trainer: This rank's part of the training.
+        rank_files: Learns how far the training has come.
+        spec: The run, and what earlier starts of it left.
         began: Monotonic seconds at which this start of the run began.
         timeout_seconds: A rank waits this long for the others in a step.
         signalled: Gives the name of the signal that this rank got, if any.
@@ -50,31 +50,31 @@ class Session:
 
     def __init__(
         self,
-        task: Task,
-        attempt: Attempt,
-        assignment: Assignment,
+        trainer: Trainer,
+        rank_files: RankFiles,
+        spec: TrainSpec,
         began: float,
         timeout_seconds: float,
         signalled: Callable[[], str | None],
     ) -> None:
-        self._task = task
-        self._attempt = attempt
-        self._assignment = assignment
+        self._task = trainer
+        self._attempt = rank_files
+        self._assignment = spec
         self._signalled = signalled
-        self._rank = task.identity.rank
-        self._files = CheckpointFolder(assignment.checkpoints, assignment.definition, assignment.inputs)
-        self._agreement = Agreement(timeout_seconds, assignment.checkpoint_seconds, self._asked)
+        self._rank = trainer.identity.rank
+        self._files = CheckpointFolder(spec.checkpoints, spec.definition, spec.inputs)
+        self._agreement = StopConsensus(timeout_seconds, spec.checkpoint_seconds, self._asked)
         self._began = began
         self._kept_step: int | None = None
-        self._bytes = expected_bytes(task)
+        self._bytes = expected_bytes(trainer)
         # while rank 0 writes for all, the others wait longer than for a step
         patience = timeout_seconds + 2 * self._bytes[1] / SLOWEST_BYTES_PER_SECOND
-        self._group = HostGroup(task.identity, patience)
-        self._hosts = self._group.gather(task.identity.host)
-        self.messenger = Messenger(attempt if self._rank == 0 else None)
+        self._group = HostGroup(trainer.identity, patience)
+        self._hosts = self._group.gather(trainer.identity.host)
+        self.reporter = ProgressReporter(rank_files if self._rank == 0 else None)
         """Must be entered while the ranks train."""
         self.earlier_peak_bytes = 0
-        self.resumption = Resumption(starts=assignment.starts, lost_steps=assignment.lost_steps)
+        self.resumption = Resumption(starts=spec.starts, lost_steps=spec.lost_steps)
 
     @property
     def peak_memory_bytes(self) -> int:
@@ -115,7 +115,7 @@ class Session:
             self._say(f"not used: {why}")
             self._problem(f"not used: {why}")
         if self._rank == 0:
-            self._files.keep_up_to(found.checkpoint)
+            self._files.delete_newer_than(found.checkpoint)
         lost = self.resumption.lost_steps + found.lost_steps
         self.resumption = self.resumption.model_copy(update={"lost_steps": lost})
         return None if found.checkpoint is None else self._go_on(found.checkpoint.folder, found)
@@ -129,7 +129,7 @@ class Session:
             raise CheckpointError(
                 f"{folder} {error}. Undo that, or delete {folder.parent} to train from the beginning."
             ) from error
-        assignment = self._assignment
+        spec = self._assignment
         self.resumption = self.resumption.model_copy(
             update={
                 "resumed_at_steps": [*before.resumed_at_steps, state.steps],
@@ -141,41 +141,41 @@ class Session:
             }
         )
         self._kept_step = state.steps
-        self._say(f"resumed at step {state.steps} from {folder} (start {assignment.starts})")
+        self._say(f"resumed at step {state.steps} from {folder} (start {spec.starts})")
         return state
 
     # --- at step edges
 
-    def at_edge(self, state: TrainingState) -> bool:
+    def after_step(self, state: TrainingState) -> bool:
         """Say after an optimizer step whether the training ends here, with a checkpoint of just this step."""
-        verdict = self._agreement.at_edge()
+        verdict = self._agreement.after_step()
         if verdict is None:
             return False
         self.tell(state)
-        if verdict is Verdict.GO_ON:
+        if verdict is StepDecision.CONTINUE:
             return False
         problem = self._write(state)
-        if verdict is Verdict.CHECKPOINT:
+        if verdict is StepDecision.CHECKPOINT:
             return False
         if self._rank == 0:
-            note = Stopped(
-                step=state.steps, saved=not problem, problem=problem, because=self._agreement.because
+            note = GracefulStop(
+                step=state.steps, saved=not problem, problem=problem, stop_source=self._agreement.because
             )
             with suppress(OSError):  # a full disk; the supervisor then takes this end for a failure
                 self._attempt.stopped(note)
             kept = f"checkpoint at step {state.steps}" if not problem else f"no checkpoint: {problem}"
-            self._say(f"stopped by {note.because}; {kept}")
+            self._say(f"stopped by {note.stop_source}; {kept}")
         return True
 
     def _asked(self) -> str | None:
         if (signal := self._signalled()) is not None:
             return signal
-        return self.messenger.stop_request
+        return self.reporter.stop_request
 
     def tell(self, state: TrainingState) -> None:
         """Tell those outside how far the training has come."""
         epochs = self._task.settings.epochs
-        self.messenger.progress = Progress(epoch=state.epoch, epochs=epochs, step=state.steps)
+        self.reporter.progress = Progress(epoch=state.epoch, epochs=epochs, step=state.steps)
 
     # --- writing
 
@@ -183,9 +183,9 @@ class Session:
         """Write a checkpoint, off the clock; the reason why there is none is the same on all ranks."""
         if state.steps == self._kept_step:
             return ""
-        task = self._task
-        task.clock.close_window()
-        phase, task.monitor.phase = task.monitor.phase, "checkpoint"
+        trainer = self._task
+        trainer.clock.close_window()
+        phase, trainer.monitor.phase = trainer.monitor.phase, "checkpoint"
         began = time.monotonic()
         problem = self._written(state)
         seconds = time.monotonic() - began
@@ -200,9 +200,9 @@ class Session:
                 "checkpoint_seconds": self.resumption.checkpoint_seconds + seconds,
             }
         )
-        task.monitor.phase = phase
-        self._agreement.written()
-        task.clock.open_window()
+        trainer.monitor.phase = phase
+        self._agreement.checkpoint_written()
+        trainer.clock.open_window()
         return problem
 
     def _written(self, state: TrainingState) -> str:
@@ -256,7 +256,7 @@ class Session:
             update={
                 "checkpoints": now.checkpoints + 1,
                 "earlier_hosts": list(dict.fromkeys([*now.earlier_hosts, *self._hosts])),
-                "earlier_other_jobs": most(now.earlier_other_jobs, self._assignment.other_jobs),
+                "earlier_other_jobs": max_known(now.earlier_other_jobs, self._assignment.other_jobs),
             }
         )
 

@@ -25,15 +25,15 @@ MAX_STEPS = 1000
 """Most steps between two questions, however short a step is."""
 
 
-class Verdict(enum.Enum):
+class StepDecision(enum.Enum):
     """The decision after a step, the same on all ranks."""
 
-    GO_ON = enum.auto()
+    CONTINUE = enum.auto()
     CHECKPOINT = enum.auto()
     STOP = enum.auto()
 
 
-class Agreement:
+class StopConsensus:
     """Decides with the other ranks after each step; all must make it at the same place of the process group.
 
     Args:
@@ -58,7 +58,7 @@ class Agreement:
         self.because = ""
         """Sources of the request to end, once there is a verdict to stop; the same on all ranks."""
 
-    def at_edge(self) -> Verdict | None:
+    def after_step(self) -> StepDecision | None:
         """Decide after an optimizer step; None where the ranks do not ask each other this time."""
         self._steps += 1
         if self._steps < self._interval:
@@ -79,10 +79,10 @@ class Agreement:
         self._steps, self._last = 0, now
         if stop:
             self.because = self._gathered(asked)
-            return Verdict.STOP
-        return Verdict.CHECKPOINT if checkpoint else Verdict.GO_ON
+            return StepDecision.STOP
+        return StepDecision.CHECKPOINT if checkpoint else StepDecision.CONTINUE
 
-    def written(self) -> None:
+    def checkpoint_written(self) -> None:
         """Count the time to the next checkpoint from now: one has been written, or tried."""
         self._checkpointed = self._last = self._now()
 

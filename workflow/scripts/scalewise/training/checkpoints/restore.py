@@ -88,7 +88,7 @@ def _find(files: CheckpointFolder, group: HostGroup, refused: list[str]) -> list
     found, unreadable = list[Checkpoint](), ""
     if group.rank == 0:
         try:
-            found = list(files.usable(refused))
+            found = list(files.valid(refused))
         except OSError as error:
             unreadable = _unreadable(error)
     found, unreadable = group.first((found, unreadable))

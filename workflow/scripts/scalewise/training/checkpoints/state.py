@@ -24,8 +24,8 @@ from scalewise.records import OUTSIDE_THE_STEPS, EpochRecord
 from scalewise.training.distributed.process_group import gather
 from scalewise.training.loop import TrainingState, summed_loss
 from scalewise.training.measure import provenance
-from scalewise.training.parallel_model import Counted
-from scalewise.training.trainer import Task
+from scalewise.training.parallel_model import CommTime
+from scalewise.training.trainer import Trainer
 
 SHARED = "shared.pt"
 
@@ -41,14 +41,14 @@ def own_name(rank: int) -> str:
     return f"rank{rank}.pt"
 
 
-def expected_bytes(task: Task) -> tuple[int, int]:
+def expected_bytes(trainer: Trainer) -> tuple[int, int]:
     """Bytes of the largest file and of a whole checkpoint, a little too many."""
-    network = task.replica.network
+    network = trainer.parallel_model.module
     model = sum(tensor.numel() * tensor.element_size() for tensor in network.state_dict().values())
-    tensors = 1 + STATES_OF_A_WEIGHT[task.settings.optimizer]
-    world_size = task.identity.world_size
+    tensors = 1 + STATES_OF_A_WEIGHT[trainer.settings.optimizer]
+    world_size = trainer.identity.world_size
     total = model * tensors + SMALL_BYTES * (world_size + 1)
-    if task.replica.compression is not None:
+    if trainer.parallel_model.compression is not None:
         total += model * world_size
     return model * tensors + SMALL_BYTES, total
 
@@ -56,7 +56,7 @@ def expected_bytes(task: Task) -> tuple[int, int]:
 # --- written ------------------------------------------------------------------------------------------
 
 
-def shared_state(task: Task, state: TrainingState) -> dict[str, Any]:
+def shared_state(trainer: Trainer, state: TrainingState) -> dict[str, Any]:
     """Collect the state that all ranks hold alike."""
     shared: dict[str, Any] = {
         "progress": {
@@ -67,47 +67,49 @@ def shared_state(task: Task, state: TrainingState) -> dict[str, Any]:
             "first_window": state.first_window,
             "records": [asdict(record) for record in state.records],
         },
-        "schedule": task.schedule.state_dict(),
-        "scaler": task.precision.state(),
+        "schedule": trainer.schedule.state_dict(),
+        "scaler": trainer.precision.state(),
     }
-    if task.settings.parallelism != "fsdp":
-        shared["model"] = task.replica.network.state_dict()
-    if task.settings.parallelism == "ddp":
-        shared["optimizer"] = task.optimizer.state_dict()
+    if trainer.settings.parallelism != "fsdp":
+        shared["model"] = trainer.parallel_model.module.state_dict()
+    if trainer.settings.parallelism == "ddp":
+        shared["optimizer"] = trainer.optimizer.state_dict()
     return shared
 
 
-def own_state(task: Task, state: TrainingState) -> dict[str, Any]:
+def own_state(trainer: Trainer, state: TrainingState) -> dict[str, Any]:
     """Collect the state that this rank alone holds."""
     numpy_state: Any = np.random.get_state()
     own: dict[str, Any] = {
         "loss_sum": state.loss_sum,
-        "clock": task.clock.state(),
-        "communication": asdict(task.replica.measured_communication()),
-        "measured_on": measured_on(task.device),
-        "monitor": task.monitor.state(),
+        "clock": trainer.clock.state(),
+        "communication": asdict(trainer.parallel_model.measured_communication()),
+        "measured_on": measured_on(trainer.device),
+        "monitor": trainer.monitor.state(),
         "random": {
             "torch": torch.get_rng_state(),
             "python": random.getstate(),
             "numpy": _plain_numpy_state(numpy_state),
         },
     }
-    if task.device.type == "cuda":
-        own["random"]["cuda"] = torch.cuda.get_rng_state(task.device)
-    if task.settings.parallelism == "fsdp":
-        own["model"] = {name: _local(value) for name, value in task.replica.network.state_dict().items()}
-        own["optimizer"] = _map_tensors(task.optimizer.state_dict(), _local)
-    elif isinstance(task.optimizer, ZeroRedundancyOptimizer):
-        own["optimizer"] = task.optimizer.optim.state_dict()
-        own["groups"] = [_without_weights(group) for group in task.optimizer.param_groups]
-    if task.replica.compression is not None:
-        own["compression"] = _compression_state(task.replica.compression)
+    if trainer.device.type == "cuda":
+        own["random"]["cuda"] = torch.cuda.get_rng_state(trainer.device)
+    if trainer.settings.parallelism == "fsdp":
+        own["model"] = {
+            name: _local(value) for name, value in trainer.parallel_model.module.state_dict().items()
+        }
+        own["optimizer"] = _map_tensors(trainer.optimizer.state_dict(), _local)
+    elif isinstance(trainer.optimizer, ZeroRedundancyOptimizer):
+        own["optimizer"] = trainer.optimizer.optim.state_dict()
+        own["groups"] = [_without_weights(group) for group in trainer.optimizer.param_groups]
+    if trainer.parallel_model.compression is not None:
+        own["compression"] = _compression_state(trainer.parallel_model.compression)
     return own
 
 
-def is_finite(task: Task, state: TrainingState) -> bool:
+def is_finite(trainer: Trainer, state: TrainingState) -> bool:
     """True if this rank's loss and weights are finite, and so worth going on from."""
-    weights = (_local(weight) for weight in task.replica.network.parameters())
+    weights = (_local(weight) for weight in trainer.parallel_model.module.parameters())
     return all(bool(torch.isfinite(tensor).all()) for tensor in (state.loss_sum, *weights))
 
 
@@ -130,83 +132,83 @@ def measured_on(device: torch.device) -> dict[str, str]:
 # --- put back -----------------------------------------------------------------------------------------
 
 
-def resume(task: Task, shared: Mapping[str, Any], own: Mapping[str, Any]) -> TrainingState:
+def resume(trainer: Trainer, shared: Mapping[str, Any], own: Mapping[str, Any]) -> TrainingState:
     """Bring all parts of a task to where a checkpoint was written; all ranks must call it.
 
     Raises:
         CheckpointError: The weights are those of another network.
     """
-    _settle_buckets(task, shared["progress"]["steps"])
-    network = task.replica.network
-    if task.settings.parallelism == "fsdp":
+    _settle_buckets(trainer, shared["progress"]["steps"])
+    network = trainer.parallel_model.module
+    if trainer.settings.parallelism == "fsdp":
         _copy_parts(network.state_dict(), own["model"])
-        task.optimizer.load_state_dict(_with_parts(task, own["optimizer"]))
+        trainer.optimizer.load_state_dict(_with_parts(trainer, own["optimizer"]))
     else:
         try:
             network.load_state_dict(shared["model"])
         except RuntimeError as error:
             # an own model's code reads what no fingerprint covers
             raise CheckpointError(f"is of another network than the model builds now ({error})") from error
-        if isinstance(task.optimizer, ZeroRedundancyOptimizer):
-            task.optimizer.optim.load_state_dict(own["optimizer"])
-            for group, kept in zip(task.optimizer.param_groups, own["groups"], strict=True):
+        if isinstance(trainer.optimizer, ZeroRedundancyOptimizer):
+            trainer.optimizer.optim.load_state_dict(own["optimizer"])
+            for group, kept in zip(trainer.optimizer.param_groups, own["groups"], strict=True):
                 group.update(kept)
         else:
-            task.optimizer.load_state_dict(shared["optimizer"])
-    task.schedule.load_state_dict(shared["schedule"])
-    task.precision.resume(shared["scaler"])
-    if task.replica.compression is not None:
-        _resume_compression(task.replica.compression, own["compression"], task.device)
-    _resume_measurements(task, own, shared["progress"]["steps"])
+            trainer.optimizer.load_state_dict(shared["optimizer"])
+    trainer.schedule.load_state_dict(shared["schedule"])
+    trainer.precision.resume(shared["scaler"])
+    if trainer.parallel_model.compression is not None:
+        _resume_compression(trainer.parallel_model.compression, own["compression"], trainer.device)
+    _resume_measurements(trainer, own, shared["progress"]["steps"])
     progress = dict(shared["progress"])
     records = [EpochRecord(**record) for record in progress.pop("records")]
     # last: all of the above may have drawn
-    _resume_random(own["random"], task.device)
-    return TrainingState(loss_sum=own["loss_sum"].to(task.device), records=records, **progress)
+    _resume_random(own["random"], trainer.device)
+    return TrainingState(loss_sum=own["loss_sum"].to(trainer.device), records=records, **progress)
 
 
-def _settle_buckets(task: Task, steps: int) -> None:
+def _settle_buckets(trainer: Trainer, steps: int) -> None:
     """Make a pass whose gradients are thrown away.
 
     DDP chooses its buckets anew after its first pass, and sums over more than two ranks depend on them in
     their last bits: a resumed training must take its first step with the buckets of an old one. What the
     pass changes is put back from the checkpoint.
     """
-    size = len(next(iter(task.sampler)).passes[0])
-    images, labels = task.test.load(torch.arange(size) % len(task.test))
-    task.replica.train()
+    size = len(next(iter(trainer.sampler)).passes[0])
+    images, labels = trainer.test.load(torch.arange(size) % len(trainer.test))
+    trainer.parallel_model.train()
     # with a static graph after its second: the first only learns which parameters take part
-    done = steps - 1 + task.settings.accumulation_steps
-    for _ in range(min(2, done) if task.settings.static_graph else 1):
-        with task.replica.exchange(now=True):
-            (summed_loss(task, images, labels) * 0.0).backward()
-    task.optimizer.zero_grad()
+    done = steps - 1 + trainer.settings.accumulation_steps
+    for _ in range(min(2, done) if trainer.settings.static_graph else 1):
+        with trainer.parallel_model.gradient_sync(now=True):
+            (summed_loss(trainer, images, labels) * 0.0).backward()
+    trainer.optimizer.zero_grad()
 
 
-def _resume_measurements(task: Task, own: Mapping[str, Any], steps: int) -> None:
+def _resume_measurements(trainer: Trainer, own: Mapping[str, Any], steps: int) -> None:
     """Put back what was measured; nothing of it counts where any rank is now measured on something else."""
-    task.clock.resume(own["clock"])
-    changes = _changes(task, own["measured_on"])
+    trainer.clock.resume(own["clock"])
+    changes = _changes(trainer, own["measured_on"])
     if changes:
-        task.clock.leave_out(
+        trainer.clock.leave_out(
             f"step {steps}: resumed with {', '.join(changes)}; what was measured before it is left out"
         )
-        task.monitor.resume(own["monitor"] | {"busy_seconds": 0.0, "train_seconds": 0.0})
-        task.replica.resume(Counted())
+        trainer.monitor.resume(own["monitor"] | {"busy_seconds": 0.0, "train_seconds": 0.0})
+        trainer.parallel_model.resume(CommTime())
     else:
-        task.monitor.resume(own["monitor"])
-        task.replica.resume(Counted(**own["communication"]))
+        trainer.monitor.resume(own["monitor"])
+        trainer.parallel_model.resume(CommTime(**own["communication"]))
 
 
-def _changes(task: Task, before: Mapping[str, str]) -> list[str]:
+def _changes(trainer: Trainer, before: Mapping[str, str]) -> list[str]:
     """Name the changes of any rank as ``CPU model B (before: A)``, on all: they must agree on what counts."""
-    now = measured_on(task.device)
+    now = measured_on(trainer.device)
     own = [
         f"{name} {now.get(name, 'unknown')} (before: {before.get(name, 'unknown')})"
         for name in dict.fromkeys((*before, *now))
         if now.get(name) != before.get(name)
     ]
-    return list(dict.fromkeys(chain.from_iterable(gather(own, task.identity.world_size))))
+    return list(dict.fromkeys(chain.from_iterable(gather(own, trainer.identity.world_size))))
 
 
 def _resume_random(state: Mapping[str, Any], device: torch.device) -> None:
@@ -252,15 +254,15 @@ def _copy_parts(target: Mapping[str, Any], source: Mapping[str, torch.Tensor]) -
         _local(value).copy_(source[name])
 
 
-def _with_parts(task: Task, state: Mapping[str, Any]) -> dict[str, Any]:
+def _with_parts(trainer: Trainer, state: Mapping[str, Any]) -> dict[str, Any]:
     """A state of local tensors as the optimizer of a model in parts expects it."""
-    weights = [weight for group in task.optimizer.param_groups for weight in group["params"]]
+    weights = [weight for group in trainer.optimizer.param_groups for weight in group["params"]]
 
     def part(weight: Any, value: Any) -> Any:
         if not isinstance(value, torch.Tensor) or value.dim() == 0 or not isinstance(weight, DTensor):
             return value
         return DTensor.from_local(
-            value.to(task.device),
+            value.to(trainer.device),
             weight.device_mesh,
             weight.placements,
             run_check=False,

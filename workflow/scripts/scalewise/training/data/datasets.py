@@ -71,12 +71,12 @@ def prepare(
     """
     # only to prepare: what reads and downloads is needed by no rank
     from scalewise.training.data.download import Mirror  # noqa: PLC0415
-    from scalewise.training.data.sources import arrays_of, is_published  # noqa: PLC0415
+    from scalewise.training.data.sources import is_published, load_arrays  # noqa: PLC0415
 
     mirror = mirror or Mirror()
     try:
         with storage.scratch_folder(destination) as scratch:
-            arrays = arrays_of(dataset, image_size, downloads, mirror, scratch, notify)
+            arrays = load_arrays(dataset, image_size, downloads, mirror, scratch, notify)
             facts = check(arrays, dataset)
             if is_published(dataset, mirror) and facts != DATASETS[dataset]:
                 raise DatasetError(

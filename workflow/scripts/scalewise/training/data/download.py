@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 from filelock import FileLock, Timeout
 
 from scalewise.plan.catalog.datasets import CHECKSUMS_VARIABLE, MIRROR_VARIABLE
-from scalewise.training.data.http_transfer import Patience, TransferError, redacted, transfer
+from scalewise.training.data.http_transfer import RetryPolicy, TransferError, redacted, transfer
 from scalewise.training.data.published_files import PublishedFile
 from scalewise.training.data.storage import DatasetError
 
@@ -108,7 +108,7 @@ def fetch(
     folder: Path,
     mirror: Mirror | None = None,
     notify: Notify = print,
-    patience: Patience | None = None,
+    retry: RetryPolicy | None = None,
 ) -> Path:
     """Have a file, from this folder or from the first mirror that gives the right bytes.
 
@@ -120,7 +120,7 @@ def fetch(
         folder: Holds the file afterwards.
         mirror: The site's own source.
         notify: Gets a line of progress now and then.
-        patience: Limits of waiting and of tries.
+        retry: Limits of waiting and of tries.
 
     Returns:
         The file's path.
@@ -136,7 +136,7 @@ def fetch(
             if path.exists():
                 _check_placed(path, file)
             else:
-                _try_mirrors(file, path, notify, patience or Patience())
+                _try_mirrors(file, path, notify, retry or RetryPolicy())
     except OSError as error:
         raise DownloadError(
             f"{path}: cannot be written ({error.strerror or error}). Make room, or make the folder writable."
@@ -153,14 +153,14 @@ def _check_placed(path: Path, file: PublishedFile) -> None:
         )
 
 
-def _try_mirrors(file: PublishedFile, path: Path, notify: Notify, patience: Patience) -> None:
+def _try_mirrors(file: PublishedFile, path: Path, notify: Notify, retry: RetryPolicy) -> None:
     answers = []
     for mirror in file.mirrors:
         address = _address(mirror, file.name)
         shown = redacted(address)
         notify(f"{file.name}: from {shown}")
         try:
-            _retrieve(file, address, path, notify, patience)
+            _retrieve(file, address, path, notify, retry)
             return
         except TransferError as error:
             answers.append(f"  {shown}: {error}")
@@ -180,12 +180,12 @@ def _try_mirrors(file: PublishedFile, path: Path, notify: Notify, patience: Pati
     )
 
 
-def _retrieve(file: PublishedFile, address: str, path: Path, notify: Notify, patience: Patience) -> None:
+def _retrieve(file: PublishedFile, address: str, path: Path, notify: Notify, retry: RetryPolicy) -> None:
     part = path.with_name(f".{file.name}.part")
     # bytes from before may be of another mirror or damaged: a second try begins from nothing
     for kept in (part.exists(), False):
         if urlsplit(address).scheme in ("http", "https"):
-            transfer(address, part, notify, patience)
+            transfer(address, part, notify, retry)
         else:
             _copy(address, part)
         if _sha256(part) == file.sha256:

@@ -13,11 +13,11 @@ import requests
 import urllib3.exceptions
 
 CHUNK_BYTES = 1 << 16
-_AGAIN = (408, 425, 429, 500, 502, 503, 504)
+RETRYABLE_STATUS = (408, 425, 429, 500, 502, 503, 504)
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RetryPolicy:
     """Limits of waiting for a mirror.
 
     Args:
@@ -53,7 +53,7 @@ def redacted(url: str) -> str:
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
-def transfer(url: str, part: Path, notify: Callable[[str], None], patience: Patience) -> None:
+def transfer(url: str, part: Path, notify: Callable[[str], None], retry: RetryPolicy) -> None:
     """Bring ``part`` to the whole of what the address gives; what arrived stays there in any case.
 
     Raises:
@@ -65,36 +65,36 @@ def transfer(url: str, part: Path, notify: Callable[[str], None], patience: Pati
     while True:
         before = part.stat().st_size if part.exists() else 0
         try:
-            _attempt(url, part, notify, patience)
+            _attempt(url, part, notify, retry)
             return
         except _InterruptedError as error:
             failures += 1
-            if part.exists() and part.stat().st_size - before >= patience.slow_bytes:
+            if part.exists() and part.stat().st_size - before >= retry.slow_bytes:
                 arrived, failures = True, 1
             # who has never answered is not waited for as long as who has stopped
-            tries = 2 if error.unreachable and not arrived else len(patience.pauses) + 1
+            tries = 2 if error.unreachable and not arrived else len(retry.pauses) + 1
             if failures >= tries:
                 raise TransferError(f"{error}; tried {failures} times") from error
-            pause = patience.pauses[failures - 1]
+            pause = retry.pauses[failures - 1]
             notify(f"{urlsplit(url).hostname}: {error}; again in {pause:.0f} s")
             time.sleep(pause)
 
 
-def _attempt(url: str, part: Path, notify: Callable[[str], None], patience: Patience) -> None:
+def _attempt(url: str, part: Path, notify: Callable[[str], None], retry: RetryPolicy) -> None:
     kept = part.stat().st_size if part.exists() else 0
     # bytes as they are stored: some servers would unpack a .gz on its way
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={kept}-"} if kept else {})
     try:
         with requests.get(
-            url, headers=headers, stream=True, timeout=(patience.connect_seconds, patience.read_seconds)
+            url, headers=headers, stream=True, timeout=(retry.connect_seconds, retry.read_seconds)
         ) as response:
             offset, total = _accept(response, kept, part)
             if offset:
                 notify(f"{urlsplit(url).hostname}: goes on at {offset / 1e6:.1f} MB")
-            _write(response, part, offset, total, notify, patience)
+            _write(response, part, offset, total, notify, retry)
     except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
         unreachable = isinstance(error, requests.ConnectionError)
-        raise _InterruptedError(_reason(error, patience), unreachable) from error
+        raise _InterruptedError(_reason(error, retry), unreachable) from error
 
 
 def _accept(response: requests.Response, kept: int, part: Path) -> tuple[int, int | None]:
@@ -108,7 +108,7 @@ def _accept(response: requests.Response, kept: int, part: Path) -> tuple[int, in
     if response.status_code == 416:  # the part is longer than the file: it is of another
         part.unlink(missing_ok=True)
         raise _InterruptedError(f"answered {status} to {kept:,} bytes and on")
-    if response.status_code in _AGAIN:
+    if response.status_code in RETRYABLE_STATUS:
         raise _InterruptedError(f"answered {status}")
     if response.status_code not in (200, 206):
         raise TransferError(f"answered {status}")
@@ -131,7 +131,7 @@ def _write(
     offset: int,
     total: int | None,
     notify: Callable[[str], None],
-    patience: Patience,
+    retry: RetryPolicy,
 ) -> None:
     host = urlsplit(response.url).hostname
     done = window = offset
@@ -142,8 +142,8 @@ def _write(
             file.write(chunk)
             done += len(chunk)
             seconds = time.monotonic() - began
-            if seconds >= patience.slow_seconds:
-                if done - window < patience.slow_bytes:
+            if seconds >= retry.slow_seconds:
+                if done - window < retry.slow_bytes:
                     raise _InterruptedError(f"gave {done - window:,} bytes in {seconds:.0f} s")
                 of_total = "" if total is None else f" of {total / 1e6:.0f}"
                 rate = (done - window) / seconds
@@ -159,12 +159,12 @@ def _chunks(response: requests.Response) -> Iterator[bytes]:
         yield chunk
 
 
-def _reason(error: BaseException, patience: Patience) -> str:
+def _reason(error: BaseException, retry: RetryPolicy) -> str:
     """Name the fault in a few words of ours: an exception's text may hold an address with a password."""
     if isinstance(error, requests.ConnectTimeout):
-        return f"did not answer within {patience.connect_seconds:.0f} s"
+        return f"did not answer within {retry.connect_seconds:.0f} s"
     if isinstance(error, requests.ReadTimeout | urllib3.exceptions.ReadTimeoutError):
-        return f"was silent for {patience.read_seconds:.0f} s"
+        return f"was silent for {retry.read_seconds:.0f} s"
     if isinstance(error, requests.exceptions.ProxyError):
         return "could not be reached through the proxy"
     if isinstance(error, requests.exceptions.SSLError):

@@ -39,7 +39,7 @@ class Loader(Protocol):
 
 
 @dataclass(frozen=True)
-class Preparation:
+class Preprocessing:
     """Turns stored images into a batch, whichever loader does it.
 
     Args:
@@ -69,7 +69,7 @@ class ResidentLoader:
     Args:
         images: uint8, [samples, channels, height, width].
         labels: int64, [samples].
-        preparation: Turns images into batches.
+        preprocessing: Turns images into batches.
         device: Receives the batches.
         home: Holds the dataset; None for the same device.
     """
@@ -78,7 +78,7 @@ class ResidentLoader:
         self,
         images: torch.Tensor,
         labels: torch.Tensor,
-        preparation: Preparation,
+        preprocessing: Preprocessing,
         device: torch.device,
         home: torch.device | None = None,
     ) -> None:
@@ -86,11 +86,11 @@ class ResidentLoader:
         self._home = home or device
         self._labels = labels.to(self._home)
         self._images = images.to(self._home)
-        self._preparation = preparation
-        augmentation = preparation.augmentation
+        self._preparation = preprocessing
+        augmentation = preprocessing.augmentation
         self._cropper = Cropper(self._images, augmentation) if augmentation else None
-        self._mean = preparation.mean.to(device).view(1, -1, 1, 1)
-        self._scale = (1 / preparation.std).to(device).view(1, -1, 1, 1)
+        self._mean = preprocessing.mean.to(device).view(1, -1, 1, 1)
+        self._scale = (1 / preprocessing.std).to(device).view(1, -1, 1, 1)
         self._generator = torch.Generator(self._home)
         self._epoch = 0
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import torch
 
-from scalewise.plan.runs.batches import share, step_sizes
+from scalewise.plan.runs.batches import shard_range, step_sizes
 
 
 @dataclass(frozen=True)
-class Step:
+class SampledStep:
     """One optimizer step of an epoch.
 
     Args:
@@ -64,18 +64,18 @@ class EpochSampler:
     @property
     def samples_of_rank(self) -> int:
         """Number of training samples of this rank in an epoch."""
-        return sum(len(share(size, self._rank, self._world_size)) for size in self._sizes)
+        return sum(len(shard_range(size, self._rank, self._world_size)) for size in self._sizes)
 
-    def __iter__(self) -> Iterator[Step]:
+    def __iter__(self) -> Iterator[SampledStep]:
         """Yield the steps of the epoch."""
         generator = torch.Generator().manual_seed(self._seed * 1_000_003 + self._epoch)
         order = torch.randperm(self._samples, generator=generator)
         start = 0
         for size in self._sizes:
-            mine = share(size, self._rank, self._world_size)
+            mine = shard_range(size, self._rank, self._world_size)
             indices = order[start + mine.start : start + mine.stop]
-            parts = (share(len(indices), part, self._accumulation_steps) for part in self._passes)
-            yield Step(size, [indices[part.start : part.stop] for part in parts])
+            parts = (shard_range(len(indices), part, self._accumulation_steps) for part in self._passes)
+            yield SampledStep(size, [indices[part.start : part.stop] for part in parts])
             start += size
 
     @property

@@ -12,7 +12,7 @@ from scalewise.training.data.published_files import FILES
 from scalewise.training.data.storage import Arrays, DatasetError
 
 
-def arrays_of(
+def load_arrays(
     dataset: str, image_size: int | None, downloads: Path, mirror: Mirror, scratch: Path, notify: Notify
 ) -> Arrays:
     """Images and labels of both splits, as they come: their form is checked afterwards.

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 from torchvision.transforms import v2
 
-from scalewise.training.data.loaders import Batch, Preparation
+from scalewise.training.data.loaders import Batch, Preprocessing
 
 LONGEST_TMPDIR = 75
 """Most characters: Python's multiprocessing adds 32 to name a socket, for which Linux takes 107."""
@@ -26,7 +26,7 @@ class WorkerLoader:
     Args:
         images: uint8, [samples, channels, height, width], in shared or mapped memory.
         labels: int64, [samples].
-        preparation: Turns images into batches.
+        preprocessing: Turns images into batches.
         device: Receives the batches.
         workers: Number of processes.
         timeout_seconds: Ranks wait this long for each other. A batch may take half of it: the rank whose
@@ -40,7 +40,7 @@ class WorkerLoader:
         self,
         images: torch.Tensor,
         labels: torch.Tensor,
-        preparation: Preparation,
+        preprocessing: Preprocessing,
         device: torch.device,
         *,
         workers: int,
@@ -53,10 +53,10 @@ class WorkerLoader:
                 f"over batches by sockets below it, whose names leave {LONGEST_TMPDIR} to it. Set a shorter "
                 "one, such as /tmp, in the site's prelude, or use another loader."
             )
-        self._samples = _Samples(images, labels, _transform(tuple(images.shape[2:]), preparation))
-        self._plan = _Plan()
+        self._samples = _Samples(images, labels, _transform(tuple(images.shape[2:]), preprocessing))
+        self._plan = _BatchSampler()
         self._device = device
-        self._preparation = preparation
+        self._preparation = preprocessing
         self._epoch = 0
         self._loader = DataLoader(
             self._samples,
@@ -162,7 +162,7 @@ class _Samples(Dataset[tuple[torch.Tensor, torch.Tensor]]):
         return [self[index] for index in indices]
 
 
-class _Plan:
+class _BatchSampler:
     """The batches of an epoch, each a seed and its indices; lives in the rank, whose workers load them."""
 
     def __init__(self) -> None:
@@ -175,16 +175,16 @@ class _Plan:
         return iter(self.batches)
 
 
-def _transform(size: tuple[int, ...], preparation: Preparation) -> v2.Transform:
+def _transform(size: tuple[int, ...], preprocessing: Preprocessing) -> v2.Transform:
     steps: list[v2.Transform] = []
-    if preparation.augmentation.crop_padding:
-        steps.append(v2.RandomCrop(size, padding=preparation.augmentation.crop_padding))
-    if preparation.augmentation.horizontal_flip:
+    if preprocessing.augmentation.crop_padding:
+        steps.append(v2.RandomCrop(size, padding=preprocessing.augmentation.crop_padding))
+    if preprocessing.augmentation.horizontal_flip:
         steps.append(v2.RandomHorizontalFlip())
-    if preparation.image_size is not None:
-        steps.append(v2.Resize((preparation.image_size, preparation.image_size), antialias=True))
+    if preprocessing.image_size is not None:
+        steps.append(v2.Resize((preprocessing.image_size, preprocessing.image_size), antialias=True))
     steps += [
         v2.ToDtype(torch.float32, scale=True),
-        v2.Normalize((preparation.mean / 255).tolist(), (preparation.std / 255).tolist()),
+        v2.Normalize((preprocessing.mean / 255).tolist(), (preprocessing.std / 255).tolist()),
     ]
     return v2.Compose(steps)

@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from scalewise.execution.messages import Muster
-from scalewise.execution.rank_files import Attempt
+from scalewise.execution.messages import RankSetup
+from scalewise.execution.rank_files import RankFiles
 from scalewise.plan.config.shape import Shape
 from scalewise.training.distributed.identity import Identity
 from scalewise.training.distributed.network_interface import choose_interface
@@ -24,18 +24,18 @@ T = TypeVar("T")
 
 @contextmanager
 def process_group(
-    attempt: Attempt, muster: Muster, identity: Identity, device: torch.device
+    rank_files: RankFiles, rank_setup: RankSetup, identity: Identity, device: torch.device
 ) -> Iterator[None]:
     """Join the ranks' process group: nccl on GPUs, gloo on CPUs; leave it in order.
 
     Without the barrier and the destruction at the end, gloo ranks abort now and then after correct
     results. After an error the group is left without waiting for the others.
     """
-    timeout = timedelta(seconds=muster.timeout_seconds)
-    interface = choose_interface(Shape.parse(muster.shape).nodes, muster.network_interface)
+    timeout = timedelta(seconds=rank_setup.timeout_seconds)
+    interface = choose_interface(Shape.parse(rank_setup.shape).nodes, rank_setup.network_interface)
     # gloo would take the address of the host's name, which on many machines is a loopback one
     os.environ["GLOO_SOCKET_IFNAME"] = interface.name
-    if muster.network_interface is not None:
+    if rank_setup.network_interface is not None:
         # a site's module may have named several
         os.environ.setdefault("NCCL_SOCKET_IFNAME", interface.name)
     backend = "nccl" if device.type == "cuda" else "gloo"
@@ -43,12 +43,12 @@ def process_group(
     if device.type == "cuda":
         options["device_id"] = device
     place: dict[str, Any] = {"rank": identity.rank, "world_size": identity.world_size}
-    if muster.rendezvous == "file":
-        dist.init_process_group(init_method=f"file://{attempt.meeting_file}", **place, **options)
-    elif muster.launcher == "torchrun":
+    if rank_setup.rendezvous == "file":
+        dist.init_process_group(init_method=f"file://{rank_files.rendezvous_file}", **place, **options)
+    elif rank_setup.launcher == "torchrun":
         dist.init_process_group(**options)
     else:
-        store = open_store(attempt, identity.rank == 0, interface.address, timeout)
+        store = open_store(rank_files, identity.rank == 0, interface.address, timeout)
         dist.init_process_group(store=store, **place, **options)
     yield
     barrier(device)
@@ -56,23 +56,23 @@ def process_group(
     dist.destroy_process_group()
 
 
-def open_store(attempt: Attempt, host: bool, address: str, timeout: timedelta) -> TCPStore:
+def open_store(rank_files: RankFiles, host: bool, address: str, timeout: timedelta) -> TCPStore:
     """The store through which ranks, or the agents of nodes, find each other.
 
     The system chooses a free port, and the attempt's folder tells it to the others: any number of runs
     start on one node at once, and nothing depends on names, lists of hosts or a batch system's commands.
 
     Args:
-        attempt: The folder that all of them see.
+        rank_files: The folder that all of them see.
         host: True in the process that keeps the store.
         address: This host's IPv4 address.
         timeout: A process waits this long for another.
     """
     if host:
         store = TCPStore(address, 0, is_master=True, wait_for_workers=False, timeout=timeout)
-        attempt.wait_here(address, store.port)
+        rank_files.publish_endpoint(address, store.port)
         return store
-    point = attempt.meeting_point(timeout.total_seconds())
+    point = rank_files.wait_for_endpoint(timeout.total_seconds())
     return TCPStore(point.host, point.port, is_master=False, timeout=timeout)
 
 

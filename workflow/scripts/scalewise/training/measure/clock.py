@@ -7,10 +7,10 @@ import time
 import torch
 
 
-class HostTimeline:
+class HostTimer:
     """The clock of a CPU process, which never runs behind it."""
 
-    def mark(self) -> float:
+    def record(self) -> float:
         """Monotonic seconds."""
         return time.perf_counter()
 
@@ -26,13 +26,13 @@ class HostTimeline:
         return time.perf_counter()
 
 
-class CudaTimeline:
+class CudaTimer:
     """The clock of a GPU: events in its stream, read without stopping it between steps."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
-    def mark(self) -> torch.cuda.Event:
+    def record(self) -> torch.cuda.Event:
         """An event in the current stream."""
         event = torch.cuda.Event(enable_timing=True)
         event.record()
@@ -51,6 +51,6 @@ class CudaTimeline:
         return time.perf_counter()
 
 
-def timeline_of(device: torch.device) -> HostTimeline | CudaTimeline:
+def timer_for(device: torch.device) -> HostTimer | CudaTimer:
     """The clock of a device."""
-    return CudaTimeline(device) if device.type == "cuda" else HostTimeline()
+    return CudaTimer(device) if device.type == "cuda" else HostTimer()

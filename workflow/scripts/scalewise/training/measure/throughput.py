@@ -17,10 +17,10 @@ WINDOW_STEPS = 50
 Mark = TypeVar("Mark")
 
 
-class Timeline(Protocol[Mark]):
+class DeviceTimer(Protocol[Mark]):
     """A clock that a device may run behind: marks are cheap, reading them needs ``synchronize``."""
 
-    def mark(self) -> Mark:
+    def record(self) -> Mark:
         """Mark this point in time on the device's own clock."""
 
     def synchronize(self) -> None:
@@ -37,12 +37,12 @@ class StepClock(Generic[Mark]):
     """Times the steps of one rank.
 
     Args:
-        timeline: The device's clock.
+        timer: The device's clock.
         warmup_steps: Number of first steps that no throughput counts.
     """
 
-    def __init__(self, timeline: Timeline[Mark], warmup_steps: int) -> None:
-        self._timeline = timeline
+    def __init__(self, timer: DeviceTimer[Mark], warmup_steps: int) -> None:
+        self._timeline = timer
         self._warmup_steps = warmup_steps
         self._warm_from = warmup_steps
         self._steps = 0
@@ -72,7 +72,7 @@ class StepClock(Generic[Mark]):
 
     def begin_step(self) -> None:
         """Mark the begin of a step, before its first batch is loaded."""
-        self._step_start = self._timeline.mark()
+        self._step_start = self._timeline.record()
 
     def begin_load(self) -> None:
         """Begin to count the wait for a batch."""
@@ -90,7 +90,7 @@ class StepClock(Generic[Mark]):
             samples: Number of samples over all ranks.
         """
         assert self._step_start is not None
-        self._marks.append((self._step_start, self._timeline.mark()))
+        self._marks.append((self._step_start, self._timeline.record()))
         self._samples += samples
         self._steps += 1
         if self._steps == self._warm_from or len(self._marks) == WINDOW_STEPS:

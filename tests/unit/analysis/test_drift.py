@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from scalewise.analysis.bottlenecks.drift import steadiness, steadiness_flags
+from scalewise.analysis.bottlenecks.drift import drift, drift_flags
 from scalewise.analysis.tables import collect
 from scalewise.plan.config.experiment import Experiment
 from scalewise.records import Window
@@ -27,14 +27,13 @@ def windows(rates: Sequence[float], warmup: int = 0) -> list[Window]:
 
 def table(*runs: Sequence[float], devices: int = 2) -> pd.DataFrame:
     rows = [
-        {"series": "all runs", "devices": devices, "outcome": "completed"} | steadiness(windows(r))
-        for r in runs
+        {"series": "all runs", "devices": devices, "outcome": "completed"} | drift(windows(r)) for r in runs
     ]
     return pd.DataFrame(rows)
 
 
 def test_the_drift_is_the_last_thirds_rate_over_the_firsts_by_samples_over_seconds() -> None:
-    found = steadiness(windows([50, 100, 100, 100, 100, 100, 100, 100, 200]))
+    found = drift(windows([50, 100, 100, 100, 100, 100, 100, 100, 200]))
     first, last = 300 / (2 + 1 + 1), 300 / (1 + 1 + 0.5)
     assert found["drift"] == pytest.approx(last / first)
     assert found["drift_low"] == pytest.approx(1.0)
@@ -42,21 +41,21 @@ def test_the_drift_is_the_last_thirds_rate_over_the_firsts_by_samples_over_secon
 
 
 def test_the_spread_of_windows_is_half_their_interval_over_the_median() -> None:
-    assert steadiness(windows([90, 100, 110]))["window_spread"] == pytest.approx(0.1)
+    assert drift(windows([90, 100, 110]))["window_spread"] == pytest.approx(0.1)
 
 
 def test_warm_up_windows_count_for_nothing() -> None:
-    assert steadiness(windows([1, *STEADY], warmup=1)) == steadiness(windows(STEADY))
+    assert drift(windows([1, *STEADY], warmup=1)) == drift(windows(STEADY))
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 8])
 def test_few_windows_carry_no_drift(count: int) -> None:
-    found = steadiness(windows(SPEEDING_UP[:count]))
+    found = drift(windows(SPEEDING_UP[:count]))
     assert found.keys() == ({"window_spread"} if count > 1 else set())
 
 
 def test_runs_that_still_got_faster_ask_for_more_warm_up() -> None:
-    (flag,) = steadiness_flags(table(SPEEDING_UP, SPEEDING_UP, STEADY))
+    (flag,) = drift_flags(table(SPEEDING_UP, SPEEDING_UP, STEADY))
     assert flag == (
         "2 of 3 runs on 2 devices still got faster while they were measured: the last third of the steps ran "
         "at 1.41x the rate of the first. Raise warmup_steps."
@@ -64,19 +63,19 @@ def test_runs_that_still_got_faster_ask_for_more_warm_up() -> None:
 
 
 def test_runs_that_got_slower_are_told_apart() -> None:
-    (flag,) = steadiness_flags(table(SPEEDING_UP[::-1]))
+    (flag,) = drift_flags(table(SPEEDING_UP[::-1]))
     assert flag.startswith("1 of 1 runs on 2 devices got slower while they were measured")
     assert "heat" in flag
 
 
 def test_steady_runs_few_windows_and_a_single_exception_are_not_flagged() -> None:
-    assert steadiness_flags(table(STEADY, STEADY)) == []
-    assert steadiness_flags(table(SPEEDING_UP, STEADY)) == []
-    assert steadiness_flags(pd.DataFrame(columns=["outcome", "series", "devices", "drift_low"])) == []
+    assert drift_flags(table(STEADY, STEADY)) == []
+    assert drift_flags(table(SPEEDING_UP, STEADY)) == []
+    assert drift_flags(pd.DataFrame(columns=["outcome", "series", "devices", "drift_low"])) == []
 
 
 def test_a_drift_within_five_percent_is_not_flagged() -> None:
-    assert steadiness_flags(table([100, 100, 100, 102, 102, 102, 104, 104, 104])) == []
+    assert drift_flags(table([100, 100, 100, 102, 102, 102, 104, 104, 104])) == []
 
 
 def test_each_run_in_the_table_has_its_steadiness(tmp_path: Path, write_run: Callable[..., Path]) -> None:
@@ -85,5 +84,5 @@ def test_each_run_in_the_table_has_its_steadiness(tmp_path: Path, write_run: Cal
         {"dataset": "digits", "model": "linear", "global_batch_size": 256, "devices": [2], "repeats": 1}
     )
     (row,) = collect("study", spec, tmp_path).runs.to_dict("records")
-    expected = steadiness(windows(SPEEDING_UP))
+    expected = drift(windows(SPEEDING_UP))
     assert {key: row[key] for key in expected} == expected

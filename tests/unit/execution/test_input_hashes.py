@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from scalewise.execution.input_hashes import fingerprints
+from scalewise.execution.input_hashes import input_hashes
 from scalewise.training.data import storage
 
 
@@ -28,11 +28,11 @@ def prepared(path: Path, pixel: int = 0) -> Path:
 
 
 def test_data_that_was_prepared_again_is_the_same_and_another_pixel_is_not(tmp_path: Path) -> None:
-    first = fingerprints(prepared(tmp_path / "a"), None, [])
+    first = input_hashes(prepared(tmp_path / "a"), None, [])
     copy = prepared(tmp_path / "b")
     os.utime(copy, (1, 1))
-    assert fingerprints(copy, None, []) == first
-    assert fingerprints(prepared(tmp_path / "c", pixel=1), None, []) != first
+    assert input_hashes(copy, None, []) == first
+    assert input_hashes(prepared(tmp_path / "c", pixel=1), None, []) != first
     assert first.keys() == {"dataset"}
 
 
@@ -42,17 +42,17 @@ def test_weights_and_a_model_of_the_users_own_count_by_every_byte(tmp_path: Path
     model.write_text("def build(image, classes): ...\n", encoding="utf-8")
     beside = tmp_path / "layers.py"
     beside.touch()
-    first = fingerprints(data, weights, [model, beside])
+    first = input_hashes(data, weights, [model, beside])
     assert first.keys() == {"dataset", "weights", "model file"}
 
     save_file({"layer": np.ones(4, dtype=np.float32)}, weights)
-    second = fingerprints(data, weights, [model, beside])
+    second = input_hashes(data, weights, [model, beside])
     assert {name for name in first if first[name] != second[name]} == {"weights"}
     model.write_text("def build(image, classes): pass\n", encoding="utf-8")
-    third = fingerprints(data, weights, [model, beside])
+    third = input_hashes(data, weights, [model, beside])
     assert {name for name in second if second[name] != third[name]} == {"model file"}
     beside.write_text("WIDTH = 3\n", encoding="utf-8")
-    fourth = fingerprints(data, weights, [model, beside])
+    fourth = input_hashes(data, weights, [model, beside])
     assert {name for name in third if third[name] != fourth[name]} == {"model file"}
 
 
@@ -61,4 +61,4 @@ def test_a_file_that_is_cut_has_a_fingerprint_of_its_own_and_is_refused_by_the_r
     tmp_path: Path, content: bytes
 ) -> None:
     (tmp_path / "cut").write_bytes(content)
-    assert fingerprints(tmp_path / "cut", None, []) != fingerprints(prepared(tmp_path / "a"), None, [])
+    assert input_hashes(tmp_path / "cut", None, []) != input_hashes(prepared(tmp_path / "a"), None, [])

@@ -23,11 +23,11 @@ from scalewise.training.pass_timing import (
     LEAST_COUNTED,
     PassTimes,
     affordable,
-    of_all_ranks,
+    merge_ranks,
     smaller_passes,
-    time_passes,
+    time_forward_backward,
 )
-from scalewise.training.trainer import Task, build_loaders, build_task
+from scalewise.training.trainer import Trainer, build_loaders, build_trainer
 
 CPU = torch.device("cpu")
 ALONE = Identity(0, 0, 1, 1, "node", None, 0)
@@ -74,7 +74,7 @@ def slow(image, classes):
     return SlowNet(image, classes)
 """
 
-MakeTask = Callable[..., Task]
+MakeTask = Callable[..., Trainer]
 
 
 @pytest.fixture
@@ -89,13 +89,15 @@ def make_task(tmp_path: Path) -> Iterator[MakeTask]:
     labels = torch.randint(10, (80,), generator=generator)
     dataset = Dataset(images[:72], labels[:72], images[72:], labels[72:], 10)
 
-    def make(model: str, **chosen: Any) -> Task:
+    def make(model: str, **chosen: Any) -> Trainer:
         model = f"{tmp_path}/models.py:{model}"
         settings = Settings(dataset="digits", model=model, global_batch_size=BATCH, warmup_steps=1, **chosen)
         batch = definition_of(settings).global_batch_size
-        task = build_task(settings, batch, dataset, build_loaders(settings, dataset, 0, CPU, 60), ALONE, CPU)
-        train_epoch(task, TrainingState.start(task.device))
-        return task
+        trainer = build_trainer(
+            settings, batch, dataset, build_loaders(settings, dataset, 0, CPU, 60), ALONE, CPU
+        )
+        train_epoch(trainer, TrainingState.start(trainer.device))
+        return trainer
 
     yield make
     distributed.destroy_process_group()
@@ -103,13 +105,15 @@ def make_task(tmp_path: Path) -> Iterator[MakeTask]:
 
 
 def test_passes_begin_with_the_runs_own_batch_and_halve_down_to_one_sample(make_task: MakeTask) -> None:
-    found = time_passes(make_task("deep"), ENOUGH_SECONDS).passes
+    found = time_forward_backward(make_task("deep"), ENOUGH_SECONDS).passes
     assert [each.batch_size for each in found] == [24, 12, 6, 3, 1]
     assert all(each.forward_seconds > 0 and each.backward_seconds > 0 for each in found)
 
 
 def test_a_batch_too_small_for_batch_norm_is_left_out_and_the_others_stay(make_task: MakeTask) -> None:
-    assert [each.batch_size for each in time_passes(make_task("normed"), ENOUGH_SECONDS).passes] == [
+    assert [
+        each.batch_size for each in time_forward_backward(make_task("normed"), ENOUGH_SECONDS).passes
+    ] == [
         24,
         12,
         6,
@@ -118,17 +122,17 @@ def test_a_batch_too_small_for_batch_norm_is_left_out_and_the_others_stay(make_t
 
 
 def test_smaller_batches_are_left_when_the_time_is_up_and_the_runs_own_never_is(make_task: MakeTask) -> None:
-    task = make_task("deep")
-    assert list(smaller_passes(task, 24, deadline=0.0)) == []
-    assert time_passes(task, 0.0).passes[0].batch_size == 24
+    trainer = make_task("deep")
+    assert list(smaller_passes(trainer, 24, deadline=0.0)) == []
+    assert time_forward_backward(trainer, 0.0).passes[0].batch_size == 24
 
 
 def test_a_pass_of_a_step_is_what_is_timed_where_steps_have_several(make_task: MakeTask) -> None:
-    assert time_passes(make_task("deep", accumulation_steps=3), 0.0).passes[0].batch_size == 8
+    assert time_forward_backward(make_task("deep", accumulation_steps=3), 0.0).passes[0].batch_size == 8
 
 
 def test_forward_and_backward_are_told_apart_and_sum_to_the_rank_s_own_pass(make_task: MakeTask) -> None:
-    times = time_passes(make_task("slow"), 0.0)
+    times = time_forward_backward(make_task("slow"), 0.0)
     own = times.passes[0]
     assert own.forward_seconds >= 0.05
     assert own.backward_seconds >= 0.15
@@ -139,51 +143,53 @@ def test_forward_and_backward_are_told_apart_and_sum_to_the_rank_s_own_pass(make
 
 @pytest.mark.parametrize("bucket_cap_mb", [None, 1, 2])
 def test_buckets_are_those_that_ddp_itself_has_built(make_task: MakeTask, bucket_cap_mb: int | None) -> None:
-    task = make_task("deep", bucket_cap_mb=bucket_cap_mb)
-    wrapper = task.replica.wrapper
+    trainer = make_task("deep", bucket_cap_mb=bucket_cap_mb)
+    wrapper = trainer.parallel_model.data_parallel
     assert isinstance(wrapper, DistributedDataParallel)
     built = str(wrapper._get_ddp_logging_data()["rebuilt_bucket_sizes"])
-    buckets = time_passes(task, 0.0).buckets
+    buckets = time_forward_backward(trainer, 0.0).buckets
     assert [each.bytes for each in buckets] == [int(size) for size in built.split(", ")]
     assert len(buckets) > 1
 
 
 def test_gradients_behind_a_slow_layer_are_ready_late_and_those_before_it_early(make_task: MakeTask) -> None:
     """The backward pass of ``slow`` sleeps between its last layers, 1.3 MB, and its first."""
-    early, late = time_passes(make_task("slow"), 0.0).buckets
+    early, late = time_forward_backward(make_task("slow"), 0.0).buckets
     assert 0 < early.ready_fraction < 0.5 < late.ready_fraction <= 1
 
 
 def test_buckets_become_ready_one_after_the_other(make_task: MakeTask) -> None:
-    fractions = [each.ready_fraction for each in time_passes(make_task("deep", bucket_cap_mb=1), 0.0).buckets]
+    fractions = [
+        each.ready_fraction for each in time_forward_backward(make_task("deep", bucket_cap_mb=1), 0.0).buckets
+    ]
     assert fractions == sorted(fractions)
     assert 0 < fractions[0] < fractions[-1] <= 1
 
 
 def test_compressed_gradients_are_counted_as_they_travel(make_task: MakeTask) -> None:
-    whole = time_passes(make_task("deep"), 0.0).buckets
-    half = time_passes(make_task("deep", communication_hook="fp16"), 0.0).buckets
+    whole = time_forward_backward(make_task("deep"), 0.0).buckets
+    half = time_forward_backward(make_task("deep", communication_hook="fp16"), 0.0).buckets
     assert [each.bytes for each in half] == [each.bytes // 2 for each in whole]
-    assert time_passes(make_task("deep", communication_hook="powersgd"), 0.0).buckets == []
+    assert time_forward_backward(make_task("deep", communication_hook="powersgd"), 0.0).buckets == []
 
 
 def test_a_model_in_parts_has_no_passes(make_task: MakeTask) -> None:
-    assert time_passes(make_task("deep", parallelism="fsdp")) == PassTimes()
+    assert time_forward_backward(make_task("deep", parallelism="fsdp")) == PassTimes()
 
 
 def test_weights_buffers_and_optimizer_are_as_the_training_left_them(
     make_task: MakeTask,
 ) -> None:
-    task = make_task("normed", momentum=0.9)
-    network = task.replica.network
+    trainer = make_task("normed", momentum=0.9)
+    network = trainer.parallel_model.module
     network.eval()
     state = {name: value.clone() for name, value in network.state_dict().items()}
-    momenta = json.dumps(task.optimizer.state_dict(), default=lambda tensor: tensor.tolist())
-    time_passes(task, 0.0)
+    momenta = json.dumps(trainer.optimizer.state_dict(), default=lambda tensor: tensor.tolist())
+    time_forward_backward(trainer, 0.0)
     after = network.state_dict()
     assert any("running_mean" in name for name in state)
     assert all(torch.equal(value, after[name]) for name, value in state.items())
-    assert json.dumps(task.optimizer.state_dict(), default=lambda tensor: tensor.tolist()) == momenta
+    assert json.dumps(trainer.optimizer.state_dict(), default=lambda tensor: tensor.tolist()) == momenta
     assert not network.training
     assert all(weight.grad is None for weight in network.parameters())
     assert all(not weight._post_accumulate_grad_hooks for weight in network.parameters())
@@ -201,7 +207,7 @@ def test_a_run_of_several_ranks_tells_the_median_pass_under_the_size_of_rank_0()
         PassTimes(passes=[Pass(batch_size=size, forward_seconds=seconds, backward_seconds=2 * seconds)])
         for size, seconds in sizes_and_seconds
     ]
-    passes, buckets = of_all_ranks(ranks)
+    passes, buckets = merge_ranks(ranks)
     assert passes == [Pass(batch_size=63, forward_seconds=2.0, backward_seconds=4.0)]
     assert buckets == []
-    assert of_all_ranks([replace(rank, passes=[]) for rank in ranks]) == ([], [])
+    assert merge_ranks([replace(rank, passes=[]) for rank in ranks]) == ([], [])

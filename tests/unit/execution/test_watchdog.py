@@ -9,14 +9,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.small_runs import muster
+from tests.small_runs import rank_setup
 
-from scalewise.execution.messages import Progress, Stopped
+from scalewise.execution.messages import GracefulStop, Progress
 from scalewise.execution.outcome import RunFailedError
-from scalewise.execution.rank_files import Attempt
-from scalewise.execution.supervisor import End
+from scalewise.execution.rank_files import RankFiles
+from scalewise.execution.supervisor import ExitStatus
 from scalewise.execution.train_job import Requeue, requeue_after
-from scalewise.execution.watchdog import IMPORT_SECONDS, JOB_END, LEAST_SILENCE_SECONDS, STOP_SECONDS, Vigil
+from scalewise.execution.watchdog import (
+    IMPORT_SECONDS,
+    JOB_END,
+    LEAST_SILENCE_SECONDS,
+    STOP_SECONDS,
+    Watchdog,
+)
 from scalewise.records import SUMMARY
 
 TIMEOUT_SECONDS = 20
@@ -27,30 +33,30 @@ class Watched:
     """Ranks of which one may say what happens to them."""
 
     def __init__(self, folder: Path, seconds: float = 1000, job_ends_at: float = math.inf) -> None:
-        self.attempt = Attempt(folder / "attempt")
-        self.attempt.begin(muster(timeout_seconds=TIMEOUT_SECONDS))
+        self.rank_files = RankFiles(folder / "attempt")
+        self.rank_files.begin(rank_setup(timeout_seconds=TIMEOUT_SECONDS))
         self.received: list[int] = []
         self.told: list[str] = []
         self.now = 0.0
         self.job_ends_at = job_ends_at
-        self.vigil = Vigil(
-            *(self.attempt, seconds, self.received, self.told.append),
+        self.watchdog = Watchdog(
+            *(self.rank_files, seconds, self.received, self.told.append),
             job_ends_at=job_ends_at,
             clock=lambda: self.now,
         )
 
     def train(self) -> None:
-        self.attempt.started(0, "node-a")
-        self.attempt.progress(Progress(epoch=0, epochs=2, step=1))
+        self.rank_files.started(0, "node-a")
+        self.rank_files.progress(Progress(epoch=0, epochs=2, step=1))
 
     def beat(self) -> None:
         """Rank 0 gives a sign of life, by the clock."""
-        self.attempt.beat()
-        os.utime(self.attempt.folder / "beat", (self.now, self.now))
+        self.rank_files.heartbeat()
+        os.utime(self.rank_files.folder / "beat", (self.now, self.now))
 
     def is_over(self, now: float) -> bool:
         self.now = float(now)
-        return self.vigil.is_over()
+        return self.watchdog.should_terminate()
 
     def over_at(self, until: int) -> float | None:
         """When the ranks are to be ended, looked at second by second; None where not until then."""
@@ -68,9 +74,9 @@ def watched(tmp_path: Path) -> Watched:
 def test_ranks_that_train_are_left_alone(watched: Watched) -> None:
     watched.train()
     assert not any(watched.is_over(float(now)) for now in range(900))
-    assert watched.attempt.stop_request() is None
-    assert watched.vigil.why(None) == "failed"
-    assert not watched.vigil.asked
+    assert watched.rank_files.stop_request() is None
+    assert watched.watchdog.outcome(None) == "failed"
+    assert not watched.watchdog.stop_requested
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -80,12 +86,12 @@ def test_a_signal_asks_ranks_that_train_to_stop_and_leaves_them_the_time(
     watched.train()
     watched.received.append(number)
     assert not watched.is_over(10)
-    assert watched.attempt.stop_request() == number.name
+    assert watched.rank_files.stop_request() == number.name
     assert watched.told[0].startswith(f"{number.name}: a checkpoint is written")
     assert not watched.is_over(10 + STOP_SECONDS - 1)
     assert watched.is_over(10 + STOP_SECONDS)
-    assert watched.vigil.why(None) == "interrupted"
-    assert watched.vigil.asked
+    assert watched.watchdog.outcome(None) == "interrupted"
+    assert watched.watchdog.stop_requested
 
 
 def test_a_second_signal_ends_the_wait_unless_it_came_with_the_first(watched: Watched) -> None:
@@ -109,8 +115,8 @@ def test_before_there_is_progress_and_after_there_is_a_result_nothing_is_waited_
     done.received.append(signal.SIGTERM)
     assert done.is_over(10)
     for each in (starting, done):
-        assert each.attempt.stop_request() is None
-        assert each.vigil.why(None) == "interrupted"
+        assert each.rank_files.stop_request() is None
+        assert each.watchdog.outcome(None) == "interrupted"
 
 
 def test_the_limit_asks_like_a_signal_and_is_told_apart(tmp_path: Path) -> None:
@@ -118,10 +124,10 @@ def test_the_limit_asks_like_a_signal_and_is_told_apart(tmp_path: Path) -> None:
     watched.train()
     assert not watched.is_over(100)
     assert not watched.is_over(101)
-    assert watched.attempt.stop_request() == "the time limit"
-    stopped = Stopped(step=9, saved=True, because="the time limit")
-    assert watched.vigil.why(stopped) == "timed-out"
-    assert watched.vigil.asked
+    assert watched.rank_files.stop_request() == "the time limit"
+    stopped = GracefulStop(step=9, saved=True, stop_source="the time limit")
+    assert watched.watchdog.outcome(stopped) == "timed-out"
+    assert watched.watchdog.stop_requested
 
 
 def test_the_walltimes_signal_is_handed_on_once_there_is_progress_and_is_no_end_by_itself(
@@ -129,49 +135,49 @@ def test_the_walltimes_signal_is_handed_on_once_there_is_progress_and_is_no_end_
 ) -> None:
     watched.received.append(signal.SIGUSR1)
     assert not watched.is_over(10)
-    assert watched.attempt.stop_request() is None
+    assert watched.rank_files.stop_request() is None
     watched.train()
     assert not watched.is_over(12)
-    assert watched.attempt.stop_request() == "SIGUSR1"
+    assert watched.rank_files.stop_request() == "SIGUSR1"
     assert not watched.is_over(13 + 2 * STOP_SECONDS)
-    assert not watched.vigil.asked
-    assert watched.vigil.why(Stopped(step=9, saved=True, because="SIGUSR1")) == "interrupted"
+    assert not watched.watchdog.stop_requested
+    assert watched.watchdog.outcome(GracefulStop(step=9, saved=True, stop_source="SIGUSR1")) == "interrupted"
 
 
 @pytest.mark.fault(2)
 def test_from_the_first_complaint_on_the_launcher_has_three_seconds(watched: Watched) -> None:
     watched.train()
     assert not watched.is_over(10)
-    watched.attempt.failed(0, "node-a", RuntimeError("timed out"), out_of_memory=False)
+    watched.rank_files.failed(0, "node-a", RuntimeError("timed out"), out_of_memory=False)
     assert not watched.is_over(11)
     assert not watched.is_over(13.9)
     assert watched.is_over(14)
-    assert watched.vigil.complained
-    assert watched.vigil.why(None) == "failed"
+    assert watched.watchdog.rank_failed
+    assert watched.watchdog.outcome(None) == "failed"
 
 
 def test_a_complaint_ends_the_wait_for_a_checkpoint(watched: Watched) -> None:
     watched.train()
     watched.received.append(signal.SIGTERM)
     assert not watched.is_over(10)
-    watched.attempt.failed(0, "node-a", RuntimeError("timed out"), out_of_memory=False)
+    watched.rank_files.failed(0, "node-a", RuntimeError("timed out"), out_of_memory=False)
     assert not watched.is_over(11)
     assert watched.is_over(14)
-    assert watched.vigil.why(None) == "interrupted"
+    assert watched.watchdog.outcome(None) == "interrupted"
 
 
 @pytest.mark.fault(9)
 def test_a_launcher_that_starts_no_rank_is_not_waited_for_for_ever(watched: Watched) -> None:
     assert not watched.is_over(PATIENCE - 1)
     assert watched.is_over(PATIENCE)
-    assert watched.vigil.unstarted_seconds == PATIENCE
-    assert watched.vigil.why(None) == "failed"
+    assert watched.watchdog.unstarted_seconds == PATIENCE
+    assert watched.watchdog.outcome(None) == "failed"
 
 
 def test_ranks_that_have_started_may_take_as_long_as_they_like(watched: Watched) -> None:
-    watched.attempt.started(1, "node-a")
+    watched.rank_files.started(1, "node-a")
     assert not watched.is_over(PATIENCE + 500)
-    assert watched.vigil.unstarted_seconds is None
+    assert watched.watchdog.unstarted_seconds is None
 
 
 @pytest.mark.fault(2)
@@ -182,7 +188,7 @@ def test_a_rank_that_gives_no_sign_of_life_is_ended_though_no_other_waits_for_it
         watched.beat()
         assert not watched.is_over(now)
     assert watched.over_at(500) == 98 + LEAST_SILENCE_SECONDS + 1
-    assert watched.vigil.why(None) == "failed"
+    assert watched.watchdog.outcome(None) == "failed"
 
 
 def alive(watched: Watched, until: int) -> None:
@@ -238,12 +244,12 @@ def test_a_launcher_has_all_of_its_time_to_start_a_rank_although_its_job_was_sus
     assert not watched.is_over(10)
     assert not watched.is_over(310)
     assert watched.over_at(1000) == PATIENCE + 300
-    assert watched.vigil.unstarted_seconds == PATIENCE
+    assert watched.watchdog.unstarted_seconds == PATIENCE
 
 
 def test_a_folder_that_a_user_deletes_ends_no_ranks_that_train(watched: Watched) -> None:
     alive(watched, 20)
-    watched.attempt.end()
+    watched.rank_files.end()
     assert watched.over_at(900) is None
     # and who ends them is obeyed, though nothing can be asked of them
     watched.received.append(signal.SIGTERM)
@@ -254,10 +260,10 @@ def test_the_end_of_a_job_asks_before_the_runs_own_limit_and_is_told_apart(tmp_p
     watched = Watched(tmp_path, seconds=1000, job_ends_at=50)
     watched.train()
     assert watched.over_at(50) is None
-    assert watched.attempt.stop_request() is None
+    assert watched.rank_files.stop_request() is None
     assert not watched.is_over(51)
-    assert watched.attempt.stop_request() == JOB_END == watched.vigil.words
-    stopped = Stopped(step=9, saved=True, because=JOB_END)
-    assert watched.vigil.why(stopped) == "interrupted"
-    ended = End(0, "interrupted", stopped, asked=watched.vigil.asked)
+    assert watched.rank_files.stop_request() == JOB_END == watched.watchdog.stop_source
+    stopped = GracefulStop(step=9, saved=True, stop_source=JOB_END)
+    assert watched.watchdog.outcome(stopped) == "interrupted"
+    ended = ExitStatus(0, "interrupted", stopped, stop_requested=watched.watchdog.stop_requested)
     assert requeue_after(RunFailedError("", "", ended), in_slurm_job=True) is Requeue.FROM_CHECKPOINT

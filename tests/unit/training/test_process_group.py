@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.execution.messages import MeetingPoint
-from scalewise.execution.rank_files import Attempt
+from scalewise.execution.messages import Endpoint
+from scalewise.execution.rank_files import RankFiles
 from scalewise.training.distributed import network_interface
 from scalewise.training.distributed.network_interface import Interface, choose_interface, interface_addresses
 from scalewise.training.distributed.process_group import open_store
@@ -26,10 +26,10 @@ MEET = """
 import sys
 from datetime import timedelta
 from pathlib import Path
-from scalewise.execution.rank_files import Attempt
+from scalewise.execution.rank_files import RankFiles
 from scalewise.training.distributed.process_group import open_store
 rank = sys.argv[2]
-store = open_store(Attempt(Path(sys.argv[1])), rank == "0", "127.0.0.1", timedelta(seconds=60))
+store = open_store(RankFiles(Path(sys.argv[1])), rank == "0", "127.0.0.1", timedelta(seconds=60))
 store.set(f"from {rank}", f"rank {rank} was here")
 other = "1" if rank == "0" else "0"
 print(store.port, store.get(f"from {other}").decode(), flush=True)
@@ -38,10 +38,10 @@ sys.stdin.readline()
 
 
 @pytest.fixture
-def attempt(tmp_path: Path) -> Attempt:
-    attempt = Attempt(tmp_path / "attempt")
-    attempt.folder.mkdir()
-    return attempt
+def rank_files(tmp_path: Path) -> RankFiles:
+    rank_files = RankFiles(tmp_path / "attempt")
+    rank_files.folder.mkdir()
+    return rank_files
 
 
 @pytest.fixture
@@ -125,11 +125,11 @@ def test_nodes_do_not_look_for_each_other_on_loopback(
 
 
 @pytest.fixture
-def met(attempt: Attempt) -> Iterator[list[subprocess.Popen[str]]]:
+def met(rank_files: RankFiles) -> Iterator[list[subprocess.Popen[str]]]:
     """Two processes that know nothing of each other but the folder; the second of them comes first."""
     started = [
         subprocess.Popen(
-            [sys.executable, "-c", MEET, str(attempt.folder), rank],
+            [sys.executable, "-c", MEET, str(rank_files.folder), rank],
             env=os.environ | {"PYTHONPATH": str(SCRIPTS)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -146,7 +146,7 @@ def met(attempt: Attempt) -> Iterator[list[subprocess.Popen[str]]]:
 @pytest.mark.fault(7)
 @pytest.mark.slow
 def test_two_processes_meet_through_the_folder_at_a_port_that_was_free(
-    met: list[subprocess.Popen[str]], attempt: Attempt
+    met: list[subprocess.Popen[str]], rank_files: RankFiles
 ) -> None:
     words = []
     for process in met:
@@ -155,35 +155,35 @@ def test_two_processes_meet_through_the_folder_at_a_port_that_was_free(
 
     assert [word for _, word in words] == ["rank 1 was here\n", "rank 0 was here\n"]
     (port,) = {int(port) for port, _ in words}
-    assert attempt.meeting_point(0) == MeetingPoint(host="127.0.0.1", port=port)
+    assert rank_files.wait_for_endpoint(0) == Endpoint(host="127.0.0.1", port=port)
 
 
 @pytest.mark.fault(7)
 def test_any_number_of_runs_meet_on_one_machine_at_once(tmp_path: Path) -> None:
-    attempts = [Attempt(tmp_path / str(number)) for number in range(5)]
-    for attempt in attempts:
-        attempt.folder.mkdir()
-    stores = [open_store(attempt, True, "127.0.0.1", timedelta(seconds=30)) for attempt in attempts]
+    attempts = [RankFiles(tmp_path / str(number)) for number in range(5)]
+    for rank_files in attempts:
+        rank_files.folder.mkdir()
+    stores = [open_store(rank_files, True, "127.0.0.1", timedelta(seconds=30)) for rank_files in attempts]
 
     assert len({store.port for store in stores}) == 5
-    for number, attempt in enumerate(attempts):
-        open_store(attempt, False, "127.0.0.1", timedelta(seconds=30)).set("who", str(number))
+    for number, rank_files in enumerate(attempts):
+        open_store(rank_files, False, "127.0.0.1", timedelta(seconds=30)).set("who", str(number))
     assert [store.get("who") for store in stores] == [b"0", b"1", b"2", b"3", b"4"]
 
 
-def test_a_rank_that_nobody_waits_for_ends_with_a_reason(attempt: Attempt) -> None:
+def test_a_rank_that_nobody_waits_for_ends_with_a_reason(rank_files: RankFiles) -> None:
     with pytest.raises(TimeoutError, match=r"timed out: nobody waited at a rendezvous within 0\.2 s"):
-        open_store(attempt, False, "127.0.0.1", timedelta(seconds=0.2))
+        open_store(rank_files, False, "127.0.0.1", timedelta(seconds=0.2))
 
 
-def test_a_rank_that_nobody_waits_for_is_not_taken_for_the_cause(attempt: Attempt) -> None:
-    attempt.started(1, "node-a")
+def test_a_rank_that_nobody_waits_for_is_not_taken_for_the_cause(rank_files: RankFiles) -> None:
+    rank_files.started(1, "node-a")
     try:
-        attempt.meeting_point(0)
+        rank_files.wait_for_endpoint(0)
     except TimeoutError as error:
-        attempt.failed(1, "node-a", error, out_of_memory=False)
+        rank_files.failed(1, "node-a", error, out_of_memory=False)
 
-    cause = attempt.cause(2)
+    cause = rank_files.root_cause(2)
     assert cause is not None
-    assert cause.is_consequence
-    assert attempt.missing(2) == [0]
+    assert cause.is_secondary
+    assert rank_files.never_started(2) == [0]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scalewise.execution.preflight_report import Greeting, Greetings, judge, sizes
+from scalewise.execution.preflight_report import PreflightReport, RankPreflight, check_report, sizes
 from scalewise.plan.config.site import SiteFile
 from scalewise.plan.jobs.preflight import Preflight
 
@@ -30,7 +30,7 @@ def planned(shape: str = "2x2") -> Preflight:
     )
 
 
-def greeting(rank: int, **found: Any) -> Greeting:
+def reported(rank: int, **found: Any) -> RankPreflight:
     """Of a rank of two nodes with two devices each, where all is as planned but for what is given."""
     as_planned: dict[str, Any] = {
         "rank": rank,
@@ -45,14 +45,14 @@ def greeting(rank: int, **found: Any) -> Greeting:
         "total": 10.0,
         "datasets": {DATASET: 1234567},
     }
-    return Greeting(**as_planned | found)
+    return RankPreflight(**as_planned | found)
 
 
-def judged(*odd: Greeting, shape: str = "2x2", here: int | None = 1234567) -> dict[str, list[str]]:
+def judged(*odd: RankPreflight, shape: str = "2x2", here: int | None = 1234567) -> dict[str, list[str]]:
     """The lines by their state, where some ranks have found something else."""
-    ranks = {rank: greeting(rank) for rank in range(4)} | {found.rank: found for found in odd}
+    ranks = {rank: reported(rank) for rank in range(4)} | {found.rank: found for found in odd}
     lines: dict[str, list[str]] = {"ok": [], "bad": []}
-    for line in judge(Greetings(ranks=list(ranks.values())), planned(shape), {DATASET: here}):
+    for line in check_report(PreflightReport(ranks=list(ranks.values())), planned(shape), {DATASET: here}):
         lines[line.state].append(str(line))
     return lines
 
@@ -76,7 +76,7 @@ def test_ranks_that_found_all_as_planned_are_ok_in_every_line() -> None:
 def test_a_rank_on_a_cpu_names_no_gpus() -> None:
     assert (
         "ok      rank 0 on n1: local rank 0, cpu, CPUs 0-3, 4 threads"
-        in (judged(greeting(0, device="cpu", visible_devices=""))["ok"])
+        in (judged(reported(0, device="cpu", visible_devices=""))["ok"])
     )
 
 
@@ -84,19 +84,19 @@ def test_a_rank_on_a_cpu_names_no_gpus() -> None:
     ("odd", "shape", "found"),
     [
         pytest.param(
-            [greeting(2, host="n1", local_rank=2)],
+            [reported(2, host="n1", local_rank=2)],
             "2x2",
             "planned were 2x2 ranks, found n1: local ranks [0, 1, 2]; n2: local ranks [1]",
             id="three on one node and one on the other",
         ),
         pytest.param(
-            [greeting(2, host="n1", local_rank=2), greeting(3, host="n1", local_rank=3)],
+            [reported(2, host="n1", local_rank=2), reported(3, host="n1", local_rank=3)],
             "2x2",
             "planned were 2x2 ranks, found n1: local ranks [0, 1, 2, 3]",
             id="all on one node",
         ),
         pytest.param(
-            [greeting(3, local_rank=0)],
+            [reported(3, local_rank=0)],
             "2x2",
             "planned were 2x2 ranks, found n1: local ranks [0, 1]; n2: local ranks [0, 0]",
             id="two of one local rank",
@@ -109,7 +109,7 @@ def test_a_rank_on_a_cpu_names_no_gpus() -> None:
         ),
     ],
 )
-def test_ranks_at_wrong_places_are_shown(odd: list[Greeting], shape: str, found: str) -> None:
+def test_ranks_at_wrong_places_are_shown(odd: list[RankPreflight], shape: str, found: str) -> None:
     assert (
         f"NOT OK  {found}. Look for options in the site's extra and srun_extra that place tasks."
         in (judged(*odd, shape=shape)["bad"])
@@ -125,7 +125,7 @@ def test_ranks_that_are_missing_are_shown() -> None:
 
 
 def test_a_wrong_sum_names_the_ranks_that_got_it() -> None:
-    assert judged(greeting(1, total=3.0), greeting(3, total=9.0))["bad"] == [
+    assert judged(reported(1, total=3.0), reported(3, total=9.0))["bad"] == [
         "NOT OK  the all-reduce gave ranks [1, 3] another sum than 10. Set network_interface in the site "
         "file, and ask the site which one is right."
     ]
@@ -140,7 +140,7 @@ def test_a_wrong_sum_names_the_ranks_that_got_it() -> None:
     ids=["python", "torch"],
 )
 def test_different_programs_are_shown(other: dict[str, str], shown: str) -> None:
-    (line,) = judged(greeting(2, **other))["bad"]
+    (line,) = judged(reported(2, **other))["bad"]
 
     assert line.startswith("NOT OK  ranks run different programs: ")
     assert shown in line
@@ -150,7 +150,7 @@ def test_different_programs_are_shown(other: dict[str, str], shown: str) -> None
 
 @pytest.mark.parametrize("seen", [None, 1234], ids=["missing", "another size"])
 def test_a_node_that_sees_another_dataset_is_named(seen: int | None) -> None:
-    odd = [greeting(rank, datasets={DATASET: seen}) for rank in (2, 3)]
+    odd = [reported(rank, datasets={DATASET: seen}) for rank in (2, 3)]
 
     assert judged(*odd)["bad"] == [
         f"NOT OK  {DATASET} is not the same seen from n2. Work in a folder that all nodes share, and bind it "
@@ -159,7 +159,7 @@ def test_a_node_that_sees_another_dataset_is_named(seen: int | None) -> None:
 
 
 def test_a_rank_that_did_not_look_counts_as_blind() -> None:
-    assert "is not the same seen from n1" in judged(greeting(0, datasets={}))["bad"][0]
+    assert "is not the same seen from n1" in judged(reported(0, datasets={}))["bad"][0]
 
 
 def test_a_dataset_that_is_missing_where_the_job_began_is_said_once() -> None:

@@ -11,23 +11,23 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.execution.machine_lock import MachineBusyError, exclusive_machine, lock_path
+from scalewise.execution.machine_lock import MachineBusyError, lock_path, machine_lock
 
 SCRIPTS = Path(__file__).parents[3] / "workflow" / "scripts"
 
 HOLDER = """
 import os, sys
 from pathlib import Path
-from scalewise.execution.machine_lock import exclusive_machine
+from scalewise.execution.machine_lock import machine_lock
 if sys.argv[2:]:
     os.umask(0o077)
     os.setuid(int(sys.argv[2]))
-with exclusive_machine(3600, lambda text: print(text, flush=True), Path(sys.argv[1])):
+with machine_lock(3600, lambda text: print(text, flush=True), Path(sys.argv[1])):
     print("holds", flush=True)
     sys.stdin.read()
 """
 
-Holder = subprocess.Popen[str]
+LockOwner = subprocess.Popen[str]
 
 
 @pytest.fixture
@@ -36,11 +36,11 @@ def lock(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def hold(lock: Path) -> Iterator[Callable[..., Holder]]:
+def hold(lock: Path) -> Iterator[Callable[..., LockOwner]]:
     """Starts a process that wants the machine, and keeps it until its stdin is closed."""
-    started: list[Holder] = []
+    started: list[LockOwner] = []
 
-    def start(*user: int) -> Holder:
+    def start(*user: int) -> LockOwner:
         process = subprocess.Popen(
             [sys.executable, "-c", HOLDER, str(lock), *map(str, user)],
             env=os.environ | {"PYTHONPATH": str(SCRIPTS)},
@@ -57,13 +57,13 @@ def hold(lock: Path) -> Iterator[Callable[..., Holder]]:
         process.communicate()
 
 
-def said(process: Holder) -> str:
+def said(process: LockOwner) -> str:
     assert process.stdout is not None
     return process.stdout.readline()
 
 
 def test_the_second_training_waits_is_told_once_and_then_has_its_turn(
-    hold: Callable[[], Holder], lock: Path
+    hold: Callable[[], LockOwner], lock: Path
 ) -> None:
     first = hold()
     assert said(first) == "holds\n"
@@ -76,32 +76,34 @@ def test_the_second_training_waits_is_told_once_and_then_has_its_turn(
     assert second.returncode == 0
 
 
-def test_a_wait_that_is_too_short_ends_with_what_to_do(hold: Callable[[], Holder], lock: Path) -> None:
+def test_a_wait_that_is_too_short_ends_with_what_to_do(hold: Callable[[], LockOwner], lock: Path) -> None:
     assert said(hold()) == "holds\n"
     notes: list[str] = []
     with (
         pytest.raises(MachineBusyError, match=r"training\.lock for more than 1 s\. Find it with `fuser`"),
-        exclusive_machine(0.7, notes.append, lock),
+        machine_lock(0.7, notes.append, lock),
     ):
         raise AssertionError("two trainings at once")
     assert len(notes) == 1
 
 
-def test_a_training_that_was_killed_does_not_keep_the_machine(hold: Callable[[], Holder], lock: Path) -> None:
-    holder = hold()
-    assert said(holder) == "holds\n"
-    holder.send_signal(signal.SIGKILL)
-    holder.wait()
+def test_a_training_that_was_killed_does_not_keep_the_machine(
+    hold: Callable[[], LockOwner], lock: Path
+) -> None:
+    owner = hold()
+    assert said(owner) == "holds\n"
+    owner.send_signal(signal.SIGKILL)
+    owner.wait()
     notes: list[str] = []
-    with exclusive_machine(0, notes.append, lock):
+    with machine_lock(0, notes.append, lock):
         assert notes == []
 
 
 def test_a_training_that_raises_gives_the_machine_back(lock: Path) -> None:
-    with pytest.raises(KeyError), exclusive_machine(0, print, lock):
+    with pytest.raises(KeyError), machine_lock(0, print, lock):
         raise KeyError("in the training")
     notes: list[str] = []
-    with exclusive_machine(0, notes.append, lock):
+    with machine_lock(0, notes.append, lock):
         assert notes == []
 
 
@@ -109,7 +111,7 @@ def test_whoever_comes_first_lets_other_users_wait_for_the_same_lock(lock: Path)
     """A private umask must not shut the others out."""
     before = os.umask(0o077)
     try:
-        with exclusive_machine(0, print, lock):
+        with machine_lock(0, print, lock):
             pass
     finally:
         os.umask(before)
@@ -126,7 +128,7 @@ def test_all_shells_and_users_of_a_machine_take_turns_by_one_file() -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become two other users")
 def test_two_users_take_turns_by_a_file_of_a_sticky_folder_that_one_of_them_has_made(
-    hold: Callable[..., Holder], lock: Path
+    hold: Callable[..., LockOwner], lock: Path
 ) -> None:
     for folder in lock.parents:
         if folder.stat().st_mode & 0o001 == 0:
@@ -145,7 +147,7 @@ def test_a_lock_that_cannot_be_made_names_the_file_and_how_to_choose_another(tmp
     path = tmp_path / "missing" / "lock"
     with (
         pytest.raises(FileNotFoundError, match="SCALEWISE_MACHINE_LOCK names") as refused,
-        exclusive_machine(0, print, path),
+        machine_lock(0, print, path),
     ):
         raise AssertionError("no lock")
     assert refused.value.filename == str(path)

@@ -16,15 +16,21 @@ from typing import Any
 import pytest
 
 from scalewise.execution import run_lock
-from scalewise.execution.run_lock import HEARTBEAT_SECONDS, LOST_SECONDS, Holder, RunBusyError, owned_run
+from scalewise.execution.run_lock import (
+    HEARTBEAT_SECONDS,
+    LOST_SECONDS,
+    LockOwner,
+    LockTimeoutError,
+    lock_run,
+)
 
 SCRIPTS = Path(__file__).parents[3] / "workflow" / "scripts"
 
 HOLD = """
 import sys
 from pathlib import Path
-from scalewise.execution.run_lock import owned_run
-with owned_run(Path(sys.argv[1]), 3600, lambda text: print(text, flush=True)) as hold:
+from scalewise.execution.run_lock import lock_run
+with lock_run(Path(sys.argv[1]), 3600, lambda text: print(text, flush=True)) as hold:
     print("holds", hold.waited, flush=True)
     sys.stdin.read()
 """
@@ -35,7 +41,7 @@ CONTEND = """
 import os, random, sys, time
 from pathlib import Path
 from scalewise.execution import run_lock
-from scalewise.execution.run_lock import owned_run
+from scalewise.execution.run_lock import lock_run
 
 def late(call):
     def wrapped(*arguments, **options):
@@ -53,7 +59,7 @@ folder, rounds, ending = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 print("ready", flush=True)
 sys.stdin.readline()
 for round in range(rounds):
-    with owned_run(folder, 3600, lambda text: None):
+    with lock_run(folder, 3600, lambda text: None):
         inside = folder / "inside"
         try:
             os.close(os.open(inside, os.O_CREAT | os.O_EXCL))
@@ -133,15 +139,15 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def holder(**changed: Any) -> Holder:
+def owner(**changed: Any) -> LockOwner:
     """A holder of whom nothing can be found out from here."""
     values = {"token": "other", "host": "node-far-away", "pid": 1, "job": None, "restart": 0}
-    return Holder.me().model_copy(update=values | changed)
+    return LockOwner.me().model_copy(update=values | changed)
 
 
-def me(**changed: Any) -> Holder:
+def me(**changed: Any) -> LockOwner:
     """This process, in another place of Slurm's."""
-    return Holder.me().model_copy(update=changed)
+    return LockOwner.me().model_copy(update=changed)
 
 
 def never_told(text: str) -> None:
@@ -154,17 +160,17 @@ def note(folder: Path) -> Path:
     return path
 
 
-def leave(folder: Path, other: Holder) -> Path:
+def leave(folder: Path, other: LockOwner) -> Path:
     """A run that another holds who has given no sign of life since."""
     aside = folder.with_name("aside")
-    with owned_run(folder, 0, never_told, other):
+    with lock_run(folder, 0, never_told, other):
         shutil.copytree(folder, aside)
     shutil.copytree(aside, folder, dirs_exist_ok=True)
     return note(folder)
 
 
 def test_a_free_run_is_taken_at_once_and_left_as_it_was(folder: Path) -> None:
-    with owned_run(folder, 0, never_told) as hold:
+    with lock_run(folder, 0, never_told) as hold:
         assert not hold.waited
         assert json.loads(note(folder).read_text(encoding="utf-8"))["pid"] == os.getpid()
     assert list(folder.iterdir()) == []
@@ -190,7 +196,7 @@ def test_a_training_that_was_killed_on_this_host_is_replaced_at_once(start: Star
     assert said(first) == "holds False\n"
     first.send_signal(signal.SIGKILL)
     first.wait()
-    with owned_run(folder, 0, never_told) as hold:
+    with lock_run(folder, 0, never_told) as hold:
         assert not hold.waited
     assert list(folder.iterdir()) == []
 
@@ -202,7 +208,7 @@ def test_a_killed_training_that_nobody_has_buried_is_replaced_too(start: Start, 
     first.send_signal(signal.SIGKILL)
     os.waitid(os.P_PID, first.pid, os.WEXITED | os.WNOWAIT)
     assert Path(f"/proc/{first.pid}").exists()
-    with owned_run(folder, 0, never_told):
+    with lock_run(folder, 0, never_told):
         pass
 
 
@@ -218,12 +224,12 @@ def test_another_process_with_the_number_of_a_dead_training_does_not_hold_its_ru
     path = note(folder)
     left = json.loads(path.read_text(encoding="utf-8")) | {"pid": stranger.pid}
     path.write_text(json.dumps(left), encoding="utf-8")
-    with owned_run(folder, 0, never_told):
+    with lock_run(folder, 0, never_told):
         pass
 
 
 def test_a_training_that_raises_gives_the_run_back(folder: Path) -> None:
-    with pytest.raises(KeyError), owned_run(folder, 0, never_told):
+    with pytest.raises(KeyError), lock_run(folder, 0, never_told):
         raise KeyError("in the training")
     assert list(folder.iterdir()) == []
 
@@ -235,9 +241,9 @@ AGAIN = {"job": "4711", "restart": 1}
 def test_a_job_that_slurm_starts_anew_replaces_an_earlier_start_on_another_node_that_is_silent(
     folder: Path, clock: Clock
 ) -> None:
-    leave(folder, holder(**EARLIER))
+    leave(folder, owner(**EARLIER))
     notes: list[str] = []
-    with owned_run(folder, 600, notes.append, me(**AGAIN)) as hold:
+    with lock_run(folder, 600, notes.append, me(**AGAIN)) as hold:
         assert hold.waited
     assert LOST_SECONDS < clock.now - 1000 < LOST_SECONDS + 5
     assert notes == [
@@ -251,7 +257,7 @@ def test_an_earlier_start_of_the_same_job_that_lives_on_keeps_its_run(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its node stopped answering Slurm, which has started the job elsewhere; its processes go on."""
-    path = leave(folder, holder(**EARLIER))
+    path = leave(folder, owner(**EARLIER))
 
     def beat() -> None:
         if time.slept % (HEARTBEAT_SECONDS / run_lock.POLL_SECONDS) == 0:
@@ -259,7 +265,7 @@ def test_an_earlier_start_of_the_same_job_that_lives_on_keeps_its_run(
 
     time = Clock(beat)
     monkeypatch.setattr(run_lock, "time", time)
-    with pytest.raises(RunBusyError), owned_run(folder, 600, lambda text: None, me(**AGAIN)):
+    with pytest.raises(LockTimeoutError), lock_run(folder, 600, lambda text: None, me(**AGAIN)):
         raise AssertionError("two trainings at once")
     assert json.loads(path.read_text(encoding="utf-8"))["token"] == "other"
 
@@ -268,22 +274,22 @@ def test_an_earlier_start_of_the_same_job_on_this_node_is_replaced_when_its_proc
     start: Start, folder: Path, clock: Clock
 ) -> None:
     stranger = start("import sys; sys.stdin.read()")
-    here = {"host": Holder.me().host, "pid": stranger.pid, **EARLIER}
-    leave(folder, holder(**here, born=run_lock._born(stranger.pid)))
-    with pytest.raises(RunBusyError), owned_run(folder, 60, lambda text: None, me(**AGAIN)):
+    here = {"host": LockOwner.me().host, "pid": stranger.pid, **EARLIER}
+    leave(folder, owner(**here, born=run_lock._start_ticks(stranger.pid)))
+    with pytest.raises(LockTimeoutError), lock_run(folder, 60, lambda text: None, me(**AGAIN)):
         raise AssertionError("two trainings at once")
     stranger.kill()
     stranger.wait()
     slept = clock.slept
-    with owned_run(folder, 0, never_told, me(**AGAIN)) as hold:
+    with lock_run(folder, 0, never_told, me(**AGAIN)) as hold:
         assert not hold.waited
     assert clock.slept == slept
 
 
 def test_a_start_that_leaves_in_order_is_not_waited_for_by_the_next(folder: Path, clock: Clock) -> None:
-    with owned_run(folder, 0, never_told, me(**EARLIER)):
+    with lock_run(folder, 0, never_told, me(**EARLIER)):
         pass
-    with owned_run(folder, 0, never_told, me(**AGAIN)):
+    with lock_run(folder, 0, never_told, me(**AGAIN)):
         pass
     assert clock.slept == 0
 
@@ -291,16 +297,16 @@ def test_a_start_that_leaves_in_order_is_not_waited_for_by_the_next(folder: Path
 def test_a_restarted_job_does_not_take_a_run_from_a_training_outside_slurm(
     folder: Path, clock: Clock
 ) -> None:
-    leave(folder, holder(host=Holder.me().host, pid=os.getpid()))
+    leave(folder, owner(host=LockOwner.me().host, pid=os.getpid()))
     mine = me(job="4711", restart=1)
-    with pytest.raises(RunBusyError), owned_run(folder, 3, lambda text: None, mine):
+    with pytest.raises(LockTimeoutError), lock_run(folder, 3, lambda text: None, mine):
         raise AssertionError("two trainings at once")
 
 
 def test_a_holder_on_an_unknown_host_that_falls_silent_is_replaced(folder: Path, clock: Clock) -> None:
-    leave(folder, holder())
+    leave(folder, owner())
     notes: list[str] = []
-    with owned_run(folder, 3600, notes.append, silence_seconds=60) as hold:
+    with lock_run(folder, 3600, notes.append, silence_seconds=60) as hold:
         assert hold.waited
         assert 60 < clock.now - 1000 < 70
     assert len(notes) == 1
@@ -311,7 +317,7 @@ def test_a_holder_on_an_unknown_host_that_falls_silent_is_replaced(folder: Path,
 def test_a_holder_on_an_unknown_host_that_gives_signs_of_life_keeps_its_run(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = leave(folder, holder())
+    path = leave(folder, owner())
 
     def beat() -> None:
         if time.slept % 20 == 0:  # every ten seconds
@@ -320,8 +326,8 @@ def test_a_holder_on_an_unknown_host_that_gives_signs_of_life_keeps_its_run(
     time = Clock(beat)
     monkeypatch.setattr(run_lock, "time", time)
     with (
-        pytest.raises(RunBusyError, match="more than 600 s"),
-        owned_run(folder, 600, lambda text: None, silence_seconds=60),
+        pytest.raises(LockTimeoutError, match="more than 600 s"),
+        lock_run(folder, 600, lambda text: None, silence_seconds=60),
     ):
         raise AssertionError("two trainings at once")
     assert json.loads(path.read_text(encoding="utf-8"))["token"] == "other"
@@ -329,7 +335,7 @@ def test_a_holder_on_an_unknown_host_that_gives_signs_of_life_keeps_its_run(
 
 def test_a_training_gives_signs_of_life(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_lock, "HEARTBEAT_SECONDS", 0.01)
-    with owned_run(folder, 0, never_told):
+    with lock_run(folder, 0, never_told):
         path = note(folder)
         os.utime(path, (1, 1))
         while path.stat().st_mtime == 1:
@@ -341,17 +347,17 @@ def test_a_holder_that_was_replaced_while_it_could_not_say_that_it_lives_knows_i
 ) -> None:
     """It was stopped, or its file system stalled, for so long that another has taken the run."""
     monkeypatch.setattr(run_lock, "HEARTBEAT_SECONDS", 0.01)
-    with owned_run(folder, 0, never_told) as hold:
+    with lock_run(folder, 0, never_told) as hold:
         path = note(folder)
         taken = folder / "holder.taken"
-        taken.write_text(holder(**AGAIN).model_dump_json(), encoding="utf-8")
+        taken.write_text(owner(**AGAIN).model_dump_json(), encoding="utf-8")
         os.utime(taken, (1, 1))
         taken.replace(path)
         while hold.taken_by is None:
             pass
         assert str(hold.taken_by) == "Slurm job 4711 on node-far-away"
         for _ in range(3):
-            hold.beat()
+            hold.heartbeat()
     assert path.stat().st_mtime == 1
     assert json.loads(path.read_text(encoding="utf-8"))["token"] == "other"
 
@@ -360,26 +366,26 @@ def test_a_holder_that_was_replaced_while_it_could_not_say_that_it_lives_knows_i
 def test_a_holders_file_that_is_deleted_or_damaged_takes_no_run_from_it(
     folder: Path, content: bytes | None
 ) -> None:
-    with owned_run(folder, 0, never_told) as hold:
+    with lock_run(folder, 0, never_told) as hold:
         path = note(folder)
         if content is None:
             path.unlink()
         else:
             path.write_bytes(content)
             os.utime(path, (1, 1))
-        hold.beat()
+        hold.heartbeat()
         assert hold.taken_by is None
         # who waits for it must not find it silent
         assert content is None or path.stat().st_mtime != 1
 
 
 def test_a_wait_that_is_too_short_ends_with_whom_and_what_to_do(folder: Path, clock: Clock) -> None:
-    path = leave(folder, holder(job="4711"))
+    path = leave(folder, owner(job="4711"))
     mine = me(job="4711")
     notes: list[str] = []
     with (
-        pytest.raises(RunBusyError) as busy,
-        owned_run(folder, 30, notes.append, mine),
+        pytest.raises(LockTimeoutError) as busy,
+        lock_run(folder, 30, notes.append, mine),
     ):
         raise AssertionError("two trainings at once")
     assert str(busy.value).startswith(
@@ -400,8 +406,8 @@ def test_a_wait_that_is_too_short_ends_with_whom_and_what_to_do(folder: Path, cl
     ],
 )
 def test_a_damaged_holder_file_keeps_nobody_out_for_long(content: bytes, folder: Path, clock: Clock) -> None:
-    leave(folder, holder()).write_bytes(content)
-    with owned_run(folder, 3600, lambda text: None):
+    leave(folder, owner()).write_bytes(content)
+    with lock_run(folder, 3600, lambda text: None):
         pass
     assert list(folder.iterdir()) == []
 
@@ -428,8 +434,8 @@ def test_another_job_that_slurm_says_has_ended_is_replaced_at_once(
     answer: str, folder: Path, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_squeue(tmp_path / "bin", answer, monkeypatch)
-    leave(folder, holder(job="4711"))
-    with owned_run(folder, 0, never_told, me(job="4712")):
+    leave(folder, owner(job="4711"))
+    with lock_run(folder, 0, never_told, me(job="4712")):
         pass
     assert list(folder.iterdir()) == []
 
@@ -440,9 +446,9 @@ def test_another_job_that_slurm_says_is_there_keeps_its_run_however_silent(
 ) -> None:
     monkeypatch.setattr(run_lock, "POLL_SECONDS", 50.0)  # asked less often, for a faster test
     fake_squeue(tmp_path / "bin", f"echo {state}", monkeypatch)
-    leave(folder, holder(job="4711"))
+    leave(folder, owner(job="4711"))
     mine = me(job="4712")
-    with pytest.raises(RunBusyError), owned_run(folder, 600, lambda text: None, mine, silence_seconds=60):
+    with pytest.raises(LockTimeoutError), lock_run(folder, 600, lambda text: None, mine, silence_seconds=60):
         raise AssertionError("two trainings at once")
 
 
@@ -458,8 +464,8 @@ def test_where_slurm_cannot_say_silence_decides(
 ) -> None:
     monkeypatch.setattr(run_lock, "POLL_SECONDS", 20.0)
     fake_squeue(tmp_path / "bin", answer, monkeypatch)
-    leave(folder, holder(job="4711"))
-    with owned_run(folder, 3600, lambda text: None, me(job="4712"), silence_seconds=60):
+    leave(folder, owner(job="4711"))
+    with lock_run(folder, 3600, lambda text: None, me(job="4712"), silence_seconds=60):
         assert 60 < clock.now - 1000 < 120
     assert list(folder.iterdir()) == []
 

@@ -1,0 +1,81 @@
+"""Words between rank 0 and its supervisor go by files, and no file system ends or delays a training."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from scalewise.execution import progress_reporter as messengers
+from scalewise.execution.messages import Progress
+from scalewise.execution.progress_reporter import ProgressReporter, say
+from scalewise.execution.rank_files import RankFiles
+
+
+@pytest.fixture
+def rank_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RankFiles:
+    monkeypatch.setattr(messengers, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(messengers, "END_SECONDS", 60)
+    (tmp_path / "attempt").mkdir()
+    return RankFiles(tmp_path / "attempt")
+
+
+def wait_for_request(reporter: ProgressReporter) -> str:
+    looked = threading.Event()
+    while reporter.stop_request is None:
+        looked.wait(0.01)
+    return reporter.stop_request
+
+
+def test_a_request_to_end_is_seen_and_progress_is_told(rank_files: RankFiles) -> None:
+    with ProgressReporter(rank_files) as reporter:
+        assert reporter.stop_request is None
+        reporter.progress = Progress(epoch=1, epochs=9, step=10)
+        rank_files.request_stop("the time limit")
+        assert wait_for_request(reporter) == "the time limit"
+        reporter.progress = Progress(epoch=2, epochs=9, step=20)
+    assert rank_files.read_progress() == Progress(epoch=2, epochs=9, step=20)
+
+
+def test_a_folder_that_is_away_for_a_while_ends_nothing(rank_files: RankFiles) -> None:
+    aside = rank_files.folder.with_name("aside")
+    rank_files.folder.rename(aside)
+    with ProgressReporter(rank_files) as reporter:
+        reporter.progress = Progress(epoch=1, epochs=9, step=10)
+        threading.Event().wait(0.1)
+        assert reporter.stop_request is None
+        aside.rename(rank_files.folder)
+        rank_files.request_stop("SIGUSR1")
+        assert wait_for_request(reporter) == "SIGUSR1"
+    assert rank_files.read_progress() == Progress(epoch=1, epochs=9, step=10)
+
+
+def test_a_folder_that_is_gone_at_the_end_keeps_no_rank_from_its_end(rank_files: RankFiles) -> None:
+    with ProgressReporter(rank_files) as reporter:
+        reporter.progress = Progress(epoch=1, epochs=9, step=10)
+        rank_files.folder.rename(rank_files.folder.with_name("aside"))
+    assert not rank_files.folder.exists()
+
+
+def test_a_rank_without_a_supervisor_says_nothing() -> None:
+    with ProgressReporter(None) as reporter:
+        reporter.progress = Progress(epoch=1, epochs=9, step=10)
+        assert "messenger" not in {thread.name for thread in threading.enumerate()}
+    assert reporter.stop_request is None
+
+
+def test_a_log_on_a_full_disk_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    descriptor = os.open("/dev/full", os.O_WRONLY)
+    try:
+        with open(descriptor, "w", closefd=False) as full:
+            monkeypatch.setattr(sys, "stdout", full)
+            with pytest.raises(OSError, match="No space left on device"):
+                print("epoch 1/9", flush=True)
+            say("epoch 2/9")
+            monkeypatch.undo()
+            os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,256 @@
+"""From the notes that ranks leave to the one that explains how a run ended."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from scalewise.execution.messages import Progress, RankSetup, TrainSpec
+from scalewise.execution.rank_files import RankFiles
+from scalewise.records import Definition
+
+HOST = "node-a"
+
+GLOO = [
+    "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:41234",
+    "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection reset by peer",
+    "Broken pipe",
+]
+
+
+@pytest.fixture
+def rank_files(tmp_path: Path) -> RankFiles:
+    rank_files = RankFiles(tmp_path / "attempt")
+    rank_files.folder.mkdir()
+    return rank_files
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> TrainSpec:
+    definition = Definition(
+        experiment="study",
+        run="d2.r1",
+        shape="1x2",
+        batch_size_per_device=8,
+        global_batch_size=16,
+        repeat=1,
+        options={"gradient_as_bucket_view": True},
+        accelerator="cpu",
+        settings={"epochs": 2, "learning_rate": 0.1},
+    )
+    return TrainSpec(
+        definition=definition,
+        dataset=tmp_path / "d.safetensors",
+        folder=tmp_path,
+        started_at="2026-01-01T00:00:00+00:00",
+        other_jobs=3,
+    )
+
+
+@pytest.fixture
+def rank_setup() -> RankSetup:
+    return RankSetup(
+        shape="1x2",
+        accelerator="cpu",
+        cpus_per_device=1,
+        launcher="torchrun",
+        rendezvous="tcp",
+        network_interface="eth0",
+        timeout_seconds=120,
+        supervisor_host=HOST,
+        supervisor_pid=os.getpid(),
+    )
+
+
+def raised(message: str) -> RuntimeError:
+    try:
+        raise RuntimeError(message)
+    except RuntimeError as error:
+        return error
+
+
+@pytest.mark.parametrize("message", GLOO)
+def test_the_cause_is_the_rank_that_raised_not_the_one_that_noticed(
+    rank_files: RankFiles, message: str
+) -> None:
+    for rank in range(3):
+        rank_files.started(rank, HOST)
+    rank_files.failed(0, HOST, raised(message), out_of_memory=False)
+    rank_files.failed(2, HOST, raised("label 11 is out of range"), out_of_memory=False)
+    rank_files.failed(1, HOST, raised(message), out_of_memory=False)
+    cause = rank_files.root_cause(3)
+    assert cause is not None
+    assert (cause.rank, cause.host) == (2, HOST)
+    assert cause.message == "RuntimeError: label 11 is out of range"
+
+
+def test_of_several_that_raised_the_first_is_the_cause(rank_files: RankFiles) -> None:
+    for rank in (1, 0):
+        rank_files.started(rank, HOST)
+        rank_files.failed(rank, HOST, raised(f"of rank {rank}"), out_of_memory=False)
+    cause = rank_files.root_cause(2)
+    assert cause is not None
+    assert cause.rank == 1
+
+
+def test_the_traceback_leads_to_the_line_that_raised(rank_files: RankFiles) -> None:
+    rank_files.failed(0, HOST, raised("here"), out_of_memory=False)
+    cause = rank_files.root_cause(1)
+    assert cause is not None
+    assert "in raised" in cause.traceback
+    assert "RuntimeError: here" in cause.traceback
+    assert not cause.out_of_memory
+
+
+def test_a_rank_that_was_killed_is_the_cause_though_its_peers_complain(rank_files: RankFiles) -> None:
+    for rank in range(2):
+        rank_files.started(rank, HOST)
+    rank_files.failed(0, HOST, raised(GLOO[0]), out_of_memory=False)
+    assert rank_files.root_cause(2) is None
+    (gone,) = rank_files.died_without_note(2)
+    assert (gone.rank, gone.host, gone.pid) == (1, HOST, os.getpid())
+
+
+def test_a_complaint_of_its_own_counts_even_beside_a_killed_rank(rank_files: RankFiles) -> None:
+    for rank in range(2):
+        rank_files.started(rank, HOST)
+    rank_files.failed(0, HOST, raised("the loss is NaN"), out_of_memory=False)
+    cause = rank_files.root_cause(2)
+    assert cause is not None
+    assert cause.rank == 0
+
+
+def test_where_all_ranks_only_lost_each_other_the_first_one_tells_it(rank_files: RankFiles) -> None:
+    for rank in range(2):
+        rank_files.started(rank, HOST)
+        rank_files.failed(rank, HOST, raised(GLOO[0]), out_of_memory=False)
+    cause = rank_files.root_cause(2)
+    assert cause is not None
+    assert cause.rank == 0
+    assert rank_files.died_without_note(2) == []
+
+
+TIMED_OUT = "[unbound_buffer.cc:78] Timed out waiting 30000ms for recv operation to complete"
+CLOSED = "[pair.cc:561] Connection closed by peer [10.0.0.1]:21927"
+
+
+@pytest.mark.parametrize(
+    ("messages", "named"),
+    [
+        pytest.param([TIMED_OUT, CLOSED], [1], id="the others waited for it"),
+        pytest.param([CLOSED, TIMED_OUT, TIMED_OUT], [0], id="two waited"),
+        pytest.param([TIMED_OUT, CLOSED, CLOSED], [], id="one of two"),
+        pytest.param([TIMED_OUT, TIMED_OUT], [], id="both waited"),
+        pytest.param([CLOSED], [], id="alone"),
+        pytest.param([TIMED_OUT, None, CLOSED], [1], id="one is silent"),
+    ],
+)
+def test_the_rank_that_all_others_waited_for_is_named_though_it_was_woken_to_be_ended(
+    rank_files: RankFiles, messages: list[str | None], named: list[int]
+) -> None:
+    for rank, message in enumerate(messages):
+        rank_files.started(rank, HOST)
+        if message is not None:
+            rank_files.failed(rank, HOST, raised(message), out_of_memory=False)
+    assert [note.rank for note in rank_files.unresponsive(len(messages))] == named
+
+
+@pytest.mark.parametrize("ending", ["finished", "failed", "terminated"])
+def test_a_rank_that_left_word_was_not_killed_from_outside(rank_files: RankFiles, ending: str) -> None:
+    rank_files.started(0, HOST)
+    assert [note.rank for note in rank_files.died_without_note(1)] == [0]
+    if ending == "failed":
+        rank_files.failed(0, HOST, raised("x"), out_of_memory=False)
+    else:
+        getattr(rank_files, ending)(0)
+    assert rank_files.died_without_note(1) == []
+
+
+def test_ranks_that_never_came_are_missing_and_not_killed(rank_files: RankFiles) -> None:
+    rank_files.started(1, HOST)
+    rank_files.finished(1)
+    assert rank_files.never_started(4) == [0, 2, 3]
+    assert rank_files.died_without_note(4) == []
+    assert rank_files.root_cause(4) is None
+
+
+def test_out_of_memory_is_told_apart(rank_files: RankFiles) -> None:
+    rank_files.failed(0, HOST, raised("CUDA out of memory"), out_of_memory=True)
+    cause = rank_files.root_cause(1)
+    assert cause is not None
+    assert cause.out_of_memory
+
+
+def test_an_attempt_forgets_the_one_before_it(rank_files: RankFiles, rank_setup: RankSetup) -> None:
+    rank_files.started(0, HOST)
+    rank_files.failed(0, HOST, raised("of yesterday"), out_of_memory=False)
+    rank_files.progress(Progress(epoch=3, epochs=9))
+    rank_files.publish_endpoint("10.0.0.1", 41234)
+    rank_files.begin(rank_setup)
+    assert rank_files.root_cause(1) is None
+    assert rank_files.never_started(1) == [0]
+    assert rank_files.read_progress() is None
+    with pytest.raises(TimeoutError):
+        rank_files.wait_for_endpoint(0)
+
+
+def test_ranks_are_told_exactly_what_was_asked(
+    rank_files: RankFiles, rank_setup: RankSetup, spec: TrainSpec
+) -> None:
+    rank_files.begin(rank_setup)
+    rank_files.write_spec(spec)
+    assert rank_files.rank_setup() == rank_setup
+    assert rank_files.train_spec() == spec
+
+
+def test_progress_is_the_last_epoch_that_was_reported(rank_files: RankFiles) -> None:
+    for epoch in (1, 2):
+        rank_files.progress(Progress(epoch=epoch, epochs=5))
+    assert rank_files.read_progress() == Progress(epoch=2, epochs=5)
+
+
+def test_a_run_that_ended_well_leaves_no_attempt_behind(rank_files: RankFiles, rank_setup: RankSetup) -> None:
+    rank_files.begin(rank_setup)
+    rank_files.started(0, socket.gethostname())
+    rank_files.end()
+    assert not rank_files.folder.exists()
+
+
+def test_a_rank_of_an_attempt_whose_folder_another_has_leaves_no_word_in_it(
+    tmp_path: Path, rank_setup: RankSetup
+) -> None:
+    """A node whose file system stalled may come back after its run was begun elsewhere."""
+    first, second = (RankFiles(tmp_path / "attempt", token) for token in ("first", "second"))
+    first.begin(rank_setup)
+    stale = RankFiles.join(first.folder)
+    stale.started(0, HOST)
+    second.begin(rank_setup)
+    assert not stale.is_current
+    before = sorted(path.name for path in second.folder.iterdir())
+    words: list[Callable[[], None]] = [
+        lambda: stale.failed(0, HOST, RuntimeError("peers are gone"), out_of_memory=False),
+        lambda: stale.finished(0),
+        lambda: stale.terminated(0),
+        lambda: stale.progress(Progress(epoch=1, epochs=2)),
+        lambda: stale.request_stop("SIGUSR1"),
+        stale.heartbeat,
+    ]
+    for say in words:
+        with pytest.raises(OSError, match="another attempt's by now"):
+            say()
+    stale.end()
+    assert sorted(path.name for path in second.folder.iterdir()) == before
+    assert RankFiles.join(second.folder).is_current
+
+
+def test_the_next_attempt_takes_the_folder_whoever_had_it(tmp_path: Path, rank_setup: RankSetup) -> None:
+    first, second = (RankFiles(tmp_path / "attempt", token) for token in ("first", "second"))
+    first.begin(rank_setup)
+    second.clear()
+    assert not first.folder.exists()
+    # a user may have deleted it as well
+    assert first.is_current
