@@ -19,7 +19,7 @@ from scalewise.analysis.statistics.law_models import (
     AMDAHL,
     GUSTAFSON,
     USL,
-    Model,
+    LawModel,
     fit_freely,
     fit_within_bounds,
 )
@@ -112,7 +112,7 @@ def fit_laws(
     return [_fit(series, model, measured, base or min(measured, default=1)) for model in LAWS[scaling]]
 
 
-def _fit(series: str, model: Model, rates: Mapping[int, Sequence[float]], base: int) -> Law:
+def _fit(series: str, model: LawModel, rates: Mapping[int, Sequence[float]], base: int) -> Law:
     if refused := next(too_little(model, rates, base), ""):
         return Law(series, model.key, {}, [], refused)
     devices = np.array(list(rates), dtype=np.float64)
@@ -138,7 +138,7 @@ def _fit(series: str, model: Model, rates: Mapping[int, Sequence[float]], base: 
     return Law(series, model.key, parameters, list(_curve(grid, base, along[0], *band)))
 
 
-def _parameters(model: Model, estimates: Array, low: Array, high: Array, runs: int) -> dict[str, Interval]:
+def _parameters(model: LawModel, estimates: Array, low: Array, high: Array, runs: int) -> dict[str, Interval]:
     """The parameters with their bounds, moved inside what the law allows."""
     found = {}
     for name, value, lower, upper, (least, most) in zip(
@@ -165,7 +165,7 @@ def _grid(rates: Mapping[int, Sequence[float]], base: int) -> list[int]:
     return sorted({*between, *(devices for devices in rates if devices >= base)})
 
 
-def _log_speedups(model: Model, grid: Sequence[int], base: int, coefficients: Array) -> Array:
+def _log_speedups(model: LawModel, grid: Sequence[int], base: int, coefficients: Array) -> Array:
     at_grid = model.log_rates(np.array(grid, dtype=np.float64), coefficients)
     at_base = model.log_rates(np.array([base], dtype=np.float64), coefficients)
     return np.asarray(at_grid - at_base)

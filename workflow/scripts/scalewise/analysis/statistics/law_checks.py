@@ -10,7 +10,7 @@ from scipy import stats
 
 from scalewise.analysis.statistics.bootstrap import Array, PooledSample
 from scalewise.analysis.statistics.intervals import CONFIDENCE
-from scalewise.analysis.statistics.law_models import Model
+from scalewise.analysis.statistics.law_models import LawModel
 from scalewise.analysis.statistics.significance import ENOUGH_REPEATS
 from scalewise.plan.config.shape import count_devices
 
@@ -26,7 +26,7 @@ FRACTIONS = ("serial_fraction", "contention")
 COEFFICIENTS = (*FRACTIONS, "coherency")
 
 
-def too_little(model: Model, rates: Mapping[int, Sequence[float]], base: int) -> Iterator[str]:
+def too_little(model: LawModel, rates: Mapping[int, Sequence[float]], base: int) -> Iterator[str]:
     """Reasons not to fit at all.
 
     Args:
@@ -60,7 +60,7 @@ def too_little(model: Model, rates: Mapping[int, Sequence[float]], base: int) ->
 
 
 def not_carried(
-    model: Model,
+    model: LawModel,
     devices: Array,
     repeats: Array,
     seen: PooledSample,
@@ -86,7 +86,7 @@ def not_carried(
     yield from _unknown(model, low, high)
 
 
-def _beyond_bounds(model: Model, low: Array, high: Array) -> Iterator[str]:
+def _beyond_bounds(model: LawModel, low: Array, high: Array) -> Iterator[str]:
     """Parameters that lie beyond what the law allows with all of their interval."""
     for name, lower, upper, (least, most) in zip(model.names, low, high, model.bounds, strict=True):
         if name not in COEFFICIENTS:
@@ -105,7 +105,7 @@ def _beyond_bounds(model: Model, low: Array, high: Array) -> Iterator[str]:
 
 
 def _lack_of_fit(
-    model: Model, devices: Array, repeats: Array, spread: float, residuals: Array
+    model: LawModel, devices: Array, repeats: Array, spread: float, residuals: Array
 ) -> Iterator[str]:
     """The F test: distances of the points from the law against the repeats' own spread."""
     left, freedom = len(devices) - model.terms(devices).shape[1], float(repeats.sum()) - len(devices)
@@ -121,7 +121,7 @@ def _lack_of_fit(
         )
 
 
-def _unknown(model: Model, low: Array, high: Array) -> Iterator[str]:
+def _unknown(model: LawModel, low: Array, high: Array) -> Iterator[str]:
     """Fractions about which the runs say next to nothing."""
     for name, lower, upper, (least, most) in zip(model.names, low, high, model.bounds, strict=True):
         lowest, highest = max(lower, least), min(upper, most)

@@ -16,7 +16,7 @@ TINY = 1e-12
 
 
 @dataclass(frozen=True)
-class Model:
+class LawModel:
     """A law whose seconds per sample, or samples per second, are a sum of terms of the device count.
 
     Args:
@@ -69,7 +69,7 @@ class Model:
 SERIAL = ("single_device_rate", "serial_fraction")
 SERIAL_BOUNDS = ((0.0, np.inf), (0.0, 1.0))
 
-AMDAHL = Model(
+AMDAHL = LawModel(
     key="amdahl",
     title="Amdahl's law",
     least_counts=3,
@@ -81,7 +81,7 @@ AMDAHL = Model(
 )
 """Seconds per sample are (s + (1 - s) / n) / rate (Amdahl, AFIPS 1967)."""
 
-GUSTAFSON = Model(
+GUSTAFSON = LawModel(
     key="gustafson",
     title="Gustafson's law",
     least_counts=3,
@@ -93,7 +93,7 @@ GUSTAFSON = Model(
 )
 """Samples per second are rate * (n - s * (n - 1)) (Gustafson, CACM 31(5), 1988)."""
 
-USL = Model(
+USL = LawModel(
     key="usl",
     title="the universal scalability law",
     least_counts=6,
@@ -118,7 +118,7 @@ def _usl_parameters(free: Array, contended: Array, coherent: Array) -> Array:
     return np.stack([1 / free, contention, coherency, peak], axis=-1)
 
 
-def fit_within_bounds(model: Model, devices: Array, log_rates: Array, repeats: Array) -> Array:
+def fit_within_bounds(model: LawModel, devices: Array, log_rates: Array, repeats: Array) -> Array:
     """The coefficients, none below 0, that make the squares of the relative errors least.
 
     Args:
@@ -137,7 +137,7 @@ def fit_within_bounds(model: Model, devices: Array, log_rates: Array, repeats: A
     return np.asarray(coefficients / scale)
 
 
-def fit_freely(model: Model, devices: Array, log_rates: Array, repeats: Array) -> Array:
+def fit_freely(model: LawModel, devices: Array, log_rates: Array, repeats: Array) -> Array:
     """The same without bounds, for many draws at once.
 
     An estimate that is kept at its bound does not scatter as noise makes it; a free one does.

@@ -29,22 +29,22 @@ from scalewise.plan.config.settings import (
     Count,
     Fraction,
     Memory,
-    Model,
     Rate,
     Settings,
+    StrictModel,
 )
 
 MAX_REPEATS = 1000
 RepeatCount = Annotated[int, Field(gt=0, le=MAX_REPEATS)]
 
 
-class Target(Model):
+class Target(StrictModel):
     """The accuracy that counts as trained."""
 
     accuracy: Fraction = Field(description="Test accuracy to reach, 0.97 for 97 %.")
 
 
-class DecisionRule(Model):
+class DecisionRule(StrictModel):
     """The rule for the number of devices. Without a key: the knee, where speedup x efficiency is largest."""
 
     min_efficiency: Fraction | None = Field(
@@ -61,7 +61,7 @@ class DecisionRule(Model):
     )
 
 
-class Repeats(Model):
+class Repeats(StrictModel):
     """More repeats of just those points whose interval is too wide, until it is narrow."""
 
     min: Annotated[int, Field(ge=2, le=MAX_REPEATS)] = Field(
@@ -97,7 +97,7 @@ def _repeats_kind(value: object) -> str:
     return MAPPING if isinstance(value, (dict, Repeats)) else COUNT
 
 
-class Projection(Model):
+class Projection(StrictModel):
     """Device counts to predict beyond those that are measured."""
 
     devices: Annotated[list[Count], Field(min_length=1)] = Field(
@@ -126,7 +126,7 @@ def _swept_kind(value: object) -> str:
     return LEFT_OUT if value == DEFAULT else VALUE
 
 
-def _sweep_model() -> type[Model]:
+def _sweep_model() -> type[StrictModel]:
     fields: dict[str, Any] = {}
     for key in SWEEPABLE:
         info = Settings.model_fields[key]
@@ -146,12 +146,12 @@ def _sweep_model() -> type[Model]:
             Field(None, description=description),
         )
     return create_model(
-        "Sweep", __base__=Model, __doc__="Options to combine, each with a list of values.", **fields
+        "Sweep", __base__=StrictModel, __doc__="Options to combine, each with a list of values.", **fields
     )
 
 
 if TYPE_CHECKING:
-    Sweep = Model
+    Sweep = StrictModel
 else:
     Sweep = _sweep_model()
 
@@ -235,7 +235,7 @@ class Experiment(Settings):
         return self.sweep.model_dump(exclude_none=True)
 
 
-class StudyFile(Model):
+class StudyFile(StrictModel):
     """Scalewise experiments: what to train, on how many devices, with which options."""
 
     model_config = ConfigDict(title="Scalewise experiments")

@@ -18,13 +18,13 @@ Memory = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
 MAX_SEED = 2**31 - 1
 
 
-class Model(BaseModel):
+class StrictModel(BaseModel):
     """Unknown keys are errors and nothing is converted: ``"4"`` is not 4."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class Settings(Model):
+class Settings(StrictModel):
     """Settings of one training. Every key may stand under ``sweep`` as a list, except ``scaling``."""
 
     dataset: str = Field(
