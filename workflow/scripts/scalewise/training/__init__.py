@@ -1,1 +1,1 @@
-"""One run: its ranks, its data, its loop and its measurements. The only room with torch."""
+"""One rank of a run: its data, its loop and its measurements. The only room with torch."""
