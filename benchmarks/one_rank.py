@@ -14,8 +14,7 @@ import torch
 from scalewise.execution.rank_command import rank_setup_for
 from scalewise.execution.rank_files import RankFiles
 from scalewise.plan.config.settings import Settings
-from scalewise.plan.jobs.launch import SiteLaunch
-from scalewise.plan.jobs.rank_launch import RankLaunch
+from scalewise.plan.jobs.launch import RankLaunch, SiteLaunch
 from scalewise.training.data.datasets import Dataset
 from scalewise.training.distributed.devices import claim_cpus, claim_device
 from scalewise.training.distributed.identity import Identity, identify

@@ -6,7 +6,7 @@ from typing import Any
 
 from scalewise.execution.messages import RankSetup
 from scalewise.plan.config.settings import Settings
-from scalewise.plan.jobs.rank_launch import RankLaunch
+from scalewise.plan.jobs.launch import RankLaunch
 from scalewise.records import Definition
 
 

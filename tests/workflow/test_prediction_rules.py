@@ -19,7 +19,7 @@ from tests.cores import skip_without_two_cores
 from tests.prepared_digits import place_digits_of_study
 from tests.workflow.conftest import SITE, SNAKEFILE, Outcome, Workplace
 
-from scalewise.records import Collectives
+from scalewise.records import AllReduceMeasurement
 
 STUDY = """\
 defaults: {dataset: digits, model: linear, epochs: 2, warmup_steps: 2, repeats: 2, learning_rate: 0.05}
@@ -65,12 +65,12 @@ def test_a_prediction_runs_before_any_large_job(predicted: Predicted) -> None:
 def test_the_all_reduce_is_measured_before_the_trainings(predicted: Predicted) -> None:
     text = predicted[1].text
 
-    assert text.index("rule measure_collectives:") < text.index("rule train:")
+    assert text.index("rule measure_all_reduce:") < text.index("rule train:")
 
 
 def test_a_measurement_says_what_it_is_of(predicted: Predicted) -> None:
     (path,) = measurements(predicted[0])
-    record = Collectives.model_validate_json(path.read_text())
+    record = AllReduceMeasurement.model_validate_json(path.read_text())
 
     assert re.fullmatch(r"site-[0-9a-f]{8}", path.parent.name)
     assert (record.shape, record.backend, record.launcher, record.error) == ("1x2", "gloo", "popen", "")
@@ -98,7 +98,7 @@ def test_the_plan_then_shows_what_to_expect_and_what_was_not_measured(predicted:
     )
     again = workplace.snakemake("-n", "plan", config=STUDY).text
     assert "expected speedup" in again
-    assert jobs(workplace.snakemake("-n", "predict", config=STUDY), "measure_collectives") == 0
+    assert jobs(workplace.snakemake("-n", "predict", config=STUDY), "measure_all_reduce") == 0
 
 
 def test_another_study_of_the_site_measures_nothing_again(predicted: Predicted) -> None:
@@ -106,14 +106,14 @@ def test_another_study_of_the_site_measures_nothing_again(predicted: Predicted) 
 
     assert dry.code == 0, dry.text
     assert dry.trained == {"others/d1.r1", "others/d1.r2"}
-    assert jobs(dry, "measure_collectives") == 0
+    assert jobs(dry, "measure_all_reduce") == 0
     assert jobs(dry, "compute_prediction") == 1
 
 
 def test_another_network_is_measured_anew(predicted: Predicted) -> None:
     dry = predicted[0].snakemake("-n", "predict", config=STUDY, site=SITE + 'prelude: ["export A=b"]\n')
 
-    assert jobs(dry, "measure_collectives") == 1
+    assert jobs(dry, "measure_all_reduce") == 1
     assert dry.trained == set()
 
 
@@ -121,7 +121,7 @@ def test_projecting_further_predicts_again_and_runs_nothing(predicted: Predicted
     further = STUDY.replace("[4, 64]", "[4, 64, 128]")
     dry = predicted[0].snakemake("-n", "predict", config=further)
 
-    assert (jobs(dry, "measure_collectives"), jobs(dry, "train"), jobs(dry, "compute_prediction")) == (
+    assert (jobs(dry, "measure_all_reduce"), jobs(dry, "train"), jobs(dry, "compute_prediction")) == (
         0,
         0,
         1,
@@ -144,7 +144,7 @@ def test_device_counts_that_cannot_be_are_refused_before_anything_runs(workplace
     ) in outcome.text
 
 
-FAILING = SITE + 'prelude: ["case $0-$* in *collective*) exit 3;; esac"]\n'
+FAILING = SITE + 'prelude: ["case $0-$* in *all_reduce*) exit 3;; esac"]\n'
 
 
 def test_a_measurement_that_fails_keeps_no_study_from_its_end(workplace: Workplace) -> None:
@@ -156,7 +156,7 @@ def test_a_measurement_that_fails_keeps_no_study_from_its_end(workplace: Workpla
 
     assert outcome.code == 0, outcome.text
     (path,) = measurements(workplace)
-    record = Collectives.model_validate_json(path.read_text())
+    record = AllReduceMeasurement.model_validate_json(path.read_text())
     assert record.reductions == []
     assert "no rank started, and the launcher exited with code 1. The ranks' own words" in record.error
     relative = path.relative_to(workplace.folder)
@@ -185,7 +185,7 @@ def test_a_measurement_that_was_cut_off_leaves_nothing_and_is_made_again(
         stderr=subprocess.STDOUT,
         start_new_session=True,
     )
-    logs = workplace.folder / "logs" / "measure_collectives"
+    logs = workplace.folder / "logs" / "measure_all_reduce"
     try:
         while not list(logs.glob("*/1x2.attempt-*/rank1.started.json")):
             assert process.poll() is None, process.communicate()[0]
@@ -200,4 +200,4 @@ def test_a_measurement_that_was_cut_off_leaves_nothing_and_is_made_again(
     assert measurements(workplace) == []
     assert not list(logs.glob("*/*attempt*"))
     dry = workplace.snakemake("-n", "predict", "--rerun-incomplete", config=STUDY)
-    assert jobs(dry, "measure_collectives") == 1
+    assert jobs(dry, "measure_all_reduce") == 1

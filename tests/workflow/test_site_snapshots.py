@@ -87,7 +87,7 @@ def srun_of(run: Run, study: Study, folder: Path) -> tuple[str, ...]:
         run.shape,
         run.settings.cpus_per_device,
         SiteLaunch.of(study.site),
-        Programs.for_rank_script(scripts, "train_rank.py", attempt),
+        Programs.for_rank_script(scripts, "rank.py", attempt),
         "/PYTHON",
         visible=[scripts, folder / "resources" / "datasets" / "digits"],
     ).argv

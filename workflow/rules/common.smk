@@ -20,7 +20,7 @@ DEFAULT_CONFIG = "config/experiments.yaml"
 from scalewise.analysis.report.captions import CAPTIONS
 from scalewise.execution.finished_results import forget_all, set_aside
 from scalewise.plan.terminal.final_message import EarlierFiles, decisions, failures
-from scalewise.plan.jobs.all_reduce_jobs import PRIORITY, CollectivesPlan
+from scalewise.plan.jobs.all_reduce_jobs import PRIORITY, AllReducePlan
 from scalewise.plan.catalog.datasets import (
     PREPARED_DATASET,
     dataset_id,
@@ -97,10 +97,10 @@ FIGURES = list(CAPTIONS)
 # filled when the session begins, for what the terminal says at its end
 EARLIER = EarlierFiles()
 HELLO = hello_allocation(STUDY)
-COLLECTIVES = CollectivesPlan.of(STUDY, config.get("site"))
+ALL_REDUCES = AllReducePlan.of(STUDY, config.get("site"))
 # the experiments with a prediction, and what defines it
 PREDICTED = {
-    name: STUDY.experiments[name].prediction_definition for name in COLLECTIVES.shapes
+    name: STUDY.experiments[name].prediction_definition for name in ALL_REDUCES.shapes
 }
 
 os.environ.update(
@@ -112,7 +112,7 @@ os.environ.update(
         STUDY.site,
         os.environ,
     )
-    | COLLECTIVES.environment
+    | ALL_REDUCES.environment
 )
 
 ON_FAILURE = (

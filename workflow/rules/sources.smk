@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 SOURCES = {
-    "": "analysis check_site conclude_preflight hello measure_collectives prepare_dataset prepare_weights "
+    "": "analysis check_site conclude_preflight hello measure_all_reduce prepare_dataset prepare_weights "
     "rank start_ranks train",
     "scalewise/": "__init__ interpreter records",
     "scalewise/plan/": "__init__ study",
@@ -13,13 +13,13 @@ SOURCES = {
     "scalewise/plan/checks/": "__init__ allocation batch experiment options projection",
     "scalewise/plan/config/": "__init__ errors experiment paths raw_values settings shape site slurm validation "
     "yaml_source",
-    "scalewise/plan/jobs/": "__init__ all_reduce_jobs environment launch preflight rank_launch slurm_checks submission",
+    "scalewise/plan/jobs/": "__init__ all_reduce_jobs environment launch preemption_watch preflight slurm_checks submission",
     "scalewise/plan/runs/": "__init__ allocation batches repeats runs",
     "scalewise/plan/terminal/": "__init__ final_message plan_table predictions",
     "scalewise/execution/": "__init__ all_reduce_job checkpoint_files finished_results input_hashes machine_lock messages outcome "
-    "parent_death preflight_job preflight_report progress_reporter rank_command rank_files rank_processes restarts run "
+    "parent_death preflight_job preflight_report progress_reporter rank_command rank_files rank_processes requeue restarts run "
     "run_lock signals slurm_job supervisor train_job watchdog",
-    "scalewise/training/": "__init__ all_reduce loop optim parallel_model pass_timing precision preflight_rank "
+    "scalewise/training/": "__init__ all_reduce gradient_buckets loop optim parallel_model pass_timing precision preflight_rank "
     "rank run_records trainer",
     "scalewise/training/checkpoints/": "__init__ checkpointer consensus restore state storage",
     "scalewise/training/data/": "__init__ augmentation datasets decoders download http_transfer loaders own_arrays "

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from scalewise.interpreter import quick_exit
-from scalewise.records import RecordError, read_collectives
+from scalewise.records import RecordError, read_all_reduce
 
 # ruff: noqa: PLC0415  each step loads what it needs alone: the libraries that draw take two seconds
 
@@ -27,7 +27,7 @@ def prediction(options: argparse.Namespace) -> None:
 
     compute_prediction(
         PredictionSpec.from_json(options.experiment),
-        [read_collectives(path) for path in options.collectives],
+        [read_all_reduce(path) for path in options.all_reduces],
         options.folder / "runs",
         options.folder,
     )
@@ -92,7 +92,7 @@ def main(arguments: list[str] | None = None) -> int:
         )
         commands[step].add_argument("folder", type=Path, help="results of the experiment")
     commands[prediction].add_argument(
-        "--collectives", required=True, nargs="*", type=Path, help="all-reduce of each shape"
+        "--all-reduces", required=True, nargs="*", type=Path, help="all-reduce of each shape"
     )
     commands[repeats].add_argument("--round", required=True, type=int, help="number of the round, from 1")
 

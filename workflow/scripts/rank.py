@@ -19,7 +19,7 @@ with imports_uncollected():
     import torch._dynamo  # noqa: F401  the first DDP model or optimizer imports it
 
     from scalewise.execution.rank_files import RankFiles
-    from scalewise.training.all_reduce import measure_collectives
+    from scalewise.training.all_reduce import run_all_reduce_rank
     from scalewise.training.preflight_rank import run_preflight_rank
     from scalewise.training.rank import run_and_report_errors, run_rank
 
@@ -33,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     works = {
         "train": lambda: run_rank(rank_files, PROCESS_STARTED, SIGNALS),
         "hello": lambda: run_preflight_rank(rank_files),
-        "all-reduce": lambda: measure_collectives(rank_files),
+        "all-reduce": lambda: run_all_reduce_rank(rank_files),
     }
     run_and_report_errors(rank_files, works[rank_files.rank_setup().work])
     return 0

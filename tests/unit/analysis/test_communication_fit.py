@@ -16,7 +16,7 @@ from scalewise.analysis.prediction.all_reduce_model import (
     fit_all_reduce,
 )
 from scalewise.plan.config.shape import Shape
-from scalewise.records import AllReduce, Collectives
+from scalewise.records import AllReduce, AllReduceMeasurement
 
 KIB, MIB = 1024, 1024**2
 SIZES = (4 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB)
@@ -41,8 +41,8 @@ def reductions(
 
 def record(
     shape: Shape, alpha: float, bandwidth: float, backend: str = "gloo", error: str = ""
-) -> Collectives:
-    return Collectives(
+) -> AllReduceMeasurement:
+    return AllReduceMeasurement(
         shape=str(shape),
         backend=backend,
         launcher="srun",

@@ -24,8 +24,8 @@ from scalewise.analysis.prediction.step_model import (
 from scalewise.analysis.prediction.table import beyond_sentences
 from scalewise.records import (
     AllReduce,
+    AllReduceMeasurement,
     Bucket,
-    Collectives,
     Measurements,
     Pass,
     Startup,
@@ -214,7 +214,7 @@ def study(folder: Path, write_run: Callable[..., Path], definition: dict[str, An
         sizes = [] if error else [4096, MIB, 64 * MIB]
         write_json(
             path,
-            Collectives(
+            AllReduceMeasurement(
                 shape=shape,
                 backend="gloo",
                 launcher="srun",
@@ -231,7 +231,7 @@ def study(folder: Path, write_run: Callable[..., Path], definition: dict[str, An
     spec = {key: value for key, value in settings.items() if value is not None and key != "seed"}
     spec |= {"devices": [1, "2x1"]} | definition.pop("spec", {})
     whole = {"name": "study", "spec": spec, "shapes": {"1": "1x1", "2x1": "2x1"}, "project": []} | definition
-    arguments = ["prediction", "--experiment", json.dumps(whole), str(folder), "--collectives", *collectives]
+    arguments = ["prediction", "--experiment", json.dumps(whole), str(folder), "--all-reduces", *collectives]
     assert main(arguments) == 0
     return pd.read_csv(folder / "prediction.csv"), json.loads((folder / "prediction.json").read_text())
 

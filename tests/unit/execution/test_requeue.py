@@ -11,10 +11,10 @@ import pytest
 from scalewise.execution import train_job
 from scalewise.execution.messages import GracefulStop
 from scalewise.execution.outcome import RunFailedError
+from scalewise.execution.requeue import Requeue, requeue, requeue_after, requeue_job
 from scalewise.execution.run_lock import LockTimeoutError
-from scalewise.execution.slurm_job import requeue, seconds_left
+from scalewise.execution.slurm_job import seconds_left
 from scalewise.execution.supervisor import ExitStatus
-from scalewise.execution.train_job import Requeue, requeue_after
 from scalewise.execution.watchdog import JOB_END
 
 JOB = {"SLURM_JOB_ID": "7"}
@@ -70,7 +70,7 @@ def test_why_a_job_was_not_put_back_stands_in_the_log_of_the_run(
 ) -> None:
     answer(programs, "scontrol", script)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    train_job.requeue_job(tmp_path / "train.log", "study/d2.r1", saved=True)
+    requeue_job(tmp_path / "train.log", "study/d2.r1", saved=True)
     first, second = (tmp_path / "train.log").read_text(encoding="utf-8").splitlines()
     assert first.endswith("Slurm job 7 goes back into the queue, to go on from the checkpoint")
     assert f"it does not: {why}" in second
@@ -82,7 +82,7 @@ def test_without_a_checkpoint_of_its_end_a_run_does_not_say_that_it_goes_on_from
 ) -> None:
     answer(programs, "scontrol", "exit 3")
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    train_job.requeue_job(tmp_path / "train.log", "study/d2.r1", saved=False)
+    requeue_job(tmp_path / "train.log", "study/d2.r1", saved=False)
     first, second = (tmp_path / "train.log").read_text(encoding="utf-8").splitlines()
     assert first.endswith("goes back into the queue, to start again: no checkpoint could be written")
     assert second.endswith("Another try starts again")

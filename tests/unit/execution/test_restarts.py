@@ -19,6 +19,7 @@ from scalewise.execution import run, train_job
 from scalewise.execution.messages import GracefulStop, Progress, RankSetup, TrainSpec
 from scalewise.execution.outcome import RunFailedError, record_refused_start, would_time_out_again
 from scalewise.execution.rank_files import RankFiles
+from scalewise.execution.requeue import Requeue, requeue_after
 from scalewise.execution.restarts import (
     RESTARTS,
     SILENT,
@@ -33,7 +34,6 @@ from scalewise.execution.restarts import (
 from scalewise.execution.run import StartContext, run_with_restarts
 from scalewise.execution.run_lock import LockLostError, LockOwner, lock_run
 from scalewise.execution.supervisor import ExitStatus, RankGroup
-from scalewise.execution.train_job import Requeue, requeue_after
 from scalewise.plan.jobs.launch import Launch
 from scalewise.records import SUMMARY, Definition, RecordError, read_failure
 

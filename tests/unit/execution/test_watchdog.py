@@ -14,8 +14,8 @@ from tests.small_runs import rank_setup
 from scalewise.execution.messages import GracefulStop, Progress
 from scalewise.execution.outcome import RunFailedError
 from scalewise.execution.rank_files import RankFiles
+from scalewise.execution.requeue import Requeue, requeue_after
 from scalewise.execution.supervisor import ExitStatus
-from scalewise.execution.train_job import Requeue, requeue_after
 from scalewise.execution.watchdog import (
     IMPORT_SECONDS,
     JOB_END,

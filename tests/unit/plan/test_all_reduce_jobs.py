@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from scalewise.plan.config.site import Site, SiteFile, resolve_site
-from scalewise.plan.jobs.all_reduce_jobs import CollectivesPlan, job_for, site_id
+from scalewise.plan.jobs.all_reduce_jobs import AllReducePlan, job_for, site_id
 from scalewise.plan.study import Study, load_study
 from scalewise.plan.terminal.final_message import EarlierFiles
 from scalewise.plan.terminal.plan_table import plan_table, predicted_plan
@@ -61,7 +61,7 @@ def on_cluster(tmp_path: Path, text: str, **facts: Any) -> Study:
 def test_shapes_of_up_to_two_nodes_are_measured_and_no_larger_ones(
     tmp_path: Path, devices: str, more: str, shapes: list[str]
 ) -> None:
-    plan = CollectivesPlan.of(on_cluster(tmp_path, study_of(devices, more)))
+    plan = AllReducePlan.of(on_cluster(tmp_path, study_of(devices, more)))
 
     assert sorted(plan.jobs) == sorted(plan.allocations) == shapes
     assert plan.shapes.get("strong", []) == shapes
@@ -70,12 +70,12 @@ def test_shapes_of_up_to_two_nodes_are_measured_and_no_larger_ones(
 def test_a_projection_beyond_the_site_asks_for_no_nodes_that_a_run_may_not_take(tmp_path: Path) -> None:
     study = on_cluster(tmp_path, study_of("[1, 2]", ", project: {devices: [64]}"), max_nodes=1)
 
-    assert sorted(CollectivesPlan.of(study).jobs) == ["1x2", "1x4"]
+    assert sorted(AllReducePlan.of(study).jobs) == ["1x2", "1x4"]
 
 
 def test_a_measurement_is_one_short_job_of_the_shape_that_it_measures(tmp_path: Path) -> None:
     study = on_cluster(tmp_path, study_of("[1, 4, 8]", ", cpus_per_device: 8, runtime_minutes: 300"))
-    plan = CollectivesPlan.of(study, "profiles/sites/here.yaml")
+    plan = AllReducePlan.of(study, "profiles/sites/here.yaml")
 
     resources = plan.resources(study.site)
     asked = {
@@ -106,7 +106,7 @@ def test_a_measurement_fits_into_the_longest_job_of_the_site(
     slurm = {"account": "a", "longest_walltime": walltime, "signal_seconds": 0}
     study = on_cluster(tmp_path, study_of("[1, 4]", ", runtime_minutes: 1"), slurm=slurm)
 
-    allocation = CollectivesPlan.of(study).allocations["1x4"]
+    allocation = AllReducePlan.of(study).allocations["1x4"]
 
     assert (allocation.minutes, allocation.limit_seconds) == (minutes, limit_seconds)
 
@@ -117,7 +117,7 @@ def test_a_shape_that_no_run_has_is_started_as_the_largest_run_but_within_a_node
     text = study_of("[1]", ", cpus_per_device: 40, launcher: spawn, project: {devices: [8]}")
     study = on_cluster(tmp_path, text)
 
-    job = job_for(CollectivesPlan.of(study).environment, "2x4")
+    job = job_for(AllReducePlan.of(study).environment, "2x4")
 
     assert (job.shape, job.launcher, job.cpus_per_device, job.accelerator) == ("2x4", "spawn", 16, "cuda")
 
@@ -126,7 +126,7 @@ def test_the_first_experiment_with_a_shape_says_how_its_ranks_start(load: Load) 
     two = study_of("[1, 2]", ", launcher: spawn, rendezvous: file")
     study = load(two + (STRONG % "[1, 2, 4]").replace("strong", "more"))
 
-    jobs = CollectivesPlan.of(study).jobs
+    jobs = AllReducePlan.of(study).jobs
 
     assert (jobs["1x2"].launcher, jobs["1x2"].rendezvous) == ("spawn", "file")
     assert (jobs["1x4"].launcher, jobs["1x4"].rendezvous) == ("popen", "tcp")
@@ -300,7 +300,7 @@ def test_a_projection_without_prediction_is_refused_where_it_is_asked_for(refuse
         "of the two."
     )
     by_default = study_of("[1, 2]", ", predict: false") + "defaults: {project: {devices: [8]}}\n"
-    assert CollectivesPlan.of(load(by_default)).jobs == {}
+    assert AllReducePlan.of(load(by_default)).jobs == {}
 
 
 def test_a_site_of_whole_nodes_predicts_no_part_of_one(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ from scalewise.plan.config.settings import Settings
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.config.site import Site
 from scalewise.plan.config.slurm import MANAGED_BY_SBATCH, MANAGED_BY_SRUN
-from scalewise.plan.jobs.all_reduce_jobs import CollectivesPlan
+from scalewise.plan.jobs.all_reduce_jobs import AllReducePlan
 from scalewise.plan.jobs.launch import Programs, SiteLaunch, build_launch
 from scalewise.plan.jobs.preflight import Preflight, hello_allocation
 from scalewise.plan.runs.allocation import Allocation, job_resources
@@ -121,7 +121,7 @@ def told(study: Study) -> None:
     plan_table(study).encode()
     Preflight.of(study).model_dump_json()
     hello_allocation(study)
-    CollectivesPlan.of(study)
+    AllReducePlan.of(study)
     for planned in study.experiments.values():
         json.loads(planned.analysis_definition)
         json.loads(planned.prediction_definition)

@@ -13,9 +13,8 @@ from tests.stand_ins import stand_ins
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.config.site import Site, SiteFile
 from scalewise.plan.jobs import submission
+from scalewise.plan.jobs.preemption_watch import ATTEMPTS, PreemptionWatch
 from scalewise.plan.jobs.submission import (
-    ATTEMPTS,
-    PreemptionWatch,
     check_environment,
     check_operating_system,
     start_submission,

@@ -97,8 +97,8 @@ class AllReduce(_Record):
     seconds: list[float]
 
 
-class Collectives(_Record):
-    """``collectives.json``: all-reduce over one shape.
+class AllReduceMeasurement(_Record):
+    """The measured all-reduce of one shape.
 
     Args:
         shape: Nodes x devices per node.
@@ -445,13 +445,13 @@ def read_failure(run_folder: Path) -> Failure | None:
     return _read(run_folder / FAILURE, Failure)
 
 
-def read_collectives(path: Path) -> Collectives:
+def read_all_reduce(path: Path) -> AllReduceMeasurement:
     """The all-reduce over one shape.
 
     Raises:
         RecordError: It is missing or damaged.
     """
-    return _read(path, Collectives)
+    return _read(path, AllReduceMeasurement)
 
 
 def _read(path: Path, kind: type[R]) -> R:

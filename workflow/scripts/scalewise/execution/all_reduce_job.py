@@ -13,9 +13,8 @@ from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.supervisor import ExitStatus, RankGroup, failure_reason, supervise
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.jobs.all_reduce_jobs import FOUND, job_for
-from scalewise.plan.jobs.launch import start_of
-from scalewise.plan.jobs.rank_launch import RankLaunch
-from scalewise.records import Collectives, utc_now, write_json
+from scalewise.plan.jobs.launch import RankLaunch, start_of
+from scalewise.records import AllReduceMeasurement, utc_now, write_json
 
 
 def run_all_reduce_job(
@@ -28,7 +27,7 @@ def run_all_reduce_job(
         log: Receives what the ranks print.
         limit_seconds: The ranks are ended after this long.
         timeout_seconds: A rank waits this long for another.
-        output: Receives ``Collectives``, also where nothing could be measured.
+        output: Receives ``AllReduceMeasurement``, also where nothing could be measured.
     """
     job = job_for(os.environ, shape)
     start = start_of(os.environ)
@@ -55,7 +54,7 @@ def run_all_reduce_job(
         return 1
     found = rank_files.folder / FOUND
     if ended.code == 0 and found.exists():
-        record = Collectives.model_validate_json(found.read_text(encoding="utf-8"))
+        record = AllReduceMeasurement.model_validate_json(found.read_text(encoding="utf-8"))
         say(describe(record))
     elif was_interrupted(rank_group, ended):
         say(
@@ -86,9 +85,9 @@ def was_interrupted(rank_group: RankGroup, ended: ExitStatus) -> bool:
     return not any(words) and bool(rank_files.unresponsive(ranks))
 
 
-def failed(job: RankLaunch, error: str) -> Collectives:
+def failed(job: RankLaunch, error: str) -> AllReduceMeasurement:
     """A measurement that is none: a study that trains well must not go without its report for this."""
-    return Collectives(
+    return AllReduceMeasurement(
         shape=job.shape,
         backend="nccl" if job.accelerator == "cuda" else "gloo",
         launcher=job.launcher,
@@ -101,7 +100,7 @@ def failed(job: RankLaunch, error: str) -> Collectives:
     )
 
 
-def describe(record: Collectives) -> str:
+def describe(record: AllReduceMeasurement) -> str:
     """One line of the job's log."""
     first, last = record.reductions[0], record.reductions[-1]
     return (

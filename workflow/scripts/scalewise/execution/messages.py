@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from scalewise.plan.jobs.rank_launch import RankLaunch
+from scalewise.plan.jobs.launch import RankLaunch
 from scalewise.records import Definition
 
 CHECKPOINTS = "checkpoints"

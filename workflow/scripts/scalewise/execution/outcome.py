@@ -31,6 +31,7 @@ from scalewise.records import (
     utc_now,
     write_json,
     write_rows,
+    write_text,
 )
 
 LOG_TAIL_LINES = 25
@@ -100,6 +101,19 @@ def note(log: Path, text: str) -> None:
     """Add a line to the run's log, with the time."""
     with log.open("a", encoding="utf-8") as file:
         file.write(f"{utc_now()} {text}\n")
+
+
+def write_log_if_missing(log: Path, text: str) -> None:
+    """Leave a text as the log, for snakemake to show, where nothing else was written."""
+    if not log.exists():
+        with suppress(OSError):
+            write_text(log, f"{text}\n")
+
+
+def append_log(log: Path, text: str) -> None:
+    """Add a line to the log, if the disk takes it: on a cluster, snakemake shows nothing else of a job."""
+    with suppress(OSError):
+        note(log, text)
 
 
 def explain_os_error(label: str, folder: Path, error: OSError) -> str:

@@ -31,7 +31,7 @@ class ProgressReporter:
     """
 
     def __init__(self, rank_files: RankFiles | None) -> None:
-        self._attempt = rank_files
+        self._rank_files = rank_files
         self.progress: Progress | None = None
         """Set by the training, and told from time to time."""
         self.stop_request: str | None = None
@@ -41,10 +41,10 @@ class ProgressReporter:
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> ProgressReporter:
-        if self._attempt is not None:
+        if self._rank_files is not None:
             # a daemon: what a file system that hangs keeps must not keep the rank from its end
             self._thread = threading.Thread(
-                target=self._run, args=(self._attempt,), name="messenger", daemon=True
+                target=self._run, args=(self._rank_files,), name="messenger", daemon=True
             )
             self._thread.start()
         return self

@@ -11,8 +11,7 @@ from pathlib import Path
 from scalewise.execution.messages import RankSetup, Work
 from scalewise.execution.rank_files import RankFiles
 from scalewise.plan.config.shape import Shape
-from scalewise.plan.jobs.launch import Launch, Programs, SiteLaunch, build_launch
-from scalewise.plan.jobs.rank_launch import RankLaunch
+from scalewise.plan.jobs.launch import Launch, Programs, RankLaunch, SiteLaunch, build_launch
 
 SCRIPTS = Path(__file__).parents[2]
 

@@ -252,14 +252,14 @@ class _Bar:
     WIDTH = 24
 
     def __init__(self, rank_group: RankGroup) -> None:
-        self._attempt = rank_group.rank_files
+        self._rank_files = rank_group.rank_files
         self._label = rank_group.label
         self._shown = ""
 
     def draw(self) -> None:
         if not sys.stderr.isatty():
             return
-        progress = self._attempt.read_progress()
+        progress = self._rank_files.read_progress()
         if progress is None:
             text = f"{self._label}  starting"
         else:

@@ -7,9 +7,8 @@ import os
 import signal
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 
 from scalewise.execution.finished_results import take_back
@@ -18,30 +17,27 @@ from scalewise.execution.machine_lock import MACHINE_WAIT_SECONDS, MachineBusyEr
 from scalewise.execution.messages import TrainSpec
 from scalewise.execution.outcome import (
     RunFailedError,
+    append_log,
     explain_os_error,
     has_result,
-    note,
     say,
     would_time_out_again,
+    write_log_if_missing,
 )
 from scalewise.execution.rank_command import command_for, rank_setup_for
 from scalewise.execution.rank_files import RankFiles
+from scalewise.execution.requeue import Requeue, requeue_after, requeue_job
 from scalewise.execution.run import StartContext, end_training, run_with_restarts
 from scalewise.execution.run_lock import LockLostError, LockOwner, LockTimeoutError, lock_run
-from scalewise.execution.slurm_job import other_jobs, requeue, restart_count, seconds_left
+from scalewise.execution.slurm_job import other_jobs, restart_count, seconds_left
 from scalewise.execution.supervisor import GRACE_SECONDS, RankGroup
-from scalewise.execution.watchdog import JOB_END, STOP_SECONDS
+from scalewise.execution.watchdog import STOP_SECONDS
 from scalewise.plan.catalog.own_model_files import own_model_files
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.config.shape import Shape
-from scalewise.plan.jobs.launch import SiteLaunch, start_of
-from scalewise.plan.jobs.rank_launch import RankLaunch
+from scalewise.plan.jobs.launch import RankLaunch, SiteLaunch, start_of
 from scalewise.records import Definition, RecordError, utc_now, write_text
 
-REQUEUE_SECONDS = 120.0
-"""Time for Slurm to end a job that it has put back into the queue."""
-SIGNAL_SPREAD_SECONDS = 2.0
-"""Time for a signal to a whole job to reach all of it."""
 JOB_END_SECONDS = STOP_SECONDS + GRACE_SECONDS
 """Time of a job that has waited, kept for the last checkpoint and the end of the ranks."""
 LEAST_SECONDS = 60.0
@@ -75,30 +71,6 @@ class TrainOptions:
     keep_checkpoints: bool
     attempt: int
     summary: Path
-
-
-class Requeue(Enum):
-    """Whether a job whose run has no result goes back into Slurm's queue, and where its next start begins."""
-
-    NO = "no"
-    FROM_CHECKPOINT = "from the checkpoint"
-    FROM_START = "from the start"
-
-
-def requeue_after(error: RunFailedError, in_slurm_job: bool) -> Requeue:
-    """Decide whether the job goes back into the queue: only if the end of its time alone ended the ranks.
-
-    That is so where Slurm's signal has told the ranks alone, or where this process saw the end come. What a
-    signal to this process has ended, somebody wants to end. What has failed is for snakemake's retries.
-    """
-    stopped = error.ended.stopped if error.ended is not None else None
-    if not in_slurm_job or error.given_up or error.ended is None or stopped is None:
-        return Requeue.NO
-    if stopped.stop_source != JOB_END and (
-        error.ended.stop_requested or not stopped.stop_source.startswith("SIG")
-    ):
-        return Requeue.NO
-    return Requeue.FROM_CHECKPOINT if stopped.saved else Requeue.FROM_START
 
 
 def run_train_job(options: TrainOptions) -> int:
@@ -209,46 +181,10 @@ def train(options: TrainOptions, definition: Definition, label: str, start: Site
             checkpoint_seconds=options.checkpoint_seconds,
             inputs=inputs,
         )
-        meeting = rank_setup_for(ranks, start, options.timeout_seconds)
+        rank_setup = rank_setup_for(ranks, start, options.timeout_seconds)
         fresh = options.attempt == 1 and me.restart == 0
-        run_with_restarts(rank_group, meeting, spec, StartContext(me, fresh, options.keep_checkpoints))
+        run_with_restarts(rank_group, rank_setup, spec, StartContext(me, fresh, options.keep_checkpoints))
     return 0
-
-
-def requeue_job(log: Path, label: str, saved: bool) -> None:
-    """Put a job whose time is nearly over back into the queue, and wait for Slurm to end it here.
-
-    Args:
-        log: The run's log, which also tells why Slurm refuses.
-        label: Names the run in messages.
-        saved: Whether a checkpoint holds what was trained.
-    """
-    # a job that is cancelled gets its signals one after the other, and must not come back
-    time.sleep(SIGNAL_SPREAD_SECONDS)
-    then = "to go on from the checkpoint" if saved else "to start again: no checkpoint could be written"
-    text = f"Slurm job {os.environ['SLURM_JOB_ID']} goes back into the queue, {then}"
-    append_log(log, text)
-    say(f"{label}: {text}")
-    if refusal := requeue(os.environ):
-        then = "goes on from the checkpoint" if saved else "starts again"
-        text = f"it does not: {refusal}. Another try {then}"
-        append_log(log, text)
-        say(f"{label}: {text}")
-        return
-    time.sleep(REQUEUE_SECONDS)
-
-
-def write_log_if_missing(log: Path, text: str) -> None:
-    """Leave a text as the log, for snakemake to show, where nothing else was written."""
-    if not log.exists():
-        with suppress(OSError):
-            write_text(log, f"{text}\n")
-
-
-def append_log(log: Path, text: str) -> None:
-    """Add a line to the log, if the disk takes it: on a cluster, snakemake shows nothing else of a job."""
-    with suppress(OSError):
-        note(log, text)
 
 
 def end_of_job(environ: Mapping[str, str], limit_seconds: float, began: float) -> float:

@@ -67,7 +67,7 @@ class Watchdog:
     ) -> None:
         self._clock, self._job_ends_at = clock, job_ends_at
         began = clock()
-        self._attempt, self._received, self._tell = rank_files, received, tell
+        self._rank_files, self._received, self._tell = rank_files, received, tell
         self._deadline = began + seconds
         # twice: the agents of the nodes meet, and then the ranks
         patience = 2 * rank_files.rank_setup().timeout_seconds + IMPORT_SECONDS
@@ -110,7 +110,7 @@ class Watchdog:
         now = self._clock()
         if self._stop_requested_at is None and (cause := self._cause(now)) is not None:
             self._end, self._stop_source = cause
-            if "progress.json" not in self._names or (self._attempt.folder.parent / SUMMARY).exists():
+            if "progress.json" not in self._names or (self._rank_files.folder.parent / SUMMARY).exists():
                 return True  # there is nothing to keep, or it is kept
             self._ask(self._stop_source, now)
         if self._rank_failed_at is not None and now - self._rank_failed_at >= COLLECT_ERRORS_SECONDS:
@@ -148,7 +148,7 @@ class Watchdog:
         again = "; a second signal ends it at once" if self._stop_signals else ""
         self._tell(f"{words}: a checkpoint is written, for which there are {STOP_SECONDS:.0f} s{again}")
         with suppress(OSError):  # they are ended all the same
-            self._attempt.request_stop(words)
+            self._rank_files.request_stop(words)
 
     def _poll(self) -> None:
         """List the folder: on a network file system a single look-up may remember that a file was missing."""
@@ -157,8 +157,8 @@ class Watchdog:
         if last is not None and self._clock() - last < LOOK_SECONDS and not at_once:
             return
         with suppress(OSError):  # a user may delete the folder of a run at work
-            self._names = frozenset(path.name for path in self._attempt.folder.iterdir())
-        beat = self._attempt.last_heartbeat()
+            self._names = frozenset(path.name for path in self._rank_files.folder.iterdir())
+        beat = self._rank_files.last_heartbeat()
         # read after the look, which a file system that stalls may hold up for minutes
         now = self._looked = self._clock()
         away = now - last if last is not None and now - last > STALL_SECONDS else 0.0
@@ -173,4 +173,4 @@ class Watchdog:
         # like the signal that Slurm sends to the ranks themselves, and nothing before there is progress
         if signal.SIGUSR1 in self._received and "progress.json" in self._names and "stop" not in self._names:
             with suppress(OSError):
-                self._attempt.request_stop(signal.SIGUSR1.name)
+                self._rank_files.request_stop(signal.SIGUSR1.name)

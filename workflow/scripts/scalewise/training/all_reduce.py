@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from scalewise.execution.rank_files import RankFiles
 from scalewise.plan.jobs.all_reduce_jobs import FOUND
-from scalewise.records import AllReduce, Collectives, utc_now, write_json
+from scalewise.records import AllReduce, AllReduceMeasurement, utc_now, write_json
 from scalewise.training.distributed.process_group import barrier, gather, process_group
 from scalewise.training.measure import provenance
 from scalewise.training.measure.clock import timer_for
@@ -39,7 +39,7 @@ class Clock(Protocol):
         ...
 
 
-def measure_collectives(rank_files: RankFiles) -> None:
+def run_all_reduce_rank(rank_files: RankFiles) -> None:
     """One rank's part of the measurement of a shape; rank 0 leaves the record in the attempt's folder."""
     rank_setup = rank_files.rank_setup()
     identity, _, device = initialize_rank(rank_files, rank_setup)
@@ -47,7 +47,7 @@ def measure_collectives(rank_files: RankFiles) -> None:
         reductions = measure_all_reduce(device, timer_for(device))
         places = gather((identity.host, provenance.device_name(device)), identity.world_size)
         if identity.rank == 0:
-            record = Collectives(
+            record = AllReduceMeasurement(
                 shape=rank_setup.shape,
                 backend=dist.get_backend(),
                 launcher=rank_setup.launcher,

@@ -20,6 +20,9 @@ from torch.optim.lr_scheduler import (
 
 from scalewise.plan.config.settings import Settings
 
+STATES_OF_A_WEIGHT = {"sgd": 1, "adam": 2, "adamw": 2, "adadelta": 2}
+"""Most tensors that an optimizer keeps for each weight."""
+
 
 def initial_rate(settings: Settings, world_size: int) -> float:
     """The learning rate that a schedule starts from, or peaks at, on so many devices."""

@@ -16,13 +16,12 @@ from statistics import median
 from typing import Any
 
 import torch
-from torch.distributed import _DEFAULT_FIRST_BUCKET_BYTES as FIRST_BUCKET_BYTES  # type: ignore[attr-defined]
-from torch.distributed import _compute_bucket_assignment_by_size as assign_by_size  # type: ignore[attr-defined]
 
 from scalewise.plan.config.settings import Settings
 from scalewise.records import Bucket, Pass, RankRecord
 from scalewise.training.data.loaders import Batch
 from scalewise.training.distributed.process_group import sum_over_ranks
+from scalewise.training.gradient_buckets import bucket_assignment, travelling_bytes
 from scalewise.training.loop import summed_loss
 from scalewise.training.measure.clock import timer_for
 from scalewise.training.measure.throughput import DeviceTimer
@@ -41,14 +40,6 @@ SHARE_OF_TRAINING = 0.1
 """Budget of all passes together as a share of the training's time; the next two bound it."""
 
 LEAST_SECONDS, MOST_SECONDS = 2.0, 20.0
-
-DEFAULT_BUCKET_MB = 25
-"""DistributedDataParallel's own size, where no bucket_cap_mb is set; its first bucket is then smaller."""
-
-MEBIBYTE = 1024 * 1024
-
-BYTES_AS_THEY_TRAVEL = {"fp16": 2, "bf16": 2}
-"""Bytes of an element that a communication hook makes smaller."""
 
 
 @dataclass(frozen=True)
@@ -229,35 +220,11 @@ def _time_buckets(trainer: Trainer, batch: Batch, count: int) -> list[Bucket]:
         return []  # weights without a gradient: DDP would not finish its buckets either
     return [
         Bucket(
-            bytes=sum(_travelling_bytes(parameters[index], settings) for index in bucket),
+            bytes=sum(travelling_bytes(parameters[index], settings) for index in bucket),
             ready_fraction=min(max(median(fractions[index]) for index in bucket), 1.0),
         )
         for bucket in bucket_assignment(parameters, order, settings.bucket_cap_mb)
     ]
-
-
-def bucket_assignment(
-    parameters: Sequence[torch.Tensor], order: Sequence[int], bucket_cap_mb: int | None
-) -> list[list[int]]:
-    """The buckets that DistributedDataParallel builds after its first step, by torch's own function.
-
-    Args:
-        parameters: Those of the model's that have gradients.
-        order: Their indices, as their gradients become ready.
-        bucket_cap_mb: The setting; None for torch's own, whose first bucket is smaller.
-
-    Returns:
-        Indices of the parameters of each bucket, in the order in which buckets travel.
-    """
-    cap = (bucket_cap_mb or DEFAULT_BUCKET_MB) * MEBIBYTE
-    first = cap if bucket_cap_mb else int(FIRST_BUCKET_BYTES)
-    buckets, _ = assign_by_size([parameters[index] for index in order], [first, cap])
-    return [[order[place] for place in bucket] for bucket in buckets]
-
-
-def _travelling_bytes(weight: torch.Tensor, settings: Settings) -> int:
-    size = BYTES_AS_THEY_TRAVEL.get(settings.communication_hook, weight.element_size())
-    return weight.numel() * size
 
 
 # --- around the passes --------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from scalewise.analysis.statistics.intervals import CONFIDENCE, Interval
 from scalewise.plan.config.shape import Shape, count_devices
-from scalewise.records import AllReduce, Collectives
+from scalewise.records import AllReduce, AllReduceMeasurement
 
 Values = npt.NDArray[np.float64]
 
@@ -194,16 +194,16 @@ class AllReduceModel:
     backend: str
 
     @classmethod
-    def of(cls, collectives: Sequence[Collectives]) -> AllReduceModel:
+    def of(cls, measured: Sequence[AllReduceMeasurement]) -> AllReduceModel:
         """Fit the records of a site, one for each shape."""
         fits, errors = {}, {}
-        for index, record in enumerate(collectives):
+        for index, record in enumerate(measured):
             shape = Shape.parse(record.shape)
             if record.error or not any(each.seconds for each in record.reductions):
                 errors[shape] = record.error or "it holds no measurement"
             else:
                 fits[shape] = fit_all_reduce(shape, record.reductions, seed=index)
-        return cls(fits, errors, collectives[0].backend if collectives else "")
+        return cls(fits, errors, measured[0].backend if measured else "")
 
     def all_reduce(self, shape: Shape, size: float) -> Values:
         """Seconds of one all-reduce, ``[LOW CENTRAL HIGH, draws]``.

@@ -19,7 +19,7 @@ from scalewise.plan.config.settings import Settings
 from scalewise.plan.config.shape import Shape, count_devices
 from scalewise.plan.runs.runs import Options, batch_per_device, combinations, points, series_name, settings_of
 from scalewise.plan.terminal.predictions import PREDICTION, REMARKS
-from scalewise.records import SUMMARY, Collectives, read_summary, write_text
+from scalewise.records import SUMMARY, AllReduceMeasurement, read_summary, write_text
 
 PREDICTION_COLUMNS = [
     "experiment", "series", "devices", "nodes", "shape", "measured_point", "n",
@@ -64,20 +64,20 @@ class PredictionSpec:
 
 
 def compute_prediction(
-    experiment: PredictionSpec, collectives: Sequence[Collectives], runs_folder: Path, folder: Path
+    experiment: PredictionSpec, all_reduces: Sequence[AllReduceMeasurement], runs_folder: Path, folder: Path
 ) -> None:
     """Write the predictions of an experiment, with what limits them and why a series has none.
 
     Args:
         experiment: The experiment, with what is planned and projected.
-        collectives: The site's all-reduce, one record for each shape.
+        all_reduces: The site's all-reduce, one record for each shape.
         runs_folder: Holds a folder for each run; those on one device that are there count.
         folder: Receives the files.
 
     Raises:
         RecordError: A record is damaged.
     """
-    network = AllReduceModel.of(collectives)
+    network = AllReduceModel.of(all_reduces)
     rows: list[dict[str, Any]] = []
     notes = list(_link_notes(network))
     refused: dict[str, str] = {}

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.config.site import Site, cpu_model
-from scalewise.plan.jobs.rank_launch import RankLaunch
+from scalewise.plan.jobs.launch import RankLaunch
 from scalewise.plan.runs.allocation import (
     START_UP_MINUTES,
     Allocation,
@@ -31,8 +31,8 @@ MEASURED_NODES = 2
 """Larger shapes are predicted from one node and from two: a measurement must not cost a large job."""
 PRIORITY = 2_000_000_000
 """Higher than every training's: the prediction is there before the large jobs run."""
-ENVIRONMENT_VARIABLE = "SCALEWISE_COLLECTIVES"
-FOUND = "collectives.json"
+ENVIRONMENT_VARIABLE = "SCALEWISE_ALL_REDUCES"
+FOUND = "all_reduce.json"
 """File that the ranks leave in the attempt's folder, with what they measured."""
 
 
@@ -49,7 +49,7 @@ _JOBS = TypeAdapter(dict[str, RankLaunch])
 
 
 @dataclass(frozen=True)
-class CollectivesPlan:
+class AllReducePlan:
     """All measurements that a study may need.
 
     Args:
@@ -65,7 +65,7 @@ class CollectivesPlan:
     shapes: Mapping[str, Sequence[str]]
 
     @classmethod
-    def of(cls, study: Study, site_file: object = None) -> CollectivesPlan:
+    def of(cls, study: Study, site_file: object = None) -> AllReducePlan:
         """Collect the measurements of a study's predictions.
 
         Args:

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -17,6 +18,24 @@ from scalewise.records import LauncherName
 
 ENVIRONMENT_VARIABLE = "SCALEWISE_START"
 """Carries ``SiteLaunch`` into the jobs: facts that no result depends on, so not in a rule's params."""
+
+
+class RankLaunch(BaseModel):
+    """The place and the launcher of ranks.
+
+    Args:
+        shape: Nodes x devices per node, as text.
+        cpus_per_device: Threads of each rank.
+        rendezvous: ``tcp``, or ``file`` where a cluster closes its ports.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    shape: str
+    accelerator: Literal["cpu", "cuda"]
+    cpus_per_device: int
+    launcher: LauncherName
+    rendezvous: Literal["tcp", "file"]
 
 
 class SiteLaunch(BaseModel):
@@ -156,7 +175,7 @@ def build_launch(
     told = _counted_prelude(start.prelude, in_container(_without_secrets(start), visible, program))
     if start.slurm:
         step = shape.nodes, tasks_per_node, cpus_per_task, start.srun_extra
-        argv, told = srun(*step, argv), srun(*step, told)
+        argv, told = srun_command(*step, argv), srun_command(*step, told)
     return Launch(launcher, argv, thread_environment(cpus_per_device), told, own_environments)
 
 
@@ -186,7 +205,7 @@ def standalone_options(processes: int) -> tuple[str, ...]:
     return ("--standalone", "--local-addr=127.0.0.1", "--nnodes=1", f"--nproc-per-node={processes}")
 
 
-def srun(
+def srun_command(
     nodes: int, tasks_per_node: int, cpus_per_task: int, extra: Sequence[str], program: Sequence[str]
 ) -> tuple[str, ...]:
     """A step of the job with the same tasks on each node.

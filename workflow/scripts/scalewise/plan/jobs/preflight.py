@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from scalewise.plan.catalog.datasets import prepared_path
 from scalewise.plan.config.site import SiteFile
 from scalewise.plan.config.slurm import Slurm
-from scalewise.plan.jobs.rank_launch import RankLaunch
+from scalewise.plan.jobs.launch import RankLaunch
 from scalewise.plan.runs.allocation import Allocation
 from scalewise.plan.runs.runs import Run
 from scalewise.plan.study import Study

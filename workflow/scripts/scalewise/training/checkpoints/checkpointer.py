@@ -57,13 +57,13 @@ class Checkpointer:
         timeout_seconds: float,
         signalled: Callable[[], str | None],
     ) -> None:
-        self._task = trainer
-        self._attempt = rank_files
-        self._assignment = spec
+        self._trainer = trainer
+        self._rank_files = rank_files
+        self._spec = spec
         self._signalled = signalled
         self._rank = trainer.identity.rank
         self._files = CheckpointFolder(spec.checkpoints, spec.definition, spec.inputs)
-        self._agreement = StopConsensus(timeout_seconds, spec.checkpoint_seconds, self._asked)
+        self._consensus = StopConsensus(timeout_seconds, spec.checkpoint_seconds, self._asked)
         self._began = began
         self._kept_step: int | None = None
         self._bytes = expected_bytes(trainer)
@@ -79,7 +79,7 @@ class Checkpointer:
     @property
     def peak_memory_bytes(self) -> int:
         """Peak memory of this rank over all starts."""
-        return max(self.earlier_peak_bytes, peak_memory(self._task.device)[0])
+        return max(self.earlier_peak_bytes, peak_memory(self._trainer.device)[0])
 
     # --- before the first step
 
@@ -96,7 +96,7 @@ class Checkpointer:
                 file_bytes, total_bytes = self._bytes
                 # those that stay and the one that is being written; a training that goes on has the former
                 count = KEPT + 1 if state is None else 1
-                check_space(self._assignment.checkpoints, file_bytes, count * total_bytes)
+                check_space(self._spec.checkpoints, file_bytes, count * total_bytes)
             except CheckpointError as error:
                 problem = f"no room for checkpoints: {error}"
         # all end alike, or the others would wait for rank 0
@@ -107,7 +107,7 @@ class Checkpointer:
             # what was trained is worth more than that the rest of it can be kept
             self._problem(problem)
             self._say(problem)
-        return state or TrainingState.start(self._task.device)
+        return state or TrainingState.start(self._trainer.device)
 
     def _resume(self) -> TrainingState | None:
         found = read_newest(self._files, self._group)
@@ -124,12 +124,12 @@ class Checkpointer:
         before = Resumption.model_validate(found.shared["resumption"])
         self.earlier_peak_bytes = found.own["peak_memory_bytes"]
         try:
-            state = resume(self._task, found.shared, found.own)
+            state = resume(self._trainer, found.shared, found.own)
         except CheckpointError as error:
             raise CheckpointError(
                 f"{folder} {error}. Undo that, or delete {folder.parent} to train from the beginning."
             ) from error
-        spec = self._assignment
+        spec = self._spec
         self.resumption = self.resumption.model_copy(
             update={
                 "resumed_at_steps": [*before.resumed_at_steps, state.steps],
@@ -148,21 +148,21 @@ class Checkpointer:
 
     def after_step(self, state: TrainingState) -> bool:
         """Say after an optimizer step whether the training ends here, with a checkpoint of just this step."""
-        verdict = self._agreement.after_step()
-        if verdict is None:
+        decision = self._consensus.after_step()
+        if decision is None:
             return False
         self.tell(state)
-        if verdict is StepDecision.CONTINUE:
+        if decision is StepDecision.CONTINUE:
             return False
         problem = self._write(state)
-        if verdict is StepDecision.CHECKPOINT:
+        if decision is StepDecision.CHECKPOINT:
             return False
         if self._rank == 0:
             note = GracefulStop(
-                step=state.steps, saved=not problem, problem=problem, stop_source=self._agreement.because
+                step=state.steps, saved=not problem, problem=problem, stop_source=self._consensus.stop_source
             )
             with suppress(OSError):  # a full disk; the supervisor then takes this end for a failure
-                self._attempt.stopped(note)
+                self._rank_files.stopped(note)
             kept = f"checkpoint at step {state.steps}" if not problem else f"no checkpoint: {problem}"
             self._say(f"stopped by {note.stop_source}; {kept}")
         return True
@@ -174,7 +174,7 @@ class Checkpointer:
 
     def tell(self, state: TrainingState) -> None:
         """Tell those outside how far the training has come."""
-        epochs = self._task.settings.epochs
+        epochs = self._trainer.settings.epochs
         self.reporter.progress = Progress(epoch=state.epoch, epochs=epochs, step=state.steps)
 
     # --- writing
@@ -183,7 +183,7 @@ class Checkpointer:
         """Write a checkpoint, off the clock; the reason why there is none is the same on all ranks."""
         if state.steps == self._kept_step:
             return ""
-        trainer = self._task
+        trainer = self._trainer
         trainer.clock.close_window()
         phase, trainer.monitor.phase = trainer.monitor.phase, "checkpoint"
         began = time.monotonic()
@@ -201,13 +201,13 @@ class Checkpointer:
             }
         )
         trainer.monitor.phase = phase
-        self._agreement.checkpoint_written()
+        self._consensus.checkpoint_written()
         trainer.clock.open_window()
         return problem
 
     def _written(self, state: TrainingState) -> str:
         """Have every rank write its part of one checkpoint, or none; returns why there is none."""
-        finite = self._group.gather(is_finite(self._task, state))
+        finite = self._group.gather(is_finite(self._trainer, state))
         if not all(finite):
             ranks = ", ".join(str(rank) for rank, still in enumerate(finite) if not still)
             return f"loss or weights of rank {ranks} are no longer finite"
@@ -228,21 +228,21 @@ class Checkpointer:
     def _begun(self, step: int) -> tuple[Path | None, str]:
         if self._rank != 0:
             return None, ""
-        if not self._attempt.is_current:
+        if not self._rank_files.is_current:
             return None, TAKEN
         try:
             return self._files.begin(step), ""
         except OSError as error:
-            return None, why_not(error, self._assignment.checkpoints, self._bytes[1])
+            return None, why_not(error, self._spec.checkpoints, self._bytes[1])
 
     def _save_files(self, part: Path, state: TrainingState) -> tuple[dict[str, FileSum], str]:
         sums = {}
         try:
             name = own_name(self._rank)
-            own = own_state(self._task, state) | {"peak_memory_bytes": self.peak_memory_bytes}
+            own = own_state(self._trainer, state) | {"peak_memory_bytes": self.peak_memory_bytes}
             sums[name] = save(part / name, own)
             if self._rank == 0:
-                shared = shared_state(self._task, state)
+                shared = shared_state(self._trainer, state)
                 shared["resumption"] = self._for_the_next().model_dump()
                 sums[SHARED] = save(part / SHARED, shared)
         except CheckpointError as error:
@@ -256,13 +256,13 @@ class Checkpointer:
             update={
                 "checkpoints": now.checkpoints + 1,
                 "earlier_hosts": list(dict.fromkeys([*now.earlier_hosts, *self._hosts])),
-                "earlier_other_jobs": max_known(now.earlier_other_jobs, self._assignment.other_jobs),
+                "earlier_other_jobs": max_known(now.earlier_other_jobs, self._spec.other_jobs),
             }
         )
 
     def _committed(self, part: Path, step: int, sums: dict[str, FileSum]) -> str:
-        elapsed = self._assignment.elapsed_seconds + time.monotonic() - self._began
-        if not self._attempt.is_current:
+        elapsed = self._spec.elapsed_seconds + time.monotonic() - self._began
+        if not self._rank_files.is_current:
             return TAKEN
         try:
             self._files.commit(part, step, elapsed, sums)

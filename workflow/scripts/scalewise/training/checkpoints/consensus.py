@@ -55,7 +55,7 @@ class StopConsensus:
         self._asked, self._now = asked, now
         self._steps, self._interval = 0, 1
         self._last = self._checkpointed = now()
-        self.because = ""
+        self.stop_source = ""
         """Sources of the request to end, once there is a verdict to stop; the same on all ranks."""
 
     def after_step(self) -> StepDecision | None:
@@ -78,7 +78,7 @@ class StopConsensus:
         self._interval = min(wanted, 2 * self._interval, MAX_STEPS)
         self._steps, self._last = 0, now
         if stop:
-            self.because = self._gathered(asked)
+            self.stop_source = self._gathered(asked)
             return StepDecision.STOP
         return StepDecision.CHECKPOINT if checkpoint else StepDecision.CONTINUE
 

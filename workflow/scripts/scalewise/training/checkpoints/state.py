@@ -24,13 +24,11 @@ from scalewise.records import OUTSIDE_THE_STEPS, EpochRecord
 from scalewise.training.distributed.process_group import gather
 from scalewise.training.loop import TrainingState, summed_loss
 from scalewise.training.measure import provenance
+from scalewise.training.optim import STATES_OF_A_WEIGHT
 from scalewise.training.parallel_model import CommTime
 from scalewise.training.trainer import Trainer
 
 SHARED = "shared.pt"
-
-STATES_OF_A_WEIGHT = {"sgd": 1, "adam": 2, "adamw": 2, "adadelta": 2}
-"""Most tensors that an optimizer keeps for each weight."""
 
 SMALL_BYTES = 4_000_000
 """Upper bound of all the rest: random states, samples of the monitor, times of steps."""

@@ -13,7 +13,7 @@ import pytest
 from tests.slurm.lab import Lab
 from tests.slurm.study import LIMIT_SECONDS, ClusterStudy
 
-from scalewise.records import AllReduce, Collectives
+from scalewise.records import AllReduce, AllReduceMeasurement
 
 ONE_DEVICE_A_NODE: dict[str, Any] = {"devices_per_node": 1}
 PREDICTED = {"predict": True, "devices": [1, 2], "project": {"devices": [4, 16]}}
@@ -27,10 +27,10 @@ def link(lab: Lab) -> Iterator[float]:
     lab.unlimit_network()
 
 
-def measured(study: ClusterStudy) -> dict[str, Collectives]:
+def measured(study: ClusterStudy) -> dict[str, AllReduceMeasurement]:
     """What was measured, by shape."""
     found = sorted((study.folder / "resources" / "collectives").rglob("*.json"))
-    return {path.stem: Collectives.model_validate_json(path.read_text()) for path in found}
+    return {path.stem: AllReduceMeasurement.model_validate_json(path.read_text()) for path in found}
 
 
 def bus_bandwidth(smaller: AllReduce, larger: AllReduce) -> float:
@@ -44,9 +44,9 @@ def test_a_slow_link_is_seen_before_any_large_job_runs_on_it(study: ClusterStudy
     assert code == 0, output
 
     jobs = study.jobs("rule_")
-    assert sum("rule_measure_collectives" in comment for comment in jobs) == 1
+    assert sum("rule_measure_all_reduce" in comment for comment in jobs) == 1
     assert [comment for comment in jobs if "rule_train" in comment] == ["rule_train_wildcards_e_d1.r1"]
-    (job,) = [job for comment, job in jobs.items() if "rule_measure_collectives" in comment]
+    (job,) = [job for comment, job in jobs.items() if "rule_measure_all_reduce" in comment]
     assert (job.nodes, job.state) == (2, "COMPLETED")
     (record,) = measured(study).values()
     assert (record.shape, record.backend, record.launcher, record.error) == ("2x1", "gloo", "srun", "")
@@ -70,7 +70,7 @@ def test_a_slow_link_is_seen_before_any_large_job_runs_on_it(study: ClusterStudy
 
 
 def test_a_measurement_that_cannot_be_made_lets_the_study_go_on(study: ClusterStudy) -> None:
-    fails = 'case "$*" in *rank.py*measure_collectives*) exit 3;; esac'
+    fails = 'case "$*" in *rank.py*measure_all_reduce*) exit 3;; esac'
     study.configure({"e": PREDICTED | {"project": {"devices": [4]}}}, prelude=[fails], **ONE_DEVICE_A_NODE)
     code, output = study.snakemake("predict")
     assert code == 0, output
@@ -82,13 +82,13 @@ def test_a_measurement_that_cannot_be_made_lets_the_study_go_on(study: ClusterSt
     assert re.search(said, record.error)
     path = next(Path(study.folder).glob("resources/collectives/*/2x1.json")).relative_to(study.folder)
     assert record.error.endswith(f"to measure again, delete {path}.")
-    assert [c for c in study.jobs("rule_") if "measure_collectives" in c] != []
+    assert [c for c in study.jobs("rule_") if "measure_all_reduce" in c] != []
 
 
 def test_a_cancelled_measurement_leaves_no_record_and_is_made_again(study: ClusterStudy) -> None:
     study.configure({"e": PREDICTED}, prelude=["sleep 8"], **ONE_DEVICE_A_NODE)
     process = study.start("predict", "--retries", "1")
-    folder = study.folder / "logs" / "measure_collectives"
+    folder = study.folder / "logs" / "measure_all_reduce"
     study.wait_until(lambda: bool(list(folder.glob("*/2x1.attempt-*/muster.json"))), "no measurement")
     (attempt,) = folder.glob("*/2x1.attempt-*")
     study.lab.run("scancel", attempt.name.rsplit("-", 1)[1])
@@ -97,7 +97,7 @@ def test_a_cancelled_measurement_leaves_no_record_and_is_made_again(study: Clust
 
     (record,) = measured(study).values()
     assert (record.shape, record.error) == ("2x1", "")
-    measuring = [job for job in study.lab.jobs() if "rule_measure_collectives" in job.comment]
+    measuring = [job for job in study.lab.jobs() if "rule_measure_all_reduce" in job.comment]
     mine = [job.state for job in measuring if job.job_id in study.submitted()]
     assert len(mine) == 2
     assert "COMPLETED" in mine

@@ -10,7 +10,7 @@ from scalewise.execution.all_reduce_job import run_all_reduce_job
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Entry of the rule ``measure_collectives``."""
+    """Entry of the rule ``measure_all_reduce``."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shape", required=True, help="nodes x devices per node")
     parser.add_argument("--log", required=True, type=Path, help="receives what the ranks print")

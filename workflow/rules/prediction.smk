@@ -9,11 +9,11 @@ localrules:
     predict,
 
 
-rule measure_collectives:
+rule measure_all_reduce:
     output:
         "resources/collectives/{site}/{shape}.json",
     log:
-        "logs/measure_collectives/{site}/{shape}.log",
+        "logs/measure_all_reduce/{site}/{shape}.log",
     wildcard_constraints:
         site="[A-Za-z0-9_-]+",
         shape="[0-9]+x[0-9]+",
@@ -22,11 +22,11 @@ rule measure_collectives:
     conda:
         "../envs/scalewise.yaml"
     # one machine: all cores, so that no training is beside it
-    threads: COLLECTIVES.threads(STUDY.site)
+    threads: ALL_REDUCES.threads(STUDY.site)
     resources:
-        **COLLECTIVES.resources(STUDY.site),
+        **ALL_REDUCES.resources(STUDY.site),
     shell:
-        'python "$SCALEWISE_SCRIPTS/measure_collectives.py" --shape {wildcards.shape:q} --log {log:q} '
+        'python "$SCALEWISE_SCRIPTS/measure_all_reduce.py" --shape {wildcards.shape:q} --log {log:q} '
         "--limit-seconds {resources.limit_seconds} --timeout-seconds {resources.timeout_seconds} "
         "{output:q}"
 
@@ -38,7 +38,7 @@ rule compute_prediction:
             experiment=wc.experiment,
             run=STUDY.experiments[wc.experiment].prediction_runs,
         ),
-        collectives=lambda wc: COLLECTIVES.files(wc.experiment),
+        all_reduces=lambda wc: ALL_REDUCES.files(wc.experiment),
     output:
         table="results/{experiment}/prediction.csv",
         notes="results/{experiment}/prediction.json",
@@ -51,7 +51,7 @@ rule compute_prediction:
     shell:
         'python "$SCALEWISE_SCRIPTS/analysis.py" prediction '
         "--experiment {params.definition:q} results/{wildcards.experiment:q} "
-        "--collectives {input.collectives:q} 2>&1 | tee {log:q}"
+        "--all-reduces {input.all_reduces:q} 2>&1 | tee {log:q}"
 
 
 rule predict:
