@@ -32,7 +32,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "workflow" / "scripts")]
 
 # ruff: noqa: E402  the path comes first
 from benchmarks.measure import machine_line
-from benchmarks.soak_checks import StepDecision, judge, planned_runs, resumed
+from benchmarks.soak_checks import Findings, judge, planned_runs, resumed
 from benchmarks.soak_faults import KINDS, SHORTEST_SECONDS, Saboteur, Writers, schedule
 from benchmarks.soak_study import SITES, TRAINING, TRIES, Snakemake
 from tests.slurm.lab import Lab
@@ -71,7 +71,7 @@ class Soak:
     every: float = MEAN_SECONDS
     snakemakes: list[Snakemake] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    verdicts: list[StepDecision] = field(default_factory=list)
+    findings: list[Findings] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.repeats = min(REPEATS, max(1, self.runs // (SHAPES * len(SITES))))
@@ -105,7 +105,7 @@ class Soak:
         )
 
     def go(self) -> None:
-        """All of it; what is found wrong is in ``problems`` and ``verdicts``."""
+        """All of it; what is found wrong is in ``problems`` and ``findings``."""
         self._train_undisturbed()
         if not self.problems:
             print(f"{time.strftime('%H:%M:%S')} the undisturbed runs are there", flush=True)
@@ -117,9 +117,9 @@ class Soak:
         for each in self.snakemakes:
             study = yaml.safe_load((each.study.folder / "study.yaml").read_text())
             planned = planned_runs(study, each.study.folder / "site.yaml")
-            self.verdicts.append(judge(each.study.folder / "results", planned, UNDISTURBED))
+            self.findings.append(judge(each.study.folder / "results", planned, UNDISTURBED))
             # what was cut short has half of everything
-            self.problems += self.verdicts[-1].problems if ended else []
+            self.problems += self.findings[-1].problems if ended else []
 
     def _train_undisturbed(self) -> None:
         """What every other run must equal."""
@@ -207,20 +207,20 @@ class Soak:
 
     def table(self) -> str:
         """The figures, as Markdown."""
-        runs, times, lost = resumed(self.verdicts)
-        counts, verdicts = self.saboteur.counts(), self.verdicts
+        runs, times, lost = resumed(self.findings)
+        counts, findings = self.saboteur.counts(), self.findings
         jobs = sum(len(each.study.submitted()) for each in self.snakemakes)
-        right = sum(each.right for each in verdicts)
+        right = sum(each.right for each in findings)
         found = len(self.writers.problems)
         starts, failures = (
             sum(getattr(each, name) for each in self.snakemakes) for name in ("starts", "failures")
         )
         lines = {
-            "runs planned": sum(each.runs for each in verdicts),
+            "runs planned": sum(each.runs for each in findings),
             "there once, completed, records and weights equal to an undisturbed run's": right,
             "runs that went on from a checkpoint": f"{runs}, {times} times",
             "steps done again": lost,
-            "Slurm jobs": f"{jobs}, started anew {sum(each.restarts for each in verdicts)} times",
+            "Slurm jobs": f"{jobs}, started anew {sum(each.restarts for each in findings)} times",
             "same command given": f"{starts} times, {failures} of them after it had given up on runs",
             "looks for two writers of a run": f"{self.writers.looks}, found {found}",
             "runs trained again after their end": len(self.writers.again),

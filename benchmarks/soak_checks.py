@@ -31,7 +31,9 @@ from scalewise.records import (
 TIMINGS = frozenset({"train_seconds", "evaluation_seconds", "samples_per_second"})
 """Columns of epochs.csv that no two runs share."""
 
-LEFTOVERS = frozenset({"attempt", "checkpoints", "holder.json", "restarts.json", FAILURE})
+LEFTOVERS = frozenset(
+    {"attempt", "checkpoints", "holder.json", "restarts.json", "tries.json", "set-aside", FAILURE}
+)
 """In the folder of a run while it goes on, or after it failed; a run that has completed has none of them."""
 
 
@@ -59,7 +61,7 @@ class Likeness:
 
 
 @dataclass
-class StepDecision:
+class Findings:
     """What the checks found.
 
     Args:
@@ -97,7 +99,7 @@ def resolved(definition: str) -> Definition:
     return found.model_copy(update={"settings": Settings.model_validate(found.settings).model_dump()})
 
 
-def judge(results: Path, planned: Mapping[tuple[str, str], Definition], undisturbed: str) -> StepDecision:
+def judge(results: Path, planned: Mapping[tuple[str, str], Definition], undisturbed: str) -> Findings:
     """Hold the results of a study against its plan and against its undisturbed experiment.
 
     Args:
@@ -105,23 +107,23 @@ def judge(results: Path, planned: Mapping[tuple[str, str], Definition], undistur
         planned: the definition of each run, by experiment and name.
         undisturbed: the experiment that was trained before the faults began; the others have its settings.
     """
-    verdict = StepDecision(runs=sum(experiment != undisturbed for experiment, _ in planned))
+    findings = Findings(runs=sum(experiment != undisturbed for experiment, _ in planned))
     for (experiment, name), definition in planned.items():
         folder = results / experiment / "runs" / name
         problems = run_problems(folder, definition, results / undisturbed / "runs" / name)
-        verdict.problems += problems
+        findings.problems += problems
         if experiment == undisturbed:
             continue
-        verdict.right += not problems
+        findings.right += not problems
         if not problems:
             summary = read_summary(folder)
             assert summary.measurements is not None, "a run without problems has completed"
-            verdict.resumptions.append(summary.measurements.resumption)
-            verdict.restarts += summary.provenance.restart_count if summary.provenance else 0
+            findings.resumptions.append(summary.measurements.resumption)
+            findings.restarts += summary.provenance.restart_count if summary.provenance else 0
     experiments = {experiment for experiment, _ in planned}
-    verdict.problems += [problem for each in sorted(experiments) for problem in rows(results, each, planned)]
-    verdict.problems += list(leftovers(results, planned))
-    return verdict
+    findings.problems += [problem for each in sorted(experiments) for problem in rows(results, each, planned)]
+    findings.problems += list(leftovers(results, planned))
+    return findings
 
 
 def run_problems(folder: Path, definition: Definition, likeness: Path) -> list[str]:
@@ -191,9 +193,9 @@ def leftovers(results: Path, planned: Mapping[tuple[str, str], Definition]) -> I
             yield f"{folder}: a run that was not planned"
 
 
-def resumed(verdicts: Sequence[StepDecision]) -> tuple[int, int, int]:
+def resumed(findingss: Sequence[Findings]) -> tuple[int, int, int]:
     """Runs that went on from a checkpoint, how often they did so, and the steps that were done again."""
-    found = [resumption for verdict in verdicts for resumption in verdict.resumptions]
+    found = [resumption for findings in findingss for resumption in findings.resumptions]
     runs = sum(bool(resumption.resumed_at_steps) for resumption in found)
     times = sum(len(resumption.resumed_at_steps) for resumption in found)
     return runs, times, sum(resumption.lost_steps for resumption in found)

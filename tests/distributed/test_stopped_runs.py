@@ -17,6 +17,7 @@ from tests.cores import needs_two_cores
 from tests.distributed.interrupted_runs import SETTINGS as PERILOUS
 from tests.distributed.whole_runs import ENDLESS, Start, Training, finish, heeds
 
+from scalewise.execution.rank_files import SPEC
 from scalewise.execution.restarts import RESTARTS, read_history
 from scalewise.execution.supervisor import in_minutes
 from scalewise.records import read_failure
@@ -106,7 +107,7 @@ def test_the_signal_ahead_of_a_jobs_end_stops_the_run_whoever_gets_it(
 
 def test_a_signal_that_comes_before_the_ranks_are_there_is_no_end(start: Start) -> None:
     training = start("early", 2, ENDLESS | {"launcher": "spawn"})
-    training.wait_for("assignment.json")
+    training.wait_for(SPEC)
     while not (found := [pid for pid, line in training.processes().items() if "start_ranks.py" in line]):
         time.sleep(0.02)
     while not heeds(found[0], signal.SIGUSR1):

@@ -13,6 +13,7 @@ import pytest
 from tests.cores import needs_two_cores
 from tests.distributed.whole_runs import COMMIT, Finished, Start, clean_up, finish, heeds, starter
 
+from scalewise.execution.rank_files import SPEC
 from scalewise.records import EPOCHS, FAILURE, RANKS, SUMMARY, UTILIZATION
 
 pytestmark = needs_two_cores
@@ -24,7 +25,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Fin
     begin, started = starter(tmp_path_factory.mktemp("finished"))
     halved = {"schedule": "step", "schedule_gamma": 0.5}
     first = begin("study", 1, halved)
-    first.wait_for("assignment.json")
+    first.wait_for(SPEC)
     second = begin("study", 2, halved)
     (second.folder / FAILURE).write_text("why an earlier attempt failed", encoding="utf-8")
     yield {1: finish(first), 2: finish(second)}
@@ -247,7 +248,7 @@ def test_a_run_says_what_else_kept_its_machine_busy(other_way: tuple[str, Finish
 
 def test_of_two_trainings_of_one_run_the_second_adopts_what_the_first_has_left(start: Start) -> None:
     first = start("twice", 2)
-    first.wait_for("assignment.json")
+    first.wait_for(SPEC)
     # held back until the second has come, however slow the machine is; its ranks go on
     first.process.send_signal(signal.SIGSTOP)
     second = start("twice", 2)
@@ -275,7 +276,7 @@ def test_of_two_trainings_of_one_run_the_second_adopts_what_the_first_has_left(s
 
 def test_a_training_that_finds_the_other_without_a_result_trains(start: Start) -> None:
     first = start("again", 2)
-    first.wait_for("assignment.json")
+    first.wait_for(SPEC)
     while not heeds(first.process.pid, signal.SIGTERM):
         time.sleep(0.005)
     first.process.send_signal(signal.SIGSTOP)

@@ -89,7 +89,7 @@ def test_a_cancelled_measurement_leaves_no_record_and_is_made_again(study: Clust
     study.configure({"e": PREDICTED}, prelude=["sleep 8"], **ONE_DEVICE_A_NODE)
     process = study.start("predict", "--retries", "1")
     folder = study.folder / "logs" / "measure_all_reduce"
-    study.wait_until(lambda: bool(list(folder.glob("*/2x1.attempt-*/muster.json"))), "no measurement")
+    study.wait_until(lambda: bool(list(folder.glob("*/2x1.attempt-*/rank_setup.json"))), "no measurement")
     (attempt,) = folder.glob("*/2x1.attempt-*")
     study.lab.run("scancel", attempt.name.rsplit("-", 1)[1])
     output, _ = process.communicate(timeout=LIMIT_SECONDS)

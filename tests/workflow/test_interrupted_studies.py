@@ -124,7 +124,7 @@ def test_an_interrupted_study_leaves_nothing_running_and_goes_on_where_it_stoppe
 @pytest.mark.fault(14)
 def test_sigterm_to_snakemake_alone_ends_the_study_after_the_run_that_is_under_way(tmp_path: Path) -> None:
     with running(tmp_path, TINY.replace("epochs: 2", "epochs: 40")) as study:
-        study.wait_for(lambda: list(tmp_path.glob("results/*/runs/*/attempt/assignment.json")))
+        study.wait_for(lambda: list(tmp_path.glob("results/*/runs/*/attempt/spec.json")))
         study.process.terminate()
         assert study.process.wait() != 0
         assert "Will exit after finishing currently running jobs" in study.output

@@ -18,7 +18,7 @@ STARTED = time.time()
 DEFAULT_CONFIG = "config/experiments.yaml"
 
 from scalewise.analysis.report.captions import CAPTIONS
-from scalewise.execution.finished_results import forget_all, set_aside
+from scalewise.execution.finished_results import forget_all, is_of_job, set_aside
 from scalewise.plan.terminal.final_message import EarlierFiles, decisions, failures
 from scalewise.plan.jobs.all_reduce_jobs import PRIORITY, AllReducePlan
 from scalewise.plan.catalog.datasets import (
@@ -128,10 +128,12 @@ STARTED_ANEW = (
 
 
 def train_inputs(wildcards):
-    """The inputs of a run; asked for before snakemake deletes a result that the job may have left before."""
+    """The inputs of a run; asked for before snakemake deletes a result that this job may have left before."""
     if STARTED_ANEW:
         folder = Path(f"results/{wildcards.experiment}/runs/{wildcards.run}")
-        set_aside([folder] if (folder / "summary.json").exists() else [], [folder])
+        set_aside(
+            [folder] if is_of_job(folder, os.environ["SLURM_JOB_ID"]) else [], [folder]
+        )
     return RUNS[wildcards.experiment, wildcards.run].inputs
 
 

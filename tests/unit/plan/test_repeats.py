@@ -14,7 +14,7 @@ from scalewise.plan.config.experiment import Repeats
 from scalewise.plan.runs.repeats import (
     JudgedPoint,
     Round,
-    StepDecision,
+    Verdict,
     judged_rounds,
     known_rounds,
     read_round,
@@ -46,7 +46,7 @@ def study_of(repeats: str) -> str:
 def judged(number: int, asked: dict[str, tuple[int, int]], rule: Repeats = RULE) -> Round:
     """A round that found these points with so many repeats and asks for so many."""
 
-    def verdict(before: int, after: int) -> StepDecision:
+    def verdict(before: int, after: int) -> Verdict:
         return "too wide" if after > before else "narrow enough"
 
     return Round(

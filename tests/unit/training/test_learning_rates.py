@@ -11,7 +11,7 @@ import torch
 from torch import nn, optim
 
 from scalewise.plan.config.settings import Settings
-from scalewise.training.optim import build_optimizer, build_schedule, initial_rate
+from scalewise.training.optim import STATES_OF_A_WEIGHT, build_optimizer, build_schedule, initial_rate
 
 
 def settings(**changed: Any) -> Settings:
@@ -200,3 +200,19 @@ def test_onecycle_leaves_the_momentum_as_it_was_set() -> None:
         assert optimizer.param_groups[0]["momentum"] == 0.6
         optimizer.step()
         schedule.step()
+
+
+@pytest.mark.parametrize("optimizer", get_args(Settings.model_fields["optimizer"].annotation))
+def test_no_optimizer_keeps_more_of_a_weight_than_room_is_asked_for(optimizer: str) -> None:
+    """Checkpoints ask for that room before the first step."""
+    settings = Settings.model_validate({"dataset": "digits", "model": "linear", "optimizer": optimizer})
+    weight = nn.Parameter(torch.ones(8))
+    built = build_optimizer(settings, [weight], 1)
+    weight.grad = torch.ones(8)
+    built.step()
+    kept = [
+        value
+        for value in built.state[weight].values()
+        if torch.is_tensor(value) and value.shape == weight.shape
+    ]
+    assert len(kept) <= STATES_OF_A_WEIGHT[settings.optimizer]

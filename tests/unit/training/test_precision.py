@@ -10,7 +10,7 @@ import torch
 from torch import nn, optim
 
 from scalewise.plan.config.settings import Settings
-from scalewise.training.precision import FP32_OPERATORS, Precision, set_fp32_format
+from scalewise.training.precision import Precision, fp32_operators, set_fp32_format
 from scalewise.training.trainer import choose_algorithms
 
 CPU = torch.device("cpu")
@@ -22,7 +22,7 @@ def precision(name: Any) -> Precision:
 
 def formats() -> list[str]:
     """The format in which each operator computes with fp32 tensors."""
-    return [operator.fp32_precision for operator in FP32_OPERATORS]
+    return [operator.fp32_precision for operator in fp32_operators()]
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +34,7 @@ def untouched_switches() -> Iterator[None]:
         backend.fp32_precision = "none"  # type: ignore[attr-defined]
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = True
-    for operator, chosen in zip(FP32_OPERATORS, before, strict=True):
+    for operator, chosen in zip(fp32_operators(), before, strict=True):
         operator.fp32_precision = chosen
     torch.backends.cudnn.benchmark = searching
     torch.use_deterministic_algorithms(False)

@@ -20,7 +20,7 @@ min  states on average  covers           covers, where it ended narrow although 
 
 So ``min: 6`` loses 1 to 2 points over all, ``min: 3`` up to 8. No ``min`` helps the few points (14 % of those
 with 6) that end early where the noise is far above what was asked for: those were lucky.
-tests/unit/analysis/test_more_repeats.py repeats the simulation.
+tests/unit/analysis/test_adaptive_repeats.py repeats the simulation.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from scalewise.plan.config.experiment import Experiment, Repeats
 from scalewise.plan.runs.repeats import (
     JudgedPoint,
     Round,
-    StepDecision,
+    Verdict,
     known_rounds,
     requested_repeats,
     round_file,
@@ -103,7 +103,7 @@ def judge_point(point: str, runs: pd.DataFrame, rule: Repeats) -> JudgedPoint:
     rates = [float(rate) for rate in completed[THROUGHPUT].dropna()]
     asked = next_asked = len(runs)
     half_width, confidence = None, 0.0
-    verdict: StepDecision = "too few completed"
+    verdict: Verdict = "too few completed"
     if len(rates) >= LEAST_COMPLETED:
         interval = median_interval(rates)
         half_width, confidence = interval.half_width_fraction, interval.confidence

@@ -49,8 +49,8 @@ def run_all_reduce_job(
         with machine:
             rank_files.begin(rank_setup_for(job, start, timeout_seconds, "all-reduce"))
             ended = supervise(rank_group)
-    except MachineBusyError as error:
-        say(f"scalewise: {error}")
+    except (MachineBusyError, OSError) as error:
+        say(f"scalewise: the all-reduce over {job.shape}: {error}")
         return 1
     found = rank_files.folder / FOUND
     if ended.code == 0 and found.exists():

@@ -23,19 +23,29 @@ def set_aside(unseen: Iterable[Path], run_folders: Iterable[Path]) -> None:
     """Link the records of runs aside that Snakemake is about to delete, and forget older ones.
 
     Args:
-        unseen: The folders of those runs: they have a summary, and Snakemake has not seen the job end.
+        unseen: The folders of runs of which Snakemake has not seen the job end.
         run_folders: The folders of all runs that may have records aside.
     """
     unseen = set(unseen)
     for folder in run_folders:
-        # where no summary is there, a job may have been cut off that would have taken one back
-        if folder in unseen or (folder / SUMMARY).exists():
-            shutil.rmtree(folder / ASIDE, ignore_errors=True)
+        # where none is there, Snakemake or a job may have been cut off, and what is aside is the only one
+        if not (folder / SUMMARY).exists():
+            continue
+        shutil.rmtree(folder / ASIDE, ignore_errors=True)
         if folder in unseen:
             with suppress(OSError):  # then it is trained again
                 (folder / ASIDE).mkdir()
                 for name in (*RUN_RECORDS, LOG):
                     _link(folder / name, folder / ASIDE / name)
+
+
+def is_of_job(folder: Path, slurm_job_id: str) -> bool:
+    """True if the run's result was left by this Slurm job, which keeps its id when Slurm starts it anew."""
+    try:
+        origin = read_summary(folder).provenance
+    except RecordError:
+        return False
+    return origin is not None and origin.slurm_job_id == slurm_job_id
 
 
 def forget_all(run_folders: Iterable[Path]) -> None:
@@ -66,7 +76,8 @@ def take_back(folder: Path, definition: Definition, inputs: Mapping[str, str], c
         places[SUMMARY].parent, folder, definition, inputs, commit
     )
     if found:
-        for name in (*RUN_RECORDS, LOG):
+        # the summary last of all, as where it is written: with it, the result is there
+        for name in (LOG, *(name for name in RUN_RECORDS if name != SUMMARY), SUMMARY):
             if not (folder / name).exists() and (aside / name).exists():
                 (aside / name).replace(folder / name)
     shutil.rmtree(aside, ignore_errors=True)

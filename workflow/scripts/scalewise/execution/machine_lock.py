@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -107,7 +108,7 @@ def _open_for_all(path: Path) -> int:
 
 def _create_for_all(path: Path) -> None:
     """Make the file, readable by every user from the moment on at which it has its name."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
     try:
         os.fchmod(descriptor, 0o644)  # whatever the umask

@@ -25,6 +25,9 @@ from scalewise.execution.messages import (
 )
 from scalewise.records import write_json, write_text
 
+RANK_SETUP, SPEC, ENDPOINT = "rank_setup.json", "spec.json", "endpoint.json"
+"""What the supervisor lays out for ranks before they start, and where they find rank 0."""
+
 
 @dataclass(frozen=True)
 class RankFiles:
@@ -48,7 +51,7 @@ class RankFiles:
         """Forget an earlier attempt and lay out for the ranks how they meet."""
         self.clear()
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_json(self.folder / "rank_setup.json", rank_setup.model_copy(update={"token": self.token}))
+        write_json(self.folder / RANK_SETUP, rank_setup.model_copy(update={"token": self.token}))
 
     @property
     def is_current(self) -> bool:
@@ -78,11 +81,11 @@ class RankFiles:
 
     def rank_setup(self) -> RankSetup:
         """Read how the ranks meet."""
-        return RankSetup.model_validate_json((self.folder / "rank_setup.json").read_text(encoding="utf-8"))
+        return RankSetup.model_validate_json((self.folder / RANK_SETUP).read_text(encoding="utf-8"))
 
     def write_spec(self, spec: TrainSpec) -> None:
         """Lay out what the ranks are to do, before they are started."""
-        write_json(self._own("spec.json"), spec)
+        write_json(self._own(SPEC), spec)
 
     def end(self) -> None:
         """Leave nothing behind; a rank on another node may still close a file."""
@@ -91,7 +94,7 @@ class RankFiles:
 
     def train_spec(self) -> TrainSpec:
         """Read what the ranks are to do."""
-        text = (self.folder / "spec.json").read_text(encoding="utf-8")
+        text = (self.folder / SPEC).read_text(encoding="utf-8")
         return TrainSpec.model_validate_json(text)
 
     @property
@@ -101,7 +104,7 @@ class RankFiles:
 
     def publish_endpoint(self, host: str, port: int) -> None:
         """Tell the others where to connect."""
-        write_json(self._own("meeting.json"), Endpoint(host=host, port=port))
+        write_json(self._own(ENDPOINT), Endpoint(host=host, port=port))
 
     def wait_for_endpoint(self, timeout_seconds: float) -> Endpoint:
         """Wait for the address to connect to.
@@ -111,12 +114,12 @@ class RankFiles:
         """
         deadline = time.monotonic() + timeout_seconds
         # listed, not looked up: a network file system may remember for a minute that a file was missing
-        while not any(path.name == "meeting.json" for path in self.folder.iterdir()):
+        while not any(path.name == ENDPOINT for path in self.folder.iterdir()):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"timed out: nobody waited at a rendezvous within {timeout_seconds:g} s")
             time.sleep(0.05)
         try:
-            text = (self.folder / "meeting.json").read_text(encoding="utf-8")
+            text = (self.folder / ENDPOINT).read_text(encoding="utf-8")
         except FileNotFoundError:
             # the listing was an earlier attempt's
             time.sleep(0.05)

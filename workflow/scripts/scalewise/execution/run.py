@@ -45,7 +45,7 @@ def run_with_restarts(
 ) -> None:
     """Train from the newest checkpoint, or from the beginning where there is none, to the run's records.
 
-    The assignment says what is the same for every start; the number of starts and the time that they took are
+    The spec says what is the same for every start; the number of starts and the time that they took are
     added here.
 
     Raises:

@@ -64,7 +64,7 @@ class TrainingState:
 
 
 def to_the_end(_state: TrainingState) -> bool:
-    """Never end a training early: the ``at_edge`` of one that nothing interrupts."""
+    """Never end a training early: the ``after_step`` of one that nothing interrupts."""
     return False
 
 
@@ -72,7 +72,7 @@ def train(
     trainer: Trainer,
     state: TrainingState,
     report: Callable[[EpochRecord], None],
-    at_edge: Callable[[TrainingState], bool] = to_the_end,
+    after_step: Callable[[TrainingState], bool] = to_the_end,
 ) -> Ending:
     """Train for all epochs, until the accuracy asked for is reached, or until the loss is no longer finite.
 
@@ -81,10 +81,10 @@ def train(
         state: The training begins there. Afterwards it says how far the training came, with the records of
             all epochs: this rank's seconds, and the losses of all ranks.
         report: Called with each epoch as it ends.
-        at_edge: Called after each optimizer step; true ends the training there.
+        after_step: Called after each optimizer step; true ends the training there.
     """
     while state.epoch < trainer.settings.epochs:
-        train_loss = train_epoch(trainer, state, at_edge)
+        train_loss = train_epoch(trainer, state, after_step)
         if train_loss is None:
             return "stopped"
         ended = time.perf_counter()
@@ -120,7 +120,7 @@ def is_accurate_enough(accuracies: Sequence[float], settings: Settings) -> bool:
 
 
 def train_epoch(
-    trainer: Trainer, state: TrainingState, at_edge: Callable[[TrainingState], bool] = to_the_end
+    trainer: Trainer, state: TrainingState, after_step: Callable[[TrainingState], bool] = to_the_end
 ) -> float | None:
     """Train for one pass over the data, or for the rest of one that the state is in the middle of.
 
@@ -157,7 +157,7 @@ def train_epoch(
         trainer.schedule.step()
         trainer.clock.end_step(step.samples)
         state.step, state.steps = state.step + 1, state.steps + 1
-        if at_edge(state):
+        if after_step(state):
             return None
     trainer.clock.close_window()
     (total,) = sum_over_ranks([state.loss_sum.item()], trainer.device)

@@ -10,14 +10,6 @@ from torch.optim import Optimizer
 
 from scalewise.plan.config.settings import Settings
 
-_backends: Any = torch.backends  # its types know no operators
-
-FP32_OPERATORS = (
-    *(_backends.cuda.matmul, _backends.cudnn.conv, _backends.cudnn.rnn),
-    *(_backends.mkldnn.matmul, _backends.mkldnn.conv, _backends.mkldnn.rnn),
-)
-"""The operators whose format for fp32 tensors torch lets one choose."""
-
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -31,8 +23,27 @@ def set_fp32_format(*, tf32: bool) -> None:
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     torch.backends.cudnn.allow_tf32 = tf32
     # each operator by itself: one that is not set obeys torch.backends.fp32_precision
-    for operator in FP32_OPERATORS:
+    for operator in fp32_operators():
         operator.fp32_precision = "tf32" if tf32 else "ieee"
+
+
+def fp32_operators() -> tuple[Any, ...]:
+    """The operators whose format for fp32 tensors torch lets one choose.
+
+    Raises:
+        RuntimeError: This torch has other switches.
+    """
+    backends: Any = torch.backends  # its types know no operators
+    try:
+        return (
+            *(backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn),
+            *(backends.mkldnn.matmul, backends.mkldnn.conv, backends.mkldnn.rnn),
+        )
+    except AttributeError:
+        raise RuntimeError(
+            f"the ranks' torch is {torch.__version__}, and 2.11 or newer is needed. Name a newer one by "
+            "python or container in the site file."
+        ) from None
 
 
 class Precision:

@@ -111,7 +111,7 @@ class RankContext:
 def train_and_record(
     rank: RankContext, seconds: dict[str, float], watch: Stopwatch, signals: Signals
 ) -> None:
-    """Build the task, train it and write the records, inside the process group.
+    """Build the trainer, train and write the records, inside the process group.
 
     Args:
         rank: This process and what it is to do.

@@ -21,7 +21,7 @@ from scalewise.records import RecordError
 FOLDER = "repeats"
 """Folder of the rounds, in the results of an experiment."""
 
-StepDecision = Literal["too wide", "narrow enough", "most repeats", "too few completed"]
+Verdict = Literal["too wide", "narrow enough", "most repeats", "too few completed"]
 
 
 class _Record(BaseModel):
@@ -47,7 +47,7 @@ class JudgedPoint(_Record):
     completed: int
     half_width_fraction: float | None
     confidence: float
-    verdict: StepDecision
+    verdict: Verdict
     next_asked: int
 
 

@@ -131,7 +131,7 @@ def measured_on(device: torch.device) -> dict[str, str]:
 
 
 def resume(trainer: Trainer, shared: Mapping[str, Any], own: Mapping[str, Any]) -> TrainingState:
-    """Bring all parts of a task to where a checkpoint was written; all ranks must call it.
+    """Bring all parts of a trainer to where a checkpoint was written; all ranks must call it.
 
     Raises:
         CheckpointError: The weights are those of another network.
