@@ -132,7 +132,8 @@ def train_inputs(wildcards):
     if STARTED_ANEW:
         folder = Path(f"results/{wildcards.experiment}/runs/{wildcards.run}")
         set_aside(
-            [folder] if is_of_job(folder, os.environ["SLURM_JOB_ID"]) else [], [folder]
+            [folder] if is_of_job(folder, os.environ.get("SLURM_JOB_ID", "")) else [],
+            [folder],
         )
     return RUNS[wildcards.experiment, wildcards.run].inputs
 
