@@ -201,7 +201,7 @@ def test_signals_to_a_rank_and_its_loader_end_in_checkpoints_that_are_gone_on_fr
         assert code == 1
         stopped = json.loads((training.attempt / "stopped.json").read_text(encoding="utf-8"))
         assert stopped["saved"] is True, stderr
-        assert how.name in stopped["because"]
+        assert how.name in stopped["stop_source"]
         assert "DataLoader" not in (training.folder / "train.log").read_text(encoding="utf-8")
         assert training.left_over() == {}
         assert not any(map(psutil.pid_exists, workers))

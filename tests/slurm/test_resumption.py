@@ -84,7 +84,7 @@ case "$*" in
   *results/shifted*) if [ "$SLURM_PROCID" = 1 ]; then export PYTHONPATH={clock}; fi;;
   *results/undisturbed* | *results/late*) ;;
   *results/long*) export PAUSE=0.8;;
-  *results/srun*) if [ "$SLURM_RESTART_COUNT" -lt {hops} ]; then export PAUSE=0.15; fi;;
+  *results/srun*) if [ "$SLURM_RESTART_COUNT" -lt {requeued} ]; then export PAUSE=0.15; fi;;
   *) if [ ! -e "$(dirname "${{!#}}")/checkpoints" ]; then export PAUSE=0.15; fi;;
 esac
 """

@@ -90,9 +90,14 @@ def test_a_result_that_was_there_when_slurm_started_its_job_anew_is_kept(
 ) -> None:
     """Snakemake inside a job, as the executor starts it there."""
     run = study.results / "weak" / "runs" / "d1.r1"
+    # as if the job that is started anew had left it, which keeps its id
+    record = json.loads((run / SUMMARY).read_text(encoding="utf-8"))
+    record["provenance"]["slurm_job_id"] = "4711"
+    (run / SUMMARY).write_text(json.dumps(record), encoding="utf-8")
     before = {name: (run / name).read_bytes() for name in RUN_RECORDS}
     inside = ["--target-jobs", "train:experiment=weak,run=d1.r1", "--allowed-rules", "train", "--force"]
     inside += ["--mode", "remote", "--no-hooks", "--nolock", "--ignore-incomplete"]
+    monkeypatch.setenv("SLURM_JOB_ID", "4711")
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     outcome = study.workplace.snakemake(*inside, config=TINY)
     assert outcome.code == 0, outcome.text

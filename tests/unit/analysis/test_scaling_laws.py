@@ -115,7 +115,7 @@ def test_the_drawn_curve_has_its_estimate_inside_its_band_and_never_beats_the_id
     assert curve[-1].high == pytest.approx(64)
 
 
-def test_more_repeats_give_narrower_intervals() -> None:
+def test_repeat_rounds_give_narrower_intervals() -> None:
     def width(repeats: int) -> float:
         rates = measure(amdahl(0.1), (1, 2, 4, 8), repeats=repeats, seed=2)
         serial = the("amdahl", fit_laws("plain", rates, "strong")).parameters["serial_fraction"]

@@ -20,7 +20,7 @@ min  states on average  covers           covers, where it ended narrow although 
 
 So ``min: 6`` loses 1 to 2 points over all, ``min: 3`` up to 8. No ``min`` helps the few points (14 % of those
 with 6) that end early where the noise is far above what was asked for: those were lucky.
-tests/unit/analysis/test_adaptive_repeats.py repeats the simulation.
+tests/unit/analysis/test_repeat_rounds.py repeats the simulation.
 """
 
 from __future__ import annotations

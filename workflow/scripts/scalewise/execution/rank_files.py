@@ -26,7 +26,7 @@ from scalewise.execution.messages import (
 from scalewise.records import write_json, write_text
 
 RANK_SETUP, SPEC, ENDPOINT = "rank_setup.json", "spec.json", "endpoint.json"
-"""What the supervisor lays out for ranks before they start, and where they find rank 0."""
+"""Files that the supervisor lays out for ranks before they start, and the one that says where rank 0 is."""
 
 
 @dataclass(frozen=True)

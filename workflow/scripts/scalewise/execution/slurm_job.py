@@ -40,7 +40,7 @@ def other_jobs(environ: Mapping[str, str]) -> int | None:
 
 
 def squeue(*options: str) -> str | None:
-    """What squeue says, without its heading; None where it does not answer."""
+    """The answer of squeue without its heading; None where it does not answer."""
     try:
         answer = subprocess.run(
             ["squeue", "--noheader", *options], capture_output=True, text=True, timeout=20, check=True
