@@ -79,9 +79,9 @@ class Collector:
         self.file = file
         self.shown: dict[str, Shown] = {}
 
-    def pytest_collection_finish(self, checkpointer: pytest.Session) -> None:
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Notes every marked test of this call; none has run yet."""
-        for item in checkpointer.items:
+        for item in session.items:
             self._note(item.nodeid, item.user_properties)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
