@@ -27,7 +27,7 @@ with machine_lock(3600, lambda text: print(text, flush=True), Path(sys.argv[1]))
     sys.stdin.read()
 """
 
-LockOwner = subprocess.Popen[str]
+Process = subprocess.Popen[str]
 
 
 @pytest.fixture
@@ -36,11 +36,11 @@ def lock(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def hold(lock: Path) -> Iterator[Callable[..., LockOwner]]:
+def hold(lock: Path) -> Iterator[Callable[..., Process]]:
     """Starts a process that wants the machine, and keeps it until its stdin is closed."""
-    started: list[LockOwner] = []
+    started: list[Process] = []
 
-    def start(*user: int) -> LockOwner:
+    def start(*user: int) -> Process:
         process = subprocess.Popen(
             [sys.executable, "-c", HOLDER, str(lock), *map(str, user)],
             env=os.environ | {"PYTHONPATH": str(SCRIPTS)},
@@ -57,13 +57,13 @@ def hold(lock: Path) -> Iterator[Callable[..., LockOwner]]:
         process.communicate()
 
 
-def said(process: LockOwner) -> str:
+def said(process: Process) -> str:
     assert process.stdout is not None
     return process.stdout.readline()
 
 
 def test_the_second_training_waits_is_told_once_and_then_has_its_turn(
-    hold: Callable[[], LockOwner], lock: Path
+    hold: Callable[[], Process], lock: Path
 ) -> None:
     first = hold()
     assert said(first) == "holds\n"
@@ -76,7 +76,7 @@ def test_the_second_training_waits_is_told_once_and_then_has_its_turn(
     assert second.returncode == 0
 
 
-def test_a_wait_that_is_too_short_ends_with_what_to_do(hold: Callable[[], LockOwner], lock: Path) -> None:
+def test_a_wait_that_is_too_short_ends_with_what_to_do(hold: Callable[[], Process], lock: Path) -> None:
     assert said(hold()) == "holds\n"
     notes: list[str] = []
     with (
@@ -88,7 +88,7 @@ def test_a_wait_that_is_too_short_ends_with_what_to_do(hold: Callable[[], LockOw
 
 
 def test_a_training_that_was_killed_does_not_keep_the_machine(
-    hold: Callable[[], LockOwner], lock: Path
+    hold: Callable[[], Process], lock: Path
 ) -> None:
     owner = hold()
     assert said(owner) == "holds\n"
@@ -128,7 +128,7 @@ def test_all_shells_and_users_of_a_machine_take_turns_by_one_file() -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become two other users")
 def test_two_users_take_turns_by_a_file_of_a_sticky_folder_that_one_of_them_has_made(
-    hold: Callable[..., LockOwner], lock: Path
+    hold: Callable[..., Process], lock: Path
 ) -> None:
     for folder in lock.parents:
         if folder.stat().st_mode & 0o001 == 0:

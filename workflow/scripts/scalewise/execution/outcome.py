@@ -51,10 +51,10 @@ class RunFailedError(Exception):
     """
 
     def __init__(
-        self, message: str, failure_reason: str = "", ended: ExitStatus | None = None, given_up: bool = False
+        self, message: str, reason: str = "", ended: ExitStatus | None = None, given_up: bool = False
     ) -> None:
         super().__init__(message)
-        self.reason = failure_reason
+        self.reason = reason
         self.ended = ended
         self.given_up = given_up
 
