@@ -196,36 +196,49 @@ ENDINGS: tuple[Ending, ...] = (
 )
 
 
+HELD = """
+import time
+
+def test_that_takes_long(lab):
+    time.sleep(1200)
+"""
+
+
 def test_whatever_ends_the_tests_their_cluster_ends_with_them(lab: Lab, tmp_path: Path) -> None:
     """Once `make test` has been cut off, nothing of its cluster is left, however that was."""
-    one = f"{__file__}::{test_power_cut_fails_the_job_and_the_node_comes_back.__name__}"
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--numprocesses", "1", one]
-    ends = ["--max-worker-restart", "0", "--basetemp"]
+    held = tmp_path / "test_held.py"
+    held.write_text(HELD)
+    shared = ["-p", "tests.conftest", "-p", "tests.slurm.conftest", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "--rootdir", str(ROOT), "-c", "pyproject.toml", *shared]
     started = {}
     for end in ENDINGS:
         folder = tmp_path / end.__name__
+        ends = ["--numprocesses", "1", "--max-worker-restart", "0", "--basetemp", str(folder)]
         with folder.with_suffix(".txt").open("w") as said:
             started[end] = subprocess.Popen(
-                [*command, *ends, folder], cwd=ROOT, stdout=said, stderr=said, start_new_session=True
+                [*command, *ends, str(held)], cwd=ROOT, stdout=said, stderr=said, start_new_session=True
             )
-    left = {end: one_that_is_ended(psutil.Process(started[end].pid), end) for end in ENDINGS}
+    left = {}
+    for end, tests in started.items():
+        words = (tmp_path / end.__name__).with_suffix(".txt")
+        worker = await_cluster(psutil.Process(tests.pid), words)
+        left[end] = lab_of(worker).name.removeprefix("scalewise-")
+        assert len(traces(left[end])) > 5
+        end(psutil.Process(tests.pid), worker)
     for end, prefix in left.items():
         started[end].communicate(timeout=LIMIT_SECONDS)
         await_no_trace(prefix, end.__name__)
 
 
-def one_that_is_ended(tests: psutil.Process, end: Ending) -> str:
-    """The prefix of a cluster of tests that were ended so soon as Slurm was up, or nearly."""
+def await_cluster(tests: psutil.Process, words: Path) -> psutil.Process:
+    """The process that runs `tests`, so soon as Slurm is up for them, or nearly."""
 
     def up() -> list[psutil.Process]:
         return [child for child in tests.children() if (lab_of(child) / "run" / "slurmctld.pid").exists()]
 
-    until(lambda: bool(up()), lambda: "a cluster has not started", LIMIT_SECONDS)
+    until(lambda: bool(up()), lambda: f"a cluster has not started: {words.read_text()}", LIMIT_SECONDS)
     (worker,) = up()
-    prefix = lab_of(worker).name.removeprefix("scalewise-")
-    assert len(traces(prefix)) > 5
-    end(tests, worker)
-    return prefix
+    return worker
 
 
 def await_no_trace(prefix: str, ending: str) -> None:
