@@ -35,8 +35,8 @@ SMALL = {
 """In every experiment."""
 
 SMALLER: dict[str, dict[Any, Any]] = {
-    "batch_size_per_device": {64: 8, 32: 8, 256: 16},
-    "global_batch_size": {1024: 16},
+    "batch_size_per_device": {64: 4, 32: 4, 256: 8},
+    "global_batch_size": {1024: 8},
     "cpus_per_device": {4: 2, 8: 2},
     "stop_patience_epochs": {2: 1},
     # ResNet-18 takes its ImageNet stem from 64 pixels on
@@ -52,12 +52,12 @@ SMALLER: dict[str, dict[Any, Any]] = {
 FEWER: dict[str, dict[str, list[Any]]] = {
     "nyu-ddp": {"gradient_as_bucket_view": [True]},
     "nyu-ddp-memory": {"gradient_as_bucket_view": [True]},
-    "olivia-options": {"batch_size_per_device": [16], "precision": ["fp16"], "cpus_per_device": [1]},
+    "olivia-options": {"batch_size_per_device": [8], "precision": ["fp16"], "cpus_per_device": [1]},
 }
 """Sweeps that are cut to fewer values."""
 
-SMALLER_IMAGES = {"olivia-one-gpu": 8}
-"""Sides of images: a training step of the WideResNet takes 14.5 GFLOP an image of 32 by 32."""
+SMALLER_IMAGES = {"olivia-one-gpu": 8, "palmetto-plain": 8, "palmetto-torchrun": 8}
+"""Sides of images: a training step takes 14.5 GFLOP an image of 32 by 32 in the WideResNet, 1.7 in a ResNet."""
 
 NARROWER = {"olivia-weak", "olivia-strong", "olivia-options", "olivia-fast"}
 """Whose WideResNet becomes wrn-10-1; it stays itself in olivia-one-gpu."""
@@ -100,9 +100,9 @@ def smaller(key: str, value: Any) -> Any:
 def fill_mirror(folder: Path) -> Path:
     """Stand-ins for all published files that the examples need: images for two steps of the most devices."""
     folder.mkdir(exist_ok=True)
-    write_mnist(folder, samples=96, test_samples=40)
-    write_cifar10(folder, samples=48, test_samples=20)
-    write_cifar100(folder, samples=48, test_samples=16, classes=16)
+    write_mnist(folder, samples=48, test_samples=20)
+    write_cifar10(folder, samples=32, test_samples=10)
+    write_cifar100(folder, samples=32, test_samples=16, classes=16)
     write_resnet18_weights(folder)
     write_checksums(folder)
     return folder

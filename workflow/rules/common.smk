@@ -121,7 +121,8 @@ ON_FAILURE = (
     "finished."
 )
 
-# Inside a job that Slurm has started anew.
+# Inside a job that Slurm has started anew. The job's first snakemake, which deletes outputs, sees the
+# variable; the executor hides it from what that one starts.
 STARTED_ANEW = (
     not workflow.is_main_process and os.environ.get("SLURM_RESTART_COUNT", "0") != "0"
 )

@@ -10,7 +10,7 @@ from scalewise.plan.config.slurm import duration_seconds
 
 
 def restart_count(environ: Mapping[str, str]) -> str:
-    """The number of times that Slurm has started this job anew; the executor unsets the variable for it."""
+    """The number of times that Slurm has started this job anew; the executor hides it from a job step."""
     job = environ.get("SLURM_JOB_ID")
     told = environ.get("SLURM_RESTART_COUNT")
     if job is None or told is not None:
