@@ -57,7 +57,7 @@ FEWER: dict[str, dict[str, list[Any]]] = {
 """Sweeps that are cut to fewer values."""
 
 SMALLER_IMAGES = {"olivia-one-gpu": 8, "palmetto-plain": 8, "palmetto-torchrun": 8}
-"""Sides of images: a training step takes 14.5 GFLOP an image of 32 by 32 in the WideResNet, 1.7 in a ResNet."""
+"""Sides of images: a step takes 14.5 GFLOP for one of 32 by 32 in the WideResNet, 1.7 in a ResNet-18."""
 
 NARROWER = {"olivia-weak", "olivia-strong", "olivia-options", "olivia-fast"}
 """Whose WideResNet becomes wrn-10-1; it stays itself in olivia-one-gpu."""

@@ -19,6 +19,7 @@ DEFAULT_CONFIG = "config/experiments.yaml"
 
 from scalewise.analysis.report.captions import CAPTIONS
 from scalewise.execution.finished_results import forget_all, is_of_job, set_aside
+from scalewise.execution.preemption_watch import PreemptionWatch
 from scalewise.plan.terminal.final_message import EarlierFiles, decisions, failures
 from scalewise.plan.jobs.all_reduce_jobs import PRIORITY, AllReducePlan
 from scalewise.plan.catalog.datasets import (
@@ -41,7 +42,7 @@ from scalewise.plan.runs.allocation import (
 from scalewise.plan.runs.runs import priority
 from scalewise.plan.study import check_results_folder, check_spelling, load_study
 from scalewise.plan.jobs.submission import (
-    start_submission,
+    prepare_submission,
     check_operating_system,
     check_site_is_given,
     check_environment,

@@ -11,28 +11,28 @@ SOURCES = {
     "scalewise/plan/": "__init__ study",
     "scalewise/plan/catalog/": "__init__ datasets models own_data own_model_files",
     "scalewise/plan/checks/": "__init__ allocation batch experiment options projection",
-    "scalewise/plan/config/": "__init__ errors experiment paths raw_values settings shape site slurm validation "
+    "scalewise/plan/config/": "__init__ errors experiment paths pydantic_problems raw_values settings shape site slurm "
     "yaml_source",
-    "scalewise/plan/jobs/": "__init__ all_reduce_jobs environment launch preemption_watch preflight slurm_checks submission",
+    "scalewise/plan/jobs/": "__init__ all_reduce_jobs environment launch preflight slurm_checks submission",
     "scalewise/plan/runs/": "__init__ allocation batches repeats runs",
     "scalewise/plan/terminal/": "__init__ final_message plan_table predictions",
     "scalewise/execution/": "__init__ all_reduce_job checkpoint_files finished_results input_hashes machine_lock messages outcome "
-    "parent_death preflight_job preflight_report progress_reporter rank_command rank_files rank_processes requeue restarts run "
+    "parent_death preemption_watch preflight_job preflight_report progress_reporter rank_command rank_files rank_processes requeue restarts run "
     "run_lock signals slurm_job supervisor train_job watchdog",
     "scalewise/training/": "__init__ all_reduce gradient_buckets loop optim parallel_model pass_timing precision preflight_rank "
     "rank run_records trainer",
-    "scalewise/training/checkpoints/": "__init__ checkpointer consensus restore state storage",
+    "scalewise/training/checkpoints/": "__init__ checkpointer restore state step_consensus storage",
     "scalewise/training/data/": "__init__ augmentation datasets decoders download http_transfer loaders own_arrays "
     "pretrained published_files sampling sources storage weights_file worker_loader",
     "scalewise/training/distributed/": "__init__ devices identity network_interface node_launcher process_group",
-    "scalewise/training/measure/": "__init__ clock machine_load memory monitor provenance sensors throughput",
+    "scalewise/training/measure/": "__init__ device_timers machine_load memory monitor provenance sensors step_clock throughput",
     "scalewise/training/models/": "__init__ builders own_model resnets transformer",
     "scalewise/analysis/": "__init__ adaptive_repeats formatting laws scaling study tables",
     "scalewise/analysis/bottlenecks/": "__init__ bottlenecks drift resumption step_breakdown utilization",
     "scalewise/analysis/comparison/": "__init__ comparability reference_runs",
     "scalewise/analysis/decision/": "__init__ cautions criteria decision wording",
-    "scalewise/analysis/prediction/": "__init__ all_reduce_model step_model table",
-    "scalewise/analysis/report/": "__init__ captions curves efficiency_figures figures page page_tables panels proposal "
+    "scalewise/analysis/prediction/": "__init__ all_reduce_model experiment_prediction step_model",
+    "scalewise/analysis/report/": "__init__ captions efficiency_figures epoch_figures figures page page_tables panels proposal "
     "scaling_figures series_lines step_figures style",
     "scalewise/analysis/statistics/": "__init__ bootstrap intervals law_checks law_models significance",
 }

@@ -23,7 +23,7 @@ def scaling(options: argparse.Namespace) -> None:
 
 def prediction(options: argparse.Namespace) -> None:
     """Predict the steps of an experiment from its runs on one device and the site's all-reduce."""
-    from scalewise.analysis.prediction.table import PredictionSpec, compute_prediction
+    from scalewise.analysis.prediction.experiment_prediction import PredictionSpec, compute_prediction
 
     compute_prediction(
         PredictionSpec.from_json(options.experiment),

@@ -13,6 +13,7 @@ import pytest
 
 from analysis import main
 from scalewise.analysis.prediction.all_reduce_model import CENTRAL, Values
+from scalewise.analysis.prediction.experiment_prediction import beyond_sentences
 from scalewise.analysis.prediction.step_model import (
     Baseline,
     NoPredictionError,
@@ -21,7 +22,6 @@ from scalewise.analysis.prediction.step_model import (
     predict_point,
     predict_step,
 )
-from scalewise.analysis.prediction.table import beyond_sentences
 from scalewise.records import (
     AllReduce,
     AllReduceMeasurement,

@@ -12,7 +12,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from scalewise.analysis.report import curves, figures, style
+from scalewise.analysis.report import epoch_figures, figures, style
 from scalewise.analysis.report import scaling_figures as relative
 from scalewise.analysis.report.captions import CAPTIONS
 from scalewise.analysis.report.efficiency_figures import efficiency
@@ -135,7 +135,7 @@ def test_memory_has_its_unit_and_says_what_it_counts(study: pd.DataFrame) -> Non
 
 def test_loss_curves_are_of_both_splits_by_device_count(study: pd.DataFrame, make_epochs: Runs) -> None:
     epochs = make_epochs(study)
-    figure = curves.loss(epochs)
+    figure = epoch_figures.loss(epochs)
     assert titles(figure) == ["training", "test"]
     for axes in figure.axes:
         assert axes.get_xlabel() == "epoch"
@@ -146,13 +146,13 @@ def test_loss_curves_are_of_both_splits_by_device_count(study: pd.DataFrame, mak
 
 
 def test_accuracy_curves_show_the_target(study: pd.DataFrame, make_epochs: Runs) -> None:
-    figure = curves.accuracy(make_epochs(study), 0.97)
+    figure = epoch_figures.accuracy(make_epochs(study), 0.97)
     (axes,) = figure.axes
     assert axes.get_ylabel() == "test accuracy"
     assert "target: 97.0%" in words(axes)
     (legend,) = figure.legends
     assert legend.get_title().get_text() == "devices"
-    (axes,) = curves.accuracy(make_epochs(study), None).axes
+    (axes,) = epoch_figures.accuracy(make_epochs(study), None).axes
     assert words(axes) == set()
 
 
@@ -170,8 +170,8 @@ def test_a_sweep_of_cpus_has_a_panel_for_each_number(
     )
     epochs = make_epochs(runs)
     names = ["1 CPU per device", "2 CPUs per device"]
-    assert titles(curves.accuracy(epochs, 0.9)) == names
-    figure = curves.loss(epochs)
+    assert titles(epoch_figures.accuracy(epochs, 0.9)) == names
+    figure = epoch_figures.loss(epochs)
     assert titles(figure) == [*names, "", ""]
     labels = ["training loss\n(cross entropy)", "", "test loss\n(cross entropy)", ""]
     assert [axes.get_ylabel() for axes in figure.axes] == labels
@@ -188,7 +188,7 @@ def faded(axes: Axes) -> list[list[float]]:
     return [
         np.asarray(line.get_xdata()).tolist()
         for line in axes.lines
-        if line.get_alpha() == curves.FADED and np.size(line.get_xdata()) > 1
+        if line.get_alpha() == epoch_figures.FADED and np.size(line.get_xdata()) > 1
     ]
 
 
@@ -199,7 +199,7 @@ def test_repeats_that_stop_early_leave_a_curve_that_says_from_where(
     epochs = make_epochs(make_runs({(ALONE, 1): spread(100), (ALONE, 2): spread(180)}), 6)
     stopped = (epochs["devices"] == 2) & (epochs["epoch"] > 2 + 2 * (epochs["repeat"] - 1))
     epochs = epochs[~stopped]
-    figure = curves.loss(epochs)
+    figure = epoch_figures.loss(epochs)
     for axes in figure.axes:
         assert list(curve(axes, 1)) == [1, 2, 3, 4, 5, 6]
         assert list(curve(axes, 2)) == [1, 2]
@@ -214,7 +214,7 @@ def test_repeats_that_stop_early_leave_a_curve_that_says_from_where(
 def test_a_curve_is_the_median_of_its_repeats(make_runs: Runs, make_epochs: Runs) -> None:
     epochs = make_epochs(make_runs({(ALONE, 1): spread(100)}))
     epochs.loc[epochs["repeat"] == 3, "test_accuracy"] = 0.01
-    (axes,) = curves.accuracy(epochs, None).axes
+    (axes,) = epoch_figures.accuracy(epochs, None).axes
     assert curve(axes, 1) == {epoch: pytest.approx(1 - 0.5 / epoch) for epoch in (1, 2, 3, 4)}
     assert faded(axes) == []
 
@@ -223,7 +223,7 @@ def test_every_column_of_panels_has_its_axis_named_where_the_last_row_is_shorter
     make_runs: Runs, make_epochs: Runs
 ) -> None:
     runs = make_runs({(f"series-{index}", d): spread(100 * d) for index in range(6) for d in (1, 2)})
-    figure = curves.accuracy(make_epochs(runs), None)
+    figure = epoch_figures.accuracy(make_epochs(runs), None)
     drawn = [axes for axes in figure.axes if axes.get_visible()]
     assert [axes.get_xlabel() for axes in drawn] == ["epoch"] * 6
     assert [axes.get_ylabel() for axes in drawn] == ["test accuracy", "", "", "", "test accuracy", ""]
@@ -245,7 +245,7 @@ def test_series_are_told_apart_by_colour_marker_and_name(make_runs: Runs, make_e
     assert len({line.get_color() for line in marked}) == 2
     # equal values of two series do not hide each other
     assert np.asarray(marked[0].get_xdata()).tolist() != np.asarray(marked[1].get_xdata()).tolist()
-    assert titles(curves.accuracy(make_epochs(runs), None)) == ["bucket-view-off", "bucket-view-on"]
+    assert titles(epoch_figures.accuracy(make_epochs(runs), None)) == ["bucket-view-off", "bucket-view-on"]
 
 
 def test_many_device_counts_have_a_logarithmic_axis(

@@ -16,7 +16,7 @@ from scalewise.execution.supervisor import ExitStatus, RankGroup
 from scalewise.plan.jobs.launch import Launch
 from scalewise.records import AllReduce
 from scalewise.training.all_reduce import check_sum, expected_seconds, measure_all_reduce, repetitions
-from scalewise.training.measure.clock import HostTimer
+from scalewise.training.measure.device_timers import HostTimer
 
 CPU = torch.device("cpu")
 SIZES = (4096, 65536, 262144)

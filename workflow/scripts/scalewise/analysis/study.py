@@ -19,7 +19,7 @@ from scalewise.analysis.comparison.comparability import origin_cautions
 from scalewise.analysis.decision.criteria import as_billed
 from scalewise.analysis.decision.decision import decide
 from scalewise.analysis.laws import study_laws
-from scalewise.analysis.prediction.table import beyond_sentences
+from scalewise.analysis.prediction.experiment_prediction import beyond_sentences
 from scalewise.analysis.report import figures
 from scalewise.analysis.report.page import Section, render
 from scalewise.analysis.report.proposal import write_proposal

@@ -21,10 +21,10 @@ from scalewise.plan.checks.projection import projected_shapes
 from scalewise.plan.config.errors import Place, Problem, StudyError, did_you_mean
 from scalewise.plan.config.experiment import Experiment
 from scalewise.plan.config.paths import site_file_problem
+from scalewise.plan.config.pydantic_problems import problems_of, validate
 from scalewise.plan.config.raw_values import non_string_keys, to_plain, unrepresentable_values
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.config.site import Site, SiteFile, resolve_site
-from scalewise.plan.config.validation import problems_of, validate
 from scalewise.plan.config.yaml_source import Source, read_source
 from scalewise.plan.runs.allocation import Allocation, allocate
 from scalewise.plan.runs.repeats import Round, known_rounds, requested_runs

@@ -13,7 +13,7 @@ from scalewise.plan.jobs.all_reduce_jobs import FOUND
 from scalewise.records import AllReduce, AllReduceMeasurement, utc_now, write_json
 from scalewise.training.distributed.process_group import barrier, gather, process_group
 from scalewise.training.measure import provenance
-from scalewise.training.measure.clock import timer_for
+from scalewise.training.measure.device_timers import timer_for
 from scalewise.training.rank import initialize_rank
 
 KIB, MIB = 1024, 1024**2
@@ -29,7 +29,7 @@ FEWEST, MOST = 5, 20
 
 
 class Clock(Protocol):
-    """The device's clock, as ``scalewise.training.measure.clock`` has it."""
+    """The device's clock, as ``scalewise.training.measure.device_timers`` has it."""
 
     def synchronize(self) -> None:
         """Wait for the device."""

@@ -23,8 +23,7 @@ from scalewise.training.data.loaders import Batch
 from scalewise.training.distributed.process_group import sum_over_ranks
 from scalewise.training.gradient_buckets import bucket_assignment, travelling_bytes
 from scalewise.training.loop import summed_loss
-from scalewise.training.measure.clock import timer_for
-from scalewise.training.measure.throughput import DeviceTimer
+from scalewise.training.measure.device_timers import DeviceTimer, timer_for
 from scalewise.training.trainer import Trainer
 
 BLOCKS = 3

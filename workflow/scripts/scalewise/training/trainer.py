@@ -17,9 +17,9 @@ from scalewise.training.data.datasets import Dataset
 from scalewise.training.data.loaders import Loader, Preprocessing, ResidentLoader, channel_statistics
 from scalewise.training.data.sampling import EpochSampler
 from scalewise.training.distributed.identity import Identity
-from scalewise.training.measure.clock import timer_for
+from scalewise.training.measure.device_timers import timer_for
 from scalewise.training.measure.monitor import Monitor
-from scalewise.training.measure.throughput import StepClock
+from scalewise.training.measure.step_clock import StepClock
 from scalewise.training.models.builders import blocks, build
 from scalewise.training.optim import build_optimizer, build_schedule
 from scalewise.training.parallel_model import ParallelModel

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 from matplotlib.transforms import offset_copy
 
-from scalewise.analysis.report import curves, scaling_figures, step_figures
+from scalewise.analysis.report import epoch_figures, scaling_figures, step_figures
 from scalewise.analysis.report.captions import CAPTIONS
 from scalewise.analysis.report.efficiency_figures import efficiencies, efficiency
 from scalewise.analysis.report.series_lines import bounds, points_figure, with_columns
@@ -92,8 +92,8 @@ def draw_all(
             lambda: scaling_figures.prediction(measured, predicted),
         ),
         "throughput": (measured, no_run, lambda: throughput(measured, runs)),
-        "accuracy": (epochs, no_run, lambda: curves.accuracy(epochs, target)),
-        "loss": (epochs, no_run, lambda: curves.loss(epochs)),
+        "accuracy": (epochs, no_run, lambda: epoch_figures.accuracy(epochs, target)),
+        "loss": (epochs, no_run, lambda: epoch_figures.loss(epochs)),
         "memory": (measured, no_run, lambda: memory(measured, runs)),
     }
     for name in CAPTIONS:

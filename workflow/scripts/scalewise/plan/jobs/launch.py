@@ -1,4 +1,8 @@
-"""The one place that builds the command that starts the ranks of a run."""
+"""The command with which a job starts the ranks of a run; nothing else builds one.
+
+Under Slurm, torchrun is started by a process on each node (training/distributed/node_launcher.py), and that
+one by this command.
+"""
 
 from __future__ import annotations
 

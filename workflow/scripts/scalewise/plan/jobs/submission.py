@@ -9,7 +9,6 @@ from pathlib import Path
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.config.paths import invalid_command
 from scalewise.plan.config.site import Site
-from scalewise.plan.jobs.preemption_watch import PreemptionWatch
 from scalewise.plan.jobs.slurm_checks import SUBMISSION_COMMANDS, missing_commands
 
 SINFO_PARTITION = "SINFO_PARTITION"
@@ -82,13 +81,12 @@ def check_environment(
         )
 
 
-def start_submission(site: Site, elsewhere: bool, folder: Path) -> None:
-    """Stop before the first job where none could be sent; then watch over those that are.
+def prepare_submission(site: Site, elsewhere: bool) -> None:
+    """Stop before the first job where none could be sent; leave to Slurm a partition that is not named.
 
     Args:
         site: Facts of the machine or cluster.
         elsewhere: The executor does not run jobs on this machine.
-        folder: The jobs' working folder.
 
     Raises:
         StudyError: with the cure.
@@ -115,4 +113,3 @@ def start_submission(site: Site, elsewhere: bool, folder: Path) -> None:
         # the executor plugin would name the cluster's default, which it looks up with sinfo: with this,
         # sinfo shows none, and the choice is Slurm's
         os.environ[SINFO_PARTITION] = "none"
-    PreemptionWatch(folder).start()

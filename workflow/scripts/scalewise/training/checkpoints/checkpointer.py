@@ -12,7 +12,6 @@ from scalewise.execution.messages import GracefulStop, Progress, TrainSpec
 from scalewise.execution.progress_reporter import ProgressReporter, say
 from scalewise.execution.rank_files import RankFiles
 from scalewise.records import Resumption
-from scalewise.training.checkpoints.consensus import StepDecision, StopConsensus
 from scalewise.training.checkpoints.restore import HostGroup, Restored, read_newest
 from scalewise.training.checkpoints.state import (
     SHARED,
@@ -23,6 +22,7 @@ from scalewise.training.checkpoints.state import (
     resume,
     shared_state,
 )
+from scalewise.training.checkpoints.step_consensus import StepConsensus, StepDecision
 from scalewise.training.checkpoints.storage import check_space, save, why_not
 from scalewise.training.loop import TrainingState
 from scalewise.training.measure.memory import peak_memory
@@ -63,7 +63,7 @@ class Checkpointer:
         self._signalled = signalled
         self._rank = trainer.identity.rank
         self._files = CheckpointFolder(spec.checkpoints, spec.definition, spec.inputs)
-        self._consensus = StopConsensus(timeout_seconds, spec.checkpoint_seconds, self._asked)
+        self._consensus = StepConsensus(timeout_seconds, spec.checkpoint_seconds, self._asked)
         self._began = began
         self._kept_step: int | None = None
         self._bytes = expected_bytes(trainer)

@@ -33,7 +33,7 @@ class StepDecision(enum.Enum):
     STOP = enum.auto()
 
 
-class StopConsensus:
+class StepConsensus:
     """Decides with the other ranks after each step; all must make it at the same place of the process group.
 
     Args:

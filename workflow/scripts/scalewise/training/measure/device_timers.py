@@ -1,10 +1,29 @@
-"""The clocks of the devices."""
+"""Clocks of the devices, which may run behind their host."""
 
 from __future__ import annotations
 
 import time
+from typing import Protocol, TypeVar
 
 import torch
+
+Mark = TypeVar("Mark")
+
+
+class DeviceTimer(Protocol[Mark]):
+    """A clock that a device may run behind: marks are cheap, reading them needs ``synchronize``."""
+
+    def record(self) -> Mark:
+        """Mark this point in time on the device's own clock."""
+
+    def synchronize(self) -> None:
+        """Wait until the device has done all it was given."""
+
+    def seconds(self, start: Mark, end: Mark) -> float:
+        """Seconds between two marks; valid after ``synchronize``."""
+
+    def now(self) -> float:
+        """Host time in seconds, monotonic."""
 
 
 class HostTimer:
