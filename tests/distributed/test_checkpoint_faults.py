@@ -274,6 +274,7 @@ def test_a_folder_that_cannot_hold_its_checkpoints_is_told_before_the_first_step
 
 
 @pytest.mark.fault(19)
+@pytest.mark.starts_ranks
 def test_a_limit_on_the_size_of_files_is_told_before_the_first_step(runs: Runs) -> None:
     limit = ("sh", "-c", 'ulimit -f 2000 && exec "$@"', "sh")
     training = runs.start("limited", 1, first=limit)

@@ -20,7 +20,7 @@ from scalewise.execution.watchdog import SECOND_SIGNAL_AFTER_SECONDS
 from scalewise.records import EPOCHS, RANKS, SUMMARY, UTILIZATION, read_failure
 from scalewise.training.data.datasets import prepare
 
-pytestmark = needs_two_cores
+pytestmark = [needs_two_cores, pytest.mark.starts_ranks]
 
 every_launcher = pytest.mark.parametrize("launcher", ["popen", "torchrun", "spawn"])
 

@@ -27,7 +27,7 @@ from scalewise.plan.config.experiment import Experiment
 from scalewise.records import FAILURE
 from scalewise.training.data.datasets import prepare
 
-pytestmark = needs_two_cores
+pytestmark = [needs_two_cores, pytest.mark.starts_ranks]
 
 Figure = Callable[[str, object], None]
 

@@ -16,7 +16,7 @@ from tests.distributed.whole_runs import COMMIT, Finished, Start, clean_up, fini
 from scalewise.execution.rank_files import SPEC
 from scalewise.records import EPOCHS, FAILURE, RANKS, SUMMARY, UTILIZATION
 
-pytestmark = needs_two_cores
+pytestmark = [needs_two_cores, pytest.mark.starts_ranks]
 
 
 @pytest.fixture(scope="module")
