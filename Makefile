@@ -6,8 +6,8 @@ VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
 SLURM_PACKAGES := slurmctld slurmd slurmdbd slurm-client slurm-wlm-mysql-plugin munge \
   mariadb-server-core mariadb-client-core iproute2
-# tests on a cluster, of ranks and of studies wait for much of their time: three streams side by side
-STREAMS := --numprocesses 3 --no-loadscope-reorder
+# tests on a cluster, of ranks and of studies wait for much of their time: streams side by side
+STREAMS := --numprocesses 4 --no-loadscope-reorder
 # rules and tests find snakemake and python here
 export PATH := $(BIN):$(PATH)
 

@@ -25,6 +25,9 @@ STREAMS = {
 }
 """Folders whose tests must not run side by side."""
 
+SECOND_CLUSTER = {"test_faults.py", "test_lab.py", "test_resumption.py", "test_slow_link.py"}
+"""Half of the tests on a cluster: they have one of their own, and wait while the others compute."""
+
 SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 
 
@@ -33,7 +36,7 @@ class Streams(LoadScopeScheduling):  # type: ignore[misc]  # xdist is not typed
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return STREAMS.get(_folder(file), file)
+        return "second cluster" if Path(file).name in SECOND_CLUSTER else STREAMS.get(_folder(file), file)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:

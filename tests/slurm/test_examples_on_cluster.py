@@ -13,7 +13,7 @@ from tests.slurm.study import LIMIT_SECONDS, ClusterStudy
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.study import load_study
 
-# the largest shape of each that fits: launchers are shown here, not scaling
+# launchers are shown here, not scaling; on several nodes where the model is small
 DEVICES: dict[str, list[int | str]] = {
     "hello-ddp": ["2x2"],
     "nyu-ddp": ["2x2"],
@@ -27,7 +27,7 @@ DEVICES: dict[str, list[int | str]] = {
     "palmetto-torchrun": ["2x2"],
     "princeton-mnist": [1],
     "princeton-mnist-nodes": ["2x2"],
-    "resnet18-launchers": ["2x2"],
+    "resnet18-launchers": [2],
     "resnet18-random-weights": [1],
 }
 

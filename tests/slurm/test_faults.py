@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from tests.reliability.thoroughness import times
 from tests.slurm.lab import Lab
 from tests.slurm.machines import until
 from tests.slurm.study import ENDLESS, LIMIT_SECONDS, ONE_RANK_A_NODE, TRAININGS, ClusterStudy
@@ -225,22 +226,23 @@ def test_host_name_that_leads_to_loopback_does_no_harm(
 
 
 @pytest.mark.fault(7)
-def test_twenty_runs_on_one_node_at_once_all_start(
+def test_many_runs_on_one_node_at_once_all_start(
     lab: Lab, study: ClusterStudy, record_property: Record
 ) -> None:
     node = lab.names[1]
+    runs = times(quick=6, thorough=20)
     slurm = {"gpu_request": "none", "memory": "none", "extra": [f"--nodelist={node}"]}
     del study.site["slurm"]["gpu_type"], study.site["memory_gb_per_node"]
-    study.configure({"e": {"devices": [1], "repeats": 20}}, slurm=slurm)
+    study.configure({"e": {"devices": [1], "repeats": runs}}, slurm=slurm)
     code, output = study.snakemake("--retries", "0")
     assert code == 0, output
-    hosts = [study.ranks("e", f"d1.r{repeat}")["host"].item() for repeat in range(1, 21)]
-    assert hosts == [node] * 20
-    record_property("figure", "20 of 20 started on one node")
-    summaries = [study.summary("e", f"d1.r{repeat}") for repeat in range(1, 21)]
+    hosts = [study.ranks("e", f"d1.r{repeat}")["host"].item() for repeat in range(1, runs + 1)]
+    assert hosts == [node] * runs
+    record_property("figure", f"{runs} of {runs} started on one node")
+    summaries = [study.summary("e", f"d1.r{repeat}") for repeat in range(1, runs + 1)]
     assert max(s.provenance.other_jobs or 0 for s in summaries if s.provenance) > 0
     report = (study.folder / "results" / "report.html").read_text()
-    assert "of 20 runs began on nodes where other jobs ran" in report
+    assert f"of {runs} runs began on nodes where other jobs ran" in report
 
 
 @pytest.mark.fault(14)
@@ -320,8 +322,8 @@ def test_commands_of_slurm_that_fail_for_a_while_are_survived(
 ) -> None:
     wrappers = study.folder / "wrappers"
     wrappers.mkdir()
-    for name, times in (("sbatch", 2), ("squeue", 3)):
-        (wrappers / f"{name}.left").write_text("again\n" * times)
+    for name, failures in (("sbatch", 2), ("squeue", 3)):
+        (wrappers / f"{name}.left").write_text("again\n" * failures)
         script = FAILS_AT_FIRST.format(folder=shlex.quote(str(wrappers)), name=name, real=f"/usr/bin/{name}")
         (wrappers / name).write_text(script)
         (wrappers / name).chmod(0o755)
