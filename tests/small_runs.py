@@ -6,7 +6,9 @@ from typing import Any
 
 from scalewise.execution.messages import RankSetup
 from scalewise.plan.config.settings import Settings
+from scalewise.plan.config.site import SiteFile
 from scalewise.plan.jobs.launch import RankLaunch
+from scalewise.plan.jobs.preflight import Preflight
 from scalewise.records import Definition
 
 
@@ -45,6 +47,29 @@ def definition_of(settings: Settings, devices: int = 1) -> Definition:
             "global_batch_size": batch,
         }
     )
+
+
+def preflight(facts: SiteFile | None = None, **changes: Any) -> Preflight:
+    """What is to be shown of one machine before its runs.
+
+    Args:
+        facts: Of the site.
+        changes: Fields that are not the usual ones.
+    """
+    usual: dict[str, Any] = {
+        "facts": facts or SiteFile(),
+        "shape": "1x2",
+        "accelerator": "cpu",
+        "cpus_per_device": 1,
+        "launcher": "torchrun",
+        "rendezvous": "tcp",
+        "options": [],
+        "cpus_per_node": 2,
+        "memory_mb_per_node": 0,
+        "longest_minutes": 10,
+        "datasets": [],
+    }
+    return Preflight(**usual | changes)
 
 
 def rank_launch(devices: int = 2, **changes: Any) -> RankLaunch:

@@ -71,8 +71,8 @@ def test_the_imports_of_a_file_are_found(tmp_path: Path) -> None:
 def test_planning_needs_no_other_room_and_no_heavy_library() -> None:
     assert len(modules("plan")) > 10
     # the names of the launchers stand in the records of a run, and in its configuration; a plan is made and
-    # shown by what earlier runs left, and there is one way to write a file whole
-    shared = ("LauncherName", "RecordError", "SUMMARY", "FAILURE", "write_text")
+    # shown by what earlier runs left, and there is one way to write and to read a record
+    shared = ("LauncherName", "RecordError", "SUMMARY", "FAILURE", "write_text", "read_record")
     allowed = ("scalewise.plan", *(f"scalewise.records.{name}" for name in shared))
     assert crossings(modules("plan"), ("scalewise", *HEAVY), allowed) == []
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.unit.conftest import StartPython
 
 from scalewise.execution.machine_lock import MachineBusyError, lock_path, machine_lock
-
-SCRIPTS = Path(__file__).parents[3] / "workflow" / "scripts"
 
 HOLDER = """
 import os, sys
@@ -36,25 +34,9 @@ def lock(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def hold(lock: Path) -> Iterator[Callable[..., Process]]:
+def hold(lock: Path, start_python: StartPython) -> Callable[..., Process]:
     """Starts a process that wants the machine, and keeps it until its stdin is closed."""
-    started: list[Process] = []
-
-    def start(*user: int) -> Process:
-        process = subprocess.Popen(
-            [sys.executable, "-c", HOLDER, str(lock), *map(str, user)],
-            env=os.environ | {"PYTHONPATH": str(SCRIPTS)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
+    return lambda *user: start_python(HOLDER, str(lock), *map(str, user))
 
 
 def said(process: Process) -> str:

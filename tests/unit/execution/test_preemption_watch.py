@@ -12,15 +12,6 @@ from tests.stand_ins import stand_ins
 from scalewise.execution.preemption_watch import ATTEMPTS, PreemptionWatch
 
 
-@pytest.fixture
-def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """All of PATH."""
-    folder = tmp_path / "programs"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", str(folder))
-    return folder
-
-
 class Queue:
     """Preempted jobs, and what became of them."""
 

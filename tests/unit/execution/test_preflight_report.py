@@ -6,28 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.small_runs import preflight
 
 from scalewise.execution.preflight_report import PreflightReport, RankPreflight, check_report, sizes
-from scalewise.plan.config.site import SiteFile
 from scalewise.plan.jobs.preflight import Preflight
 
 DATASET = "resources/datasets/digits/dataset.safetensors"
 
 
 def planned(shape: str = "2x2") -> Preflight:
-    return Preflight(
-        facts=SiteFile(),
-        shape=shape,
-        accelerator="cuda",
-        cpus_per_device=4,
-        launcher="srun",
-        rendezvous="tcp",
-        options=[],
-        cpus_per_node=8,
-        memory_mb_per_node=0,
-        longest_minutes=10,
-        datasets=[DATASET],
-    )
+    devices: dict[str, Any] = {"accelerator": "cuda", "cpus_per_device": 4, "cpus_per_node": 8}
+    return preflight(shape=shape, launcher="srun", datasets=[DATASET], **devices)
 
 
 def reported(rank: int, **found: Any) -> RankPreflight:

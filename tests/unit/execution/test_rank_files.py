@@ -23,13 +23,6 @@ GLOO = [
 
 
 @pytest.fixture
-def rank_files(tmp_path: Path) -> RankFiles:
-    rank_files = RankFiles(tmp_path / "attempt")
-    rank_files.folder.mkdir()
-    return rank_files
-
-
-@pytest.fixture
 def spec(tmp_path: Path) -> TrainSpec:
     definition = Definition(
         experiment="study",

@@ -7,13 +7,13 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.conftest import StartPython
 
 from scalewise.execution import run_lock
 from scalewise.execution.run_lock import (
@@ -23,8 +23,6 @@ from scalewise.execution.run_lock import (
     LockTimeoutError,
     lock_run,
 )
-
-SCRIPTS = Path(__file__).parents[3] / "workflow" / "scripts"
 
 HOLD = """
 import sys
@@ -85,25 +83,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def start(folder: Path) -> Iterator[Start]:
-    """Starts a Python program on the folder, which ends with the test."""
-    started: list[Process] = []
-
-    def start(program: str, *arguments: str, environ: Mapping[str, str] | None = None) -> Process:
-        process = subprocess.Popen(
-            [sys.executable, "-c", program, str(folder), *arguments],
-            env=os.environ | {"PYTHONPATH": str(SCRIPTS)} | dict(environ or {}),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
+def start(folder: Path, start_python: StartPython) -> Start:
+    """Starts a Python program on the folder."""
+    return lambda program, *arguments, **further: start_python(program, str(folder), *arguments, **further)
 
 
 def said(process: Process) -> str:

@@ -7,31 +7,18 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from tests.small_runs import preflight
 
 from scalewise.plan.catalog.datasets import CHECKSUMS_VARIABLE, MIRROR_VARIABLE
 from scalewise.plan.config.site import SiteFile, resolve_site
 from scalewise.plan.jobs.environment import rule_environment
-from scalewise.plan.jobs.preflight import Preflight
 
 
 def variables(**keys: Any) -> dict[str, str]:
     facts = SiteFile(cpus_per_node=2, accelerator="cpu", **keys)
-    preflight = Preflight(
-        facts=facts,
-        shape="1x2",
-        accelerator="cpu",
-        cpus_per_device=1,
-        launcher="torchrun",
-        rendezvous="tcp",
-        options=[],
-        cpus_per_node=2,
-        memory_mb_per_node=0,
-        longest_minutes=10,
-        datasets=[],
-    )
     site = resolve_site(facts)
     return rule_environment(
-        "/cache/train.py", "https://example.org/train.py", Path("study.json"), preflight, site, {}
+        "/cache/train.py", "https://example.org/train.py", Path("study.json"), preflight(facts), site, {}
     )
 
 

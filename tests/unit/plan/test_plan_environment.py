@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.small_runs import preflight
 
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.config.site import Proxies, SiteFile, resolve_site
 from scalewise.plan.jobs.environment import hand_over, rule_environment, source_version
 from scalewise.plan.jobs.launch import SiteLaunch, start_of
-from scalewise.plan.jobs.preflight import Preflight
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -68,21 +68,8 @@ def test_an_address_speaks_for_itself() -> None:
 
 
 def environment(script: Path, facts: SiteFile) -> dict[str, str]:
-    preflight = Preflight(
-        facts=facts,
-        shape="1x2",
-        accelerator="cpu",
-        cpus_per_device=1,
-        launcher="torchrun",
-        rendezvous="tcp",
-        options=[],
-        cpus_per_node=2,
-        memory_mb_per_node=0,
-        longest_minutes=10,
-        datasets=[],
-    )
     places = "/cache/scripts/train.py", str(script), Path("/here/study.json")
-    return rule_environment(*places, preflight, resolve_site(facts), {"PATH": "/usr/bin"})
+    return rule_environment(*places, preflight(facts), resolve_site(facts), {"PATH": "/usr/bin"})
 
 
 def test_commands_find_the_scripts_the_study_the_commit_and_this_python(script: Path) -> None:

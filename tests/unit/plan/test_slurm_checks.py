@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.small_runs import preflight
 from tests.stand_ins import stand_ins
 
 from scalewise.plan.config.site import SiteFile
@@ -102,21 +103,7 @@ def test_a_site_that_is_right_is_ok_in_every_line(programs: Path) -> None:
 
 
 def test_one_machine_has_no_scheduler_to_ask(programs: Path) -> None:
-    preflight = Preflight(
-        facts=SiteFile(),
-        shape="1x2",
-        accelerator="cpu",
-        cpus_per_device=1,
-        launcher="torchrun",
-        rendezvous="tcp",
-        options=[],
-        cpus_per_node=2,
-        memory_mb_per_node=0,
-        longest_minutes=10,
-        datasets=[],
-    )
-
-    assert list(map(str, check_site(preflight))) == ["ok      one machine, no scheduler to ask"]
+    assert list(map(str, check_site(preflight()))) == ["ok      one machine, no scheduler to ask"]
 
 
 def test_commands_that_are_missing_are_named_and_nothing_else_is_asked(programs: Path) -> None:

@@ -21,15 +21,6 @@ CLUSTER = Site("cuda", 4, 64, 4, SiteFile.model_validate({"slurm": {}}))
 SENDING = ("sbatch", "squeue", "scancel")
 
 
-@pytest.fixture
-def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """All of PATH."""
-    folder = tmp_path / "programs"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", str(folder))
-    return folder
-
-
 @pytest.mark.parametrize(("site", "cluster_profile"), [(MACHINE, False), (CLUSTER, True), (CLUSTER, False)])
 def test_a_site_that_fits_its_profile_is_planned(site: Site, cluster_profile: bool) -> None:
     check_environment(site, cluster_profile, {"SLURM_CONF": "/etc/slurm.conf"})

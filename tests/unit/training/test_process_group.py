@@ -38,13 +38,6 @@ sys.stdin.readline()
 
 
 @pytest.fixture
-def rank_files(tmp_path: Path) -> RankFiles:
-    rank_files = RankFiles(tmp_path / "attempt")
-    rank_files.folder.mkdir()
-    return rank_files
-
-
-@pytest.fixture
 def interfaces(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """A node with a network of each kind; its name leads to loopback and its default route to eth0."""
     addresses = {"lo": "127.0.0.1", "ib0": "10.1.0.7", "eth0": "10.0.0.7"}

@@ -435,14 +435,14 @@ def read_summary(run_folder: Path) -> Summary:
     Raises:
         RecordError: It is missing or damaged.
     """
-    return _read(run_folder / SUMMARY, Summary)
+    return read_record(run_folder / SUMMARY, Summary)
 
 
 def read_failure(run_folder: Path) -> Failure | None:
     """The failure of a run; None where it has none."""
     if not (run_folder / FAILURE).exists():
         return None
-    return _read(run_folder / FAILURE, Failure)
+    return read_record(run_folder / FAILURE, Failure)
 
 
 def read_all_reduce(path: Path) -> AllReduceMeasurement:
@@ -451,10 +451,15 @@ def read_all_reduce(path: Path) -> AllReduceMeasurement:
     Raises:
         RecordError: It is missing or damaged.
     """
-    return _read(path, AllReduceMeasurement)
+    return read_record(path, AllReduceMeasurement)
 
 
-def _read(path: Path, kind: type[R]) -> R:
+def read_record(path: Path, kind: type[R]) -> R:
+    """A record of this kind.
+
+    Raises:
+        RecordError: It is missing or damaged.
+    """
     try:
         return kind.model_validate_json(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -12,11 +12,11 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from scalewise.plan.config.experiment import Repeats
 from scalewise.plan.runs.runs import Run
-from scalewise.records import RecordError
+from scalewise.records import RecordError, read_record
 
 FOLDER = "repeats"
 """Folder of the rounds, in the results of an experiment."""
@@ -83,14 +83,7 @@ def read_round(path: Path) -> Round:
     Raises:
         RecordError: the file is missing or damaged.
     """
-    try:
-        return Round.model_validate_json(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise RecordError(f"{path}: {error.strerror}. Run snakemake again to make it.") from error
-    except (ValidationError, UnicodeDecodeError) as error:
-        raise RecordError(
-            f"{path}: not a round of this version ({error}). Delete the file and run snakemake again."
-        ) from error
+    return read_record(path, Round)
 
 
 def iter_rounds(file_of: Callable[[int], str | Path | None]) -> Iterator[Round]:
