@@ -101,6 +101,13 @@ def test_popen_starts_every_rank_and_tells_it_who_it_is() -> None:
     )
 
 
+def test_a_rank_is_told_who_it_is_also_in_a_container_that_gets_a_clean_environment() -> None:
+    _, second = launch("popen", 1, 2, container=Container(image="a.sif")).own_environments
+
+    assert second["RANK"] == second["APPTAINERENV_RANK"] == second["SINGULARITYENV_RANK"] == "1"
+    assert len(second) == 3 * 4
+
+
 def test_on_slurm_nothing_is_started_beside_its_steps() -> None:
     with pytest.raises(ValueError, match="launcher popen starts ranks on one machine"):
         launch("popen", 1, 2, slurm=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -168,6 +168,8 @@ def build_launch(
         program = (interpreter, "-u", *programs.rank)
         tasks_per_node, cpus_per_task = shape.devices_per_node, cpus_per_device
         own_environments = tuple(rank_environment(local, shape) for local in range(shape.devices_per_node))
+        if start.container is not None:
+            own_environments = tuple(map(kept_in_container, own_environments))
     else:
         # under Slurm a process of our own is between, for the signal ahead of a job's end
         if launcher == "torchrun" and shape.nodes == 1 and not start.slurm:
@@ -273,6 +275,15 @@ def rank_environment(local_rank: int, shape: Shape, node_rank: int = 0) -> dict[
     rank = node_rank * shape.devices_per_node + local_rank
     place = (rank, local_rank, shape.world_size, shape.devices_per_node)
     return {name: str(value) for name, value in zip(RANK_VARIABLES, place, strict=True)}
+
+
+def kept_in_container(variables: Mapping[str, str]) -> dict[str, str]:
+    """The variables, and copies that a container's program sets inside whatever else ``--cleanenv`` removes.
+
+    Source: Apptainer's and Singularity's user guides, "Environment and Metadata".
+    """
+    prefixes = ("", "APPTAINERENV_", "SINGULARITYENV_")
+    return {f"{prefix}{name}": value for prefix in prefixes for name, value in variables.items()}
 
 
 def thread_environment(cpus_per_device: int) -> dict[str, str]:
