@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.preloaded_ranks import preloaded_ranks
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
@@ -51,6 +53,8 @@ def pytest_configure(config: pytest.Config) -> None:
     handler does not: it is as deaf here, and gone in a child. Processes that run tests for another one
     start as that one's children, so only where tests run is it time.
     """
+    # threads that wait do not spin: there are more of them than cores
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     if config.getoption("numprocesses", None):
         return
     for number in SIGNALS:
@@ -66,6 +70,18 @@ def _own_machine_lock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
         if name not in os.environ:
             patch.setenv(name, str(tmp_path_factory.getbasetemp() / "machine.lock"))
         yield
+
+
+@pytest.fixture(scope="session")
+def preloaded_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A Python for ranks that has torch loaded already."""
+    with preloaded_ranks(tmp_path_factory.mktemp("ranks")) as program:
+        yield program
+
+
+def pytest_collection_finish() -> None:
+    """Keeps the garbage collector from looking again and again at torch and at the tests themselves."""
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

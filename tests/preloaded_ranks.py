@@ -1,9 +1,9 @@
-"""A Python for ranks that has torch loaded already, for tests of what happens once ranks are at work.
+"""A Python for ranks that has torch loaded already, for tests of what happens once they are at work.
 
 Most of a tiny run's computing is the import of torch. Here a server does it once, and a small program, which
 a site may name as its ``python:``, has it fork a rank: in its folder, with its environment, output and
 ignored signals, ended as it is and ending as the rank does. Whatever else than a rank of one thread it is
-asked for, or in another mount namespace, it leaves to the real interpreter.
+asked for, or where another file system is mounted, it leaves to the real interpreter.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ PROGRAM = """\
 import array, ctypes, json, os, signal, socket, sys
 
 words = sys.argv[1:]
-ours = words[:-1] == ["-u", {rank!r}] and os.environ.get("OMP_NUM_THREADS") == "1"
-if not ours or os.stat("/proc/self/ns/mnt").st_ino != {mounts}:
+rank = len(words) == 3 and words[0] == "-u" and words[1].endswith("/workflow/scripts/rank.py")
+if not rank or os.environ.get("OMP_NUM_THREADS") != "1" or os.stat("/proc/self/ns/mnt").st_ino != {mounts}:
     os.execv({python!r}, [{python!r}, *words])
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # with its parent, as a rank
 heard = {{signal.SIGTERM, signal.SIGINT, signal.SIGUSR1}}
@@ -66,7 +66,6 @@ def preloaded_ranks(folder: Path) -> Iterator[Path]:
     program = folder / "python"
     text = PROGRAM.format(
         python=sys.executable,
-        rank=str(SCRIPTS / "rank.py"),
         mounts=Path("/proc/self/ns/mnt").stat().st_ino,
         address=str(address),
     )

@@ -11,7 +11,6 @@ from tests.cores import skip_without_two_cores
 from tests.distributed.interrupted_runs import Kill, Runs
 from tests.distributed.trainings import Trainings, train_all
 from tests.distributed.whole_runs import Start, clean_up, starter
-from tests.preloaded_ranks import preloaded_ranks
 
 from scalewise.plan.jobs.launch import ENVIRONMENT_VARIABLE, SiteLaunch
 
@@ -22,20 +21,14 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trainings:
     return train_all(tmp_path_factory.mktemp("trainings"))
 
 
-@pytest.fixture(scope="session")
-def rank_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A Python for ranks that has torch loaded already."""
-    folder = tmp_path_factory.mktemp("ranks")
-    with preloaded_ranks(folder) as interpreter:
-        yield interpreter
-
-
 @pytest.fixture(autouse=True)
-def _preloaded(request: pytest.FixtureRequest, rank_server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _preloaded(
+    request: pytest.FixtureRequest, preloaded_python: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ranks do not load torch each, but in tests that are marked ``starts_ranks``."""
     if request.node.get_closest_marker("starts_ranks"):
         return
-    monkeypatch.setenv(ENVIRONMENT_VARIABLE, SiteLaunch(python=str(rank_server)).model_dump_json())
+    monkeypatch.setenv(ENVIRONMENT_VARIABLE, SiteLaunch(python=str(preloaded_python)).model_dump_json())
 
 
 @pytest.fixture

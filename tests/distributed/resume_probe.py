@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo
 
 from scalewise.execution.rank_files import RankFiles
 from scalewise.plan.config.settings import Settings
@@ -98,6 +99,8 @@ def stop_at(step: int) -> Callable[[TrainingState], bool]:
 
 
 def main() -> None:
+    # what torch consists of need not be looked through between trainings
+    gc.freeze()
     definitions, dataset_file, folder = map(Path, sys.argv[1:])
     rank_files = RankFiles(folder)
     rank_setup = rank_files.rank_setup()

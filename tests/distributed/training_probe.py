@@ -196,6 +196,8 @@ def probe(
 
 
 def main() -> None:
+    # what torch consists of need not be looked through between trainings
+    gc.freeze()
     variants, dataset_file, folder = map(Path, sys.argv[1:])
     rank_files = RankFiles(folder)
     rank_setup = rank_files.rank_setup()

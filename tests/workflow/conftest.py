@@ -62,9 +62,14 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Workplace:
-    """A folder in which Snakemake runs the workflow of this checkout."""
+    """A folder in which Snakemake runs the workflow of this checkout.
+
+    Args:
+        python: The interpreter of ranks, where a site on CPUs names none.
+    """
 
     folder: Path
+    python: Path
 
     def snakemake(self, *arguments: str, config: str | None = None, site: str | None = SITE) -> Outcome:
         """Run snakemake there; the texts become its configuration and its site file."""
@@ -73,6 +78,8 @@ class Workplace:
             (self.folder / "study.yaml").write_text(config)
             command += ["--configfile", "study.yaml"]
         if site is not None:
+            if site.startswith("accelerator: cpu\n") and "\npython: " not in site:
+                site += f"python: {self.python}\n"
             (self.folder / "site.yaml").write_text(site)
             command += ["--config", "site=site.yaml"]
         return self.run([*command, "--cores", "4", *arguments])
@@ -94,9 +101,9 @@ class Workplace:
 
 
 @pytest.fixture
-def workplace(tmp_path: Path) -> Workplace:
+def workplace(tmp_path: Path, preloaded_python: Path) -> Workplace:
     """An empty folder."""
-    return Workplace(tmp_path)
+    return Workplace(tmp_path, preloaded_python)
 
 
 @dataclass(frozen=True)
@@ -118,9 +125,9 @@ class Study:
 
 
 @pytest.fixture(scope="session")
-def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+def study(tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path) -> Study:
     """A tiny real study: three runs of one device."""
-    workplace = Workplace(tmp_path_factory.mktemp("study"))
+    workplace = Workplace(tmp_path_factory.mktemp("study"), preloaded_python)
     outcome = workplace.snakemake("--scheduler", "greedy", config=TINY)
     assert outcome.code == 0, outcome.text
     return Study(workplace, outcome)

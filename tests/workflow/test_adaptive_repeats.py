@@ -71,8 +71,8 @@ class Adaptive:
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> Adaptive:
-    workplace = Workplace(tmp_path_factory.mktemp("adaptive"))
+def study(tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path) -> Adaptive:
+    workplace = Workplace(tmp_path_factory.mktemp("adaptive"), preloaded_python)
     place_digits_of_study(workplace.folder)
     plan = workplace.snakemake("-n", config=STUDY)
     first = workplace.snakemake("--scheduler", "greedy", config=STUDY)

@@ -41,10 +41,10 @@ def measurements(workplace: Workplace) -> list[Path]:
 
 
 @pytest.fixture(scope="module")
-def predicted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Workplace, Outcome]:
+def predicted(tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path) -> tuple[Workplace, Outcome]:
     """A study that was predicted, and nothing else."""
     skip_without_two_cores()
-    workplace = Workplace(tmp_path_factory.mktemp("predicted"))
+    workplace = Workplace(tmp_path_factory.mktemp("predicted"), preloaded_python)
     place_digits_of_study(workplace.folder)
     outcome = workplace.snakemake("--scheduler", "greedy", "predict", config=STUDY)
     assert outcome.code == 0, outcome.text
