@@ -21,8 +21,11 @@ from sklearn.datasets import load_digits
 from tests.cores import needs_two_cores
 from tests.distributed.whole_runs import SETTINGS, Start, Training, finish
 
+from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.bottlenecks.bottlenecks import bottleneck_at
-from scalewise.analysis.study import AnalysisSpec, compute, draw, write_report
+from scalewise.analysis.experiment_figures import draw
+from scalewise.analysis.experiment_tables import compute
+from scalewise.analysis.study_report import write_report
 from scalewise.plan.config.experiment import Experiment
 from scalewise.records import FAILURE
 from scalewise.training.data.datasets import prepare

@@ -16,7 +16,8 @@ from scalewise.records import RecordError, read_all_reduce
 
 def scaling(options: argparse.Namespace) -> None:
     """Make the tables and the decision of an experiment."""
-    from scalewise.analysis.study import AnalysisSpec, compute
+    from scalewise.analysis.analysis_spec import AnalysisSpec
+    from scalewise.analysis.experiment_tables import compute
 
     compute(AnalysisSpec.from_json(options.experiment), options.folder / "runs", options.folder)
 
@@ -44,7 +45,8 @@ def repeats(options: argparse.Namespace) -> None:
 
 def figures(options: argparse.Namespace) -> None:
     """Draw the figures of an experiment from its tables."""
-    from scalewise.analysis.study import AnalysisSpec, draw
+    from scalewise.analysis.analysis_spec import AnalysisSpec
+    from scalewise.analysis.experiment_figures import draw
 
     experiment = AnalysisSpec.from_json(options.experiment)
     draw(experiment, options.folder, predicted=_facts(options.study)[experiment.name]["predicted"])
@@ -52,7 +54,7 @@ def figures(options: argparse.Namespace) -> None:
 
 def report(options: argparse.Namespace) -> None:
     """Write the report on one experiment or on several."""
-    from scalewise.analysis.study import gather_decisions, write_report
+    from scalewise.analysis.study_report import gather_decisions, write_report
 
     facts = _facts(options.study)
     names = options.experiments or list(facts)
@@ -63,7 +65,7 @@ def report(options: argparse.Namespace) -> None:
 
 def partial_report(options: argparse.Namespace) -> None:
     """Report on whatever has finished, and list the rest with reasons."""
-    from scalewise.analysis.study import write_partial_report
+    from scalewise.analysis.partial_report import write_partial_report
 
     for line in write_partial_report(_facts(options.study), options.results):
         print(line)

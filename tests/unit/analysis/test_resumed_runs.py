@@ -11,9 +11,12 @@ import pandas as pd
 import pytest
 from tests.unit.analysis.report_page import cells
 
+from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.bottlenecks.resumption import resumed_text, resumption_notes
+from scalewise.analysis.experiment_figures import draw
+from scalewise.analysis.experiment_tables import compute
 from scalewise.analysis.scaling import scaling_table
-from scalewise.analysis.study import AnalysisSpec, compute, draw, write_report
+from scalewise.analysis.study_report import write_report
 from scalewise.analysis.tables import Tables, collect
 from scalewise.plan.config.experiment import Experiment
 from scalewise.records import EPOCHS, SUMMARY, Resumption

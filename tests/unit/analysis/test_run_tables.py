@@ -10,8 +10,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from scalewise.analysis.analysis_spec import AnalysisSpec
+from scalewise.analysis.experiment_figures import draw
+from scalewise.analysis.experiment_tables import compute
 from scalewise.analysis.report.captions import CAPTIONS
-from scalewise.analysis.study import AnalysisSpec, compute, draw, gather_decisions, write_report
+from scalewise.analysis.study_report import gather_decisions, write_report
 from scalewise.analysis.tables import RUN_COLUMNS, collect
 from scalewise.plan.config.experiment import Experiment
 from scalewise.plan.runs.runs import series_name

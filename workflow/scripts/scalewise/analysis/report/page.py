@@ -22,7 +22,7 @@ from scalewise.analysis.report.page_tables import (
     run_row,
     step_rows,
 )
-from scalewise.analysis.report.step_figures import start_parts, step_parts
+from scalewise.analysis.report.time_parts import START_PARTS, STEP_PARTS
 
 NO_CONFIDENCE = "not defined: one run a point"
 FIRST_FIGURES = ("speedup", "efficiency", "step", "efficiencies", "prediction")
@@ -89,8 +89,8 @@ def render(sections: Sequence[Section], *, partial: bool) -> str:
         partial=partial,
         no_confidence=NO_CONFIDENCE,
         single=len(sections) == 1,
-        step_parts=[part.label for part in step_parts()],
-        start_parts=[part.label for part in start_parts()],
+        step_parts=list(STEP_PARTS.values()),
+        start_parts=list(START_PARTS.values()),
         version=__version__,
     )
 

@@ -11,7 +11,7 @@ import pandas as pd
 from scalewise.analysis.bottlenecks.resumption import resumed_text
 from scalewise.analysis.bottlenecks.utilization import cause_at
 from scalewise.analysis.formatting import as_in_yaml
-from scalewise.analysis.report.step_figures import start_parts, step_parts
+from scalewise.analysis.report.time_parts import START_PARTS, STEP_PARTS
 from scalewise.analysis.scaling import THROUGHPUT
 
 UNKNOWN = "–"
@@ -77,7 +77,7 @@ def _runs_at(runs: pd.DataFrame, row: pd.Series) -> pd.DataFrame:
 
 def _step_row(row: pd.Series, runs: pd.DataFrame) -> dict[str, Any]:
     step = row.get("step_seconds")
-    starts = [runs[part.column].median() if part.column in runs.columns else None for part in start_parts()]
+    starts = [runs[column].median() if column in runs.columns else None for column in START_PARTS]
     known = [seconds for seconds in starts if pd.notna(seconds)]
     total = row.get("startup_seconds")
     return {
@@ -85,7 +85,7 @@ def _step_row(row: pd.Series, runs: pd.DataFrame) -> dict[str, Any]:
         "devices": str(row["devices"]),
         "n": str(row["n"]),
         "step": spread(row, "step_seconds", "{:.4g}", 1e3),
-        "parts": [_part(row.get(part.column), step) for part in step_parts()],
+        "parts": [_part(row.get(column), step) for column in STEP_PARTS],
         "crosscheck": number(row.get("crosscheck_communication_seconds"), "{:.3g}", 1e3),
         "startup": number(sum(known) if pd.isna(total) and known else total, "{:.1f}"),
         "starts": [number(seconds, "{:.2f}") for seconds in starts],
@@ -198,7 +198,7 @@ def run_row(row: pd.Series) -> dict[str, str]:
     Args:
         row: A row of runs.csv.
     """
-    starts = [part.column for part in start_parts() if part.column in row.index]
+    starts = [column for column in START_PARTS if column in row.index]
     return {
         "run": row["run"],
         "devices": str(row["devices"]),

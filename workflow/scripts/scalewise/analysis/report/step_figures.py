@@ -16,6 +16,7 @@ from matplotlib.patches import Patch
 from scalewise.analysis.report.panels import grid, label_left
 from scalewise.analysis.report.series_lines import series_names, with_columns
 from scalewise.analysis.report.style import GREY, legend_below
+from scalewise.analysis.report.time_parts import START_PARTS, STEP_PARTS
 from scalewise.plan.runs.runs import NO_OPTIONS
 
 STEP_MM, START_MM = 52.0, 38.0
@@ -55,23 +56,16 @@ NOTHING = Part("", "", "white", "")
 def step_parts() -> list[Part]:
     """The parts of a step, from the bottom of a bar to its top."""
     blue, orange, green, _, pink = sns.color_palette("colorblind", 5)
-    return [
-        Part("compute_seconds", "compute", blue, ""),
-        Part("communication_seconds", "exposed communication", orange, "////"),
-        Part("loader_seconds", "loader wait", green, "...."),
-        Part("straggler_seconds", "stragglers", pink, "xxxx"),
-    ]
+    looks = ((blue, ""), (orange, "////"), (green, "...."), (pink, "xxxx"))
+    return [Part(*named, *look) for named, look in zip(STEP_PARTS.items(), looks, strict=True)]
 
 
 def start_parts() -> list[Part]:
     """The parts of a start, in the order in which they come."""
-    labels = ("launch", "imports", "process group", "data", "model", "first step")
-    shades = sns.light_palette("#5b3f8c", len(labels) + 1)[1:]
+    shades = sns.light_palette("#5b3f8c", len(START_PARTS) + 1)[1:]
     hatches = ("xxxx", "", "....", "", "////", "")
-    return [
-        Part(f"{label.replace(' ', '_')}_seconds", label, shade, hatch)
-        for label, shade, hatch in zip(labels, shades, hatches, strict=True)
-    ]
+    looks = zip(shades, hatches, strict=True)
+    return [Part(*named, *look) for named, look in zip(START_PARTS.items(), looks, strict=True)]
 
 
 def step(scaling: pd.DataFrame, runs: pd.DataFrame) -> Figure:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-from scipy import stats
+from scipy.special import fdtrc
 
 from scalewise.analysis.statistics.bootstrap import Array, PooledSample
 from scalewise.analysis.statistics.intervals import CONFIDENCE
@@ -111,7 +111,7 @@ def _lack_of_fit(
     left, freedom = len(devices) - model.terms(devices).shape[1], float(repeats.sum()) - len(devices)
     variance = max(spread**2, float(np.finfo(np.float64).tiny))
     statistic = float((repeats * residuals**2).sum()) / left / variance
-    if stats.f.sf(statistic, left, freedom) < SIGNIFICANCE:
+    if fdtrc(left, freedom, statistic) < SIGNIFICANCE:
         worst = int(np.argmax(np.abs(residuals) * np.sqrt(repeats)))
         miss = math.expm1(float(residuals[worst]))
         yield (

@@ -1,16 +1,24 @@
-"""The steps of the analysis, from records on disk to files on disk."""
+"""The tables and the decision of an experiment, from the records of its runs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
 
 from scalewise.analysis.adaptive_repeats import repeat_sentences
+from scalewise.analysis.analysis_spec import (
+    DECISION,
+    EPOCHS,
+    FINGERPRINTS,
+    LAWS,
+    OPTIONS,
+    ORIGINS,
+    RUNS,
+    SCALING,
+    AnalysisSpec,
+)
 from scalewise.analysis.bottlenecks.bottlenecks import bottleneck_sentences
 from scalewise.analysis.bottlenecks.drift import drift_flags
 from scalewise.analysis.bottlenecks.resumption import resumption_notes
@@ -19,9 +27,6 @@ from scalewise.analysis.comparison.comparability import origin_cautions
 from scalewise.analysis.decision.criteria import as_billed
 from scalewise.analysis.decision.decision import decide
 from scalewise.analysis.laws import study_laws
-from scalewise.analysis.prediction.experiment_prediction import beyond_sentences
-from scalewise.analysis.report import figures
-from scalewise.analysis.report.page import Section, render
 from scalewise.analysis.report.proposal import write_proposal
 from scalewise.analysis.scaling import option_table, scaling_table
 from scalewise.analysis.tables import collect
@@ -30,39 +35,6 @@ from scalewise.plan.config.settings import Settings
 from scalewise.plan.runs.repeats import known_rounds, requested_repeats
 from scalewise.plan.terminal.predictions import PREDICTION, REMARKS
 from scalewise.records import Provenance, write_text
-
-RUNS, EPOCHS, SCALING, OPTIONS = "runs.csv", "epochs.csv", "scaling.csv", "options.csv"
-LAWS, DECISION, ORIGINS, FINGERPRINTS = "laws.json", "decision.json", "provenance.json", "fingerprints.json"
-
-
-@dataclass(frozen=True)
-class AnalysisSpec:
-    """An experiment as the plan defined it, for analysis.
-
-    Args:
-        queue_minutes: Usual wait in the queue by device count, where the site gives it.
-        billed_devices: Devices that are paid, by device count, where they are more than it uses.
-    """
-
-    name: str
-    spec: Experiment
-    queue_minutes: Mapping[int, float] = field(default_factory=dict)
-    billed_devices: Mapping[int, float] = field(default_factory=dict)
-
-    @classmethod
-    def from_json(cls, text: str) -> AnalysisSpec:
-        """Read ``PlannedExperiment.analysis_definition``."""
-        values = json.loads(text)
-        terms = (
-            {int(devices): value for devices, value in values.get(key, {}).items()}
-            for key in ("queue_minutes", "billed_devices")
-        )
-        return cls(values["name"], Experiment.model_validate(values["spec"]), *terms)
-
-    @property
-    def target(self) -> float | None:
-        """Test accuracy to reach."""
-        return self.spec.target.accuracy if self.spec.target else None
 
 
 def compute(experiment: AnalysisSpec, runs_folder: Path, folder: Path, *, tolerant: bool = False) -> None:
@@ -126,110 +98,6 @@ def compute(experiment: AnalysisSpec, runs_folder: Path, folder: Path, *, tolera
             (folder / name).unlink(missing_ok=True)
             if (home / name).exists():
                 write_text(folder / name, (home / name).read_text(encoding="utf-8"))
-
-
-def draw(experiment: AnalysisSpec, folder: Path, *, predicted: bool = True) -> None:
-    """Write the figures from the tables in the folder.
-
-    Args:
-        experiment: The experiment, the way the plan defined it.
-        folder: Results of the experiment.
-        predicted: Show its prediction if there is one; an earlier configuration may have left it.
-    """
-    figures.draw_all(
-        pd.read_csv(folder / SCALING),
-        pd.read_csv(folder / RUNS),
-        pd.read_csv(folder / EPOCHS),
-        folder / "figures",
-        min_efficiency=experiment.spec.decision.min_efficiency,
-        target=experiment.target,
-        laws=_read_json(folder / LAWS),
-        prediction=_prediction(folder) if predicted else None,
-    )
-
-
-def write_report(
-    names: Iterable[str],
-    results: Path,
-    labels: Mapping[str, Mapping[str, Any]],
-    output: Path,
-    *,
-    partial: bool = False,
-) -> None:
-    """Write one HTML file on the named experiments.
-
-    Args:
-        names: Names of the experiments, in order.
-        results: Holds a folder for each, with tables and figures.
-        labels: Title and description of each, and whether its prediction is shown.
-        output: File to write.
-        partial: Say that runs may be missing.
-    """
-    sections = [_section(name, results / name, labels[name]) for name in names]
-    write_text(output, render(sections, partial=partial))
-
-
-def write_partial_report(labels: Mapping[str, Mapping[str, Any]], results: Path) -> list[str]:
-    """Report on whatever has finished, and list the rest with reasons.
-
-    Args:
-        labels: ``Study.report_facts``.
-        results: Folder of all experiments; receives ``partial_report.html``, and its tables in ``partial``.
-
-    Returns:
-        Each experiment's decision, and the path of the report.
-    """
-    partial, output = results / "partial", results / "partial_report.html"
-    for name, facts in labels.items():
-        experiment = AnalysisSpec.from_json(facts["definition"])
-        compute(experiment, results / name / "runs", partial / name, tolerant=True)
-        draw(experiment, partial / name, predicted=facts["predicted"])
-    write_report(labels, partial, labels, output, partial=True)
-    sentences = {name: _read_json(partial / name / DECISION)["sentence"] for name in labels}
-    told = [f"{name}: {sentence}" for name, sentence in sentences.items()]
-    return [*told, f"Report on what has finished: {output}"]
-
-
-def gather_decisions(names: Iterable[str], results: Path, output: Path) -> None:
-    """Write the decisions of the named experiments as one JSON list."""
-    decisions = [_read_json(results / name / DECISION) for name in names]
-    write_text(output, json.dumps(decisions, indent=2) + "\n")
-
-
-def _section(name: str, folder: Path, label: Mapping[str, Any]) -> Section:
-    prediction = _prediction(folder) if label.get("predicted", True) else None
-    decision = _read_json(folder / DECISION)
-    if prediction is not None:
-        decision["beyond"] += beyond_sentences(prediction, decision["series"])
-    return Section(
-        name=name,
-        title=label["title"],
-        description=label["description"],
-        decision=decision,
-        scaling=pd.read_csv(folder / SCALING),
-        runs=pd.read_csv(folder / RUNS),
-        options=pd.read_csv(folder / OPTIONS),
-        origins=_read_json(folder / ORIGINS),
-        figures=folder / "figures",
-        laws=_read_json(folder / LAWS),
-        prediction=prediction,
-        prediction_notes=[] if prediction is None else _prediction_notes(folder),
-        repeats=decision["repeats"],
-    )
-
-
-def _prediction(folder: Path) -> pd.DataFrame | None:
-    """The predictions of an experiment; None where nothing was predicted."""
-    return pd.read_csv(folder / PREDICTION) if (folder / PREDICTION).exists() else None
-
-
-def _prediction_notes(folder: Path) -> list[str]:
-    notes = _read_json(folder / REMARKS)
-    return [*notes["notes"], *notes["refused"].values()]
-
-
-def _read_json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def distinct_origins(origins: Sequence[Provenance], spec: Experiment) -> dict[str, list[str]]:

@@ -1,0 +1,57 @@
+"""An experiment as the analysis gets it from the plan, and the files in which it leaves its results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from scalewise.plan.config.experiment import Experiment
+from scalewise.plan.terminal.predictions import PREDICTION
+
+RUNS, EPOCHS, SCALING, OPTIONS = "runs.csv", "epochs.csv", "scaling.csv", "options.csv"
+LAWS, DECISION, ORIGINS, FINGERPRINTS = "laws.json", "decision.json", "provenance.json", "fingerprints.json"
+
+
+@dataclass(frozen=True)
+class AnalysisSpec:
+    """An experiment as the plan defined it, for analysis.
+
+    Args:
+        queue_minutes: Usual wait in the queue by device count, where the site gives it.
+        billed_devices: Devices that are paid, by device count, where they are more than it uses.
+    """
+
+    name: str
+    spec: Experiment
+    queue_minutes: Mapping[int, float] = field(default_factory=dict)
+    billed_devices: Mapping[int, float] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, text: str) -> AnalysisSpec:
+        """Read ``PlannedExperiment.analysis_definition``."""
+        values = json.loads(text)
+        terms = (
+            {int(devices): value for devices, value in values.get(key, {}).items()}
+            for key in ("queue_minutes", "billed_devices")
+        )
+        return cls(values["name"], Experiment.model_validate(values["spec"]), *terms)
+
+    @property
+    def target(self) -> float | None:
+        """Test accuracy to reach."""
+        return self.spec.target.accuracy if self.spec.target else None
+
+
+def read_json(path: Path) -> Any:
+    """The contents of a file that the analysis wrote."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def read_prediction(folder: Path) -> pd.DataFrame | None:
+    """The predictions of an experiment; None where nothing was predicted."""
+    return pd.read_csv(folder / PREDICTION) if (folder / PREDICTION).exists() else None

@@ -1,0 +1,38 @@
+"""The figures of an experiment, from its tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from scalewise.analysis.analysis_spec import (
+    EPOCHS,
+    LAWS,
+    RUNS,
+    SCALING,
+    AnalysisSpec,
+    read_json,
+    read_prediction,
+)
+from scalewise.analysis.report import figures
+
+
+def draw(experiment: AnalysisSpec, folder: Path, *, predicted: bool = True) -> None:
+    """Write the figures from the tables in the folder.
+
+    Args:
+        experiment: The experiment, the way the plan defined it.
+        folder: Results of the experiment.
+        predicted: Show its prediction if there is one; an earlier configuration may have left it.
+    """
+    figures.draw_all(
+        pd.read_csv(folder / SCALING),
+        pd.read_csv(folder / RUNS),
+        pd.read_csv(folder / EPOCHS),
+        folder / "figures",
+        min_efficiency=experiment.spec.decision.min_efficiency,
+        target=experiment.target,
+        laws=read_json(folder / LAWS),
+        prediction=read_prediction(folder) if predicted else None,
+    )

@@ -1,0 +1,33 @@
+"""A report on whatever has finished of a study."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from scalewise.analysis.analysis_spec import DECISION, AnalysisSpec, read_json
+from scalewise.analysis.experiment_figures import draw
+from scalewise.analysis.experiment_tables import compute
+from scalewise.analysis.study_report import write_report
+
+
+def write_partial_report(labels: Mapping[str, Mapping[str, Any]], results: Path) -> list[str]:
+    """Report on whatever has finished, and list the rest with reasons.
+
+    Args:
+        labels: ``Study.report_facts``.
+        results: Folder of all experiments; receives ``partial_report.html``, and its tables in ``partial``.
+
+    Returns:
+        Each experiment's decision, and the path of the report.
+    """
+    partial, output = results / "partial", results / "partial_report.html"
+    for name, facts in labels.items():
+        experiment = AnalysisSpec.from_json(facts["definition"])
+        compute(experiment, results / name / "runs", partial / name, tolerant=True)
+        draw(experiment, partial / name, predicted=facts["predicted"])
+    write_report(labels, partial, labels, output, partial=True)
+    sentences = {name: read_json(partial / name / DECISION)["sentence"] for name in labels}
+    told = [f"{name}: {sentence}" for name, sentence in sentences.items()]
+    return [*told, f"Report on what has finished: {output}"]

@@ -1,0 +1,79 @@
+"""The report on experiments, from their tables, decisions and figures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from scalewise.analysis.analysis_spec import (
+    DECISION,
+    LAWS,
+    OPTIONS,
+    ORIGINS,
+    RUNS,
+    SCALING,
+    read_json,
+    read_prediction,
+)
+from scalewise.analysis.prediction.experiment_prediction import beyond_sentences
+from scalewise.analysis.report.page import Section, render
+from scalewise.plan.terminal.predictions import REMARKS
+from scalewise.records import write_text
+
+
+def write_report(
+    names: Iterable[str],
+    results: Path,
+    labels: Mapping[str, Mapping[str, Any]],
+    output: Path,
+    *,
+    partial: bool = False,
+) -> None:
+    """Write one HTML file on the named experiments.
+
+    Args:
+        names: Names of the experiments, in order.
+        results: Holds a folder for each, with tables and figures.
+        labels: Title and description of each, and whether its prediction is shown.
+        output: File to write.
+        partial: Say that runs may be missing.
+    """
+    sections = [_section(name, results / name, labels[name]) for name in names]
+    write_text(output, render(sections, partial=partial))
+
+
+def gather_decisions(names: Iterable[str], results: Path, output: Path) -> None:
+    """Write the decisions of the named experiments as one JSON list."""
+    decisions = [read_json(results / name / DECISION) for name in names]
+    write_text(output, json.dumps(decisions, indent=2) + "\n")
+
+
+def _section(name: str, folder: Path, label: Mapping[str, Any]) -> Section:
+    prediction = read_prediction(folder) if label.get("predicted", True) else None
+    decision = read_json(folder / DECISION)
+    if prediction is not None:
+        decision["beyond"] += beyond_sentences(prediction, decision["series"])
+    return Section(
+        name=name,
+        title=label["title"],
+        description=label["description"],
+        decision=decision,
+        scaling=pd.read_csv(folder / SCALING),
+        runs=pd.read_csv(folder / RUNS),
+        options=pd.read_csv(folder / OPTIONS),
+        origins=read_json(folder / ORIGINS),
+        figures=folder / "figures",
+        laws=read_json(folder / LAWS),
+        prediction=prediction,
+        prediction_notes=[] if prediction is None else _prediction_notes(folder),
+        repeats=decision["repeats"],
+    )
+
+
+def _prediction_notes(folder: Path) -> list[str]:
+    notes = read_json(folder / REMARKS)
+    return [*notes["notes"], *notes["refused"].values()]
