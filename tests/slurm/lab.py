@@ -297,12 +297,14 @@ class Lab(Machines):
     def _start_database(self) -> None:
         common = ["--no-defaults", f"--datadir={self.folder}/database", "--user=root"]
         common += ["--innodb-log-file-size=8M", "--innodb-buffer-pool-size=64M"]
+        # a server that starts removes what others have in the temporary folder that they share
+        common += [f"--tmpdir={self.folder}/run"]
         trust = ["--auth-root-authentication-method=socket", "--auth-root-socket-user=root"]
         self.run("mariadb-install-db", *common, *trust, "--skip-test-db")
         socket = f"--socket={self.folder}/run/mariadb.sock"
         quick = ["--skip-log-bin", "--performance-schema=off", "--innodb-flush-log-at-trx-commit=0"]
         # slurmdbd complains below 900
-        own = ["--skip-networking", f"--tmpdir={self.folder}/database", "--innodb-lock-wait-timeout=900"]
+        own = ["--skip-networking", "--innodb-lock-wait-timeout=900"]
         self._start_daemon("mariadbd", *common, socket, *quick, *own)
         self._await("mariadbd", "mariadb", "--no-defaults", socket, "--user=root", "--execute=select 1")
 
