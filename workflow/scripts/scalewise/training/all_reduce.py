@@ -22,8 +22,8 @@ SIZES = (4 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB)
 
 LONGEST_SECONDS = 2.0
 """Longest all-reduce. A larger message that would take longer is left out: a slow link is a line by then."""
-SECONDS_PER_SIZE = 4.0
-"""Time for each size. All take about 30 s at most: a slow link takes the last with all 5 repetitions."""
+SECONDS_PER_SIZE = 1.0
+"""Time for each size. All take about 30 s at most: a slow link takes the last ones with all 5 repetitions."""
 FEWEST, MOST = 5, 20
 """Fewest and most repetitions of a size."""
 

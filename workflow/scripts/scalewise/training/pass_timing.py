@@ -38,7 +38,7 @@ LEAST_COUNTED = 2
 SHARE_OF_TRAINING = 0.1
 """Budget of all passes together as a share of the training's time; the next two bound it."""
 
-LEAST_SECONDS, MOST_SECONDS = 0.5, 20.0
+LEAST_SECONDS, MOST_SECONDS = 0.3, 20.0
 
 
 @dataclass(frozen=True)
