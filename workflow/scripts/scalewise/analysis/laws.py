@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from scalewise.analysis.comparison.reference_runs import baseline_devices, comparable, reference_fingerprint
+from scalewise.analysis.comparison.comparable_runs import baseline_devices, comparable, reference_fingerprint
 from scalewise.analysis.scaling import THROUGHPUT
 from scalewise.analysis.statistics.bootstrap import Array, pooled, resample, studentised_bounds
 from scalewise.analysis.statistics.intervals import CONFIDENCE, Interval

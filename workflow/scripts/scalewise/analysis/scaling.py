@@ -9,7 +9,7 @@ import pandas as pd
 
 from scalewise.analysis.bottlenecks.step_breakdown import STEP_SECONDS
 from scalewise.analysis.comparison.comparability import differences, named
-from scalewise.analysis.comparison.reference_runs import (
+from scalewise.analysis.comparison.comparable_runs import (
     Conditions,
     baseline_devices,
     comparable,

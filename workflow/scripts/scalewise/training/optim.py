@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, assert_never
 
 from torch import nn, optim
 from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -51,7 +51,9 @@ def _optimizer(settings: Settings) -> tuple[type[optim.Optimizer], dict[str, Any
         return optim.AdamW, {"fused": fused}
     if settings.optimizer == "adadelta":
         return optim.Adadelta, {}
-    return optim.SGD, {"momentum": settings.momentum, "fused": fused}
+    if settings.optimizer == "sgd":
+        return optim.SGD, {"momentum": settings.momentum, "fused": fused}
+    assert_never(settings.optimizer)
 
 
 def build_schedule(settings: Settings, optimizer: optim.Optimizer, steps_per_epoch: int) -> LRScheduler:
