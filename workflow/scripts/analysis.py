@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from scalewise.interpreter import quick_exit
+from scalewise.interpreter import imports_uncollected, quick_exit
 from scalewise.records import RecordError, read_all_reduce
 
 # ruff: noqa: PLC0415  each step loads what it needs alone: the libraries that draw take two seconds
@@ -16,15 +16,17 @@ from scalewise.records import RecordError, read_all_reduce
 
 def scaling(options: argparse.Namespace) -> None:
     """Make the tables and the decision of an experiment."""
-    from scalewise.analysis.analysis_spec import AnalysisSpec
-    from scalewise.analysis.experiment_tables import compute
+    with imports_uncollected():
+        from scalewise.analysis.analysis_spec import AnalysisSpec
+        from scalewise.analysis.experiment_tables import compute
 
     compute(AnalysisSpec.from_json(options.experiment), options.folder / "runs", options.folder)
 
 
 def prediction(options: argparse.Namespace) -> None:
     """Predict the steps of an experiment from its runs on one device and the site's all-reduce."""
-    from scalewise.analysis.prediction.experiment_prediction import PredictionSpec, compute_prediction
+    with imports_uncollected():
+        from scalewise.analysis.prediction.experiment_prediction import PredictionSpec, compute_prediction
 
     compute_prediction(
         PredictionSpec.from_json(options.experiment),
@@ -36,7 +38,8 @@ def prediction(options: argparse.Namespace) -> None:
 
 def repeats(options: argparse.Namespace) -> None:
     """Judge which points of an experiment need more repeats."""
-    from scalewise.analysis.adaptive_repeats import judge_round, round_lines
+    with imports_uncollected():
+        from scalewise.analysis.adaptive_repeats import judge_round, round_lines
 
     judged = judge_round(options.experiment, options.round, options.folder)
     # in one piece, so that lines of two experiments do not mix in the terminal
@@ -45,8 +48,9 @@ def repeats(options: argparse.Namespace) -> None:
 
 def figures(options: argparse.Namespace) -> None:
     """Draw the figures of an experiment from its tables."""
-    from scalewise.analysis.analysis_spec import AnalysisSpec
-    from scalewise.analysis.experiment_figures import draw
+    with imports_uncollected():
+        from scalewise.analysis.analysis_spec import AnalysisSpec
+        from scalewise.analysis.experiment_figures import draw
 
     experiment = AnalysisSpec.from_json(options.experiment)
     draw(experiment, options.folder, predicted=_facts(options.study)[experiment.name]["predicted"])
@@ -54,7 +58,8 @@ def figures(options: argparse.Namespace) -> None:
 
 def report(options: argparse.Namespace) -> None:
     """Write the report on one experiment or on several."""
-    from scalewise.analysis.study_report import gather_decisions, write_report
+    with imports_uncollected():
+        from scalewise.analysis.study_report import gather_decisions, write_report
 
     facts = _facts(options.study)
     names = options.experiments or list(facts)
@@ -65,7 +70,8 @@ def report(options: argparse.Namespace) -> None:
 
 def partial_report(options: argparse.Namespace) -> None:
     """Report on whatever has finished, and list the rest with reasons."""
-    from scalewise.analysis.partial_report import write_partial_report
+    with imports_uncollected():
+        from scalewise.analysis.partial_report import write_partial_report
 
     for line in write_partial_report(_facts(options.study), options.results):
         print(line)
@@ -73,7 +79,8 @@ def partial_report(options: argparse.Namespace) -> None:
 
 def decisions(options: argparse.Namespace) -> None:
     """Print the decisions of a study and where its report stands."""
-    from scalewise.plan.terminal import final_message
+    with imports_uncollected():
+        from scalewise.plan.terminal import final_message
 
     print(final_message.decisions(options.results))
 

@@ -19,9 +19,24 @@ with imports_uncollected():
     import torch._dynamo  # noqa: F401  the first DDP model or optimizer imports it
 
     from scalewise.execution.rank_files import RankFiles
-    from scalewise.training.all_reduce import run_all_reduce_rank
-    from scalewise.training.preflight_rank import run_preflight_rank
     from scalewise.training.rank import run_and_report_errors, run_rank
+
+
+# ruff: noqa: PLC0415  a training is waited for in every run of a study: it loads nothing for the other works
+
+
+def preflight(rank_files: RankFiles) -> None:
+    """Say what this rank sees."""
+    from scalewise.training.preflight_rank import run_preflight_rank
+
+    run_preflight_rank(rank_files)
+
+
+def all_reduce(rank_files: RankFiles) -> None:
+    """Time all-reduces with the other ranks."""
+    from scalewise.training.all_reduce import run_all_reduce_rank
+
+    run_all_reduce_rank(rank_files)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -32,8 +47,8 @@ def main(arguments: list[str] | None = None) -> int:
     rank_files = RankFiles.join(options.attempt)
     works = {
         "train": lambda: run_rank(rank_files, PROCESS_STARTED, SIGNALS),
-        "hello": lambda: run_preflight_rank(rank_files),
-        "all-reduce": lambda: run_all_reduce_rank(rank_files),
+        "hello": lambda: preflight(rank_files),
+        "all-reduce": lambda: all_reduce(rank_files),
     }
     run_and_report_errors(rank_files, works[rank_files.rank_setup().work])
     return 0

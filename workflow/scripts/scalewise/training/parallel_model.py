@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -181,6 +180,12 @@ class ParallelModel:
 
     def state(self) -> dict[str, torch.Tensor]:
         """The whole model's state in host memory, on rank 0; all ranks must call it."""
+        # what every start would load, only a run that keeps its model needs
+        from torch.distributed.checkpoint.state_dict import (  # noqa: PLC0415
+            StateDictOptions,
+            get_model_state_dict,
+        )
+
         options = StateDictOptions(full_state_dict=True, cpu_offload=True)
         gathered: dict[str, Any] = get_model_state_dict(self.module, options=options)
         return {name: value.contiguous() for name, value in gathered.items()}
