@@ -60,7 +60,7 @@ def test_every_size_is_measured_several_times() -> None:
     ("seconds", "sizes", "repeats"),
     [
         pytest.param(0.001, 3, 20, id="fast link: all sizes, often"),
-        pytest.param(0.15, 2, 6, id="slower: fewer, and not what would take over two seconds"),
+        pytest.param(0.5, 2, 8, id="slower: fewer, and not what would take over two seconds"),
         pytest.param(9.0, 1, 5, id="hardly any: what is smallest is measured still"),
     ],
 )
@@ -68,7 +68,7 @@ def test_every_size_is_measured_several_times() -> None:
 def test_a_slow_link_is_not_given_what_it_cannot_carry_in_time(
     seconds: float, sizes: int, repeats: int
 ) -> None:
-    measured = measure_all_reduce(CPU, SteppingClock(seconds), (4096, 16384, 98304 * 4))
+    measured = measure_all_reduce(CPU, SteppingClock(seconds), (4096, 16384, 98304), seconds_per_size=4.0)
 
     assert len(measured) == sizes
     assert {len(size.seconds) for size in measured} == {repeats}
