@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from scalewise.analysis.scaling import STARTUP
+
 STEP_PARTS = {
     "compute_seconds": "compute",
     "communication_seconds": "exposed communication",
@@ -10,12 +12,5 @@ STEP_PARTS = {
 }
 """A step is made of these, from the bottom of a bar to its top."""
 
-START_PARTS = {
-    "launch_seconds": "launch",
-    "imports_seconds": "imports",
-    "process_group_seconds": "process group",
-    "data_seconds": "data",
-    "model_seconds": "model",
-    "first_step_seconds": "first step",
-}
+START_PARTS = {column: column.removesuffix("_seconds").replace("_", " ") for column in STARTUP}
 """A start is made of these, in the order in which they come."""
