@@ -79,8 +79,7 @@ def partial_report(options: argparse.Namespace) -> None:
 
 def decisions(options: argparse.Namespace) -> None:
     """Print the decisions of a study and where its report stands."""
-    with imports_uncollected():
-        from scalewise.plan.terminal import final_message
+    from scalewise.plan.terminal import final_message
 
     print(final_message.decisions(options.results))
 

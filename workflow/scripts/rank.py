@@ -5,6 +5,7 @@ import time
 PROCESS_STARTED = time.monotonic()
 
 # ruff: noqa: E402  the imports are part of what is timed
+# ruff: noqa: PLC0415  a start is waited for in every run of a study: it loads nothing for the other works
 from scalewise.execution.signals import Signals
 
 # before the imports that take seconds
@@ -22,7 +23,9 @@ with imports_uncollected():
     from scalewise.training.rank import run_and_report_errors, run_rank
 
 
-# ruff: noqa: PLC0415  a training is waited for in every run of a study: it loads nothing for the other works
+def train(rank_files: RankFiles) -> None:
+    """Take part in a training."""
+    run_rank(rank_files, PROCESS_STARTED, SIGNALS)
 
 
 def preflight(rank_files: RankFiles) -> None:
@@ -45,12 +48,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("attempt", type=Path, help="folder that says how the ranks meet and what they do")
     options = parser.parse_args(arguments)
     rank_files = RankFiles.join(options.attempt)
-    works = {
-        "train": lambda: run_rank(rank_files, PROCESS_STARTED, SIGNALS),
-        "hello": lambda: preflight(rank_files),
-        "all-reduce": lambda: all_reduce(rank_files),
-    }
-    run_and_report_errors(rank_files, works[rank_files.rank_setup().work])
+    works = {"train": train, "hello": preflight, "all-reduce": all_reduce}
+    run_and_report_errors(rank_files, lambda: works[rank_files.rank_setup().work](rank_files))
     return 0
 
 
