@@ -161,6 +161,9 @@ def test_a_run_says_where_its_numbers_come_from(finished: dict[int, Finished], d
     assert origin.launcher == "popen"
     assert origin.cpu_model
     assert origin.operating_system
+    (everywhere,) = origin.environments
+    assert (everywhere.hosts, everywhere.versions) == (origin.hosts, origin.versions)
+    assert origin.gpu_limits == [None] * devices
     assert datetime.fromisoformat(origin.started_at) <= datetime.fromisoformat(origin.ended_at)
 
 

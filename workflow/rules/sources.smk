@@ -30,7 +30,7 @@ SOURCES = {
     "scalewise/analysis/": "__init__ adaptive_repeats analysis_spec experiment_figures experiment_tables formatting laws partial_report "
     "scaling study_report tables",
     "scalewise/analysis/bottlenecks/": "__init__ bottlenecks drift resumption step_breakdown utilization",
-    "scalewise/analysis/comparison/": "__init__ comparability comparable_runs",
+    "scalewise/analysis/comparison/": "__init__ comparability comparable_runs confounding fingerprint",
     "scalewise/analysis/decision/": "__init__ cautions criteria decision wording",
     "scalewise/analysis/prediction/": "__init__ all_reduce_model experiment_prediction step_model",
     "scalewise/analysis/report/": "__init__ captions efficiency_figures epoch_figures figures page page_tables panels proposal "

@@ -138,6 +138,7 @@ def _write_run(
     ranks: Sequence[RankRecord] = (),
     settings: Mapping[str, Any] | None = None,
     origin: Mapping[str, Any] | None = None,
+    parameters: int = 650,
     **monitored: Any,
 ) -> Path:
     repeat = int(run.rsplit(".r", 1)[1])
@@ -154,7 +155,7 @@ def _write_run(
         for epoch, accuracy in enumerate(accuracies if trained else (), start=1)
     ]
     measured = Measurements(
-        parameters=650,
+        parameters=parameters,
         epochs_completed=len(epochs),
         throughput_samples_per_second=rate,
         windows=list(windows),

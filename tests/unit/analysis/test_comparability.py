@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 
 from scalewise.analysis.comparison.comparability import (
-    Fingerprint,
     Measured,
     compare,
     differences,
     origin_cautions,
 )
+from scalewise.analysis.comparison.fingerprint import Fingerprint
 from scalewise.analysis.decision.cautions import superlinear_warning
 from scalewise.analysis.statistics.intervals import Interval, median_interval
 from scalewise.records import Provenance, Summary, read_summary

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 import pandas as pd
 import pytest
 
-from scalewise.analysis.comparison.comparability import Fingerprint, Measured, compare
+from scalewise.analysis.comparison.comparability import Measured, compare
+from scalewise.analysis.comparison.fingerprint import Fingerprint
 from scalewise.analysis.decision.decision import decide
 from scalewise.analysis.scaling import option_table, scaling_table
 from scalewise.plan.config.experiment import DecisionRule

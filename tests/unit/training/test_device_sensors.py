@@ -15,7 +15,9 @@ import psutil
 import pytest
 import torch
 
+from scalewise.records import GpuLimits
 from scalewise.training.measure.monitor import TRAIN, Monitor
+from scalewise.training.measure.provenance import gpu_limits
 from scalewise.training.measure.sensors import THROTTLING, CpuSensor, NvmlSensor, Reading, sensor_of
 
 CPU = torch.device("cpu")
@@ -125,6 +127,8 @@ class Nvml:
     users: int = 0
     millijoules: Iterator[int] = field(default_factory=lambda: iter(range(1_000_000, 10**9, 250_000)))
     NVMLError = NvmlError
+    NVML_CLOCK_SM = 1
+    NVML_CLOCK_MEM = 2
 
     def nvmlInit(self) -> None:  # noqa: N802
         self.users += 1
@@ -140,19 +144,21 @@ class Nvml:
     def __getattr__(self, name: str) -> Any:
         if name in REASONS:
             return REASONS[name]
-        answers: dict[str, Callable[[], Any]] = {
+        answers: dict[str, Callable[..., Any]] = {
             "nvmlDeviceGetUtilizationRates": lambda: SimpleNamespace(gpu=37, memory=90),
             "nvmlDeviceGetMemoryInfo": lambda: SimpleNamespace(total=8 << 30, free=6 << 30, used=2 << 30),
             "nvmlDeviceGetPowerUsage": lambda: 412_500,
             "nvmlDeviceGetTotalEnergyConsumption": lambda: next(self.millijoules),
             "nvmlDeviceGetCurrentClocksEventReasons": lambda: self.reasons,
+            "nvmlDeviceGetEnforcedPowerLimit": lambda: 650_000,
+            "nvmlDeviceGetMaxClockInfo": lambda clock: {1: 1980, 2: 2619}[clock],
         }
 
-        def call(handle: str) -> Any:
+        def call(handle: str, *arguments: Any) -> Any:
             assert handle == self.known
             if name in self.unsupported:
                 raise NvmlError("Not Supported")
-            return answers[name]()
+            return answers[name](*arguments)
 
         return call
 
@@ -160,6 +166,29 @@ class Nvml:
 def test_nvmls_percent_milliwatts_and_millijoules_become_fraction_watts_and_joules() -> None:
     reading = NvmlSensor(Nvml(), UUID).read()
     assert reading == Reading(0.37, 2 << 30, 412.5, 1000.0, ())
+
+
+def test_limits_of_power_and_clocks_are_told_in_watts_and_megahertz() -> None:
+    limits = NvmlSensor(Nvml(), UUID).limits()
+    assert limits == GpuLimits(power_watts=650.0, sm_clock_mhz=1980, memory_clock_mhz=2619)
+    assert limits.named() == {
+        "GPU power limit": "650 W",
+        "GPU maximum clock": "1980 MHz",
+        "GPU memory's maximum clock": "2619 MHz",
+    }
+
+
+def test_a_limit_that_a_gpu_does_not_tell_is_unknown_and_no_number() -> None:
+    limits = NvmlSensor(Nvml(unsupported={"nvmlDeviceGetEnforcedPowerLimit"}), UUID).limits()
+    assert limits == GpuLimits(power_watts=None, sm_clock_mhz=1980, memory_clock_mhz=2619)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_real_gpu_tells_its_clocks() -> None:
+    limits = gpu_limits(torch.device("cuda", 0))
+    assert limits is not None
+    assert limits.sm_clock_mhz is not None
+    assert limits.sm_clock_mhz > 100
 
 
 def test_what_a_gpu_does_not_tell_is_left_out_and_named_and_the_rest_is_there() -> None:

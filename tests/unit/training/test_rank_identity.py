@@ -11,7 +11,7 @@ from scalewise.plan.config.shape import Shape
 from scalewise.records import utc_now
 from scalewise.training.distributed.devices import claim_device, cpu_list
 from scalewise.training.distributed.identity import Identity, check_place, identify, node_rank, tasks_on_node
-from scalewise.training.measure.provenance import commit, versions
+from scalewise.training.measure.provenance import commit, environment, merge_environments, versions
 
 TORCHRUN = {
     "RANK": "5",
@@ -168,6 +168,16 @@ def test_a_gpu_process_names_its_driver_and_nccl() -> None:
     found = versions()
     assert found["driver"].split(".")[0].isdigit()
     assert found["nccl"].count(".") == 2
+
+
+def test_hosts_that_have_all_alike_share_an_environment_and_others_have_their_own() -> None:
+    mine = environment("node-a")
+    other = mine.model_copy(update={"hosts": ["node-c"], "cpu_model": "another CPU"})
+    same = mine.model_copy(update={"hosts": ["node-b"]})
+    merged = merge_environments([mine, mine, other, other, same, same])
+    assert [each.hosts for each in merged] == [["node-a", "node-b"], ["node-c"]]
+    assert merged[1].cpu_model == "another CPU"
+    assert mine.versions == versions()
 
 
 def test_outside_a_checkout_the_commit_is_unknown_and_not_empty(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,22 +167,63 @@ OUTSIDE_THE_STEPS = frozenset({"safetensors", "scikit-learn", "snakemake"})
 """Packages that take no part in a training step: another version of them changes no measured time."""
 
 
+class GpuLimits(_Record):
+    """Limits that an administrator or the board sets to a GPU's speed; None for what NVML does not tell.
+
+    Args:
+        power_watts: Enforced power limit: the least of all that are in force.
+        sm_clock_mhz: Highest clock of the multiprocessors.
+        memory_clock_mhz: Highest clock of the memory.
+    """
+
+    power_watts: float | None = None
+    sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+
+    def named(self) -> dict[str, str]:
+        """The known limits with their units, by the words that a user knows them by."""
+        found = {
+            "GPU power limit": (self.power_watts, "W"),
+            "GPU maximum clock": (self.sm_clock_mhz, "MHz"),
+            "GPU memory's maximum clock": (self.memory_clock_mhz, "MHz"),
+        }
+        return {name: f"{value:.0f} {unit}" for name, (value, unit) in found.items() if value is not None}
+
+
+class Environment(_Record):
+    """The CPU and the software that some hosts of a run have alike.
+
+    Args:
+        hosts: Names of these hosts, in the order of their ranks.
+        cpu_model: Model name that the kernel gives.
+        operating_system: Kernel and machine.
+        versions: Versions of Python and of the libraries that matter, by name; of a GPU's driver, too.
+    """
+
+    hosts: list[str]
+    cpu_model: str
+    operating_system: str
+    versions: dict[str, str]
+
+
 class Provenance(_Record):
     """The origin of a run's numbers.
 
     Args:
         commit: Commit of the workflow, with ``-dirty`` where files were changed; None outside a checkout.
-        versions: Versions of Python and of the libraries that matter, by name.
+        versions: Versions of Python and of the libraries that matter on the first host, by name.
         hosts: One for each node, of all starts.
         devices: Device name of each rank.
         cpu_model: CPU model of the first host.
-        operating_system: Kernel and machine.
+        operating_system: Kernel and machine of the first host.
         started_at: UTC, ISO 8601.
         ended_at: UTC, ISO 8601.
         slurm_job_id: None outside Slurm.
         restart_count: Number of times that the batch system started this job anew.
         other_jobs: Most jobs of others on the run's nodes when a start began; None where that is unknown.
         inputs: Hashes of what defines the run beside its definition, by name; empty in older records.
+        environments: Every different environment of the last start's hosts; empty in older records.
+        gpu_limits: Limits of each rank's GPU, None for a CPU process; empty in older records.
     """
 
     commit: str | None
@@ -198,6 +239,19 @@ class Provenance(_Record):
     restart_count: int
     other_jobs: int | None = None
     inputs: dict[str, str] = {}
+    environments: list[Environment] = []
+    gpu_limits: list[GpuLimits | None] = []
+
+    @property
+    def known_environments(self) -> list[Environment]:
+        """Every different environment; an older record knows that of its first host alone."""
+        first = Environment(
+            hosts=self.hosts,
+            cpu_model=self.cpu_model,
+            operating_system=self.operating_system,
+            versions=self.versions,
+        )
+        return self.environments or [first]
 
 
 class Measurements(_Record):

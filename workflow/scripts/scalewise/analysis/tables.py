@@ -13,7 +13,7 @@ import pandas as pd
 from scalewise.analysis.bottlenecks.drift import drift
 from scalewise.analysis.bottlenecks.resumption import resumption_columns
 from scalewise.analysis.bottlenecks.step_breakdown import STEP_COLUMNS, split
-from scalewise.analysis.comparison.comparability import Fingerprint
+from scalewise.analysis.comparison.fingerprint import Fingerprint, complete
 from scalewise.plan.config.experiment import Experiment
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.runs.repeats import known_rounds, requested_repeats
@@ -98,7 +98,8 @@ def collect(
     run_rows: list[dict[str, Any]] = []
     epoch_tables: list[pd.DataFrame] = []
     origins: list[Provenance] = []
-    conditions: dict[str, Mapping[str, str]] = {}
+    fingerprints: list[Fingerprint] = []
+    fingerprinted: list[dict[str, Any]] = []
     for planned, settings in _planned_rows(name, spec, asked):
         folder = runs_folder / str(planned["run"])
         try:
@@ -117,14 +118,18 @@ def collect(
             run_rows.append(planned | {"outcome": "out of date", "reason": reason})
             continue
         epochs["elapsed_train_seconds"] = epochs["train_seconds"].cumsum()
-        fingerprint = Fingerprint.of(summary.definition, summary.provenance)
-        conditions[fingerprint.id] = fingerprint.conditions
-        row = _finished(summary, epochs, ranks, target) | {"fingerprint": fingerprint.id}
+        row = _finished(summary, epochs, ranks, target)
         run_rows.append(row)
+        fingerprints.append(Fingerprint.of(summary.definition, summary.provenance, row.get("parameters")))
+        fingerprinted.append(row)
         shared = {key: row[key] for key in ("run", "series", "devices", "repeat", "cpus_per_device")}
         epoch_tables.append(epochs.assign(**shared))
         if summary.provenance:
             origins.append(summary.provenance)
+    conditions: dict[str, Mapping[str, str]] = {}
+    for row, fingerprint in zip(fingerprinted, complete(fingerprints), strict=True):
+        row["fingerprint"] = fingerprint.id
+        conditions[fingerprint.id] = fingerprint.conditions
     runs = pd.DataFrame(run_rows)
     runs = runs.reindex(columns=[*RUN_COLUMNS, *(c for c in runs.columns if c not in RUN_COLUMNS)])
     filled = [table for table in epoch_tables if len(table)]

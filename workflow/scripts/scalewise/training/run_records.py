@@ -12,7 +12,6 @@ from safetensors.torch import save_file
 
 from scalewise.execution.messages import TrainSpec
 from scalewise.plan.config.settings import Settings
-from scalewise.plan.config.site import cpu_model
 from scalewise.plan.runs.batches import shard_range
 from scalewise.records import (
     EPOCHS,
@@ -21,7 +20,9 @@ from scalewise.records import (
     SUMMARY,
     UTILIZATION,
     Definition,
+    Environment,
     EpochRecord,
+    GpuLimits,
     Measurements,
     Provenance,
     RankRecord,
@@ -54,6 +55,8 @@ class RankReport:
         windows: All windows of the rank's steps, warm-up included.
         memory_kind: Says what the peak memory counts.
         device: The monitor's findings.
+        environment: CPU and software of the rank's host, as the rank sees them.
+        gpu_limits: Limits of the rank's GPU; None for a CPU process.
         times: Seconds of the passes after the training; empty until they are timed.
         cpu_use: CPU time while the last start trained.
     """
@@ -62,6 +65,8 @@ class RankReport:
     windows: list[Window]
     memory_kind: MemoryKind
     device: MonitorReport
+    environment: Environment
+    gpu_limits: GpuLimits | None = None
     times: PassTimes = field(default_factory=PassTimes)
     cpu_use: CpuUse | None = None
 
@@ -97,7 +102,15 @@ def report_rank(
         mean_utilization=device.mean_utilization,
         communication_seconds_per_step=trainer.parallel_model.communication_seconds(),
     )
-    return RankReport(record, clock.windows, peak_memory(trainer.device)[1], device, cpu_use=cpu_use)
+    return RankReport(
+        record,
+        clock.windows,
+        peak_memory(trainer.device)[1],
+        device,
+        provenance.environment(identity.host),
+        provenance.gpu_limits(trainer.device),
+        cpu_use=cpu_use,
+    )
 
 
 def aggregate(
@@ -188,13 +201,14 @@ def collect_provenance(
         ended_at: UTC, ISO 8601; the end of the training, before further passes were timed.
     """
     ranks = [report.record for report in reports]
+    first = reports[0].environment
     return Provenance(
         commit=provenance.commit(),
-        versions=provenance.versions(),
+        versions=first.versions,
         hosts=list(dict.fromkeys([*resumption.earlier_hosts, *(record.host for record in ranks)])),
         devices=[record.device for record in ranks],
-        cpu_model=cpu_model(),
-        operating_system=provenance.operating_system(),
+        cpu_model=first.cpu_model,
+        operating_system=first.operating_system,
         launcher=launcher,
         started_at=spec.started_at,
         ended_at=ended_at,
@@ -202,6 +216,8 @@ def collect_provenance(
         restart_count=identity.restart_count,
         other_jobs=max_known(resumption.earlier_other_jobs, spec.other_jobs),
         inputs=spec.inputs,
+        environments=provenance.merge_environments([report.environment for report in reports]),
+        gpu_limits=[report.gpu_limits for report in reports],
     )
 
 

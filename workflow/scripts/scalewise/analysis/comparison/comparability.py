@@ -6,77 +6,19 @@ values; at equal devices the ratio is then the gain of an option, otherwise it i
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from scalewise.analysis.comparison.fingerprint import NOT_RECORDED, recorded_later
 from scalewise.analysis.formatting import as_in_yaml, format_ratio, percent
 from scalewise.analysis.statistics.intervals import Interval
 from scalewise.plan.config.shape import count_devices
-from scalewise.records import OUTSIDE_THE_STEPS, Definition, Provenance
+from scalewise.records import Provenance
 
 CLEAR_ACCURACY_LOSS = 0.02
 """Least difference of two accuracies without intervals that counts as a loss. The draw of 10,000 test images
 alone moves the difference of two by up to 0.014 (95 %, binomial)."""
-
-NOT_RECORDED = "not recorded"
-
-
-@dataclass(frozen=True)
-class Fingerprint:
-    """All that must be equal between two runs for their ratio to be a speedup.
-
-    Args:
-        conditions: Value of each, under the user's word for it: a key of experiments.yaml, or what the run
-            met.
-    """
-
-    conditions: Mapping[str, str]
-
-    @classmethod
-    def of(cls, definition: Definition, origin: Provenance | None) -> Fingerprint:
-        """The fingerprint of a run, by its definition and its provenance.
-
-        Left out: the seed, which the repeats differ in; the batch size that follows from the devices (the
-        global one of weak scaling, the one per device of strong scaling); hosts, for nodes of one model are
-        what a cluster is made of. The commit of the workflow is left out too: it changes with every edit of
-        a title or a page of text, and the version of Scalewise, which is in, stands for the code that
-        measures. It is a caution, like the kernel (``origin_cautions``).
-
-        Args:
-            definition: The settings and the shape that were asked for.
-            origin: None where the run ended before its ranks had met.
-        """
-        settings = {
-            key: value
-            for key, value in definition.settings.items()
-            if key not in {"seed", "launcher", "global_batch_size", "batch_size_per_device"}
-        }
-        if definition.settings.get("scaling") == "weak":
-            settings["batch_size_per_device"] = definition.batch_size_per_device
-        else:
-            settings["global_batch_size"] = definition.global_batch_size
-        met: dict[str, object] = {"accelerator": definition.accelerator, "launcher": definition.launcher}
-        if origin:
-            met |= {
-                "launcher": origin.launcher,
-                "device model": ", ".join(sorted(set(origin.devices))),
-                "CPU model": origin.cpu_model,
-            }
-            met |= {
-                f"{name} version": version
-                for name, version in origin.versions.items()
-                if name not in OUTSIDE_THE_STEPS
-            }
-        return cls({key: as_in_yaml(value) for key, value in (settings | met).items()})
-
-    @property
-    def id(self) -> str:
-        """12 hexadecimal digits, equal for equal conditions alone."""
-        text = json.dumps(self.conditions, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 class Difference(NamedTuple):
@@ -97,10 +39,14 @@ class Difference(NamedTuple):
 
 
 def differences(first: Mapping[str, object], second: Mapping[str, object]) -> list[Difference]:
-    """The conditions that differ, in the order of the first."""
+    """The conditions that differ, in the order of the first.
+
+    What an older record could not hold differs from nothing.
+    """
     found = [
         Difference(key, *(as_in_yaml(side[key]) if key in side else NOT_RECORDED for side in (first, second)))
         for key in dict.fromkeys((*first, *second))
+        if (key in first and key in second) or not recorded_later(key)
     ]
     return [difference for difference in found if difference.first != difference.second]
 
@@ -239,7 +185,9 @@ def origin_cautions(origins: Sequence[Provenance]) -> list[str]:
     """A sentence for each difference among the runs of an experiment for which no speedup is refused."""
     found = {
         "the commit of the workflow": {origin.commit or NOT_RECORDED for origin in origins},
-        "the operating system": {origin.operating_system for origin in origins},
+        "the operating system": {
+            environment.operating_system for origin in origins for environment in origin.known_environments
+        },
     }
     return [
         f"The runs differ in {name} ({'; '.join(sorted(values))}). Speedups join them all the same: make "

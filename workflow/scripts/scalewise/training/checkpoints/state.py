@@ -113,7 +113,7 @@ def is_finite(trainer: Trainer, state: TrainingState) -> bool:
 
 @cache
 def measured_on(device: torch.device) -> dict[str, str]:
-    """The models of a rank's device and CPU, and the versions of what takes part in its steps.
+    """The models of a rank's device and CPU, the GPU's limits, and the versions of what takes part in steps.
 
     Args:
         device: Must have been at work, for a GPU's driver is asked only then.
@@ -124,7 +124,8 @@ def measured_on(device: torch.device) -> dict[str, str]:
         if name not in OUTSIDE_THE_STEPS
     }
     models = {"device model": provenance.device_name(device), "CPU model": cpu_model()}
-    return models | versions
+    limits = provenance.gpu_limits(device)
+    return models | (limits.named() if limits else {}) | versions
 
 
 # --- put back -----------------------------------------------------------------------------------------

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
 from scalewise import __version__
+from scalewise.plan.config.site import cpu_model
+from scalewise.records import Environment, GpuLimits
+from scalewise.training.measure.sensors import NvmlSensor, sensor_of
 
 _PACKAGES = ("torch", "torchvision", "numpy", "safetensors", "snakemake", "scikit-learn")
 
@@ -63,3 +67,41 @@ def device_name(device: torch.device) -> str:
 def operating_system() -> str:
     """Kernel and machine, such as ``Linux 6.1.0 x86_64``."""
     return f"{platform.system()} {platform.release()} {platform.machine()}"
+
+
+def environment(host: str) -> Environment:
+    """The environment of this process, on its own host."""
+    return Environment(
+        hosts=[host], cpu_model=cpu_model(), operating_system=operating_system(), versions=versions()
+    )
+
+
+def merge_environments(ranks: Sequence[Environment]) -> list[Environment]:
+    """Every different environment of the ranks once, with all hosts that have it.
+
+    Args:
+        ranks: One for each rank, in rank order.
+    """
+    merged: list[Environment] = []
+    for alike in ranks:
+        for index, found in enumerate(merged):
+            if found.model_copy(update={"hosts": alike.hosts}) == alike:
+                hosts = list(dict.fromkeys([*found.hosts, *alike.hosts]))
+                merged[index] = found.model_copy(update={"hosts": hosts})
+                break
+        else:
+            merged.append(alike)
+    return merged
+
+
+def gpu_limits(device: torch.device) -> GpuLimits | None:
+    """The limits of a GPU in force; None for a CPU process and where NVML does not know the device."""
+    if device.type != "cuda":
+        return None
+    sensor, _ = sensor_of(device, cpus_per_device=1)
+    if not isinstance(sensor, NvmlSensor):
+        return None
+    try:
+        return sensor.limits()
+    finally:
+        sensor.close()

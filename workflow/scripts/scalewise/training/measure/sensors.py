@@ -17,6 +17,8 @@ from typing import Any, Protocol
 import psutil
 import torch
 
+from scalewise.records import GpuLimits
+
 THROTTLING = {
     "nvmlClocksEventReasonHwSlowdown": "hardware slowdown",
     "nvmlClocksEventReasonHwThermalSlowdown": "hardware thermal slowdown",
@@ -150,6 +152,21 @@ class NvmlSensor:
             power_watts=None if milliwatts is None else milliwatts / 1000,
             energy_joules=None if millijoules is None else millijoules / 1000,
             throttling=None if reasons is None else self._name(reasons),
+        )
+
+    def limits(self) -> GpuLimits:
+        """Ask for the limits in force, which NVML counts in milliwatts and megahertz."""
+        nvml = self._nvml
+
+        def highest(clock: int) -> int | None:
+            answer = self._ask("clock", lambda handle: nvml.nvmlDeviceGetMaxClockInfo(handle, clock))
+            return None if answer is None else int(answer)
+
+        milliwatts = self._ask("power limit", nvml.nvmlDeviceGetEnforcedPowerLimit)
+        return GpuLimits(
+            power_watts=None if milliwatts is None else milliwatts / 1000,
+            sm_clock_mhz=highest(nvml.NVML_CLOCK_SM),
+            memory_clock_mhz=highest(nvml.NVML_CLOCK_MEM),
         )
 
     def missing(self) -> str:
