@@ -14,6 +14,7 @@ import pytest
 from tests.unit.analysis import hand_made_study as made
 from tests.unit.analysis.report_page import Page, cells
 
+from scalewise.analysis.analysis_spec import HELD_EQUAL, NOT_KNOWN
 from scalewise.analysis.decision.decision import decide
 from scalewise.analysis.report.captions import CAPTIONS
 from scalewise.analysis.report.page import Section, render
@@ -69,6 +70,17 @@ def section(make_runs: Runs, tmp_path: Path) -> MakeSection:
         )
 
     return make
+
+
+def test_what_was_held_equal_is_one_click_away_and_apart_from_the_origin(section: MakeSection) -> None:
+    origins = {HELD_EQUAL: ["precision fp32", "torch version 2.15.0"], NOT_KNOWN: [], "commit": ["abc123"]}
+    page = render([section(origins=origins)], partial=False)
+    assert f"<dt>{HELD_EQUAL}</dt><dd>precision fp32; torch version 2.15.0</dd>" in page
+    assert f"<dt>{NOT_KNOWN}</dt>" not in page
+    equal, origin = page.split("<h3>What was held equal</h3>")[1].split("<h3>Provenance</h3>")
+    assert "abc123" not in equal
+    assert "precision fp32" not in origin
+    assert "What was held equal</h3>" not in render([section()], partial=False)
 
 
 def test_the_answer_comes_right_after_the_heading(section: MakeSection) -> None:

@@ -24,6 +24,9 @@ Outcome = Literal["completed", "diverged", "out-of-memory"]
 LauncherName = Literal["srun", "popen", "torchrun", "spawn"]
 """The programs that start the ranks of a run; popen is the run's own supervisor."""
 
+CPU_PROCESS = "CPU process"
+"""Device name of a rank on a machine without GPUs."""
+
 R = TypeVar("R", bound=BaseModel)
 
 SUMMARY, EPOCHS, RANKS, FAILURE = "summary.json", "epochs.csv", "ranks.csv", "failure.json"

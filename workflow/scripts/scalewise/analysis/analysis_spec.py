@@ -16,6 +16,10 @@ from scalewise.plan.terminal.predictions import PREDICTION
 RUNS, EPOCHS, SCALING, OPTIONS = "runs.csv", "epochs.csv", "scaling.csv", "options.csv"
 LAWS, DECISION, ORIGINS, FINGERPRINTS = "laws.json", "decision.json", "provenance.json", "fingerprints.json"
 
+HELD_EQUAL, EQUAL_IN_SERIES = "held equal", "held equal within each series"
+DIFFERED, NOT_KNOWN = "differed, and may", "not known and taken for equal"
+"""Parts of ``provenance.json`` that say what a comparison rests on."""
+
 
 @dataclass(frozen=True)
 class AnalysisSpec:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,17 +23,17 @@ from scalewise.analysis.bottlenecks.drift import drift_flags
 from scalewise.analysis.bottlenecks.resumption import resumption_notes
 from scalewise.analysis.bottlenecks.utilization import flags
 from scalewise.analysis.comparison.comparability import origin_cautions
+from scalewise.analysis.comparison.confounding import confounding_sentences
 from scalewise.analysis.decision.criteria import as_billed
 from scalewise.analysis.decision.decision import decide
 from scalewise.analysis.laws import study_laws
+from scalewise.analysis.origins import distinct_origins, shared_nodes
 from scalewise.analysis.report.proposal import write_proposal
 from scalewise.analysis.scaling import option_table, scaling_table
 from scalewise.analysis.tables import collect
-from scalewise.plan.config.experiment import Experiment
-from scalewise.plan.config.settings import Settings
 from scalewise.plan.runs.repeats import known_rounds, requested_repeats
 from scalewise.plan.terminal.predictions import PREDICTION, REMARKS
-from scalewise.records import Provenance, write_text
+from scalewise.records import write_text
 
 
 def compute(experiment: AnalysisSpec, runs_folder: Path, folder: Path, *, tolerant: bool = False) -> None:
@@ -65,8 +64,9 @@ def compute(experiment: AnalysisSpec, runs_folder: Path, folder: Path, *, tolera
         spec.decision,
         target=experiment.target,
         differences=[
+            *confounding_sentences(tables.runs),
             *origin_cautions(tables.origins),
-            *_shared_nodes(tables.origins),
+            *shared_nodes(tables.origins),
             *flags(scaling, tables.runs),
             *drift_flags(tables.runs),
             *resumption_notes(tables.runs),
@@ -86,7 +86,7 @@ def compute(experiment: AnalysisSpec, runs_folder: Path, folder: Path, *, tolera
     laws = [law.as_dict() for law in study_laws(tables.runs, spec.scaling)]
     for name, values in (
         (LAWS, laws),
-        (ORIGINS, distinct_origins(tables.origins, spec)),
+        (ORIGINS, distinct_origins(tables, spec)),
         (FINGERPRINTS, dict(sorted(tables.conditions.items()))),
         (DECISION, decision.as_dict() | {"repeats": repeat_sentences(rounds)}),
     ):
@@ -98,46 +98,3 @@ def compute(experiment: AnalysisSpec, runs_folder: Path, folder: Path, *, tolera
             (folder / name).unlink(missing_ok=True)
             if (home / name).exists():
                 write_text(folder / name, (home / name).read_text(encoding="utf-8"))
-
-
-def distinct_origins(origins: Sequence[Provenance], spec: Experiment) -> dict[str, list[str]]:
-    """Every value that the runs' provenance takes, so that a difference between runs shows."""
-    found: dict[str, list[str]] = {
-        "settings": [_settings(spec)],
-        "commit": _distinct(origin.commit or "unknown: not a git checkout" for origin in origins),
-        "devices": _distinct(device for origin in origins for device in origin.devices),
-        "hosts": _distinct(host for origin in origins for host in origin.hosts),
-        "CPU": _distinct(origin.cpu_model for origin in origins),
-        "operating system": _distinct(origin.operating_system for origin in origins),
-        "launcher": _distinct(origin.launcher for origin in origins),
-        "neighbours": _shared_nodes(origins) or ["no other job on the nodes, or unknown"],
-        "versions": _distinct(
-            ", ".join(f"{name} {version}" for name, version in origin.versions.items()) for origin in origins
-        ),
-    }
-    if origins:
-        first = min(origin.started_at for origin in origins)
-        last = max(origin.ended_at for origin in origins)
-        found["measured (UTC)"] = [f"{first} to {last}"]
-    return found
-
-
-def _shared_nodes(origins: Sequence[Provenance]) -> list[str]:
-    """A sentence where other jobs may have disturbed the figures."""
-    shared = sum(1 for origin in origins if origin.other_jobs)
-    if not shared:
-        return []
-    return [
-        f"{shared} of {len(origins)} runs began on nodes where other jobs ran, which may have slowed them. "
-        "The site file's slurm.exclusive asks for whole nodes."
-    ]
-
-
-def _settings(spec: Experiment) -> str:
-    """The experiment's training in one line, a swept key with all its values."""
-    shown = {key: getattr(spec, key) for key in Settings.model_fields} | spec.swept
-    return ", ".join(f"{key} {value}" for key, value in shown.items() if value is not None)
-
-
-def _distinct(values: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(values))

@@ -116,6 +116,27 @@ def left_out(done: pd.DataFrame, base_done: pd.DataFrame, reference: str, known:
         )
 
 
+def held_equal(runs: pd.DataFrame, known: Conditions) -> dict[str, list[str]]:
+    """The conditions that were equal among all runs that a series compares, with their values.
+
+    A condition with several values, such as a swept option, differs between series and in none of them.
+
+    Args:
+        runs: All runs of the study.
+        known: Conditions of each fingerprint.
+    """
+    done = runs[runs["outcome"] == "completed"]
+    references = [
+        reference_fingerprint(done[done["series"] == series["series"].iloc[0]], baseline_devices(series))
+        for _, series in runs.groupby("series", sort=False)
+    ]
+    compared = [known[reference] for reference in references if reference in known]
+    return {
+        name: list(dict.fromkeys(conditions[name] for conditions in compared if name in conditions))
+        for name in dict.fromkeys(name for conditions in compared for name in conditions)
+    }
+
+
 def _fingerprints(runs: pd.DataFrame) -> pd.Series:
     if "fingerprint" not in runs:
         return pd.Series("", index=runs.index)

@@ -13,6 +13,7 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from scalewise import __version__
+from scalewise.analysis.analysis_spec import DIFFERED, EQUAL_IN_SERIES, HELD_EQUAL, NOT_KNOWN
 from scalewise.analysis.report.captions import CAPTIONS
 from scalewise.analysis.report.page_tables import (
     law_rows,
@@ -27,6 +28,8 @@ from scalewise.analysis.report.time_parts import START_PARTS, STEP_PARTS
 NO_CONFIDENCE = "not defined: one run a point"
 FIRST_FIGURES = ("speedup", "efficiency", "step", "efficiencies", "prediction")
 """Those that carry the decision; the others are one click away."""
+COMPARED = (HELD_EQUAL, EQUAL_IN_SERIES, DIFFERED, NOT_KNOWN)
+"""Parts of the provenance that say what a comparison rests on, apart from the others."""
 COLUMN_POINTS = 300
 """A figure that is wider than a column takes a row of its own."""
 _WIDTH = re.compile(rb'<svg[^>]*?width="([\d.]+)pt"', re.DOTALL)
@@ -120,7 +123,8 @@ def _context(section: Section) -> dict[str, Any]:
         "repeats": section.repeats,
         "runs": [run_row(row) for _, row in section.runs.iterrows()],
         "outcomes": ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items()),
-        "origins": section.origins,
+        "compared": {name: section.origins[name] for name in COMPARED if section.origins.get(name)},
+        "origins": {name: values for name, values in section.origins.items() if name not in COMPARED},
         "confidences": _confidences(section.scaling),
     }
 

@@ -11,7 +11,7 @@ import torch
 
 from scalewise import __version__
 from scalewise.plan.config.site import cpu_model
-from scalewise.records import Environment, GpuLimits
+from scalewise.records import CPU_PROCESS, Environment, GpuLimits
 from scalewise.training.measure.sensors import NvmlSensor, sensor_of
 
 _PACKAGES = ("torch", "torchvision", "numpy", "safetensors", "snakemake", "scikit-learn")
@@ -61,7 +61,7 @@ def device_name(device: torch.device) -> str:
     """The device's name, such as ``NVIDIA H200``, or ``CPU process``."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return "CPU process"
+    return CPU_PROCESS
 
 
 def operating_system() -> str:

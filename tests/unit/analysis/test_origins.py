@@ -1,0 +1,103 @@
+"""The report says what was held equal, what differed, and what nobody knows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalewise.analysis.analysis_spec import DIFFERED, EQUAL_IN_SERIES, HELD_EQUAL, NOT_KNOWN, AnalysisSpec
+from scalewise.analysis.experiment_tables import compute
+from scalewise.plan.config.experiment import Experiment
+
+WriteRun = Callable[..., Path]
+Results = tuple[dict[str, list[str]], dict[str, Any]]
+
+ENVIRONMENT = {"cpu_model": "A CPU", "operating_system": "Linux 6", "versions": {"torch": "2.15.0"}}
+
+
+def origin(host: str, **changed: Any) -> dict[str, Any]:
+    recorded = {
+        "hosts": [host],
+        "inputs": {"dataset": f"1024:{'a' * 64}"},
+        "environments": [{"hosts": [host]} | ENVIRONMENT],
+        "gpu_limits": [None],
+    }
+    return recorded | changed
+
+
+@pytest.fixture
+def results(tmp_path: Path, write_run: WriteRun) -> Callable[..., Results]:
+    """What ``provenance.json`` and ``decision.json`` say of a study on 1 and 2 devices."""
+
+    def of(origins: dict[str, dict[str, Any]], **swept: list[Any]) -> Results:
+        folder = tmp_path / "runs"
+        for run, met in origins.items():
+            options = {name: run.split(".")[1].endswith("on") for name in swept}
+            devices = int(run[1])
+            write_run(folder, run, devices, origin=met, options=options, rate=1000.0 * devices)
+        repeats = max(int(run.rpartition("r")[2]) for run in origins)
+        spec = {"dataset": "digits", "model": "linear", "global_batch_size": 256, "devices": [1, 2]}
+        experiment = Experiment.model_validate({**spec, "repeats": repeats, "sweep": swept})
+        compute(AnalysisSpec("study", experiment), folder, tmp_path / "out")
+        found = [
+            json.loads((tmp_path / "out" / name).read_text()) for name in ("provenance.json", "decision.json")
+        ]
+        return found[0], found[1]
+
+    return of
+
+
+def test_all_that_is_equal_is_listed_and_all_that_is_not(results: Callable[..., Results]) -> None:
+    moved = origin("node-b", commit="def456", started_at="2026-01-02T00:00:00+00:00")
+    moved |= {"environments": [{"hosts": ["node-b"]} | ENVIRONMENT | {"operating_system": "Linux 7"}]}
+    moved |= {"ended_at": "2026-01-02T00:01:00+00:00"}
+    found, decision = results({"d1.r1": origin("node-a"), "d2.r1": moved})
+    for held in (
+        "precision fp32",
+        "global_batch_size 256",
+        "parameters of the model 650",
+        "contents of the dataset sha256 aaaaaaaaaaaa",
+        "CPU model A CPU",
+        "torch version 2.15.0",
+    ):
+        assert held in found[HELD_EQUAL], held
+    assert found[DIFFERED] == [
+        "devices",
+        "repeat and seed",
+        "batch size per device",
+        "hosts (node-a, node-b)",
+        "operating system (Linux 6, Linux 7)",
+        "commit (abc123, def456)",
+        "day (UTC) (2026-01-01, 2026-01-02)",
+    ]
+    assert found[EQUAL_IN_SERIES] == found[NOT_KNOWN] == []
+    cautions = " ".join(decision["cautions"])
+    for caution in (
+        "Device count and nodes cannot be told apart (1 device: node-a in 1 run; 2 devices: node-b in 1 run)",
+        "Device count and time cannot be told apart",
+        "the commit of the workflow (abc123; def456)",
+        "the operating system (Linux 6; Linux 7)",
+    ):
+        assert caution in cautions, caution
+
+
+def test_a_swept_option_is_equal_within_its_series_alone(results: Callable[..., Results]) -> None:
+    names = [f"d{devices}.bucket-view-{side}.r1" for devices in (1, 2) for side in ("off", "on")]
+    found, _ = results({name: origin("node-a") for name in names}, gradient_as_bucket_view=[False, True])
+    assert found[EQUAL_IN_SERIES] == ["gradient_as_bucket_view (false, true)"]
+    assert {"hosts node-a", "commit abc123", "day (UTC) 2026-01-01"} <= set(found[HELD_EQUAL])
+    assert found[DIFFERED] == ["devices", "repeat and seed", "batch size per device"]
+
+
+def test_what_older_records_do_not_hold_is_said(results: Callable[..., Results]) -> None:
+    old = {"devices": ["A GPU"], "hosts": ["node-a", "node-b"]}
+    found, _ = results({"d1.r1": old, "d2.r1": old | {"devices": ["A GPU"] * 2}})
+    assert found[NOT_KNOWN] == [
+        "contents of model and data, in 2 of 2 runs",
+        "CPU, kernel and libraries of other hosts than the first, in 2 of 2 runs",
+        "power limits and clocks of GPUs, in 2 of 2 runs",
+    ]
