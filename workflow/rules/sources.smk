@@ -25,11 +25,11 @@ SOURCES = {
     "scalewise/training/data/": "__init__ augmentation datasets decoders download http_transfer loaders own_arrays "
     "pretrained published_files sampling sources storage weights_file worker_loader",
     "scalewise/training/distributed/": "__init__ devices identity network_interface node_launcher process_group",
-    "scalewise/training/measure/": "__init__ device_timers machine_load memory monitor provenance sensors step_clock throughput",
+    "scalewise/training/measure/": "__init__ device_timers machine_load memory monitor provenance sensors step_clock throughput waiting",
     "scalewise/training/models/": "__init__ builders own_model resnets transformer",
     "scalewise/analysis/": "__init__ adaptive_repeats analysis_spec experiment_figures experiment_tables formatting laws origins partial_report "
     "scaling study_report tables",
-    "scalewise/analysis/bottlenecks/": "__init__ bottlenecks drift resumption step_breakdown utilization",
+    "scalewise/analysis/bottlenecks/": "__init__ bottlenecks drift losses resumption slow_places step_breakdown utilization",
     "scalewise/analysis/comparison/": "__init__ comparability comparable_runs confounding fingerprint",
     "scalewise/analysis/decision/": "__init__ cautions criteria decision wording",
     "scalewise/analysis/prediction/": "__init__ all_reduce_model experiment_prediction step_model",

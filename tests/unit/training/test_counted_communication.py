@@ -12,7 +12,7 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from scalewise.plan.config.settings import Settings
-from scalewise.training.parallel_model import CommTime, ParallelModel
+from scalewise.training.parallel_model import KEPT_STEPS, CommTime, ParallelModel
 
 CPU = torch.device("cpu")
 WARM_UP = 4
@@ -112,6 +112,44 @@ def test_steps_around_a_resume_alone_say_nothing(steps: int) -> None:
     late = set(range(1, steps + 2))
     assert resumed(steps, late, earlier).communication_seconds() == 0.25
     assert resumed(steps, late, CommTime()).communication_seconds() is None
+
+
+@pytest.mark.parametrize("passes", [1, 3])
+@pytest.mark.parametrize("settling", [0, 1, 2])
+def test_the_communication_of_single_measured_steps_is_kept_in_their_order(
+    settling: int, passes: int
+) -> None:
+    """The steps that exchange late are told from the others, each by itself."""
+    late = {settling + WARM_UP + 2, settling + WARM_UP + 3}
+    parallel_model = build(late.__contains__, passes)
+    for _ in range(settling):
+        step(parallel_model)
+    parallel_model.resume(CommTime())
+    for _ in range(WARM_UP + 6):
+        step(parallel_model, passes)
+    kept = parallel_model.measured_communication().step_seconds
+    # DDP times its first ten passes, and has told of all but the last two as a step begins
+    assert len(kept) == min(4, 10 - settling - WARM_UP)
+    assert [seconds >= 0.75 * LATE_SECONDS for seconds in kept] == [False, True, True, False][: len(kept)]
+
+
+def test_steps_beyond_the_first_ten_are_kept_where_ddp_samples_them() -> None:
+    parallel_model = build({12, 15, 20, 21}.__contains__)
+    for _ in range(27):
+        step(parallel_model)
+    kept = parallel_model.measured_communication().step_seconds
+    # passes 5 to 10, 15, 20 and 25
+    assert [seconds >= 0.75 * LATE_SECONDS for seconds in kept] == [*[False] * 6, True, True, False]
+
+
+def test_single_steps_of_earlier_starts_are_kept_and_the_oldest_give_way() -> None:
+    earlier = CommTime(steps=2, seconds=0.5, step_seconds=[0.2, 0.3])
+    assert resumed(0, set(), earlier).measured_communication().step_seconds == [0.2, 0.3]
+    kept = resumed(WARM_UP + 5, set(), earlier).measured_communication().step_seconds
+    assert kept[:2] == [0.2, 0.3]
+    assert len(kept) == 2 + 3
+    many = CommTime(steps=KEPT_STEPS, seconds=1.0, step_seconds=[float(n) for n in range(KEPT_STEPS)])
+    assert resumed(WARM_UP + 3, set(), many).measured_communication().step_seconds[0] == 1.0
 
 
 def test_nothing_is_said_where_no_step_was_counted() -> None:

@@ -388,7 +388,8 @@ class RankRecord:
 
     Utilization is of the training, a fraction; it and the communication are None where nobody could say,
     and so are the two passes, forward and backward over one batch after the training: by the rank itself,
-    and with gradients exchanged.
+    and with gradients exchanged. The waiting is the part of the communication in which the rank waited for
+    whichever rank was the last in that step; None in older records.
     """
 
     rank: int
@@ -416,6 +417,7 @@ class RankRecord:
     local_pass_seconds: float | None = None
     exchanged_pass_seconds: float | None = None
     launch_seconds: float = 0.0
+    waiting_seconds_per_step: float | None = None
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -25,6 +26,9 @@ time; on a GPU it waits for its events."""
 
 FIRST_SAMPLED = 10
 
+KEPT_STEPS = 1000
+"""Most sampled steps whose communication is kept by itself, the last ones: all ranks gather them."""
+
 NANOSECONDS = 1e9
 
 
@@ -35,10 +39,12 @@ class CommTime:
     Args:
         steps: Number of steps that DDP has sampled.
         seconds: Communication of all these steps that the backward pass did not hide.
+        step_seconds: The same of single steps, the last ``KEPT_STEPS`` of them; empty where nobody kept it.
     """
 
     steps: int = 0
     seconds: float = 0.0
+    step_seconds: list[float] = field(default_factory=list)
 
     @classmethod
     def of(cls, data_parallel: DistributedDataParallel, every: int) -> CommTime:
@@ -79,6 +85,8 @@ class ParallelModel:
     _steps: int = field(default=0, init=False)
     _warm_up: CommTime = field(default=CommTime(), init=False)
     _earlier: CommTime | None = field(default=None, init=False)
+    _exchanging_passes: int = field(default=0, init=False)
+    _step_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_STEPS), init=False)
 
     @classmethod
     def build(
@@ -120,6 +128,7 @@ class ParallelModel:
             # DDP learns a static graph from the passes of the first step, which must all exchange; the sum
             # of the averages they leave is the average of the sums
             self.graph_traced |= now
+            self._exchanging_passes += 1
             return nullcontext()
         return self.data_parallel.no_sync()
 
@@ -147,6 +156,7 @@ class ParallelModel:
         return CommTime(
             earlier.steps + counted.steps - self._warm_up.steps,
             earlier.seconds + seconds,
+            list(self._step_seconds),
         )
 
     def resume(self, earlier: CommTime) -> None:
@@ -157,11 +167,31 @@ class ParallelModel:
         """
         self._steps = 0
         self._earlier = earlier
+        self._step_seconds = deque(earlier.step_seconds, maxlen=KEPT_STEPS)
 
     def _begin_step(self) -> None:
         self._steps += 1
         if self._steps == self._first_counted:
             self._warm_up = self._count()
+        elif self._steps > self._first_counted:
+            self._keep_step_seconds()
+
+    def _keep_step_seconds(self) -> None:
+        """Keep the communication of the last step that DDP has counted, if it is one that DDP sampled.
+
+        This reads a counter of the host, a few microseconds in a sampled step: it waits for no device.
+        """
+        assert isinstance(self.data_parallel, DistributedDataParallel)
+        # DDP counts passes that exchange; of the last one it tells as the next begins
+        counted = self._exchanging_passes - 1
+        if counted > FIRST_SAMPLED and counted % SAMPLED_STEPS[self.data_parallel.device.type]:
+            return
+        logged = self.data_parallel._get_ddp_logging_data()
+        if int(logged.get("iteration", 0)) == counted:
+            total, hidden = (
+                float(logged[f"backward_{part}_time"]) for part in ("comm", "compute_comm_overlap")
+            )
+            self._step_seconds.append(max(total - hidden, 0.0) / NANOSECONDS)
 
     @property
     def _first_counted(self) -> int:

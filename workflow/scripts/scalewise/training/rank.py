@@ -37,6 +37,7 @@ from scalewise.training.run_records import (
     collect_provenance,
     report_rank,
     save_model,
+    with_waiting,
     write_epochs_and_utilization,
     write_summary_and_ranks,
 )
@@ -190,7 +191,7 @@ def finalize(trained: TrainResult, own: RankReport, spec: TrainSpec, rank_setup:
     if trainer.settings.save_model:
         save_model(trainer.parallel_model, trainer.identity.rank, spec.folder)
     writes = trainer.identity.rank == 0
-    reports = gather(own, trainer.identity.world_size)
+    reports = with_waiting(gather(own, trainer.identity.world_size))
     if writes:
         write_epochs_and_utilization(spec.folder, trained.epochs, reports)
         write_results(trained, reports, spec, rank_setup)

@@ -41,6 +41,7 @@ from scalewise.training.measure.machine_load import CpuUse, other_cpu_fraction
 from scalewise.training.measure.memory import MemoryKind, peak_memory
 from scalewise.training.measure.monitor import MonitorReport, across_ranks
 from scalewise.training.measure.throughput import quantile, slowest, throughput
+from scalewise.training.measure.waiting import waiting_seconds
 from scalewise.training.parallel_model import ParallelModel
 from scalewise.training.pass_timing import PassTimes, merge_ranks
 from scalewise.training.trainer import Trainer
@@ -59,6 +60,7 @@ class RankReport:
         gpu_limits: Limits of the rank's GPU; None for a CPU process.
         times: Seconds of the passes after the training; empty until they are timed.
         cpu_use: CPU time while the last start trained.
+        communication_seconds: Communication of single steps, those that DDP sampled on every rank.
     """
 
     record: RankRecord
@@ -69,6 +71,7 @@ class RankReport:
     gpu_limits: GpuLimits | None = None
     times: PassTimes = field(default_factory=PassTimes)
     cpu_use: CpuUse | None = None
+    communication_seconds: list[float] = field(default_factory=list)
 
     def with_passes(self, times: PassTimes) -> RankReport:
         """Copy it with passes that were timed later, so that no memory or sample of theirs is in it."""
@@ -110,7 +113,25 @@ def report_rank(
         provenance.environment(identity.host),
         provenance.gpu_limits(trainer.device),
         cpu_use=cpu_use,
+        communication_seconds=trainer.parallel_model.measured_communication().step_seconds,
     )
+
+
+def with_waiting(reports: Sequence[RankReport]) -> list[RankReport]:
+    """The reports of all ranks, each with its waiting for the last rank of each step.
+
+    Args:
+        reports: One for each rank, in rank order.
+    """
+    waiting = waiting_seconds([report.communication_seconds for report in reports])
+    return [
+        replace(
+            report,
+            record=replace(report.record, waiting_seconds_per_step=seconds),
+            communication_seconds=[],
+        )
+        for report, seconds in zip(reports, waiting, strict=True)
+    ]
 
 
 def aggregate(
@@ -169,17 +190,21 @@ def _unmeasured(settings: Settings, windows: Sequence[Window]) -> int:
 
 
 def _communication_fraction(ranks: Sequence[RankRecord], windows: Sequence[Window]) -> float | None:
-    """Share of a step that the fastest rank spends on exchanging gradients: no rank's delay is in it.
+    """Share of a step that is the exchange of gradients itself: no rank's delay is in it.
 
-    A rank that is ahead waits for the others inside its own exchange.
+    A rank that is ahead waits for the others inside its own exchange. Where that waiting is not known, the
+    rank whose exchange takes least stands for all.
     """
-    exchanged = [rank.communication_seconds_per_step for rank in ranks]
-    counted = [seconds for seconds in exchanged if seconds is not None]
+    counted = [
+        rank.communication_seconds_per_step - (rank.waiting_seconds_per_step or 0.0)
+        for rank in ranks
+        if rank.communication_seconds_per_step is not None
+    ]
     measured = [window for window in windows if not window.warmup]
     if len(counted) < len(ranks) or not measured:
         return None
     step_seconds = sum(window.seconds for window in measured) / sum(window.steps for window in measured)
-    return min(min(counted) / step_seconds, 1.0)
+    return min(max(min(counted), 0.0) / step_seconds, 1.0)
 
 
 def collect_provenance(
