@@ -22,7 +22,7 @@ from tests.cores import needs_two_cores
 from tests.distributed.whole_runs import SETTINGS, Start, Training, finish
 
 from scalewise.analysis.analysis_spec import AnalysisSpec
-from scalewise.analysis.bottlenecks.bottlenecks import bottleneck_at
+from scalewise.analysis.bottlenecks.bottlenecks import find_bottlenecks
 from scalewise.analysis.experiment_figures import draw
 from scalewise.analysis.experiment_tables import compute
 from scalewise.analysis.study_report import write_report
@@ -102,10 +102,10 @@ def test_a_rank_that_takes_50_ms_more_a_step_is_named_with_its_host_in_the_repor
         said = json.loads((tmp_path / "results" / name / "decision.json").read_text(encoding="utf-8"))
         if said["limits"] and said["limits"][0].startswith(expected):
             break
-    (_, point), *_ = pd.read_csv(tmp_path / "results" / name / "scaling.csv").iterrows()
-    limit = bottleneck_at(point, point)
-    assert limit is not None
-    assert limit.cause == "straggler"
+    scaling, runs = (
+        pd.read_csv(tmp_path / "results" / name / f"{table}.csv") for table in ("scaling", "runs")
+    )
+    assert [limit.cause for limit in find_bottlenecks(scaling, runs)] == ["straggler"]
     flagged = said["limits"][0]
     assert flagged.startswith(expected)
     draw(analysed, tmp_path / "results" / name)

@@ -6,7 +6,7 @@ import pandas as pd
 from tests.slurm.lab import Lab
 from tests.slurm.study import ClusterStudy
 
-from scalewise.analysis.bottlenecks.bottlenecks import bottleneck_at, bottleneck_sentences
+from scalewise.analysis.bottlenecks.bottlenecks import bottleneck_sentences, find_bottlenecks
 
 MODEL = """
 import time
@@ -40,8 +40,8 @@ def cause(study: ClusterStudy, experiment: str) -> tuple[str | None, list[str]]:
     (_, point), *others = scaling.iterrows()
     assert others == []
     assert (point["nodes"], point["devices"]) == (2, 2)
-    limit = bottleneck_at(point, point)
-    return limit.cause if limit is not None else None, bottleneck_sentences(scaling, runs)
+    causes = [limit.cause for limit in find_bottlenecks(scaling, runs)]
+    return causes[0] if causes else None, bottleneck_sentences(scaling, runs)
 
 
 def test_a_slow_link_is_named_and_a_fast_one_is_not(lab: Lab, study: ClusterStudy) -> None:

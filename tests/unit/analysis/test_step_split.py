@@ -10,7 +10,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from scalewise.analysis.bottlenecks.bottlenecks import bottleneck_at, bottleneck_sentences
+from scalewise.analysis.bottlenecks.bottlenecks import (
+    bottleneck_sentences,
+    find_bottlenecks,
+    startup_sentences,
+)
 from scalewise.analysis.bottlenecks.step_breakdown import STEP_COLUMNS, split
 from scalewise.analysis.bottlenecks.utilization import ADVICE, cause_at
 from scalewise.analysis.scaling import scaling_table
@@ -21,7 +25,9 @@ from scalewise.records import RankRecord, RecordError, Window
 Runs = Callable[..., pd.DataFrame]
 WriteRun = Callable[..., Path]
 
-PARTS = ["compute_seconds", "communication_seconds", "loader_seconds", "straggler_seconds"]
+PARTS = [
+    "compute_seconds", "communication_seconds", "loader_seconds", "straggler_seconds", "jitter_seconds",
+]  # fmt: skip
 ALONE = "all runs"
 
 
@@ -37,8 +43,10 @@ def ranks(
     loader: Sequence[float] | None = None,
     local: Sequence[float] | None = None,
     exchanged: Sequence[float] | None = None,
+    waiting: Sequence[float] | None = None,
 ) -> pd.DataFrame:
-    """As ranks.csv gives them; seconds of a step, over ten steps."""
+    """As ranks.csv gives them; seconds of a step, over ten steps. Where nothing else is said, ranks wait for
+    the one whose exchange takes least."""
     count = len(communication)
     return pd.DataFrame(
         {
@@ -48,6 +56,7 @@ def ranks(
             "communication_seconds_per_step": communication,
             "local_pass_seconds": local or [math.nan] * count,
             "exchanged_pass_seconds": exchanged or [math.nan] * count,
+            "waiting_seconds_per_step": waiting or [each - min(communication) for each in communication],
         }
     )
 
@@ -61,13 +70,13 @@ def test_a_balanced_step_is_compute_and_what_its_exchange_takes_nobody_waits_for
     found = split(windows(1.0), ranks([0.2, 0.2, 0.2, 0.2], loader=[0.1] * 4))
     assert_sums(found)
     assert found["step_seconds"] == pytest.approx(1.0)
-    assert [found[part] for part in PARTS] == pytest.approx([0.7, 0.2, 0.1, 0.0])
+    assert [found[part] for part in PARTS] == pytest.approx([0.7, 0.2, 0.1, 0.0, 0.0])
 
 
 def test_the_rank_that_waits_for_nobody_is_the_slow_one_and_named_with_its_host() -> None:
     found = split(windows(1.0), ranks([0.5, 0.5, 0.5, 0.1]))
     assert_sums(found)
-    assert [found[part] for part in PARTS] == pytest.approx([0.5, 0.1, 0.0, 0.4])
+    assert [found[part] for part in PARTS] == pytest.approx([0.5, 0.1, 0.0, 0.4, 0.0])
     assert found["slowest_rank"] == 3
     assert found["slowest_host"] == "node1"
 
@@ -79,16 +88,35 @@ def test_with_two_ranks_the_whole_difference_is_the_slow_ones() -> None:
     assert found["slowest_rank"] == 0
 
 
+def test_what_even_the_slowest_rank_waits_for_others_is_jitter_and_no_exchange() -> None:
+    found = split(windows(1.0), ranks([0.3, 0.4, 0.3, 0.4], waiting=[0.25, 0.35, 0.25, 0.35]))
+    assert_sums(found)
+    assert found["jitter_seconds"] == pytest.approx(0.25)
+    assert found["communication_seconds"] == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize(
+    ("communication", "slow"),
+    [
+        pytest.param([0.5, 0.5, 0.12, 0.1], "node1", id="both ranks of a host are slow"),
+        pytest.param([0.5, 0.5, 0.5, 0.1], None, id="one of its ranks is"),
+        pytest.param([0.5, 0.1, 0.5, 0.1], None, id="one of each host is"),
+    ],
+)
+def test_a_host_is_slow_where_all_its_ranks_are(communication: list[float], slow: str | None) -> None:
+    assert split(windows(1.0), ranks(communication))["slow_host"] == slow
+
+
 def test_a_rank_that_is_late_because_of_its_loader_makes_the_loader_the_cause() -> None:
     found = split(windows(1.0), ranks([0.1, 0.5], loader=[0.4, 0.0]))
     assert_sums(found)
-    assert [found[part] for part in PARTS] == pytest.approx([0.5, 0.1, 0.4, 0.0])
+    assert [found[part] for part in PARTS] == pytest.approx([0.5, 0.1, 0.4, 0.0, 0.0])
 
 
 def test_one_device_exchanges_with_nobody() -> None:
     found = split(windows(1.0), ranks([0.01], loader=[0.2]))
     assert_sums(found)
-    assert [found[part] for part in PARTS] == pytest.approx([0.8, 0.0, 0.2, 0.0])
+    assert [found[part] for part in PARTS] == pytest.approx([0.8, 0.0, 0.2, 0.0, 0.0])
     assert math.isnan(found["slowest_rank"])
     assert split(windows(1.0), ranks([math.nan]))["compute_seconds"] == pytest.approx(1.0)
 
@@ -97,15 +125,18 @@ def test_what_nobody_counted_is_not_made_up() -> None:
     found = split(windows(1.0), ranks([math.nan, math.nan], loader=[0.1, 0.3]))
     assert found["step_seconds"] == pytest.approx(1.0)
     assert found["loader_seconds"] == pytest.approx(0.3)
-    unknown = set(STEP_COLUMNS) - {"step_seconds", "loader_seconds", "slowest_host"}
+    unknown = set(STEP_COLUMNS) - {"step_seconds", "loader_seconds", "slowest_host", "slow_host"}
     assert all(math.isnan(found[column]) for column in unknown)
     assert math.isnan(split(windows(1.0)[:1], ranks([0.1, 0.1]))["step_seconds"])
 
 
 def test_records_of_an_earlier_version_are_split_as_far_as_they_go() -> None:
-    older = ranks([0.1, 0.5]).drop(columns=["local_pass_seconds", "exchanged_pass_seconds"])
+    older = ranks([0.1, 0.5]).drop(
+        columns=["local_pass_seconds", "exchanged_pass_seconds", "waiting_seconds_per_step"]
+    )
     found = split(windows(1.0), older)
-    assert_sums(found)
+    assert_sums(found | {"jitter_seconds": 0.0})
+    assert math.isnan(found["jitter_seconds"])
     assert math.isnan(found["crosscheck_communication_seconds"])
     oldest = older.drop(columns="communication_seconds_per_step")
     assert math.isnan(split(windows(1.0), oldest)["compute_seconds"])
@@ -148,9 +179,10 @@ def test_the_tables_of_a_study_hold_the_split_of_each_run(tmp_path: Path, write_
 
 
 def study(make_runs: Runs, parts: Mapping[int, Sequence[float]], **columns: Any) -> pd.DataFrame:
-    """Runs whose steps divide so: device count -> compute, communication, loader, straggler."""
+    """Runs whose steps divide so: device count -> compute, communication, loader, straggler, no jitter."""
     runs = make_runs({(ALONE, devices): [100.0] * 3 for devices in parts})
-    for column, values in zip(PARTS, zip(*parts.values(), strict=True), strict=True):
+    divided = [(*values, 0.0)[: len(PARTS)] for values in parts.values()]
+    for column, values in zip(PARTS, zip(*divided, strict=True), strict=True):
         runs[column] = runs["devices"].map(dict(zip(parts, values, strict=True)))
     runs["step_seconds"] = runs[PARTS].sum(axis=1)
     return runs.assign(**columns)
@@ -161,7 +193,7 @@ def sentences(runs: pd.DataFrame, mode: str = "strong") -> list[str]:
 
 
 def test_a_training_that_scales_has_no_limit(make_runs: Runs) -> None:
-    assert sentences(study(make_runs, {1: (1.0, 0, 0, 0), 2: (0.5, 0.02, 0.03, 0.01)})) == []
+    assert sentences(study(make_runs, {1: (1.0, 0, 0, 0), 2: (0.5, 0.01, 0.02, 0.01)})) == []
 
 
 def test_exposed_communication_is_named_with_its_share_and_what_to_do(make_runs: Runs) -> None:
@@ -209,13 +241,11 @@ def test_compute_that_does_not_shrink_is_the_limit_of_strong_scaling_alone(make_
 
 
 def test_the_largest_loss_is_the_one_that_is_named(make_runs: Runs) -> None:
-    scaling = scaling_table(study(make_runs, {1: (1.0, 0, 0, 0), 2: (0.5, 0.2, 0.1, 0.15)}), "strong")
-    base, point = scaling.iloc[0], scaling.iloc[1]
-    limit = bottleneck_at(point, base)
-    assert limit is not None
+    runs = study(make_runs, {1: (1.0, 0, 0, 0), 2: (0.5, 0.2, 0.1, 0.15)})
+    (limit,) = find_bottlenecks(scaling_table(runs, "strong"), runs)
+    assert limit.point["devices"] == 2
     assert limit.cause == "communication"
-    assert limit.share == pytest.approx(0.2 / 0.95)
-    assert bottleneck_at(base, base) is None
+    assert limit.share.estimate == pytest.approx(0.2 / 0.95)
 
 
 def test_a_series_is_named_where_there_are_several(make_runs: Runs) -> None:
@@ -227,8 +257,9 @@ def test_a_series_is_named_where_there_are_several(make_runs: Runs) -> None:
 
 def test_a_run_that_is_mostly_start_up_is_said_in_seconds(make_runs: Runs) -> None:
     runs = study(make_runs, {1: (1.0, 0, 0, 0), 2: (0.5, 0, 0, 0)}, wall_seconds=10.0)
-    assert sentences(runs.assign(wall_seconds=100.0)) == []
-    (said,) = sentences(runs)
+    assert sentences(runs) == []
+    assert startup_sentences(scaling_table(runs.assign(wall_seconds=100.0), "strong")) == []
+    (said,) = startup_sentences(scaling_table(runs, "strong"))
     assert said.startswith(
         "Start-up takes 4.00 of 10.0 s at 1 device and 4.00 of 10.0 s at 2 devices: train "
     )

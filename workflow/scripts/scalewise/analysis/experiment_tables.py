@@ -18,7 +18,7 @@ from scalewise.analysis.analysis_spec import (
     SCALING,
     AnalysisSpec,
 )
-from scalewise.analysis.bottlenecks.bottlenecks import bottleneck_sentences
+from scalewise.analysis.bottlenecks.bottlenecks import bottleneck_sentences, startup_sentences
 from scalewise.analysis.bottlenecks.drift import drift_flags
 from scalewise.analysis.bottlenecks.resumption import resumption_notes
 from scalewise.analysis.bottlenecks.utilization import flags
@@ -75,7 +75,11 @@ def compute(experiment: AnalysisSpec, runs_folder: Path, folder: Path, *, tolera
         swept=spec.swept,
     )
     decided = scaling[scaling["series"] == decision.series] if decision.series is not None else scaling
-    decision = replace(decision, limits=bottleneck_sentences(decided, tables.runs, spec.scaling))
+    decision = replace(
+        decision,
+        limits=bottleneck_sentences(decided, tables.runs, spec.scaling),
+        startup=startup_sentences(decided),
+    )
     for name, table in (
         (RUNS, tables.runs),
         (EPOCHS, tables.epochs),

@@ -1,40 +1,71 @@
 """The bottleneck of each point: the largest loss in its step, and advice against it.
 
-Pure functions of tables.
+A loss is named where it is a tenth of the step and its interval lies above zero. One that is as large but
+that the runs do not show is said with its interval, and small ones that add up are said together. Pure
+functions of tables.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 import pandas as pd
 
-from scalewise.analysis.formatting import format_3sig, point_text
-
-NAMED_FROM = 0.1
-"""Share of the step, or of a run's wall, from which on a loss is named."""
-
-UNCERTAIN_FROM = 0.05
-"""Share of the step by which two measurements of the communication must differ to be doubted."""
+from scalewise.analysis.bottlenecks.losses import (
+    COMMUNICATION,
+    COMPUTE,
+    JITTER,
+    LOADER,
+    NAMED_FROM,
+    PARTS,
+    STRAGGLER,
+    WAITS,
+    Loss,
+    PointLosses,
+    difference_of_means,
+    find_losses,
+    is_in_doubt,
+    number,
+)
+from scalewise.analysis.bottlenecks.slow_places import SlowPlace, find_slow_place, most_frequent_rank
+from scalewise.analysis.formatting import format_3sig, percent_in_digits, point_text
+from scalewise.analysis.statistics.intervals import Interval
 
 MAX_PLACES = 6
 """Points named in one sentence; scaling.csv has all."""
 
+TOLD_FROM = 0.005
+"""Share of the step from which on a loss is listed among those that add up."""
+
 MILLISECONDS = 1e3
 
-COMMUNICATION, LOADER, STRAGGLER, COMPUTE = "communication", "loader", "straggler", "compute"
 RESIDENT = "resident loader"
 
-_TITLES = {COMMUNICATION: "Communication-bound", LOADER: "Loader-bound", COMPUTE: "Compute does not scale"}
+_TITLES = {
+    COMMUNICATION: "Communication-bound",
+    LOADER: "Loader-bound",
+    JITTER: "Jitter, ranks that are late by turns,",
+    COMPUTE: "Compute does not scale",
+}
+
+_NOUNS = {
+    COMMUNICATION: "communication",
+    LOADER: "loader wait",
+    STRAGGLER: "waiting for one slow rank",
+    JITTER: "jitter",
+    COMPUTE: "compute beyond its ideal",
+}
 
 _ADVICE = {
     COMMUNICATION: "raise the batch size per device or accumulation_steps, set communication_hook, or use "
     "fewer devices.",
     LOADER: "raise cpus_per_device or use the resident loader.",
     RESIDENT: "raise the batch size per device, so that fewer batches are gathered.",
-    STRAGGLER: "leave out its node, or look what else uses its device and CPUs.",
+    JITTER: "give every rank as much work in each step (samples of unequal length, work that depends on the "
+    "data), and look whether ranks share cores with each other or with other programs, or ask for whole "
+    "nodes. A faster exchange does not help.",
     COMPUTE: "raise the batch size per device or set compile, where a device's work has become short; in one "
     "node, look whether devices share cores, memory or power.",
 }
@@ -45,166 +76,242 @@ class Bottleneck:
     """The main reason that a point does not scale.
 
     Args:
-        cause: Communication, loader, straggler or compute.
+        point: Row of the scaling table.
+        cause: A key of ``losses.PARTS``.
         share: Share of the point's step that is lost to it, 0 to 1.
-        advice: Imperative clause that names the cure.
+        advice: Imperative clause that names the cure; empty for a slow rank, whose place decides.
+        beside: What must be said beside the share of what it is; empty where nothing must.
+        place: The slow rank or host; None where chance may have picked it, or for another cause.
+        runs: The point's runs.
     """
 
+    point: pd.Series
     cause: str
-    share: float
+    share: Interval
     advice: str
+    beside: str
+    place: SlowPlace | None
+    runs: pd.DataFrame
 
 
-def waiting_shares(point: pd.Series) -> dict[str, float]:
-    """Shares of a point's step that its devices waited, by cause; empty where the step's parts are unknown.
-
-    Two measurements of the communication that are far apart count as the lesser of the two: both hold the
-    exchange, and both may hold waiting for a rank that is late.
-    """
-    step = _number(point, "step_seconds")
-    seconds = {
-        COMMUNICATION: min(_communications(point)) if _in_doubt(point) else _communications(point)[0],
-        LOADER: _number(point, "loader_seconds"),
-        STRAGGLER: _number(point, "straggler_seconds"),
-    }
-    shares = {cause: value / step for cause, value in seconds.items()}
-    return {} if any(map(math.isnan, shares.values())) else shares
-
-
-def loss_shares(point: pd.Series, base: pd.Series, scaling: str = "strong") -> dict[str, float]:
-    """The losses of a point, as shares of its step; empty where the split of its step is not known.
-
-    Compute is lost as far as it exceeds its ideal: with strong scaling the baseline's, divided by so many
-    times the devices, with weak scaling the baseline's.
-
-    Args:
-        point: Row of a scaling table.
-        base: Row of its baseline.
-        scaling: ``strong`` or ``weak``.
-    """
-    shares = waiting_shares(point)
-    if not shares:
-        return {}
-    ratio = point["devices"] / base["devices"] if scaling == "strong" else 1.0
-    excess = _number(point, "compute_seconds") - _number(base, "compute_seconds") / ratio
-    # where the baseline is not known, the other causes still are
-    lost = 0.0 if math.isnan(excess) else max(excess, 0.0)
-    return shares | {COMPUTE: lost / _number(point, "step_seconds")}
-
-
-def bottleneck_at(point: pd.Series, base: pd.Series, scaling: str = "strong") -> Bottleneck | None:
-    """The largest loss of a point; None where it is under a tenth of the step, or the split is not known.
-
-    Args:
-        point: Row of a scaling table.
-        base: Row of its baseline.
-        scaling: ``strong`` or ``weak``.
-    """
-    shares = loss_shares(point, base, scaling)
-    cause = max(shares, key=shares.__getitem__, default="")
-    if not cause or shares[cause] < NAMED_FROM:
-        return None
-    resident = cause == LOADER and point["loader"] == "resident"
-    return Bottleneck(cause, shares[cause], _ADVICE[RESIDENT if resident else cause])
-
-
-def bottleneck_sentences(scaling: pd.DataFrame, runs: pd.DataFrame, mode: str = "strong") -> list[str]:
-    """A sentence for each bottleneck with its cure, largest loss first; then on start-up, and on doubts.
+def find_bottlenecks(scaling: pd.DataFrame, runs: pd.DataFrame, mode: str = "strong") -> list[Bottleneck]:
+    """The largest loss of each point that has one which the runs show.
 
     Args:
         scaling: Output of ``scaling_table``, or the rows of one series.
-        runs: Output of ``collect``.
+        runs: Output of ``collect``; every completed run counts, so they must be comparable.
         mode: ``strong`` or ``weak`` scaling.
     """
-    bound: dict[str, list[_Place]] = {}
-    for _, series in scaling.groupby("series", sort=False):
-        in_order = series.sort_values("devices")
-        for _, point in in_order.iterrows():
-            limit = bottleneck_at(point, in_order.iloc[0], mode)
-            if limit is not None:
-                # which rank is slow is each point's own
-                key = f"{limit.advice} {len(bound)}" if limit.cause == STRAGGLER else limit.advice
-                bound.setdefault(key, []).append(_Place(point, limit))
-    by_share = sorted(bound.values(), key=lambda places: -max(place.limit.share for place in places))
-    return [*(_bound(places, runs) for places in by_share), *_startup(scaling), *_uncertain(scaling)]
+    return list(_bottlenecks(list(find_losses(scaling, runs, mode))))
 
 
-@dataclass(frozen=True)
-class _Place:
-    point: pd.Series
-    limit: Bottleneck
+def bottleneck_sentences(scaling: pd.DataFrame, runs: pd.DataFrame, mode: str = "strong") -> list[str]:
+    """A sentence for each bottleneck with its cure, largest loss first; then on small losses and on doubts.
+
+    Start-up is not among them: neither a throughput nor an efficiency holds it.
+
+    Args:
+        scaling: Output of ``scaling_table``, or the rows of one series.
+        runs: Output of ``collect``; every completed run counts, so they must be comparable.
+        mode: ``strong`` or ``weak`` scaling.
+    """
+    points = list(find_losses(scaling, runs, mode))
+    found = list(_bottlenecks(points))
+    bound: dict[str, list[Bottleneck]] = {}
+    for index, limit in enumerate(found):
+        # which rank is slow is each point's own
+        key = f"{index}" if limit.cause == STRAGGLER else f"{limit.advice}{limit.beside}"
+        bound.setdefault(key, []).append(limit)
+    by_share = sorted(bound.values(), key=lambda limits: -max(limit.share.estimate for limit in limits))
+    unnamed = [each for each in points if not any(limit.point is each.point for limit in found)]
+    return [
+        *map(_sentence, by_share),
+        *(_together(each) for each in unnamed if _adds_up(each)),
+        *_not_shown([each for each in unnamed if not _adds_up(each)]),
+        *_uncertain(scaling),
+    ]
 
 
-def _bound(places: list[_Place], runs: pd.DataFrame) -> str:
-    cause, advice = places[0].limit.cause, places[0].limit.advice
+def startup_sentences(scaling: pd.DataFrame) -> list[str]:
+    """A sentence on the points whose runs spend much of their wall time on starting.
+
+    Args:
+        scaling: Output of ``scaling_table``, or the rows of one series.
+    """
+    shares = scaling["startup_seconds"].astype(float) / scaling["wall_seconds"].astype(float)
+    long = scaling[shares > NAMED_FROM]
+    if long.empty:
+        return []
+    places = [
+        f"{format_3sig(point['startup_seconds'])} of {format_3sig(point['wall_seconds'])} s "
+        f"at {_where(point)}"
+        for _, point in long.iterrows()
+    ]
+    return [
+        f"Start-up takes {_listed(places)}: train longer in one job, or judge by throughput, which is "
+        "without it."
+    ]
+
+
+# --- what is named ------------------------------------------------------------------------------------
+
+
+def _bottlenecks(points: Sequence[PointLosses]) -> Iterator[Bottleneck]:
+    judged = max(sum(each.point["devices"] > 1 for each in points), 1)
+    for each in points:
+        loss, runs = each.main(), each.runs
+        waits = (runs[WAITS[STRAGGLER]] >= NAMED_FROM * runs["step_seconds"]).any()
+        place = find_slow_place(runs, judged) if waits else None
+        of_host = _at_slow_host(each, place)
+        if of_host is not None and (loss is None or of_host.share.estimate > loss.share.estimate):
+            loss = of_host
+        if loss is not None:
+            yield Bottleneck(
+                each.point,
+                loss.cause,
+                loss.share,
+                _advice(loss.cause, each.point),
+                _beside(loss, each, several=len(points) > 1),
+                place if loss.cause == STRAGGLER else None,
+                runs,
+            )
+
+
+def _at_slow_host(each: PointLosses, place: SlowPlace | None) -> Loss | None:
+    """What is lost waiting for a host, in the runs that it takes part in, where these are not all."""
+    if place is None or place.rank is not None or place.taken == len(each.runs):
+        return None
+    lost, step = ([float(value) for value in place.runs[name]] for name in (WAITS[STRAGGLER], "step_seconds"))
+    share = difference_of_means(lost, [0.0]).scaled(len(step) / sum(step))
+    loss = Loss(STRAGGLER, share, median(lost) / median(step), measured=True, in_efficiency=True)
+    return loss if loss.is_shown else None
+
+
+def _advice(cause: str, point: pd.Series) -> str:
+    resident = cause == LOADER and point["loader"] == "resident"
+    return _ADVICE.get(RESIDENT if resident else cause, "")
+
+
+def _beside(loss: Loss, each: PointLosses, *, several: bool) -> str:
+    """The clause on a wait that the baseline has too, so that no efficiency lacks it."""
+    if loss.in_efficiency or not several:
+        return ""
+    if each.point["devices"] == number(each.point, "baseline_devices"):
+        return " It is the baseline's own, which no efficiency holds."
+    alike = any(other.cause == loss.cause and not other.is_large for other in each.losses)
+    return " The baseline waits alike, so the efficiency hardly lacks it." if alike else ""
+
+
+# --- how it is said -----------------------------------------------------------------------------------
+
+
+def _sentence(limits: Sequence[Bottleneck]) -> str:
+    cause = limits[0].cause
     if cause == STRAGGLER:
-        return _slow_rank(places[0], runs)
+        return f"{_slow_rank(limits[0])}{limits[0].beside}"
     exposed = ", exposed" if cause == COMMUNICATION else ""
-    shares = [f"{_where(place.point)} ({place.limit.share:.0%} of the step{exposed})" for place in places]
-    return f"{_TITLES[cause]} at {_listed(shares)}: {advice}"
+    places = [f"{_where(limit.point)} ({_share(limit.share)}{exposed})" for limit in limits]
+    older = cause == COMMUNICATION and any(limit.runs["jitter_seconds"].isna().any() for limit in limits)
+    unknown = " These records do not tell waiting for late ranks from the exchange." if older else ""
+    return f"{_TITLES[cause]} at {_listed(places)}: {limits[0].advice}{unknown}{limits[0].beside}"
 
 
-def _slow_rank(place: _Place, runs: pd.DataFrame) -> str:
-    """Names the rank where it is the same in most runs of the point."""
-    point, where = place.point, _where(place.point)
-    lost = f"({place.limit.share:.0%} of the step lost waiting for it)"
-    known = runs.reindex(columns=["series", "devices", "outcome", "slowest_rank", "slowest_host"])
-    of_point = known[
-        (known["series"] == point["series"])
-        & (known["devices"] == point["devices"])
-        & (known["outcome"] == "completed")
-    ].dropna()
-    slowest = of_point[["slowest_rank", "slowest_host"]].value_counts()
-    if slowest.empty or slowest.iloc[0] <= len(of_point) / 2:
+def _slow_rank(limit: Bottleneck) -> str:
+    place, nodes = limit.place, limit.point["nodes"]
+    where = _where(limit.point)
+    if place is not None and place.rank is None:
+        some = place.taken < len(limit.runs)
+        taking = f", in the {place.taken} of {len(limit.runs)} runs that it takes part in" if some else ""
+        return (
+            f"Node {place.host} is slower than the others at {where} ({_share(limit.share)} lost waiting for "
+            f"it{taking}): leave it out, or ask the site."
+        )
+    lost = f"({_share(limit.share)} lost waiting for it)"
+    found = place or most_frequent_rank(limit.runs)
+    if found is None or (place is None and found.hits < found.taken):
         return (
             f"One rank is slower than the others at {where} {lost}, and not the same in all runs: look for "
             "other programs on its nodes, or ask the site for whole ones."
         )
-    rank, host = slowest.index[0]
+    name = f"rank {found.rank} on {found.host}" if found.host else f"rank {found.rank}"
+    named = f"{name[0].upper()}{name[1:]}"
+    often = "" if found.hits == found.taken else f" in {found.hits} of {found.taken} runs"
+    if found.taken == 1:
+        return (
+            f"{named} is slower than the others at {where} {lost}, in the only run: look what else uses its "
+            "device and CPUs, and repeat, to tell whether it is always that one."
+        )
+    if place is None:
+        return (
+            f"One rank is slower than the others at {where} {lost}. It is {name} in all {found.taken} runs, "
+            f"which chance alone does in {percent_in_digits(found.chance)} of such studies: more repeats "
+            "would tell whether it is always that one."
+        )
+    if found.host is None:
+        return (
+            f"{named} is slower than the others at {where} {lost}{often}, on whatever node it runs: look "
+            "whether its share of the work is larger."
+        )
     cure = (
         "leave the node out, or ask the site"
-        if point["nodes"] > 1
+        if nodes > 1
         else "look what else uses its device and CPUs, and whether its share of the work is larger"
     )
-    return f"Rank {rank:.0f} on {host} is slower than the others at {where} {lost}: {cure}."
+    return f"{named} is slower than the others at {where} {lost}{often}: {cure}."
 
 
-def _startup(scaling: pd.DataFrame) -> Iterator[str]:
-    """A sentence on the runs whose start-up takes much of their wall time."""
-    shares = scaling["startup_seconds"].astype(float) / scaling["wall_seconds"].astype(float)
-    long = scaling[shares > NAMED_FROM]
-    if len(long):
-        places = [
-            f"{format_3sig(point['startup_seconds'])} of {format_3sig(point['wall_seconds'])} s "
-            f"at {_where(point)}"
-            for _, point in long.iterrows()
-        ]
-        yield (
-            f"Start-up takes {_listed(places)}: train longer in one job, or judge by throughput, which is "
-            "without it."
-        )
+def _adds_up(each: PointLosses) -> bool:
+    return each.total is not None and each.total.is_shown
+
+
+def _together(each: PointLosses) -> str:
+    """Losses that no single one of them explains, which sum to what the efficiency lacks."""
+    assert each.total is not None
+    listed = sorted(each.losses, key=lambda loss: -loss.share.estimate)
+    parts = [
+        f"{_NOUNS[loss.cause]} {loss.share.estimate:.0%}"
+        for loss in listed
+        if abs(loss.share.estimate) >= TOLD_FROM
+    ]
+    return (
+        f"No single cause at {_where(each.point)}: {', '.join(parts)}, together {_share(each.total.share)}. "
+        "Raise the batch size per device, which lessens most of them, or use fewer devices."
+    )
+
+
+def _not_shown(points: Sequence[PointLosses]) -> Iterator[str]:
+    """A sentence on losses that are large, but that the runs do not tell from none."""
+    maybe = [
+        (each.point, loss)
+        for each in points
+        for loss in (each.losses or each.waits)
+        if loss.is_large and not loss.is_shown
+    ]
+    if maybe:
+        places = [f"{_NOUNS[loss.cause]} at {_where(point)} ({_share(loss.share)})" for point, loss in maybe]
+        yield f"May be, but too few or too different runs tell: {_listed(places)}. More repeats would tell."
 
 
 def _uncertain(scaling: pd.DataFrame) -> Iterator[str]:
     for _, point in scaling.iterrows():
-        if _in_doubt(point):
-            counted, checked = (f"{format_3sig(each * MILLISECONDS)} ms" for each in _communications(point))
+        if is_in_doubt(point):
+            counted, checked = (
+                f"{format_3sig(number(point, column) * MILLISECONDS)} ms"
+                for column in (PARTS[COMMUNICATION], "crosscheck_communication_seconds")
+            )
             yield (
                 f"How a step divides at {_where(point)} is uncertain: communication is {counted} by DDP's "
                 f"own counters, but {checked} by passes with and without it, after the training."
             )
 
 
-def _communications(point: pd.Series) -> tuple[float, float]:
-    """Seconds of a step, as DDP counted them and as passes after the training tell."""
-    return _number(point, "communication_seconds"), _number(point, "crosscheck_communication_seconds")
-
-
-def _in_doubt(point: pd.Series) -> bool:
-    """Whether the two are far apart; False where one of them is not known."""
-    both = _communications(point)
-    apart = abs(both[0] - both[1])
-    return apart > max(both) / 2 and apart > UNCERTAIN_FROM * _number(point, "step_seconds")
+def _share(share: Interval) -> str:
+    """``32% of the step, 95% interval 30 to 34%``; without an interval where there is none, or no width."""
+    text = f"{share.estimate:.0%} of the step"
+    low, high = f"{share.low:.0%}", f"{share.high:.0%}"
+    if share.confidence == 0 or low == high:
+        return text
+    return f"{text}, {share.confidence:.0%} interval {low.removesuffix('%')} to {high}"
 
 
 def _listed(places: list[str]) -> str:
@@ -217,9 +324,3 @@ def _listed(places: list[str]) -> str:
 
 def _where(point: pd.Series) -> str:
     return point_text(point["devices"], point["series"])
-
-
-def _number(point: pd.Series, column: str) -> float:
-    """NaN where a hand-made or older table does not know it."""
-    value = point.get(column)
-    return float("nan") if value is None else float(value)

@@ -40,6 +40,7 @@ class Decision:
         cautions: Weaknesses of the answer, a sentence each.
         criterion: The sentence that says by which criterion the devices were chosen.
         limits: Bottlenecks, a sentence each.
+        startup: Points whose start takes long, a sentence each; no throughput or efficiency holds it.
         beyond: Predictions of points that were not measured, a sentence each.
         numbers: ``NUMBERS`` of the chosen point, None for what is not known; empty without such a point.
     """
@@ -53,6 +54,7 @@ class Decision:
     cautions: list[str]
     criterion: str = ""
     limits: list[str] = field(default_factory=list)
+    startup: list[str] = field(default_factory=list)
     beyond: list[str] = field(default_factory=list)
     numbers: dict[str, float | int | None] = field(default_factory=dict)
 

@@ -33,7 +33,13 @@ COMPARED = (HELD_EQUAL, EQUAL_IN_SERIES, DIFFERED, NOT_KNOWN)
 COLUMN_POINTS = 300
 """A figure that is wider than a column takes a row of its own."""
 _WIDTH = re.compile(rb'<svg[^>]*?width="([\d.]+)pt"', re.DOTALL)
-_NOTHING_DECIDED: dict[str, Any] = {"criterion": "", "limits": [], "beyond": [], "numbers": {}}
+_NOTHING_DECIDED: dict[str, Any] = {
+    "criterion": "",
+    "limits": [],
+    "startup": [],
+    "beyond": [],
+    "numbers": {},
+}
 
 
 @dataclass(frozen=True)

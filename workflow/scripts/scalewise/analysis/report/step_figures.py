@@ -55,8 +55,8 @@ NOTHING = Part("", "", "white", "")
 
 def step_parts() -> list[Part]:
     """The parts of a step, from the bottom of a bar to its top."""
-    blue, orange, green, _, pink = sns.color_palette("colorblind", 5)
-    looks = ((blue, ""), (orange, "////"), (green, "...."), (pink, "xxxx"))
+    blue, orange, green, _, pink, brown = sns.color_palette("colorblind", 6)
+    looks = ((blue, ""), (orange, "////"), (green, "...."), (pink, "xxxx"), (brown, "----"))
     return [Part(*named, *look) for named, look in zip(STEP_PARTS.items(), looks, strict=True)]
 
 
@@ -93,7 +93,7 @@ def step(scaling: pd.DataFrame, runs: pd.DataFrame) -> Figure:
     for quantity in (0, 1):
         tops = [axes.dataLim.ymax for axes in panels.row(quantity)]
         panels.axes[0][quantity].set_ylim(0, max([1e-9, *tops]) * (1.18 if quantity == 0 else 1.08))
-    _legend(panels.figure, [*parts, UNKNOWN if unknown else NOTHING, NOTHING], starts, narrow=len(names) == 1)
+    _legend(panels.figure, [*parts, UNKNOWN if unknown else NOTHING], starts, narrow=len(names) == 1)
     return panels.figure
 
 

@@ -9,6 +9,7 @@ STEP_PARTS = {
     "communication_seconds": "exposed communication",
     "loader_seconds": "loader wait",
     "straggler_seconds": "stragglers",
+    "jitter_seconds": "jitter",
 }
 """A step is made of these, from the bottom of a bar to its top."""
 

@@ -1,4 +1,4 @@
-"""How long ranks wait for each other in an exchange of gradients. Pure arithmetic."""
+"""The time that ranks wait for each other in an exchange of gradients. Pure arithmetic."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ def waiting_seconds(communication: Sequence[Sequence[float]]) -> list[float | No
     """The mean time that each rank waits in a step for the rank that is the last in that step.
 
     Nobody can exchange before the last rank comes: it waits for nobody, and its communication, the least of
-    that step, is the exchange itself. What the others take beyond it is waiting. The least of the ranks' means
-    would not do: where another rank is the last in each step, every rank's mean holds waiting.
+    that step, is the exchange itself. What the others take beyond it is waiting. The least of the ranks'
+    means would not do: where another rank is the last in each step, every rank's mean holds waiting.
 
     Args:
         communication: Seconds of the same steps on each rank.

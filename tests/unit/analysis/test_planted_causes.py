@@ -1,0 +1,43 @@
+"""Causes in studies whose truth is planted: how often they are found, and how often one is invented.
+
+The whole table is `python benchmarks/run.py truth`; here are few draws of it, with fixed seeds.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from benchmarks.truth_causes import FOUND, Truth, false_cause_rates, found_cause_rates, planted_runs
+
+
+@pytest.mark.parametrize("cause", FOUND)
+def test_a_cause_of_15_percent_is_found_by_three_runs_that_scatter_by_3_percent(cause: str) -> None:
+    rates = found_cause_rates(5, scatters=(0.03,), repeats=(3,), only=[cause])
+    assert rates["rate"].tolist() == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("truth", "scatter", "studies"),
+    [
+        ("nothing lost", 0.03, 8),
+        ("nothing lost", 0.1, 40),
+        ("jitter of 25 % a step", 0.03, 8),
+        ("another slow rank in each run", 0.03, 25),
+    ],
+)
+def test_causes_are_invented_in_one_study_of_twenty_at_most(truth: str, scatter: float, studies: int) -> None:
+    rates = false_cause_rates(studies, scatters=(scatter,), repeats=(3,), only=[truth])
+    assert rates["rate"].max() <= 0.05
+
+
+def test_a_planted_share_is_the_share_that_is_measured() -> None:
+    runs = planted_runs(Truth(communication=0.25), 0.0, 1, np.random.default_rng(1))
+    most = runs[runs["devices"] == 16].iloc[0]
+    assert most["communication_seconds"] / most["step_seconds"] == pytest.approx(0.2, rel=0.03)
+    assert most["jitter_seconds"] < 0.03 * most["step_seconds"]
+    jittery = planted_runs(Truth(jitter=0.25), 0.0, 1, np.random.default_rng(1)).iloc[-1]
+    assert jittery["communication_seconds"] == pytest.approx(0.0, abs=1e-9)
+    # the largest of 16 normal values lies 1.77 standard deviations above their mean
+    assert jittery["jitter_seconds"] + jittery["straggler_seconds"] == pytest.approx(
+        0.25 * 1.77 / 16, rel=0.25
+    )

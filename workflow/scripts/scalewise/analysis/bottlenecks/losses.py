@@ -1,0 +1,243 @@
+"""The losses of a point: the parts of its step that ideal scaling would not have, with their intervals.
+
+Pure functions of tables.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median, variance
+
+import pandas as pd
+
+from scalewise.analysis.statistics.intervals import CONFIDENCE, Interval
+
+NAMED_FROM = 0.1
+"""Share of the step, or of a run's wall, from which on a loss is named."""
+
+UNCERTAIN_FROM = 0.05
+"""Share of the step by which two measurements of the communication must differ to be doubted."""
+
+COMMUNICATION, LOADER, STRAGGLER, JITTER = "communication", "loader", "straggler", "jitter"
+COMPUTE = "compute"
+
+WAITS = {
+    COMMUNICATION: "communication_seconds",
+    LOADER: "loader_seconds",
+    STRAGGLER: "straggler_seconds",
+    JITTER: "jitter_seconds",
+}
+"""Causes for which a device waits, and the columns that hold their seconds of a step."""
+
+PARTS = {**WAITS, COMPUTE: "compute_seconds"}
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What a point loses to a cause, as a share of its step.
+
+    Args:
+        cause: A key of ``PARTS``, or ``all`` for the sum of them.
+        share: Mean over the runs, with Welch's interval; its bounds are NaN where the runs are too few.
+        median: The same by the medians over the runs, as scaling.csv has them.
+        measured: True for a wait, which each run has measured by itself; the others are differences to the
+            baseline's runs.
+        in_efficiency: True for what the point loses beyond its baseline, and so what its efficiency lacks.
+    """
+
+    cause: str
+    share: Interval
+    median: float
+    measured: bool
+    in_efficiency: bool
+
+    @property
+    def is_large(self) -> bool:
+        """True from ``NAMED_FROM`` on, by the mean and by the median, which one odd run does not move."""
+        return min(self.share.estimate, self.median) >= NAMED_FROM
+
+    @property
+    def is_shown(self) -> bool:
+        """True if the loss is large and its interval lies above 0.
+
+        A wait that a single run has measured is shown for that run.
+        """
+        alone = self.measured and self.share.n == 1
+        return self.is_large and (alone or self.share.low > 0)
+
+
+@dataclass(frozen=True)
+class PointLosses:
+    """The losses of one point.
+
+    Args:
+        point: Row of a scaling table.
+        runs: The point's runs whose steps are known.
+        losses: What the point loses beyond its baseline; compute is missing where no baseline is known.
+        waits: What its devices wait, whether its baseline waits alike or not.
+        total: The sum of the losses, which is what the efficiency lacks; None where no baseline is known.
+    """
+
+    point: pd.Series
+    runs: pd.DataFrame
+    losses: list[Loss]
+    waits: list[Loss]
+    total: Loss | None
+
+    def main(self) -> Loss | None:
+        """The largest loss that is shown, or else the largest wait that is; None where neither is."""
+        for losses in (self.losses, self.waits):
+            shown = [loss for loss in losses if loss.is_shown]
+            if shown:
+                return max(shown, key=lambda loss: loss.share.estimate)
+        return None
+
+
+def waiting_shares(point: pd.Series) -> dict[str, float]:
+    """Shares of a point's step that its devices waited, by cause; empty where the step's parts are unknown.
+
+    Args:
+        point: Row of a scaling table.
+    """
+    step = number(point, "step_seconds")
+    seconds = {cause: number(point, column) for cause, column in WAITS.items()}
+    if is_in_doubt(point):
+        seconds[COMMUNICATION] = min(_communications(point))
+    if math.isnan(seconds[JITTER]):
+        seconds[JITTER] = 0.0  # records of an earlier version have it in the communication
+    shares = {cause: value / step for cause, value in seconds.items()}
+    return {} if any(map(math.isnan, shares.values())) else shares
+
+
+def is_in_doubt(point: pd.Series) -> bool:
+    """True if two measurements of a point's communication are far apart; False where one is not known.
+
+    They are what DDP counted in the training, and what passes with an exchange take longer than passes
+    without, after it. The passes may hold jitter or not. Both hold the exchange and may hold other waiting,
+    so the lesser of the two counts.
+    """
+    counted, checked = _communications(point)
+    jitter = number(point, "jitter_seconds")
+    most = counted if math.isnan(jitter) else counted + jitter
+    apart = max(counted - checked, checked - most)
+    return apart > max(counted, checked) / 2 and apart > UNCERTAIN_FROM * number(point, "step_seconds")
+
+
+def find_losses(scaling: pd.DataFrame, runs: pd.DataFrame, mode: str = "strong") -> Iterator[PointLosses]:
+    """The losses of each point whose step is known in parts, series by series, fewest devices first.
+
+    A step's ideal is the baseline's, divided by so many times the devices with strong scaling. What each part
+    takes beyond its ideal is lost; the losses of a point sum to what its efficiency lacks.
+
+    Args:
+        scaling: Output of ``scaling_table``, or the rows of one series.
+        runs: Output of ``collect``; every completed run counts, so they must be comparable.
+        mode: ``strong`` or ``weak`` scaling.
+    """
+    done = runs.reindex(columns=[*runs.columns, *({*_READ} - {*runs.columns})])
+    done = done[(done["outcome"] == "completed") & done[[*_NEEDED]].notna().all(axis=1)]
+    for name, series in scaling.groupby("series", sort=False):
+        of_series = done[done["series"] == name]
+        for _, point in series.sort_values("devices").iterrows():
+            here = of_series[of_series["devices"] == point["devices"]]
+            if len(here):
+                yield _point_losses(point, here, of_series, mode)
+
+
+_NEEDED = ("step_seconds", "compute_seconds", "communication_seconds", "loader_seconds", "straggler_seconds")
+_READ = (*_NEEDED, "jitter_seconds", "crosscheck_communication_seconds")
+
+
+def _point_losses(point: pd.Series, here: pd.DataFrame, of_series: pd.DataFrame, mode: str) -> PointLosses:
+    base = number(point, "baseline_devices")
+    at_base = of_series[of_series["devices"] == base]
+    is_base = point["devices"] == base
+    ratio = float(point["devices"]) / base if mode == "strong" else 1.0
+    doubted = is_in_doubt(point)
+    parts = {cause: _seconds(here, cause, doubted) for cause in PARTS}
+    step = _seconds(here, "all", doubted)
+    waits = [_loss(cause, parts[cause], [0.0], 1.0, step, beyond=False) for cause in WAITS]
+    if is_base or at_base.empty:
+        return PointLosses(point, here, [], waits, None)
+    losses = [
+        _loss(cause, seconds, _seconds(at_base, cause, False), ratio, step, beyond=True)
+        for cause, seconds in parts.items()
+    ]
+    total = _loss("all", step, _seconds(at_base, "all", False), ratio, step, beyond=True)
+    return PointLosses(point, here, losses, waits, total)
+
+
+def _seconds(runs: pd.DataFrame, cause: str, doubted: bool) -> list[float]:
+    """Seconds of a part of the step in each run, or of the whole step."""
+    if cause == "all":
+        return [float(seconds) for seconds in runs["step_seconds"]]
+    seconds = runs[PARTS[cause]].fillna(0.0)
+    if cause == COMMUNICATION and doubted:
+        seconds = seconds.clip(upper=runs["crosscheck_communication_seconds"].fillna(math.inf))
+    return [float(each) for each in seconds]
+
+
+def _loss(
+    cause: str,
+    here: Sequence[float],
+    base: Sequence[float],
+    ratio: float,
+    step: Sequence[float],
+    *,
+    beyond: bool,
+) -> Loss:
+    excess = difference_of_means(here, base, 1 / ratio)
+    of_step = 1 / fmean(step)
+    share = excess.scaled(of_step)
+    by_medians = (median(here) - median(base) / ratio) / median(step)
+    return Loss(cause, share, by_medians, measured=cause in WAITS, in_efficiency=beyond)
+
+
+def difference_of_means(
+    sample: Sequence[float], reference: Sequence[float], factor: float = 1.0, confidence: float = CONFIDENCE
+) -> Interval:
+    """The mean of a sample less a multiple of another's, with Welch's interval (Biometrika 34, 1947).
+
+    Neither equal scatter nor equal size is assumed, but that means of the runs are about normal. A reference
+    of zeros is known, however few they are: it is what one device waits for others.
+
+    Args:
+        sample: One value for each run.
+        reference: One value for each run.
+        factor: Multiple of the reference, positive.
+        confidence: Probability that the interval covers the true difference.
+
+    Returns:
+        The interval; its bounds are NaN where a sample of one leaves its scatter unknown.
+    """
+    # what only shows the page need not load it
+    from scipy.special import stdtrit  # noqa: PLC0415
+
+    estimate = fmean(sample) - factor * fmean(reference)
+    unknown = len(sample) == 1 or (len(reference) == 1 and any(reference))
+    if unknown:
+        return Interval(estimate, math.nan, math.nan, 0.0, len(sample))
+    terms = [variance(sample) / len(sample)]
+    freedoms = [len(sample) - 1]
+    if any(reference):
+        terms.append(factor**2 * variance(reference) / len(reference))
+        freedoms.append(len(reference) - 1)
+    squared = sum(terms)
+    half = 0.0
+    if squared > 0:
+        freedom = squared**2 / sum(term**2 / each for term, each in zip(terms, freedoms, strict=True))
+        half = float(stdtrit(freedom, (1 + confidence) / 2)) * math.sqrt(squared)
+    return Interval(estimate, estimate - half, estimate + half, confidence, len(sample))
+
+
+def _communications(point: pd.Series) -> tuple[float, float]:
+    """Seconds of a step, as DDP counted them and as passes after the training tell."""
+    return number(point, "communication_seconds"), number(point, "crosscheck_communication_seconds")
+
+
+def number(point: pd.Series, column: str) -> float:
+    """The value of a column; NaN where a hand-made or older table does not know it."""
+    value = point.get(column)
+    return math.nan if value is None else float(value)
