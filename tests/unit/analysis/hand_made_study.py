@@ -34,6 +34,7 @@ def with_steps(runs: pd.DataFrame) -> pd.DataFrame:
         communication_seconds=0.7 * lost,
         loader_seconds=0.2 * lost,
         straggler_seconds=0.1 * lost,
+        jitter_seconds=0.0,
         crosscheck_communication_seconds=0.65 * lost,
         wall_seconds=100.0 / runs["devices"] + 20.0,
         fingerprint="0123456789ab",

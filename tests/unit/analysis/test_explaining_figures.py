@@ -150,13 +150,13 @@ def test_a_step_is_shown_in_parts_that_sum_to_device_time_per_sample(
     parts = heights(step)
     per_sample = scaling["devices"] / scaling["throughput_samples_per_second"] * 1e6
     assert parts.sum(axis=0) == pytest.approx(per_sample.to_numpy())
-    compute, communication, loader, straggler, unknown = parts
+    compute, communication, loader, straggler, jitter, unknown = parts
     assert compute == pytest.approx(made.COMPUTE_SECONDS / made.BATCH * 1e6, rel=0.05)
     assert communication[-1] == pytest.approx(3.5 * loader[-1])
     assert loader[-1] == pytest.approx(2 * straggler[-1])
-    assert unknown.sum() == 0
+    assert unknown.sum() == jitter.sum() == 0
     assert heights(start).sum(axis=0) == pytest.approx([4.0] * 5)
-    named_parts = ["compute", "exposed communication", "loader wait", "stragglers", "", ""]
+    named_parts = ["compute", "exposed communication", "loader wait", "stragglers", "jitter", ""]
     starts = ["launch", "imports", "process group", "data", "model", "first step"]
     assert named(figure) == [*named_parts, *starts]
 
@@ -182,11 +182,19 @@ def test_a_part_that_was_not_measured_is_said_to_be_unknown(
 ) -> None:
     for table in (scaling.assign(**dict.fromkeys(unknown, np.nan)), scaling.drop(columns=unknown)):
         figure = step_figures.step(table, runs)
-        assert named(figure)[4] == "not measured"
+        assert named(figure)[5] == "not measured"
         parts = heights(figure.axes[0])
         known = scaling["devices"] / scaling["throughput_samples_per_second"] * 1e6
         assert parts.sum(axis=0) == pytest.approx(known.to_numpy())
         assert parts[-1][-1] > 0
+
+
+def test_records_that_do_not_know_the_jitter_leave_no_part_of_a_step_unknown(
+    scaling: pd.DataFrame, runs: pd.DataFrame
+) -> None:
+    shorter = scaling.assign(loader_seconds=0.9 * scaling["loader_seconds"], jitter_seconds=np.nan)
+    figure = step_figures.step(shorter, runs)
+    assert "not measured" not in named(figure)
 
 
 def test_two_efficiencies_and_their_product_are_shown_apart(scaling: pd.DataFrame) -> None:

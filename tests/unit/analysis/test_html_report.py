@@ -273,20 +273,25 @@ def whole(section: MakeSection, make_runs: Runs) -> Section:
 
 STEP = [
     "step_seconds", "compute_seconds", "communication_seconds", "loader_seconds", "straggler_seconds",
-    "crosscheck_communication_seconds",
+    "jitter_seconds", "crosscheck_communication_seconds",
 ]  # fmt: skip
 
 
 def test_the_answer_says_by_which_criterion_why_it_stops_and_what_lies_beyond(whole: Section) -> None:
     criterion = "Criterion: the most devices with an efficiency of at least 0.7."
-    lines = ("Communication-bound at 16 devices.", "64 devices: 24x, not measured.")
-    told = {"criterion": criterion, "limits": [lines[0]], "beyond": [lines[1]]}
+    lines = (
+        "Communication-bound at 16 devices.",
+        "Start-up takes 9.00 of 10.0 s at 16 devices.",
+        "64 devices: 24x, not measured.",
+    )
+    told = {"criterion": criterion, "limits": [lines[0]], "startup": [lines[1]], "beyond": [lines[2]]}
     html = render([replace(whole, decision=dict(whole.decision) | told)], partial=False)
     answer = html.split("Measurements</h2>")[0]
     text = Page(answer + "</body>").all_text()
     assert text.index(str(whole.decision["sentence"])) < text.index(criterion)
-    for heading, line in zip(("Why it stops scaling", "Beyond what was measured"), lines, strict=True):
-        assert text.index(heading) < text.index(line)
+    parts = ("Why it stops scaling", "Start-up, which throughput and efficiency leave out", "Beyond what was")
+    places = [text.index(each) for pair in zip(parts, lines, strict=True) for each in pair]
+    assert places == sorted(places)
     assert "The baseline, 1 device: 4,096 samples/s (4,035 to 4,178, n = 3)." in text
 
 
@@ -397,7 +402,7 @@ def test_tables_from_before_these_columns_are_still_shown(section: MakeSection) 
         column
         for column in study.scaling.columns
         if re.match(
-            "step_|compute|loader_seconds|straggler|communication_s|cross|wall|startup|faster", column
+            "step_|compute|loader_seconds|straggler|jitter|communication_s|cross|wall|startup|faster", column
         )
         or re.match("n_not|statistical|time_to_accuracy_speedup|karp_flatt_fraction_", column)
     ]

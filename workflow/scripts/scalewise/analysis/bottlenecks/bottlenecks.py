@@ -80,7 +80,7 @@ class Bottleneck:
         cause: A key of ``losses.PARTS``.
         share: Share of the point's step that is lost to it, 0 to 1.
         advice: Imperative clause that names the cure; empty for a slow rank, whose place decides.
-        beside: What must be said beside the share of what it is; empty where nothing must.
+        beside: Sentence on a wait that the baseline has too; empty where there is none.
         place: The slow rank or host; None where chance may have picked it, or for another cause.
         runs: The point's runs.
     """
@@ -178,7 +178,7 @@ def _bottlenecks(points: Sequence[PointLosses]) -> Iterator[Bottleneck]:
 
 
 def _at_slow_host(each: PointLosses, place: SlowPlace | None) -> Loss | None:
-    """What is lost waiting for a host, in the runs that it takes part in, where these are not all."""
+    """The loss to a slow host in the runs that it takes part in; None where these are all of them."""
     if place is None or place.rank is not None or place.taken == len(each.runs):
         return None
     lost, step = ([float(value) for value in place.runs[name]] for name in (WAITS[STRAGGLER], "step_seconds"))

@@ -36,7 +36,7 @@ PARTS = {**WAITS, COMPUTE: "compute_seconds"}
 
 @dataclass(frozen=True)
 class Loss:
-    """What a point loses to a cause, as a share of its step.
+    """The loss of a point to one cause, as a share of its step.
 
     Args:
         cause: A key of ``PARTS``, or ``all`` for the sum of them.
@@ -75,8 +75,9 @@ class PointLosses:
     Args:
         point: Row of a scaling table.
         runs: The point's runs whose steps are known.
-        losses: What the point loses beyond its baseline; compute is missing where no baseline is known.
-        waits: What its devices wait, whether its baseline waits alike or not.
+        losses: Losses beyond the baseline's, one for each cause; empty for the baseline itself, and where no
+            baseline is known.
+        waits: Waits of its devices, whether the baseline waits alike or not.
         total: The sum of the losses, which is what the efficiency lacks; None where no baseline is known.
     """
 
