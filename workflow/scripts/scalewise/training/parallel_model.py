@@ -189,7 +189,7 @@ class ParallelModel:
         logged = self.data_parallel._get_ddp_logging_data()
         if int(logged.get("iteration", 0)) == counted:
             total, hidden = (
-                float(logged[f"backward_{part}_time"]) for part in ("comm", "compute_comm_overlap")
+                float(logged.get(f"backward_{part}_time", 0)) for part in ("comm", "compute_comm_overlap")
             )
             self._step_seconds.append(max(total - hidden, 0.0) / NANOSECONDS)
 

@@ -64,8 +64,8 @@ _ADVICE = {
     LOADER: "raise cpus_per_device or use the resident loader.",
     RESIDENT: "raise the batch size per device, so that fewer batches are gathered.",
     JITTER: "give every rank as much work in each step (samples of unequal length, work that depends on the "
-    "data), and look whether ranks share cores with each other or with other programs, or ask for whole "
-    "nodes. A faster exchange does not help.",
+    "data, batches that come late), and look whether ranks share cores with each other or with other "
+    "programs, or ask for whole nodes. A faster exchange does not help.",
     COMPUTE: "raise the batch size per device or set compile, where a device's work has become short; in one "
     "node, look whether devices share cores, memory or power.",
 }

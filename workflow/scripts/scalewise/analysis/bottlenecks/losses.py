@@ -174,9 +174,11 @@ def _seconds(runs: pd.DataFrame, cause: str, doubted: bool) -> list[float]:
     """Seconds of a part of the step in each run, or of the whole step."""
     if cause == "all":
         return [float(seconds) for seconds in runs["step_seconds"]]
-    seconds = runs[PARTS[cause]].fillna(0.0)
+    # records of an earlier version do not know the jitter: they have it in the communication
+    seconds = runs[PARTS[cause]].astype(float).fillna(0.0)
     if cause == COMMUNICATION and doubted:
-        seconds = seconds.clip(upper=runs["crosscheck_communication_seconds"].fillna(math.inf))
+        checked = runs["crosscheck_communication_seconds"].astype(float)
+        seconds = seconds.clip(upper=checked.fillna(math.inf))
     return [float(each) for each in seconds]
 
 
