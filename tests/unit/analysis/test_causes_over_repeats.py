@@ -96,6 +96,15 @@ def test_a_loss_that_the_scatter_of_the_runs_explains_is_not_named_but_said_with
     assert causes(study({1: EVEN, 4: [1.14, 1.15, 1.16]})) == [(4, COMPUTE)]
 
 
+def test_more_points_have_wider_intervals_so_that_a_study_invents_no_more(study: Runs) -> None:
+    factors = dict.fromkeys((1, 2, 4, 8, 16), EVEN)
+    few = study(factors | {16: [1.25, 1.3, 1.35]})
+    many = study(factors | dict.fromkeys((3, 5, 6, 7), EVEN) | {16: [1.25, 1.3, 1.35]})
+    shares = [find_bottlenecks(scaling_table(runs, "strong"), runs)[0].share for runs in (few, many)]
+    assert [share.confidence for share in shares] == pytest.approx([0.95, 0.975])
+    assert shares[1].low < shares[0].low
+
+
 def test_one_odd_run_makes_no_cause(study: Runs) -> None:
     assert causes(study({1: EVEN, 4: EVEN}, {4: {"loader_seconds": [0.0, 0.0, 0.4]}})) == []
 

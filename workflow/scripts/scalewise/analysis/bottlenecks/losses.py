@@ -20,6 +20,10 @@ NAMED_FROM = 0.1
 UNCERTAIN_FROM = 0.05
 """Share of the step by which two measurements of the communication must differ to be doubted."""
 
+POINTS_AT_CONFIDENCE = 4
+"""Points of a series beyond its baseline up to which each has an interval of 95 %. The more points, the more
+chances of a false cause: beyond, intervals are as much wider as keeps it at one study in twenty."""
+
 COMMUNICATION, LOADER, STRAGGLER, JITTER = "communication", "loader", "straggler", "jitter"
 COMPUTE = "compute"
 
@@ -141,33 +145,40 @@ def find_losses(scaling: pd.DataFrame, runs: pd.DataFrame, mode: str = "strong")
     done = done[(done["outcome"] == "completed") & done[[*_NEEDED]].notna().all(axis=1)]
     for name, series in scaling.groupby("series", sort=False):
         of_series = done[done["series"] == name]
+        beyond = int(series["devices"].isin(of_series["devices"]).sum()) - 1
+        confidence = 1 - (1 - CONFIDENCE) * min(1.0, POINTS_AT_CONFIDENCE / max(beyond, 1))
         for _, point in series.sort_values("devices").iterrows():
             here = of_series[of_series["devices"] == point["devices"]]
             if len(here):
-                yield _point_losses(point, here, of_series, mode)
+                yield _point_losses(point, here, of_series, mode, confidence)
 
 
 _NEEDED = ("step_seconds", "compute_seconds", "communication_seconds", "loader_seconds", "straggler_seconds")
 _READ = (*_NEEDED, "jitter_seconds", "crosscheck_communication_seconds")
 
 
-def _point_losses(point: pd.Series, here: pd.DataFrame, of_series: pd.DataFrame, mode: str) -> PointLosses:
+def _point_losses(
+    point: pd.Series, here: pd.DataFrame, of_series: pd.DataFrame, mode: str, confidence: float
+) -> PointLosses:
     base = number(point, "baseline_devices")
     at_base = of_series[of_series["devices"] == base]
     is_base = point["devices"] == base
-    ratio = float(point["devices"]) / base if mode == "strong" else 1.0
+    ratio = float(point["devices"]) / base if mode == "strong" and len(at_base) else 1.0
     doubted = is_in_doubt(point)
     parts = {cause: _seconds(here, cause, doubted) for cause in PARTS}
     step = _seconds(here, "all", doubted)
-    waits = [_loss(cause, parts[cause], [0.0], 1.0, step, beyond=False) for cause in WAITS]
+
+    def loss(cause: str, seconds: Sequence[float], *, beyond: bool) -> Loss:
+        ideal = _seconds(at_base, cause, False) if beyond else [0.0]
+        share = difference_of_means(seconds, ideal, 1 / ratio, confidence).scaled(1 / fmean(step))
+        by_medians = (median(seconds) - median(ideal) / ratio) / median(step)
+        return Loss(cause, share, by_medians, measured=cause in WAITS, in_efficiency=beyond)
+
+    waits = [loss(cause, parts[cause], beyond=False) for cause in WAITS]
     if is_base or at_base.empty:
         return PointLosses(point, here, [], waits, None)
-    losses = [
-        _loss(cause, seconds, _seconds(at_base, cause, False), ratio, step, beyond=True)
-        for cause, seconds in parts.items()
-    ]
-    total = _loss("all", step, _seconds(at_base, "all", False), ratio, step, beyond=True)
-    return PointLosses(point, here, losses, waits, total)
+    losses = [loss(cause, seconds, beyond=True) for cause, seconds in parts.items()]
+    return PointLosses(point, here, losses, waits, loss("all", step, beyond=True))
 
 
 def _seconds(runs: pd.DataFrame, cause: str, doubted: bool) -> list[float]:
@@ -180,22 +191,6 @@ def _seconds(runs: pd.DataFrame, cause: str, doubted: bool) -> list[float]:
         checked = runs["crosscheck_communication_seconds"].astype(float)
         seconds = seconds.clip(upper=checked.fillna(math.inf))
     return [float(each) for each in seconds]
-
-
-def _loss(
-    cause: str,
-    here: Sequence[float],
-    base: Sequence[float],
-    ratio: float,
-    step: Sequence[float],
-    *,
-    beyond: bool,
-) -> Loss:
-    excess = difference_of_means(here, base, 1 / ratio)
-    of_step = 1 / fmean(step)
-    share = excess.scaled(of_step)
-    by_medians = (median(here) - median(base) / ratio) / median(step)
-    return Loss(cause, share, by_medians, measured=cause in WAITS, in_efficiency=beyond)
 
 
 def difference_of_means(
