@@ -1,4 +1,4 @@
-"""A model of the all-reduce: from measured sizes to any size, from one and two nodes to many.
+"""A model of the all-reduce: from measured sizes to any size, from a few nodes to many.
 
 Over ``n`` ranks a message of ``m`` bytes takes ``alpha + 2(n-1)/n * m / bandwidth``: the ring all-reduce
 moves each byte that often through the slowest link (Patarasuk & Yuan, J. Parallel Distrib. Comput. 69(2),
@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +32,7 @@ LARGE_BYTES = 1024 * 1024
 """They are then those of messages from here on, as are DistributedDataParallel's buckets."""
 
 LOW, CENTRAL, HIGH = range(3)
-"""Growth of an all-reduce beyond the measured nodes: at best, as expected, at worst."""
+"""An all-reduce beyond the measured nodes: at best, as expected, at worst."""
 
 
 class NotMeasuredError(ValueError):
@@ -187,11 +188,14 @@ class AllReduceModel:
         fits: Fits by measured shape.
         errors: Reason that a shape has no measurement, by shape.
         backend: ``gloo`` or ``nccl``.
+        scales: Time of an exchange in training over that of the all-reduce measured alone, by shape,
+            ``[LOW CENTRAL HIGH]``; 1 where nothing is known.
     """
 
     fits: Mapping[Shape, AllReduceFit]
     errors: Mapping[Shape, str]
     backend: str
+    scales: Mapping[Shape, Values] = field(default_factory=dict)
 
     @classmethod
     def of(cls, measured: Sequence[AllReduceMeasurement]) -> AllReduceModel:
@@ -205,43 +209,78 @@ class AllReduceModel:
                 fits[shape] = fit_all_reduce(shape, record.reductions, seed=index)
         return cls(fits, errors, measured[0].backend if measured else "")
 
+    def bases(self, shape: Shape) -> list[Shape]:
+        """The measured shapes of several nodes that the all-reduce of a shape is inferred from, ascending."""
+        return sorted(
+            base
+            for base in self.fits
+            if base.devices_per_node == shape.devices_per_node and base.nodes > 1 and base != shape
+        )
+
     def all_reduce(self, shape: Shape, size: float) -> Values:
         """Seconds of one all-reduce, ``[LOW CENTRAL HIGH, draws]``.
 
-        A measured shape has its own fit, three times. Any other of several nodes is hierarchical: inside a
-        node, then across. Across takes what two nodes need beyond one; its volume grows by ``2(N-1)/N``,
-        at best as that of one ring over all ranks; its latency by ``log2(N)`` for a tree, by ``N-1`` for a
-        ring: as expected, what the backend does for small messages (NCCL: trees; gloo: a ring).
+        A measured shape has its own fit. Any other of several nodes is inferred from all
+        measured numbers of nodes, because one alone is no safe base: two nodes can be slower than four.
+
+        - CENTRAL: the median of what may be expected: from each base a ring over nodes and one over all
+          ranks, and from the largest base no growth at all.
+        - LOW: no growth beyond the fastest base.
+        - HIGH: the slowest base, or the largest one with all that it takes across nodes growing as latency
+          does: by ``log2(N)`` for a tree, and what is latency by ``N-1`` for a ring.
 
         Raises:
             NotMeasuredError: The shapes that this needs were not measured.
         """
         if shape in self.fits:
-            return np.stack([self.fits[shape].seconds(size)] * 3)
-        pair = self._fit(Shape(2, shape.devices_per_node), shape)
-        one = pair.seconds(size)
-        inside, inside_alpha = np.zeros_like(one), np.zeros_like(one)
-        if shape.devices_per_node > 1:
-            node = self._fit(Shape(1, shape.devices_per_node), shape)
-            inside, inside_alpha = node.seconds(size), node.latency_seconds
-        across = np.maximum(one - inside, 0)
-        latency = np.minimum(np.maximum(pair.latency_seconds - inside_alpha, 0), across)
-        volume = across - latency
-        tree, ring = math.log2(shape.nodes), shape.nodes - 1.0
-        expected = tree if self.backend == "nccl" else ring
-        one_ring = (1 - 1 / shape.world_size) / (1 - 1 / pair.shape.world_size)
-        hierarchical = inside + volume * 2 * (1 - 1 / shape.nodes)
-        return np.stack(
-            [
-                inside + volume * one_ring + latency * tree,
-                hierarchical + latency * expected,
-                hierarchical + latency * ring,
-            ]
-        )
+            seconds = self.fits[shape].seconds(size)
+            return np.stack([scale * seconds for scale in self._scale(shape)])
+        bases = self.bases(shape)
+        if not bases:
+            self._fit(Shape(2, shape.devices_per_node), shape)
+        grown = [
+            [self._grown(base, shape, size, float(self._scale(base)[bound])) for base in bases]
+            for bound in (LOW, CENTRAL, HIGH)
+        ]
+        expected = [each for base in grown[CENTRAL] for each in (base.over_nodes, base.over_ranks)]
+        central = np.median(np.broadcast_arrays(*expected, grown[CENTRAL][-1].constant), axis=0)
+        low = _least([central, *(base.constant for base in grown[LOW])])
+        last = grown[HIGH][-1]
+        high = _most([central, *(base.constant for base in grown[HIGH]), last.as_latency, last.ring_latency])
+        return np.stack(np.broadcast_arrays(low, central, high))
 
     def is_extrapolated(self, shape: Shape) -> bool:
         """Whether the shape's all-reduce is inferred from others."""
         return shape.world_size > 1 and shape not in self.fits
+
+    def _scale(self, shape: Shape) -> Values:
+        return self.scales.get(shape, np.ones(3))
+
+    def _grown(self, base: Shape, shape: Shape, size: float, scale: float) -> _Grown:
+        """The all-reduce of a base and what it may be over another number of nodes.
+
+        Inside a node it stays; what several nodes take beyond it is volume and latency.
+        """
+        across_nodes = self.fits[base]
+        whole = scale * across_nodes.seconds(size)
+        inside, inside_alpha = np.zeros_like(whole), np.zeros_like(whole)
+        if shape.devices_per_node > 1:
+            node = self._fit(Shape(1, shape.devices_per_node), shape)
+            inside, inside_alpha = np.minimum(node.seconds(size), whole), node.latency_seconds
+        across = whole - inside
+        latency = np.minimum(np.maximum(scale * across_nodes.latency_seconds - inside_alpha, 0), across)
+        volume = across - latency
+        tree, ring = math.log2(shape.nodes) / math.log2(base.nodes), (shape.nodes - 1) / (base.nodes - 1)
+        over_nodes = (1 - 1 / shape.nodes) / (1 - 1 / base.nodes)
+        over_ranks = (1 - 1 / shape.world_size) / (1 - 1 / base.world_size)
+        expected = inside + latency * (tree if self.backend == "nccl" else ring)
+        return _Grown(
+            constant=whole,
+            over_nodes=expected + volume * over_nodes,
+            over_ranks=expected + volume * over_ranks,
+            as_latency=inside + across * tree,
+            ring_latency=inside + volume * over_nodes + latency * ring,
+        )
 
     def _fit(self, needed: Shape, wanted: Shape) -> AllReduceFit:
         if needed in self.fits:
@@ -251,3 +290,32 @@ class AllReduceModel:
         why = f" ({self.errors[needed]})" if needed in self.errors else ""
         devices = count_devices(wanted.world_size)
         raise NotMeasuredError(f"{devices} ({wanted}): the all-reduce over {needed} was not measured{why}")
+
+
+class _Grown(NamedTuple):
+    """Ways in which an all-reduce may grow from a measured number of nodes, in seconds, [draws] each.
+
+    Args:
+        constant: As long as over the measured nodes.
+        over_nodes: Hierarchical: its volume as that of a ring over the nodes, its latency as the backend
+            sends.
+        over_ranks: Its volume as that of one ring over all ranks.
+        as_latency: All of it as the depth of a tree.
+        ring_latency: Over the nodes, its latency as that of a ring.
+    """
+
+    constant: Values
+    over_nodes: Values
+    over_ranks: Values
+    as_latency: Values
+    ring_latency: Values
+
+
+def _least(values: Sequence[Values]) -> Values:
+    least: Values = np.min(np.broadcast_arrays(*values), axis=0)
+    return least
+
+
+def _most(values: Sequence[Values]) -> Values:
+    most: Values = np.max(np.broadcast_arrays(*values), axis=0)
+    return most

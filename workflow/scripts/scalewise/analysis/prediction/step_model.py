@@ -168,7 +168,11 @@ def exposed_seconds(
 
 
 def predict_step(
-    base: Baseline, devices: int, global_batch_size: int, all_reduce: Callable[[int], Values] | None
+    base: Baseline,
+    devices: int,
+    global_batch_size: int,
+    all_reduce: Callable[[int], Values] | None,
+    unexplained_seconds: float = 0.0,
 ) -> PredictedStep:
     """The mean step of an epoch, whose last step may be smaller than the others.
 
@@ -177,6 +181,7 @@ def predict_step(
         devices: Ranks.
         global_batch_size: Samples of a full step over all of them.
         all_reduce: Seconds of a message of so many bytes over these ranks; None for one.
+        unexplained_seconds: Exposed in measured steps and not by the model; stays as it is.
 
     Raises:
         NoPredictionError: A device would have no sample in a pass, or far fewer than were timed.
@@ -208,7 +213,7 @@ def predict_step(
         if all_reduce is not None:
             this_total, this_exposed = exposed_seconds(base.buckets, forward, backward, all_reduce)
             total, exposed = total + share * this_total, exposed + share * this_exposed
-    return PredictedStep(compute, loader, total, exposed, len(sizes), sum(sizes))
+    return PredictedStep(compute, loader, total, exposed + unexplained_seconds, len(sizes), sum(sizes))
 
 
 def predict_point(
@@ -217,6 +222,7 @@ def predict_point(
     global_batch_size: int,
     base_batch_size: int,
     all_reduce: Callable[[int], Values] | None,
+    unexplained_seconds: float = 0.0,
 ) -> dict[str, Any]:
     """The columns of a device count that rest on the model.
 
@@ -229,11 +235,14 @@ def predict_point(
         global_batch_size: Samples of a full step over all of them.
         base_batch_size: The same on one device.
         all_reduce: The same function that ``predict_step`` takes.
+        unexplained_seconds: As for ``predict_step``.
 
     Raises:
         NoPredictionError: As ``predict_step``.
     """
-    steps = [predict_step(base, devices, global_batch_size, all_reduce) for base in bases]
+    steps = [
+        predict_step(base, devices, global_batch_size, all_reduce, unexplained_seconds) for base in bases
+    ]
     alone = [predict_step(base, 1, base_batch_size, None) for base in bases]
     rates = [step.samples / step.steps / step.seconds for step in steps]
     base_rates = [step.samples / step.steps / float(step.seconds[CENTRAL, 0]) for step in alone]
