@@ -21,7 +21,7 @@ from benchmarks.measure import Row, machine_line, markdown
 
 from scalewise.plan.jobs.launch import thread_environment
 
-BENCHMARKS = ("loop", "loader", "training", "memory", "gpu", "plan")
+BENCHMARKS = ("loop", "loader", "training", "memory", "gpu", "plan", "published")
 
 NAMED_ONLY = ("study", "prediction")
 """Not among all, a quarter of an hour each: study on a machine that does nothing else, prediction as root
@@ -34,9 +34,21 @@ def main(arguments: list[str] | None = None) -> int:
     known = (*BENCHMARKS, *NAMED_ONLY)
     about = f"of {', '.join(known)}; all but {', '.join(NAMED_ONLY)}, which take long"
     parser.add_argument("names", nargs="*", metavar="benchmark", help=about)
-    names = parser.parse_args(arguments).names or list(BENCHMARKS)
+    parser.add_argument(
+        "--table",
+        type=Path,
+        action="append",
+        default=[],
+        help="published: CSV file in place of the default ones",
+    )
+    parser.add_argument("--json", type=Path, help="published: file that receives every point")
+    options = parser.parse_args(arguments)
+    names = options.names or list(BENCHMARKS)
     if unknown := set(names) - set(known):
         parser.error(f"no benchmark named {', '.join(sorted(unknown))}; known: {', '.join(known)}")
+    if (options.table or options.json) and names != ["published"]:
+        parser.error("--table and --json are for published alone")
+    arguments_of = {"published": (options.table, options.json)}
     os.environ.update(thread_environment(1))
     print(machine_line(), flush=True)
     rows: list[Row] = []
@@ -44,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{name} ...", file=sys.stderr, flush=True)
         # a process each: one pins itself to a core, another must be small to weigh its children
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-            rows += pool.submit(run, name).result()
+            rows += pool.submit(run, name, *arguments_of.get(name, ())).result()
     print(f"\n{markdown(rows)}")
     missed = [row for row in rows if not row.met]
     for row in missed:
@@ -53,9 +65,9 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if missed else 0
 
 
-def run(name: str) -> list[Row]:
+def run(name: str, *arguments: object) -> list[Row]:
     """The rows of one benchmark."""
-    rows: list[Row] = import_module(f"benchmarks.bench_{name}").rows()
+    rows: list[Row] = import_module(f"benchmarks.bench_{name}").rows(*arguments)
     return rows
 
 

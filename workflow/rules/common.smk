@@ -21,7 +21,11 @@ from scalewise.analysis.report.captions import CAPTIONS
 from scalewise.execution.finished_results import forget_all, is_of_job, set_aside
 from scalewise.execution.preemption_watch import PreemptionWatch
 from scalewise.plan.terminal.final_message import EarlierFiles, decisions, failures
-from scalewise.plan.jobs.all_reduce_jobs import PRIORITY, AllReducePlan
+from scalewise.plan.jobs.all_reduce_jobs import (
+    PRIORITY,
+    AllReducePlan,
+    has_steps_to_project_from,
+)
 from scalewise.plan.catalog.datasets import (
     PREPARED_DATASET,
     dataset_id,
@@ -103,6 +107,10 @@ ALL_REDUCES = AllReducePlan.of(STUDY, config.get("site"))
 PREDICTED = {
     name: STUDY.experiments[name].prediction_definition for name in ALL_REDUCES.shapes
 }
+# those whose own steps on a few nodes say more on many than the all-reduce does
+PROJECTED = [
+    name for name in PREDICTED if has_steps_to_project_from(STUDY.experiments[name])
+]
 
 os.environ.update(
     rule_environment(

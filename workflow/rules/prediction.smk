@@ -1,11 +1,14 @@
 # Contract: what every device count should give, before any large job: from one device's computing and from the
-# all-reduce over at most two nodes, which is measured once for each shape of a site.
-# in:  the 1-device runs
-# out: resources/collectives/{site}/{shape}.json, results/{experiment}/prediction.csv, prediction.json
+# all-reduce over at most four nodes, which is measured once for each shape of a site. Once the study has run,
+# what more nodes should give, from its own steps on a few.
+# in:  the 1-device runs; for the projection runs.csv and all runs
+# out: resources/collectives/{site}/{shape}.json, results/{experiment}/prediction.csv, prediction.json,
+#      projection.csv, projection.json
 
 
 localrules:
     compute_prediction,
+    compute_projection,
     predict,
 
 
@@ -50,6 +53,27 @@ rule compute_prediction:
         definition=lambda wc: PREDICTED[wc.experiment],
     shell:
         'python "$SCALEWISE_SCRIPTS/analysis.py" prediction '
+        "--experiment {params.definition:q} results/{wildcards.experiment:q} "
+        "--all-reduces {input.all_reduces:q} 2>&1 | tee {log:q}"
+
+
+rule compute_projection:
+    input:
+        "results/{experiment}/prediction.csv",
+        # there when every run that is asked for has ended
+        "results/{experiment}/runs.csv",
+        all_reduces=lambda wc: ALL_REDUCES.files(wc.experiment),
+    output:
+        table="results/{experiment}/projection.csv",
+        notes="results/{experiment}/projection.json",
+    log:
+        "logs/compute_projection/{experiment}.log",
+    conda:
+        "../envs/scalewise.yaml"
+    params:
+        definition=lambda wc: PREDICTED[wc.experiment],
+    shell:
+        'python "$SCALEWISE_SCRIPTS/analysis.py" prediction --from-steps '
         "--experiment {params.definition:q} results/{wildcards.experiment:q} "
         "--all-reduces {input.all_reduces:q} 2>&1 | tee {log:q}"
 

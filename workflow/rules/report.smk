@@ -25,6 +25,11 @@ rule plot_figures:
             if wc.experiment in PREDICTED
             else []
         ),
+        projection=lambda wc: (
+            [f"results/{wc.experiment}/projection.csv"]
+            if wc.experiment in PROJECTED
+            else []
+        ),
     output:
         **{
             name: report(

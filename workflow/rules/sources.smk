@@ -32,7 +32,7 @@ SOURCES = {
     "scalewise/analysis/bottlenecks/": "__init__ bottlenecks drift losses resumption slow_places step_breakdown utilization",
     "scalewise/analysis/comparison/": "__init__ comparability comparable_runs confounding fingerprint",
     "scalewise/analysis/decision/": "__init__ cautions criteria decision wording",
-    "scalewise/analysis/prediction/": "__init__ all_reduce_model experiment_prediction step_model",
+    "scalewise/analysis/prediction/": "__init__ all_reduce_model experiment_prediction measured_exchange step_model",
     "scalewise/analysis/report/": "__init__ captions efficiency_figures epoch_figures figures page page_tables panels proposal "
     "scaling_figures series_lines step_figures style time_parts",
     "scalewise/analysis/statistics/": "__init__ bootstrap intervals law_checks law_models significance",

@@ -33,6 +33,7 @@ def prediction(options: argparse.Namespace) -> None:
         [read_all_reduce(path) for path in options.all_reduces],
         options.folder / "runs",
         options.folder,
+        from_steps=options.from_steps,
     )
 
 
@@ -101,6 +102,9 @@ def main(arguments: list[str] | None = None) -> int:
         commands[step].add_argument("folder", type=Path, help="results of the experiment")
     commands[prediction].add_argument(
         "--all-reduces", required=True, nargs="*", type=Path, help="all-reduce of each shape"
+    )
+    commands[prediction].add_argument(
+        "--from-steps", action="store_true", help="predict more nodes from steps measured on fewer"
     )
     commands[repeats].add_argument("--round", required=True, type=int, help="number of the round, from 1")
 

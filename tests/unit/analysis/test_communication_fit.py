@@ -1,8 +1,9 @@
-"""The all-reduce at any size and on any number of nodes, from a few sizes on one and two nodes."""
+"""The all-reduce at any size and on any number of nodes, from a few sizes on a few nodes."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -159,7 +160,8 @@ def test_more_nodes_of_one_device_follow_the_ring() -> None:
     network = AllReduceModel.of([record(Shape(2, 1), 1e-3, 1e9)])
     seconds = network.all_reduce(Shape(8, 1), 1e9)[:, 0]
     assert seconds[CENTRAL] == pytest.approx(2 * 7 / 8 * 1.0 + 7e-3)
-    assert seconds[LOW] == pytest.approx(2 * 7 / 8 * 1.0 + 3e-3)
+    assert seconds[LOW] == pytest.approx(1.0 + 1e-3)
+    assert seconds[HIGH] == pytest.approx(3 * (1.0 + 1e-3))
     assert network.is_extrapolated(Shape(8, 1))
 
 
@@ -178,15 +180,44 @@ def test_nodes_of_several_devices_reduce_inside_then_across() -> None:
     size = 1e9
     node, pair = 1.5 * size / 100e9, 1.75 * size / 10e9
     seconds = network.all_reduce(Shape(16, 4), size)[:, 0]
-    assert seconds[CENTRAL] == pytest.approx(node + (pair - node) * 2 * 15 / 16)
-    assert seconds[LOW] == pytest.approx(node + (pair - node) * (63 / 64) / (7 / 8))
-    assert seconds[LOW] < seconds[CENTRAL] <= seconds[HIGH]
+    # between no growth and a ring over nodes: one ring over all ranks
+    assert seconds[CENTRAL] == pytest.approx(node + (pair - node) * (63 / 64) / (7 / 8))
+    assert seconds[LOW] == pytest.approx(pair)
+    assert seconds[HIGH] == pytest.approx(node + (pair - node) * 4)
+
+
+def test_two_nodes_that_are_slower_than_four_widen_the_band_and_move_the_centre_little() -> None:
+    # half the bandwidth between two nodes, as where four nodes have twice the links
+    records = [record(Shape(2, 1), 0.0, 1e9), record(Shape(4, 1), 0.0, 2e9)]
+    size = 1e9
+    both = AllReduceModel.of(records).all_reduce(Shape(16, 1), size)[:, 0]
+    two = AllReduceModel.of(records[:1]).all_reduce(Shape(16, 1), size)[:, 0]
+    truth = 2 * 15 / 16 * size / 2e9
+    assert two[CENTRAL] == pytest.approx(2 * truth)
+    assert both[CENTRAL] == pytest.approx(truth)
+    assert both[LOW] == pytest.approx(1.5 * size / 2e9)
+    assert both[HIGH] == pytest.approx(2 * 1.5 * size / 2e9)
+
+
+def test_three_nodes_lie_between_two_and_four() -> None:
+    records = [record(Shape(2, 1), 0.0, 1e9), record(Shape(4, 1), 0.0, 2e9)]
+    seconds = AllReduceModel.of(records).all_reduce(Shape(3, 1), 1e9)[:, 0]
+    assert (seconds >= 0.75 / 1.125 - 1e-9).all()
+    assert seconds[LOW] <= seconds[CENTRAL] <= seconds[HIGH]
+
+
+def test_growth_starts_from_the_scale_that_a_training_has_shown() -> None:
+    plain = AllReduceModel.of([record(Shape(2, 1), 0.0, 1e9)])
+    scaled = replace(plain, scales={Shape(2, 1): np.array([1.5, 2.0, 3.0])})
+    for shape in (Shape(2, 1), Shape(8, 1)):
+        ratio = scaled.all_reduce(shape, 1e9)[:, 0] / plain.all_reduce(shape, 1e9)[:, 0]
+        assert list(ratio) == pytest.approx([1.5, 2.0, 3.0])
 
 
 def test_two_nodes_as_fast_as_one_cost_nothing_across() -> None:
     network = AllReduceModel.of([record(Shape(1, 4), 0.0, 10e9), record(Shape(2, 4), 1e-3, 100e9)])
-    node = network.all_reduce(Shape(1, 4), 1e9)
-    assert network.all_reduce(Shape(64, 4), 1e9)[CENTRAL, 0] == pytest.approx(node[CENTRAL, 0])
+    pair = network.all_reduce(Shape(2, 4), 1e9)
+    assert network.all_reduce(Shape(64, 4), 1e9)[CENTRAL, 0] == pytest.approx(pair[CENTRAL, 0])
 
 
 def test_missing_measurement_is_named_with_its_reason() -> None:

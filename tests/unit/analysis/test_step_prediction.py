@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,26 +77,26 @@ def measured(
 
 
 def test_one_bucket_at_the_end_hides_nothing() -> None:
-    total, exposed = exposed_seconds([Bucket(bytes=MIB, ready_fraction=1.0)], 0.1, 0.2, link(MIB))
+    total, exposed = exposed_seconds([Bucket(bytes=MIB, ready_fraction=1.0)], 0.2, link(MIB))
     assert total[CENTRAL, 0] == pytest.approx(1.0)
     assert exposed[CENTRAL, 0] == pytest.approx(1.0)
 
 
 def test_many_early_buckets_hide_all_but_the_last() -> None:
     buckets = [Bucket(bytes=MIB, ready_fraction=(1 + index) / 20) for index in range(20)]
-    total, exposed = exposed_seconds(buckets, 0.1, 0.2, link(MIB / 0.005))
+    total, exposed = exposed_seconds(buckets, 0.2, link(MIB / 0.005))
     assert total[CENTRAL, 0] == pytest.approx(0.1)
     assert exposed[CENTRAL, 0] == pytest.approx(0.005)
 
 
 def test_buckets_wait_for_the_one_before_them() -> None:
     buckets = [Bucket(bytes=MIB, ready_fraction=0.5), Bucket(bytes=3 * MIB, ready_fraction=1.0)]
-    # sent from 0.2 on, one after the other: 4 s, of which the backward pass hides 0.1 s
-    assert exposed_seconds(buckets, 0.1, 0.2, link(MIB))[1][CENTRAL, 0] == pytest.approx(3.9)
+    # sent from the middle of the backward pass on, one after the other: 4 s, of which it hides 0.1 s
+    assert exposed_seconds(buckets, 0.2, link(MIB))[1][CENTRAL, 0] == pytest.approx(3.9)
 
 
 def test_all_sent_before_the_end_is_not_exposed() -> None:
-    assert exposed_seconds([Bucket(bytes=MIB, ready_fraction=0.5)], 0.1, 0.2, link(MIB / 0.01))[1].max() == 0
+    assert exposed_seconds([Bucket(bytes=MIB, ready_fraction=0.5)], 0.2, link(MIB / 0.01))[1].max() == 0
 
 
 def test_pass_between_measured_batches_follows_the_power_law() -> None:
@@ -206,8 +206,10 @@ def study(folder: Path, write_run: Callable[..., Path], definition: dict[str, An
         "buckets": [Bucket(bytes=64 * MIB, ready_fraction=1.0)],
     } | more
     for run in ("d1.r1", "d1.r2"):
-        write_run(folder / "runs", run, 1, **values)
+        if not (folder / "runs" / run).exists():
+            write_run(folder / "runs", run, 1, **values)
     collectives = []
+    from_steps = definition.pop("from_steps", False)
     error = definition.pop("error", "")
     for shape, speed in definition.pop("speeds", {"2x1": 2**30}).items():
         path = folder / f"{shape}.json"
@@ -232,8 +234,9 @@ def study(folder: Path, write_run: Callable[..., Path], definition: dict[str, An
     spec |= {"devices": [1, "2x1"]} | definition.pop("spec", {})
     whole = {"name": "study", "spec": spec, "shapes": {"1": "1x1", "2x1": "2x1"}, "project": []} | definition
     arguments = ["prediction", "--experiment", json.dumps(whole), str(folder), "--all-reduces", *collectives]
-    assert main(arguments) == 0
-    return pd.read_csv(folder / "prediction.csv"), json.loads((folder / "prediction.json").read_text())
+    assert main([*arguments, *(["--from-steps"] if from_steps else [])]) == 0
+    name = "projection" if from_steps else "prediction"
+    return pd.read_csv(folder / f"{name}.csv"), json.loads((folder / f"{name}.json").read_text())
 
 
 def test_study_gets_a_row_for_each_planned_and_projected_count(
@@ -328,6 +331,97 @@ def test_a_predicted_speedup_is_the_ratio_of_the_rates_beside_it() -> None:
     rates = (row["throughput_samples_per_second"], alone["throughput_samples_per_second"])
     assert row["speedup"] == pytest.approx(rates[0] / rates[1])
     assert row["speedup_low"] <= row["speedup"] <= row["speedup_high"]
+
+
+OTHER_GPU = {"devices": ["another GPU"]}
+
+
+def test_baseline_of_another_gpu_moves_no_prediction_and_is_told(
+    tmp_path: Path, write_run: Callable[..., Path]
+) -> None:
+    spec = {"spec": {"repeats": 5}, "project": ["8x1"]}
+    alike, mixed = tmp_path / "alike", tmp_path / "mixed"
+    for folder in (alike, mixed):
+        write_run(
+            folder / "runs", "d1.r3", 1, passes=LADDER, buckets=[Bucket(bytes=64 * MIB, ready_fraction=1)]
+        )
+    fast = [Window(first_step=0, steps=1, samples=256, seconds=0.05, warmup=False)]
+    for run in ("d1.r4", "d1.r5"):
+        write_run(
+            mixed / "runs",
+            run,
+            1,
+            windows=fast,
+            origin=OTHER_GPU,
+            passes=LADDER,
+            buckets=[Bucket(bytes=64 * MIB, ready_fraction=1)],
+        )
+    expected, _ = study(alike, write_run, dict(spec))
+    table, told = study(mixed, write_run, dict(spec))
+    pd.testing.assert_frame_equal(table, expected)
+    (note,) = [note for note in told["notes"] if "not comparable" in note]
+    assert note.startswith(
+        "all runs: 2 of 5 runs on 1 device are not comparable with the baseline: device model"
+    )
+    assert note.endswith("left out of the prediction.")
+
+
+def several_nodes(
+    folder: Path, write_run: Callable[..., Path], nodes: int, seconds: Sequence[float], **origin: Any
+) -> None:
+    """Runs on nodes of one device each, whose steps take so long."""
+    for repeat, each in enumerate(seconds, start=1):
+        window = Window(first_step=0, steps=1, samples=256, seconds=each, warmup=False)
+        write_run(folder / "runs", f"d{nodes}x1.r{repeat}", nodes, windows=[window], origin=origin)
+
+
+PLANNED = {
+    "spec": {"devices": [1, "2x1", "4x1"], "repeats": 2},
+    "shapes": {"1": "1x1", "2x1": "2x1", "4x1": "4x1"},
+    "speeds": {"2x1": 2**30, "4x1": 2**30},
+    "project": ["16x1"],
+}
+
+
+def test_steps_measured_on_two_and_four_nodes_are_the_base_for_sixteen(
+    tmp_path: Path, write_run: Callable[..., Path]
+) -> None:
+    # in training the exchange takes 0.4 s on two nodes and 0.2 s on four, and alone a sixteenth of a second
+    before, told = study(tmp_path, write_run, dict(PLANNED))
+    parts = before.set_index("shape")
+    alone = parts["compute_seconds"] + parts["loader_seconds"]
+    several_nodes(tmp_path, write_run, 2, [alone["2x1"] + 0.4] * 2)
+    several_nodes(tmp_path, write_run, 4, [alone["4x1"] + 0.2] * 2)
+    assert "extrapolated from 2 and 4 nodes." in " ".join(told["notes"])
+
+    after, told = study(tmp_path, write_run, dict(PLANNED) | {"from_steps": True})
+    rows = after.set_index("shape")
+    assert list(rows["from_steps_on"].fillna("")) == ["", "", "2x1", "2x1 4x1"]
+    # of what the study measured itself, what was expected before still stands
+    assert rows["step_seconds"]["2x1"] == parts["step_seconds"]["2x1"]
+    growth = (1 - 1 / 16) / (1 - 1 / 4)
+    assert rows["exposed_seconds"]["16x1"] == pytest.approx(0.2 * growth, rel=1e-3)
+    assert rows["step_seconds_low"]["16x1"] == pytest.approx(alone["16x1"] + 0.2, rel=0.02)
+    assert rows["step_seconds_high"]["16x1"] == pytest.approx(alone["16x1"] + 0.4, rel=0.02)
+    assert rows["exposed_seconds"]["16x1"] > 2 * parts["exposed_seconds"]["16x1"]
+    assert "16 devices was not measured; it is extrapolated from the study's own steps on 2x1 and 4x1." in (
+        " ".join(told["notes"])
+    )
+
+
+def test_steps_on_another_gpu_are_no_base_for_more_nodes(
+    tmp_path: Path, write_run: Callable[..., Path]
+) -> None:
+    several_nodes(tmp_path, write_run, 2, [0.9, 0.9], devices=["another GPU"] * 2)
+    table, told = study(tmp_path, write_run, dict(PLANNED) | {"from_steps": True})
+    assert table["from_steps_on"].isna().all()
+    assert any("2 of 2 runs on 2 devices are not comparable" in note for note in told["notes"])
+
+
+def test_two_nodes_alone_are_called_no_safe_base(tmp_path: Path, write_run: Callable[..., Path]) -> None:
+    _, told = study(tmp_path, write_run, {"project": ["8x1"]})
+    assert any("from 2 nodes. Two nodes alone are no safe base" in note for note in told["notes"])
+    assert any("No band holds" in note for note in told["notes"])
 
 
 def test_what_lies_beyond_the_study_is_told_with_its_band_and_as_not_measured() -> None:

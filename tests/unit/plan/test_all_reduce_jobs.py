@@ -12,7 +12,12 @@ import pytest
 import yaml
 
 from scalewise.plan.config.site import Site, SiteFile, resolve_site
-from scalewise.plan.jobs.all_reduce_jobs import AllReducePlan, job_for, site_id
+from scalewise.plan.jobs.all_reduce_jobs import (
+    AllReducePlan,
+    has_steps_to_project_from,
+    job_for,
+    site_id,
+)
 from scalewise.plan.study import Study, load_study
 from scalewise.plan.terminal.final_message import EarlierFiles
 from scalewise.plan.terminal.plan_table import plan_table, predicted_plan
@@ -49,16 +54,20 @@ def on_cluster(tmp_path: Path, text: str, **facts: Any) -> Study:
     [
         pytest.param("[1, 2, 4]", "", ["1x2", "1x4"], id="one node"),
         pytest.param("[1, 4, 8]", "", ["1x4", "2x4"], id="two nodes"),
-        pytest.param("[1, 16]", "", ["1x4", "2x4"], id="four nodes from one and two"),
-        pytest.param('[1, "3x2"]', "", ["1x2", "2x2"], id="parts of nodes from parts of nodes"),
-        pytest.param("[1]", ", project: {devices: [2, 64]}", ["1x2", "1x4", "2x4"], id="projected alone"),
+        pytest.param("[1, 16]", "", ["4x4"], id="four nodes by themselves"),
+        pytest.param("[1, 32]", "", ["1x4", "2x4", "4x4"], id="eight nodes from one, two and four"),
+        pytest.param('[1, "3x2"]', "", ["3x2"], id="three nodes by themselves"),
+        pytest.param('[1, "6x2"]', "", ["1x2", "2x2", "4x2"], id="parts of nodes from parts of nodes"),
+        pytest.param(
+            "[1]", ", project: {devices: [2, 64]}", ["1x2", "1x4", "2x4", "4x4"], id="projected alone"
+        ),
         pytest.param("[1]", "", [], id="nothing to exchange"),
         pytest.param("[2, 4]", "", [], id="no 1-device run to start from"),
         pytest.param("[1, 4]", ", predict: false", [], id="not wanted"),
         pytest.param("[1, 4]", ", parallelism: fsdp", [], id="exchanges that are not modelled"),
     ],
 )
-def test_shapes_of_up_to_two_nodes_are_measured_and_no_larger_ones(
+def test_shapes_of_up_to_four_nodes_are_measured_and_no_larger_ones(
     tmp_path: Path, devices: str, more: str, shapes: list[str]
 ) -> None:
     plan = AllReducePlan.of(on_cluster(tmp_path, study_of(devices, more)))
@@ -71,6 +80,36 @@ def test_a_projection_beyond_the_site_asks_for_no_nodes_that_a_run_may_not_take(
     study = on_cluster(tmp_path, study_of("[1, 2]", ", project: {devices: [64]}"), max_nodes=1)
 
     assert sorted(AllReducePlan.of(study).jobs) == ["1x2", "1x4"]
+
+
+@pytest.mark.parametrize(
+    ("max_nodes", "shapes"), [(2, ["1x4", "2x4"]), (3, ["1x4", "2x4", "3x4"]), (4, ["1x4", "2x4", "4x4"])]
+)
+def test_as_many_nodes_are_measured_as_a_run_may_take_up_to_four(
+    tmp_path: Path, max_nodes: int, shapes: list[str]
+) -> None:
+    study = on_cluster(tmp_path, study_of("[1]", ", project: {devices: [64]}"), max_nodes=max_nodes)
+
+    assert sorted(AllReducePlan.of(study).jobs) == shapes
+
+
+@pytest.mark.parametrize(
+    ("devices", "more", "expected"),
+    [
+        ("[1, 8]", ", project: {devices: [64]}", True),
+        ("[1, 8, 16]", "", True),
+        ("[1, 8]", "", False),
+        ("[1, 4]", ", project: {devices: [64]}", False),
+        ('[1, "2x2", 64]', "", False),
+        ("[1, 8, 16]", ", predict: false", False),
+    ],
+)
+def test_a_study_projects_from_its_own_steps_where_it_has_some_on_several_nodes_and_fewer(
+    tmp_path: Path, devices: str, more: str, expected: bool
+) -> None:
+    study = on_cluster(tmp_path, study_of(devices, more))
+
+    assert has_steps_to_project_from(study.experiments["strong"]) is expected
 
 
 def test_a_measurement_is_one_short_job_of_the_shape_that_it_measures(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from scalewise.plan.config.experiment import Experiment
-from scalewise.plan.terminal.predictions import PREDICTION
+from scalewise.plan.terminal.predictions import latest_prediction
 
 RUNS, EPOCHS, SCALING, OPTIONS = "runs.csv", "epochs.csv", "scaling.csv", "options.csv"
 LAWS, DECISION, ORIGINS, FINGERPRINTS = "laws.json", "decision.json", "provenance.json", "fingerprints.json"
@@ -58,4 +58,5 @@ def read_json(path: Path) -> Any:
 
 def read_prediction(folder: Path) -> pd.DataFrame | None:
     """The predictions of an experiment; None where nothing was predicted."""
-    return pd.read_csv(folder / PREDICTION) if (folder / PREDICTION).exists() else None
+    path, _ = latest_prediction(folder)
+    return pd.read_csv(path) if path.exists() else None

@@ -21,7 +21,7 @@ from scalewise.analysis.analysis_spec import (
 )
 from scalewise.analysis.prediction.experiment_prediction import beyond_sentences
 from scalewise.analysis.report.page import Section, render
-from scalewise.plan.terminal.predictions import REMARKS
+from scalewise.plan.terminal.predictions import latest_prediction
 from scalewise.records import write_text
 
 
@@ -75,5 +75,5 @@ def _section(name: str, folder: Path, label: Mapping[str, Any]) -> Section:
 
 
 def _prediction_notes(folder: Path) -> list[str]:
-    notes = read_json(folder / REMARKS)
+    notes = read_json(latest_prediction(folder)[1])
     return [*notes["notes"], *notes["refused"].values()]

@@ -285,7 +285,7 @@ class AllReduceModel:
     def _fit(self, needed: Shape, wanted: Shape) -> AllReduceFit:
         if needed in self.fits:
             return self.fits[needed]
-        if wanted.nodes == 1:
+        if wanted.nodes == 1 or wanted in self.errors:
             needed = wanted
         why = f" ({self.errors[needed]})" if needed in self.errors else ""
         devices = count_devices(wanted.world_size)

@@ -1,4 +1,9 @@
-"""The predictions of an experiment: ``prediction.csv`` and ``prediction.json``, from records on disk."""
+"""The predictions of an experiment, from records on disk.
+
+``prediction.csv`` and ``prediction.json`` rest on runs on one device, before any large job.
+``projection.csv`` and ``projection.json`` follow when the study has run: steps that were measured on a few
+nodes are then the base for more nodes.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +11,25 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from scalewise.analysis.comparison.comparability import Fingerprint
+from scalewise.analysis.comparison.comparable_runs import comparable, left_out, reference_fingerprint
 from scalewise.analysis.formatting import format_ratio, percent
 from scalewise.analysis.prediction.all_reduce_model import AllReduceModel, NotMeasuredError
+from scalewise.analysis.prediction.measured_exchange import MeasuredStep, measured_exchange
 from scalewise.analysis.prediction.step_model import Baseline, NoPredictionError, predict_point
+from scalewise.analysis.statistics.intervals import median_interval
 from scalewise.plan.config.experiment import Experiment
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.config.shape import Shape, count_devices
 from scalewise.plan.runs.runs import Options, batch_per_device, combinations, points, series_name, settings_of
-from scalewise.plan.terminal.predictions import PREDICTION, REMARKS
-from scalewise.records import SUMMARY, AllReduceMeasurement, read_summary, write_text
+from scalewise.plan.terminal.predictions import PREDICTION, PROJECTION, REMARKS, REMARKS_ON_PROJECTION
+from scalewise.records import SUMMARY, AllReduceMeasurement, Measurements, read_summary, write_text
 
 PREDICTION_COLUMNS = [
     "experiment", "series", "devices", "nodes", "shape", "measured_point", "n",
@@ -28,7 +38,7 @@ PREDICTION_COLUMNS = [
     "throughput_samples_per_second", "throughput_samples_per_second_low",
     "throughput_samples_per_second_high", "speedup", "speedup_low", "speedup_high",
     "parallel_efficiency", "parallel_efficiency_low", "parallel_efficiency_high",
-    "device_hours_per_epoch", "hidden", "extrapolated",
+    "device_hours_per_epoch", "hidden", "extrapolated", "from_steps_on",
 ]  # fmt: skip
 
 
@@ -63,8 +73,45 @@ class PredictionSpec:
         return sorted({self.shapes[str(devices)] for devices in mine}, key=_size)
 
 
+@dataclass(frozen=True)
+class _CompletedRun:
+    """A run that completed, of the series' settings."""
+
+    name: str
+    shape: Shape
+    measured: Measurements
+    fingerprint: Fingerprint
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Mean step after warm-up; None where all of them are warm-up."""
+        windows = [window for window in self.measured.windows if not window.warmup]
+        steps = sum(window.steps for window in windows)
+        return sum(window.seconds for window in windows) / steps if steps else None
+
+
+@dataclass(frozen=True)
+class _SeriesRuns:
+    """What the runs of a series say that are comparable with most of those on one device.
+
+    Args:
+        bases: One for each run on one device, at least one.
+        steps: Measured steps on several nodes, ascending.
+        notes: Phrases on the runs that are left out.
+    """
+
+    bases: Sequence[Baseline]
+    steps: Sequence[MeasuredStep]
+    notes: Sequence[str]
+
+
 def compute_prediction(
-    experiment: PredictionSpec, all_reduces: Sequence[AllReduceMeasurement], runs_folder: Path, folder: Path
+    experiment: PredictionSpec,
+    all_reduces: Sequence[AllReduceMeasurement],
+    runs_folder: Path,
+    folder: Path,
+    *,
+    from_steps: bool = False,
 ) -> None:
     """Write the predictions of an experiment, with what limits them and why a series has none.
 
@@ -73,6 +120,8 @@ def compute_prediction(
         all_reduces: The site's all-reduce, one record for each shape.
         runs_folder: Holds a folder for each run; those on one device that are there count.
         folder: Receives the files.
+        from_steps: Predict more nodes from steps that the study has measured on fewer; the files are then the
+            projection's.
 
     Raises:
         RecordError: A record is damaged.
@@ -87,55 +136,99 @@ def compute_prediction(
         if not shapes:
             continue
         try:
-            bases = _baselines(experiment, options, runs_folder)
+            runs = _series_runs(experiment, options, runs_folder, from_steps=from_steps)
         except NoPredictionError as error:
             refused[series] = f"no prediction for {series}: {error}."
             continue
-        found, missed = _series_rows(experiment, options, shapes, bases, network)
+        found, missed = _series_rows(experiment, options, shapes, runs, network)
         rows += found
+        notes += [f"{series}: {phrase}; it is left out of the prediction." for phrase in runs.notes]
         notes += [f"{series}: {reason}." for reason in missed]
-        notes += [f"{series}: {sentence}" for sentence in _series_notes(found)]
+        notes += [f"{series}: {sentence}" for sentence in _series_notes(found, network)]
     table = pd.DataFrame(rows, columns=PREDICTION_COLUMNS)
     told = {"notes": list(dict.fromkeys(notes)), "refused": refused, "links": _links(network)}
     folder.mkdir(parents=True, exist_ok=True)
-    write_text(folder / PREDICTION, table.to_csv(index=False, lineterminator="\n"))
-    write_text(folder / REMARKS, json.dumps(told, indent=2) + "\n")
+    files = (PROJECTION, REMARKS_ON_PROJECTION) if from_steps else (PREDICTION, REMARKS)
+    write_text(folder / files[0], table.to_csv(index=False, lineterminator="\n"))
+    write_text(folder / files[1], json.dumps(told, indent=2) + "\n")
 
 
-def _baselines(experiment: PredictionSpec, options: Options, runs_folder: Path) -> list[Baseline]:
-    """The series' runs on one device, those of the first repeats that have completed."""
+def _series_runs(
+    experiment: PredictionSpec, options: Options, runs_folder: Path, *, from_steps: bool
+) -> _SeriesRuns:
+    """The runs of a series that a prediction starts from: those comparable with most of the baseline's."""
     settings = settings_of(experiment.spec, options)
     _check_options(settings)
-    ones = [
-        point.name
-        for point in points(experiment.spec)
-        if point.options == options and experiment.shapes[str(point.devices)].world_size == 1
-    ]
+    mine = [point for point in points(experiment.spec) if point.options == options]
+    shapes = {point.name: experiment.shapes[str(point.devices)] for point in mine}
+    ones = [name for name, shape in shapes.items() if shape.world_size == 1]
     if not ones:
         raise NoPredictionError("it has no run on 1 device to take the computing from; add 1 to devices")
-    # the first repeats alone: others in the folder may be of another machine, or come later
-    names = (f"{ones[0]}.r{repeat}" for repeat in range(1, experiment.spec.min_repeats + 1))
-    folders = [runs_folder / name for name in names if (runs_folder / name / SUMMARY).exists()]
-    bases, reasons = [], []
-    for folder in folders:
-        summary = read_summary(folder)
-        made = summary.definition.settings
-        if any(
-            made.get(key) != value for key, value in settings.model_dump(exclude={"seed", "launcher"}).items()
-        ):
-            continue  # from before the settings changed
-        if summary.measurements is None or summary.outcome != "completed":
-            reasons.append(f"{folder.name} did not complete ({summary.reason})")
-            continue
-        try:
-            bases.append(Baseline.of(summary.measurements, settings.accumulation_steps))
-        except NoPredictionError as error:
-            reasons.append(f"{folder.name}: {error}")
+    done, reasons = [], []
+    for name in [ones[0], *(name for name, shape in shapes.items() if from_steps and shape.nodes > 1)]:
+        # of one device the first repeats alone: others in the folder may come later
+        most = experiment.spec.min_repeats if name == ones[0] else experiment.spec.max_repeats
+        for repeat in range(1, most + 1):
+            run = _completed(runs_folder / f"{name}.r{repeat}", shapes[name], settings)
+            if isinstance(run, _CompletedRun):
+                done.append(run)
+            elif run and name == ones[0]:
+                reasons.append(run)
+    kept, notes = _comparable(done)
+    bases = []
+    for run in kept:
+        if run.shape.world_size == 1:
+            try:
+                bases.append(Baseline.of(run.measured, settings.accumulation_steps))
+            except NoPredictionError as error:
+                reasons.append(f"{run.name}: {error}")
     if not bases:
         raise NoPredictionError(
             "; ".join(reasons) if reasons else f"{ones[0]} has no completed run; run snakemake to make it"
         )
-    return bases
+    steps = []
+    several = sorted((run for run in kept if run.shape.nodes > 1), key=lambda run: run.shape)
+    for shape, runs in groupby(several, key=lambda run: run.shape):
+        if seconds := [step for run in runs if (step := run.step_seconds) is not None]:
+            batch = _global_batch_size(settings, shape.world_size)
+            steps.append(MeasuredStep(shape, batch, median_interval(seconds), bases))
+    return _SeriesRuns(bases, steps, notes)
+
+
+def _completed(folder: Path, shape: Shape, settings: Settings) -> _CompletedRun | str:
+    """A run that completed with these settings; else why it did not, empty where nothing is to be said."""
+    if not (folder / SUMMARY).exists():
+        return ""
+    summary = read_summary(folder)
+    made, asked = summary.definition.settings, settings.model_dump(exclude={"seed", "launcher"})
+    if any(made.get(key) != value for key, value in asked.items()):
+        return ""  # from before the settings changed
+    if summary.measurements is None or summary.outcome != "completed":
+        return f"{folder.name} did not complete ({summary.reason})"
+    fingerprint = Fingerprint.of(summary.definition, summary.provenance)
+    return _CompletedRun(folder.name, shape, summary.measurements, fingerprint)
+
+
+def _comparable(done: Sequence[_CompletedRun]) -> tuple[list[_CompletedRun], list[str]]:
+    """The runs comparable with most of those on one device, and a phrase for each kind of the others."""
+    known = {run.fingerprint.id: run.fingerprint.conditions for run in done}
+    table = pd.DataFrame(
+        {
+            "devices": [run.shape.world_size for run in done],
+            "fingerprint": [run.fingerprint.id for run in done],
+            "throughput_samples_per_second": [run.measured.throughput_samples_per_second for run in done],
+            "wall_seconds": float("nan"),
+        }
+    )
+    reference = reference_fingerprint(table, 1)
+    base = comparable(table[table["devices"] == 1], reference)
+    notes = [
+        phrase
+        for _, point in table.groupby("devices")
+        if (point["fingerprint"] != reference).any()
+        for phrase in left_out(point, base, reference, known)
+    ]
+    return [done[index] for index in comparable(table, reference).index], notes
 
 
 def _check_options(settings: Settings) -> None:
@@ -155,7 +248,7 @@ def _series_rows(
     experiment: PredictionSpec,
     options: Options,
     planned: Sequence[Shape],
-    bases: Sequence[Baseline],
+    runs: _SeriesRuns,
     network: AllReduceModel,
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """A row for each shape that can be predicted, and why the others cannot."""
@@ -163,14 +256,21 @@ def _series_rows(
     rows, missed = [], []
     for shape in sorted({*planned, *experiment.projected}, key=_size):
         devices = shape.world_size
-        all_reduce = partial(network.all_reduce, shape) if devices > 1 else None
+        fewer = [
+            step
+            for step in runs.steps
+            if step.shape.devices_per_node == shape.devices_per_node and step.shape.nodes < shape.nodes
+        ]
         try:
+            exchange = measured_exchange(network, fewer)
+            model = network if exchange is None else exchange.network
             columns = predict_point(
-                bases,
+                runs.bases,
                 devices,
                 _global_batch_size(settings, devices),
                 _global_batch_size(settings, 1),
-                all_reduce,
+                partial(model.all_reduce, shape) if devices > 1 else None,
+                0.0 if exchange is None else exchange.unexplained_seconds,
             )
         except (NotMeasuredError, NoPredictionError) as error:
             missed.append(f"no prediction for {error}")
@@ -182,8 +282,9 @@ def _series_rows(
             "nodes": shape.nodes,
             "shape": str(shape),
             "measured_point": shape in planned,
-            "n": len(bases),
+            "n": len(runs.bases),
             "extrapolated": network.is_extrapolated(shape),
+            "from_steps_on": "" if exchange is None else " ".join(map(str, exchange.anchors)),
         }
         rows.append(about | columns)
     return rows, missed
@@ -197,7 +298,7 @@ def _size(shape: Shape) -> tuple[int, int]:
     return shape.world_size, shape.nodes
 
 
-def _series_notes(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _series_notes(rows: Sequence[Mapping[str, Any]], network: AllReduceModel) -> Iterator[str]:
     """Sentences on where communication stops hiding, and on what was not measured."""
     several = [row for row in rows if row["devices"] > 1]
     if not several:
@@ -213,12 +314,29 @@ def _series_notes(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             f"from {count_devices(first['devices'])} on, communication no longer hides behind the backward "
             f"pass: {percent(share, 0 if share >= 0.01 else 1)} of the step is exposed."
         )
-    inferred = [str(row["devices"]) for row in several if row["extrapolated"]]
+    inferred = [row for row in several if row["extrapolated"]]
+    by_bases: dict[tuple[str, str], list[str]] = {}
+    for row in inferred:
+        nodes = _listed([str(base.nodes) for base in network.bases(Shape.parse(row["shape"]))])
+        by_bases.setdefault((nodes, row["from_steps_on"]), []).append(str(row["devices"]))
+    for (nodes, steps), devices in by_bases.items():
+        counts = f"the all-reduce over {', '.join(devices)} devices was not measured; it is"
+        if steps:
+            yield f"{counts} extrapolated from the study's own steps on {_listed(steps.split())}."
+        else:
+            unsafe = " Two nodes alone are no safe base: they can be slower a step than four."
+            yield f"{counts} extrapolated from {nodes} nodes.{unsafe if nodes == '2' else ''}"
     if inferred:
         yield (
-            f"the all-reduce over {', '.join(inferred)} devices was not measured; it is extrapolated from "
-            "one node and two."
+            "beyond measured nodes the band reaches from an exchange that stays as long as it was to one "
+            "that grows by log2 of the nodes. No band holds a network that is narrower between distant nodes "
+            "or shared with others, a library that changes its algorithm, or a single slow node."
         )
+
+
+def _listed(words: Sequence[str]) -> str:
+    """``2, 3 and 4``."""
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 def _link_notes(network: AllReduceModel) -> Iterator[str]:

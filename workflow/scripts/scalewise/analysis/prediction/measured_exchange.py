@@ -69,8 +69,8 @@ def measured_exchange(
     """Scale the all-reduces of the shapes of measured steps, so that the model gives these steps.
 
     The exchange is a difference of two times, so it is known no better than to ``HIDDEN_SHARE`` of the step,
-    however close the repeats. A step that shows less, because the backward pass hides it, tells no more than that: between the
-    all-reduce measured alone and one that would just show, anything may be true.
+    however close the repeats. A step that shows less, because the backward pass hides it, tells no more than
+    that: between the all-reduce measured alone and one that would just show, anything may be true.
 
     Args:
         network: All-reduces of the site, measured alone.
@@ -117,9 +117,7 @@ def _inferred(network: AllReduceModel, shape: Shape) -> AllReduceFit:
     return replace(base, shape=shape, medians=medians, alpha_seconds=medians[:, 0])
 
 
-def _scale(
-    fit: AllReduceFit, base: Baseline, step: MeasuredStep, *, absolute: bool
-) -> tuple[Values, float]:
+def _scale(fit: AllReduceFit, base: Baseline, step: MeasuredStep, *, absolute: bool) -> tuple[Values, float]:
     """``[LOW CENTRAL HIGH]`` of the scale at one shape, and the exposed seconds that CENTRAL leaves."""
 
     def at(scale: float) -> PredictedStep:

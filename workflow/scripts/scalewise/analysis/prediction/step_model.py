@@ -141,10 +141,7 @@ def pass_seconds(passes: Sequence[Pass], batch_size: float) -> tuple[float, floa
 
 
 def exposed_seconds(
-    buckets: Sequence[Bucket],
-    forward_seconds: float,
-    backward_seconds: float,
-    all_reduce: Callable[[int], Values],
+    buckets: Sequence[Bucket], backward_seconds: float, all_reduce: Callable[[int], Values]
 ) -> tuple[Values, Values]:
     """Seconds of all buckets' all-reduces, and seconds by which they outlast the backward pass.
 
@@ -153,18 +150,17 @@ def exposed_seconds(
 
     Args:
         buckets: Buckets in the order in which they travel.
-        forward_seconds: Forward part of the step's last pass, the one that exchanges gradients.
-        backward_seconds: Backward part of the same pass.
+        backward_seconds: Backward part of the step's last pass, the one that exchanges gradients.
         all_reduce: Gives the seconds of a message of so many bytes.
     """
-    sent: Values = np.zeros(1)
-    total: Values = np.zeros(1)
-    for bucket in buckets:
-        seconds = all_reduce(bucket.bytes)
-        ready = forward_seconds + bucket.ready_fraction * backward_seconds
-        sent = np.maximum(sent, ready) + seconds
-        total = total + seconds
-    return total, np.maximum(sent - forward_seconds - backward_seconds, 0.0)
+    by_size = {size: all_reduce(size) for size in dict.fromkeys(bucket.bytes for bucket in buckets)}
+    seconds = np.stack([by_size[bucket.bytes] for bucket in buckets])
+    # of a bucket and all behind it: sent(i) = max(sent(i-1), ready(i)) + t(i), written as one maximum
+    remaining = np.cumsum(seconds[::-1], axis=0)[::-1]
+    ready = np.array([bucket.ready_fraction * backward_seconds for bucket in buckets])
+    last = (ready[:, None, None] + remaining).max(axis=0)
+    total: Values = remaining[0]
+    return total, np.maximum(last - backward_seconds, 0.0)
 
 
 def predict_step(
@@ -211,7 +207,7 @@ def predict_step(
         compute += share * (base.accumulation_steps * (forward + backward) + base.other_seconds)
         loader += share * base.loader_seconds_per_sample * size / devices
         if all_reduce is not None:
-            this_total, this_exposed = exposed_seconds(base.buckets, forward, backward, all_reduce)
+            this_total, this_exposed = exposed_seconds(base.buckets, backward, all_reduce)
             total, exposed = total + share * this_total, exposed + share * this_exposed
     return PredictedStep(compute, loader, total, exposed + unexplained_seconds, len(sizes), sum(sizes))
 

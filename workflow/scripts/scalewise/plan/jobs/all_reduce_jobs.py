@@ -27,8 +27,9 @@ from scalewise.plan.runs.runs import Run, canonical_json
 from scalewise.plan.study import PlannedExperiment, Study
 
 MINUTES = 5
-MEASURED_NODES = 2
-"""Larger shapes are predicted from one node and from two: a measurement must not cost a large job."""
+MEASURED_NODES = (1, 2, 4)
+"""Larger shapes are predicted from these: a measurement must not cost a large job. Two nodes alone are no
+safe base, because they can be slower than four."""
 PRIORITY = 2_000_000_000
 """Higher than every training's: the prediction is there before the large jobs run."""
 ENVIRONMENT_VARIABLE = "SCALEWISE_ALL_REDUCES"
@@ -120,8 +121,9 @@ def job_for(environ: Mapping[str, str], shape: str) -> RankLaunch:
 def shapes_to_measure(planned: PlannedExperiment, site: Site) -> list[Shape]:
     """The shapes whose all-reduce a prediction is made from, smallest first.
 
-    Every shape of up to two nodes is measured itself; a larger one is predicted from one and from two of
-    its nodes. None where there is no 1-device run, from which alone a prediction can start.
+    Every shape of up to four nodes is measured itself. A larger one is predicted from one, two and four of
+    its nodes; where a run may take fewer than four, from as many as it may. None where there is no 1-device
+    run, from which alone a prediction can start.
     """
     own = {
         run.shape
@@ -132,8 +134,9 @@ def shapes_to_measure(planned: PlannedExperiment, site: Site) -> list[Shape]:
     if not planned.is_predicted or Shape(1, 1) not in own:
         return []
     wanted: set[Shape] = set()
+    most = min(MEASURED_NODES[-1], site.max_nodes)
     for shape in own | set(planned.projected):
-        nodes = [shape.nodes] if shape.nodes <= MEASURED_NODES else range(1, MEASURED_NODES + 1)
+        nodes = {shape.nodes} if shape.nodes <= most else {min(number, most) for number in MEASURED_NODES}
         wanted |= {Shape(number, shape.devices_per_node) for number in nodes}
     return sorted(
         shape
@@ -141,6 +144,16 @@ def shapes_to_measure(planned: PlannedExperiment, site: Site) -> list[Shape]:
         if shape.world_size > 1
         and shape.nodes <= site.max_nodes
         and (shape in own or shape.devices_per_node <= site.cpus_per_node)
+    )
+
+
+def has_steps_to_project_from(planned: PlannedExperiment) -> bool:
+    """Whether an experiment measures steps on several nodes, and predicts them for more of the same kind."""
+    runs = {run.shape for run in planned.runs}
+    return planned.is_predicted and any(
+        1 < few.nodes < many.nodes and few.devices_per_node == many.devices_per_node
+        for few in runs
+        for many in runs | set(planned.projected)
     )
 
 

@@ -12,6 +12,23 @@ from pathlib import Path
 from scalewise.plan.config.shape import Shape
 
 PREDICTION, REMARKS = "prediction.csv", "prediction.json"
+PROJECTION, REMARKS_ON_PROJECTION = "projection.csv", "projection.json"
+"""The same once the study has run, from its own steps on a few nodes."""
+
+
+def latest_prediction(folder: Path) -> tuple[Path, Path]:
+    """The files of an experiment's prediction and of the remarks on it: its projection, unless that is older.
+
+    Args:
+        folder: The experiment's results.
+    """
+    made, projected = folder / PREDICTION, folder / PROJECTION
+    try:
+        if projected.stat().st_mtime_ns >= made.stat().st_mtime_ns:
+            return projected, folder / REMARKS_ON_PROJECTION
+    except OSError:
+        pass  # there is no projection; one without a prediction is an earlier configuration's
+    return made, folder / REMARKS
 
 
 @dataclass(frozen=True)
@@ -47,7 +64,7 @@ def read_predictions(folder: Path) -> dict[tuple[str, Shape], PredictedPoint]:
     """Read the predictions of an experiment's results folder; none where there is no whole table of them."""
     found = {}
     try:
-        with (folder / PREDICTION).open(encoding="utf-8", newline="") as file:
+        with latest_prediction(folder)[0].open(encoding="utf-8", newline="") as file:
             for row in csv.DictReader(file):
                 expectation = _expectation(row)
                 found[expectation.series, expectation.shape] = expectation
@@ -63,7 +80,7 @@ def read_remarks(folder: Path) -> list[str]:
         folder: The experiment's results.
     """
     try:
-        told = json.loads((folder / REMARKS).read_text(encoding="utf-8"))
+        told = json.loads(latest_prediction(folder)[1].read_text(encoding="utf-8"))
         return [*map(str, told["refused"].values()), *map(str, told["notes"])]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return []
