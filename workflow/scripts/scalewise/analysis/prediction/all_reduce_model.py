@@ -296,12 +296,11 @@ class _Grown(NamedTuple):
     """Ways in which an all-reduce may grow from a measured number of nodes, in seconds, [draws] each.
 
     Args:
-        constant: As long as over the measured nodes.
-        over_nodes: Hierarchical: its volume as that of a ring over the nodes, its latency as the backend
-            sends.
-        over_ranks: Its volume as that of one ring over all ranks.
-        as_latency: All of it as the depth of a tree.
-        ring_latency: Over the nodes, its latency as that of a ring.
+        constant: No growth.
+        over_nodes: Hierarchical: volume grows as that of a ring over the nodes, latency as the backend sends.
+        over_ranks: One ring over all ranks: volume grows as that of it, latency as the backend sends.
+        as_latency: All that several nodes take beyond one grows as the depth of a tree.
+        ring_latency: Volume grows as that of a ring over the nodes, and so does latency.
     """
 
     constant: Values

@@ -1,8 +1,8 @@
 """The predictions of an experiment, from records on disk.
 
 ``prediction.csv`` and ``prediction.json`` rest on runs on one device, before any large job.
-``projection.csv`` and ``projection.json`` follow when the study has run: steps that were measured on a few
-nodes are then the base for more nodes.
+``projection.csv`` and ``projection.json`` follow when the study has run: steps that it has measured on a few
+nodes are then the base for more nodes than it measures.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class _CompletedRun:
 
 @dataclass(frozen=True)
 class _SeriesRuns:
-    """What the runs of a series say that are comparable with most of those on one device.
+    """Measurements of the runs of a series that are comparable with most of those on one device.
 
     Args:
         bases: One for each run on one device, at least one.
@@ -120,8 +120,8 @@ def compute_prediction(
         all_reduces: The site's all-reduce, one record for each shape.
         runs_folder: Holds a folder for each run; those on one device that are there count.
         folder: Receives the files.
-        from_steps: Predict more nodes from steps that the study has measured on fewer; the files are then the
-            projection's.
+        from_steps: Predict device counts that the study does not measure from steps that it has measured on
+            fewer nodes; the files are then the projection's.
 
     Raises:
         RecordError: A record is damaged.
@@ -256,9 +256,10 @@ def _series_rows(
     rows, missed = [], []
     for shape in sorted({*planned, *experiment.projected}, key=_size):
         devices = shape.world_size
+        # what the study measures is held against a bound that knows nothing of these measurements
         fewer = [
             step
-            for step in runs.steps
+            for step in ([] if shape in planned else runs.steps)
             if step.shape.devices_per_node == shape.devices_per_node and step.shape.nodes < shape.nodes
         ]
         try:

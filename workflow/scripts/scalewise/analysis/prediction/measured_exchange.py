@@ -25,7 +25,7 @@ from scalewise.analysis.statistics.intervals import Interval
 from scalewise.plan.config.shape import Shape
 
 HALVINGS = 40
-"""Of the scale's interval: to a billionth of a power of two."""
+"""Halvings of an interval in which a scale is looked for: to a billionth of a power of two."""
 
 LARGEST_SCALE = 2.0**20
 """An exchange in training a million times as long as alone: no measured step asks for more."""
@@ -55,7 +55,7 @@ class MeasuredExchange:
     Args:
         network: The all-reduces of the site, scaled to what the training's steps show.
         anchors: Shapes whose measured steps count, ascending.
-        unexplained_seconds: What the steps on the largest of them take beyond the model.
+        unexplained_seconds: Seconds of a step on the largest of them that the model does not give.
     """
 
     network: AllReduceModel
@@ -74,7 +74,7 @@ def measured_exchange(
 
     Args:
         network: All-reduces of the site, measured alone.
-        steps: Of one number of devices per node, on at least two nodes.
+        steps: Measured steps on two nodes and more, all with as many devices per node.
         absolute: Whether the measured all-reduces are seconds, and not shares of an unknown time.
 
     Returns:

@@ -231,7 +231,7 @@ def predict_point(
         global_batch_size: Samples of a full step over all of them.
         base_batch_size: The same on one device.
         all_reduce: The same function that ``predict_step`` takes.
-        unexplained_seconds: As for ``predict_step``.
+        unexplained_seconds: The same that ``predict_step`` takes.
 
     Raises:
         NoPredictionError: As ``predict_step``.

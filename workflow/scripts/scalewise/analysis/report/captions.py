@@ -17,7 +17,8 @@ CAPTIONS = {
     "delay by clocks in the training, exposed communication by DDP's own counters, compute what is left. "
     "Below: the seconds before a run's first result, medians of each part.",
     "prediction": "Prediction beside measurement: time of a step and parallel efficiency against devices. "
-    "Dashed with its band: predicted from one device's step and all-reduces measured by themselves. Dotted: "
+    "Dashed with its band: predicted from one device's step and all-reduces measured by themselves; of "
+    "device counts that the study does not measure, also from its own steps on several nodes. Dotted: "
     "compute alone. Marks: measured medians, for efficiency with intervals; steps have none. In the pale "
     "area nothing was measured.",
     "efficiencies": "Two efficiencies, one answer. Hardware: throughput per device over the baseline's. "

@@ -148,12 +148,11 @@ def shapes_to_measure(planned: PlannedExperiment, site: Site) -> list[Shape]:
 
 
 def has_steps_to_project_from(planned: PlannedExperiment) -> bool:
-    """Whether an experiment measures steps on several nodes, and predicts them for more of the same kind."""
-    runs = {run.shape for run in planned.runs}
+    """Whether an experiment measures steps on several nodes, and projects them to more of the same kind."""
     return planned.is_predicted and any(
         1 < few.nodes < many.nodes and few.devices_per_node == many.devices_per_node
-        for few in runs
-        for many in runs | set(planned.projected)
+        for few in {run.shape for run in planned.runs}
+        for many in planned.projected
     )
 
 
