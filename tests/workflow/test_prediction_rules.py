@@ -18,6 +18,7 @@ import pytest
 from tests.cores import skip_without_two_cores
 from tests.prepared_digits import place_digits_of_study
 from tests.workflow.conftest import SITE, SNAKEFILE, Outcome, Workplace
+from tests.workflow.login_node import LoginNode
 
 from scalewise.records import AllReduceMeasurement
 
@@ -203,3 +204,20 @@ def test_a_measurement_that_was_cut_off_leaves_nothing_and_is_made_again(
     assert not list(logs.glob("*/*attempt*"))
     dry = workplace.snakemake("-n", "predict", "--rerun-incomplete", config=STUDY)
     assert jobs(dry, "measure_all_reduce") == 1
+
+
+def test_the_dry_run_on_a_cluster_shows_four_nodes_that_are_measured_where_more_are_predicted(
+    tmp_path: Path,
+) -> None:
+    node = LoginNode.at(tmp_path)
+    node.fill_in("profiles/slurm/site.yaml")
+    study = STUDY.replace("[1, 2], project: {devices: [4, 64]}", "[1, 8], project: {devices: [64]}")
+    node.write("study.yaml", study.replace("devices: [1, 2], predict", "devices: [1], predict"))
+
+    dry = node.snakemake("-n", "--configfile", "study.yaml")
+
+    assert dry.code == 0, dry.text
+    measured = re.findall(r"^rule measure_all_reduce:\n    output: \S+/(\S+)\.json$", dry.text, re.MULTILINE)
+    assert sorted(measured) == ["1x4", "2x4", "4x4"]
+    # from the steps on two nodes, once they have run
+    assert (jobs(dry, "compute_prediction"), jobs(dry, "compute_projection")) == (1, 1)

@@ -36,6 +36,14 @@ def test_bands_hold_four_of_five_published_steps_of_6_to_16_nodes(t4: list[Point
     assert agreement.median_relative_width <= 0.6
 
 
+def test_two_nodes_alone_tell_less_than_two_and_four(tmp_path: Path) -> None:
+    path = cluster(tmp_path, two_nodes=1.5)
+    both, two = (Agreement.of(predict_table(path, nodes)) for nodes in ((2, 4), (2,)))
+    assert (both.covered, two.covered) == (1, 0)
+    assert both.median_error < 0.02
+    assert two.median_error > 0.5
+
+
 @pytest.mark.parametrize("training", ["bert-squad", "resnet18-cifar10", "resnet50-imagenet"])
 def test_no_training_of_the_table_is_left_uncovered(t4: list[Point], training: str) -> None:
     assert Agreement.of([point for point in t4 if point.series.startswith(training)]).covered >= 0.8
@@ -94,7 +102,10 @@ def test_file_receives_every_point_and_what_they_come_to(tmp_path: Path) -> None
         (8, True),
         (16, True),
     ]
-    assert [(row.what.split(":")[1].strip(), row.met) for row in found] == [("planted.csv", True)]
+    assert [(row.what, row.met) for row in found] == [
+        ("published: planted.csv", True),
+        ("published: planted.csv, fed two nodes alone", True),
+    ]
 
 
 def test_table_without_exposed_seconds_is_read_too(tmp_path: Path) -> None:
