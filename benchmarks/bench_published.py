@@ -15,6 +15,7 @@ Every other column (a training's name, a precision) sets a series apart.
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -156,10 +157,10 @@ def rows(tables: Sequence[Path] = (), json_file: Path | None = None) -> list[Row
 
 
 def table_rows(path: Path, points: Sequence[Point]) -> Iterator[Row]:
-    """The lines of one table: all its points, each first column's series, and what other inputs would give."""
+    """The lines of one table: all its points, each first column's series, and what less would give."""
     name, whole = path.name, Agreement.of(points)
     has_steps = _columns(path) >= STEPS
-    most = 1.0 if has_steps else WITHIN_WITH_ACCUMULATION
+    most = math.inf if has_steps else WITHIN_WITH_ACCUMULATION
     target = f"{COVERED:.0%} covered" + ("" if has_steps else f", all within {most:.0%}")
     yield _row(name, whole, target, met=whole.covered >= COVERED and whole.largest_error <= most)
     groups: dict[str, list[Point]] = {}
