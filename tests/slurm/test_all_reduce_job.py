@@ -15,7 +15,8 @@ from tests.slurm.study import LIMIT_SECONDS, ClusterStudy
 
 from scalewise.records import AllReduce, AllReduceMeasurement
 
-ONE_DEVICE_A_NODE: dict[str, Any] = {"devices_per_node": 1}
+ONE_DEVICE_A_NODE: dict[str, Any] = {"devices_per_node": 1, "max_nodes": 2}
+"""Facts of a site whose runs take two nodes: one measurement."""
 PREDICTED = {"predict": True, "devices": [1, 2], "project": {"devices": [4, 16]}}
 
 

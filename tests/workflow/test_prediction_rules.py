@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from tests.prepared_digits import place_digits_of_study
 from tests.workflow.conftest import SITE, SNAKEFILE, Outcome, Workplace
 from tests.workflow.login_node import LoginNode
 
-from scalewise.records import AllReduceMeasurement
+from scalewise.records import AllReduce, AllReduceMeasurement, read_summary, write_json
 
 STUDY = """\
 defaults: {dataset: digits, model: linear, epochs: 2, warmup_steps: 2, repeats: 2, learning_rate: 0.05}
@@ -143,6 +144,57 @@ def test_device_counts_that_cannot_be_are_refused_before_anything_runs(workplace
         "experiments.strong.project.devices[1] is 96, but global_batch_size (256) is not divisible by the "
         "world size (96). Use 64 or 128, or change global_batch_size."
     ) in outcome.text
+
+
+def test_a_study_that_has_run_on_two_nodes_projects_from_its_own_steps(
+    predicted: Predicted, tmp_path: Path
+) -> None:
+    workplace = Workplace(tmp_path, predicted[0].python)
+    results = tmp_path / "results" / "strong"
+    shutil.copytree(predicted[0].folder / "results" / "strong" / "runs", results / "runs")
+    study = STUDY.replace("[1, 2], project: {devices: [4, 64]}", "[1, 4], project: {devices: [16]}")
+    site = SITE + "max_nodes: 2\n"
+    # what only a cluster could measure: all-reduces of an instant, and a step of 10 s on two nodes
+    dry = workplace.snakemake("-n", "predict", config=study, site=site)
+    shapes = dict(
+        re.findall(r"^    output: (resources/collectives/\S+/(\S+)\.json)$", dry.text, re.MULTILINE)
+    )
+    assert sorted(shapes.values()) == ["1x2", "2x2"]
+    for path, shape in shapes.items():
+        whole = AllReduceMeasurement(
+            shape=shape,
+            backend="gloo",
+            launcher="srun",
+            hosts=["a", "b"],
+            devices=["CPU process"] * 4,
+            versions={},
+            measured_at="now",
+            reductions=[AllReduce(bytes=size, seconds=[1e-4] * 5) for size in (4096, 2**26)],
+        )
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        write_json(tmp_path / path, whole)
+    one = read_summary(results / "runs" / "d1.r1")
+    assert one.measurements is not None
+    windows = [
+        window.model_copy(update={"seconds": 10.0 * window.steps}) for window in one.measurements.windows
+    ]
+    slow = one.measurements.model_copy(update={"windows": windows})
+    (results / "runs" / "d4.r1").mkdir()
+    write_json(results / "runs" / "d4.r1" / "summary.json", one.model_copy(update={"measurements": slow}))
+    (results / "runs.csv").write_text("")
+
+    rules = ("--allowed-rules", "compute_prediction", "compute_projection")
+    outcome = workplace.snakemake("results/strong/projection.csv", *rules, config=study, site=site)
+
+    assert outcome.code == 0, outcome.text
+    steps = {}
+    for name in ("prediction", "projection"):
+        with (results / f"{name}.csv").open() as file:
+            steps[name] = {row["shape"]: float(row["step_seconds"]) for row in csv.DictReader(file)}
+    assert steps["projection"]["2x2"] == steps["prediction"]["2x2"] < 1
+    assert steps["prediction"]["8x2"] < 1
+    assert steps["projection"]["8x2"] > 10
+    assert "from the study's own steps on 2x2" in (results / "projection.json").read_text()
 
 
 FAILING = SITE + 'prelude: ["case $0-$* in *all_reduce*) exit 3;; esac"]\n'

@@ -93,6 +93,12 @@ def test_as_many_nodes_are_measured_as_a_run_may_take_up_to_four(
     assert sorted(AllReducePlan.of(study).jobs) == shapes
 
 
+def test_a_machine_without_a_scheduler_measures_no_other_node(load: Load) -> None:
+    text = study_of("[1, 2]", ", project: {devices: [64]}")
+
+    assert sorted(AllReducePlan.of(load(text)).jobs) == ["1x2", "1x4"]
+
+
 @pytest.mark.parametrize(
     ("devices", "more", "expected"),
     [

@@ -142,7 +142,7 @@ def compute_prediction(
             continue
         found, missed = _series_rows(experiment, options, shapes, runs, network)
         rows += found
-        notes += [f"{series}: {phrase}; it is left out of the prediction." for phrase in runs.notes]
+        notes += [f"{series}: {phrase}; left out of the prediction." for phrase in runs.notes]
         notes += [f"{series}: {reason}." for reason in missed]
         notes += [f"{series}: {sentence}" for sentence in _series_notes(found, network)]
     table = pd.DataFrame(rows, columns=PREDICTION_COLUMNS)

@@ -143,8 +143,13 @@ def shapes_to_measure(planned: PlannedExperiment, site: Site) -> list[Shape]:
         for shape in wanted
         if shape.world_size > 1
         and shape.nodes <= site.max_nodes
-        and (shape in own or shape.devices_per_node <= site.cpus_per_node)
+        and (shape in own or _can_start(shape, site))
     )
+
+
+def _can_start(shape: Shape, site: Site) -> bool:
+    """Whether a site can start ranks on a shape that no run has: on other nodes, a scheduler does."""
+    return shape.devices_per_node <= site.cpus_per_node and (shape.nodes == 1 or site.slurm is not None)
 
 
 def has_steps_to_project_from(planned: PlannedExperiment) -> bool:
