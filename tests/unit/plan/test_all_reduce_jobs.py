@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from scalewise.plan.jobs.all_reduce_jobs import (
 from scalewise.plan.study import Study, load_study
 from scalewise.plan.terminal.final_message import EarlierFiles
 from scalewise.plan.terminal.plan_table import plan_table, predicted_plan
+from scalewise.plan.terminal.predictions import read_remarks
 
 Load = Callable[[str], Study]
 Refuse = Callable[[str], list[str]]
@@ -371,6 +373,23 @@ def predict(results: Path, rows: str = HEADER + ROWS) -> None:
     (results / "strong" / "prediction.csv").write_text(rows)
     told = {"notes": ["all runs: from 64 devices on, it shows."], "refused": {}}
     (results / "strong" / "prediction.json").write_text(json.dumps(told))
+
+
+def test_a_projection_stands_for_the_prediction_that_it_was_made_from_and_for_no_later_one(
+    load: Load, tmp_path: Path
+) -> None:
+    predict(tmp_path)
+    folder = tmp_path / "strong"
+    (folder / "projection.csv").write_text(HEADER + ROWS.replace("38.4,30.2,41.7", "20.4,18.2,22.7"))
+    (folder / "projection.json").write_text(json.dumps({"notes": ["from its own steps."], "refused": {}}))
+    study = load(study_of("[1, 2, 4]", PROJECTED))
+
+    assert "strong on 64 devices (16x4): 20 (18 to 23) times as fast" in plan_table(study, tmp_path)
+    assert read_remarks(folder) == ["from its own steps."]
+    later = (folder / "projection.csv").stat().st_mtime + 1
+    os.utime(folder / "prediction.csv", (later, later))
+    assert "strong on 64 devices (16x4): 38 (30 to 42) times as fast" in plan_table(study, tmp_path)
+    assert read_remarks(folder) == ["all runs: from 64 devices on, it shows."]
 
 
 def test_the_plan_shows_what_to_expect_before_a_large_job(load: Load, tmp_path: Path) -> None:

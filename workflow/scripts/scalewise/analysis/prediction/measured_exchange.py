@@ -119,20 +119,21 @@ def _inferred(network: AllReduceModel, shape: Shape) -> AllReduceFit:
 
 def _scale(fit: AllReduceFit, base: Baseline, step: MeasuredStep, *, absolute: bool) -> tuple[Values, float]:
     """``[LOW CENTRAL HIGH]`` of the scale at one shape, and the exposed seconds that CENTRAL leaves."""
+    alone = {bucket.bytes: fit.seconds(bucket.bytes)[0] for bucket in base.buckets}
 
     def at(scale: float) -> PredictedStep:
         return predict_step(
             base,
             step.shape.world_size,
             step.global_batch_size,
-            lambda size: np.full((3, 1), scale * fit.seconds(size)[0]),
+            lambda size: np.full((3, 1), scale * alone[size]),
         )
 
     def exposed(scale: float) -> float:
         return float(at(scale).exposed[0, 0])
 
     def solve(seconds: float) -> float:
-        """The scale that exposes so many seconds; more of it never exposes less."""
+        """The scale that exposes so many seconds, by halving: a larger one never exposes less."""
         low, high = 0.0, 1.0
         while exposed(high) < seconds and high < LARGEST_SCALE:
             low, high = high, 2 * high
