@@ -48,6 +48,8 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"no benchmark named {', '.join(sorted(unknown))}; known: {', '.join(known)}")
     if (options.table or options.json) and names != ["published"]:
         parser.error("--table and --json are for published alone")
+    if missing := [str(path) for path in options.table if not path.is_file()]:
+        parser.error(f"there is no file {', '.join(missing)}")
     arguments_of = {"published": (options.table, options.json)}
     os.environ.update(thread_environment(1))
     print(machine_line(), flush=True)
