@@ -17,8 +17,8 @@ from typing import Any
 
 import pandas as pd
 
-from scalewise.analysis.comparison.comparability import Fingerprint
 from scalewise.analysis.comparison.comparable_runs import comparable, left_out, reference_fingerprint
+from scalewise.analysis.comparison.fingerprint import Fingerprint, complete
 from scalewise.analysis.formatting import format_ratio, percent
 from scalewise.analysis.prediction.all_reduce_model import AllReduceModel, NotMeasuredError
 from scalewise.analysis.prediction.measured_exchange import MeasuredStep, measured_exchange
@@ -205,17 +205,18 @@ def _completed(folder: Path, shape: Shape, settings: Settings) -> _CompletedRun 
         return ""  # from before the settings changed
     if summary.measurements is None or summary.outcome != "completed":
         return f"{folder.name} did not complete ({summary.reason})"
-    fingerprint = Fingerprint.of(summary.definition, summary.provenance)
+    fingerprint = Fingerprint.of(summary.definition, summary.provenance, summary.measurements.parameters)
     return _CompletedRun(folder.name, shape, summary.measurements, fingerprint)
 
 
 def _comparable(done: Sequence[_CompletedRun]) -> tuple[list[_CompletedRun], list[str]]:
     """The runs comparable with most of those on one device, and a phrase for each kind of the others."""
-    known = {run.fingerprint.id: run.fingerprint.conditions for run in done}
+    fingerprints = complete([run.fingerprint for run in done])
+    known = {fingerprint.id: fingerprint.conditions for fingerprint in fingerprints}
     table = pd.DataFrame(
         {
             "devices": [run.shape.world_size for run in done],
-            "fingerprint": [run.fingerprint.id for run in done],
+            "fingerprint": [fingerprint.id for fingerprint in fingerprints],
             "throughput_samples_per_second": [run.measured.throughput_samples_per_second for run in done],
             "wall_seconds": float("nan"),
         }
