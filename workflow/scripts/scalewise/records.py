@@ -27,6 +27,16 @@ LauncherName = Literal["srun", "popen", "torchrun", "spawn"]
 CPU_PROCESS = "CPU process"
 """Device name of a rank on a machine without GPUs."""
 
+MemoryKind = Literal[
+    "CUDA allocator peak",
+    "process peak RSS",
+    "CUDA allocator peak of training",
+    "process RSS above that before the model, peak of training",
+]
+"""The memory that a peak counts. The first two are older records', and the second that of systems without
+/proc; unless a peak of evaluation stands beside them they hold evaluation too, and the second holds the
+interpreter, libraries and data as well. The last leaves out pages of files."""
+
 R = TypeVar("R", bound=BaseModel)
 
 SUMMARY, EPOCHS, RANKS, FAILURE = "summary.json", "epochs.csv", "ranks.csv", "failure.json"
@@ -269,8 +279,11 @@ class Measurements(_Record):
         evaluation_seconds: Time of all evaluations, which ``train_seconds`` does not hold.
         final_accuracy: Test accuracy of the last epoch, a fraction.
         best_accuracy: Test accuracy of the best epoch, a fraction.
-        peak_memory_bytes: Peak of the rank that used most.
-        peak_memory_kind: The memory that the peak counts.
+        peak_memory_bytes: Peak while training, of the rank that used most; in older records that of the whole
+            run, evaluation included.
+        evaluation_peak_memory_bytes: The same while evaluating; None in older records, and where a peak
+            cannot be reset, for which ``monitor_note`` has the reason.
+        peak_memory_kind: The memory that both peaks count.
         loader_wait_fraction: Share of the measured step time spent waiting for data, slowest rank.
         mean_utilization: Share of the training that the devices were busy, a fraction, mean over ranks;
             this and the next five are None where they could not be measured.
@@ -296,9 +309,10 @@ class Measurements(_Record):
     final_accuracy: float | None
     best_accuracy: float | None
     peak_memory_bytes: int
-    peak_memory_kind: Literal["CUDA allocator peak", "process peak RSS"]
+    peak_memory_kind: MemoryKind
     loader_wait_fraction: float
     startup: Startup
+    evaluation_peak_memory_bytes: int | None = None
     mean_utilization: float | None = None
     least_utilization: float | None = None
     energy_joules: float | None = None
@@ -389,7 +403,8 @@ class RankRecord:
     Utilization is of the training, a fraction; it and the communication are None where nobody could say,
     and so are the two passes, forward and backward over one batch after the training: by the rank itself,
     and with gradients exchanged. The waiting is the part of the communication in which the rank waited for
-    whichever rank was the last in that step; None in older records.
+    whichever rank was the last in that step; None in older records. Peak memory is that of training, in older
+    records of the whole run; that of evaluation is None where it is not known by itself.
     """
 
     rank: int
@@ -418,6 +433,7 @@ class RankRecord:
     exchanged_pass_seconds: float | None = None
     launch_seconds: float = 0.0
     waiting_seconds_per_step: float | None = None
+    evaluation_peak_memory_bytes: int | None = None
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from scalewise.records import EpochRecord
 from scalewise.training.distributed.process_group import sum_over_ranks
 from scalewise.training.trainer import Trainer
 
-EVALUATION_BATCH = 1024
-
+LARGEST_EVALUATION_BATCH = 1024
+"""Samples beyond which a larger batch evaluates hardly faster."""
 
 Ending = Literal["completed", "diverged", "stopped"]
 """End of a training: all done, the loss no longer finite, or asked to end after a step."""
@@ -84,12 +84,20 @@ def train(
         after_step: Called after each optimizer step; true ends the training there.
     """
     while state.epoch < trainer.settings.epochs:
+        trainer.memory.enter("train")
         train_loss = train_epoch(trainer, state, after_step)
         if train_loss is None:
             return "stopped"
         ended = time.perf_counter()
         trainer.monitor.phase = "evaluate"
-        test_loss, accuracy = evaluate(trainer)
+        trainer.memory.enter("evaluate")
+        try:
+            test_loss, accuracy = evaluate(trainer)
+        except torch.OutOfMemoryError as error:
+            # the training itself had room: whoever reads the run's reason must not take it for too large
+            raise torch.OutOfMemoryError(
+                f"in the evaluation after epoch {state.epoch + 1}, not in training: {error}"
+            ) from error
         windows = trainer.clock.windows[state.first_window :]
         seconds = sum(window.seconds for window in windows)
         record = EpochRecord(
@@ -184,8 +192,9 @@ def evaluate(trainer: Trainer) -> tuple[float, float]:
     loss_sum = torch.zeros((), dtype=torch.float64, device=trainer.device)
     correct = torch.zeros((), dtype=torch.float64, device=trainer.device)
     seen = 0
-    for indices, counted in _test_batches(
-        len(trainer.test), trainer.identity.rank, trainer.identity.world_size
+    batch_size = evaluation_batch(trainer.sampler.samples_of_pass)
+    for indices, counted in evaluation_batches(
+        len(trainer.test), trainer.identity.rank, trainer.identity.world_size, batch_size
     ):
         images, labels = trainer.test.load(indices)
         with trainer.precision.autocast():
@@ -198,14 +207,31 @@ def evaluate(trainer: Trainer) -> tuple[float, float]:
     return loss / count, right / count
 
 
-def _test_batches(samples: int, rank: int, world_size: int) -> Iterator[tuple[torch.Tensor, int]]:
+def evaluation_batch(samples_of_pass: int) -> int:
+    """Most samples of a batch of evaluation: as many as a pass of training has, which keeps more of each.
+
+    A forward pass without gradients holds the activations of a layer or two, a training pass those of all
+    layers, and gradients and the optimizer's states beside them.
+    """
+    return min(samples_of_pass, LARGEST_EVALUATION_BATCH)
+
+
+def evaluation_batches(
+    samples: int, rank: int, world_size: int, batch_size: int
+) -> Iterator[tuple[torch.Tensor, int]]:
     """Yield this rank's indices, and how many of them count, in as many batches on every rank.
 
     A model in parts is gathered for each batch, which all ranks must then have. One without a sample of
     its own takes the first, and does not count it.
+
+    Args:
+        samples: Number of test samples over all ranks.
+        rank: The rank whose share is asked for.
+        world_size: Number of shares.
+        batch_size: Most samples of a batch.
     """
     mine = shard_range(samples, rank, world_size)
-    number = math.ceil(math.ceil(samples / world_size) / EVALUATION_BATCH)
+    number = math.ceil(math.ceil(samples / world_size) / batch_size)
     for part in (shard_range(len(mine), index, number) for index in range(number)):
         chosen = torch.arange(mine.start + part.start, mine.start + part.stop)
         yield (chosen, len(chosen)) if len(chosen) else (torch.zeros(1, dtype=torch.int64), 0)

@@ -151,7 +151,7 @@ def train_and_record(
         return
     rank.rank_files.check_current()
     startup = Startup(**seconds, first_step_seconds=trainer.clock.first_step_seconds)
-    report = report_rank(trainer, rank.affinity, startup, checkpointer.peak_memory_bytes, cpu_use)
+    report = report_rank(trainer, rank.affinity, startup, cpu_use)
     trained = TrainResult(trainer, state.records, ending == "diverged", utc_now(), checkpointer.resumption)
     finalize(trained, report, spec, rank_setup)
 

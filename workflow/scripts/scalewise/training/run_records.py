@@ -24,6 +24,7 @@ from scalewise.records import (
     EpochRecord,
     GpuLimits,
     Measurements,
+    MemoryKind,
     Provenance,
     RankRecord,
     Resumption,
@@ -38,7 +39,6 @@ from scalewise.records import (
 from scalewise.training.distributed.identity import Identity
 from scalewise.training.measure import provenance
 from scalewise.training.measure.machine_load import CpuUse, other_cpu_fraction
-from scalewise.training.measure.memory import MemoryKind, peak_memory
 from scalewise.training.measure.monitor import MonitorReport, across_ranks
 from scalewise.training.measure.throughput import quantile, slowest, throughput
 from scalewise.training.measure.waiting import waiting_seconds
@@ -54,7 +54,8 @@ class RankReport:
     Args:
         record: The rank's row of ranks.csv.
         windows: All windows of the rank's steps, warm-up included.
-        memory_kind: Says what the peak memory counts.
+        memory_kind: Says what the peaks of memory count.
+        memory_note: Says which of them is not known, and why.
         device: The monitor's findings.
         environment: CPU and software of the rank's host, as the rank sees them.
         gpu_limits: Limits of the rank's GPU; None for a CPU process.
@@ -69,6 +70,7 @@ class RankReport:
     device: MonitorReport
     environment: Environment
     gpu_limits: GpuLimits | None = None
+    memory_note: str = ""
     times: PassTimes = field(default_factory=PassTimes)
     cpu_use: CpuUse | None = None
     communication_seconds: list[float] = field(default_factory=list)
@@ -79,10 +81,10 @@ class RankReport:
 
 
 def report_rank(
-    trainer: Trainer, affinity: str, startup: Startup, peak_memory_bytes: int, cpu_use: CpuUse | None = None
+    trainer: Trainer, affinity: str, startup: Startup, cpu_use: CpuUse | None = None
 ) -> RankReport:
-    """Collect the figures of this rank after its training; the peak memory is that of all its starts."""
-    identity, clock = trainer.identity, trainer.clock
+    """Collect the figures of this rank after its training."""
+    identity, clock, memory = trainer.identity, trainer.clock, trainer.memory
     device = trainer.monitor.stop()
     tested = shard_range(len(trainer.test), identity.rank, identity.world_size)
     record = RankRecord(
@@ -100,18 +102,20 @@ def report_rank(
         step_seconds_p95=quantile(clock.step_seconds, 0.95),
         step_seconds_max=max(clock.step_seconds, default=0.0),
         loader_wait_seconds=clock.loader_wait_seconds,
-        peak_memory_bytes=peak_memory_bytes,
+        peak_memory_bytes=memory.training_bytes,
         **startup.model_dump(),
         mean_utilization=device.mean_utilization,
         communication_seconds_per_step=trainer.parallel_model.communication_seconds(),
+        evaluation_peak_memory_bytes=memory.evaluation_bytes,
     )
     return RankReport(
         record,
         clock.windows,
-        peak_memory(trainer.device)[1],
+        memory.kind,
         device,
         provenance.environment(identity.host),
         provenance.gpu_limits(trainer.device),
+        memory.note,
         cpu_use=cpu_use,
         communication_seconds=trainer.parallel_model.measured_communication().step_seconds,
     )
@@ -146,6 +150,10 @@ def aggregate(
     passes, buckets = merge_ranks([report.times for report in reports])
     left_out = trainer.clock.left_out
     monitored = across_ranks([report.device for report in reports])
+    # the same for all ranks of a node, as a rule
+    notes = dict.fromkeys([monitored["monitor_note"], *(report.memory_note for report in reports)])
+    monitored["monitor_note"] = "; ".join(filter(None, notes))
+    evaluated = [rank.evaluation_peak_memory_bytes for rank in ranks]
     if left_out:
         # what two kinds of device drew is the energy of neither
         monitored["energy_joules"] = None
@@ -160,6 +168,8 @@ def aggregate(
         best_accuracy=max(accuracies),
         peak_memory_bytes=max(rank.peak_memory_bytes for rank in ranks),
         peak_memory_kind=reports[0].memory_kind,
+        # the most of some ranks might be less than that of all
+        evaluation_peak_memory_bytes=None if None in evaluated else max_known(*evaluated),
         loader_wait_fraction=waited / measured_seconds if measured_seconds else 0.0,
         startup=Startup(
             **{part: max(getattr(rank, part) for rank in ranks) for part in Startup.model_fields}

@@ -18,6 +18,7 @@ from scalewise.training.data.loaders import Loader, Preprocessing, ResidentLoade
 from scalewise.training.data.sampling import EpochSampler
 from scalewise.training.distributed.identity import Identity
 from scalewise.training.measure.device_timers import timer_for
+from scalewise.training.measure.memory import PeakMemory, gauge_of
 from scalewise.training.measure.monitor import Monitor
 from scalewise.training.measure.step_clock import StepClock
 from scalewise.training.models.builders import blocks, build
@@ -38,6 +39,7 @@ class Trainer:
         test: Gives the batches to evaluate on.
         clock: Times the steps.
         monitor: Samples how busy the device is.
+        memory: Knows the peaks of training and of evaluation.
     """
 
     settings: Settings
@@ -50,6 +52,7 @@ class Trainer:
     test: ResidentLoader
     clock: StepClock[Any]
     monitor: Monitor
+    memory: PeakMemory
     identity: Identity
     device: torch.device
 
@@ -115,6 +118,8 @@ def build_trainer(
         device: Holds the model.
         weights: The prepared file to begin from; None begins from random weights.
     """
+    # what is held so far, interpreter and libraries, is none of the training's
+    memory = PeakMemory(gauge_of(device))
     choose_algorithms(settings, device)
     torch.manual_seed(settings.seed)
     image = dataset.train_images.shape[1:]
@@ -146,6 +151,7 @@ def build_trainer(
         test=loaders.test,
         clock=StepClock(timer_for(device), settings.warmup_steps),
         monitor=Monitor(device, settings.cpus_per_device, identity.host, identity.rank),
+        memory=memory,
         identity=identity,
         device=device,
     )

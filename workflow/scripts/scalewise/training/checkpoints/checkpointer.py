@@ -25,7 +25,6 @@ from scalewise.training.checkpoints.state import (
 from scalewise.training.checkpoints.step_consensus import StepConsensus, StepDecision
 from scalewise.training.checkpoints.storage import check_space, save, why_not
 from scalewise.training.loop import TrainingState
-from scalewise.training.measure.memory import peak_memory
 from scalewise.training.run_records import max_known
 from scalewise.training.trainer import Trainer
 
@@ -73,13 +72,7 @@ class Checkpointer:
         self._hosts = self._group.gather(trainer.identity.host)
         self.reporter = ProgressReporter(rank_files if self._rank == 0 else None)
         """Must be entered while the ranks train."""
-        self.earlier_peak_bytes = 0
         self.resumption = Resumption(starts=spec.starts, lost_steps=spec.lost_steps)
-
-    @property
-    def peak_memory_bytes(self) -> int:
-        """Peak memory of this rank over all starts."""
-        return max(self.earlier_peak_bytes, peak_memory(self._trainer.device)[0])
 
     # --- before the first step
 
@@ -122,7 +115,8 @@ class Checkpointer:
 
     def _go_on(self, folder: Path, found: Restored) -> TrainingState:
         before = Resumption.model_validate(found.shared["resumption"])
-        self.earlier_peak_bytes = found.own["peak_memory_bytes"]
+        # one that an older version wrote tells nothing of training by itself
+        self._trainer.memory.resume(found.own.get("memory_peaks", {}))
         try:
             state = resume(self._trainer, found.shared, found.own)
         except CheckpointError as error:
@@ -186,6 +180,7 @@ class Checkpointer:
         trainer = self._trainer
         trainer.clock.close_window()
         phase, trainer.monitor.phase = trainer.monitor.phase, "checkpoint"
+        trainer.memory.enter("checkpoint")
         began = time.monotonic()
         problem = self._written(state)
         seconds = time.monotonic() - began
@@ -201,6 +196,7 @@ class Checkpointer:
             }
         )
         trainer.monitor.phase = phase
+        trainer.memory.enter("train")
         self._consensus.checkpoint_written()
         trainer.clock.open_window()
         return problem
@@ -239,7 +235,7 @@ class Checkpointer:
         sums = {}
         try:
             name = own_name(self._rank)
-            own = own_state(self._trainer, state) | {"peak_memory_bytes": self.peak_memory_bytes}
+            own = own_state(self._trainer, state) | {"memory_peaks": self._trainer.memory.peaks()}
             sums[name] = save(part / name, own)
             if self._rank == 0:
                 shared = shared_state(self._trainer, state)

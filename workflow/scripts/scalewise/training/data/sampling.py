@@ -45,7 +45,10 @@ class EpochSampler:
         seed: int,
         accumulation_steps: int = 1,
     ) -> None:
-        self._sizes = step_sizes(samples, global_batch_size, world_size * accumulation_steps)
+        parts = world_size * accumulation_steps
+        self._sizes = step_sizes(samples, global_batch_size, parts)
+        self.samples_of_pass = global_batch_size // parts
+        """Fewest samples of a forward and backward pass of a full step, on whichever rank."""
         self._samples = samples
         self._rank = rank
         self._world_size = world_size
