@@ -30,7 +30,7 @@ from torchvision import transforms
 from scalewise.training.data.datasets import Dataset
 from scalewise.training.data.loaders import channel_statistics
 from scalewise.training.loop import TrainingState, train_epoch
-from scalewise.training.measure.memory import peak_memory
+from scalewise.training.measure.memory import CudaGauge, PosixGauge
 from scalewise.training.models.builders import build
 from scalewise.training.trainer import Trainer
 
@@ -217,4 +217,5 @@ def measure(epoch: Callable[[], object], samples: int, rounds: int, device: torc
     epoch()
     rates = [samples / spend(epoch).wall for _ in range(rounds)]
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
-    return Measured(rates, *peak_memory(device), name)
+    gauge = CudaGauge(device) if device.type == "cuda" else PosixGauge()
+    return Measured(rates, gauge.peak(), gauge.kind, name)

@@ -27,7 +27,7 @@ SOURCES = {
     "scalewise/training/distributed/": "__init__ devices identity network_interface node_launcher process_group",
     "scalewise/training/measure/": "__init__ device_timers machine_load memory monitor provenance sensors step_clock throughput waiting",
     "scalewise/training/models/": "__init__ builders own_model resnets transformer",
-    "scalewise/analysis/": "__init__ adaptive_repeats analysis_spec experiment_figures experiment_tables formatting laws origins partial_report "
+    "scalewise/analysis/": "__init__ adaptive_repeats analysis_spec experiment_figures experiment_tables formatting laws memory origins partial_report "
     "scaling study_report tables",
     "scalewise/analysis/bottlenecks/": "__init__ bottlenecks drift losses resumption slow_places step_breakdown utilization",
     "scalewise/analysis/comparison/": "__init__ comparability comparable_runs confounding fingerprint",

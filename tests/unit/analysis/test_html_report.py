@@ -163,7 +163,8 @@ def test_what_did_not_complete_is_listed_with_its_reason(section: MakeSection) -
 def test_the_tables_show_values_bounds_and_units(section: MakeSection) -> None:
     html = render([section()], partial=False)
     headings = [data for tag, data in Page(html).text if tag == "th"]
-    assert {"throughput (samples/s)", "memory (MB)", "time to target (s)", "start-up (s)"} <= set(headings)
+    assert {"throughput (samples/s)", "time to target (s)", "start-up (s)"} <= set(headings)
+    assert {"memory in training (MB)", "in evaluation (MB)"} <= set(headings)
     rows = [re.sub(r"<[^>]+>", "|", row) for row in re.findall(r"<tr\b.*?</tr>", html)]
     two = next(row for row in rows if row.startswith("||all runs||2||3||"))
     assert "180||178 to 182" in two
@@ -203,8 +204,8 @@ def test_memory_per_device_of_each_parallelism_stands_beside_ddps_in_the_first_t
         ["parallelism zero1", "ddp", "2", "3"],
         ["parallelism fsdp", "ddp", "2", "3"],
     ]
-    assert rows[1].endswith("|6,000|8,000|0.750|")
-    assert rows[4].endswith("|2,000|8,000|0.250|")
+    assert rows[1].endswith("|6,000|8,000|2,000|–|–|0.750|")
+    assert rows[4].endswith("|2,000|8,000|6,000|–|–|0.250|")
     headings = [data for tag, data in Page(html).text if tag == "h3"]
     assert headings[0] == "Options: throughput and memory per device"
 
@@ -230,7 +231,7 @@ def test_what_the_devices_did_with_their_time_is_shown_with_the_cause_where_they
         [section(mean_utilization=[0.9] * 3 + [0.3] * 3, monitor_note=[note] + [""] * 5)], partial=False
     )
     _, one, two, why = cells(html, "Devices at work")
-    assert one == "|all runs|1|3|90%|resident|1.0%|10.0%|700|5.00|20.0|"
+    assert one == "|all runs|1|3|90%|resident|1.0%|10.0%|700|–|5.00|20.0|"
     assert two == "|all runs|2|3|30%|resident|1.0%|10.0%|700|5.00|20.0|"
     assert "Launch-bound" in why
     assert f"{note} (1 of 6 runs)." in Page(html).all_text()

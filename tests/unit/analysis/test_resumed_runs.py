@@ -83,7 +83,7 @@ def test_the_memory_of_a_process_that_read_a_checkpoint_is_not_that_of_a_trainin
     tmp_path: Path, write_run: WriteRun
 ) -> None:
     tables = study(tmp_path, write_run, {"d2.r1": TWICE, "d2.r2": RESTARTED})
-    assert row_of(tables, "d2.r1")["peak_memory_kind"] == "process peak RSS"
+    assert row_of(tables, "d2.r1")["peak_memory_kind"] == "process peak RSS, evaluation included"
     assert pd.isna(row_of(tables, "d2.r1")["peak_memory_bytes"])
     assert row_of(tables, "d2.r2")["peak_memory_bytes"] > 0
     point = scaling_table(tables.runs, "strong", tables.conditions).set_index("devices").loc[2]

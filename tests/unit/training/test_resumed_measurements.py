@@ -98,7 +98,7 @@ class Training:
 
     def measured(self, trainer: Trainer, energy_joules: float | None = None) -> Measurements:
         """The figures of the run, once it has ended."""
-        report = report_rank(trainer, "0", NOTHING_YET, 0)
+        report = report_rank(trainer, "0", NOTHING_YET)
         report = replace(report, device=replace(report.device, energy_joules=energy_joules))
         return aggregate(trainer, self.state.records, [report], Resumption(problems=["of a checkpoint"]))
 

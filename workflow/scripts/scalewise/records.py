@@ -28,14 +28,18 @@ CPU_PROCESS = "CPU process"
 """Device name of a rank on a machine without GPUs."""
 
 MemoryKind = Literal[
-    "CUDA allocator peak",
-    "process peak RSS",
-    "CUDA allocator peak of training",
-    "process RSS above that before the model, peak of training",
+    "CUDA allocator", "RSS beyond that before the model", "CUDA allocator peak", "process peak RSS"
 ]
-"""The memory that a peak counts. The first two are older records', and the second that of systems without
-/proc; unless a peak of evaluation stands beside them they hold evaluation too, and the second holds the
-interpreter, libraries and data as well. The last leaves out pages of files."""
+"""The memory that a peak counts.
+
+Of the allocator it is what tensors hold, data on the GPU included. RSS is the resident memory of the
+process without pages of files, less as much before the model was built. The last two are older records',
+whose one peak was that of the whole run, evaluation included; the last, also that of systems without /proc,
+is of the whole process, with interpreter, libraries and data.
+"""
+
+KINDS_OF_THE_WHOLE_RUN: tuple[MemoryKind, ...] = ("CUDA allocator peak", "process peak RSS")
+"""Kinds of a peak that holds evaluation too, unless a peak of evaluation stands beside it."""
 
 R = TypeVar("R", bound=BaseModel)
 

@@ -17,6 +17,7 @@ from scalewise.analysis.comparison.comparable_runs import (
     like_for_like,
     reference_fingerprint,
 )
+from scalewise.analysis.memory import MEMORY_GAINS, memory_gain, peaks_of_one_kind
 from scalewise.analysis.statistics.intervals import Interval, median_interval, ratio_interval
 from scalewise.analysis.statistics.significance import is_faster
 from scalewise.plan.config.shape import count_devices
@@ -25,9 +26,9 @@ THROUGHPUT = "throughput_samples_per_second"
 
 AT_WORK = (
     "loader_wait_fraction", "communication_fraction", "mean_utilization", "energy_joules",
-    "samples_per_joule",
+    "samples_per_joule", "evaluation_peak_memory_bytes",
 )  # fmt: skip
-"""Use of the devices' time: medians over the repeats."""
+"""Use of the devices' time and memory: medians over the repeats."""
 
 STARTUP = (
     "launch_seconds", "imports_seconds", "process_group_seconds", "data_seconds", "model_seconds",
@@ -106,6 +107,7 @@ def scaling_table(runs: pd.DataFrame, scaling: str, conditions: Conditions | Non
         scaling: ``strong`` or ``weak``.
         conditions: The conditions behind each fingerprint.
     """
+    runs = peaks_of_one_kind(runs)
     known = runs.reindex(columns=[*runs.columns, *(c for c in READ if c not in runs.columns)])
     numbers = [THROUGHPUT, "device_hours", *BOUNDED]
     known[numbers] = known[numbers].astype(float)  # a column of None alone is of no number type
@@ -270,7 +272,7 @@ def option_table(
         conditions: The conditions behind each fingerprint.
     """
     rows = []
-    done = runs[runs["outcome"] == "completed"]
+    done = peaks_of_one_kind(runs[runs["outcome"] == "completed"])
     if swept:
         done = done[done[THROUGHPUT].notna()].astype({THROUGHPUT: float})
     for key, values in swept.items():
@@ -286,8 +288,8 @@ def option_table(
         rows,
         columns=[
             "option", "value", "reference", "beside", "devices", "n", "throughput_ratio",
-            "throughput_ratio_low", "throughput_ratio_high", "confidence", "peak_memory_ratio",
-            "peak_memory_bytes", "reference_peak_memory_bytes", "also_differs",
+            "throughput_ratio_low", "throughput_ratio_high", "confidence", *MEMORY_GAINS,
+            "also_differs",
         ],
     )  # fmt: skip
 
@@ -315,7 +317,6 @@ def _gain(
     beside = ", ".join(
         f"{name} {'default' if pd.isna(item) else item}" for name, item in zip(others, group[1:], strict=True)
     )
-    memory, reference_memory = (table["peak_memory_bytes"].median() for table in (chosen, reference))
     return {
         "option": key,
         "value": value,
@@ -324,9 +325,7 @@ def _gain(
         "devices": int(group[0]),
         "n": ratio.n,
         "confidence": ratio.confidence,
-        "peak_memory_ratio": memory / reference_memory,
-        "peak_memory_bytes": memory,
-        "reference_peak_memory_bytes": reference_memory,
+        **memory_gain(chosen, reference),
         **ratio.as_columns("throughput_ratio"),
     }
 

@@ -20,11 +20,13 @@ from scalewise.plan.runs.repeats import known_rounds, requested_repeats
 from scalewise.plan.runs.runs import points, seed_of, series_name, settings_of
 from scalewise.records import (
     EPOCHS,
+    KINDS_OF_THE_WHOLE_RUN,
     RANKS,
     SUMMARY,
     Definition,
     EpochRecord,
     Failure,
+    Measurements,
     Provenance,
     RecordError,
     Summary,
@@ -33,18 +35,17 @@ from scalewise.records import (
 )
 
 RUN_COLUMNS = [
-    "experiment", "run", "series", "devices", "nodes", "devices_per_node", "repeat",
-    "cpus_per_device", "batch_size_per_device", "global_batch_size", "outcome", "reason",
-    "fingerprint", "throughput_samples_per_second", "window_spread", "drift", "drift_low",
-    "drift_high", *STEP_COLUMNS, "train_seconds", "time_to_accuracy_seconds",
-    "epochs_to_accuracy", "final_accuracy", "best_accuracy", "peak_memory_bytes",
-    "peak_memory_kind", "loader", "loader_wait_fraction", "communication_fraction",
-    "mean_utilization", "least_utilization", "throttled", "energy_joules", "samples_per_joule",
-    "monitor_cpu_fraction", "monitor_note", "launch_seconds", "imports_seconds", "process_group_seconds",
-    "data_seconds", "model_seconds", "first_step_seconds", "wall_seconds", "device_hours",
-    "parameters", "seed", "device_name", "hosts", "commit", "started_at",
-    "launcher", "slurm_job_id", "restart_count", "other_jobs", "other_cpu_fraction", "starts", "resumes",
-    "lost_steps", "checkpoint_problems",
+    "experiment", "run", "series", "devices", "nodes", "devices_per_node", "repeat", "cpus_per_device",
+    "batch_size_per_device", "global_batch_size", "outcome", "reason", "fingerprint",
+    "throughput_samples_per_second", "window_spread", "drift", "drift_low", "drift_high", *STEP_COLUMNS,
+    "train_seconds", "time_to_accuracy_seconds", "epochs_to_accuracy", "final_accuracy",
+    "best_accuracy", "peak_memory_bytes", "evaluation_peak_memory_bytes", "peak_memory_kind", "loader",
+    "loader_wait_fraction", "communication_fraction", "mean_utilization", "least_utilization",
+    "throttled", "energy_joules", "samples_per_joule", "monitor_cpu_fraction", "monitor_note",
+    "launch_seconds", "imports_seconds", "process_group_seconds", "data_seconds", "model_seconds",
+    "first_step_seconds", "wall_seconds", "device_hours", "parameters", "seed", "device_name", "hosts",
+    "commit", "started_at", "launcher", "slurm_job_id", "restart_count", "other_jobs",
+    "other_cpu_fraction", "starts", "resumes", "lost_steps", "checkpoint_problems",
 ]  # fmt: skip
 
 EPOCH_COLUMNS = [field.name for field in fields(EpochRecord)]
@@ -215,6 +216,7 @@ def _finished(
     if summary.measurements:
         measured = summary.measurements.model_dump(exclude={"windows", "startup"})
         row |= {key: value for key, value in measured.items() if key in RUN_COLUMNS}
+        row["peak_memory_kind"] = _memory_kind(summary.measurements)
         row |= summary.measurements.startup.model_dump()
         row |= drift(summary.measurements.windows)
         row |= resumption_columns(summary.measurements.resumption)
@@ -247,8 +249,16 @@ def _finished(
 def _unknown_of_resumed(row: Mapping[str, Any]) -> Iterator[str]:
     """Columns that tell nothing of a run that was resumed."""
     yield from _OF_WHOLE_RUNS
-    if row.get("peak_memory_kind") == "process peak RSS":
-        yield "peak_memory_bytes"  # what was read to be resumed from is in it
+    if "RSS" in str(row.get("peak_memory_kind")):
+        # what was read to be resumed from is in them
+        yield from ("peak_memory_bytes", "evaluation_peak_memory_bytes")
+
+
+def _memory_kind(measured: Measurements) -> str:
+    """The memory that the peaks of a run count, and whether the one of training holds evaluation too."""
+    kind = measured.peak_memory_kind
+    both = kind in KINDS_OF_THE_WHOLE_RUN and measured.evaluation_peak_memory_bytes is None
+    return f"{kind}, evaluation included" if both else kind
 
 
 def _whole(origin: Provenance, devices: int) -> dict[str, float]:

@@ -32,5 +32,6 @@ CAPTIONS = {
     "exactly once.",
     "loss": "Loss against epochs by number of devices: median over the repeats that have an epoch, bands "
     "from least to most; faded where some repeats have stopped.",
-    "memory": "Peak memory of the device that used most: median over repeats, bars their intervals.",
+    "memory": "Peak memory while training, of the device that used most: median over repeats, bars their "
+    "intervals.",
 }

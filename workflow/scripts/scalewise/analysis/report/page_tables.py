@@ -47,6 +47,7 @@ def point_row(row: pd.Series) -> dict[str, Any]:
         "reached": f"{row['n_reached']} of {row['n']}",
         "accuracy": spread(row, "final_accuracy", "{:.1%}"),
         "memory": number(row["peak_memory_bytes"], "{:,.0f}", 1e-6),
+        "evaluation_memory": number(row.get("evaluation_peak_memory_bytes"), "{:,.0f}", 1e-6),
         "device_hours": number(row["device_hours"], "{:.4f}"),
         "busy": number(row["mean_utilization"], "{:.0%}"),
         "wait": number(row["loader_wait_fraction"], "{:.1%}"),
@@ -189,6 +190,9 @@ def option_row(row: pd.Series) -> dict[str, str]:
         "memory": number(row["peak_memory_bytes"], "{:,.0f}", 1e-6),
         "reference_memory": number(row["reference_peak_memory_bytes"], "{:,.0f}", 1e-6),
         "memory_ratio": number(row["peak_memory_ratio"], "{:.3f}"),
+        "saved": number(row.get("peak_memory_saved_bytes"), "{:,.0f}", 1e-6),
+        "saved_copies": number(row.get("saved_parameter_copies"), "{:.2f}"),
+        "evaluation_memory": number(row.get("evaluation_peak_memory_bytes"), "{:,.0f}", 1e-6),
     }
 
 
@@ -209,6 +213,7 @@ def run_row(row: pd.Series) -> dict[str, str]:
         "time_to_accuracy": number(row["time_to_accuracy_seconds"], "{:.2f}"),
         "accuracy": number(row["final_accuracy"], "{:.2%}"),
         "memory": number(row["peak_memory_bytes"], "{:,.0f}", 1e-6),
+        "evaluation_memory": number(row.get("evaluation_peak_memory_bytes"), "{:,.0f}", 1e-6),
         "wait": number(row["loader_wait_fraction"], "{:.1%}"),
         "busy": number(row["mean_utilization"], "{:.0%}"),
         "energy": number(row["energy_joules"], "{:,.2f}", 1e-3),

@@ -47,8 +47,8 @@ class EpochSampler:
     ) -> None:
         parts = world_size * accumulation_steps
         self._sizes = step_sizes(samples, global_batch_size, parts)
-        self.samples_of_pass = global_batch_size // parts
-        """Fewest samples of a forward and backward pass of a full step, on whichever rank."""
+        self.samples_of_pass = max(self._sizes[0] // parts, 1)
+        """Fewest samples of a forward and backward pass of the first step, on whichever rank."""
         self._samples = samples
         self._rank = rank
         self._world_size = world_size

@@ -14,7 +14,7 @@ import torch
 from scalewise.records import MemoryKind
 
 MemoryPhase = Literal["train", "evaluate", "checkpoint"]
-"""What a rank does with its memory; the peaks of ``checkpoint`` are kept apart and not reported."""
+"""Phases of a rank whose peaks are kept apart; that of ``checkpoint`` is not reported."""
 
 STATUS, CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
@@ -37,7 +37,7 @@ class Gauge(Protocol):
 class CudaGauge:
     """Memory that CUDA's allocator has given out, data that lie on the GPU included."""
 
-    kind: MemoryKind = "CUDA allocator peak of training"
+    kind: MemoryKind = "CUDA allocator"
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -59,7 +59,7 @@ class LinuxGauge:
     used, shared by the ranks of a node, and given up when memory runs short.
     """
 
-    kind: MemoryKind = "process RSS above that before the model, peak of training"
+    kind: MemoryKind = "RSS beyond that before the model"
 
     def __init__(self) -> None:
         held = _status()

@@ -1,0 +1,43 @@
+"""The memory that an option saves, as a user reads it: in the options.csv and the report of a real study."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from benchmarks.bench_memory import COPIES, MODEL, SITE, STUDY, TOLERANCE, options
+from tests.workflow.conftest import Workplace
+
+from scalewise.training.measure.memory import LinuxGauge
+
+MB = 1e6
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(LinuxGauge().reset() != "", reason="this system lets no process reset its peak")
+def test_gradients_as_bucket_views_save_a_third_a_quarter_and_a_fifth_of_the_parameters_part(
+    tmp_path: Path, preloaded_python: Path
+) -> None:
+    workplace = Workplace(tmp_path, preloaded_python)
+    shutil.copy(MODEL, tmp_path)
+    outcome = workplace.snakemake("--scheduler", "greedy", config=STUDY.format(repeats=1), site=SITE)
+    assert outcome.code == 0, outcome.text
+    html = (tmp_path / "results" / "report.html").read_text(encoding="utf-8")
+    for name, copies in COPIES.items():
+        gain = options(tmp_path / "results" / name)
+        runs = pd.read_csv(tmp_path / "results" / name / "runs.csv")
+        assert set(runs["peak_memory_kind"]) == {"RSS beyond that before the model"}
+        parameters = 4 * int(runs["parameters"].iloc[0])
+        assert parameters > 4 * 20e6
+        assert gain["reference_peak_memory_bytes"] / parameters == pytest.approx(copies, rel=TOLERANCE)
+        assert gain["peak_memory_bytes"] / parameters == pytest.approx(copies - 1, rel=TOLERANCE)
+        assert 1 - gain["peak_memory_ratio"] == pytest.approx(1 / copies, rel=TOLERANCE)
+        assert gain["peak_memory_saved_bytes"] / parameters == gain["saved_parameter_copies"]
+        assert gain["saved_parameter_copies"] == pytest.approx(1, rel=TOLERANCE)
+        # no gradients, and batches as small; one page is more or less
+        assert (runs["evaluation_peak_memory_bytes"] <= runs["peak_memory_bytes"] + MB).all()
+        shown = f"<strong>{gain['peak_memory_bytes'] / MB:,.0f}</strong>"
+        assert shown in html, name
+        assert f"<td>{gain['saved_parameter_copies']:.2f}</td>" in html, name

@@ -1,0 +1,57 @@
+"""Peaks of memory between runs: those that may be joined, and what an option saves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+TRAINING, EVALUATION = PEAKS = ("peak_memory_bytes", "evaluation_peak_memory_bytes")
+
+BYTES_OF_A_PARAMETER = 4
+"""Parameters, gradients, DDP's buckets and optimizer states are float32, whatever precision computes."""
+
+MEMORY_GAINS = (
+    "peak_memory_ratio", TRAINING, f"reference_{TRAINING}", "peak_memory_saved_bytes",
+    "saved_parameter_copies", EVALUATION, f"reference_{EVALUATION}",
+)  # fmt: skip
+
+
+def peaks_of_one_kind(runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs without the peaks of memory that count other memory than most: no median joins the two.
+
+    Args:
+        runs: Rows of runs.csv; published figures may lack ``peak_memory_kind``.
+    """
+    kinds = runs.get("peak_memory_kind", pd.Series(dtype=str))
+    counts = kinds.value_counts()
+    if len(counts) < 2:
+        return runs
+    alike = kinds == counts.index[0]
+    return runs.assign(**{name: runs[name].where(alike) for name in PEAKS if name in runs.columns})
+
+
+def memory_gain(chosen: pd.DataFrame, reference: pd.DataFrame) -> dict[str, Any]:
+    """The memory of training that a value of an option saves, and the peaks that this follows from.
+
+    ``saved_parameter_copies`` is the memory saved in multiples of what the parameters take. A DDP rank holds
+    the parameters, their gradients, the buckets in which these travel unless gradients are views of them, and
+    the optimizer's states: 3 copies with SGD, 4 with its momentum, 5 with Adam, of which the views save one.
+
+    Args:
+        chosen: Completed runs with the value, rows of runs.csv.
+        reference: Those with the first value of the option, all else equal.
+    """
+    here, there = (_median(runs, TRAINING) for runs in (chosen, reference))
+    sizes = {size for runs in (chosen, reference) for size in runs.get("parameters", [])}
+    copy = BYTES_OF_A_PARAMETER * float(sizes.pop()) if len(sizes) == 1 else float("nan")
+    values = (
+        here / there, here, there, there - here,
+        (there - here) / copy, _median(chosen, EVALUATION), _median(reference, EVALUATION),
+    )  # fmt: skip
+    return dict(zip(MEMORY_GAINS, values, strict=True))
+
+
+def _median(runs: pd.DataFrame, column: str) -> float:
+    """The median of what is known; NaN where nothing is."""
+    return float(runs[column].astype(float).median()) if column in runs.columns else float("nan")
