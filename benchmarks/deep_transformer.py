@@ -1,6 +1,7 @@
 """A transformer whose memory is its parameters': 64 narrow layers, of which none is much of the whole.
 
-What a layer's backward pass holds for a moment beside the buckets, a gradient or two, is 1 % of its 50 million parameters.
+What a layer's backward pass holds for a moment beside the buckets, a gradient or two, is 1 % of its 50
+million parameters.
 """
 
 from __future__ import annotations

@@ -232,7 +232,7 @@ def test_what_the_devices_did_with_their_time_is_shown_with_the_cause_where_they
     )
     _, one, two, why = cells(html, "Devices at work")
     assert one == "|all runs|1|3|90%|resident|1.0%|10.0%|700|–|5.00|20.0|"
-    assert two == "|all runs|2|3|30%|resident|1.0%|10.0%|700|5.00|20.0|"
+    assert two == "|all runs|2|3|30%|resident|1.0%|10.0%|700|–|5.00|20.0|"
     assert "Launch-bound" in why
     assert f"{note} (1 of 6 runs)." in Page(html).all_text()
 

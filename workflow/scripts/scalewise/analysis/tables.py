@@ -35,17 +35,19 @@ from scalewise.records import (
 )
 
 RUN_COLUMNS = [
-    "experiment", "run", "series", "devices", "nodes", "devices_per_node", "repeat", "cpus_per_device",
-    "batch_size_per_device", "global_batch_size", "outcome", "reason", "fingerprint",
-    "throughput_samples_per_second", "window_spread", "drift", "drift_low", "drift_high", *STEP_COLUMNS,
-    "train_seconds", "time_to_accuracy_seconds", "epochs_to_accuracy", "final_accuracy",
-    "best_accuracy", "peak_memory_bytes", "evaluation_peak_memory_bytes", "peak_memory_kind", "loader",
-    "loader_wait_fraction", "communication_fraction", "mean_utilization", "least_utilization",
-    "throttled", "energy_joules", "samples_per_joule", "monitor_cpu_fraction", "monitor_note",
-    "launch_seconds", "imports_seconds", "process_group_seconds", "data_seconds", "model_seconds",
-    "first_step_seconds", "wall_seconds", "device_hours", "parameters", "seed", "device_name", "hosts",
-    "commit", "started_at", "launcher", "slurm_job_id", "restart_count", "other_jobs",
-    "other_cpu_fraction", "starts", "resumes", "lost_steps", "checkpoint_problems",
+    "experiment", "run", "series", "devices", "nodes", "devices_per_node", "repeat",
+    "cpus_per_device", "batch_size_per_device", "global_batch_size", "outcome", "reason",
+    "fingerprint", "throughput_samples_per_second", "window_spread", "drift", "drift_low",
+    "drift_high", *STEP_COLUMNS, "train_seconds", "time_to_accuracy_seconds",
+    "epochs_to_accuracy", "final_accuracy", "best_accuracy", "peak_memory_bytes",
+    "evaluation_peak_memory_bytes",
+    "peak_memory_kind", "loader", "loader_wait_fraction", "communication_fraction",
+    "mean_utilization", "least_utilization", "throttled", "energy_joules", "samples_per_joule",
+    "monitor_cpu_fraction", "monitor_note", "launch_seconds", "imports_seconds", "process_group_seconds",
+    "data_seconds", "model_seconds", "first_step_seconds", "wall_seconds", "device_hours",
+    "parameters", "seed", "device_name", "hosts", "commit", "started_at",
+    "launcher", "slurm_job_id", "restart_count", "other_jobs", "other_cpu_fraction", "starts", "resumes",
+    "lost_steps", "checkpoint_problems",
 ]  # fmt: skip
 
 EPOCH_COLUMNS = [field.name for field in fields(EpochRecord)]

@@ -110,7 +110,7 @@ class PeakMemory:
     needed no more than that, and how much less is not known.
 
     Args:
-        gauge: What is measured; made before the model was built.
+        gauge: The memory that is measured; on a CPU made before the model is built, whose zero it sets.
     """
 
     def __init__(self, gauge: Gauge) -> None:

@@ -1,0 +1,95 @@
+"""Peaks of memory in the tables: training and evaluation by name; older records have one for both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from scalewise.analysis.memory import memory_gain
+from scalewise.analysis.report.page_tables import option_row, point_row, run_row
+from scalewise.analysis.scaling import option_table, scaling_table
+from scalewise.analysis.tables import collect
+from scalewise.plan.config.experiment import Experiment
+from scalewise.records import read_summary
+
+Runs = Callable[..., pd.DataFrame]
+WriteRun = Callable[..., Path]
+
+MB = 1_000_000
+BY_PHASE = "RSS beyond that before the model"
+ONE_FOR_BOTH = "process peak RSS, evaluation included"
+
+
+def test_both_peaks_stand_in_every_table_by_their_names(make_runs: Runs) -> None:
+    tables = []
+    for view, training in ((False, 300.0), (True, 202.0)):
+        point: dict[tuple[str, int], list[float | str]] = {(f"view-{view}", 1): [100.0, 101.0, 99.0]}
+        tables.append(
+            make_runs(
+                point,
+                gradient_as_bucket_view=view,
+                peak_memory_bytes=training * MB,
+                evaluation_peak_memory_bytes=90.0 * MB,
+                peak_memory_kind=BY_PHASE,
+                parameters=25e6,
+            )
+        )
+    runs = pd.concat(tables, ignore_index=True)
+    assert [run_row(row)["evaluation_memory"] for _, row in runs.iterrows()] == ["90"] * 6
+    scaling = scaling_table(runs, "weak")
+    assert list(scaling["peak_memory_bytes"]) == [300 * MB, 202 * MB]
+    assert list(scaling["evaluation_peak_memory_bytes"]) == [90 * MB] * 2
+    shown = point_row(scaling.iloc[0])
+    assert (shown["memory"], shown["evaluation_memory"]) == ("300", "90")
+    (gain,) = option_table(runs, {"gradient_as_bucket_view": [False, True]}).to_dict("records")
+    assert (gain["peak_memory_saved_bytes"], gain["saved_parameter_copies"]) == (98 * MB, 0.98)
+    assert gain["evaluation_peak_memory_bytes"] == 90 * MB == gain["reference_evaluation_peak_memory_bytes"]
+    row = option_row(pd.Series(gain))
+    assert (row["saved"], row["saved_copies"], row["evaluation_memory"]) == ("98", "0.98", "90")
+
+
+def test_models_of_different_sizes_have_no_copies_to_count() -> None:
+    small, large = (
+        pd.DataFrame({"peak_memory_bytes": [peak], "parameters": [size]})
+        for peak, size in ((1e9, 1), (3e9, 2))
+    )
+    gain = memory_gain(small, large)
+    assert gain["peak_memory_saved_bytes"] == 2e9
+    assert pd.isna(gain["saved_parameter_copies"])
+
+
+@pytest.mark.parametrize("kind", ["process peak RSS", "CUDA allocator peak"])
+def test_an_older_record_says_that_its_peak_holds_evaluation_too(
+    tmp_path: Path, write_run: WriteRun, kind: str
+) -> None:
+    folder = write_run(tmp_path, "d2.r1", 2)
+    path = folder / "summary.json"
+    text = path.read_text(encoding="utf-8").replace("process peak RSS", kind)
+    older = "\n".join(line for line in text.splitlines() if "evaluation_peak" not in line)
+    path.write_text(older, encoding="utf-8")
+    measured = read_summary(folder).measurements
+    assert measured is not None
+    assert measured.evaluation_peak_memory_bytes is None
+    spec = {"dataset": "digits", "model": "linear", "global_batch_size": 256, "devices": [2], "repeats": 1}
+    (row,) = collect("study", Experiment.model_validate(spec), tmp_path).runs.to_dict("records")
+    assert row["peak_memory_kind"] == f"{kind}, evaluation included"
+    assert row["peak_memory_bytes"] == 700_000_002
+    assert pd.isna(row["evaluation_peak_memory_bytes"])
+
+
+def test_no_median_joins_peaks_that_count_different_memory(make_runs: Runs) -> None:
+    runs = make_runs({("all runs", 1): [100.0] * 5})
+    peaks: dict[str, list[Any]] = {
+        "peak_memory_bytes": [2134.0 * MB, 2137.0 * MB, 1041.0 * MB, 1042.0 * MB, 1043.0 * MB],
+        "peak_memory_kind": [ONE_FOR_BOTH] * 2 + [BY_PHASE] * 3,
+        "evaluation_peak_memory_bytes": [None, None, 900.0 * MB, 900.0 * MB, 900.0 * MB],
+    }
+    (point,) = scaling_table(runs.assign(**peaks), "weak").to_dict("records")
+    assert point["n"] == 5
+    assert point["peak_memory_bytes"] == 1042 * MB
+    assert point["peak_memory_bytes_high"] == 1043 * MB
+    assert point["evaluation_peak_memory_bytes"] == 900 * MB
