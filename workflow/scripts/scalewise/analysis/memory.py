@@ -37,6 +37,8 @@ def memory_gain(chosen: pd.DataFrame, reference: pd.DataFrame) -> dict[str, Any]
     ``saved_parameter_copies`` is the memory saved in multiples of what the parameters take. A DDP rank holds
     the parameters, their gradients, the buckets in which these travel unless gradients are views of them, and
     the optimizer's states: 3 copies with SGD, 4 with its momentum, 5 with Adam, of which the views save one.
+    The peak falls by as much only where activations are small: a backward pass frees them as it computes the
+    gradients, so that activations larger than the gradients set the peak, with views and without.
 
     Args:
         chosen: Completed runs with the value, rows of runs.csv.

@@ -125,13 +125,12 @@ class PeakMemory:
         """The memory that the peaks count."""
         return self._gauge.kind
 
-    def enter(self, phase: MemoryPhase) -> MemoryPhase | None:
-        """Count from here on for a phase; returns the one before."""
+    def enter(self, phase: MemoryPhase) -> None:
+        """Count from here on for a phase; the training's clock must stand still, for it costs a system call or two."""
         self._count()
-        before, self._phase = self._phase, phase
+        self._phase = phase
         self._refused = self._gauge.reset()
         self._floor = self._gauge.peak() if self._refused else -1
-        return before
 
     def peaks(self) -> dict[MemoryPhase, int]:
         """Bytes of each phase whose peak is known, the present one included."""
