@@ -2,105 +2,122 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
-import torch
-from numpy.typing import NDArray
 
+from scalewise.training.measure.memory import CLEAR_REFS, STATUS, LinuxGauge
+
+SCRIPTS = Path(__file__).parents[3] / "workflow" / "scripts"
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not STATUS.exists() or LinuxGauge().reset() != "", reason=f"{CLEAR_REFS} cannot be written here"
+    ),
+]
+
+PROGRAM = """
+import json, sys
+from pathlib import Path
+import numpy as np
+import torch
 from scalewise.training.measure import memory
-from scalewise.training.measure.memory import (
-    CLEAR_REFS,
-    STATUS,
-    LinuxGauge,
-    MemoryPhase,
-    PeakMemory,
-    gauge_of,
-)
+from scalewise.training.measure.memory import LinuxGauge, PeakMemory, gauge_of
 
 MB = 1_000_000
 
-pytestmark = pytest.mark.skipif(not STATUS.exists(), reason="reads what Linux tells of a process")
-
-
-def resettable() -> bool:
-    """Whether this process may reset its peak; sandboxes forbid it."""
-    return LinuxGauge().reset() == ""
-
-
-may_reset = pytest.mark.skipif(not resettable(), reason=f"{CLEAR_REFS} cannot be written here")
-
-
-def held(megabytes: int) -> NDArray[np.uint8]:
-    """Memory of its own pages, which the system gets back as soon as nobody holds it."""
+def held(megabytes):
+    # a mapping of its own, which the system gets back as soon as nobody holds it
     return np.ones(megabytes * MB, dtype=np.uint8)
 
-
-def spend(peaks: PeakMemory, phase: MemoryPhase, megabytes: int) -> None:
-    """Enter a phase that holds so much for a moment."""
+def spend(peaks, phase, megabytes):
     peaks.enter(phase)
     held(megabytes)
 
+def found(peaks):
+    evaluation = peaks.evaluation_bytes
+    megabytes = None if evaluation is None else evaluation / MB
+    return peaks.training_bytes / MB, megabytes, peaks.note
 
-def refuse(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """A system that has no file to reset a peak with."""
-    monkeypatch.setattr(memory, "CLEAR_REFS", folder / "none" / "clear_refs")
+seen = {}
+before = held(300)
+peaks = PeakMemory(gauge_of(torch.device("cpu")))
+for training in (50, 150, 20):
+    spend(peaks, "train", training)
+    spend(peaks, "evaluate", 40)
+    spend(peaks, "checkpoint", 250)
+seen["phases"], seen["kind"] = found(peaks), peaks.kind
+peaks.resume({"evaluate": 500 * MB})
+seen["resumed"] = found(peaks)
+del before
 
+folder = Path(sys.argv[1])
+held(200).tofile(folder / "dataset")
+peaks = PeakMemory(LinuxGauge())
+peaks.enter("train")
+mapped = np.memmap(folder / "dataset", np.uint8)
+assert mapped.all()  # reads all pages, which are resident now
+seen["mapped"] = found(peaks)
+del mapped
 
-@may_reset
-def test_each_phase_has_its_own_peak_beyond_what_was_held_before() -> None:
-    before = held(300)
-    peaks = PeakMemory(gauge_of(torch.device("cpu")))
-    for _ in range(2):
-        spend(peaks, "train", 100)
-        spend(peaks, "evaluate", 40)
-        spend(peaks, "checkpoint", 200)
-    assert peaks.training_bytes / MB == pytest.approx(100, abs=5)
-    assert peaks.evaluation_bytes is not None
-    assert peaks.evaluation_bytes / MB == pytest.approx(40, abs=5)
-    assert (peaks.kind, peaks.note) == ("RSS beyond that before the model", "")
-    assert before.all()
-
-
-@may_reset
-def test_the_highest_of_all_epochs_counts_and_that_of_earlier_starts() -> None:
-    peaks = PeakMemory(LinuxGauge())
-    peaks.resume({"evaluate": 500 * MB})
-    for megabytes in (50, 150, 20):
-        spend(peaks, "train", megabytes)
-        spend(peaks, "evaluate", 10)
-    assert peaks.training_bytes / MB == pytest.approx(150, abs=5)
-    assert peaks.peaks()["evaluate"] == 500 * MB
-
-
-def test_pages_of_files_are_no_memory_of_the_training(tmp_path: Path) -> None:
-    held(200).tofile(tmp_path / "dataset")
-    gauge = LinuxGauge()
-    gauge.reset()
-    before = gauge.peak()
-    mapped = np.memmap(tmp_path / "dataset", np.uint8)
-    assert mapped.all()  # reads all pages, which are resident now
-    assert gauge.peak() - before < 100 * MB
+memory.CLEAR_REFS = folder / "proc" / "clear_refs"
+peaks = PeakMemory(LinuxGauge())
+for phase, megabytes in (("train", 400), ("evaluate", 100), ("train", 600), ("evaluate", 300)):
+    spend(peaks, phase, megabytes)
+seen["less"] = found(peaks)
+spend(peaks, "evaluate", 700)
+seen["more"] = found(peaks)
+print(json.dumps(seen))
+"""
 
 
-@may_reset
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Peaks in MB, and the note on them, of a process that has held nothing else."""
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path_factory.mktemp("memory"))]
+    done = subprocess.run(
+        command, env=os.environ | {"PYTHONPATH": str(SCRIPTS)}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_each_phase_has_its_own_peak_beyond_what_was_held_before(seen: dict[str, Any]) -> None:
+    training, evaluation, note = seen["phases"]
+    assert training == pytest.approx(150, abs=3)
+    assert evaluation == pytest.approx(40, abs=3)
+    assert (seen["kind"], note) == ("RSS beyond that before the model", "")
+
+
+def test_the_peaks_of_earlier_starts_count(seen: dict[str, Any]) -> None:
+    assert seen["resumed"] == [seen["phases"][0], 500, ""]
+
+
+def test_pages_of_files_are_no_memory_of_the_training(seen: dict[str, Any]) -> None:
+    assert seen["mapped"][0] < 5
+
+
 def test_where_no_peak_can_be_reset_a_smaller_evaluation_is_not_known_and_the_note_says_why(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    seen: dict[str, Any],
 ) -> None:
-    LinuxGauge().reset()  # of what other tests have held in this process
-    peaks = PeakMemory(LinuxGauge())
-    refuse(monkeypatch, tmp_path)
-    peaks.enter("train")
-    trained = held(300)
-    peaks.enter("evaluate")
-    del trained
-    assert peaks.training_bytes / MB == pytest.approx(300, abs=20)
-    assert peaks.evaluation_bytes is None
-    assert peaks.note.startswith("peak memory of evaluation is not known by itself")
-    assert "clear_refs: No such file or directory" in peaks.note
-    spend(peaks, "evaluate", 500)
-    assert peaks.evaluation_bytes is not None
-    assert peaks.evaluation_bytes / MB == pytest.approx(500, abs=20)
-    assert peaks.training_bytes / MB == pytest.approx(300, abs=20)
-    assert peaks.note == ""
+    training, evaluation, note = seen["less"]
+    assert training == pytest.approx(600, abs=5)
+    assert evaluation is None
+    assert note.startswith("peak memory of evaluation is not known by itself")
+    assert note.endswith("clear_refs: No such file or directory)")
+
+
+def test_where_no_peak_can_be_reset_a_larger_evaluation_is_known_and_is_not_the_trainings(
+    seen: dict[str, Any],
+) -> None:
+    training, evaluation, note = seen["more"]
+    assert training == pytest.approx(600, abs=5)
+    assert evaluation == pytest.approx(700, abs=5)
+    assert note == ""

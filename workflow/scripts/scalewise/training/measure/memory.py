@@ -126,7 +126,7 @@ class PeakMemory:
         return self._gauge.kind
 
     def enter(self, phase: MemoryPhase) -> None:
-        """Count from here on for a phase; the training's clock must stand still, for it costs a system call or two."""
+        """Count from here on for a phase; to be called while the clock of the steps stands still."""
         self._count()
         self._phase = phase
         self._refused = self._gauge.reset()
