@@ -23,9 +23,9 @@ from scalewise.plan.jobs.launch import thread_environment
 
 BENCHMARKS = ("loop", "loader", "training", "memory", "gpu", "plan", "published")
 
-NAMED_ONLY = ("study", "prediction")
-"""Not among all, a quarter of an hour each: study on a machine that does nothing else, prediction as root
-with Slurm."""
+NAMED_ONLY = ("study", "prediction", "truth")
+"""Not among all, a quarter of an hour or more each: study on a machine that does nothing else, prediction as
+root with Slurm, truth on all cores."""
 
 
 def main(arguments: list[str] | None = None) -> int:

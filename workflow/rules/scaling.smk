@@ -1,6 +1,6 @@
 # Contract: what the runs of an experiment say together, and whether more of them are needed.
 # in:  the records of its runs
-# out: results/{experiment}/ runs.csv, epochs.csv, scaling.csv, options.csv, laws.json, decision.json, provenance.json,
+# out: results/{experiment}/ runs.csv, epochs.csv, scaling.csv, gains.csv, options.csv, laws.json, decision.json, provenance.json,
 #      fingerprints.json, proposal.csv, .md and .tex;
 #      repeats/round{round}.json of an experiment whose repeats go on until the intervals are narrow
 
@@ -66,6 +66,7 @@ rule compute_scaling:
             category="{experiment}",
             labels={"table": "scaling"},
         ),
+        gains="results/{experiment}/gains.csv",
         options="results/{experiment}/options.csv",
         decision="results/{experiment}/decision.json",
         provenance="results/{experiment}/provenance.json",

@@ -27,15 +27,15 @@ SOURCES = {
     "scalewise/training/distributed/": "__init__ devices identity network_interface node_launcher process_group",
     "scalewise/training/measure/": "__init__ device_timers machine_load memory monitor provenance sensors step_clock throughput waiting",
     "scalewise/training/models/": "__init__ builders own_model resnets transformer",
-    "scalewise/analysis/": "__init__ adaptive_repeats analysis_spec experiment_figures experiment_tables formatting laws memory origins partial_report "
+    "scalewise/analysis/": "__init__ adaptive_repeats analysis_spec conclusion experiment_figures experiment_tables formatting laws memory origins partial_report "
     "scaling study_report tables",
     "scalewise/analysis/bottlenecks/": "__init__ bottlenecks drift losses resumption slow_places step_breakdown utilization",
-    "scalewise/analysis/comparison/": "__init__ comparability comparable_runs confounding fingerprint",
-    "scalewise/analysis/decision/": "__init__ cautions criteria decision wording",
+    "scalewise/analysis/comparison/": "__init__ comparability comparable_runs confounding fingerprint gains separate_conditions",
+    "scalewise/analysis/decision/": "__init__ cautions choice criteria decision wording",
     "scalewise/analysis/prediction/": "__init__ all_reduce_model experiment_prediction measured_exchange step_model",
     "scalewise/analysis/report/": "__init__ captions efficiency_figures epoch_figures figures page page_tables panels proposal "
     "scaling_figures series_lines step_figures style time_parts",
-    "scalewise/analysis/statistics/": "__init__ bootstrap intervals law_checks law_models significance",
+    "scalewise/analysis/statistics/": "__init__ bootstrap intervals law_checks law_models ratios",
 }
 for folder, modules in SOURCES.items():
     for module in modules.split():

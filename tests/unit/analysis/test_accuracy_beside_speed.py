@@ -8,30 +8,40 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from tests.unit.analysis.decisions import decision_on
+from tests.unit.analysis.reference import welch_bounds
 
+from scalewise.analysis.comparison.gains import gains
 from scalewise.analysis.decision.decision import Decision, decide
-from scalewise.analysis.scaling import option_table, scaling_table
+from scalewise.analysis.scaling import known_columns, option_table, scaling_table
 from scalewise.plan.config.experiment import DecisionRule
 
 Runs = Callable[..., pd.DataFrame]
 Change = Callable[[pd.DataFrame], None]
-Decide = Callable[[Change], Decision]
+Decide = Callable[..., Decision]
 
 ALONE = "all runs"
 TARGET = 0.97
+RATES = {1: 100.0, 2: 190.0, 4: 290.0}
+
+
+def spread(rate: float) -> list[float]:
+    return [0.99 * rate, rate, 1.01 * rate]
 
 
 @pytest.fixture
 def answer(make_runs: Runs) -> Decide:
-    """The decision on 1, 2 and 4 devices, 1.9 and 2.9 times as fast, after a change to their runs."""
+    """The decision on 1, 2 and 4 devices, 1.9 and 2.9 times as fast, after a change to their runs.
 
-    def decided(change: Change) -> Decision:
-        rates = {1: 100.0, 2: 190.0, 4: 290.0}
-        runs = make_runs({(ALONE, n): [0.99 * r, r, 1.01 * r] for n, r in rates.items()})
+    All reach the target with 300 samples, of 500 that they train on.
+    """
+
+    def decided(change: Change, target: float | None = TARGET) -> Decision:
+        runs = make_runs({(ALONE, n): spread(rate) for n, rate in RATES.items()})
+        runs["time_to_accuracy_seconds"] = 300 / runs["throughput_samples_per_second"]
+        runs["train_seconds"] = 500 / runs["throughput_samples_per_second"]
         change(runs)
-        scaling = scaling_table(runs, "strong")
-        rule = DecisionRule(min_efficiency=0.9)
-        return decide("study", scaling, option_table(runs, {}), rule, target=TARGET)
+        return decision_on(runs, DecisionRule(min_efficiency=0.9), target=target)
 
     return decided
 
@@ -46,24 +56,56 @@ def on(devices: int, **columns: Any) -> Change:
     return change
 
 
+def unreached(devices: int, **columns: Any) -> Change:
+    """No run on so many devices reaches the target."""
+    return on(devices, epochs_to_accuracy=nan, time_to_accuracy_seconds=nan, **columns)
+
+
 def test_an_alternative_that_loses_accuracy_says_so_in_its_own_sentence(answer: Decide) -> None:
-    decision = answer(on(4, final_accuracy=[0.92, 0.93, 0.94], epochs_to_accuracy=nan))
+    decision = answer(on(4, final_accuracy=[0.92, 0.93, 0.94]), target=None)
     assert decision.devices == 2
     alternative = decision.alternatives[1]
     assert alternative.startswith("4 devices: 2.90x the throughput of 1 (")
-    assert "5.0 points of accuracy lost; time to 97.0% not reached, efficiency" in alternative
+    assert "5.0 points of accuracy lost, efficiency 0.72" in alternative
     assert any("5.0 points of accuracy lost (93.0%, on 1 98.0%)" in line for line in decision.cautions)
     assert "as fast as" in decision.sentence, "2 devices lose nothing"
 
 
+def test_devices_on_which_no_run_reaches_the_target_are_named_and_no_answer(answer: Decide) -> None:
+    decision = answer(unreached(4))
+    assert (decision.devices, decision.measure) == (2, "time to target")
+    assert "0 of 3 runs on 4 devices reached 97.0% accuracy." in decision.cautions
+
+
 def test_a_chosen_point_that_loses_accuracy_is_not_called_faster(answer: Decide) -> None:
-    decision = answer(on(2, final_accuracy=[0.92, 0.93, 0.94], epochs_to_accuracy=[nan, nan, 4.0]))
+    decision = answer(on(2, final_accuracy=[0.92, 0.93, 0.94]), target=None)
     assert decision.sentence.startswith("Use 2 devices: 1.90x the throughput of 1 (")
-    assert "lost; time to 97.0% not reached in 2 of 3 runs, efficiency" in decision.sentence
+    assert "5.0 points of accuracy lost, efficiency 0.95" in decision.sentence
+
+
+def test_what_runs_spend_that_do_not_reach_the_target_counts_against_their_devices(answer: Decide) -> None:
+    """One of three on 2 devices: 500 / 0.99 and 500 samples in vain, beside 300 / 1.01 with success."""
+    decision = answer(
+        on(2, epochs_to_accuracy=[nan, nan, 3.0], time_to_accuracy_seconds=[nan, nan, 300 / 191.9])
+    )
+    spent = (500 / 0.99 + 500 + 300 / 1.01) / 190
+    assert decision.devices == 1
+    assert f"2 would be {3.0 / spent:.2f}x as soon as 1 (n = 1): no gain over 1 device" in decision.sentence
+    assert f"{spent:.2f} s of training, with what 2 of 3 runs spent in vain" in decision.alternatives[0]
+
+
+def test_where_no_run_reaches_the_target_throughput_decides_and_that_is_said(answer: Decide) -> None:
+    def no_run(runs: pd.DataFrame) -> None:
+        for devices in RATES:
+            unreached(devices)(runs)
+
+    decision = answer(no_run)
+    assert (decision.devices, decision.measure) == (2, "throughput")
+    assert decision.cautions[0].startswith("No run reached 97.0% accuracy, so throughput decides")
 
 
 def test_accuracy_within_the_intervals_is_not_called_lost(answer: Decide) -> None:
-    decision = answer(on(2, final_accuracy=[0.96, 0.97, 0.98]))
+    decision = answer(on(2, final_accuracy=[0.96, 0.97, 0.98]), target=None)
     assert decision.cautions == []
     assert "as fast as" in decision.sentence
 
@@ -74,43 +116,52 @@ def test_single_runs_must_differ_by_more_than_a_draw_of_test_images(
 ) -> None:
     runs = make_runs({(ALONE, 1): [100.0], (ALONE, 2): [190.0]})
     on(2, final_accuracy=accuracy)(runs)
-    decision = decide("study", scaling_table(runs, "strong"), option_table(runs, {}), DecisionRule())
+    decision = decision_on(runs)
     assert ("points of accuracy lost" in decision.sentence) is lost
 
 
 def test_time_to_accuracy_is_shown_as_the_product_of_its_two_efficiencies(answer: Decide) -> None:
+    slow, fast = [18.5, 19.0, 19.5], [10.8, 11.0, 11.2]
+
     def slower_learning(runs: pd.DataFrame) -> None:
-        on(1, time_to_accuracy_seconds=19.0, epochs_to_accuracy=10.0)(runs)
-        on(2, time_to_accuracy_seconds=11.0, epochs_to_accuracy=11.0)(runs)
+        on(1, time_to_accuracy_seconds=slow, epochs_to_accuracy=10.0)(runs)
+        on(2, time_to_accuracy_seconds=fast, epochs_to_accuracy=11.0)(runs)
         on(4, time_to_accuracy_seconds=[9.0, nan, 9.0], epochs_to_accuracy=[11.0, nan, 11.0])(runs)
+        on(4, train_seconds=12.0)(runs)
 
     *_, times, products = answer(slower_learning).alternatives
     assert times == (
         "Training time to 97.0% accuracy: 19.00 s on 1 device, 11.00 s on 2 devices, 9.00 s on 4 "
         "devices (in 2 of 3 runs)."
     )
-    assert products == (
-        "To 97.0% accuracy: 1.73x as fast on 2 devices (1.73 to 1.73, n = 3; throughput 1.90x, samples "
-        "needed 1.10x as many)."
-    ), "4 devices did not reach it each time"
+    low, high = welch_bounds(slow, fast)
+    two, four = products.split("; 1.27x as soon on 4 devices ")
+    assert two == (
+        f"To 97.0% accuracy: 1.73x as soon on 2 devices ({low:.2f} to {high:.2f}, n = 3, 95%; throughput "
+        "1.90x, samples needed 1.10x as many)"
+    )
+    # 19 s against (9 + 12 + 9) / 2
+    assert "throughput 2.90x" in four
+    assert "samples needed" not in four, "one run's are not known"
 
 
-def test_more_throughput_that_reaches_the_target_later_is_cautioned_about(answer: Decide) -> None:
+def test_more_throughput_that_reaches_the_target_later_is_not_recommended(answer: Decide) -> None:
     def later(runs: pd.DataFrame) -> None:
-        on(1, time_to_accuracy_seconds=10.0, epochs_to_accuracy=5.0)(runs)
-        on(2, time_to_accuracy_seconds=12.0, epochs_to_accuracy=12.0)(runs)
+        on(1, time_to_accuracy_seconds=[9.8, 10.0, 10.2], epochs_to_accuracy=5.0)(runs)
+        for devices in (2, 4):
+            on(devices, time_to_accuracy_seconds=[11.8, 12.0, 12.2], epochs_to_accuracy=12.0)(runs)
 
     decision = answer(later)
-    assert decision.devices == 2
-    assert any(line.startswith("2 devices reach the target later than 1:") for line in decision.cautions)
+    assert decision.devices == 1
+    assert "2 would be 0.83x as soon as 1 (" in decision.sentence
+    assert "no gain over 1 device" in decision.sentence
 
 
 def test_walls_that_stand_in_for_throughput_are_named_as_such() -> None:
     """Published: 151, 111 and 96 s on 1, 2 and 4 devices."""
     runs = pd.DataFrame({"devices": [1, 2, 4], "wall_seconds": [151.0, 111.0, 96.0]})
     runs = runs.assign(experiment="palmetto", series=ALONE, outcome="completed")
-    scaling = scaling_table(runs, "strong")
-    decision = decide("palmetto", scaling, option_table(runs, {}), DecisionRule(min_efficiency=0.6))
+    decision = decision_on(runs, DecisionRule(min_efficiency=0.6))
     assert decision.sentence.startswith("Use 2 devices: 1.36x as fast as 1 (n = 1)")
     assert decision.alternatives[0] == "1 device: the baseline, a run takes 2.52 minutes (n = 1)."
     assert decision.alternatives[1].startswith("4 devices: 1.57x as fast as 1 (n = 1)")
@@ -121,8 +172,7 @@ def test_runs_that_no_speedup_joins_are_named_with_what_differs(make_runs: Runs)
     runs = make_runs({(ALONE, 1): [99.0, 100.0, 101.0], (ALONE, 2): [189.0, 190.0, 290.0]})
     runs["fingerprint"] = ["a"] * 5 + ["b"]
     conditions = {"a": {"CPU model": "Old"}, "b": {"CPU model": "New"}}
-    scaling = scaling_table(runs, "strong", conditions)
-    decision = decide("study", scaling, option_table(runs, {}), DecisionRule(min_efficiency=0.5))
+    decision = decision_on(runs, DecisionRule(min_efficiency=0.5), conditions=conditions)
     assert "n = 2" in decision.sentence
     assert any(
         line.startswith(
@@ -138,5 +188,7 @@ def test_what_differs_beside_an_option_stands_behind_its_gain(make_runs: Runs) -
     options = option_table(both, {"precision": ["fp32", "bf16"]}).assign(
         also_differs="CPU model is New, not Old"
     )
-    decision = decide("study", scaling_table(runs, "strong"), options, DecisionRule())
+    decision = decide(
+        "study", scaling_table(runs, "strong"), options, DecisionRule(), compared=gains(known_columns(runs))
+    )
     assert decision.options[0].endswith("The runs differ otherwise too: CPU model is New, not Old.")

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pandas as pd
 import pytest
+from tests.unit.analysis.decisions import decision_on
+from tests.unit.analysis.reference import welch_bounds
 
-from scalewise.analysis.decision.decision import Decision, decide
-from scalewise.analysis.scaling import option_table, scaling_table
+from scalewise.analysis.decision.decision import Decision
 from scalewise.plan.config.experiment import DecisionRule
 
 Runs = Callable[..., pd.DataFrame]
@@ -27,8 +28,7 @@ def answer(make_runs: Runs) -> Decide:
     ) -> Decision:
         runs = make_runs(points)
         change(runs)
-        rule = DecisionRule(min_efficiency=min_efficiency)
-        return decide("study", scaling_table(runs, "strong"), option_table(runs, {}), rule)
+        return decision_on(runs, DecisionRule(min_efficiency=min_efficiency))
 
     return decided
 
@@ -55,10 +55,10 @@ def test_the_most_devices_that_are_worth_it(answer: Decide, least: float, device
 
 def test_the_sentence_carries_speedup_interval_efficiency_and_price(answer: Decide) -> None:
     sentence = answer(FOUR, 0.7).sentence
-    low, high = 297 / 101, 303 / 99
+    low, high = welch_bounds(spread(300), spread(100))
     assert sentence == (
-        f"Use 4 devices: 3.00x as fast as 1 ({low:.2f} to {high:.2f}, n = 3), efficiency 0.75, "
-        "1.33x the device-hours. 8 would be 4.00x at 0.50."
+        f"Use 4 devices: 3.00x as fast as 1 ({low:.2f} to {high:.2f}, n = 3, 95%), efficiency 0.75, "
+        "1.33x the device-hours of training and 4.00x those of a whole run. 8 would be 4.00x at 0.50."
     )
 
 
@@ -164,7 +164,7 @@ def test_accuracy_that_falls_with_devices_is_said(answer: Decide) -> None:
 
 def test_runs_that_did_not_complete_are_said(answer: Decide) -> None:
     points = {(ALONE, 1): spread(100), (ALONE, 2): [*spread(180), "failed"]}
-    assert answer(points).cautions == ["1 of 4 runs on 2 devices have no result."]
+    assert answer(points).cautions == ["1 of 4 runs on 2 devices have no result (1 failed)."]
 
 
 def test_a_device_count_none_of_whose_runs_completed_is_said_too(answer: Decide) -> None:
@@ -174,7 +174,9 @@ def test_a_device_count_none_of_whose_runs_completed_is_said_too(answer: Decide)
     assert any("4 devices" in caution for caution in decision.cautions)
 
 
-@pytest.mark.parametrize(("repeats", "words"), [(1, "1 completed run;"), (2, "2 completed runs;")])
+@pytest.mark.parametrize(
+    ("repeats", "words"), [(1, "1 completed run, which is taken to scatter by 5%;"), (2, "2 completed runs;")]
+)
 def test_fewer_than_three_repeats_are_said(answer: Decide, repeats: int, words: str) -> None:
     points = {(ALONE, 1): spread(100)[:repeats], (ALONE, 2): [180.0, 180.5][:repeats]}
     text = " ".join(answer(points).cautions)
@@ -187,8 +189,7 @@ def test_a_target_that_was_missed_is_said_beside_the_decision(make_runs: Runs) -
     runs.loc[runs["devices"] == 1, "time_to_accuracy_seconds"] = 9.0
     runs.loc[runs["devices"] == 2, "time_to_accuracy_seconds"] = [5.0, 5.0, float("nan")]
     runs.loc[runs["devices"] == 2, "epochs_to_accuracy"] = [3.0, 3.0, float("nan")]
-    scaling = scaling_table(runs, "strong")
-    decision = decide("study", scaling, option_table(runs, {}), DecisionRule(min_efficiency=0.7), target=0.97)
+    decision = decision_on(runs, DecisionRule(min_efficiency=0.7), target=0.97)
     assert "2 of 3 runs on 2 devices reached 97.0% accuracy." in decision.cautions
     assert (
         "Training time to 97.0% accuracy: 9.00 s on 1 device, 5.00 s on 2 devices (in 2 of 3 runs)."
@@ -208,12 +209,19 @@ def test_a_baseline_of_several_devices_is_said(answer: Decide) -> None:
     assert decision.cautions == ["Speedups are relative to 2 devices, not to 1."]
 
 
-def test_a_speedup_that_may_be_none_is_not_sold_as_one(answer: Decide) -> None:
-    decision = answer({(ALONE, 1): [60.0, 100.0, 190.0], (ALONE, 2): [100.0, 180.0, 230.0]})
-    assert decision.devices == 2
-    (caution,) = (caution for caution in decision.cautions if "not been shown" in caution)
-    assert caution.startswith("2 devices have not been shown to be faster than 1: p = 0.")
-    assert "(n = 3)" in caution
+def test_a_speedup_that_may_be_none_is_no_reason_for_more_devices(answer: Decide) -> None:
+    one, two = [60.0, 100.0, 190.0], [100.0, 180.0, 230.0]
+    low, high = welch_bounds(two, one)
+    assert low < 1.05 < high
+    decision = answer({(ALONE, 1): one, (ALONE, 2): two})
+    assert (decision.devices, decision.clear) == (1, False)
+    assert "not shown to be the gain of 5% asked for. Whether 2 are better is not clear" in decision.sentence
+    (caution,) = decision.cautions
+    assert caution.startswith(
+        "Whether 2 devices are worth having is open: 2 are 1.80x as fast as 1 "
+        f"({low:.2f} to {high:.2f}, n = 3, 95%), and 1.05x is asked for. About "
+    )
+    assert caution.endswith(" more repeats of each would tell.")
 
 
 def _gains(make_runs: Runs, faster: float) -> list[str]:
@@ -228,13 +236,13 @@ def _gains(make_runs: Runs, faster: float) -> list[str]:
         ],
         ignore_index=True,
     )
-    options = option_table(runs, {"gradient_as_bucket_view": [False, True]})
-    return decide("study", scaling_table(runs, "strong"), options, DecisionRule(min_efficiency=0.7)).options
+    swept = {"gradient_as_bucket_view": [False, True]}
+    return decision_on(runs, DecisionRule(min_efficiency=0.7), swept=swept).options
 
 
 @pytest.mark.parametrize(
     ("faster", "verdict"),
-    [(1.0, "no difference in throughput was measured"), (1.5, "faster (1.50x"), (0.5, "slower (0.50x")],
+    [(1.0, "no difference is shown; it may be anything in the interval"), (1.5, "faster"), (0.5, "slower")],
 )
 def test_what_an_option_gains_is_said_apart_from_scaling(
     make_runs: Runs, faster: float, verdict: str
@@ -242,16 +250,19 @@ def test_what_an_option_gains_is_said_apart_from_scaling(
     first, second = _gains(make_runs, faster)
     assert first.startswith("gradient_as_bucket_view true instead of false, on 1 device: ")
     assert second.startswith("gradient_as_bucket_view true instead of false, on 2 devices: ")
-    assert all(verdict in text and "0.500x the peak memory" in text for text in (first, second))
+    low, high = welch_bounds(spread(180 * faster), spread(180))
+    ratio = f"{faster:.2f}x the throughput ({low:.2f} to {high:.2f}, n = 3, 95%): {verdict}."
+    assert second.endswith(f"{ratio} 0.500x the peak memory.")
+    assert verdict in first
 
 
 def test_a_program_reads_the_decisions_numbers_under_the_names_of_the_table(answer: Decide) -> None:
     numbers = answer(FOUR).numbers
     assert numbers["speedup"] == pytest.approx(3.0)
-    assert numbers["speedup_low"] == pytest.approx(297 / 101)
+    assert numbers["speedup_low"] == pytest.approx(welch_bounds(spread(300), spread(100))[0])
     assert numbers["n"] == 3
     assert numbers["parallel_efficiency"] == pytest.approx(0.75)
-    assert numbers["speedup_confidence"] == pytest.approx(0.9)
+    assert (numbers["speedup_confidence"], numbers["speedup_n"]) == (0.95, 3)
     assert numbers["throughput_samples_per_second"] == pytest.approx(300)
     assert numbers["wall_seconds"] is None, "not known here"
     assert numbers["queue_minutes"] is None

@@ -99,7 +99,10 @@ def test_no_speedup_joins_runs_of_another_model_or_on_other_hardware(
         str(one) for one in differences(*(tables.conditions[id_] for id_ in tables.runs["fingerprint"]))
     ] == [f"{field} is {values[1]}, not {values[0]}"]
     table = scaling_table(tables.runs, "strong", tables.conditions)
-    assert table["speedup"].isna().tolist() == [False, True]
+    # the other run has a row of its own, beside the planned point that has no run left
+    assert table["speedup"].isna().tolist() == [False, True, True]
+    assert table["conditions"].tolist() == ["", "", f"{field} {values[1]}"]
+    assert table["n"].tolist() == [1, 0, 1]
     assert f"{field} is {values[1]}, not {values[0]}" in table["note"].iloc[1]
 
 

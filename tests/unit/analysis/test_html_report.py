@@ -12,10 +12,11 @@ from typing import Any
 import pandas as pd
 import pytest
 from tests.unit.analysis import hand_made_study as made
+from tests.unit.analysis.decisions import decision_on
+from tests.unit.analysis.reference import welch_bounds, welch_p
 from tests.unit.analysis.report_page import Page, cells
 
 from scalewise.analysis.analysis_spec import HELD_EQUAL, NOT_KNOWN
-from scalewise.analysis.decision.decision import decide
 from scalewise.analysis.report.captions import CAPTIONS
 from scalewise.analysis.report.page import Section, render
 from scalewise.analysis.scaling import option_table, scaling_table
@@ -53,7 +54,7 @@ def section(make_runs: Runs, tmp_path: Path) -> MakeSection:
             runs.loc[runs["outcome"] != "completed", "reason"] = reason
         scaling = scaling_table(runs, "strong")
         options = option_table(runs, swept or {})
-        decision = decide(name, scaling, options, DecisionRule(min_efficiency=0.7))
+        decision = decision_on(runs, DecisionRule(min_efficiency=0.7), name=name, swept=swept)
         for table, file in ((runs, "runs.csv"), (scaling, "scaling.csv"), (options, "options.csv")):
             table.to_csv(tmp_path / file, index=False)
         return Section(
@@ -168,8 +169,9 @@ def test_the_tables_show_values_bounds_and_units(section: MakeSection) -> None:
     rows = [re.sub(r"<[^>]+>", "|", row) for row in re.findall(r"<tr\b.*?</tr>", html)]
     two = next(row for row in rows if row.startswith("||all runs||2||3||"))
     assert "180||178 to 182" in two
-    assert f"1.80||{178 / 102:.2f} to {182 / 98:.2f}" in two
-    assert f"0.90||{178 / 204:.2f} to {182 / 196:.2f}" in two
+    low, high = welch_bounds([178.0, 180.0, 182.0], [98.0, 100.0, 102.0])
+    assert f"1.80||{low:.2f} to {high:.2f}" in two
+    assert f"0.90||{low / 2:.2f} to {high / 2:.2f}" in two
     assert "98.0%" in two
     (_, _, busy) = cells(html, "Devices at work")
     assert "|700|" in busy
@@ -246,7 +248,7 @@ def test_no_value_is_shown_as_nan_or_none(section: MakeSection) -> None:
 
 def test_the_confidence_that_the_intervals_have_is_stated(section: MakeSection) -> None:
     text = Page(render([section()], partial=False)).all_text()
-    assert "a confidence of 75% for medians and 90% for speedups" in text
+    assert "a confidence of 75% for medians and 95% for speedups" in text
 
 
 def test_one_run_a_point_carries_no_interval_and_the_report_says_so(section: MakeSection) -> None:
@@ -309,7 +311,10 @@ def test_each_point_says_how_sure_it_is_that_it_is_faster_than_fewer_devices(who
     rows = cells(render([whole], partial=False), "Scaling")
     assert "faster than fewer devices: p" in rows[0]
     assert [row.split("|")[1:3] for row in rows[1:]] == [[ALONE, str(count)] for count in made.COUNTS]
-    assert all("|0.050|" in row for row in rows[2:])
+    rates = made.points([ALONE])
+    for fewer, devices, row in zip(made.COUNTS, made.COUNTS[1:], rows[2:], strict=False):
+        p = welch_p(rates[ALONE, devices], rates[ALONE, fewer])
+        assert f"|{'&lt; 0.001' if p < 0.001 else f'{p:.3f}'}|" in row
 
 
 def test_runs_that_no_speedup_may_join_are_counted_beside_n(section: MakeSection) -> None:

@@ -9,35 +9,43 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from tests.unit.analysis.decisions import decision_on
+from tests.unit.analysis.reference import welch_bounds
 
-from scalewise.analysis.decision.decision import Decision, decide
+from scalewise.analysis.decision.decision import Decision
 from scalewise.analysis.report.proposal import latex_text, write_proposal
-from scalewise.analysis.scaling import option_table, scaling_table
-from scalewise.plan.config.experiment import DecisionRule
+from scalewise.analysis.scaling import scaling_table
 
 Runs = Callable[..., pd.DataFrame]
 ALONE = "all runs"
 RATES = {1: 100.0, 2: 190.0, 4: 300.0, 8: 400.0}
 
 
+def spread(rate: float) -> list[float]:
+    return [0.99 * rate, rate, 1.01 * rate]
+
+
 @pytest.fixture
-def scaling(make_runs: Runs) -> pd.DataFrame:
+def runs(make_runs: Runs) -> pd.DataFrame:
     """Two series of four points; 8 devices of the second have no result."""
     points: dict[tuple[str, int], list[float | str]] = {
-        (series, n): [0.99 * r, r, 1.01 * r] for series in ("view_off", "view_on") for n, r in RATES.items()
+        (series, n): list(spread(r)) for series in ("view_off", "view_on") for n, r in RATES.items()
     }
     points["view_on", 8] = ["out-of-memory"] * 3
     runs = make_runs(points)
     runs["wall_seconds"] = 120 + 600_000 / runs["throughput_samples_per_second"]
     runs["device_hours"] = runs["wall_seconds"] * runs["devices"] / 3600
+    return runs
+
+
+@pytest.fixture
+def scaling(runs: pd.DataFrame) -> pd.DataFrame:
     return scaling_table(runs, "strong")
 
 
 @pytest.fixture
-def decision(scaling: pd.DataFrame) -> Decision:
-    return decide(
-        "digits_strong", scaling, option_table(pd.DataFrame(columns=["outcome"]), {}), DecisionRule()
-    )
+def decision(runs: pd.DataFrame) -> Decision:
+    return decision_on(runs, name="digits_strong")
 
 
 @pytest.fixture
@@ -54,7 +62,7 @@ def test_a_program_reads_every_point_unrounded_with_its_bounds(written: Path) ->
     row = chosen.iloc[0]
     assert (row["series"], row["nodes"], row["n"]) == ("view_off", 1, 3)
     assert row["speedup"] == pytest.approx(3.0)
-    assert row["speedup_low"] == pytest.approx(297 / 101)
+    assert row["speedup_low"] == pytest.approx(welch_bounds(spread(300), spread(100))[0])
     assert row["wall_seconds"] == pytest.approx(2120)
     assert row["device_hours"] == pytest.approx(2120 * 4 / 3600)
     assert {"wall_seconds_high", "parallel_efficiency_low", "throughput_confidence"} <= set(table.columns)
@@ -62,10 +70,11 @@ def test_a_program_reads_every_point_unrounded_with_its_bounds(written: Path) ->
 
 def test_a_page_shows_time_speedup_efficiency_and_device_hours_with_intervals(written: Path) -> None:
     text = (written / "proposal.md").read_text(encoding="utf-8")
+    low, high = welch_bounds(spread(300), spread(100))
     assert "| devices | nodes | n | run (min) | samples/s | speedup | efficiency | device-hours |" in text
     assert (
-        "| **4** | **1** | **3** | **35.3** [35.0 to 35.7] | **300** [297 to 303] | **3.00** [2.94 to 3.06] "
-        "| **0.75** [0.74 to 0.77] | **2.36** |"
+        "| **4** | **1** | **3** | **35.3** [35.0 to 35.7] | **300** [297 to 303] "
+        f"| **3.00** [{low:.2f} to {high:.2f}] | **0.75** [{low / 4:.2f} to {high / 4:.2f}] | **2.36** |"
     ) in text
     assert "| 1 | 1 | 3 | 102 [101 to 103] | 100 [99.0 to 101] | 1.00 | 1.00 | 1.70 |" in text
     assert "| 8 | – | 0 | – | – | – | – | – |" in text, "what has no result is not left out"
@@ -77,7 +86,7 @@ def test_the_method_is_told_in_two_sentences_with_the_baselines_absolute_figure(
     told = method.removesuffix(" The recommended row is in bold.")
     assert len(re.findall(r"\.(?: |$)", told)) == 2
     assert "median of n runs" in told
-    assert "75% to 90% confidence" in told
+    assert "75% to 95% confidence" in told
     assert "relative to 1 device, 100 samples/s" in told
 
 
@@ -130,7 +139,7 @@ def test_times_are_read_in_the_unit_that_fits_them(
 ) -> None:
     runs = make_runs({(ALONE, 1): [100.0], (ALONE, 2): [190.0]}, wall_seconds=seconds)
     scaling = scaling_table(runs, "strong")
-    write_proposal(scaling, decide("study", scaling, option_table(runs, {}), DecisionRule()), tmp_path)
+    write_proposal(scaling, decision_on(runs), tmp_path)
     text = (tmp_path / "proposal.md").read_text(encoding="utf-8")
     assert f"run ({unit})" in text
     assert f"| {shown} |" in text
@@ -141,7 +150,7 @@ def test_published_walls_are_told_as_walls(tmp_path: Path) -> None:
     runs = pd.DataFrame({"devices": [1, 2, 4], "wall_seconds": [151.0, 111.0, 96.0]})
     runs = runs.assign(experiment="palmetto", series=ALONE, outcome="completed")
     scaling = scaling_table(runs, "strong")
-    write_proposal(scaling, decide("palmetto", scaling, option_table(runs, {}), DecisionRule()), tmp_path)
+    write_proposal(scaling, decision_on(runs, name="palmetto"), tmp_path)
     text = (tmp_path / "proposal.md").read_text(encoding="utf-8")
     assert "relative to 1 device, 151 s a run, of walls, which include start-up" in text
     assert "| 2 | – | 1 | 111 | – | 1.36 | 0.68 | 0.0617 |" in text
@@ -151,5 +160,5 @@ def test_published_walls_are_told_as_walls(tmp_path: Path) -> None:
 def test_a_study_without_a_result_still_has_its_table(make_runs: Runs, tmp_path: Path) -> None:
     runs = make_runs({(ALONE, 1): ["failed"], (ALONE, 2): ["failed"]})
     scaling = scaling_table(runs, "strong")
-    write_proposal(scaling, decide("study", scaling, option_table(runs, {}), DecisionRule()), tmp_path)
+    write_proposal(scaling, decision_on(runs), tmp_path)
     assert "There is no baseline, and so no speedup." in (tmp_path / "proposal.md").read_text("utf-8")

@@ -9,12 +9,20 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from tests.unit.analysis.decisions import decision_on
 
 import analysis
-from scalewise.analysis.adaptive_repeats import STOPPING, further, judge, repeat_sentences, round_lines
+from scalewise.analysis.adaptive_repeats import (
+    STOPPING,
+    STOPPING_AT_DECISION,
+    further,
+    judge,
+    repeat_sentences,
+    round_lines,
+)
 from scalewise.analysis.statistics.intervals import Interval, median_interval
 from scalewise.analysis.tables import collect
-from scalewise.plan.config.experiment import Experiment, Repeats
+from scalewise.plan.config.experiment import DecisionRule, Experiment, Repeats
 from scalewise.plan.runs.repeats import Round, known_rounds, read_round, round_file
 from scalewise.plan.runs.runs import canonical_json
 from scalewise.records import write_json
@@ -178,6 +186,85 @@ def test_a_report_on_points_that_needed_no_more_does_not_speak_of_stopping(make_
     assert repeat_sentences([]) == []
 
 
+DECIDED = Repeats(min=3, max=10)
+
+
+def test_without_a_width_only_points_that_leave_the_decision_open_get_more(make_runs: MakeRuns) -> None:
+    """4 devices may or may not be 5 % faster than 2, whose gain over 1 is clear."""
+    runs = make_runs(
+        {
+            ("a", 1): [1000, 1001, 1002],
+            ("a", 2): [1890, 1900, 1910],
+            ("a", 4): [1990, 2030, 2070],
+            ("a", 8): [1000, 1100, 1200],
+        }
+    )
+    decision = decision_on(runs, DecisionRule(min_efficiency=0.1))
+
+    judged = judge("study", 1, runs, DECIDED, decision)
+
+    assert not decision.clear
+    assert decision.undecided.keys() == {2, 4}
+    more = decision.undecided[4]
+    assert points(judged) == {
+        "d1.a": ("decided", 3),
+        "d2.a": ("undecided", 3 + min(more, 3)),
+        "d4.a": ("undecided", 3 + min(more, 3)),
+        "d8.a": ("decided", 3),
+    }
+    assert round_lines(judged)[1].startswith("study: d2.a: 3 repeats leave the decision open: repeat")
+
+
+def test_repeats_end_where_the_decision_is_clear_and_the_report_says_what_they_were_for(
+    make_runs: MakeRuns,
+) -> None:
+    clear = {("a", 1): [1000, 1001, 1002], ("a", 2): [1890, 1900, 1910]}
+    unclear = make_runs({**clear, ("a", 4): [1990, 2030, 2070]})
+    first = judge("study", 1, unclear, DECIDED, decision_on(unclear, DecisionRule(min_efficiency=0.1)))
+    more = make_runs(
+        {("a", 1): clear["a", 1], ("a", 2): [*clear["a", 2]] * 2, ("a", 4): [2090, 2095, 2100] * 2}
+    )
+    decision = decision_on(more, DecisionRule(min_efficiency=0.1))
+
+    second = judge("study", 2, more, DECIDED, decision)
+
+    assert decision.clear
+    assert not second.asks_for_more
+    assert repeat_sentences([first, second]) == [
+        "d2.a: 3 more repeats because 3 repeats leave the decision open; now the decision is clear.",
+        "d4.a: 3 more repeats because 3 repeats leave the decision open; now the decision is clear.",
+        STOPPING_AT_DECISION,
+    ]
+
+
+@pytest.mark.parametrize("rule", [RULE, DECIDED])
+def test_a_baseline_is_measured_again_beside_a_count_that_was_added_later(
+    make_runs: MakeRuns, rule: Repeats
+) -> None:
+    rates = {("a", devices): [950 * devices + run for run in range(3)] for devices in (1, 2, 4)}
+    runs = make_runs(rates, wall_seconds=60.0)
+    runs["started_at"] = runs["devices"].map(
+        lambda devices: f"2026-01-0{3 if devices == 4 else 1}T10:00:00+00:00"
+    )
+
+    judged = judge("study", 1, runs, rule, decision_on(runs, DecisionRule(min_efficiency=0.1)))
+
+    enough = "narrow enough" if rule is RULE else "decided"
+    assert points(judged) == {"d1.a": ("other session", 6), "d2.a": (enough, 3), "d4.a": (enough, 3)}
+    assert round_lines(judged)[0] == (
+        "study: d1.a: its 3 repeats share no session with a count that was added later: repeats 4 to 6 asked "
+        "for"
+    )
+    later = runs[runs["devices"] == 1].assign(
+        run=[f"d1.a.r{repeat}" for repeat in (4, 5, 6)],
+        repeat=[4, 5, 6],
+        started_at="2026-01-03T11:00:00+00:00",
+    )
+    both = pd.concat([runs, later], ignore_index=True)
+    after = judge("study", 2, both, rule, decision_on(both, DecisionRule(min_efficiency=0.1)))
+    assert not after.asks_for_more
+
+
 def test_equal_runs_make_an_equal_round_and_it_is_read_as_it_was_written(
     make_runs: MakeRuns, tmp_path: Path
 ) -> None:
@@ -257,10 +344,11 @@ def stop_early(rng: random.Random, noise: float, rule: Repeats) -> Interval:
     def measure(count: int) -> list[float]:
         return [math.exp(rng.gauss(0, noise)) for _ in range(count)]
 
-    rates = measure(rule.min)
+    assert rule.until_interval is not None
+    until, rates = rule.until_interval, measure(rule.min)
     while True:
         interval = median_interval(rates)
-        excess = interval.half_width_fraction / rule.until_interval
+        excess = interval.half_width_fraction / until
         if excess <= 1 or len(rates) >= rule.max:
             return interval
         rates += measure(min(further(len(rates), excess), rule.max - len(rates)))

@@ -234,7 +234,7 @@ def test_a_study_goes_from_records_to_a_report(tmp_path: Path, write_run: WriteR
     for repeat in (1, 2):
         write_run(tmp_path / "done" / "runs", f"d1.r{repeat}", 1, rate=1000.0 + repeat)
         write_run(tmp_path / "done" / "runs", f"d2.r{repeat}", 2, rate=1900.0 + repeat)
-    _study(tmp_path, "done")
+    _study(tmp_path, "done", target=None)
     _study(tmp_path, "nothing-yet")
     names = ["done", "nothing-yet"]
     gather_decisions(names, tmp_path, tmp_path / "decision.json")
@@ -265,6 +265,7 @@ def test_equal_records_make_equal_tables(tmp_path: Path, write_run: WriteRun) ->
     assert made[0].keys() == {
         "runs.csv",
         "epochs.csv",
+        "gains.csv",
         "scaling.csv",
         "options.csv",
         "laws.json",

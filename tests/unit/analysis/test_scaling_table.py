@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pandas as pd
 import pytest
+from tests.unit.analysis.reference import next_bound, welch_bounds, welch_p
 
 from scalewise.analysis.scaling import SCALING_COLUMNS, karp_flatt, option_table, scaling_table
 
@@ -42,13 +43,8 @@ def test_an_amdahl_program_has_its_serial_fraction_at_every_size() -> None:
 
 
 def test_speedup_and_efficiency_by_hand(make_runs: Runs) -> None:
-    runs = make_runs(
-        {
-            (ALONE, 1): [98.0, 100.0, 105.0],
-            (ALONE, 2): [170.0, 180.0, 190.0],
-            (ALONE, 4): [310.0, 320.0, 330.0],
-        }
-    )
+    on_one, on_four = [98.0, 100.0, 105.0], [310.0, 320.0, 330.0]
+    runs = make_runs({(ALONE, 1): on_one, (ALONE, 2): [170.0, 180.0, 190.0], (ALONE, 4): on_four})
     table = scaling_table(runs, "strong")
     assert list(table.columns) == SCALING_COLUMNS
     assert table["devices"].tolist() == [1, 2, 4]
@@ -65,13 +61,14 @@ def test_speedup_and_efficiency_by_hand(make_runs: Runs) -> None:
     assert pd.isna(one["karp_flatt_fraction"])
 
     four = at(table, 4)
+    low, high = welch_bounds(on_four, on_one)
     assert four["speedup"] == pytest.approx(3.2)
-    assert four["speedup_low"] == pytest.approx(310 / 105)
-    assert four["speedup_high"] == pytest.approx(330 / 98)
-    assert four["speedup_confidence"] == pytest.approx(0.9)
+    assert four["speedup_low"] == pytest.approx(low)
+    assert four["speedup_high"] == pytest.approx(high)
+    assert (four["speedup_confidence"], four["speedup_n"]) == (0.95, 3)
     assert four["parallel_efficiency"] == pytest.approx(0.8)
-    assert four["parallel_efficiency_low"] == pytest.approx(310 / 105 / 4)
-    assert four["parallel_efficiency_high"] == pytest.approx(330 / 98 / 4)
+    assert four["parallel_efficiency_low"] == pytest.approx(low / 4)
+    assert four["parallel_efficiency_high"] == pytest.approx(high / 4)
     assert four["karp_flatt_fraction"] == pytest.approx(1 / 12)
     assert at(table, 2)["parallel_efficiency"] == pytest.approx(0.9)
 
@@ -154,9 +151,15 @@ def test_runs_that_did_not_complete_are_counted_and_never_averaged_in(make_runs:
     runs = make_runs({(ALONE, 1): [100.0] * 3, (ALONE, 2): [150.0, "diverged", "not run yet"]})
     runs.loc[runs["outcome"] == "diverged", "throughput_samples_per_second"] = 9e9
     row = at(scaling_table(runs, "strong"), 2)
-    assert (row["n"], row["n_failed"]) == (1, 2)
+    assert (row["n"], row["n_failed"], row["speedup_n"]) == (1, 2, 1)
     assert row["throughput_samples_per_second"] == 150.0
-    assert row["speedup_confidence"] == pytest.approx(0.5)
+
+
+def test_runs_that_ended_by_themselves_without_a_result_are_counted_by_their_outcome(make_runs: Runs) -> None:
+    ended = ["diverged", "out-of-memory", "diverged", "interrupted", "not run yet"]
+    row = at(scaling_table(make_runs({(ALONE, 1): [100.0], (ALONE, 2): [150.0, *ended]}), "strong"), 2)
+    assert (row["n"], row["n_failed"], row["n_unsuccessful"]) == (1, 5, 3)
+    assert row["unsuccessful"] == "2 diverged, 1 out-of-memory"
 
 
 def test_weak_scaling_has_no_serial_fraction_of_a_fixed_work(make_runs: Runs) -> None:
@@ -175,30 +178,39 @@ def test_an_experiment_of_failures_alone_still_has_its_rows(make_runs: Runs) -> 
 KNOWN = {"a": {"CPU model": "X", "driver version": "1"}, "b": {"CPU model": "Y", "driver version": "1"}}
 
 
-def test_a_speedup_leaves_out_runs_under_other_conditions_and_names_them(make_runs: Runs) -> None:
+def test_runs_under_other_conditions_are_left_out_and_named_and_have_a_row_of_their_own(
+    make_runs: Runs,
+) -> None:
     runs = make_runs({(ALONE, 1): [100.0] * 3, (ALONE, 4): [300.0, 700.0, 900.0]})
     runs["fingerprint"] = ["a", "a", "a", "a", "b", "b"]
-    row = at(scaling_table(runs, "strong", KNOWN), 4)
-    assert (row["n"], row["n_not_comparable"], row["speedup"]) == (3, 2, 3.0)
-    assert row["speedup_high"] == 3.0
-    assert row["throughput_samples_per_second"] == 700.0
+    table = scaling_table(runs, "strong", KNOWN)
+    row = at(table, 4)
+    assert (row["n"], row["n_not_comparable"], row["speedup"], row["speedup_n"]) == (1, 2, 3.0, 1)
+    assert row["throughput_samples_per_second"] == 300.0
+    assert row["conditions"] == ""
+    other = at(table, 4, f"{ALONE} (CPU model Y)")
+    assert (other["conditions"], other["n"], other["throughput_samples_per_second"]) == (
+        "CPU model Y", 2, 800.0,
+    )  # fmt: skip
+    assert pd.isna(other["speedup"])
+    assert other["note"] == "no baseline: the series has one device count"
     assert row["note"] == (
         "2 of 3 runs on 4 devices are not comparable with the baseline: CPU model is Y, not X "
         "(2.67x the others' rate)"
     )
 
 
-def test_where_no_run_is_comparable_there_is_throughput_and_no_speedup(make_runs: Runs) -> None:
+def test_where_no_run_is_comparable_the_row_has_no_figure(make_runs: Runs) -> None:
     runs = make_runs({(ALONE, 2): [100.0] * 2, (ALONE, 4): [300.0] * 2, (ALONE, 8): [500.0] * 2})
     runs["fingerprint"] = ["a", "a", "b", "b", "a", "a"]
     table = scaling_table(runs, "strong", KNOWN)
     four, eight = at(table, 4), at(table, 8)
-    assert four["throughput_samples_per_second"] == 300.0
+    assert (four["n"], four["n_failed"], four["n_not_comparable"]) == (0, 0, 2)
+    assert at(table, 4, f"{ALONE} (CPU model Y)")["throughput_samples_per_second"] == 300.0
     relative = ["speedup", "parallel_efficiency", "karp_flatt_fraction", "wall_speedup", "faster_p"]
-    assert four[relative].isna().all()
+    assert four[[*relative, "throughput_samples_per_second"]].isna().all()
     assert four["note"] == (
-        "relative to 2 devices, not to 1; 2 of 2 runs on 4 devices are not comparable with the baseline: "
-        "CPU model is Y, not X"
+        "2 of 2 runs on 4 devices are not comparable with the baseline: CPU model is Y, not X"
     )
     assert eight["speedup"] == 5.0
     assert eight["faster_than"] == 2  # the point between them is under other conditions
@@ -210,7 +222,9 @@ def test_the_baseline_is_what_most_of_its_runs_met(make_runs: Runs) -> None:
     table = scaling_table(runs, "strong", KNOWN)
     assert at(table, 1)["n_not_comparable"] == 1
     assert at(table, 1)["note"].startswith("1 of 3 runs on 1 device is not comparable with the baseline: CPU")
-    assert (at(table, 2)["speedup"], at(table, 2)["speedup_low"]) == (2.0, 2.0)
+    assert (at(table, 2)["speedup"], at(table, 2)["speedup_low"]) == (2.0, pytest.approx(2.0))
+    others = f"{ALONE} (CPU model X)"
+    assert (at(table, 2, others)["speedup"], at(table, 2, others)["baseline_devices"]) == (1.8, 1)
 
 
 def test_of_two_equally_frequent_conditions_the_series_own_is_the_baseline(make_runs: Runs) -> None:
@@ -226,14 +240,24 @@ def test_conditions_that_nobody_kept_are_named_by_their_fingerprints(make_runs: 
     )
 
 
-def test_a_point_says_whether_it_is_faster_than_the_one_before(make_runs: Runs) -> None:
-    points = {1: [98.0, 100.0, 105.0], 2: [170.0, 180.0, 190.0], 4: [171.0, 181.0, 175.0]}
+def test_a_point_says_whether_it_is_faster_than_the_fastest_of_fewer_devices(make_runs: Runs) -> None:
+    points = {
+        1: [98.0, 100.0, 105.0], 2: [170.0, 180.0, 190.0], 4: [121.0, 125.0, 131.0], 8: [171.0, 181.0, 175.0],
+    }  # fmt: skip
     table = scaling_table(make_runs({(ALONE, n): rates for n, rates in points.items()}), "strong")
     assert pd.isna(at(table, 1)["faster_than"])
     assert pd.isna(at(table, 1)["faster_p"])
-    assert (at(table, 2)["faster_than"], at(table, 2)["faster_p"]) == (1, pytest.approx(0.05))
-    assert at(table, 4)["faster_than"] == 2
-    assert at(table, 4)["faster_p"] > 0.3
+    for devices, than in ((2, 1), (4, 2), (8, 2)):
+        row = at(table, devices)
+        assert row["faster_than"] == than
+        assert row["faster_p"] == pytest.approx(welch_p(points[devices], points[than]))
+    assert at(table, 8)["faster_p"] > 0.5
+
+
+def test_single_runs_have_no_p_value(make_runs: Runs) -> None:
+    row = at(scaling_table(make_runs({(ALONE, 1): [100.0], (ALONE, 2): [190.0]}), "strong"), 2)
+    assert row["faster_than"] == 1
+    assert pd.isna(row["faster_p"])
 
 
 def test_the_serial_fraction_has_the_bounds_of_the_speedup(make_runs: Runs) -> None:
@@ -246,25 +270,42 @@ def test_the_serial_fraction_has_the_bounds_of_the_speedup(make_runs: Runs) -> N
 def test_hardware_and_statistical_efficiency_stand_apart(make_runs: Runs) -> None:
     runs = make_runs({(ALONE, 1): [100.0] * 3, (ALONE, 2): [200.0] * 3})
     two = runs["devices"] == 2
-    runs.loc[~two, "epochs_to_accuracy"] = 4.0
+    runs.loc[~two, "epochs_to_accuracy"] = [4.0, 4.0, 5.0]
     runs.loc[two, "epochs_to_accuracy"] = [5.0, 5.0, 8.0]
-    runs.loc[~two, "time_to_accuracy_seconds"] = 12.0
+    runs.loc[~two, "time_to_accuracy_seconds"] = [12.0, 12.0, 15.0]
     runs.loc[two, "time_to_accuracy_seconds"] = [7.5, 7.5, 12.0]
     row = at(scaling_table(runs, "strong"), 2)
     assert row["parallel_efficiency"] == 1.0
     statistical = [row[f"statistical_efficiency{end}"] for end in ("", "_low", "_high")]
-    assert statistical == pytest.approx([0.8, 0.5, 0.8])
+    assert statistical == pytest.approx([0.8, *welch_bounds([4.0, 4.0, 5.0], [5.0, 5.0, 8.0])])
     gained = [row[f"time_to_accuracy_speedup{end}"] for end in ("", "_low", "_high")]
-    assert gained == pytest.approx([1.6, 1.0, 1.6])
+    assert gained == pytest.approx([1.6, *welch_bounds([12.0, 12.0, 15.0], [7.5, 7.5, 12.0])])
     assert row["time_to_accuracy_speedup"] == pytest.approx(row["speedup"] * row["statistical_efficiency"])
 
 
-def test_a_run_that_did_not_reach_the_target_leaves_no_statistical_efficiency(make_runs: Runs) -> None:
-    runs = make_runs({(ALONE, 1): [100.0] * 2, (ALONE, 2): [200.0] * 4})
+def test_a_run_that_did_not_reach_the_target_leaves_no_statistical_efficiency_and_costs_its_time(
+    make_runs: Runs,
+) -> None:
+    """Three of four reach it in 1 s each and one trains for 2 s in vain: 5 s for three successes."""
+    runs = make_runs({(ALONE, 1): [100.0] * 2, (ALONE, 2): [200.0] * 4}, train_seconds=2.0)
     runs.loc[5, ["epochs_to_accuracy", "time_to_accuracy_seconds"]] = NAN
     table = scaling_table(runs, "strong")
-    assert at(table, 1)["statistical_efficiency"] == 1.0
-    assert at(table, 2)[["statistical_efficiency", "time_to_accuracy_speedup"]].isna().all()
+    one, two = at(table, 1), at(table, 2)
+    assert one["statistical_efficiency"] == 1.0
+    assert pd.isna(two["statistical_efficiency"])
+    assert (one["expected_seconds_to_accuracy"], two["time_to_accuracy_seconds"]) == (1.0, 1.0)
+    assert two["expected_seconds_to_accuracy"] == pytest.approx(5 / 3)
+    assert two["time_to_accuracy_speedup"] == pytest.approx(3 / 5)
+
+
+def test_the_time_to_a_target_is_relative_to_the_fewest_devices_that_reach_it(make_runs: Runs) -> None:
+    runs = make_runs({(ALONE, n): [100.0 * n] * 3 for n in (1, 2, 4)})
+    runs["time_to_accuracy_seconds"] = [NAN] * 3 + [30.0] * 3 + [20.0] * 3
+    runs.loc[runs["devices"] == 1, "epochs_to_accuracy"] = NAN
+    table = scaling_table(runs, "strong")
+    assert (table["time_to_accuracy_baseline_devices"] == 2).all()
+    assert at(table, 4)["time_to_accuracy_speedup"] == pytest.approx(1.5)
+    assert pd.isna(at(table, 1)["time_to_accuracy_speedup"])
 
 
 def test_walls_start_up_and_the_parts_of_a_step_are_medians(make_runs: Runs) -> None:
@@ -275,7 +316,9 @@ def test_walls_start_up_and_the_parts_of_a_step_are_medians(make_runs: Runs) -> 
     row = at(table, 2)
     assert [row[f"wall_seconds{end}"] for end in ("", "_low", "_high")] == [41.0, 40.0, 42.0]
     assert row["wall_speedup"] == pytest.approx(61 / 41)
-    assert row["wall_speedup_low"] == pytest.approx(60 / 42)
+    assert row["wall_speedup_low"] == pytest.approx(welch_bounds([60.0, 61.0, 62.0], [40.0, 42.0, 41.0])[0])
+    assert row["wall_seconds_next"] == pytest.approx(next_bound([40.0, 42.0, 41.0]))
+    assert (row["wall_n"], row["wall_confidence"]) == (3, 0.75)
     assert at(table, 1)["wall_speedup"] == 1.0
     assert row["startup_seconds"] == pytest.approx(2.0 + 0.1 + 0.1 + 1.5 + 0.3)
     assert row["step_seconds"] == 0.15
@@ -323,9 +366,14 @@ def test_an_option_is_compared_at_equal_devices_and_equal_other_options(make_run
 
     views = table[table["option"] == "gradient_as_bucket_view"]
     assert (views["throughput_ratio"] - 4.0).abs().max() < 1e-9
-    assert (views["throughput_ratio_low"] - 4 * 0.9 / 1.1).abs().max() < 1e-9
-    assert (views["throughput_ratio_high"] - 4 * 1.1 / 0.9).abs().max() < 1e-9
-    assert (views["confidence"] - 0.9).abs().max() < 1e-9
+    low, high = welch_bounds([3.6, 4.0, 4.4], [0.9, 1.0, 1.1])
+    assert views["throughput_ratio_low"].tolist() == pytest.approx([low] * 4)
+    assert views["throughput_ratio_high"].tolist() == pytest.approx([high] * 4)
+    assert (views["confidence"] == 0.95).all()
+    p = 2 * welch_p([3.6, 4.0, 4.4], [0.9, 1.0, 1.1])
+    assert views["p"].tolist() == pytest.approx([p] * 4)
+    # the model's four p values are less, so Holm takes the options' times 4 and less, and never back
+    assert views["p_adjusted"].tolist() == pytest.approx([4 * p] * 4)
     assert (views["peak_memory_ratio"] - 0.75).abs().max() < 1e-9
     assert sorted(zip(views["devices"], views["beside"], strict=True)) == [
         (1, "model digits_cnn"),

@@ -284,14 +284,6 @@ def test_the_plan_shows_what_the_rounds_have_asked_for(load: Load, tmp_path: Pat
             id="min over the default of max",
         ),
         pytest.param(
-            "{min: 3, max: 4}",
-            (
-                ".repeats.until_interval is missing",
-                "Add `until_interval:`. Ask for more until half the width",
-            ),
-            id="no interval",
-        ),
-        pytest.param(
             "{until_interval: 0}",
             (".repeats.until_interval is 0, but must be greater than 0", "Use a value greater than 0."),
             id="interval of nothing",

@@ -14,11 +14,29 @@ from scalewise.plan.config.experiment import Experiment
 from scalewise.plan.terminal.predictions import latest_prediction
 
 RUNS, EPOCHS, SCALING, OPTIONS = "runs.csv", "epochs.csv", "scaling.csv", "options.csv"
+GAINS = "gains.csv"
 LAWS, DECISION, ORIGINS, FINGERPRINTS = "laws.json", "decision.json", "provenance.json", "fingerprints.json"
+
+THROUGHPUT = "throughput_samples_per_second"
+
+STARTUP = (
+    "launch_seconds", "imports_seconds", "process_group_seconds", "data_seconds", "model_seconds",
+    "first_step_seconds",
+)  # fmt: skip
+"""The parts of a run before its second step."""
 
 HELD_EQUAL, EQUAL_IN_SERIES = "held equal", "held equal within each series"
 DIFFERED, NOT_KNOWN = "differed, and may", "not known and taken for equal"
 """Parts of ``provenance.json`` that say what a comparison rests on."""
+
+THROUGHPUT = "throughput_samples_per_second"
+"""The column of a run's, and of a point's, samples over seconds."""
+
+STARTUP = (
+    "launch_seconds", "imports_seconds", "process_group_seconds", "data_seconds", "model_seconds",
+    "first_step_seconds",
+)  # fmt: skip
+"""The parts of a run before its second step."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from scalewise.analysis.analysis_spec import (
     DECISION,
     EPOCHS,
     FINGERPRINTS,
+    GAINS,
     LAWS,
     OPTIONS,
     ORIGINS,
@@ -19,17 +20,9 @@ from scalewise.analysis.analysis_spec import (
     AnalysisSpec,
 )
 from scalewise.analysis.bottlenecks.bottlenecks import bottleneck_sentences, startup_sentences
-from scalewise.analysis.bottlenecks.drift import drift_flags
-from scalewise.analysis.bottlenecks.resumption import resumption_notes
-from scalewise.analysis.bottlenecks.utilization import flags
-from scalewise.analysis.comparison.comparability import origin_cautions
-from scalewise.analysis.comparison.confounding import confounding_sentences
-from scalewise.analysis.decision.criteria import as_billed
-from scalewise.analysis.decision.decision import decide
-from scalewise.analysis.laws import study_laws
-from scalewise.analysis.origins import distinct_origins, shared_nodes
+from scalewise.analysis.conclusion import conclude
+from scalewise.analysis.origins import distinct_origins
 from scalewise.analysis.report.proposal import write_proposal
-from scalewise.analysis.scaling import option_table, scaling_table
 from scalewise.analysis.tables import collect
 from scalewise.plan.runs.repeats import known_rounds, requested_repeats
 from scalewise.plan.terminal.predictions import PREDICTION, REMARKS
@@ -53,49 +46,31 @@ def compute(experiment: AnalysisSpec, runs_folder: Path, folder: Path, *, tolera
     rounds = known_rounds(spec.repeats, home)
     asked = requested_repeats(spec.repeats, rounds)
     tables = collect(experiment.name, spec, runs_folder, tolerant=tolerant, asked=asked)
-    scaling = as_billed(
-        scaling_table(tables.runs, spec.scaling, tables.conditions), experiment.billed_devices
-    )
-    options = option_table(tables.runs, spec.swept, tables.conditions)
-    decision = decide(
-        experiment.name,
-        scaling,
-        options,
-        spec.decision,
-        target=experiment.target,
-        differences=[
-            *confounding_sentences(tables.runs),
-            *origin_cautions(tables.origins),
-            *shared_nodes(tables.origins),
-            *flags(scaling, tables.runs),
-            *drift_flags(tables.runs),
-            *resumption_notes(tables.runs),
-        ],
-        queue_minutes=experiment.queue_minutes,
-        swept=spec.swept,
-    )
-    decided = scaling[scaling["series"] == decision.series] if decision.series is not None else scaling
+    found = conclude(experiment, tables)
+    decided = found.scaling
+    if found.decision.series is not None:
+        decided = decided[decided["series"] == found.decision.series]
     decision = replace(
-        decision,
-        limits=bottleneck_sentences(decided, tables.runs, spec.scaling),
+        found.decision,
+        limits=bottleneck_sentences(decided, found.runs, spec.scaling),
         startup=startup_sentences(decided),
     )
     for name, table in (
-        (RUNS, tables.runs),
+        (RUNS, found.runs),
         (EPOCHS, tables.epochs),
-        (SCALING, scaling),
-        (OPTIONS, options),
+        (SCALING, found.scaling),
+        (GAINS, found.compared.table()),
+        (OPTIONS, found.options),
     ):
         write_text(folder / name, table.to_csv(index=False, lineterminator="\n"))
-    laws = [law.as_dict() for law in study_laws(tables.runs, spec.scaling)]
     for name, values in (
-        (LAWS, laws),
+        (LAWS, [law.as_dict() for law in found.laws]),
         (ORIGINS, distinct_origins(tables, spec)),
         (FINGERPRINTS, dict(sorted(tables.conditions.items()))),
         (DECISION, decision.as_dict() | {"repeats": repeat_sentences(rounds)}),
     ):
         write_text(folder / name, json.dumps(values, indent=2) + "\n")
-    write_proposal(scaling, decision, folder)
+    write_proposal(found.scaling, decision, folder)
     if folder != home:
         # a report on what has finished stands in a folder of its own; what was predicted goes with it
         for name in (PREDICTION, REMARKS):

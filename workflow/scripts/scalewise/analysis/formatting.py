@@ -7,6 +7,9 @@ import math
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.runs.runs import NO_OPTIONS
 
+MAX_PLACES = 6
+"""Points named in one sentence; scaling.csv has all."""
+
 
 def pluralize(number: str, unit: str) -> str:
     """``1 minute``, ``42.3 minutes``."""

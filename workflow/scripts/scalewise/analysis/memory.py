@@ -11,6 +11,9 @@ TRAINING, EVALUATION = PEAKS = ("peak_memory_bytes", "evaluation_peak_memory_byt
 BYTES_OF_A_PARAMETER = 4
 """Parameters, gradients, DDP's buckets and optimizer states are float32, whatever precision computes."""
 
+LEAST_PARAMETER_BYTES = 5e6
+"""Parameters below which pages and allocators move a peak by more than a copy of them."""
+
 MEMORY_GAINS = (
     "peak_memory_ratio", TRAINING, f"reference_{TRAINING}", "peak_memory_saved_bytes",
     "saved_parameter_copies", EVALUATION, f"reference_{EVALUATION}",
@@ -47,6 +50,8 @@ def memory_gain(chosen: pd.DataFrame, reference: pd.DataFrame) -> dict[str, Any]
     here, there = (_median(runs, TRAINING) for runs in (chosen, reference))
     sizes = {size for runs in (chosen, reference) for size in runs.get("parameters", [])}
     copy = BYTES_OF_A_PARAMETER * float(sizes.pop()) if len(sizes) == 1 else float("nan")
+    if copy < LEAST_PARAMETER_BYTES:
+        copy = float("nan")
     values = (
         here / there, here, there, there - here,
         (there - here) / copy, _median(chosen, EVALUATION), _median(reference, EVALUATION),

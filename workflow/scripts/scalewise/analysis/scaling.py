@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
 from typing import Any
 
 import pandas as pd
 
+from scalewise.analysis.analysis_spec import STARTUP, THROUGHPUT
 from scalewise.analysis.bottlenecks.step_breakdown import STEP_SECONDS
 from scalewise.analysis.comparison.comparability import differences, named
 from scalewise.analysis.comparison.comparable_runs import (
@@ -14,27 +16,21 @@ from scalewise.analysis.comparison.comparable_runs import (
     baseline_devices,
     comparable,
     left_out,
-    like_for_like,
     reference_fingerprint,
 )
+from scalewise.analysis.comparison.confounding import has_trend, sessions
+from scalewise.analysis.comparison.gains import Gains, contrast, gains, speeds, spent_in_vain
+from scalewise.analysis.comparison.separate_conditions import separate_conditions
 from scalewise.analysis.memory import MEMORY_GAINS, memory_gain, peaks_of_one_kind
-from scalewise.analysis.statistics.intervals import Interval, median_interval, ratio_interval
-from scalewise.analysis.statistics.significance import is_faster
+from scalewise.analysis.statistics.intervals import Interval, median_interval
+from scalewise.analysis.statistics.ratios import holm, next_value_bound, ratio_interval
 from scalewise.plan.config.shape import count_devices
-
-THROUGHPUT = "throughput_samples_per_second"
 
 AT_WORK = (
     "loader_wait_fraction", "communication_fraction", "mean_utilization", "energy_joules",
     "samples_per_joule", "evaluation_peak_memory_bytes",
 )  # fmt: skip
 """Use of the devices' time and memory: medians over the repeats."""
-
-STARTUP = (
-    "launch_seconds", "imports_seconds", "process_group_seconds", "data_seconds", "model_seconds",
-    "first_step_seconds",
-)  # fmt: skip
-"""The parts of a run before its second step."""
 
 BOUNDED = ("time_to_accuracy_seconds", "final_accuracy", "peak_memory_bytes", "wall_seconds")
 """Medians over the repeats, with their intervals."""
@@ -46,20 +42,23 @@ READ = (
 """Columns that are read of a run where they are known: published figures and older records lack some."""
 
 SCALING_COLUMNS = [
-    "experiment", "series", "devices", "nodes", "n", "n_failed", "n_not_comparable",
+    "experiment", "series", "conditions", "devices", "nodes", "n", "n_failed", "n_unsuccessful",
+    "unsuccessful", "n_not_comparable",
     "throughput_samples_per_second", "throughput_samples_per_second_low",
     "throughput_samples_per_second_high", "throughput_confidence", "baseline_devices",
-    "speedup", "speedup_low", "speedup_high", "speedup_confidence",
+    "speedup", "speedup_low", "speedup_high", "speedup_confidence", "speedup_n",
     "parallel_efficiency", "parallel_efficiency_low", "parallel_efficiency_high",
     "faster_than", "faster_p",
     "karp_flatt_fraction", "karp_flatt_fraction_low", "karp_flatt_fraction_high",
     "n_reached", "time_to_accuracy_seconds",
     "time_to_accuracy_seconds_low", "time_to_accuracy_seconds_high", "epochs_to_accuracy",
     "statistical_efficiency", "statistical_efficiency_low", "statistical_efficiency_high",
+    "time_to_accuracy_baseline_devices", "expected_seconds_to_accuracy",
     "time_to_accuracy_speedup", "time_to_accuracy_speedup_low", "time_to_accuracy_speedup_high",
     "final_accuracy", "final_accuracy_low", "final_accuracy_high",
     "peak_memory_bytes", "peak_memory_bytes_low", "peak_memory_bytes_high", "device_hours",
-    "wall_seconds", "wall_seconds_low", "wall_seconds_high", "wall_seconds_most",
+    "wall_seconds", "wall_seconds_low", "wall_seconds_high", "wall_confidence", "wall_n",
+    "wall_seconds_next",
     "wall_speedup", "wall_speedup_low", "wall_speedup_high", "startup_seconds",
     # medians over the repeats, each by itself: they need not sum up exactly
     *STEP_SECONDS,
@@ -69,8 +68,8 @@ SCALING_COLUMNS = [
 
 OF_WALLS = "of walls, which include start-up"
 
-Rates = Callable[[pd.DataFrame], list[float]]
-"""Gives the speed of each run, higher is faster; runs for which it is not known are left out."""
+UNSUCCESSFUL = ("diverged", "out-of-memory", "failed", "timed-out")
+"""Outcomes of runs that ended by themselves without a result, and so count against their point."""
 
 
 def karp_flatt(speedup: float, devices_ratio: float) -> float:
@@ -83,7 +82,9 @@ def karp_flatt(speedup: float, devices_ratio: float) -> float:
     return (1 / speedup - 1 / devices_ratio) / (1 - 1 / devices_ratio)
 
 
-def scaling_table(runs: pd.DataFrame, scaling: str, conditions: Conditions | None = None) -> pd.DataFrame:
+def scaling_table(
+    runs: pd.DataFrame, scaling: str, conditions: Conditions | None = None, compared: Gains | None = None
+) -> pd.DataFrame:
     """One row for each series and device count.
 
     The baseline of a series is its fewest planned devices of which a run may still complete. Where no run of
@@ -91,20 +92,40 @@ def scaling_table(runs: pd.DataFrame, scaling: str, conditions: Conditions | Non
     over all its seconds, which is the harmonic mean of its windows' rates; a point's is the median over
     runs, never a mean of ratios (Hoefler & Belli, SC'15, rules 3 and 4).
 
-    A speedup joins comparable runs alone: those with the fingerprint that most of the baseline's runs have.
-    Others count in ``n_not_comparable`` and in every column that is no ratio to the baseline, and ``note``
-    names what differs. Where no run of a series knows its throughput, walls take its place, and ``note``
-    says so.
+    Every column of a row is of comparable runs alone: those with the fingerprint that most of the baseline's
+    runs have. Others count in ``n_not_comparable``, ``note`` names what differs, and they are a series of
+    their own, whose ``conditions`` are not empty. Where no run of a series knows its throughput, walls take
+    its place, and ``note`` says so.
 
     Karp-Flatt is for strong scaling: it asks what part of a fixed work is serial. Statistical efficiency is
-    epochs to the target at the baseline over those here, and like the speedup of the time to accuracy it is
-    given only where every run of both points reached the target: the median of those that did says nothing
-    of the others. The speedup is not given either where one of them was resumed, whose time is not known.
+    epochs to the target at the baseline over those here, given only where every run of both points reached
+    the target. The speedup of the time to accuracy is relative to ``time_to_accuracy_baseline_devices``, the
+    fewest devices on which a run reached it, and counts what runs spent that did not.
 
     Args:
         runs: Output of ``scalewise.analysis.tables.collect``; published figures need ``series``,
             ``devices``, ``outcome`` and what they know of the rest.
         scaling: ``strong`` or ``weak``.
+        conditions: The conditions behind each fingerprint.
+        compared: Output of ``gains`` on the same runs; made here where it is not given.
+    """
+    known = known_columns(runs, conditions)
+    compared = compared if compared is not None else gains(known)
+    rows = [
+        row
+        for name, series in known.groupby("series", sort=False)
+        for row in _series_rows(
+            series, known[known["planned_series"] == name], scaling, conditions or {}, compared
+        )
+    ]
+    return pd.DataFrame(rows, columns=SCALING_COLUMNS)
+
+
+def known_columns(runs: pd.DataFrame, conditions: Conditions | None = None) -> pd.DataFrame:
+    """The runs with all columns that are read, those under other conditions in series of their own.
+
+    Args:
+        runs: Output of ``scalewise.analysis.tables.collect``, or published figures that lack some columns.
         conditions: The conditions behind each fingerprint.
     """
     runs = peaks_of_one_kind(runs)
@@ -112,54 +133,74 @@ def scaling_table(runs: pd.DataFrame, scaling: str, conditions: Conditions | Non
     numbers = [THROUGHPUT, "device_hours", *BOUNDED]
     known[numbers] = known[numbers].astype(float)  # a column of None alone is of no number type
     known["device_hours"] = known["device_hours"].fillna(known["wall_seconds"] * known["devices"] / 3600)
-    rows = [
-        row
-        for _, series in known.groupby("series", sort=False)
-        for row in _series_rows(series, scaling, conditions or {})
-    ]
-    return pd.DataFrame(rows, columns=SCALING_COLUMNS)
+    return separate_conditions(known.assign(session=sessions(known)), conditions)
 
 
-def _series_rows(series: pd.DataFrame, scaling: str, conditions: Conditions) -> Iterator[dict[str, Any]]:
+def _series_rows(
+    series: pd.DataFrame, planned: pd.DataFrame, scaling: str, conditions: Conditions, compared: Gains
+) -> Iterator[dict[str, Any]]:
+    """The rows of a series.
+
+    Args:
+        series: All its runs, of one fingerprint as far as they completed.
+        planned: All runs that were planned as this series; none for one of other conditions.
+        scaling: ``strong`` or ``weak``.
+        conditions: The conditions behind each fingerprint.
+        compared: The ratios of all pairs of points.
+    """
+    name = str(series["series"].iloc[0])
     done = series[series["outcome"] == "completed"]
-    points = {int(point["devices"].iloc[0]): point for _, point in series.groupby("devices")}
+    counts = sorted({*series["devices"].astype(int), *planned["devices"].astype(int)})
     base = baseline_devices(series)
+    reached = done.loc[done["epochs_to_accuracy"].notna(), "devices"]
+    target_base = int(reached.min()) if len(reached) else None
+    rates = {devices: speeds(done[done["devices"] == devices]).tolist() for devices in counts}
+    of_walls = done[THROUGHPUT].isna().all() and done["wall_seconds"].notna().any()
+    finished = planned[planned["outcome"] == "completed"]
     reference = reference_fingerprint(done, base)
-    walls_alone = done[THROUGHPUT].isna().all() and done["wall_seconds"].notna().any()
-    rates_of: Rates = _wall_rates if walls_alone else _throughputs
-    joined = {devices: comparable(done[done["devices"] == devices], reference) for devices in points}
-    for devices, point in points.items():
-        at_point = done[done["devices"] == devices]
-        rates, base_rates = rates_of(joined[devices]), rates_of(joined[base])
-        notes = list(_notes(point, base, rates_of(at_point), base_rates, len(points)))
-        row = _point_columns(point, at_point) | {
+    for devices in counts:
+        point, at_point = (table[table["devices"] == devices] for table in (series, done))
+        others = finished[(finished["devices"] == devices) & (finished["series"] != name)]
+        row = _point_columns(point if len(point) else others.iloc[:0], at_point) | {
+            "experiment": series["experiment"].iloc[0],
+            "series": name,
+            "conditions": series["conditions"].iloc[0],
+            "devices": devices,
             "baseline_devices": base,
-            # without a baseline there is nothing to be comparable with
-            "n_not_comparable": len(at_point) - len(joined[devices]) if len(joined[base]) else 0,
+            "n_not_comparable": len(others),
         }
-        if rates and base_rates and len(points) > 1:
-            row |= _relative(rates, base_rates, devices / base, scaling)
-            row |= _over_baseline(joined[devices], joined[base])
-            row |= _faster(rates, {other: rates_of(joined[other]) for other in points if other < devices})
-            notes += [OF_WALLS] if walls_alone else []
-        notes += left_out(at_point, done[done["devices"] == base], reference, conditions)
-        notes += like_for_like(done, devices, reference, conditions)
+        notes = list(_notes(point, base, rates[devices], rates[base], len(counts), len(others)))
+        if rates[devices] and rates[base] and len(counts) > 1:
+            row |= _relative(compared, (name, devices), base, scaling, len(rates[devices]))
+            row |= _over_baseline(at_point, done[done["devices"] == base])
+            row |= _faster(compared, name, devices, rates)
+            notes += [OF_WALLS] if of_walls else []
+        if target_base is not None:
+            row |= _to_target(compared, (name, devices), target_base, at_point)
+        if len(others):
+            at_base = finished[(finished["devices"] == base) & (finished["series"] == name)]
+            both = pd.concat([at_point, others])
+            notes += left_out(both, at_base, reference, conditions)
         yield row | {"note": "; ".join(notes)}
 
 
 def _point_columns(point: pd.DataFrame, done: pd.DataFrame) -> dict[str, Any]:
-    """The columns of a point by itself, over all its completed runs."""
+    """The columns of a point by itself, over its completed runs.
+
+    Args:
+        point: All its runs.
+        done: Those of them that completed.
+    """
+    ended = point["outcome"][point["outcome"].isin(UNSUCCESSFUL)].value_counts()
     row: dict[str, Any] = {
-        "experiment": point["experiment"].iloc[0],
-        "series": point["series"].iloc[0],
-        "devices": int(point["devices"].iloc[0]),
         "nodes": point["nodes"].max(),
         "n": len(done),
         "n_failed": len(point) - len(done),
+        "n_unsuccessful": int(ended.sum()),
+        "unsuccessful": ", ".join(f"{count} {outcome}" for outcome, count in ended.items()),
         "n_reached": int(done["epochs_to_accuracy"].notna().sum()),
         "epochs_to_accuracy": done["epochs_to_accuracy"].median(),
         "device_hours": done["device_hours"].median(),
-        "wall_seconds_most": done["wall_seconds"].max(),
         "startup_seconds": _startup(done).median(),
         "loader": ", ".join(dict.fromkeys(done["loader"].dropna())),
         **{column: done[column].median() for column in (*AT_WORK, *STEP_SECONDS)},
@@ -168,7 +209,11 @@ def _point_columns(point: pd.DataFrame, done: pd.DataFrame) -> dict[str, Any]:
         values = done[column].dropna().tolist()
         if values:
             row |= median_interval(values).as_columns(column)
-    if rates := _throughputs(done):
+    if walls := done["wall_seconds"].dropna().tolist():
+        row |= {"wall_n": len(walls), "wall_seconds_next": next_value_bound(walls)}
+        row["wall_confidence"] = median_interval(walls).confidence
+    rates = done[THROUGHPUT].dropna().tolist()
+    if rates:
         throughput = median_interval(rates)
         row |= throughput.as_columns(THROUGHPUT)
         row["throughput_confidence"] = throughput.confidence
@@ -184,59 +229,71 @@ def _startup(done: pd.DataFrame) -> pd.Series:
     return total.where(~(total > room), room)
 
 
-def _relative(
-    rates: Sequence[float], base_rates: Sequence[float], devices_ratio: float, scaling: str
-) -> dict[str, Any]:
-    if devices_ratio == 1:
-        one = Interval(1.0, 1.0, 1.0, 1.0, len(rates))
+def _relative(compared: Gains, point: tuple[str, int], base: int, scaling: str, n: int) -> dict[str, Any]:
+    """Speedup and efficiency over the baseline, with the serial fraction of strong scaling."""
+    series, devices = point
+    if devices == base:
+        one = Interval(1.0, 1.0, 1.0, 1.0, n)
         return {
             **one.as_columns("speedup"),
             "speedup_confidence": 1.0,
             **one.as_columns("parallel_efficiency"),
         }
-    speedup = ratio_interval(rates, base_rates)
-    efficiency = speedup.scaled(1 / devices_ratio)
-    row = speedup.as_columns("speedup") | efficiency.as_columns("parallel_efficiency")
+    ratio = compared.of("throughput", point, (series, base))
+    if ratio is None:
+        return {}
+    speedup, more = ratio.interval(), devices / base
+    row = speedup.as_columns("speedup") | speedup.scaled(1 / more).as_columns("parallel_efficiency")
     row["speedup_confidence"] = speedup.confidence
+    row["speedup_n"] = ratio.n
     if scaling == "strong":
         # more speedup is less of a serial fraction: the bounds change places
         ends = {"": speedup.estimate, "_low": speedup.high, "_high": speedup.low}
-        row |= {f"karp_flatt_fraction{end}": karp_flatt(at, devices_ratio) for end, at in ends.items()}
+        row |= {f"karp_flatt_fraction{end}": karp_flatt(at, more) for end, at in ends.items()}
     return row
 
 
 def _over_baseline(point: pd.DataFrame, base: pd.DataFrame) -> dict[str, float]:
     """The baseline's seconds, or epochs, over the point's."""
     row: dict[str, float] = {}
-    for name, column in (
-        ("wall_speedup", "wall_seconds"),
-        ("statistical_efficiency", "epochs_to_accuracy"),
-        ("time_to_accuracy_speedup", "time_to_accuracy_seconds"),
-    ):
+    for name, column in (("wall_speedup", "wall_seconds"), ("statistical_efficiency", "epochs_to_accuracy")):
         here, there = point[column], base[column]
         if here.isna().any() or there.isna().any():
             continue
-        if point is base:
+        if point["devices"].iloc[0] == base["devices"].iloc[0]:
             row |= Interval(1.0, 1.0, 1.0, 1.0, len(here)).as_columns(name)
         else:
             row |= ratio_interval(there.tolist(), here.tolist()).as_columns(name)
     return row
 
 
-def _faster(rates: Sequence[float], fewer: Mapping[int, Sequence[float]]) -> dict[str, float]:
-    """The next smaller point that has rates, and the p value that this one is faster."""
-    measured = [devices for devices, others in fewer.items() if others]
-    if not measured:
+def _to_target(compared: Gains, point: tuple[str, int], base: int, done: pd.DataFrame) -> dict[str, float]:
+    """Columns on how much sooner a point reaches the target than the fewest devices that do."""
+    series, devices = point
+    row: dict[str, float] = {"time_to_accuracy_baseline_devices": base}
+    name = "time_to_accuracy_speedup"
+    if devices == base:
+        row |= Interval(1.0, 1.0, 1.0, 1.0, len(done)).as_columns(name)
+    else:
+        ratio = compared.of("time to target", point, (series, base))
+        row |= ratio.interval().as_columns(name) if ratio else {}
+    times = done["time_to_accuracy_seconds"]
+    if times.notna().any():
+        row["expected_seconds_to_accuracy"] = float(times.median()) * spent_in_vain(done)
+    return row
+
+
+def _faster(
+    compared: Gains, series: str, devices: int, rates: Mapping[int, Sequence[float]]
+) -> dict[str, float]:
+    """The fastest of all smaller points, and the p value that this one is faster."""
+    fewer = {other: median(found) for other, found in rates.items() if found and other < devices}
+    if not fewer:
         return {}
-    return {"faster_than": max(measured), "faster_p": is_faster(rates, fewer[max(measured)])}
-
-
-def _throughputs(runs: pd.DataFrame) -> list[float]:
-    return [float(rate) for rate in runs[THROUGHPUT].dropna()]
-
-
-def _wall_rates(runs: pd.DataFrame) -> list[float]:
-    return [1 / float(seconds) for seconds in runs["wall_seconds"].dropna()]
+    fastest = max(fewer, key=lambda other: (fewer[other], -other))
+    ratio = compared.of("throughput", (series, devices), (series, fastest))
+    known = ratio is not None and not ratio.assumed
+    return {"faster_than": fastest, "faster_p": ratio.p_above() if known and ratio else float("nan")}
 
 
 def _notes(
@@ -245,11 +302,14 @@ def _notes(
     rates: Sequence[float],
     base_rates: Sequence[float],
     device_counts: int,
+    others: int,
 ) -> Iterator[str]:
     if not rates:
         outcomes = ", ".join(sorted(set(point["outcome"])))
-        measured = (point["outcome"] == "completed").any()
-        yield "no throughput: all steps were warm-up" if measured else f"no completed run ({outcomes})"
+        if (point["outcome"] == "completed").any():
+            yield "no throughput: all steps were warm-up"
+        elif outcomes or not others:
+            yield f"no completed run ({outcomes})"
     elif device_counts == 1:
         yield "no baseline: the series has one device count"
     elif not base_rates:
@@ -263,7 +323,9 @@ def option_table(
 ) -> pd.DataFrame:
     """The gain of each value of a swept option over its first value, all else and devices equal.
 
-    This is an option's gain, never a speedup. What most runs of the two differ in beside the option, such
+    This is an option's gain, never a speedup. ``p`` is that of no difference, two-sided; ``p_adjusted`` is it
+    for all rows together, by Holm: of a study's sentences on options, one or more is false in at most 5 % of
+    the studies. What most runs of the two differ in beside the option, such
     as the CPU model, stands in ``also_differs``: the gain is then that of both.
 
     Args:
@@ -274,6 +336,7 @@ def option_table(
     rows = []
     done = peaks_of_one_kind(runs[runs["outcome"] == "completed"])
     if swept:
+        done = done.assign(session=sessions(done))
         done = done[done[THROUGHPUT].notna()].astype({THROUGHPUT: float})
     for key, values in swept.items():
         others = [other for other in swept if other != key]
@@ -284,12 +347,14 @@ def option_table(
                 if len(reference) and len(chosen):
                     gain = _gain(key, value, values[0], others, group, chosen, reference)
                     rows.append(gain | {"also_differs": _also_differs(key, chosen, reference, conditions)})
+    for row, adjusted in zip(rows, holm([row["p"] for row in rows]), strict=True):
+        row["p_adjusted"] = adjusted
     return pd.DataFrame(
         rows,
         columns=[
             "option", "value", "reference", "beside", "devices", "n", "throughput_ratio",
-            "throughput_ratio_low", "throughput_ratio_high", "confidence", *MEMORY_GAINS,
-            "also_differs",
+            "throughput_ratio_low", "throughput_ratio_high", "confidence", "p", "p_adjusted",
+            *MEMORY_GAINS, "also_differs",
         ],
     )  # fmt: skip
 
@@ -313,7 +378,10 @@ def _gain(
     chosen: pd.DataFrame,
     reference: pd.DataFrame,
 ) -> dict[str, Any]:
-    ratio = ratio_interval(chosen[THROUGHPUT].tolist(), reference[THROUGHPUT].tolist())
+    blocked = has_trend(chosen) or has_trend(reference)
+    found = contrast(chosen, reference, speeds, blocked=blocked)
+    assert found is not None, "both sides have runs with a throughput"
+    ratio, above = found.interval(), found.p_above()
     beside = ", ".join(
         f"{name} {'default' if pd.isna(item) else item}" for name, item in zip(others, group[1:], strict=True)
     )
@@ -325,6 +393,7 @@ def _gain(
         "devices": int(group[0]),
         "n": ratio.n,
         "confidence": ratio.confidence,
+        "p": float("nan") if found.assumed else 2 * min(above, 1 - above),
         **memory_gain(chosen, reference),
         **ratio.as_columns("throughput_ratio"),
     }

@@ -19,7 +19,7 @@ from scalewise.plan.checks.experiment import check_devices, check_experiment, ch
 from scalewise.plan.checks.options import option_warnings
 from scalewise.plan.checks.projection import projected_shapes
 from scalewise.plan.config.errors import Place, Problem, StudyError, did_you_mean
-from scalewise.plan.config.experiment import Experiment
+from scalewise.plan.config.experiment import Experiment, Repeats
 from scalewise.plan.config.paths import site_file_problem
 from scalewise.plan.config.pydantic_problems import problems_of, validate
 from scalewise.plan.config.raw_values import non_string_keys, to_plain, unrepresentable_values
@@ -97,6 +97,8 @@ class PlannedExperiment:
     @property
     def repeats_definition(self) -> str:
         """All that defines which repeats are asked for, as canonical JSON."""
+        if isinstance(self.spec.repeats, Repeats) and self.spec.repeats.until_interval is None:
+            return self.analysis_definition  # repeats go on until the decision is clear
         left_out = _PRESENTATION | _ALLOCATION | _PREDICTION | _CONCLUSIONS
         spec = self.spec.model_dump(exclude=left_out, exclude_none=True)
         return canonical_json({"name": self.name, "spec": spec})

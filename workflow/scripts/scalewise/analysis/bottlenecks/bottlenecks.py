@@ -30,11 +30,8 @@ from scalewise.analysis.bottlenecks.losses import (
     number,
 )
 from scalewise.analysis.bottlenecks.slow_places import SlowPlace, find_slow_place, most_frequent_rank
-from scalewise.analysis.formatting import format_3sig, percent_in_digits, point_text
+from scalewise.analysis.formatting import MAX_PLACES, format_3sig, percent_in_digits, point_text
 from scalewise.analysis.statistics.intervals import Interval
-
-MAX_PLACES = 6
-"""Points named in one sentence; scaling.csv has all."""
 
 TOLD_FROM = 0.005
 """Share of the step from which on a loss is listed among those that add up."""

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from scalewise.analysis.statistics.intervals import median_interval, ratio_interval
+from scalewise.analysis.statistics.intervals import median_interval
+from scalewise.analysis.statistics.ratios import ratio_interval
 from scalewise.plan.config.shape import count_devices
 from scalewise.records import Window
 

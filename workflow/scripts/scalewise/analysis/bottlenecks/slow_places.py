@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from scalewise.analysis.statistics.significance import is_faster
+from scalewise.analysis.statistics.ratios import ratio_of
 
 CHANCE = 0.05
 """Most that chance may do of what is said of a rank or host, over all points that are judged together."""
@@ -113,8 +113,8 @@ def _slower_with(its: pd.DataFrame, others: pd.DataFrame) -> float:
     rates, than = (
         [1 / float(seconds) for seconds in table["step_seconds"].dropna()] for table in (others, its)
     )
-    p_value = is_faster(rates, than)
-    return 1.0 if math.isnan(p_value) else p_value
+    ratio = ratio_of(rates, than)
+    return 1.0 if ratio is None or ratio.assumed else ratio.p_above()
 
 
 def _some_is_hit(places: int, single: float, hits: int, runs: int) -> float:

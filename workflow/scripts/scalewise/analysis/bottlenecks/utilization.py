@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from scalewise.analysis.bottlenecks.bottlenecks import MAX_PLACES
 from scalewise.analysis.bottlenecks.losses import NAMED_FROM, waiting_shares
+from scalewise.analysis.formatting import MAX_PLACES
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.runs.runs import NO_OPTIONS
 

@@ -51,29 +51,6 @@ def baseline_devices(series: pd.DataFrame) -> int:
     return min(possible, default=int(series["devices"].min()))
 
 
-def like_for_like(done: pd.DataFrame, devices: int, reference: str, known: Conditions) -> Iterator[str]:
-    """The speedup of a point's other runs over those of fewer devices that share their conditions.
-
-    Args:
-        done: Completed runs of the series.
-        devices: Device count of the point.
-        reference: Fingerprint of the baseline.
-        known: Conditions of each fingerprint.
-    """
-    fingerprints = _fingerprints(done)
-    here = done["devices"] == devices
-    for fingerprint in dict.fromkeys(fingerprints[here & (fingerprints != reference)]):
-        alike = done[fingerprints == fingerprint]
-        fewer = alike[alike["devices"] < devices]
-        if reference and len(fewer) and fingerprint in known:
-            conditions = known[fingerprint]
-            below = fewer[fewer["devices"] == fewer["devices"].max()]
-            comparison = compare(
-                _measured(below, conditions), _measured(alike[alike["devices"] == devices], conditions)
-            )
-            yield f"like for like, {comparison.sentence().rstrip('.')}"
-
-
 def comparable(done: pd.DataFrame, reference: str) -> pd.DataFrame:
     """The runs that have the fingerprint of the baseline.
 

@@ -200,25 +200,41 @@ def _on_other_nodes(baseline: Sequence[Sequence[str]], point: Sequence[Sequence[
     return host_variance_ratio(baseline, point) > HOST_VARIANCE_RATIO
 
 
-def _session_sentences(runs: pd.DataFrame) -> Iterator[str]:
+def baselines_of_other_sessions(runs: pd.DataFrame) -> set[tuple[str, int]]:
+    """Series and devices of the baselines that were not measured in the session of every other count.
+
+    Args:
+        runs: Output of ``scalewise.analysis.tables.collect``.
+    """
+    return {(series, base) for series, _, base, _ in _in_other_sessions(_known(runs))}
+
+
+def _in_other_sessions(runs: pd.DataFrame) -> Iterator[tuple[str, dict[int, pd.DataFrame], int, list[int]]]:
+    """Each series with device counts that share no session with its baseline, and these counts."""
     # all series share a machine's time line
     runs = runs.assign(session=sessions(runs), started=_started(runs))
-    affected = []
     for series, points, base in _compared(runs[runs["session"].notna()]):
         of_baseline = set(points[base]["session"])
         apart = [devices for devices, point in points.items() if of_baseline.isdisjoint(point["session"])]
         if apart:
-            shown = [(point_text(devices, series), points[devices]) for devices in (base, *apart)]
-            affected.append(
-                "; ".join(f"{name}: from {point['started'].min():%Y-%m-%d %H:%M} on" for name, point in shown)
-            )
+            yield series, points, base, apart
+
+
+def _session_sentences(runs: pd.DataFrame) -> Iterator[str]:
+    affected = []
+    for series, points, base, apart in _in_other_sessions(runs):
+        shown = [(point_text(devices, series), points[devices]) for devices in (base, *apart)]
+        affected.append(
+            "; ".join(f"{name}: from {point['started'].min():%Y-%m-%d %H:%M} on" for name, point in shown)
+        )
     if affected:
         repeats = int(runs["repeat"].max()) + FURTHER_REPEATS
         yield (
             f"Device count and time cannot be told apart ({affected[0]}{_others(affected)}; UTC): the runs "
             f"were made in sessions more than {SESSION_GAP_HOURS:.0f} hours apart, and what changed on the "
             f"machine in between counts as scaling. Raise repeats to {repeats}: the new runs of all device "
-            "counts are then made together, and intervals compare within sessions."
+            "counts are then made together, and intervals compare within sessions. `repeats: {min, max}` "
+            "measures the baseline again by itself."
         )
 
 

@@ -2,126 +2,145 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from scalewise.analysis.decision.criteria import accuracy_lost
+from scalewise.analysis.comparison.gains import Measure
+from scalewise.analysis.decision.choice import SIGNIFICANCE, OpenQuestion
+from scalewise.analysis.decision.criteria import accuracy_lost, may_be_in_time
+from scalewise.analysis.decision.wording import cure_text, ratio_bounds
 from scalewise.analysis.formatting import format_3sig, format_distinct, format_exact, format_ratio
 from scalewise.analysis.scaling import OF_WALLS
-from scalewise.analysis.statistics.significance import ENOUGH_REPEATS
+from scalewise.analysis.statistics.ratios import ASSUMED_SCATTER, ENOUGH_REPEATS
 from scalewise.plan.config.experiment import DecisionRule
 from scalewise.plan.config.shape import count_devices
 
-SIGNIFICANCE = 0.05
-"""Largest p value at which a point counts as shown to be faster."""
+UNRELIABLE, CONFOUNDED, UNDECIDED, LOSS, UNEXPLAINED, MEASUREMENT, CONTEXT = range(7)
+"""Harm done by relying on an answer in spite of a caution, the most first: it may not run at all;
+it may be of hosts or days instead of devices; another answer may be right; it costs accuracy; a figure may be
+wrong; runs were disturbed or left out; the figure is right, and what it rests on is told."""
+
+Caution = tuple[int, str]
+"""The harm, and the sentence."""
 
 CLEARLY_ABOVE = 1.1
 """Efficiency from which on even single runs, which have no interval, are not taken for noise."""
 
 
-def of_choice(best: pd.Series, points: pd.DataFrame, rule: DecisionRule) -> Iterator[str]:
-    """Sentences on what is uncertain about the chosen point.
+def of_choice(
+    best: pd.Series,
+    points: pd.DataFrame,
+    rule: DecisionRule,
+    open_questions: Sequence[OpenQuestion],
+    measure: Measure,
+) -> Iterator[Caution]:
+    """Cautions on what is uncertain about the chosen point.
 
     Args:
         best: The chosen point.
         points: The judged points of its series.
         rule: The criteria.
+        open_questions: Device counts between which the runs cannot tell.
+        measure: Quantity that decided.
     """
-    if best["devices"] > best["baseline_devices"]:
-        yield from _not_shown_faster(best)
-        least, low = rule.min_efficiency, float(best["parallel_efficiency_low"])
-        if least is not None and low < least:
-            shown, limit = format_distinct(low, least)
-            yield (
-                f"The efficiency of {best['parallel_efficiency']:.2f} is not clear of the {limit} asked for: "
-                f"its interval reaches down to {shown}."
-            )
-        slower = best["time_to_accuracy_speedup_high"]
-        if slower < 1:
-            yield (
-                f"{count_devices(int(best['devices']))} reach the target later than "
-                f"{int(best['baseline_devices'])}: the samples they need more outweigh their throughput "
-                f"({format_ratio(best['time_to_accuracy_speedup'])}x as fast to the target)."
-            )
-    yield from _missed_by_a_hair(best, points, rule.min_efficiency)
+    for question in open_questions:
+        yield UNDECIDED, _open(question, measure)
+    slower = best["time_to_accuracy_speedup_high"]
+    if best["devices"] > best["time_to_accuracy_baseline_devices"] and slower < 1:
+        yield (
+            LOSS,
+            f"{count_devices(int(best['devices']))} reach the target later than "
+            f"{int(best['time_to_accuracy_baseline_devices'])}: the samples they need more outweigh their "
+            f"throughput ({format_ratio(best['time_to_accuracy_speedup'])}x as fast to the target).",
+        )
+    yield from of_deadline(points[points["devices"] < best["devices"]], rule)
     most = rule.max_device_hours
     at_most = best["device_hours"] * best["longest_seconds"] / best["wall_seconds"]
     if most is not None and at_most > most:
         yield (
+            UNDECIDED,
             f"A run may take up to {format_3sig(at_most)} device-hours, more than the {format_exact(most)} "
-            "asked for."
-        )
-    if rule == DecisionRule():
-        yield from _unclear_knee(best, points)
-
-
-def _missed_by_a_hair(best: pd.Series, points: pd.DataFrame, least: float | None) -> Iterator[str]:
-    """More devices that may well be efficient enough."""
-    more = points[(points["devices"] > best["devices"]) & (points["outrun_by"] == 0)]
-    if least is None or more.empty:
-        return
-    following = more.iloc[0]
-    efficiency, high = following["parallel_efficiency"], following["parallel_efficiency_high"]
-    if efficiency < least <= high:
-        shown, limit = format_distinct(float(high), least)
-        yield (
-            f"That {count_devices(int(following['devices']))} miss the efficiency of {limit} is not certain: "
-            f"the interval of theirs reaches up to {shown}."
+            "asked for.",
         )
 
 
-def of_points(points: pd.DataFrame, planned: pd.DataFrame, target: float | None) -> Iterator[str]:
-    """Sentences on the weaknesses of the points of the series.
+def of_deadline(points: pd.DataFrame, rule: DecisionRule) -> Iterator[Caution]:
+    """Cautions on points that were passed over though their median run keeps the deadline."""
+    for _, point in points.iterrows():
+        if may_be_in_time(point, rule):
+            minutes = point["wall_seconds"] / 60 + point["queue_minutes"]
+            yield (
+                UNDECIDED,
+                f"{count_devices(int(point['devices']))} may be in time: half of their runs take at most "
+                f"{format_3sig(minutes)} minutes, the next one may take up to "
+                f"{format_3sig(point['done_minutes'])}. More repeats bring that bound down.",
+            )
+
+
+def _open(question: OpenQuestion, measure: Measure) -> str:
+    """The sentence on two counts between which the runs cannot tell, and what would."""
+    ratio, other = question.ratio, question.devices
+    fewer, more = sorted((other, question.than))
+    found = f"{more} are {format_ratio(ratio.estimate)}x as fast as {fewer} ({ratio_bounds(ratio)})"
+    cure = cure_text(question)
+    if question.kind == "knee":
+        return (
+            f"The knee may as well be at {other}: {found}, and from {format_ratio(question.threshold)}x on "
+            f"they have the larger speedup x efficiency. {cure}, or give `decision` a criterion."
+        )
+    if question.kind in {"efficient", "inefficient"}:
+        efficiency, asked = (value * fewer / more for value in (ratio.estimate, question.threshold))
+        shown, limit = format_distinct(efficiency, asked)
+        of = " to the target" if measure == "time to target" else ""
+        side = "below" if efficiency < asked else "above"
+        low, high = (bound * fewer / more for bound in ratio.bounds(1 - 2 * SIGNIFICANCE))
+        return (
+            f"The efficiency{of} of {count_devices(other)}, {shown}, is {side} the {limit} asked for, but "
+            f"not clear of it: {low:.2f} to {high:.2f}, n = {ratio.n}, {1 - 2 * SIGNIFICANCE:.0%}. {cure}."
+        )
+    least = f"{format_ratio(question.threshold)}x"
+    if question.kind == "more":
+        where = count_devices(other)
+        return f"Whether {where} are worth having is open: {found}, and {least} is asked for. {cure}."
+    return f"{count_devices(other)} may do as well: {found}, and {least} is asked for. {cure}."
+
+
+def of_points(
+    points: pd.DataFrame, planned: pd.DataFrame, target: float | None, measure: Measure
+) -> Iterator[Caution]:
+    """The weaknesses of the points of the series.
 
     Args:
-        points: Those with a speedup, as ``criteria.judge`` makes it.
+        points: Those with a speedup, output of ``evaluate``.
         planned: All of the series in the scaling table.
         target: Test accuracy to reach, if any.
+        measure: Quantity that decided.
     """
+    yield from _without_result(planned, target)
+    if target is not None and measure == "throughput":
+        yield (
+            UNDECIDED,
+            f"No run reached {target:.1%} accuracy, so throughput decides: whether more devices train as "
+            "well is not known. Raise epochs, or lower the target.",
+        )
     base_devices = int(points["baseline_devices"].iloc[0])
     if base_devices > 1:
-        yield f"Speedups are relative to {base_devices} devices, not to 1."
+        yield CONTEXT, f"Speedups are relative to {base_devices} devices, not to 1."
     notes = planned["note"].fillna("")
     if notes.str.contains(OF_WALLS, regex=False).any():
-        yield f"Speedups are {OF_WALLS}."
+        yield UNEXPLAINED, f"Speedups are {OF_WALLS}."
     fewest = int(points["speedup_n"].min())
     if fewest < ENOUGH_REPEATS:
         runs = "1 completed run" if fewest == 1 else f"{fewest} completed runs"
-        yield f"Some points rest on {runs}; use {ENOUGH_REPEATS} or more repeats."
-    yield from filter(None, (superlinear_warning(point) for _, point in points.iterrows()))
-    yield from _less_accurate(points)
+        assumed = f", which is taken to scatter by {ASSUMED_SCATTER:.0%}" if fewest == 1 else ""
+        yield UNEXPLAINED, f"Some points rest on {runs}{assumed}; use {ENOUGH_REPEATS} or more repeats."
+    for sentence in filter(None, (superlinear_warning(point) for _, point in points.iterrows())):
+        yield UNEXPLAINED, sentence
+    for sentence in _less_accurate(points):
+        yield LOSS, sentence
     for note in notes[planned.get("n_not_comparable", pd.Series(0, index=planned.index)) > 0]:
-        yield f"{note[0].upper()}{note[1:]}."
-    yield from _without_result(planned, target)
-
-
-def _not_shown_faster(best: pd.Series) -> Iterator[str]:
-    devices, p = count_devices(int(best["devices"])), best["faster_p"]
-    cure = "Use more repeats, or a machine that is not busy."
-    if p > SIGNIFICANCE:
-        yield (
-            f"{devices} have not been shown to be faster than {int(best['faster_than'])}: p = {p:.2f} "
-            f"(n = {int(best['speedup_n'])}). {cure}"
-        )
-    elif best["speedup_low"] <= 1:
-        yield (
-            f"{devices} have not been shown to be faster: the interval of the speedup reaches down to "
-            f"{best['speedup_low']:.2f}. {cure}"
-        )
-
-
-def _unclear_knee(best: pd.Series, points: pd.DataFrame) -> Iterator[str]:
-    """Points whose speedup x efficiency may be as large as the knee's, by the bounds of the speedups."""
-    worst = best["speedup_low"] * best["parallel_efficiency_low"]
-    others = points[(points["devices"] != best["devices"]) & (points["outrun_by"] == 0)]
-    rivals = others[others["speedup_high"] * others["parallel_efficiency_high"] > worst]
-    if len(rivals):
-        counts = " or ".join(str(int(devices)) for devices in rivals["devices"])
-        yield (
-            f"The knee may as well be at {counts}: the intervals of speedup x efficiency overlap. Give "
-            "`decision` a criterion, or use more repeats."
-        )
+        yield MEASUREMENT, f"{note[0].upper()}{note[1:]}."
 
 
 def superlinear_warning(point: pd.Series) -> str:
@@ -162,14 +181,16 @@ def _less_accurate(points: pd.DataFrame) -> Iterator[str]:
             )
 
 
-def _without_result(planned: pd.DataFrame, target: float | None) -> Iterator[str]:
+def _without_result(planned: pd.DataFrame, target: float | None) -> Iterator[Caution]:
     for _, point in planned.iterrows():
         where = count_devices(int(point["devices"]))
-        if int(point["n_failed"]):
+        failed, ended = int(point["n_failed"]), point.get("unsuccessful")
+        if failed:
             total = int(point["n_failed"] + point["n"])
-            yield f"{int(point['n_failed'])} of {total} runs on {where} have no result."
+            why = f" ({ended})" if isinstance(ended, str) and ended else ""
+            harm = UNRELIABLE if why else CONTEXT
+            yield harm, f"{failed} of {total} runs on {where} have no result{why}."
     for _, point in planned.iterrows():
-        where = count_devices(int(point["devices"]))
         if target is not None and point["n_reached"] < point["n"]:
             some = f"{int(point['n_reached'])} of {int(point['n'])} runs"
-            yield f"{some} on {where} reached {target:.1%} accuracy."
+            yield LOSS, f"{some} on {count_devices(int(point['devices']))} reached {target:.1%} accuracy."

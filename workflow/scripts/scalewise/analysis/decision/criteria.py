@@ -1,9 +1,10 @@
-"""The device counts that meet the user's criteria, and the best of them. Pure functions of a table.
+"""The user's criteria, held against each point. Pure functions of a table.
 
 A decision rule may hold several criteria; a point must meet them all. Without any, the knee is taken:
 the point of the largest speedup times efficiency (Eager, Zahorjan & Lazowska, "Speedup versus efficiency
-in parallel systems", IEEE Trans. Computers 38(3), 1989; Kleinrock's power). Whatever the rule, a point
-that is not faster than fewer devices of its series is not recommended.
+in parallel systems", IEEE Trans. Computers 38(3), 1989; Kleinrock's power).
+
+With a target, speedup is that of the time to reach it: throughput that more epochs eat up is no gain.
 """
 
 from __future__ import annotations
@@ -14,23 +15,27 @@ import numpy as np
 import pandas as pd
 
 from scalewise.analysis.comparison.comparability import CLEAR_ACCURACY_LOSS
+from scalewise.analysis.comparison.gains import Measure
 from scalewise.analysis.formatting import format_3sig, format_distinct, format_exact
-from scalewise.analysis.statistics.significance import ENOUGH_REPEATS
+from scalewise.analysis.laws import Law
+from scalewise.analysis.statistics.ratios import ENOUGH_REPEATS, ROUNDING
 from scalewise.plan.config.experiment import DecisionRule
 from scalewise.plan.config.shape import count_devices
 
 _MAY_BE_MISSING = (
-    "throughput_samples_per_second", "wall_seconds", "wall_seconds_low", "wall_seconds_high",
-    "wall_seconds_most",
-    "device_hours", "billed_devices", "final_accuracy", "final_accuracy_low", "final_accuracy_high",
-    "n_reached", "n_not_comparable", "speedup_confidence", "faster_than", "faster_p",
-    "statistical_efficiency", "time_to_accuracy_seconds", "time_to_accuracy_speedup",
-    "time_to_accuracy_speedup_low", "time_to_accuracy_speedup_high",
+    "conditions", "throughput_samples_per_second", "wall_seconds", "wall_seconds_low", "wall_seconds_high",
+    "wall_seconds_next", "wall_n", "wall_confidence", "device_hours", "billed_devices", "final_accuracy",
+    "final_accuracy_low", "final_accuracy_high", "n_reached", "n_failed", "n_unsuccessful", "unsuccessful",
+    "n_not_comparable", "speedup_n", "speedup_confidence", "faster_than", "faster_p",
+    "statistical_efficiency", "time_to_accuracy_seconds", "expected_seconds_to_accuracy",
+    "time_to_accuracy_baseline_devices", "time_to_accuracy_speedup", "time_to_accuracy_speedup_low",
+    "time_to_accuracy_speedup_high",
 )  # fmt: skip
 """Columns of scaling.csv that published or older figures do not have: NaN there."""
 
-ROUNDING = 1e-9
-"""Tolerance of a limit: 2.4 / 3 meets 0.8."""
+SUCCESSFUL_FROM = 0.75
+"""Least share of a point's runs that must end with a result for it to be recommended: of jobs that end
+without one more often than one in four, somebody has to look after every study."""
 
 
 def as_billed(scaling: pd.DataFrame, billed: Mapping[int, float]) -> pd.DataFrame:
@@ -46,65 +51,80 @@ def as_billed(scaling: pd.DataFrame, billed: Mapping[int, float]) -> pd.DataFram
     )
 
 
+def measure_of(scaling: pd.DataFrame, target: float | None) -> Measure:
+    """The speed that decides: to the target where there is one and a run has reached it, else throughput."""
+    known = scaling.get("time_to_accuracy_speedup")
+    by_target = target is not None and known is not None and known.notna().any()
+    return "time to target" if by_target else "throughput"
+
+
 def evaluate(
-    scaling: pd.DataFrame, rule: DecisionRule, queue_minutes: Mapping[int, float] | None = None
+    scaling: pd.DataFrame,
+    rule: DecisionRule,
+    queue_minutes: Mapping[int, float] | None = None,
+    measure: Measure = "throughput",
+    laws: Mapping[str, Law] | None = None,
 ) -> pd.DataFrame:
     """The points that have a speedup, with what the rule says of each.
 
-    Added columns: ``speedup_n``, repeats that the speedup rests on; ``cost_ratio``, device-hours for the
-    same samples over the baseline's; ``power``, speedup x efficiency; ``queue_minutes``; ``done_minutes``,
-    the slowest of the whole runs and its queue; ``outrun_by``, fewer devices that are at least as fast, 0
-    for none; ``misses``, a clause for each criterion that the point does not meet.
+    Added columns: ``gain``, ``gain_low``, ``gain_high``, the speedup that decides, by throughput or by the
+    time to the target, over ``gain_base`` devices; ``gain_efficiency`` with its bounds, and
+    ``judged_efficiency``, that of a law which the runs bear out, which knows more than a point alone;
+    ``cost_ratio``,
+    device-hours for the same training over those of ``gain_base``; ``run_cost_ratio``, the same of whole
+    runs; ``power``, gain x efficiency; ``queue_minutes``; ``done_minutes``, a bound of the next whole run
+    and its queue; ``outrun_by``, fewer devices that are at least as fast, 0 for none; ``misses``, a clause
+    for each criterion that the point does not meet.
 
     Args:
         scaling: Output of ``scaling_table``; columns that are not needed may be missing.
-        rule: The criteria; without any, only points that fewer devices outrun miss something.
+        rule: The criteria.
         queue_minutes: Devices -> usual wait in the queue.
+        measure: Quantity that the speedup is of.
+        laws: The law of each series that has one which its runs bear out.
     """
     points = scaling.reindex(columns=list(dict.fromkeys([*scaling.columns, *_MAY_BE_MISSING])))
+    points = points[points["conditions"].fillna("") == ""]
     points = points[points["speedup"].notna() & points["parallel_efficiency"].notna()].copy()
     points = points.sort_values("devices", kind="stable")
-    compared = points["n"] - points["n_not_comparable"].fillna(0)
-    paid = points["billed_devices"].fillna(points["devices"])
-    of_base = points["devices"] == points["baseline_devices"]
+    by_target = measure == "time to target"
+    source, base = (
+        ("time_to_accuracy_speedup", "time_to_accuracy_baseline_devices")
+        if by_target
+        else ("speedup", "baseline_devices")
+    )
+    points["gain_base"] = points[base]
+    more = points["devices"] / points["gain_base"]
+    for end in ("", "_low", "_high"):
+        points[f"gain{end}"] = points[f"{source}{end}"].astype(float)
+        points[f"gain_efficiency{end}"] = points[f"gain{end}"] / more
+    if by_target:
+        points = points[points["gain"].notna()].copy()
+    fitted = {} if by_target else dict(laws or {})
+    judged = [_by_law(point, fitted.get(str(point["series"]))) for _, point in points.iterrows()]
+    points["judged_efficiency"] = [efficiency for efficiency, _ in judged]
+    points["judged_by"] = [law for _, law in judged]
+    of_base = points["devices"] == points["gain_base"]
 
     def baseline(values: pd.Series) -> pd.Series:
         return points["series"].map(dict(zip(points.loc[of_base, "series"], values[of_base], strict=True)))
 
-    points["speedup_n"] = np.fmin(compared, baseline(compared))
-    points["cost_ratio"] = paid / baseline(paid).fillna(points["baseline_devices"]) / points["speedup"]
-    points["power"] = points["speedup"] * points["parallel_efficiency"]
+    runs = points["n_reached" if by_target else "n"].astype(float)
+    fewest = pd.Series(np.fmin(runs, baseline(runs)), index=points.index)
+    points["speedup_n"] = fewest if by_target else points["speedup_n"].astype(float).fillna(fewest)
+    paid = points["billed_devices"].fillna(points["devices"])
+    points["cost_ratio"] = paid / baseline(paid).fillna(points["gain_base"]) / points["gain"]
+    points["run_cost_ratio"] = points["device_hours"] / baseline(points["device_hours"])
+    points["power"] = points["gain"] * points["gain_efficiency"]
     waits = dict(queue_minutes or {})
     points["queue_minutes"] = [float(waits.get(int(devices), 0.0)) for devices in points["devices"]]
-    # an interval is of the median run; what a next run may take is told by the slowest so far
-    points["longest_seconds"] = points["wall_seconds_most"].fillna(points["wall_seconds_high"])
+    # an interval is of the median run; a deadline is for the next one
+    points["longest_seconds"] = points["wall_seconds_next"].fillna(points["wall_seconds_high"])
     points["done_minutes"] = points["longest_seconds"] / 60 + points["queue_minutes"]
     points["outrun_by"] = [_slower_than(point, points) for _, point in points.iterrows()]
-    points["misses"] = [list(_violations(point, rule)) for _, point in points.iterrows()]
+    of = " to the target" if by_target else ""
+    points["misses"] = [list(_violations(point, rule, of)) for _, point in points.iterrows()]
     return points
-
-
-def candidates(points: pd.DataFrame, rule: DecisionRule) -> pd.DataFrame:
-    """The point of each series that the rule prefers among those that miss nothing, if any.
-
-    With a deadline, the fewest devices, and then only series that need no more than another; with
-    device-hours, the shortest run; with an efficiency, the most devices; else the knee. Where two are
-    equal, the one of fewer devices.
-
-    Args:
-        points: Output of ``evaluate``.
-        rule: The criteria; without any, the knee is preferred.
-    """
-    met = points.loc[[not misses for misses in points["misses"]]]
-    if rule.deadline_minutes is not None:
-        met = met[met["devices"] == met["devices"].min()]
-    elif rule.max_device_hours is not None:
-        met = met.sort_values(["wall_seconds", "devices"])
-    elif rule.min_efficiency is not None:
-        met = met.sort_values("devices", ascending=False, kind="stable")
-    else:
-        met = met.sort_values("power", ascending=False, kind="stable")
-    return met.groupby("series", sort=False).head(1)
 
 
 def closest(points: pd.DataFrame, rule: DecisionRule) -> pd.Series:
@@ -130,19 +150,44 @@ def accuracy_lost(point: pd.Series, base: pd.Series) -> float:
     return 0.0
 
 
+def _by_law(point: pd.Series, law: Law | None) -> tuple[float, str]:
+    """The efficiency that is judged, and the law that it is by; empty where it is the point's own."""
+    ratio = law.speedup(int(point["devices"])) if law is not None else None
+    if law is None or ratio is None or point["devices"] == point["gain_base"]:
+        return float(point["gain_efficiency"]), ""
+    return ratio.estimate * float(point["gain_base"] / point["devices"]), law.title
+
+
 def _slower_than(point: pd.Series, points: pd.DataFrame) -> int:
     fewer = points[(points["series"] == point["series"]) & (points["devices"] < point["devices"])]
-    faster = fewer[fewer["speedup"] >= point["speedup"]]
-    return int(faster.sort_values("speedup").iloc[-1]["devices"]) if len(faster) else 0
+    faster = fewer[fewer["gain"] >= point["gain"]]
+    return int(faster.sort_values("gain").iloc[-1]["devices"]) if len(faster) else 0
 
 
-def _violations(point: pd.Series, rule: DecisionRule) -> Iterator[str]:
-    if point["outrun_by"]:
-        yield f"no gain over {count_devices(int(point['outrun_by']))}"
-    least, efficiency = rule.min_efficiency, float(point["parallel_efficiency"])
+def may_be_in_time(point: pd.Series, rule: DecisionRule) -> bool:
+    """Whether the median run keeps the deadline, though too few runs show that the next one does."""
+    if rule.deadline_minutes is None:
+        return False
+    minutes = point["wall_seconds"] / 60 + point["queue_minutes"]
+    return bool(minutes <= rule.deadline_minutes < point["done_minutes"])
+
+
+def shortcomings(point: pd.Series) -> list[str]:
+    """A clause for fewer devices that are as fast, and one for each criterion that a point does not meet."""
+    outrun = [f"no gain over {count_devices(int(point['outrun_by']))}"] if point["outrun_by"] else []
+    return [*outrun, *point["misses"]]
+
+
+def _violations(point: pd.Series, rule: DecisionRule, of: str) -> Iterator[str]:
+    if point["n_unsuccessful"] > 0:
+        ended = point["n_unsuccessful"] + point["n"]
+        if point["n"] / ended < SUCCESSFUL_FROM:
+            yield f"{point['unsuccessful']} of {ended:.0f} runs"
+    least, efficiency = rule.min_efficiency, float(point["judged_efficiency"])
     if least is not None and not efficiency >= least - ROUNDING:
         shown, limit = format_distinct(efficiency, least)
-        yield f"efficiency {shown}, below the {limit} asked for"
+        by = f" by {point['judged_by']}" if point["judged_by"] else ""
+        yield f"efficiency {shown}{of}{by}, below the {limit} asked for"
     deadline, done = rule.deadline_minutes, float(point["done_minutes"])
     if deadline is not None and np.isnan(done):
         yield "a run of unknown length"

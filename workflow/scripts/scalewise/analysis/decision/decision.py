@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import pandas as pd
 
+from scalewise.analysis.comparison.gains import Gains, Measure
 from scalewise.analysis.decision import cautions, wording
-from scalewise.analysis.decision.criteria import candidates, closest, evaluate
-from scalewise.analysis.statistics.significance import ENOUGH_REPEATS
+from scalewise.analysis.decision.choice import SIGNIFICANCE, Choice, OpenQuestion, choose
+from scalewise.analysis.decision.criteria import closest, evaluate, may_be_in_time, measure_of
+from scalewise.analysis.laws import Law, accepted
+from scalewise.analysis.statistics.ratios import ENOUGH_REPEATS, Ratio, holm, runs_to_tell
 from scalewise.plan.config.experiment import DecisionRule
 
-SAME_TRAINING = {"gradient_as_bucket_view", "cpus_per_device"}
+SAME_TRAINING = {
+    "gradient_as_bucket_view", "static_graph", "bucket_cap_mb", "launcher", "rendezvous", "loader",
+    "cpus_per_device",
+}  # fmt: skip
 """Options that change how fast a training runs, not what it trains."""
 
 NUMBERS = (
@@ -21,7 +28,8 @@ NUMBERS = (
     "parallel_efficiency", "parallel_efficiency_low", "parallel_efficiency_high", "n", "speedup_n",
     "throughput_samples_per_second", "throughput_samples_per_second_low",
     "throughput_samples_per_second_high", "wall_seconds", "wall_seconds_low", "wall_seconds_high",
-    "device_hours", "queue_minutes",
+    "device_hours", "queue_minutes", "time_to_accuracy_seconds", "expected_seconds_to_accuracy",
+    "time_to_accuracy_speedup", "time_to_accuracy_speedup_low", "time_to_accuracy_speedup_high",
 )  # fmt: skip
 """Columns of scaling.csv that ``Decision.numbers`` holds of the chosen point."""
 
@@ -37,12 +45,16 @@ class Decision:
         alternatives: Other points of the same series, a sentence each; the chosen one too where its own
             sentence tells times alone. Then time to accuracy.
         options: Gains of the options, a sentence each.
-        cautions: Weaknesses of the answer, a sentence each.
+        cautions: Weaknesses of the answer, a sentence each, the most harmful first.
         criterion: The sentence that says by which criterion the devices were chosen.
         limits: Bottlenecks, a sentence each.
         startup: Points whose start takes long, a sentence each; no throughput or efficiency holds it.
         beyond: Predictions of points that were not measured, a sentence each.
         numbers: ``NUMBERS`` of the chosen point, None for what is not known; empty without such a point.
+        measure: Quantity that decided: ``throughput`` or ``time to target``.
+        clear: The runs leave no other device count open, and nothing else changed with the devices.
+        undecided: Further repeats that would tell what is open, by device count of the series. Of two that
+            no number of repeats would tell apart there is none.
     """
 
     experiment: str
@@ -57,10 +69,13 @@ class Decision:
     startup: list[str] = field(default_factory=list)
     beyond: list[str] = field(default_factory=list)
     numbers: dict[str, float | int | None] = field(default_factory=dict)
+    measure: Measure = "throughput"
+    clear: bool = True
+    undecided: dict[int, int] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return asdict(self)
+        """Plain values, for JSON, whose keys are text."""
+        return asdict(self) | {"undecided": {str(key): value for key, value in self.undecided.items()}}
 
 
 def decide(
@@ -69,12 +84,15 @@ def decide(
     options: pd.DataFrame,
     rule: DecisionRule,
     *,
+    compared: Gains,
     target: float | None = None,
+    confounded: Sequence[str] = (),
     differences: Sequence[str] = (),
     queue_minutes: Mapping[int, float] | None = None,
     swept: Collection[str] | None = None,
+    laws: Sequence[Law] = (),
 ) -> Decision:
-    """The devices that meet the rule best, and are faster than fewer.
+    """The devices that meet the rule best, and are shown to be faster than fewer.
 
     Series compete only where their options leave the training itself alone; else the first of the
     configuration is decided on, and the others are shown beside it.
@@ -84,23 +102,35 @@ def decide(
         scaling: Output of ``scaling_table``.
         options: Output of ``option_table``.
         rule: The criteria; without any, the knee.
+        compared: Output of ``gains``.
         target: Test accuracy to reach, if any.
+        confounded: Sentences on what changed together with the devices.
         differences: Further cautions on the runs, a sentence each.
         queue_minutes: Devices -> usual wait in the queue, where the site gives it.
         swept: Keys of the options that series differ in; by default those in ``options``.
+        laws: Output of ``study_laws``; an efficiency asked for is judged by one that the runs bear out.
     """
-    points = evaluate(scaling, rule, queue_minutes)
+    measure = measure_of(scaling, target)
+    fitted = accepted(laws)
+    points = evaluate(scaling, rule, queue_minutes, measure, fitted)
     if points.empty:
         notes = "; ".join(dict.fromkeys(note for note in scaling["note"] if note))
         sentence = f"No decision: {notes or 'no run has completed'}."
+        said = [*confounded, *differences]
         return Decision(
-            experiment, None, None, sentence, alternatives=[], options=[], cautions=list(differences)
+            experiment, None, None, sentence, alternatives=[], options=[], cautions=said, clear=False
         )
     first = str(scaling.loc[scaling["series"].isin(points["series"]), "series"].iloc[0])
     if not set(options["option"] if swept is None else swept) <= SAME_TRAINING:
         points = points[points["series"] == first]
-    chosen = candidates(points, rule)
-    best = _choose_series(chosen, points, first) if len(chosen) else None
+    choices = [
+        choice
+        for name, series in points.groupby("series", sort=False)
+        if (choice := choose(series, rule, compared, measure, fitted.get(str(name)))) is not None
+    ]
+    chosen = _choose_series(choices, first, rule, compared, measure) if choices else None
+    best = None if chosen is None else chosen.point
+    open_questions = [] if chosen is None else chosen.open_questions
     shown = closest(points, rule) if best is None else best
     series = points[points["series"] == shown["series"]]
     planned = scaling[scaling["series"] == shown["series"]].sort_values("devices")
@@ -110,46 +140,100 @@ def decide(
     if best is None:
         sentence, described = wording.no_answer(shown, points, rule), series
     else:
-        sentence = wording.answer(best, series, rule, target)
+        sentence = wording.answer(best, series, rule, target, measure)
+        sentence += wording.open_text(open_questions)
         times_alone = rule.deadline_minutes is not None or rule.max_device_hours is not None
         described = series if times_alone else series[series["devices"] != best["devices"]]
+    fewer = series if best is None else series[series["devices"] < best["devices"]]
+    about_choice = list(
+        cautions.of_deadline(fewer, rule)
+        if best is None
+        else cautions.of_choice(best, series, rule, open_questions, measure)
+    )
+    found = [
+        *about_choice,
+        *cautions.of_points(series, planned, target, measure),
+        *((cautions.CONFOUNDED, sentence) for sentence in confounded),
+        *((cautions.MEASUREMENT, sentence) for sentence in differences),
+    ]
     return Decision(
         experiment=experiment,
         devices=None if best is None else int(best["devices"]),
         series=str(shown["series"]),
         sentence=sentence,
         alternatives=[
-            *(wording.alternative(point, series, rule, target) for _, point in described.iterrows()),
+            *(wording.alternative(point, series, rule, target, measure) for _, point in described.iterrows()),
             *wording.to_target(series, target),
         ],
-        options=[wording.option_gain(row) for _, row in options.iterrows()],
-        cautions=[
-            *([] if best is None else cautions.of_choice(best, series, rule)),
-            *cautions.of_points(series, planned, target),
-            *differences,
-        ],
-        criterion=wording.criterion_text(rule, best, series),
+        options=wording.option_sentences(options),
+        cautions=[sentence for _, sentence in sorted(found, key=lambda caution: caution[0])],
+        criterion=wording.criterion_text(rule, best, series, target, measure),
         numbers=numbers,
+        measure=measure,
+        clear=not any(harm in {cautions.CONFOUNDED, cautions.UNDECIDED} for harm, _ in found),
+        undecided=_further_repeats(open_questions, fewer, rule),
     )
 
 
-def _choose_series(chosen: pd.DataFrame, points: pd.DataFrame, first: str) -> pd.Series:
-    """The fastest series where its interval is clear of the first one's at equal devices, else the first.
+def _choose_series(
+    choices: Sequence[Choice], first: str, rule: DecisionRule, compared: Gains, measure: Measure
+) -> Choice:
+    """The first series of the configuration, unless another is shown to be faster at equal devices.
+
+    Of many that are all alike the fastest looks faster than it is, so the p values are adjusted for their
+    number (Holm).
 
     Args:
-        chosen: A point of each series that has one.
-        points: All that have a speedup.
+        choices: One for each series that has a point.
         first: Series of the configuration that has any.
+        rule: The criteria; with a deadline, series that need no more devices than another are left.
+        compared: The ratios of all pairs of points.
+        measure: Quantity that is compared.
     """
-    by = "throughput_samples_per_second"
-    fastest = chosen.sort_values([by, "wall_seconds"], ascending=[True, False], na_position="first").iloc[-1]
-    own = chosen[chosen["series"] == first]
-    if own.empty:
-        return fastest
-    beside = points[(points["series"] == first) & (points["devices"] == fastest["devices"])]
-    enough = ENOUGH_REPEATS
-    clear = (beside[f"{by}_high"] < fastest[f"{by}_low"]) & (beside["n"] >= enough)
-    return fastest if len(beside) and clear.all() and fastest["n"] >= enough else own.iloc[0]
+    if rule.deadline_minutes is not None:
+        fewest = min(int(choice.point["devices"]) for choice in choices)
+        choices = [choice for choice in choices if choice.point["devices"] == fewest]
+    own = [choice for choice in choices if choice.point["series"] == first]
+    rivals = [choice for choice in choices if choice.point["series"] != first]
+
+    def speed(choice: Choice) -> float:
+        if measure == "time to target":
+            return -float(choice.point["expected_seconds_to_accuracy"])
+        rate, wall = (choice.point[name] for name in ("throughput_samples_per_second", "wall_seconds"))
+        # walls stand in where no throughput is known, and any rate is above them
+        return float(rate) if pd.notna(rate) else -float(wall) if pd.notna(wall) else -math.inf
+
+    if not own:
+        return max(choices, key=speed)
+    ratios = [_beside_first(choice.point, first, compared, measure) for choice in rivals]
+    adjusted = holm([math.nan if ratio is None else ratio.p_above() for ratio in ratios])
+    faster = [choice for choice, p in zip(rivals, adjusted, strict=True) if p <= SIGNIFICANCE]
+    return max(faster, key=speed, default=own[0])
+
+
+def _beside_first(point: pd.Series, first: str, compared: Gains, measure: Measure) -> Ratio | None:
+    """Speed over the first series' on equal devices; None where too few runs are there."""
+    devices = int(point["devices"])
+    ratio = compared.of(measure, (str(point["series"]), devices), (first, devices))
+    return None if ratio is None or ratio.n < ENOUGH_REPEATS else ratio
+
+
+def _further_repeats(
+    questions: Sequence[OpenQuestion], passed_over: pd.DataFrame, rule: DecisionRule
+) -> dict[int, int]:
+    """Repeats to add, by device count."""
+    found: dict[int, int] = {}
+    for question in questions:
+        needed = runs_to_tell(question.ratio, question.threshold)
+        for devices in (question.devices, question.than):
+            if needed is not None:
+                found[devices] = max(found.get(devices, 0), needed - question.ratio.n)
+    for _, point in passed_over.iterrows():
+        if may_be_in_time(point, rule):
+            # the bound comes down with what is known of the scatter: twice the runs are a fair step
+            devices = int(point["devices"])
+            found[devices] = max(found.get(devices, 0), int(point["n"]))
+    return dict(sorted(found.items()))
 
 
 def _plain(value: Any) -> float | int | None:

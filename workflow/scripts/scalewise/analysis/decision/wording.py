@@ -7,19 +7,24 @@ where accuracy is lost beyond its interval, the gain is one of throughput and th
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from scalewise.analysis.decision.criteria import accuracy_lost
+from scalewise.analysis.comparison.gains import Measure
+from scalewise.analysis.decision.choice import SIGNIFICANCE, OpenQuestion
+from scalewise.analysis.decision.criteria import accuracy_lost, shortcomings
 from scalewise.analysis.formatting import as_in_yaml, format_3sig, format_exact, format_ratio, pluralize
-from scalewise.analysis.statistics.significance import ENOUGH_REPEATS
+from scalewise.analysis.statistics.intervals import CONFIDENCE
+from scalewise.analysis.statistics.ratios import ENOUGH_REPEATS, Ratio, runs_to_tell
 from scalewise.plan.config.experiment import DecisionRule
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.runs.runs import NO_OPTIONS
 
 
-def answer(best: pd.Series, points: pd.DataFrame, rule: DecisionRule, target: float | None) -> str:
+def answer(
+    best: pd.Series, points: pd.DataFrame, rule: DecisionRule, target: float | None, measure: Measure
+) -> str:
     """The sentence that says how many devices to use, and what the next count would bring.
 
     Args:
@@ -27,6 +32,7 @@ def answer(best: pd.Series, points: pd.DataFrame, rule: DecisionRule, target: fl
         points: The judged points of its series, in order of devices.
         rule: The criteria.
         target: Test accuracy to reach, if any.
+        measure: Quantity that decided.
     """
     use = f"Use {count_devices(int(best['devices']))}{_options(best)}"
     if rule.deadline_minutes is not None:
@@ -43,21 +49,60 @@ def answer(best: pd.Series, points: pd.DataFrame, rule: DecisionRule, target: fl
             f"{use}: a run takes {format_3sig(best['device_hours'])} device-hours, within the "
             f"{format_exact(rule.max_device_hours)} asked for, and {_run_time(best)}{beside}."
         )
-    if best["devices"] == best["baseline_devices"]:
+    said = _gain(best, points, target, measure)
+    if best["devices"] == best["gain_base"]:
+        at = f"{use}: {said}, and " if measure == "time to target" else f"{use}: "
         if more.empty:
-            return f"{use}: no result on more devices."
+            return f"{at}no result on more devices."
         following = more.iloc[0]
-        past_the_knee = f"efficiency {following['parallel_efficiency']:.2f}, past the knee"
-        why = _join(following["misses"]) or past_the_knee
-        return f"{use}: {int(following['devices'])} would be {_speedup(following)}: {why}."
+        past_the_knee = f"efficiency {following['gain_efficiency']:.2f}, past the knee"
+        small = f"not shown to be the gain of {rule.min_gain:.0%} asked for"
+        knee = following["power"] <= best["power"]
+        why = _join(shortcomings(following)) or (past_the_knee if rule.without_criterion and knee else small)
+        return f"{at}{int(following['devices'])} would be {_speedup(following, measure)}: {why}."
     would_be = ""
     if len(more):
         following = more.iloc[0]
         would_be = (
-            f" {int(following['devices'])} would be {format_ratio(following['speedup'])}x at "
-            f"{following['parallel_efficiency']:.2f}."
+            f" {int(following['devices'])} would be {format_ratio(following['gain'])}x at "
+            f"{following['gain_efficiency']:.2f}."
         )
-    return f"{use}: {_gain(best, points, target)}.{would_be}"
+    return f"{use}: {said}.{would_be}"
+
+
+def open_text(questions: Sequence[OpenQuestion]) -> str:
+    """A sentence to follow the answer, where the runs cannot tell; empty where they can.
+
+    Args:
+        questions: Device counts that may be better than the chosen one.
+    """
+    if not questions:
+        return ""
+    counts = sorted({question.devices for question in questions if question.kind != "efficient"})
+    if not counts:
+        return f" That its efficiency is enough is not clear from these runs. {cure_text(questions[0])}."
+    listed = " or ".join(map(str, counts))
+    verb = "is" if counts == [1] or len(counts) > 1 else "are"
+    most = max(questions, key=lambda question: _runs_needed(question) or math.inf)
+    return f" Whether {listed} {verb} better is not clear from these runs. {cure_text(most)}."
+
+
+def cure_text(question: OpenQuestion) -> str:
+    """The repeats that would tell two device counts apart, as far as they are as different as they look."""
+    needed = _runs_needed(question)
+    if needed is None:
+        return "Not even 100 repeats of each would tell: take it as a tie"
+    return f"About {pluralize(str(needed - question.ratio.n), 'more repeat')} of each would tell"
+
+
+def _runs_needed(question: OpenQuestion) -> int | None:
+    return runs_to_tell(question.ratio, question.threshold)
+
+
+def ratio_bounds(ratio: Ratio) -> str:
+    """``0.97 to 1.16, n = 3, 95 %``."""
+    interval = ratio.interval()
+    return _bounds(format_ratio(interval.low), format_ratio(interval.high), ratio.n, interval.confidence)
 
 
 def no_answer(best: pd.Series, points: pd.DataFrame, rule: DecisionRule) -> str:
@@ -73,8 +118,9 @@ def no_answer(best: pd.Series, points: pd.DataFrame, rule: DecisionRule) -> str:
     if rule.max_device_hours is not None and math.isnan(best["device_hours"]):
         return "No decision: the runs' device-hours are not known, and max_device_hours is judged by them."
     where = f"on {count_devices(int(best['devices']))}{_options(best)}"
-    if len(asked_for(rule)) > 1:
-        return f"No device count meets all that was asked for: a run {where} has {_join(best['misses'])}."
+    if len(asked_for(rule)) != 1 or best["n_unsuccessful"] > 0:
+        asked = "meets all that was asked for" if asked_for(rule) else "can be recommended"
+        return f"No device count {asked}: a run {where} has {_join(best['misses'])}."
     if rule.deadline_minutes is not None:
         asked = pluralize(format_exact(rule.deadline_minutes), "minute")
         over = format_3sig(best["done_minutes"] - rule.deadline_minutes)
@@ -101,30 +147,61 @@ def _of_unknown(points: pd.DataFrame, column: str) -> str:
     return f"; of {counts} devices it is not known" if counts != "1" else "; of 1 device it is not known"
 
 
-def asked_for(rule: DecisionRule) -> list[str]:
+def asked_for(rule: DecisionRule, measure: Measure = "throughput") -> list[str]:
     """A clause for each criterion of the rule; none for the knee."""
     clauses = []
     if rule.min_efficiency is not None:
-        clauses.append(f"an efficiency of at least {format_exact(rule.min_efficiency)}")
+        of = " to the target" if measure == "time to target" else ""
+        clauses.append(f"an efficiency{of} of at least {format_exact(rule.min_efficiency)}")
     if rule.deadline_minutes is not None:
         clauses.append(
             "a whole run, queue and start-up included, within "
-            f"{pluralize(format_exact(rule.deadline_minutes), 'minute')} by the slowest of its runs"
+            f"{pluralize(format_exact(rule.deadline_minutes), 'minute')} by a bound that 95 % of runs keep"
         )
     if rule.max_device_hours is not None:
         clauses.append(f"at most {pluralize(format_exact(rule.max_device_hours), 'device-hour')}")
     return clauses
 
 
-def criterion_text(rule: DecisionRule, best: pd.Series | None, points: pd.DataFrame) -> str:
+def criterion_text(
+    rule: DecisionRule,
+    best: pd.Series | None,
+    points: pd.DataFrame,
+    target: float | None = None,
+    measure: Measure = "throughput",
+) -> str:
     """The sentence that says by which criterion the number of devices was chosen.
 
     Args:
         rule: The criteria; without any, the sentence is on the knee.
         best: The chosen point; None where none meets them.
         points: The judged points of its series.
+        target: Test accuracy to reach, if any.
+        measure: Quantity that decided.
     """
-    clauses = asked_for(rule)
+    judged = "" if best is None or rule.min_efficiency is None else _judged(points)
+    gain = ""
+    if rule.deadline_minutes is None:
+        shown = "be" if measure == "throughput" else f"reach {target:.1%} accuracy"
+        least = f"{format_exact(100 * rule.min_gain)} % faster or more"
+        gain = f"More devices count only where they are shown to {shown} {least}."
+    return " ".join(filter(None, (_criterion(rule, best, points, measure), judged, gain)))
+
+
+def _judged(points: pd.DataFrame) -> str:
+    """A sentence where a law judges the efficiencies; empty where each point judges its own."""
+    laws = [law for law in points["judged_by"] if law]
+    if not laws:
+        return ""
+    found = ", ".join(
+        f"{point['devices']}: {point['judged_efficiency']:.3f}"
+        for _, point in points[points["judged_by"] != ""].iterrows()
+    )
+    return f"Efficiencies are judged by {laws[0]}, which the runs bear out ({found})."
+
+
+def _criterion(rule: DecisionRule, best: pd.Series | None, points: pd.DataFrame, measure: Measure) -> str:
+    clauses = asked_for(rule, measure)
     if clauses:
         preferred = "the most devices"
         if rule.deadline_minutes is not None:
@@ -142,7 +219,9 @@ def criterion_text(rule: DecisionRule, best: pd.Series | None, points: pd.DataFr
     return f"{knee} ({powers}).{beyond}"
 
 
-def alternative(point: pd.Series, points: pd.DataFrame, rule: DecisionRule, target: float | None) -> str:
+def alternative(
+    point: pd.Series, points: pd.DataFrame, rule: DecisionRule, target: float | None, measure: Measure
+) -> str:
     """The sentence on a point of the series: its gain, and its cost.
 
     Args:
@@ -150,6 +229,7 @@ def alternative(point: pd.Series, points: pd.DataFrame, rule: DecisionRule, targ
         points: The judged points of its series.
         rule: The criteria; where they are on whole runs, their time is said too.
         target: Test accuracy to reach, if any.
+        measure: Quantity that decided.
     """
     devices = int(point["devices"])
     if devices == int(point["baseline_devices"]):
@@ -160,7 +240,7 @@ def alternative(point: pd.Series, points: pd.DataFrame, rule: DecisionRule, targ
         elif not math.isnan(point["wall_seconds"]):
             gain += f", a run takes {_run_time(point)}"
     else:
-        gain = _gain(point, points, target)
+        gain = _gain(point, points, target, measure)
     whole_runs = rule.deadline_minutes is not None or rule.max_device_hours is not None
     time = ""
     if whole_runs and not math.isnan(point["wall_seconds"]):
@@ -188,72 +268,98 @@ def to_target(points: pd.DataFrame, target: float | None) -> Iterator[str]:
     )
     yield f"Training time to {target:.1%} accuracy: {times}."
     gains = reached[
-        (reached["devices"] > reached["baseline_devices"]) & reached["time_to_accuracy_speedup"].notna()
+        (reached["devices"] > reached["time_to_accuracy_baseline_devices"])
+        & reached["time_to_accuracy_speedup"].notna()
     ]
     if len(gains):
         products = "; ".join(_product(point) for _, point in gains.iterrows())
         yield f"To {target:.1%} accuracy: {products}."
 
 
-def option_gain(row: pd.Series) -> str:
-    """The sentence on an option's value: its gain over the reference, by a row of ``option_table``."""
-    low, high = row["throughput_ratio_low"], row["throughput_ratio_high"]
-    if row["confidence"] == 0:
+def option_sentences(options: pd.DataFrame) -> list[str]:
+    """A sentence on each option's value: its gain over the reference, by the rows of ``option_table``."""
+    tests = int(options["p_adjusted"].notna().sum()) if len(options) else 0
+    return [_option_gain(row, tests) for _, row in options.iterrows()]
+
+
+def _option_gain(row: pd.Series, tests: int) -> str:
+    low, high, p = row["throughput_ratio_low"], row["throughput_ratio_high"], row["p_adjusted"]
+    ratio = format_ratio(row["throughput_ratio"])
+    if math.isnan(p):
         verdict = "not judged from one run each"
     elif row["n"] < ENOUGH_REPEATS:
         verdict = "not judged from so few runs"
-    elif low <= 1 <= high:
-        verdict = "no difference in throughput was measured"
-    elif low > 1:
-        verdict = "faster"
+    elif p > SIGNIFICANCE:
+        together = f", of {tests} comparisons taken together" if not low <= 1 <= high else ""
+        verdict = f"no difference is shown{together}; it may be anything in the interval"
     else:
-        verdict = "slower"
+        verdict = "faster" if low > 1 else "slower"
     beside = f" beside {row['beside']}" if row["beside"] else ""
     also = row.get("also_differs")
     otherwise = f" The runs differ otherwise too: {also}." if isinstance(also, str) and also else ""
+    bounds = _bounds(f"{low:.2f}", f"{high:.2f}", row["n"], row["confidence"])
     return (
         f"{row['option']} {as_in_yaml(row['value'])} instead of {as_in_yaml(row['reference'])}{beside}, on "
-        f"{count_devices(int(row['devices']))}: {verdict} ({row['throughput_ratio']:.2f}x, {low:.2f} to "
-        f"{high:.2f}, n = {row['n']}{_confidence(row['confidence'])}), {row['peak_memory_ratio']:.3f}x the "
-        f"peak memory.{otherwise}"
+        f"{count_devices(int(row['devices']))}: {ratio}x the throughput ({bounds}): {verdict}. "
+        f"{row['peak_memory_ratio']:.3f}x the peak memory.{otherwise}"
     )
 
 
-def _confidence(confidence: float) -> str:
-    return f", {confidence:.0%} confidence" if 0 < confidence < 1 else ""
-
-
-def _gain(point: pd.Series, points: pd.DataFrame, target: float | None) -> str:
+def _gain(point: pd.Series, points: pd.DataFrame, target: float | None, measure: Measure) -> str:
+    """A point's gain over the baseline, and its price in training and in whole runs."""
     base = points[points["devices"] == points["baseline_devices"]]
     lost = accuracy_lost(point, base.iloc[0]) if len(base) else 0.0
-    speedup = _speedup(point)
+    own = point["devices"] == point["gain_base"]
+    price = f"{format_ratio(point['cost_ratio'])}x the device-hours of training"
+    if not math.isnan(point["run_cost_ratio"]):
+        price += f" and {format_ratio(point['run_cost_ratio'])}x those of a whole run"
+    if measure == "time to target":
+        reached = (
+            f"{target:.1%} accuracy in {format_3sig(point['expected_seconds_to_accuracy'])} s of training"
+        )
+        if point["n_reached"] < point["n"]:
+            reached += (
+                f", with what {point['n'] - point['n_reached']:.0f} of {point['n']:.0f} runs spent in vain"
+            )
+        if own:
+            return reached
+        rate = (
+            f"throughput {format_ratio(point['speedup'])}x at efficiency {point['parallel_efficiency']:.2f}"
+        )
+        return f"{reached}, {_speedup(point, measure)}, {price}; {rate}"
+    speedup = _speedup(point, measure)
     if lost:
-        speedup = f"{_speedup(point, 'the throughput of')}, {lost:.1f} points of accuracy lost"
+        speedup = f"{_speedup(point, measure, 'the throughput of')}, {lost:.1f} points of accuracy lost"
         if target is not None and point["n_reached"] < point["n"]:
             by = f" in {point['n'] - point['n_reached']:.0f} of {point['n']:.0f} runs"
             speedup += f"; time to {target:.1%} not reached{by if point['n_reached'] else ''}"
-    return (
-        f"{speedup}, efficiency {point['parallel_efficiency']:.2f}, {format_ratio(point['cost_ratio'])}x the "
-        "device-hours"
-    )
+    return f"{speedup}, efficiency {point['parallel_efficiency']:.2f}, {price}"
 
 
-def _speedup(point: pd.Series, relation: str = "as fast as") -> str:
+def _speedup(point: pd.Series, measure: Measure, relation: str = "as fast as") -> str:
+    if measure == "time to target":
+        relation = "as soon as"
+    confidence = point["speedup_confidence"] if measure == "throughput" else CONFIDENCE
     bounds = _bounds(
-        format_ratio(point["speedup_low"]), format_ratio(point["speedup_high"]), point["speedup_n"]
+        format_ratio(point["gain_low"]), format_ratio(point["gain_high"]), point["speedup_n"], confidence
     )
-    return f"{format_ratio(point['speedup'])}x {relation} {int(point['baseline_devices'])} ({bounds})"
+    return f"{format_ratio(point['gain'])}x {relation} {int(point['gain_base'])} ({bounds})"
 
 
-def _bounds(low: str, high: str, n: float) -> str:
-    """An interval with its repeats; one repeat has none."""
-    return f"n = {n:.0f}" if n < 2 else f"{low} to {high}, n = {n:.0f}"
+def _bounds(low: str, high: str, n: float, confidence: float) -> str:
+    """An interval with its repeats and its confidence; one repeat has none."""
+    if n < 2 or confidence == 0:
+        return f"n = {n:.0f}"
+    stated = "" if math.isnan(confidence) else f", {confidence:.0%}"
+    return f"{low} to {high}, n = {n:.0f}{stated}"
 
 
 def _run_time(point: pd.Series) -> str:
-    """``42 minutes (40 to 44, n = 5)``, and the queue's."""
+    """``42 minutes (40 to 44, n = 5, 94 %)``, and the queue's."""
     low, high = (format_3sig(point[f"wall_seconds_{bound}"] / 60) for bound in ("low", "high"))
-    time = f"{format_3sig(point['wall_seconds'] / 60)} minutes ({_bounds(low, high, point['n'])})"
+    n = point["n"] if math.isnan(point["wall_n"]) else point["wall_n"]
+    bounds = _bounds(low, high, n, float(point["wall_confidence"]))
+    time = f"{format_3sig(point['wall_seconds'] / 60)} minutes ({bounds})"
     if point["queue_minutes"]:
         time += (
             f" + {pluralize(format_exact(point['queue_minutes']), 'minute')} in the queue, by the site file"
@@ -269,12 +375,12 @@ def _too_slow(fewer: pd.Series, deadline: float) -> str:
             waiting = f" + {format_exact(queue)}" if queue else ""
             return f"; {int(fewer['devices'])} would take {format_3sig(minutes)}{waiting}"
         return f"; {int(fewer['devices'])} may take up to {format_3sig(fewer['done_minutes'])}"
-    return f"; {int(fewer['devices'])} would bring {_join(fewer['misses'])}"
+    return f"; {int(fewer['devices'])} would bring {_join(shortcomings(fewer))}"
 
 
 def _too_dear(more: pd.Series) -> str:
     """A clause that says why more devices cost too much."""
-    devices, misses = int(more["devices"]), more["misses"]
+    devices, misses = int(more["devices"]), shortcomings(more)
     if not misses:
         return f"; on {devices} it would take {format_3sig(more['wall_seconds'] / 60)}"
     if len(misses) == 1 and "device-hours" in misses[0] and not math.isnan(more["device_hours"]):
@@ -290,13 +396,14 @@ def _reached(point: pd.Series) -> str:
 
 def _product(point: pd.Series) -> str:
     low, high = (format_ratio(point[f"time_to_accuracy_speedup_{bound}"]) for bound in ("low", "high"))
-    bounds = f"{_bounds(low, high, point['speedup_n'])}; "
+    n = min(point["n_reached"], point["speedup_n"])
+    bounds = f"{_bounds(low, high, n, CONFIDENCE if low != high else 0.0)}; "
     needed = ""
     if not math.isnan(point["statistical_efficiency"]):
         needed = f", samples needed {format_ratio(1 / point['statistical_efficiency'])}x as many"
     speedup = format_ratio(point["time_to_accuracy_speedup"])
     return (
-        f"{speedup}x as fast on {count_devices(int(point['devices']))} "
+        f"{speedup}x as soon on {count_devices(int(point['devices']))} "
         f"({bounds}throughput {format_ratio(point['speedup'])}x{needed})"
     )
 

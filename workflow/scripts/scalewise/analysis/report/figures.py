@@ -12,12 +12,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 from matplotlib.transforms import offset_copy
 
+from scalewise.analysis.analysis_spec import THROUGHPUT
 from scalewise.analysis.report import epoch_figures, scaling_figures, step_figures
 from scalewise.analysis.report.captions import CAPTIONS
 from scalewise.analysis.report.efficiency_figures import efficiencies, efficiency
 from scalewise.analysis.report.series_lines import bounds, points_figure, with_columns
 from scalewise.analysis.report.style import message, set_style
-from scalewise.analysis.scaling import THROUGHPUT
 
 _BYTES_PER_MB = 1e6
 

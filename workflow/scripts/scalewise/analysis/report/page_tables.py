@@ -8,11 +8,11 @@ from typing import Any
 
 import pandas as pd
 
+from scalewise.analysis.analysis_spec import THROUGHPUT
 from scalewise.analysis.bottlenecks.resumption import resumed_text
 from scalewise.analysis.bottlenecks.utilization import cause_at
 from scalewise.analysis.formatting import as_in_yaml
 from scalewise.analysis.report.time_parts import START_PARTS, STEP_PARTS
-from scalewise.analysis.scaling import THROUGHPUT
 
 UNKNOWN = "–"
 
@@ -42,7 +42,7 @@ def point_row(row: pd.Series) -> dict[str, Any]:
         "efficiency": spread(row, "parallel_efficiency", "{:.2f}"),
         "faster": _p_value(row.get("faster_p")),
         "serial": spread(row, "karp_flatt_fraction", "{:.3f}"),
-        "wall": spread(row, "wall_seconds", "{:,.1f}"),
+        "wall": _wall(row),
         "time_to_accuracy": spread(row, "time_to_accuracy_seconds", "{:.2f}"),
         "reached": f"{row['n_reached']} of {row['n']}",
         "accuracy": spread(row, "final_accuracy", "{:.1%}"),
@@ -256,6 +256,15 @@ def _count(row: pd.Series) -> str:
     if pd.isna(left_out) or not left_out:
         return str(row["n"])
     return f"{row['n']} ({int(left_out)} not comparable)"
+
+
+def _wall(row: pd.Series) -> dict[str, str]:
+    """Wall time of a whole run; with its own n where some runs were resumed, which have none."""
+    cell = spread(row, "wall_seconds", "{:,.1f}")
+    runs = row.get("wall_n")
+    if pd.isna(runs) or runs == row["n"]:
+        return cell
+    return cell | {"interval": ", ".join(filter(None, (cell["interval"], f"n = {runs:.0f}")))}
 
 
 def _p_value(value: Any) -> str:

@@ -127,7 +127,10 @@ def _method(points: pd.DataFrame) -> str:
     if len(levels):
         low, high = f"{levels.min():.0%}", f"{levels.max():.0%}"
         confidence = low if low == high else f"{low} to {high}"
-        intervals = f"intervals come from the ranks of the runs and hold with {confidence} confidence"
+        intervals = (
+            "intervals of medians come from the ranks of the runs, those of ratios from Welch's t on "
+            f"logarithms, with {confidence} confidence"
+        )
     timed = "" if points["throughput_samples_per_second"].isna().all() else ", timed after the warm-up steps"
     first = f"Each row is the median of n runs, each a job of its own{timed}; {intervals}"
     base = points[points["devices"] == points["baseline_devices"]]

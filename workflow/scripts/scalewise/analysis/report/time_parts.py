@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scalewise.analysis.scaling import STARTUP
+from scalewise.analysis.analysis_spec import STARTUP
 
 STEP_PARTS = {
     "compute_seconds": "compute",

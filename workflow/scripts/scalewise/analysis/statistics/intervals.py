@@ -1,4 +1,4 @@
-"""Intervals that assume no distribution: from ranks of the repeats.
+"""Intervals of medians that assume no distribution: from ranks of the repeats.
 
 With three repeats no 95 % interval exists. The widest that the data carry is given instead, with the
 confidence that it really has. With more, the interval has the confidence asked for.
@@ -9,12 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from statistics import NormalDist, median
+from statistics import median
 
 CONFIDENCE = 0.95
-EXACT_LIMIT = 40
-"""Repeats of both samples up to which the rank-sum distribution is counted out."""
 
 
 @dataclass(frozen=True)
@@ -99,65 +96,3 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
 def _median_coverage(n: int, outside: int) -> float:
     """Probability of all but twice so many of the 2**n ways in which n values fall about their median."""
     return max(0.0, 1 - outside / (1 << (n - 1)))
-
-
-def ratio_interval(
-    numerator: Sequence[float], denominator: Sequence[float], confidence: float = CONFIDENCE
-) -> Interval:
-    """The ratio of two medians, with the bounds of the rank-sum test turned round.
-
-    The bounds are pairwise ratios, trimmed as the exact distribution of the Mann-Whitney statistic allows
-    (Hodges & Lehmann 1963, on logarithms), and between two neighbouring ones so that the confidence asked
-    for is the one given. 95 % needs 4 against 4 repeats, or 3 against 5; three against three give 90 % by
-    the smallest and largest ratio.
-
-    Assumes that the two samples differ by a factor alone. Where one scatters three times as much as the
-    other, 95 % become about 93 %; ten times, about 90 % (and the 90 % of three against three about 80 %).
-
-    Args:
-        numerator: Positive values, one for each repeat.
-        denominator: Positive values, one for each repeat.
-        confidence: Confidence to reach, if the samples are large enough.
-    """
-    ratios = sorted(top / bottom for top in numerator for bottom in denominator)
-    trim, weight, coverage = _rank_sum_trim(len(numerator), len(denominator), confidence)
-    estimate = median(numerator) / median(denominator)
-    inner = min(trim + 1, len(ratios) - 1)
-    low = ratios[trim] * (ratios[inner] / ratios[trim]) ** weight
-    high = ratios[-1 - trim] * (ratios[-1 - inner] / ratios[-1 - trim]) ** weight
-    n = min(len(numerator), len(denominator))
-    return Interval(estimate, min(low, estimate), max(high, estimate), coverage, n)
-
-
-def _rank_sum_trim(m: int, n: int, confidence: float) -> tuple[int, float, float]:
-    """Ratios to leave out at either end, the share of the way to the next one, and the coverage reached.
-
-    Exact for small samples, where it matters; by the normal approximation beyond.
-    """
-    if m + n > EXACT_LIMIT:
-        spread = math.sqrt(m * n * (m + n + 1) / 12)
-        z = NormalDist().inv_cdf((1 + confidence) / 2)
-        exact = max(m * n / 2 - z * spread - 0.5, 0.0)
-        return int(exact), exact % 1, confidence
-    orders = math.comb(m + n, m)
-    tail = _rank_sum_count(m, n, 0)
-    wide = max(0.0, 1 - 2 * tail / orders)
-    if wide < confidence:
-        return 0, 0.0, wide
-    for trim in range(1, m * n):
-        tail += _rank_sum_count(m, n, trim)
-        narrow = 1 - 2 * tail / orders
-        if narrow < confidence:
-            return trim - 1, (wide - confidence) / (wide - narrow), confidence
-        wide = narrow
-    raise AssertionError("an interval without any ratio in it has no confidence left")
-
-
-@cache
-def _rank_sum_count(m: int, n: int, statistic: int) -> int:
-    """Orders of m and n values with this Mann-Whitney statistic (Mann & Whitney 1947, recurrence)."""
-    if statistic < 0:
-        return 0
-    if m == 0 or n == 0:
-        return int(statistic == 0)
-    return _rank_sum_count(m - 1, n, statistic - n) + _rank_sum_count(m, n - 1, statistic)

@@ -53,16 +53,27 @@ class DecisionRule(StrictModel):
     deadline_minutes: Rate | None = Field(
         None,
         description="Recommend the fewest devices on which a whole run, start-up and the site's queue "
-        "included, takes at most this long, by the slowest of its runs.",
+        "included, takes at most this long, by a bound that 95 % of further runs keep.",
     )
     max_device_hours: Rate | None = Field(
         None,
         description="Recommend the fastest devices on which a whole run takes at most so many device-hours.",
     )
+    min_gain: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.05,
+        description="More devices are recommended only where they are shown to be faster than fewer by at "
+        "least this share, 0.05 for 5 %, one-sided with 95 % confidence. 5 % is what three repeats can tell "
+        "where they scatter by 1 %; 0 asks for any gain at all.",
+    )
+
+    @property
+    def without_criterion(self) -> bool:
+        """Whether the knee decides."""
+        return self.min_efficiency is self.deadline_minutes is self.max_device_hours is None
 
 
 class Repeats(StrictModel):
-    """More repeats of just those points whose interval is too wide, until it is narrow."""
+    """More repeats where they matter: until the decision is clear, or every interval narrow."""
 
     min: Annotated[int, Field(ge=2, le=MAX_REPEATS)] = Field(
         6,
@@ -70,9 +81,11 @@ class Repeats(StrictModel):
         "1 to 2 points of that; 3 carry 75 %, and looking costs up to 8 points.",
     )
     max: RepeatCount = Field(10, description="Most jobs of a point.")
-    until_interval: Fraction = Field(
-        description="Ask for more until half the width of the throughput's interval is at most this share of "
-        "the throughput, 0.03 for 3 %."
+    until_interval: Fraction | None = Field(
+        None,
+        description="Ask for more of every point until half the width of its throughput's interval is at "
+        "most this share of the throughput, 0.03 for 3 %. Left out: only of points between which the "
+        "decision is not clear, until it is.",
     )
 
     @model_validator(mode="after")

@@ -1,8 +1,8 @@
 """Repeats of a point that are asked for: a first few, and more where the rounds say so.
 
-An experiment with ``repeats: {min: …, max: …, until_interval: …}`` first makes ``min`` runs of every
-point. A round then judges each point's interval and may ask for more; the next round follows when those
-have finished, until one asks for none. The rounds stand in ``results/{experiment}/repeats``.
+An experiment with ``repeats: {min: …, max: …}`` first makes ``min`` runs of every point. A round then judges
+the decision, or with ``until_interval`` each point's interval, and may ask for more; the next round follows
+when those have finished, until one asks for none. The rounds stand in ``results/{experiment}/repeats``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,15 @@ from scalewise.records import RecordError, read_record
 FOLDER = "repeats"
 """Folder of the rounds, in the results of an experiment."""
 
-Verdict = Literal["too wide", "narrow enough", "most repeats", "too few completed"]
+Verdict = Literal[
+    "too wide",
+    "undecided",
+    "other session",
+    "narrow enough",
+    "decided",
+    "most repeats",
+    "too few completed",
+]
 
 
 class _Record(BaseModel):
@@ -38,7 +46,7 @@ class JudgedPoint(_Record):
         half_width_fraction: Half the width of the throughput's interval over the throughput; None with
             fewer than two completed.
         confidence: Confidence that the interval has, 0 to 1.
-        verdict: ``too wide`` alone asks for more.
+        verdict: ``too wide``, ``undecided`` and ``other session`` alone ask for more.
         next_asked: Repeats asked for from now on.
     """
 

@@ -1,0 +1,123 @@
+"""Results folders with a planted truth, and the command of the rules on them: what a user is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import analysis
+from scalewise.plan.runs.runs import canonical_json
+
+WriteRun = Callable[..., Path]
+
+SPEC: dict[str, Any] = {
+    "dataset": "digits",
+    "model": "linear",
+    "global_batch_size": 256,
+    "repeats": 3,
+    "decision": {"min_efficiency": 0.01},
+}
+SCATTER = (0.99, 1.0, 1.01)
+FAST, SLOW = "A fast GPU", "A slow GPU"
+
+Told = Callable[..., tuple[dict[str, Any], pd.DataFrame]]
+
+
+@pytest.fixture
+def told(tmp_path: Path, write_run: WriteRun) -> Told:
+    """The decision and scaling.csv that the rule's command makes of planted runs."""
+
+    def conclude(rates: Mapping[int, float], **spec: Any) -> tuple[dict[str, Any], pd.DataFrame]:
+        settings = SPEC | {"devices": list(rates)} | spec
+        definition = canonical_json({"name": "study", "spec": settings})
+        assert analysis.main(["scaling", "--experiment", definition, str(tmp_path)]) == 0
+        decision = json.loads((tmp_path / "decision.json").read_text(encoding="utf-8"))
+        return decision, pd.read_csv(tmp_path / "scaling.csv")
+
+    return conclude
+
+
+def test_more_devices_that_reach_the_target_later_are_not_recommended(
+    told: Told, write_run: WriteRun, tmp_path: Path
+) -> None:
+    """Epoch n of a hand-made run takes n seconds: 5, 5, 3 and 8 epochs are 15, 15, 6 and 36 seconds."""
+    rates, epochs = {1: 1000.0, 2: 1900.0, 4: 3600.0, 8: 6600.0}, {1: 5, 2: 5, 4: 3, 8: 8}
+    for devices, rate in rates.items():
+        for repeat, factor in enumerate(SCATTER, start=1):
+            accuracies = [0.5] * (epochs[devices] - 1) + [0.98]
+            write_run(
+                tmp_path / "runs", f"d{devices}.r{repeat}", devices, rate=rate * factor, accuracies=accuracies
+            )
+
+    by_throughput, _ = told(rates)
+    by_target, scaling = told(rates, target={"accuracy": 0.97})
+
+    assert by_throughput["devices"] == 8
+    assert (by_target["devices"], by_target["measure"]) == (4, "time to target")
+    assert by_target["sentence"].startswith(
+        "Use 4 devices: 97.0% accuracy in 6.00 s of training, 2.50x as soon as 1"
+    )
+    assert "; throughput 3.60x at efficiency 0.90" in by_target["sentence"]
+    at_eight = scaling[scaling["devices"] == 8].iloc[0]
+    assert at_eight["time_to_accuracy_speedup"] == pytest.approx(15 / 36)
+
+
+def test_another_kind_of_gpu_moves_no_figure_of_the_study(
+    told: Told, write_run: WriteRun, tmp_path: Path
+) -> None:
+    """Half of the runs on 4 devices are on GPUs of half the speed."""
+    rates = {1: 1000.0, 2: 1900.0, 4: 3600.0}
+    for devices, rate in rates.items():
+        for repeat, factor in enumerate(SCATTER, start=1):
+            write_run(
+                tmp_path / "runs",
+                f"d{devices}.r{repeat}",
+                devices,
+                rate=rate * factor,
+                origin={"devices": [FAST] * devices},
+            )
+    alone, expected = told(rates)
+    for repeat, factor in enumerate(SCATTER, start=4):
+        write_run(
+            tmp_path / "runs",
+            f"d4.r{repeat}",
+            4,
+            rate=1800.0 * factor,
+            origin={"devices": [SLOW] * 4, "ended_at": "2026-01-01T00:03:00+00:00"},
+        )
+    mixed, scaling = told(rates, repeats=6)
+
+    own = scaling[scaling["conditions"].isna()].reset_index(drop=True)
+    figures = ["n", "throughput_samples_per_second", "speedup_low", "wall_seconds", "device_hours"]
+    pd.testing.assert_frame_equal(own[figures], expected[figures])
+    assert mixed["numbers"] == alone["numbers"]
+    (other,) = (row for _, row in scaling[scaling["conditions"].notna()].iterrows())
+    assert (other["devices"], other["n"], other["series"]) == (4, 3, f"all runs (device model {SLOW})")
+    assert other["throughput_samples_per_second"] == pytest.approx(1800)
+    assert any(f"device model is {SLOW}, not {FAST}" in caution for caution in mixed["cautions"])
+
+
+def test_counts_with_nodes_of_their_own_are_told_first(
+    told: Told, write_run: WriteRun, tmp_path: Path
+) -> None:
+    rates = {1: 1000.0, 2: 1900.0}
+    for devices, rate in rates.items():
+        for repeat, factor in enumerate(SCATTER, start=1):
+            write_run(
+                tmp_path / "runs",
+                f"d{devices}.r{repeat}",
+                devices,
+                rate=rate * factor,
+                origin={"hosts": [f"node{devices}"]},
+            )
+
+    decision, _ = told(rates)
+
+    assert "cannot be told apart" in decision["cautions"][0]
+    assert "node1" in decision["cautions"][0]
+    assert not decision["clear"]

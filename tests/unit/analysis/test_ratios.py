@@ -1,0 +1,168 @@
+"""The ratio of two samples, its bounds and its p values, against scipy and against formulas by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from scalewise.analysis.statistics.ratios import (
+    ASSUMED_SCATTER,
+    Ratio,
+    holm,
+    next_value_bound,
+    paired_ratio,
+    ratio_interval,
+    ratio_of,
+    runs_to_tell,
+)
+
+FAST, SLOW = [190.0, 200.0, 212.0], [98.0, 100.0, 105.0, 99.0]
+
+
+def ratio(numerator: list[float], denominator: list[float]) -> Ratio:
+    found = ratio_of(numerator, denominator)
+    assert found is not None
+    return found
+
+
+def drawn(seed: int, m: int, n: int) -> tuple[list[float], list[float]]:
+    generator = np.random.default_rng(seed)
+    return generator.lognormal(0.1, 0.2, m).tolist(), generator.lognormal(0, 0.02, n).tolist()
+
+
+@pytest.mark.parametrize(("m", "n"), [(2, 2), (3, 3), (3, 20), (10, 4)])
+def test_bounds_and_p_values_are_those_of_welchs_test_on_logarithms(m: int, n: int) -> None:
+    above, below = drawn(m * n, m, n)
+    found = ratio(above, below)
+    for confidence in (0.9, 0.95):
+        reference = stats.ttest_ind(np.log(above), np.log(below), equal_var=False)
+        assert found.bounds(confidence) == pytest.approx(np.exp(reference.confidence_interval(confidence)))
+    for threshold in (1.0, 1.05, 1.3):
+        shifted = np.log(np.divide(above, threshold))
+        one_sided = stats.ttest_ind(shifted, np.log(below), equal_var=False, alternative="greater")
+        assert found.p_above(threshold) == pytest.approx(one_sided.pvalue)
+    assert found.n == min(m, n)
+
+
+def test_the_estimate_is_the_ratio_of_medians_and_lies_within_its_bounds() -> None:
+    assert ratio(FAST, SLOW).estimate == 200 / 99.5
+    # one run of five is far off: the mean logarithm is half of log 1000 / 5 away from the median
+    far = ratio([1.0, 1.0, 1.0, 1.0, 1000.0], [1.0, 1.001, 1.0, 1.0, 1.0])
+    assert far.log_mean == pytest.approx(math.log(1000) / 5, rel=0.01)
+    for seed in range(20):
+        interval = ratio_interval(*drawn(seed, 7, 5))
+        assert interval.low <= interval.estimate <= interval.high
+
+
+def test_the_other_way_round_the_ratio_is_the_inverse_and_the_unit_does_not_matter() -> None:
+    there, back = ratio_interval(FAST, SLOW), ratio_interval(SLOW, FAST)
+    assert (back.low, back.high) == pytest.approx((1 / there.high, 1 / there.low))
+    assert ratio([3e9 * rate for rate in FAST], [3e9 * rate for rate in SLOW]).bounds() == pytest.approx(
+        (there.low, there.high)
+    )
+
+
+def test_equal_runs_are_not_faster_and_a_lead_without_scatter_is_certain() -> None:
+    equal = ratio([100.0] * 3, [100.0] * 3)
+    assert (equal.bounds(), equal.p_above()) == ((1.0, 1.0), 1.0)
+    ahead = ratio([106.0] * 3, [100.0] * 3)
+    assert (ahead.p_above(1.05), ahead.p_above(1.06)) == (0.0, 1.0)
+
+
+def test_a_single_run_is_taken_to_scatter_as_the_other_sample_does() -> None:
+    found = ratio([200.0], [98.0, 100.0, 105.0])
+    logs = np.log([98.0, 100.0, 105.0])
+    error = logs.std(ddof=1) * math.sqrt(1 + 1 / 3)
+    lead = math.log(200) - logs.mean()
+    low, high = np.exp(stats.t.interval(0.95, 2, loc=lead, scale=error))
+    assert found.bounds() == pytest.approx((low, high))
+    assert found.p_above() == pytest.approx(stats.t(2).sf(lead / error))
+
+
+def test_two_single_runs_have_no_interval_but_a_test_by_an_assumed_scatter() -> None:
+    found = ratio([120.0], [100.0])
+    interval = found.interval()
+    assert (interval.low, interval.high, interval.confidence, interval.n) == (1.2, 1.2, 0.0, 1)
+    z = math.log(1.2) / (ASSUMED_SCATTER * math.sqrt(2))
+    assert found.p_above() == pytest.approx(stats.norm.sf(z))
+
+
+def test_without_a_run_there_is_no_ratio() -> None:
+    assert ratio_of([], [1.0, 2.0]) is None
+    assert ratio_of([1.0], []) is None
+    assert paired_ratio([]) is None
+    assert paired_ratio([(2.0, 1.0)]) is None
+
+
+def test_pairs_are_compared_by_students_t_on_the_logarithms_of_their_ratios() -> None:
+    pairs = [(190.0, 98.0), (200.0, 101.0), (230.0, 118.0), (150.0, 80.0)]
+    found = paired_ratio(pairs)
+    assert found is not None
+    leads = [math.log(above / below) for above, below in pairs]
+    reference = stats.ttest_1samp(leads, 0, alternative="two-sided")
+    assert found.bounds() == pytest.approx(np.exp(reference.confidence_interval(0.95)))
+    assert found.p_above(1.9) == pytest.approx(
+        stats.ttest_1samp(leads, math.log(1.9), alternative="greater").pvalue
+    )
+    assert found.n == 4
+    # of four, the median of the logarithms is the root of the product of the inner two
+    assert found.estimate == pytest.approx(math.sqrt(190 / 98 * 230 / 118))
+
+
+def test_holms_adjusted_p_values_by_hand() -> None:
+    """Of four: the least times 4, the next times 3, and never less than the one before."""
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.5, 0.6]) == pytest.approx([1.0, 1.0])
+    assert holm([]) == []
+
+
+def test_a_p_value_that_is_not_known_counts_for_nothing() -> None:
+    first, unknown, second = holm([0.02, math.nan, 0.03])
+    assert [first, second] == pytest.approx([0.04, 0.04])
+    assert math.isnan(unknown)
+
+
+def test_the_bound_of_the_next_value_by_hand() -> None:
+    values = [100.0, 102.0, 98.0, 101.0]
+    logs = np.log(values)
+    reach = stats.t(3).ppf(0.95) * logs.std(ddof=1) * math.sqrt(1 + 1 / 4)
+    assert next_value_bound(values) == pytest.approx(math.exp(logs.mean() + reach))
+    alone = 100 * math.exp(stats.norm.ppf(0.95) * ASSUMED_SCATTER * math.sqrt(2))
+    assert next_value_bound([100.0]) == pytest.approx(alone)
+
+
+@pytest.mark.parametrize("n", [3, 10, 30])
+def test_the_next_run_keeps_its_bound_in_95_of_100_studies_however_many_runs_there_were(n: int) -> None:
+    """The slowest of n runs, by which a deadline was judged, is kept by n of n + 1."""
+    studies = 3000
+    logs = np.random.default_rng(n).normal(0, 0.03, (studies, n + 1))
+    kept = sum(next_value_bound(np.exp(row[:-1]).tolist()) >= math.exp(row[-1]) for row in logs)
+    assert kept / studies == pytest.approx(0.95, abs=0.012)
+
+
+@pytest.mark.parametrize(("lead", "scatter", "now"), [(0.06, 0.03, 3), (0.04, 0.03, 6), (0.12, 0.05, 2)])
+def test_the_runs_that_would_tell_are_the_fewest_with_which_the_same_lead_is_clear(
+    lead: float, scatter: float, now: int
+) -> None:
+    found = Ratio(math.exp(lead), lead, scatter * math.sqrt(2 / now), 2 * (now - 1), now)
+    assert found.p_above(1.02) > 0.05
+    told = runs_to_tell(found, 1.02)
+    assert told is not None
+    distance = lead - math.log(1.02)
+    p = {n: stats.t(2 * (n - 1)).sf(distance / scatter / math.sqrt(2 / n)) for n in range(now + 1, 101)}
+    assert told == min(n for n, value in p.items() if value <= 0.05)
+
+
+def test_single_runs_are_told_apart_by_so_many_as_have_a_scatter_of_their_own() -> None:
+    """A lead of 10 % over a threshold of 5 %, at the assumed scatter: t of 2 (n - 1) degrees of freedom."""
+    told = runs_to_tell(ratio([110.0], [100.0]), 1.05)
+    distance = math.log(1.10 / 1.05)
+    p = {n: stats.t(2 * (n - 1)).sf(distance / (ASSUMED_SCATTER * math.sqrt(2 / n))) for n in range(2, 101)}
+    assert told == min(n for n, value in p.items() if value <= 0.05)
+
+
+def test_a_tie_is_not_told_by_a_hundred_runs() -> None:
+    assert runs_to_tell(Ratio(1.05, math.log(1.05), 0.02, 4.0, 3), 1.05) is None

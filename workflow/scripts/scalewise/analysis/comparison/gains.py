@@ -1,0 +1,184 @@
+"""The ratios of points' speeds, by throughput and by the time to a target."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+import pandas as pd
+
+from scalewise.analysis.comparison.confounding import has_trend
+from scalewise.analysis.statistics.ratios import Ratio, paired_ratio, ratio_of
+
+THROUGHPUT, TIME_TO_TARGET = "throughput", "time to target"
+Measure = Literal["throughput", "time to target"]
+
+Point = tuple[str, int]
+"""Series and devices."""
+
+Rates = Callable[[pd.DataFrame], pd.Series]
+"""Gives the speed of each run, higher is faster; runs for which it is not known are left out."""
+
+COLUMNS = [
+    "measure", "series", "devices", "than_series", "than_devices", "n", "ratio", "ratio_low", "ratio_high",
+    "confidence", "p", "log_ratio", "standard_error", "degrees_of_freedom",
+]  # fmt: skip
+
+
+class Pair(NamedTuple):
+    """Two points and what they are compared by: ``point`` is expected to be the faster one."""
+
+    measure: Measure
+    point: Point
+    than: Point
+
+
+@dataclass(frozen=True)
+class Gains:
+    """The ratios of all pairs of points that a decision may have to tell apart.
+
+    Within a series every device count over every smaller one; between series every point over those of
+    equal devices that come before it.
+    """
+
+    ratios: Mapping[Pair, Ratio]
+
+    def of(self, measure: Measure, point: Point, than: Point) -> Ratio | None:
+        """The ratio of a pair; None where one of them has no rate."""
+        return self.ratios.get(Pair(measure, point, than))
+
+    def table(self) -> pd.DataFrame:
+        """The contents of gains.csv; the p value is one-sided, that the first point is faster at all."""
+        rows = [
+            (
+                pair.measure, *pair.point, *pair.than, ratio.n, *_bounds(ratio), ratio.p_above(),
+                ratio.log_mean, ratio.standard_error, ratio.freedom,
+            )
+            for pair, ratio in self.ratios.items()
+        ]  # fmt: skip
+        return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def gains(runs: pd.DataFrame) -> Gains:
+    """The gains of a study.
+
+    Args:
+        runs: Output of ``separate_conditions``: each series holds comparable runs alone.
+    """
+    done = runs[runs["outcome"] == "completed"]
+    points = {
+        (str(point["series"].iloc[0]), int(point["devices"].iloc[0])): point
+        for _, point in done.groupby(["series", "devices"], sort=False)
+    }
+    trends = {str(series): has_trend(table) for series, table in done.groupby("series", sort=False)}
+    reached = {point: bool(runs["epochs_to_accuracy"].notna().any()) for point, runs in points.items()}
+    found: dict[Pair, Ratio] = {}
+    for point, than in _pairs(points):
+        blocked = trends[point[0]] or trends[than[0]]
+        ratio = contrast(points[point], points[than], speeds, blocked=blocked)
+        if ratio is not None:
+            found[Pair("throughput", point, than)] = ratio
+        if reached[point] and reached[than]:
+            ratio = target_contrast(points[point], points[than])
+            if ratio is not None:
+                found[Pair("time to target", point, than)] = ratio
+    return Gains(found)
+
+
+def _pairs(points: Iterable[Point]) -> Iterator[tuple[Point, Point]]:
+    known = list(points)
+    order = {series: rank for rank, series in enumerate(dict.fromkeys(series for series, _ in known))}
+    for point in known:
+        for than in known:
+            fewer = point[0] == than[0] and than[1] < point[1]
+            earlier = point[1] == than[1] and order[than[0]] < order[point[0]]
+            if fewer or earlier:
+                yield point, than
+
+
+def speeds(runs: pd.DataFrame) -> pd.Series:
+    """Throughput of each run, or the inverse of its wall where no run's throughput is known."""
+    rates = runs["throughput_samples_per_second"].astype(float).dropna()
+    if rates.empty and "wall_seconds" in runs:
+        return 1 / runs["wall_seconds"].astype(float).dropna()
+    return rates
+
+
+def contrast(point: pd.DataFrame, than: pd.DataFrame, rates: Rates, *, blocked: bool = False) -> Ratio | None:
+    """The ratio of two points' rates, of runs that were made side by side.
+
+    Where both points have runs of the same sessions, those alone are compared: a count that was added on
+    another day is held against the runs that the baseline has of that day. Where speed drifts with time,
+    each run is compared with the other point's run of its own block, of which repeats make one each.
+
+    Args:
+        point: Completed, comparable runs of one device count.
+        than: Those of another.
+        rates: Gives the speed of each run.
+        blocked: Compare within blocks.
+
+    Returns:
+        The ratio; None where one side has no rate.
+    """
+    above, below = _side_by_side(point, than)
+    if blocked:
+        keys = [column for column in ("session", "repeat") if column in above and column in below]
+        sides = [side.assign(_rate=rates(side))[[*keys, "_rate"]].dropna() for side in (above, below)]
+        joined = sides[0].merge(sides[1], on=keys)
+        ratio = paired_ratio(zip(joined["_rate_x"], joined["_rate_y"], strict=True))
+        if ratio is not None:
+            return ratio
+    return ratio_of(rates(above).tolist(), rates(below).tolist())
+
+
+def _side_by_side(point: pd.DataFrame, than: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    if "session" not in point or "session" not in than:
+        return point, than
+    # where a start is not known nobody can say what it was beside
+    own, others = set(point["session"].dropna()), set(than["session"].dropna())
+    shared = own & others
+    if not shared or own == others:
+        return point, than
+    return point[point["session"].isin(shared)], than[than["session"].isin(shared)]
+
+
+def target_contrast(point: pd.DataFrame, than: pd.DataFrame) -> Ratio | None:
+    """The ratio of two points' speed to a target, runs that never reached it counted as what they are.
+
+    The time to reach it is what all runs took, those included that ended without it, over the number of
+    those that reached it: what a user spends who starts again until one does (expected running time;
+    Hansen et al., Optimization Methods and Software 36, 2021).
+
+    Returns:
+        The ratio; None where no run of one side reached the target.
+    """
+    ratio = contrast(point, than, _speeds_to_target)
+    if ratio is None:
+        return None
+    factor = spent_in_vain(than) / spent_in_vain(point)
+    return replace(ratio, estimate=ratio.estimate * factor, log_mean=ratio.log_mean + math.log(factor))
+
+
+def _speeds_to_target(runs: pd.DataFrame) -> pd.Series:
+    return 1 / runs["time_to_accuracy_seconds"].astype(float).dropna()
+
+
+def spent_in_vain(runs: pd.DataFrame) -> float:
+    """Time of all runs over the time of those that reached the target: 1 where all did.
+
+    Args:
+        runs: Completed runs of a point, of which one or more reached the target.
+    """
+    reached = runs["epochs_to_accuracy"].notna()
+    # a resumed run's time is not known, reached or not
+    seconds = runs["time_to_accuracy_seconds"].where(reached, runs.get("train_seconds")).astype(float)
+    if seconds[reached].isna().all():
+        return 1.0
+    return float(seconds.sum() / seconds[reached].sum())
+
+
+def _bounds(ratio: Ratio) -> tuple[Any, ...]:
+    interval = ratio.interval()
+    return interval.estimate, interval.low, interval.high, interval.confidence

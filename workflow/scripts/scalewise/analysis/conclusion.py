@@ -1,0 +1,80 @@
+"""The decision of an experiment and what it rests on, from the tables of its runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from scalewise.analysis.analysis_spec import AnalysisSpec
+from scalewise.analysis.bottlenecks.drift import drift_flags
+from scalewise.analysis.bottlenecks.resumption import resumption_notes
+from scalewise.analysis.bottlenecks.utilization import flags
+from scalewise.analysis.comparison.comparability import origin_cautions
+from scalewise.analysis.comparison.confounding import confounding_sentences
+from scalewise.analysis.comparison.gains import Gains, gains
+from scalewise.analysis.decision.criteria import as_billed
+from scalewise.analysis.decision.decision import Decision, decide
+from scalewise.analysis.laws import Law, study_laws
+from scalewise.analysis.origins import shared_nodes
+from scalewise.analysis.scaling import known_columns, option_table, scaling_table
+from scalewise.analysis.tables import Tables
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """The decision, and every table that it was made from.
+
+    Args:
+        runs: One row for each planned run, those under other conditions in series of their own.
+        compared: The ratios of all pairs of points.
+        scaling: One row for each series and device count, with what is billed.
+        options: One row for each value of a swept option and device count.
+        laws: Fitted or refused, for each series.
+        decision: The answer.
+    """
+
+    runs: pd.DataFrame
+    compared: Gains
+    scaling: pd.DataFrame
+    options: pd.DataFrame
+    laws: Sequence[Law]
+    decision: Decision
+
+
+def conclude(experiment: AnalysisSpec, tables: Tables) -> Conclusion:
+    """Decide on an experiment.
+
+    Args:
+        experiment: The experiment, the way the plan defined it.
+        tables: The measurements so far.
+    """
+    spec = experiment.spec
+    runs = known_columns(tables.runs, tables.conditions)
+    compared = gains(runs)
+    scaling = as_billed(
+        scaling_table(runs, spec.scaling, tables.conditions, compared), experiment.billed_devices
+    )
+    options = option_table(runs, spec.swept, tables.conditions)
+    laws = study_laws(runs, spec.scaling)
+    decision = decide(
+        experiment.name,
+        scaling,
+        options,
+        spec.decision,
+        compared=compared,
+        target=experiment.target,
+        confounded=confounding_sentences(runs),
+        differences=[
+            *origin_cautions(tables.origins),
+            *shared_nodes(tables.origins),
+            *flags(scaling, runs),
+            *drift_flags(runs),
+            *resumption_notes(runs),
+        ],
+        queue_minutes=experiment.queue_minutes,
+        swept=spec.swept,
+        laws=laws,
+    )
+    return Conclusion(runs, compared, scaling, options, laws, decision)

@@ -1,0 +1,186 @@
+"""The point of a series that a rule prefers, and what the runs cannot tell about it.
+
+More devices are taken only where they are shown to be faster than fewer by a gain worth having. Counts are
+walked through from few to many: one is held against the last that was shown to be worth its devices, which
+is the fastest so far as far as the runs can tell. Held against the next smaller count alone, a dip would
+make the count after it look like a gain; against the fastest of a dense grid, no count would ever be far
+enough from its neighbour.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import pandas as pd
+
+from scalewise.analysis.comparison.gains import Gains, Measure
+from scalewise.analysis.laws import Law
+from scalewise.analysis.statistics.ratios import ROUNDING, Ratio
+from scalewise.plan.config.experiment import DecisionRule
+
+SIGNIFICANCE = 0.05
+"""Largest one-sided p value at which something counts as shown."""
+
+Verdict = Literal["shown", "not worth it", "open"]
+
+
+def verdict(ratio: Ratio, threshold: float) -> Verdict:
+    """Whether a ratio is shown to lie above a threshold, shown not to, or neither, one-sided at 5 % each."""
+    if ratio.p_above(threshold) <= SIGNIFICANCE:
+        return "shown"
+    return "not worth it" if ratio.bounds(1 - 2 * SIGNIFICANCE)[1] < threshold else "open"
+
+
+@dataclass(frozen=True)
+class OpenQuestion:
+    """Two device counts between which the runs cannot tell.
+
+    Args:
+        kind: ``more``: whether more devices than the chosen ones are worth having; ``fewer``: whether fewer
+            would do as well; ``knee``: which of the two is the knee; ``efficient``: whether the chosen ones
+            are efficient enough; ``inefficient``: whether more devices are not.
+        devices: The count that the question is about.
+        than: The count that it is held against.
+        ratio: Speed of the larger of the two over that of the smaller.
+        threshold: Ratio from which on the larger count is the better one, or efficient enough.
+    """
+
+    kind: Literal["more", "fewer", "knee", "efficient", "inefficient"]
+    devices: int
+    than: int
+    ratio: Ratio
+    threshold: float
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A point, and the questions about it that are open."""
+
+    point: pd.Series
+    open_questions: Sequence[OpenQuestion]
+
+
+def choose(
+    points: pd.DataFrame,
+    rule: DecisionRule,
+    compared: Gains,
+    measure: Measure,
+    law: Law | None = None,
+) -> Choice | None:
+    """The point of one series that the rule prefers among those that miss nothing.
+
+    With a deadline, the fewest devices; with device-hours or an efficiency, the most that are shown to be
+    worth having; else the knee among those.
+
+    Args:
+        points: The points of one series, output of ``evaluate``.
+        rule: The criteria.
+        compared: The ratios of all pairs of points.
+        measure: Quantity that is compared.
+        law: The law that the runs of the series bear out, if any; efficiencies are judged by it.
+    """
+    met = points.loc[[not misses for misses in points["misses"]]]
+    if met.empty:
+        return None
+    if rule.deadline_minutes is not None:
+        faster = met[met["outrun_by"] == 0]
+        return None if faster.empty else Choice(faster.iloc[0], [])
+    pairs = _Pairs(str(met["series"].iloc[0]), compared, measure, 1 + rule.min_gain)
+    steps = [met.iloc[0]]
+    for _, point in met.iloc[1:].iterrows():
+        if not point["outrun_by"] and pairs.verdict(point, steps[-1]) == "shown":
+            steps.append(point)
+    if rule.without_criterion:
+        best = max(steps, key=lambda point: (float(point["power"]), -int(point["devices"])))
+    else:
+        best = steps[-1]
+    found = [*pairs.beyond(best, met, steps), *pairs.below(best, met, steps)]
+    if rule.without_criterion:
+        found += pairs.knees(best, met)
+    if rule.min_efficiency is not None:
+        found += pairs.efficiencies(best, points, rule.min_efficiency, law)
+    return Choice(best, found)
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    series: str
+    compared: Gains
+    measure: Measure
+    worth: float
+
+    def ratio(self, more: pd.Series, fewer: pd.Series) -> Ratio | None:
+        above, below = ((self.series, int(point["devices"])) for point in (more, fewer))
+        return self.compared.of(self.measure, above, below)
+
+    def verdict(self, more: pd.Series, fewer: pd.Series) -> Verdict:
+        ratio = self.ratio(more, fewer)
+        if ratio is None:
+            return "open"
+        found = verdict(ratio, self.worth)
+        # where more runs fail to reach the target, their time rests on luck
+        unreached = self.measure == "time to target" and _share(more) < _share(fewer)
+        return "open" if found == "shown" and unreached else found
+
+    def beyond(
+        self, best: pd.Series, met: pd.DataFrame, steps: Sequence[pd.Series]
+    ) -> Iterator[OpenQuestion]:
+        """More devices than the last that were shown to be worth having."""
+        last = steps[-1]
+        if int(best["devices"]) != int(last["devices"]):
+            return  # the knee lies before it
+        for _, point in met[met["devices"] > last["devices"]].iterrows():
+            ratio = self.ratio(point, last)
+            if ratio is not None and self.verdict(point, last) == "open":
+                yield OpenQuestion("more", int(point["devices"]), int(last["devices"]), ratio, self.worth)
+
+    def below(self, best: pd.Series, met: pd.DataFrame, steps: Sequence[pd.Series]) -> Iterator[OpenQuestion]:
+        """Fewer devices that may be as fast, though they were not shown to be worth having themselves."""
+        shown = {int(point["devices"]) for point in steps}
+        for _, point in met[met["devices"] < best["devices"]].iterrows():
+            ratio = self.ratio(best, point)
+            if int(point["devices"]) in shown or ratio is None:
+                continue
+            if self.verdict(best, point) != "shown":
+                yield OpenQuestion("fewer", int(point["devices"]), int(best["devices"]), ratio, self.worth)
+
+    def knees(self, best: pd.Series, met: pd.DataFrame) -> Iterator[OpenQuestion]:
+        """Points whose speedup x efficiency may be as large.
+
+        Power is speed^2 / devices, so the larger count has more of it where it is faster by more than the
+        root of the devices' ratio.
+        """
+        for _, point in met.iterrows():
+            fewer, more = sorted((point, best), key=lambda each: int(each["devices"]))
+            ratio = self.ratio(more, fewer)
+            if ratio is None:
+                continue
+            threshold = math.sqrt(more["devices"] / fewer["devices"])
+            if verdict(ratio, threshold) == "open":
+                yield OpenQuestion("knee", int(point["devices"]), int(best["devices"]), ratio, threshold)
+
+    def efficiencies(
+        self, best: pd.Series, points: pd.DataFrame, least: float, law: Law | None
+    ) -> Iterator[OpenQuestion]:
+        """Points of which it is not shown on which side of the efficiency asked for they lie."""
+        base = int(best["gain_base"])
+        for _, point in points[points["devices"] >= best["devices"]].iterrows():
+            devices = int(point["devices"])
+            ratio = self.compared.of(self.measure, (self.series, devices), (self.series, base))
+            if point["judged_by"] and law is not None:
+                ratio = law.speedup(devices)
+            if ratio is None or point["outrun_by"]:
+                continue
+            threshold, chosen = least * devices / base, devices == int(best["devices"])
+            found = verdict(ratio, threshold * (1 - ROUNDING))
+            efficient = point["judged_efficiency"] >= least - ROUNDING
+            if (chosen and found != "shown") or (not efficient and found != "not worth it"):
+                kind: Literal["efficient", "inefficient"] = "efficient" if chosen else "inefficient"
+                yield OpenQuestion(kind, devices, base, ratio, threshold)
+
+
+def _share(point: pd.Series) -> float:
+    return float(point["n_reached"]) / float(point["n"])
