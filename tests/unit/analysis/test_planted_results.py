@@ -42,17 +42,31 @@ def told(tmp_path: Path, write_run: WriteRun) -> Told:
     return conclude
 
 
+def plant(
+    write_run: WriteRun,
+    folder: Path,
+    rates: Mapping[int, float],
+    further: Callable[[int], Mapping[str, Any]],
+) -> None:
+    """Three runs at each device count, with what else is true of its runs."""
+    for devices, rate in rates.items():
+        for repeat, factor in enumerate(SCATTER, start=1):
+            write_run(
+                folder / "runs", f"d{devices}.r{repeat}", devices, rate=rate * factor, **further(devices)
+            )
+
+
 def test_more_devices_that_reach_the_target_later_are_not_recommended(
     told: Told, write_run: WriteRun, tmp_path: Path
 ) -> None:
     """Epoch n of a hand-made run takes n seconds: 5, 5, 3 and 8 epochs are 15, 15, 6 and 36 seconds."""
     rates, epochs = {1: 1000.0, 2: 1900.0, 4: 3600.0, 8: 6600.0}, {1: 5, 2: 5, 4: 3, 8: 8}
-    for devices, rate in rates.items():
-        for repeat, factor in enumerate(SCATTER, start=1):
-            accuracies = [0.5] * (epochs[devices] - 1) + [0.98]
-            write_run(
-                tmp_path / "runs", f"d{devices}.r{repeat}", devices, rate=rate * factor, accuracies=accuracies
-            )
+    plant(
+        write_run,
+        tmp_path,
+        rates,
+        lambda devices: {"accuracies": [0.5] * (epochs[devices] - 1) + [0.98]},
+    )
 
     by_throughput, _ = told(rates)
     by_target, scaling = told(rates, target={"accuracy": 0.97})
@@ -72,15 +86,7 @@ def test_another_kind_of_gpu_moves_no_figure_of_the_study(
 ) -> None:
     """Half of the runs on 4 devices are on GPUs of half the speed."""
     rates = {1: 1000.0, 2: 1900.0, 4: 3600.0}
-    for devices, rate in rates.items():
-        for repeat, factor in enumerate(SCATTER, start=1):
-            write_run(
-                tmp_path / "runs",
-                f"d{devices}.r{repeat}",
-                devices,
-                rate=rate * factor,
-                origin={"devices": [FAST] * devices},
-            )
+    plant(write_run, tmp_path, rates, lambda devices: {"origin": {"devices": [FAST] * devices}})
     alone, expected = told(rates)
     for repeat, factor in enumerate(SCATTER, start=4):
         write_run(
@@ -106,15 +112,7 @@ def test_counts_with_nodes_of_their_own_are_told_first(
     told: Told, write_run: WriteRun, tmp_path: Path
 ) -> None:
     rates = {1: 1000.0, 2: 1900.0}
-    for devices, rate in rates.items():
-        for repeat, factor in enumerate(SCATTER, start=1):
-            write_run(
-                tmp_path / "runs",
-                f"d{devices}.r{repeat}",
-                devices,
-                rate=rate * factor,
-                origin={"hosts": [f"node{devices}"]},
-            )
+    plant(write_run, tmp_path, rates, lambda devices: {"origin": {"hosts": [f"node{devices}"]}})
 
     decision, _ = told(rates)
 

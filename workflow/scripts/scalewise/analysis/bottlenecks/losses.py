@@ -12,7 +12,7 @@ from statistics import fmean, median, variance
 
 import pandas as pd
 
-from scalewise.analysis.statistics.intervals import CONFIDENCE, Interval
+from scalewise.analysis.statistics.intervals import CONFIDENCE, Interval, welch_error
 
 NAMED_FROM = 0.1
 """Share of the step, or of a run's wall, from which on a loss is named."""
@@ -217,16 +217,11 @@ def difference_of_means(
     unknown = len(sample) == 1 or (len(reference) == 1 and any(reference))
     if unknown:
         return Interval(estimate, math.nan, math.nan, 0.0, len(sample))
-    terms = [variance(sample) / len(sample)]
-    freedoms = [len(sample) - 1]
+    parts = [(variance(sample) / len(sample), len(sample))]
     if any(reference):
-        terms.append(factor**2 * variance(reference) / len(reference))
-        freedoms.append(len(reference) - 1)
-    squared = sum(terms)
-    half = 0.0
-    if squared > 0:
-        freedom = squared**2 / sum(term**2 / each for term, each in zip(terms, freedoms, strict=True))
-        half = float(stdtrit(freedom, (1 + confidence) / 2)) * math.sqrt(squared)
+        parts.append((factor**2 * variance(reference) / len(reference), len(reference)))
+    error, freedom = welch_error(parts)
+    half = float(stdtrit(freedom, (1 + confidence) / 2)) * error
     return Interval(estimate, estimate - half, estimate + half, confidence, len(sample))
 
 

@@ -12,7 +12,6 @@ import pandas as pd
 from scalewise.analysis.comparison.confounding import has_trend
 from scalewise.analysis.statistics.ratios import Ratio, paired_ratio, ratio_of
 
-THROUGHPUT, TIME_TO_TARGET = "throughput", "time to target"
 Measure = Literal["throughput", "time to target"]
 
 Point = tuple[str, int]

@@ -96,3 +96,17 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
 def _median_coverage(n: int, outside: int) -> float:
     """Probability of all but twice so many of the 2**n ways in which n values fall about their median."""
     return max(0.0, 1 - outside / (1 << (n - 1)))
+
+
+def welch_error(parts: Sequence[tuple[float, int]]) -> tuple[float, float]:
+    """Standard error of a difference of means, and its degrees of freedom (Welch, Biometrika 34, 1947).
+
+    Args:
+        parts: The variance of each mean, and the number of values that it rests on, two or more.
+
+    Returns:
+        Both; where nothing scatters the freedom is that of all values together.
+    """
+    squared = sum(part for part, _ in parts)
+    weights = sum(part**2 / (n - 1) for part, n in parts)
+    return math.sqrt(squared), squared**2 / weights if weights else float(sum(n - 1 for _, n in parts))

@@ -16,7 +16,7 @@ from statistics import fmean, median, variance
 
 from scipy.special import stdtr, stdtrit
 
-from scalewise.analysis.statistics.intervals import CONFIDENCE, Interval
+from scalewise.analysis.statistics.intervals import CONFIDENCE, Interval, welch_error
 
 ENOUGH_REPEATS = 3
 """Repeats below which next to nothing is known of their scatter: with 2 against 2, t may be 12.7."""
@@ -101,11 +101,8 @@ def ratio_of(
     if len(scatters) == 1:
         error = math.sqrt(scatters[0] * (1 / len(above) + 1 / len(below)))
         return Ratio(estimate, lead, error, max(len(above), len(below)) - 1, n)
-    parts = [scatter / len(side) for scatter, side in zip(scatters, (above, below), strict=True)]
-    squared = sum(parts)
-    weights = sum(part**2 / (len(side) - 1) for part, side in zip(parts, (above, below), strict=True))
-    freedom = squared**2 / weights if weights else float(len(above) + len(below) - 2)
-    return Ratio(estimate, lead, math.sqrt(squared), freedom, n)
+    error, freedom = welch_error([(variance(side) / len(side), len(side)) for side in (above, below)])
+    return Ratio(estimate, lead, error, freedom, n)
 
 
 def paired_ratio(pairs: Iterable[tuple[float, float]]) -> Ratio | None:
