@@ -15,6 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "workflow" / "scripts"
 PACKAGE = SCRIPTS / "scalewise"
+PROBE = PACKAGE / "training" / "program" / "probe"
 RULES = [ROOT / "workflow" / "Snakefile", *sorted((ROOT / "workflow").rglob("*.smk"))]
 HEAVY = (
     "torch",
@@ -36,8 +37,14 @@ def imported(path: Path) -> set[str]:
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path.name} imports by dots, which this test does not follow"
-            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+            module = node.module
+            if node.level:
+                # the probe is imported under a name of its own, in a process that may not have the package
+                assert path.parent == PROBE, f"{path.name} imports by dots, as only the probe needs to"
+                assert node.level == 1, f"{path.name} imports from above the probe"
+                package = ".".join(PROBE.relative_to(SCRIPTS).parts)
+                module = f"{package}.{module}" if module else package
+            names |= {f"{module}.{alias.name}" for alias in node.names}
     return names
 
 
@@ -107,6 +114,33 @@ def test_no_folder_of_a_room_imports_one_above_it(room: str) -> None:
 def test_training_does_not_know_the_analysis() -> None:
     assert len(modules("training")) > 10
     assert crossings(modules("training"), ("scalewise.analysis",)) == []
+
+
+def test_the_probe_needs_nothing_but_itself_torch_and_the_standard_library() -> None:
+    """The interpreter of a user's program has torch, and may have nothing else of what Scalewise needs."""
+    own = "scalewise.training.program.probe"
+    roots = {
+        name.partition(".")[0]
+        for path in PROBE.glob("*.py")
+        for name in imported(path)
+        if not within(name, (own,))
+    }
+
+    assert len(list(PROBE.glob("*.py"))) > 5
+    assert "torch" in roots
+    assert roots - {"torch"} <= sys.stdlib_module_names
+
+
+def test_the_probe_imports_next_to_nothing_before_torch() -> None:
+    tree = ast.parse((PROBE / "startup.py").read_text(encoding="utf-8"))
+    at_start = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
+
+    assert {ast.unparse(node) for node in at_start} == {
+        "from __future__ import annotations",
+        "import os",
+        "import sys",
+        "import time",
+    }
 
 
 def test_analysis_needs_no_torch_and_does_not_know_the_training() -> None:

@@ -27,6 +27,9 @@ SOURCES = {
     "scalewise/training/distributed/": "__init__ devices identity network_interface node_launcher process_group",
     "scalewise/training/measure/": "__init__ device_timers machine_load memory monitor provenance sensors step_clock throughput waiting",
     "scalewise/training/models/": "__init__ builders own_model resnets transformer",
+    "scalewise/training/program/": "__init__ startup_files",
+    "scalewise/training/program/probe/": "__init__ batches communication counted_optimizers discovery ending guards hooks loader_passes "
+    "losses measured_process memory origins probe_spec root_calls startup steps written",
     "scalewise/analysis/": "__init__ adaptive_repeats analysis_spec conclusion experiment_figures experiment_tables formatting laws memory origins partial_report "
     "scaling study_report tables",
     "scalewise/analysis/bottlenecks/": "__init__ bottlenecks drift losses resumption slow_places step_breakdown utilization",

@@ -1,0 +1,540 @@
+"""Small trainings of all kinds that users write. None of them knows that it is measured.
+
+The probe is asked to end each after 12 steps; those that run on to their own end make fewer.
+"""
+
+from __future__ import annotations
+
+import atexit
+import copy
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch._dynamo.utils import counters
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+ENOUGH_STEPS = 16
+"""More than the probe lets happen."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A training, and its number of ranks."""
+
+    name: str
+    train: Callable[[], None]
+    ranks: int
+
+
+CASES: dict[str, Case] = {}
+
+
+def case(ranks: int = 1) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    def add(train: Callable[[], None]) -> Callable[[], None]:
+        CASES[train.__name__] = Case(train.__name__, train, ranks)
+        return train
+
+    return add
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 12), nn.ReLU(), nn.Linear(12, 3))
+
+
+def samples(number: int = 80) -> TensorDataset:
+    generator = torch.Generator().manual_seed(1)
+    return TensorDataset(
+        torch.randn(number, 6, generator=generator), torch.randint(0, 3, (number,), generator=generator)
+    )
+
+
+def batch(size: int = 8) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(size, 6), torch.randint(0, 3, (size,))
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def step(model: Any, optimizer: torch.optim.Optimizer, inputs: torch.Tensor, labels: torch.Tensor) -> None:
+    optimizer.zero_grad()
+    loss = cross_entropy(model(inputs), labels)
+    loss.backward()
+    optimizer.step()
+    print(repr(loss.item()), flush=True)
+
+
+def folder() -> Path:
+    return Path(os.environ["CASE_FOLDER"])
+
+
+@case()
+def plain_loop() -> None:
+    """Ten batches of 8 an epoch, then an evaluation of known length with a loader of its own."""
+    model = network()
+    optimizer = torch.optim.AdamW(model.parameters())
+    loader = DataLoader(samples(), batch_size=8, shuffle=True)
+    tested = DataLoader(samples(16), batch_size=16)
+    for _ in range(ENOUGH_STEPS):
+        model.train()
+        for inputs, labels in loader:
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = cross_entropy(model(inputs), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            print(repr(loss.item()), flush=True)
+        model.eval()
+        with torch.no_grad():
+            for inputs, _labels in tested:
+                model(inputs)
+                time.sleep(0.05)
+
+
+@case()
+def skipped_steps() -> None:
+    """A scaler refuses every third step, the first one too."""
+    model = network()
+    optimizer = sgd(model)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    for number in range(ENOUGH_STEPS):
+        inputs, labels = batch()
+        optimizer.zero_grad()
+        loss = cross_entropy(model(inputs), labels) * (float("inf") if number % 3 == 0 else 1.0)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        print(repr(loss.item()), flush=True)
+
+
+def report_compilation() -> None:
+    found = {name: dict(counters[name]) for name in ("stats", "recompiles", "recompile_limit")}
+    print("graphs", found["stats"].get("unique_graphs"), found["recompiles"], found["recompile_limit"])
+
+
+@case()
+def compiled_model() -> None:
+    model: Any = torch.compile(network(), backend="eager")
+    optimizer = sgd(model)
+    atexit.register(report_compilation)
+    for inputs, labels in DataLoader(samples(96), batch_size=8):
+        step(model, optimizer, inputs, labels)
+
+
+@case()
+def compiled_optimizer() -> None:
+    model = network()
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    update = torch.compile(optimizer.step, backend="eager")
+    atexit.register(report_compilation)
+    for inputs, labels in DataLoader(samples(96), batch_size=8):
+        optimizer.zero_grad()
+        loss = cross_entropy(model(inputs), labels)
+        loss.backward()
+        update()
+        print(repr(loss.item()), flush=True)
+
+
+@case()
+def compiled_step() -> None:
+    model = network()
+    optimizer = sgd(model)
+
+    @torch.compile(backend="eager")
+    def whole(inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = cross_entropy(model(inputs), labels)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    atexit.register(report_compilation)
+    for inputs, labels in DataLoader(samples(96), batch_size=8):
+        print(repr(whole(inputs, labels).item()), flush=True)
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        inputs, labels = samples(20).tensors
+        yield from zip(inputs, labels, strict=True)
+
+
+@case()
+def stream_of_uneven_batches() -> None:
+    """Passes of 8, 8 and 4 samples, without a length, on as many threads as it likes."""
+    torch.set_num_threads(3)
+    model = network()
+    optimizer = sgd(model)
+    for _ in range(ENOUGH_STEPS):
+        for inputs, labels in DataLoader(Stream(), batch_size=8):
+            step(model, optimizer, inputs, labels)
+
+
+@case()
+def passes_of_one_batch() -> None:
+    model = network()
+    optimizer = sgd(model)
+    loader = DataLoader(samples(8), batch_size=8)
+    for _ in range(ENOUGH_STEPS):
+        for inputs, labels in loader:
+            step(model, optimizer, inputs, labels)
+
+
+@case()
+def one_batch_ahead() -> None:
+    """As accelerate's loader: a batch is fetched before the one in front of it is trained on."""
+
+    def ahead(loader: Any) -> Iterator[Any]:
+        batches = iter(loader)
+        current = next(batches)
+        for following in batches:
+            yield current
+            current = following
+        yield current
+
+    model = network()
+    optimizer = sgd(model)
+    for _ in range(ENOUGH_STEPS):
+        for inputs, labels in ahead(DataLoader(samples(32), batch_size=8)):
+            step(model, optimizer, inputs, labels)
+        with torch.inference_mode():
+            for inputs, _labels in ahead(DataLoader(samples(16), batch_size=8)):
+                model(inputs)
+
+
+@case()
+def two_optimizers() -> None:
+    """A GAN: two updates make one step; the batches are dictionaries."""
+    torch.manual_seed(0)
+    generator, discriminator = nn.Linear(4, 6), nn.Linear(6, 1)
+    for_discriminator, for_generator = sgd(discriminator), sgd(generator)
+    data: Any = [{"image": inputs, "index": 3} for inputs in samples().tensors[0]]
+    for _ in range(ENOUGH_STEPS):
+        for entry in DataLoader(data, batch_size=8):
+            for_discriminator.zero_grad()
+            discriminator(entry["image"]).mean().backward()
+            (-discriminator(generator(torch.randn(8, 4)).detach()).mean()).backward()
+            for_discriminator.step()
+            for_generator.zero_grad()
+            discriminator(generator(torch.randn(8, 4))).mean().backward()
+            for_generator.step()
+
+
+@case()
+def an_optimizer_for_each_parameter() -> None:
+    """Updates within the backward pass, so that gradients need not be kept."""
+    model = network()
+    optimizers: dict[torch.Tensor, torch.optim.Optimizer] = {
+        parameter: torch.optim.SGD([parameter], lr=0.1) for parameter in model.parameters()
+    }
+
+    def update(parameter: torch.Tensor) -> None:
+        optimizers[parameter].step()
+        optimizers[parameter].zero_grad()
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(update)
+    for inputs, labels in DataLoader(samples(320), batch_size=8):
+        cross_entropy(model(inputs), labels).backward()
+
+
+@case()
+def closures() -> None:
+    """L-BFGS: four passes a step, no loader, an evaluation of every step."""
+    model = network()
+    optimizer = torch.optim.LBFGS(
+        model.parameters(), max_iter=4, max_eval=4, tolerance_change=0, tolerance_grad=0
+    )
+    inputs, labels = samples(20).tensors
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = cross_entropy(model(inputs), labels)
+        loss.backward()
+        return loss
+
+    for _ in range(ENOUGH_STEPS):
+        optimizer.step(closure)
+        with torch.no_grad():
+            model(inputs)
+            time.sleep(0.02)
+
+
+@case()
+def without_a_loader() -> None:
+    """As nanoGPT: batches from a function, three passes a step, an evaluation after every fourth step."""
+    model = network()
+    optimizer = sgd(model)
+    for number in range(ENOUGH_STEPS):
+        if number and number % 4 == 0:
+            model.eval()
+            with torch.no_grad():
+                model(batch()[0])
+            time.sleep(0.05)
+            torch.save({"model": model, "optimizer": optimizer.state_dict()}, folder() / "checkpoint.pt")
+            model.train()
+        for _ in range(3):
+            inputs, labels = batch(5)
+            (cross_entropy(model(inputs), labels) / 3).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@case()
+def evaluation_without_eval() -> None:
+    model = network()
+    smoothed = copy.deepcopy(model)
+    optimizer = sgd(model)
+    for number in range(ENOUGH_STEPS):
+        step(model, optimizer, *batch())
+        with torch.no_grad():
+            smoothed(batch()[0])
+            if number == 5:
+                model(batch()[0])
+                time.sleep(0.05)
+
+
+@case()
+def bare_except() -> None:
+    model = network()
+    optimizer = sgd(model)
+    made = 0
+    for _ in range(ENOUGH_STEPS):
+        try:
+            step(model, optimizer, *batch())
+        except:  # noqa: E722  # as users write it
+            made += 1
+            print("swallowed", made, flush=True)
+
+
+def six_steps() -> None:
+    model = network()
+    optimizer = sgd(model)
+    for inputs, labels in DataLoader(samples(48), batch_size=8):
+        step(model, optimizer, inputs, labels)
+
+
+@case()
+def its_own_end() -> None:
+    """Six steps on objects that are gone at the end; it has a handler of its own for that."""
+    atexit.register(lambda: (folder() / "handler").write_text("ran"))
+    six_steps()
+
+
+@case()
+def a_process_of_its_own() -> None:
+    """A training in a process that multiprocessing forks, which runs no handlers of atexit."""
+    process = multiprocessing.get_context("fork").Process(target=six_steps)
+    process.start()
+    process.join()
+    print(process.pid, process.exitcode, flush=True)
+
+
+@case()
+def its_own_error() -> None:
+    def own_hook(kind: type[BaseException], error: BaseException, _traceback: object) -> None:
+        print("own hook:", kind.__name__, error, flush=True)
+
+    sys.excepthook = own_hook
+    model = network()
+    optimizer = sgd(model)
+    for number in range(ENOUGH_STEPS):
+        if number == 4:
+            raise ValueError("of the program")
+        step(model, optimizer, *batch())
+
+
+@case()
+def no_torch_optimizer() -> None:
+    model = network()
+    for _ in range(60):
+        inputs, labels = batch()
+        cross_entropy(model(inputs), labels).backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                assert parameter.grad is not None
+                parameter.sub_(0.1 * parameter.grad)
+                parameter.grad = None
+
+
+@case()
+def worker_processes() -> None:
+    """Loaders of two processes, which import nothing and step nowhere."""
+    model = network()
+    optimizer = sgd(model)
+    for _ in range(ENOUGH_STEPS):
+        for inputs, labels in DataLoader(samples(48), batch_size=8, num_workers=2):
+            step(model, optimizer, inputs, labels)
+
+
+class Stubborn:
+    """A batch that raises where anybody but its program looks at it."""
+
+    def __init__(self, entries: list[Any]) -> None:
+        self.of_the_program = torch.stack([inputs for inputs, _label in entries])
+
+    @property
+    def dtype(self) -> Any:
+        raise RuntimeError("do not look")
+
+
+@case()
+def a_batch_that_raises() -> None:
+    model = network()
+    optimizer = sgd(model)
+    for found in DataLoader(samples(48), batch_size=8, collate_fn=Stubborn):
+        model(found.of_the_program).sum().backward()
+        optimizer.step()
+
+
+def join() -> int:
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder()}/meeting",
+        rank=int(os.environ["RANK"]),
+        world_size=int(os.environ["WORLD_SIZE"]),
+    )
+    return dist.get_rank()
+
+
+@case(ranks=2)
+def data_parallel() -> None:
+    """Rank 0 alone evaluates; the end is one that needs all ranks."""
+    rank = join()
+    model = DistributedDataParallel(network())
+    optimizer = sgd(model)
+    torch.manual_seed(rank)
+    try:
+        for number in range(ENOUGH_STEPS):
+            step(model, optimizer, *batch(4))
+            if rank == 0 and number == 6:
+                model.module.eval()
+                time.sleep(0.05)
+                model.module.train()
+    finally:
+        dist.barrier()
+        if rank == 0:
+            torch.save(model.module.state_dict(), folder() / "model.pt")
+        dist.destroy_process_group()
+        print("cleaned up", flush=True)
+
+
+@case(ranks=2)
+def exchange_by_hand() -> None:
+    """Gradients are added up without any wrapper, and nobody leaves the group at the end."""
+    rank = join()
+    model = network()
+    optimizer = sgd(model)
+    torch.manual_seed(rank)
+    for _ in range(ENOUGH_STEPS):
+        inputs, labels = batch(4)
+        cross_entropy(model(inputs), labels).backward()
+        for parameter in model.parameters():
+            assert parameter.grad is not None
+            dist.all_reduce(parameter.grad)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@case(ranks=2)
+def ranks_apart() -> None:
+    rank = join()
+    model = network()
+    optimizer = sgd(model)
+    torch.manual_seed(rank)
+    for _ in range(ENOUGH_STEPS):
+        step(model, optimizer, *batch(4))
+
+
+@case(ranks=2)
+def copies() -> None:
+    """Two processes that know nothing of each other."""
+    model = network()
+    optimizer = sgd(model)
+    for inputs, labels in DataLoader(samples(), batch_size=8):
+        step(model, optimizer, inputs, labels)
+
+
+@case(ranks=2)
+def divided_optimizer() -> None:
+    """ZeRO: an optimizer's step within another one's, each rank with its part."""
+    rank = join()
+    model = DistributedDataParallel(network())
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
+    torch.manual_seed(rank)
+    for _ in range(ENOUGH_STEPS):
+        step(model, optimizer, *batch(4))
+
+
+@case(ranks=2)
+def divided_model() -> None:
+    rank = join()
+    model = network()
+    fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
+    optimizer = sgd(model)
+    torch.manual_seed(rank)
+    for _ in range(ENOUGH_STEPS):
+        step(model, optimizer, *batch(4))
+
+
+@case(ranks=2)
+def tensor_parallel() -> None:
+    join()
+    model = network()
+    parallelize_module(model, init_device_mesh("cpu", (2,)), {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    optimizer = sgd(model)
+    torch.manual_seed(0)
+    for _ in range(ENOUGH_STEPS):
+        step(model, optimizer, *batch(4))
+
+
+@case(ranks=2)
+def pipeline() -> None:
+    """The model's halves on two ranks: both see the same samples."""
+    rank = join()
+    torch.manual_seed(0)
+    half = nn.Linear(6, 6) if rank == 0 else nn.Linear(6, 3)
+    schedule = ScheduleGPipe(PipelineStage(half, rank, 2, torch.device("cpu")), 2, loss_fn=cross_entropy)
+    optimizer = sgd(half)
+    for _ in range(ENOUGH_STEPS):
+        inputs, labels = batch(4)
+        optimizer.zero_grad()
+        if rank == 0:
+            schedule.step(inputs)
+        else:
+            schedule.step(target=labels)
+        optimizer.step()
+
+
+@case()
+def on_a_gpu() -> None:
+    """Steps of the GPU, of which the host does not wait for one; an evaluation that needs 64 MB more."""
+    model = network().cuda()
+    optimizer = sgd(model)
+    for number in range(ENOUGH_STEPS):
+        inputs, labels = (tensor.cuda() for tensor in batch())
+        optimizer.zero_grad()
+        cross_entropy(model(inputs), labels).backward()
+        torch.cuda._sleep(10_000_000)
+        optimizer.step()
+        if number == 5:
+            model.eval()
+            torch.zeros(2**24, device="cuda")

@@ -1,0 +1,145 @@
+"""Batches of any form, counters that are looked at seldom: the probe's parts that need no process."""
+
+from __future__ import annotations
+
+from collections import UserDict
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from scalewise.training.program.probe.batches import checksum, samples_in, samples_of_inputs
+from scalewise.training.program.probe.communication import CommunicationSamples
+from scalewise.training.program.probe.discovery import look_around
+from scalewise.training.program.probe.written import write_json
+
+
+@dataclass
+class Sentences:
+    tokens: torch.Tensor
+    lengths: torch.Tensor
+
+
+IMAGES, LABELS = torch.zeros(8, 3, 4, 4), torch.zeros(8)
+
+
+@pytest.mark.parametrize(
+    ("batch", "batch_size", "samples"),
+    [
+        ([IMAGES, LABELS], 8, 8),
+        ((IMAGES[:5], LABELS[:5]), 8, 5),
+        ({"id": "x", "image": IMAGES}, 8, 8),
+        (UserDict(tokens=torch.zeros(8, 20)), 8, 8),
+        (Sentences(torch.zeros(20, 8), torch.zeros(8)), 8, 8),
+        ([[IMAGES, IMAGES], LABELS], 8, 8),
+        ([torch.zeros(3), torch.zeros(8, 2)], None, 3),
+        ([{"boxes": 1}, {"boxes": 2}], 2, 2),
+        (SimpleNamespace(num_graphs=6, x=torch.zeros(90, 4)), 6, 6),
+        ("text", 8, None),
+        (torch.tensor(1.0), 8, None),
+        (torch.zeros(20, 8), 8, None),
+    ],
+)
+def test_samples_of_a_batch(batch: Any, batch_size: int | None, samples: int | None) -> None:
+    assert samples_in(batch, batch_size) == samples
+
+
+def test_samples_of_inputs_are_what_most_of_them_have() -> None:
+    assert (
+        samples_of_inputs(((torch.zeros(4, 9),), {"mask": torch.zeros(4, 9), "table": torch.zeros(100)})) == 4
+    )
+    assert samples_of_inputs(((), {})) is None
+
+
+def test_batches_are_told_apart_by_their_first_tensor() -> None:
+    first, second = torch.randn(4, 6), torch.randn(4, 6)
+
+    assert checksum({"of": "text", "image": first}) == checksum([first, second])
+    assert checksum([first]) != checksum([second])
+    assert checksum(["text"]) is None
+
+
+class DataParallel:
+    """Counters as DDP leaves them: of the exchange before the last, if it was one that it timed."""
+
+    def __init__(self, exchanges_of_a_step: int) -> None:
+        self.logger = self
+        self.ints_map: dict[str, int] = {}
+        self.looks = 0
+        self._exchanges_of_a_step, self._exchanges = exchanges_of_a_step, 0
+
+    def _set_ddp_runtime_logging_sample_rate(self, every: int) -> None:
+        self._every = every
+
+    def step(self) -> None:
+        for _ in range(self._exchanges_of_a_step):
+            timed = self._exchanges
+            if timed and (timed <= 10 or timed % self._every == 0):
+                self.ints_map = {
+                    "iteration": timed,
+                    "backward_comm_time": timed * 1_000_000_000 + 5,
+                    "backward_compute_comm_overlap_time": 5,
+                }
+            self._exchanges += 1
+
+    def _get_ddp_logging_data(self) -> DataParallel:
+        self.looks += 1
+        return self
+
+
+def test_every_exchange_that_ddp_timed_after_the_warm_up_is_kept_once() -> None:
+    data_parallel = DataParallel(exchanges_of_a_step=1)
+    samples = CommunicationSamples(data_parallel, every=25, warmup_steps=4)
+    for done in range(1, 1002):
+        data_parallel.step()
+        samples.after_step(done)
+
+    assert samples.step_seconds() == [5, 6, 7, 8, 9, 10, *range(25, 1001, 25)]
+    # seldom enough to cost nothing
+    assert data_parallel.looks < 100
+
+
+def test_all_exchanges_of_a_step_count() -> None:
+    data_parallel = DataParallel(exchanges_of_a_step=2)
+    samples = CommunicationSamples(data_parallel, every=5, warmup_steps=10)
+    for done in range(1, 102):
+        data_parallel.step()
+        samples.after_step(done)
+
+    seconds = samples.step_seconds()
+    assert seconds
+    assert all(value % 10 == 0 for value in seconds)
+
+
+class DeepSpeedEngine(nn.Linear):
+    """Stands in for the class of this name, which does not install everywhere."""
+
+
+def test_engines_whose_ranks_are_no_replicas_are_named() -> None:
+    engine = DeepSpeedEngine(2, 2)
+    layer = type("Layer", (nn.Linear,), {"__module__": "megatron.core.layers"})(2, 2)
+
+    assert look_around(torch.optim.SGD(engine.parameters())).refused == "DeepSpeed"
+    del engine
+    assert look_around(torch.optim.SGD(layer.parameters())).refused == "Megatron"
+
+
+def test_modules_that_hold_all_that_is_trained_are_found_within_wrappers() -> None:
+    inner = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    inner[0].requires_grad_(requires_grad=False)
+    outer = nn.ModuleDict({"network": inner})
+    trained = look_around(torch.optim.SGD(inner.parameters()))
+
+    assert trained.roots == [outer]
+    assert {id(outer), id(inner), id(inner[1])} <= trained.whole
+    assert id(inner[0]) not in trained.whole
+
+
+def test_values_that_are_not_finite_are_written_as_none(tmp_path: Any) -> None:
+    write_json(tmp_path / "record.json", {"losses": {"0": float("nan"), "10": 1.5}, "off": [float("inf")]})
+
+    assert (tmp_path / "record.json").read_text() == '{"losses": {"0": null, "10": 1.5}, "off": [null]}'
+    assert [path.name for path in tmp_path.iterdir()] == ["record.json"]

@@ -1,0 +1,375 @@
+"""Unedited trainings of all kinds under the probe: what its records say is what they did."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from scalewise.training.program.startup_files import write_startup
+
+SCRIPTS = Path(__file__).parent / "probed_scripts"
+WARMUP_STEPS, STEPS = 2, 10
+LAST = WARMUP_STEPS + STEPS
+NEVER_LEFT_OUT = [0] * LAST
+EVALUATION, SAVE, NEW_PASS = 1, 2, 4
+ON_GPU = "on_a_gpu"
+
+
+def names() -> list[str]:
+    """All cases, in the order of their file, which this process need not import."""
+    tree = ast.parse((SCRIPTS / "cases.py").read_text(encoding="utf-8"))
+    found = [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.decorator_list]
+    return [name for name in found if name != ON_GPU or torch.cuda.is_available()]
+
+
+@dataclass
+class Ended:
+    """What a case has left: of each rank its exit status, its output and the probe's files."""
+
+    statuses: list[int]
+    outputs: list[str]
+    files: list[dict[str, str]] = field(default_factory=list)
+
+    def record(self, rank: int = 0, kind: str = "record.json") -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.files[rank][kind])
+        return found
+
+
+def run(folder: Path, cases: list[str], environment: dict[str, str]) -> dict[str, Ended]:
+    """Run cases in processes forked from one that has imported torch."""
+    folder.mkdir()
+    subprocess.run(
+        [sys.executable, SCRIPTS / "run_cases.py", folder, *cases],
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
+        check=True,
+        timeout=600,
+    )
+    found = {}
+    for name, ended in json.loads((folder / "cases.json").read_text()).items():
+        outputs = [(folder / f"{name}.{rank}.txt").read_text() for rank in range(len(ended["pids"]))]
+        found[name] = Ended(ended["statuses"], outputs)
+        for pid in ended["pids"]:
+            files = (folder.parent / "left").glob(f"*.{pid}.*")
+            found[name].files.append({path.name.split(".", 2)[2]: path.read_text() for path in files})
+    return found
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the files of all processes."""
+    return tmp_path_factory.mktemp("probe") / "left"
+
+
+@pytest.fixture(scope="module")
+def probed(left: Path) -> dict[str, Ended]:
+    """All cases under the probe."""
+    left.mkdir()
+    write_startup(left.parent / "startup")
+    spec = {"folder": str(left), "warmup_steps": WARMUP_STEPS, "steps": STEPS, "check_after": 3}
+    (left.parent / "spec.json").write_text(json.dumps(spec))
+    path = {"PYTHONPATH": str(left.parent / "startup"), "SCALEWISE_PROBE": str(left.parent / "spec.json")}
+    return run(left.parent / "probed", names(), path)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
+    """The same without the probe, as far as their losses are compared."""
+    return run(tmp_path_factory.mktemp("alone") / "cases", COMPARED, {})
+
+
+COMPARED = [
+    "plain_loop",
+    "skipped_steps",
+    "compiled_model",
+    "compiled_optimizer",
+    "compiled_step",
+    "one_batch_ahead",
+    "data_parallel",
+]
+
+SEEN: dict[str, dict[str, Any]] = {
+    "plain_loop": {
+        "left_out": [4, 0, 0, 0, 0, 0, 0, 0, 0, 0, EVALUATION | NEW_PASS, 0],
+        "samples": [8] * LAST,
+        "forward_samples": 8,
+        "passes": [1] * LAST,
+        "optimizers": [{"name": "AdamW", "steps": LAST}],
+        "parameters": 6 * 12 + 12 + 12 * 3 + 3,
+        "gradient_bytes": 4 * (6 * 12 + 12 + 12 * 3 + 3),
+        "parameter_dtypes": ["torch.float32"],
+        "precision": {"cpu:bfloat16": LAST},
+        "loader_workers": 0,
+        "parallelism": [],
+        "refused": None,
+        "compiled": False,
+        "sharded": False,
+        "communication_seconds": None,
+        "device": "CPU process",
+        "world_size": 1,
+        "backend": None,
+        "events": [],
+    },
+    # the first, fourth, seventh and tenth step are refused; no loader says what feeds them
+    "skipped_steps": {
+        "skipped_by_scaler": 4,
+        "optimizers": [{"name": "SGD", "steps": LAST - 4}],
+        "passes": [1] * LAST,
+        "samples": [],
+        "wait_seconds": [],
+        "forward_samples": 8,
+        "loader_workers": None,
+        "batches": None,
+    },
+    "compiled_model": {"compiled": True, "samples": [8] * LAST, "forward_samples": 8, "events": []},
+    "compiled_optimizer": {"compiled": True, "samples": [8] * LAST, "passes": [1] * LAST},
+    "compiled_step": {"compiled": True, "samples": [8] * LAST, "passes": [1] * LAST},
+    "stream_of_uneven_batches": {
+        "samples": [8, 8, 4] * 4,
+        "left_out": [NEW_PASS, 0, 0] * 4,
+        "events": ["the program set its threads to 3, not 1"],
+    },
+    "passes_of_one_batch": {"samples": [8] * LAST, "left_out": [NEW_PASS] * LAST},
+    # four batches an epoch: two are fetched for the first step, none for the last
+    "one_batch_ahead": {
+        "samples": [16, 8, 8, 0] * 3,
+        "left_out": [NEW_PASS, 0, 0, 0] + [EVALUATION | NEW_PASS, 0, 0, 0] * 2,
+    },
+    "two_optimizers": {
+        "optimizers": [{"name": "SGD", "steps": LAST}, {"name": "SGD", "steps": LAST - 1}],
+        "samples": [8] * LAST,
+        "passes": [2] + [3] * (LAST - 1),
+        "parameters": 4 * 6 + 6 + 6 + 1,
+    },
+    "an_optimizer_for_each_parameter": {
+        "samples": [8] * LAST,
+        "passes": [1] * LAST,
+        "parameters": 123,
+    },
+    # the forward passes cannot tell that all four are of the same samples
+    "closures": {
+        "passes": [4] * LAST,
+        "samples": [],
+        "forward_samples": 80,
+        "left_out": [0] + [EVALUATION] * (LAST - 1),
+    },
+    "without_a_loader": {
+        "samples": [],
+        "forward_samples": 15,
+        "passes": [3] * LAST,
+        "left_out": [0, 0, 0, 0, EVALUATION | SAVE, 0, 0, 0, EVALUATION | SAVE, 0, 0, 0],
+    },
+    "evaluation_without_eval": {"left_out": [0, 0, 0, 0, 0, 0, EVALUATION, 0, 0, 0, 0, 0]},
+    "bare_except": {"passes": [1] * LAST},
+    "worker_processes": {
+        "loader_workers": 2,
+        "samples": [8] * LAST,
+        "left_out": [NEW_PASS, 0, 0, 0, 0, 0] * 2,
+    },
+    "data_parallel": {
+        "parallelism": ["DistributedDataParallel"],
+        "world_size": 2,
+        "backend": "gloo",
+        "forward_samples": 4,
+        "left_out": [0, 0, 0, 0, 0, 0, 0, EVALUATION, 0, 0, 0, 0],
+        "parameters": 123,
+        "sharded": False,
+    },
+    "exchange_by_hand": {"parallelism": [], "world_size": 2, "communication_seconds": None},
+    "ranks_apart": {"parallelism": [], "world_size": 2},
+    "divided_optimizer": {
+        "optimizers": [{"name": "ZeroRedundancyOptimizer", "steps": LAST}],
+        "parallelism": ["DistributedDataParallel"],
+        "parameters": 123,
+    },
+    "divided_model": {
+        "parallelism": ["fully_shard"],
+        "sharded": True,
+        "parameters": 123,
+        "gradient_bytes": 492,
+        "weights": [],
+        "refused": None,
+    },
+    "tensor_parallel": {"refused": "tensor parallel", "weights": []},
+    "pipeline": {"refused": "pipeline parallel"},
+}
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_the_record_says_what_the_program_did(probed: dict[str, Ended], name: str) -> None:
+    ended = probed[name]
+    record = ended.record()
+
+    assert set(ended.statuses) == {0}
+    assert {name: record[name] for name in SEEN[name]} == SEEN[name]
+    assert (record["ended"], record["steps"]) == ("steps", LAST)
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_losses_are_equal_to_the_last_digit_and_graphs_the_same(
+    probed: dict[str, Ended], alone: dict[str, Ended], name: str
+) -> None:
+    for with_probe, without in zip(probed[name].outputs, alone[name].outputs, strict=True):
+        losses = [line for line in with_probe.splitlines() if line[0].isdigit() or line == "inf"]
+        assert len(losses) == LAST - 1  # the last step ends the program before it prints
+        assert losses == [line for line in without.splitlines() if line in losses][: LAST - 1]
+        graphs = [line for line in with_probe.splitlines() if line.startswith("graphs")]
+        assert graphs == [line for line in without.splitlines() if line.startswith("graphs")]
+        assert bool(graphs) == name.startswith("compiled")
+
+
+def test_times_of_steps_leave_nothing_out_and_waits_lie_within_them(probed: dict[str, Ended]) -> None:
+    record = probed["plain_loop"].record()
+    marks, seconds = record["marks"], record["seconds"]
+
+    assert seconds[0] is None
+    assert marks == sorted(marks)
+    for (before, after), taken in zip(pairwise(marks), seconds[1:], strict=True):
+        # the probe's own work, when the record so far is written and the warm-up ends, is in no step
+        assert 0 < taken <= after - before
+    assert sum(seconds[4:]) == pytest.approx(marks[-1] - marks[3])
+    assert all(0 < wait < taken for wait, taken in zip(record["wait_seconds"][1:], seconds[1:], strict=True))
+    assert record["first_step_began"] < record["first_step_ended"] == marks[0]
+    assert record["loader_start_seconds"] > 0
+
+
+def test_an_evaluation_is_as_long_as_it_was(probed: dict[str, Ended]) -> None:
+    for name, place in (("plain_loop", 10), ("without_a_loader", 4), ("evaluation_without_eval", 6)):
+        record = probed[name].record()
+        assert 0.05 <= record["off_seconds"][place] <= record["seconds"][place]
+        assert [
+            off for off, bits in zip(record["off_seconds"], record["left_out"], strict=True) if not bits
+        ] == [0.0] * sum(not bits for bits in record["left_out"])
+
+
+def test_the_record_so_far_is_written_after_three_steps(probed: dict[str, Ended]) -> None:
+    files = probed["plain_loop"].files[0]
+    seen = probed["plain_loop"].record(kind="seen.json")
+
+    assert set(files) == {"seen.json", "record.json", "measuring", "steps"}
+    assert (seen["ended"], seen["steps"], seen["samples"]) == ("seen", 3, [8, 8, 8])
+    assert set(seen) == set(probed["plain_loop"].record())
+    assert files["measuring"] == ""
+    assert int(files["steps"]) == LAST
+
+
+def test_batches_and_weights_tell_copies_from_ranks_that_work_together(probed: dict[str, Ended]) -> None:
+    copies = [probed["copies"].record(rank) for rank in (0, 1)]
+    together = [probed["exchange_by_hand"].record(rank, "seen.json") for rank in (0, 1)]
+    apart = [probed["ranks_apart"].record(rank, "seen.json") for rank in (0, 1)]
+
+    assert len(set(copies[0]["batches"])) == 3
+    assert copies[0]["batches"] == copies[1]["batches"]
+    assert [record["world_size"] for record in copies] == [1, 1]
+    assert len(together[0]["weights"]) == 4
+    assert together[0]["weights"] == together[1]["weights"]
+    assert apart[0]["weights"] != apart[1]["weights"]
+
+
+def test_communication_is_of_the_measured_steps_that_ddp_has_timed(probed: dict[str, Ended]) -> None:
+    records = [probed["data_parallel"].record(rank) for rank in (0, 1)]
+
+    # it times the first ten exchanges, and tells of each as the next begins
+    assert [len(record["communication_seconds"]) for record in records] == [10 - WARMUP_STEPS] * 2
+    assert all(seconds >= 0 for record in records for seconds in record["communication_seconds"])
+    assert sum(records[0]["communication_seconds"]) > 0
+
+
+def test_the_end_lets_a_program_clean_up_on_all_ranks(probed: dict[str, Ended]) -> None:
+    assert probed["data_parallel"].statuses == [0, 0]
+    assert all(output.endswith("cleaned up\n") for output in probed["data_parallel"].outputs)
+
+
+def test_an_end_that_is_swallowed_comes_again(probed: dict[str, Ended]) -> None:
+    assert probed["bare_except"].statuses == [0]
+    assert probed["bare_except"].outputs[0].count("swallowed") == 3
+
+
+def test_a_program_that_ends_by_itself_keeps_its_own_end(probed: dict[str, Ended], left: Path) -> None:
+    record = probed["its_own_end"].record()
+
+    assert (record["ended"], record["steps"], record["parameters"]) == ("itself", 6, 123)
+    assert len(record["weights"]) == 4  # though what it trained is gone
+    assert probed["its_own_end"].statuses == [0]
+    assert (left.parent / "probed" / "its_own_end" / "handler").read_text() == "ran"
+
+
+def test_a_process_that_runs_no_exit_handlers_leaves_its_record_too(
+    probed: dict[str, Ended], left: Path
+) -> None:
+    pid, status = probed["a_process_of_its_own"].outputs[0].split()[-2:]
+    record = json.loads((left / f"0.{pid}.record.json").read_text())
+
+    assert status == "0"
+    assert (record["ended"], record["steps"], record["samples"]) == ("itself", 6, [8] * 6)
+    assert probed["a_process_of_its_own"].files == [{}]
+
+
+def test_an_error_of_the_program_stays_its_own(probed: dict[str, Ended]) -> None:
+    assert probed["its_own_error"].statuses == [1]
+    assert probed["its_own_error"].outputs[0].endswith("own hook: ValueError of the program\n")
+    assert probed["its_own_error"].record()["steps"] == 4
+
+
+def test_an_error_of_the_probe_reaches_no_program(probed: dict[str, Ended]) -> None:
+    record = probed["a_batch_that_raises"].record()
+
+    assert probed["a_batch_that_raises"].statuses == [0]
+    assert record["steps"] == LAST // 2
+    assert record["events"] == ["probe: batch: RuntimeError('do not look')"]
+
+
+def test_a_program_whose_optimizer_is_unknown_says_so(probed: dict[str, Ended]) -> None:
+    record = probed["no_torch_optimizer"].record()
+    started = probed["no_torch_optimizer"].record(kind="started.json")
+
+    assert (record["ended"], record["steps"], record["marks"], record["backwards"]) == ("itself", 0, [], 60)
+    assert set(record) == set(probed["plain_loop"].record())
+    assert record["parameters"] is None
+    assert started["backwards"] == 50
+    assert started["events"] == ["no optimizer step was seen in 50 backward passes"]
+
+
+def test_a_whole_model_is_saved_without_a_trace_of_the_probe(probed: dict[str, Ended], left: Path) -> None:
+    assert set(probed["without_a_loader"].statuses) == {0}
+    saved = torch.load(left.parent / "probed" / "without_a_loader" / "checkpoint.pt", weights_only=False)
+
+    assert saved["model"](torch.zeros(1, 6)).shape == (1, 3)
+
+
+def test_only_processes_that_step_leave_records(probed: dict[str, Ended], left: Path) -> None:
+    recorded = sum("record.json" in files for ended in probed.values() for files in ended.files)
+
+    assert len(list(left.glob("*.record.json"))) == recorded + 1  # of a process's own process
+    # the process that all others were forked from
+    assert len(list(left.glob("*.started.json"))) == 1 + 1
+
+
+def test_files_are_the_programs_own_and_versions_of_what_it_imports(probed: dict[str, Ended]) -> None:
+    record = probed["plain_loop"].record()
+
+    assert {Path(path).name for path in record["imported_files"]} == {"run_cases.py", "cases.py"}
+    assert record["versions"]["torch"] == str(torch.__version__)
+    assert {"python", "numpy"} <= set(record["versions"])
+    assert "pytest" not in record["versions"]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+def test_a_gpus_steps_are_timed_by_its_own_clock(probed: dict[str, Ended]) -> None:
+    record = probed[ON_GPU].record()
+    memory = record["peak_memory"]
+
+    assert record["cuda"]
+    assert record["device_uuid"]
+    assert all(seconds > 1e-3 for seconds in record["seconds"][1:])  # ten million cycles
+    assert memory["kind"] == "CUDA allocator"
+    assert memory["whole_bytes"] - memory["training_bytes"] > 2**25

@@ -1,0 +1,1 @@
+"""Trainings by a user's own program, which nobody edits."""

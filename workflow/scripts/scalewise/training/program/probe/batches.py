@@ -1,0 +1,90 @@
+"""Numbers of samples in batches of any form, and sums that tell whether two ranks got the same one."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+MOST_LOOKED_AT = 8
+"""Entries of a list in a batch that are looked at: more have seldom another size."""
+
+DEEPEST = 4
+
+CHECKED_VALUES = 4096
+
+
+def samples_in(batch: Any, batch_size: int | None) -> int | None:
+    """Number of samples in a batch of a DataLoader; None where nothing in it tells.
+
+    Args:
+        batch: Tensors in lists, dictionaries and objects.
+        batch_size: Most samples, as the loader has it; None if it has none. A dimension of this size, or
+            the largest below it, is that of the samples.
+    """
+    if type(batch) in (list, tuple) and batch:  # the usual forms first: this is done for every batch
+        first = batch[0]
+    elif type(batch) is dict and batch:
+        first = next(iter(batch.values()))
+    else:
+        first = batch
+    if type(first) is torch.Tensor:
+        shape = first.shape
+        if shape and shape[0] == batch_size:
+            return batch_size
+    found = list(_first_dimensions(batch))
+    if not found:
+        return len(batch) if batch_size is not None and isinstance(batch, (list, tuple)) else None
+    if batch_size is None:
+        return _usual(found)
+    return max((size for size in found if size <= batch_size), default=None)
+
+
+def samples_of_inputs(inputs: Any) -> int | None:
+    """Number of samples among the inputs of a module: what most of its tensors have as first dimension."""
+    found = list(_first_dimensions(inputs))
+    return _usual(found) if found else None
+
+
+def checksum(batch: Any) -> int | None:
+    """A sum over the first values of the first tensor in a batch; None where there is none."""
+    for tensor in _tensors(batch):
+        if not isinstance(tensor, torch.Tensor):
+            continue
+        values = tensor.detach().flatten()[:CHECKED_VALUES].tolist()
+        return zlib.crc32(repr(values).encode())
+    return None
+
+
+def _usual(sizes: list[int]) -> int:
+    return max(dict.fromkeys(sizes), key=sizes.count)
+
+
+def _first_dimensions(value: Any) -> Iterator[int]:
+    for each in _tensors(value):
+        if hasattr(each, "num_graphs"):
+            yield each.num_graphs
+        elif len(each.shape):
+            yield int(each.shape[0])
+
+
+def _tensors(value: Any, depth: int = 0) -> Iterator[Any]:
+    """All that has a shape and a type of values, at any place in a batch; a batch of graphs as it is."""
+    if hasattr(value, "num_graphs") or (
+        hasattr(value, "dtype") and getattr(value, "shape", None) is not None
+    ):
+        yield value
+    elif depth < DEEPEST and not isinstance(value, (str, bytes)):
+        for each in _entries(value)[:MOST_LOOKED_AT]:
+            yield from _tensors(each, depth + 1)
+
+
+def _entries(value: Any) -> list[Any]:
+    if isinstance(value, (list, tuple)):
+        return list(value[:MOST_LOOKED_AT])
+    values = getattr(value, "values", None)
+    if callable(values):
+        return list(values())
+    return list(vars(value).values()) if hasattr(value, "__dict__") else []

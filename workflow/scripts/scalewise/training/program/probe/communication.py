@@ -1,0 +1,63 @@
+"""Communication that DDP times by itself, read from its counters of single exchanges."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+KEPT_STEPS = 1000
+"""Most exchanges that are kept, the last ones."""
+
+NANOSECONDS = 1e9
+
+
+class CommunicationSamples:
+    """Seconds of exchanges that the backward pass did not hide, of one DistributedDataParallel.
+
+    Args:
+        data_parallel: Exchanges the gradients.
+        every: DDP times one exchange in so many, and the first ten.
+        warmup_steps: Number of first steps whose exchanges are not kept.
+    """
+
+    def __init__(self, data_parallel: Any, every: int, warmup_steps: int) -> None:
+        data_parallel._set_ddp_runtime_logging_sample_rate(every)
+        self._logger = data_parallel.logger
+        self._seconds = deque[float](maxlen=KEPT_STEPS)
+        self._first: tuple[int, int] | None = None
+        """Steps and exchanges at the first look, which finds what the warm-up left."""
+        self._last: tuple[int, int] | None = None
+        self._next_look = warmup_steps + 1
+
+    def after_step(self, done: int) -> None:
+        """Keep the last exchange that DDP has timed, if it is a new one.
+
+        DDP counts an exchange as the next begins: after a step it tells of the step before.
+
+        Args:
+            done: Number of steps that have ended.
+        """
+        if done < self._next_look:
+            return
+        counters = self._logger._get_ddp_logging_data().ints_map
+        exchange = int(counters.get("iteration", 0))
+        self._next_look = done + 1
+        if self._last is not None and self._last[1] == exchange:
+            return
+        if self._last is not None:
+            # as many steps as lay between the last two lie before the next; from there on each is looked at
+            self._next_look = done + max(done - self._last[0], 1)
+            total, hidden = (
+                float(counters.get(f"backward_{part}_time", 0)) for part in ("comm", "compute_comm_overlap")
+            )
+            self._seconds.append(max(total - hidden, 0.0) / NANOSECONDS)
+        else:
+            self._first = done, exchange
+        self._last = done, exchange
+
+    def step_seconds(self) -> list[float]:
+        """Seconds of communication of single steps, of all exchanges where a step has several."""
+        if self._first is None or self._last is None or self._last == self._first:
+            return list(self._seconds)
+        steps, exchanges = self._last[0] - self._first[0], self._last[1] - self._first[1]
+        return [max(round(exchanges / steps), 1) * seconds for seconds in self._seconds]

@@ -1,0 +1,67 @@
+"""End of a training after its last step, by an exception that programs and frameworks let through."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing import parent_process, util
+from typing import NoReturn
+
+import torch
+
+MOST_ATTEMPTS = 3
+"""Ends that a program may swallow; then the process is ended without it."""
+
+WAITS_SECONDS = 60.0
+"""Longest wait for the other ranks at the last step."""
+
+
+class Ending:
+    """Ends this process with exit status 0, all ranks after the same step."""
+
+    def __init__(self) -> None:
+        self.attempts = 0
+
+    def end(self) -> NoReturn:
+        """Raise SystemExit, again after each step of a program that swallows it.
+
+        The process group stays: what the program does at its end may use it.
+        """
+        self.attempts += 1
+        if self.attempts > MOST_ATTEMPTS:
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(OSError, ValueError):
+                    stream.flush()
+            os._exit(0)
+        if self.attempts == 1:
+            with suppress(Exception):
+                meet()
+        raise SystemExit(0)
+
+    def at_exit(self) -> None:
+        """Leave the process group, if the program was ended before it could."""
+        distributed = torch.distributed
+        if self.attempts and distributed.is_available() and distributed.is_initialized():
+            with suppress(Exception):
+                distributed.destroy_process_group()
+
+
+def meet() -> None:
+    """Wait until all ranks are here: nobody leaves while another one still exchanges gradients."""
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return
+    devices = [torch.cuda.current_device()] if "nccl" in distributed.get_backend() else None
+    waiting = distributed.barrier(async_op=True, device_ids=devices)
+    until = time.monotonic() + WAITS_SECONDS
+    while waiting is not None and not waiting.is_completed() and time.monotonic() < until:
+        time.sleep(0.001)
+
+
+def finish_with_multiprocessing(function: Callable[[], None]) -> None:
+    """Do something at the end of a process that multiprocessing has forked: it runs no handlers of atexit."""
+    if parent_process() is not None:
+        util.Finalize(None, function, exitpriority=0)

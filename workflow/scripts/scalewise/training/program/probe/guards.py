@@ -1,0 +1,74 @@
+"""Functions of the probe within a program that must notice neither their errors nor themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._compile import _disable_dynamo
+
+Function = Callable[..., Any]
+
+FAULT = "probe: "
+"""Begin of an event that is an error of the probe itself."""
+
+MOST_EVENTS = 50
+
+
+class Notes:
+    """Events that are worth telling a user, each once."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def begin_process(self) -> None:
+        """Forget what was noted of the process that this one was forked from, but not what does not work."""
+        self.events = [event for event in self.events if event.startswith(FAULT)]
+
+    def note(self, event: str) -> None:
+        """Keep an event."""
+        if event not in self.events and len(self.events) < MOST_EVENTS:
+            self.events.append(event)
+
+    def fault(self, where: str, error: Exception) -> None:
+        """Keep an error of the probe itself."""
+        self.note(f"{FAULT}{where}: {error!r}")
+
+
+def guarded(notes: Notes, where: str, function: Function) -> Function:
+    """A function whose errors are noted and go no further; SystemExit does, which is no error."""
+
+    def call(*args: Any) -> None:
+        try:
+            function(*args)
+        except Exception as error:  # noqa: BLE001  # nothing of ours may end a user's program
+            notes.fault(where, error)
+
+    return call
+
+
+def hidden(notes: Notes, where: str, function: Function) -> Function:
+    """A guarded function that torch.compile neither traces nor compiles.
+
+    A traced one would be a part of the graph, which every change of its numbers would compile anew. Where
+    nothing is compiled it costs two short calls: this is for what is done in each step.
+    """
+    untraced = _disable_dynamo(lambda *args: function(*args))  # noqa: PLW0108  # a method takes no attributes
+    # of functions that are called from a compiled one, dynamo compiles those too that it could not trace
+    eval_frame = getattr(torch._C._dynamo, "eval_frame", None)
+    compiler_of_frames = getattr(eval_frame, "get_eval_frame_callback", None)
+    is_compiling = torch.compiler.is_dynamo_compiling
+    if compiler_of_frames is None:  # another version of torch
+        return guarded(notes, where, untraced)
+
+    def call(*args: Any) -> None:
+        try:
+            if is_compiling() or compiler_of_frames() is not None:
+                untraced(*args)
+            else:
+                function(*args)
+        except Exception as error:  # noqa: BLE001  # nothing of ours may end a user's program
+            notes.fault(where, error)
+
+    return call

@@ -1,0 +1,170 @@
+"""The places in torch at which a training is seen, whatever loop or framework it is written in."""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from collections.abc import Callable, Iterable
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.amp import autocast_mode, grad_scaler
+from torch.optim import optimizer as optimizers
+from torch.utils.data import dataloader
+
+from .guards import Function, guarded, hidden
+from .measured_process import MeasuredProcess
+
+SAVING = {
+    "safetensors.torch": ("save_file",),
+    "torch.distributed.checkpoint": ("save", "async_save"),
+}
+"""Functions that save, beside ``torch.save``, by the modules that programs import for them."""
+
+
+def install(process: MeasuredProcess, watch: Callable[[str, Callable[[ModuleType], None]], None]) -> None:
+    """Set all hooks; one for which this torch has no place is left out, and said.
+
+    Args:
+        process: Told what happens.
+        watch: Acts on a module after its import.
+    """
+    hooks = Hooks(process)
+    places: list[tuple[str, Callable[[], None]]] = [
+        ("steps", hooks.steps),
+        ("skipped steps", lambda: replace(grad_scaler.GradScaler, "step", hooks.scaler_step)),
+        ("batches", lambda: replace(dataloader._BaseDataLoaderIter, "__next__", hooks.next_batch)),
+        ("passes over loaders", lambda: replace(dataloader.DataLoader, "__iter__", hooks.begin_pass)),
+        ("backward passes", lambda: replace(torch.autograd, "backward", hooks.backward)),
+        ("precision", lambda: replace(autocast_mode.autocast, "__enter__", hooks.autocast)),
+        # not Module.train, which every module within calls too
+        ("evaluation", lambda: replace(nn.Module, "eval", hooks.evaluation)),
+        ("saving", lambda: replace(torch, "save", hooks.saving)),
+    ]
+    for what, place in places:
+        guarded(process.notes, f"{what} are not seen", place)()
+    for module, names in SAVING.items():
+        action = functools.partial(replace_all, names=names, around=hooks.saving)
+        watch(module, guarded(process.notes, f"{module} is not seen", action))
+    os.register_at_fork(after_in_child=guarded(process.notes, "forked process", process.begin_process))
+
+
+def replace(owner: Any, name: str, around: Callable[[Function], Function]) -> None:
+    """Put a function around one of torch's."""
+    original = getattr(owner, name)
+    setattr(owner, name, functools.wraps(original)(around(original)))
+
+
+def replace_all(owner: Any, names: Iterable[str], around: Callable[[Function], Function]) -> None:
+    """Put a function around several of a module's."""
+    for name in names:
+        replace(owner, name, around)
+
+
+class Hooks:
+    """Functions around torch's own that tell a process what happens; no error of ours leaves them.
+
+    Args:
+        process: Told what happens.
+    """
+
+    def __init__(self, process: MeasuredProcess) -> None:
+        self._process = process
+
+    def steps(self) -> None:
+        """Hook the steps of every optimizer, of any subclass and within any wrapper."""
+        process, notes = self._process, self._process.notes
+        before = hidden(notes, "begin of a step", process.optimizers.begins)
+        after = hidden(notes, "end of a step", process.after_step)
+        optimizers.register_optimizer_step_pre_hook(before)
+        optimizers.register_optimizer_step_post_hook(after)
+
+    def scaler_step(self, original: Function) -> Function:
+        """Around the step of a GradScaler, which skips the optimizer's where gradients are not finite."""
+        process = self._process
+        skipped = guarded(process.notes, "skipped step", process.skipped_step)
+
+        def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            before = process.optimizers.steps_of(optimizer)
+            result = original(scaler, optimizer, *args, **kwargs)
+            if process.optimizers.steps_of(optimizer) == before:
+                skipped(optimizer)
+            return result
+
+        return step
+
+    def next_batch(self, original: Function) -> Function:
+        """Around the wait for a batch: below the loaders of all frameworks."""
+        notes, clock = self._process.notes, time.perf_counter
+        loaded = hidden(notes, "batch", self._process.loaded)
+        ended = hidden(notes, "end of a loader", self._process.loader_ended)
+
+        def next_batch(iterator: Any) -> Any:
+            asked = clock()
+            try:
+                batch = original(iterator)
+            except StopIteration:
+                ended(iterator)
+                raise
+            loaded(iterator, batch, asked, clock())
+            return batch
+
+        return next_batch
+
+    def begin_pass(self, original: Function) -> Function:
+        """Around the begin of a pass over a loader, which may start processes."""
+        process = self._process
+        began = guarded(process.notes, "begin of a loader", process.loader_began)
+
+        def begin_pass(loader: Any) -> Any:
+            begun = time.perf_counter()
+            iterator = original(loader)
+            began(loader, iterator, time.perf_counter() - begun)
+            return iterator
+
+        return begin_pass
+
+    def backward(self, original: Function) -> Function:
+        """Around a backward pass, that of ``Tensor.backward`` too."""
+        note = hidden(self._process.notes, "backward pass", self._process.backward)
+
+        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            note(tensors)
+            return original(tensors, *args, **kwargs)
+
+        return backward
+
+    def autocast(self, original: Function) -> Function:
+        """Around the begin of mixed precision."""
+        note = hidden(self._process.notes, "precision", self._process.autocast)
+
+        def enter(context: Any) -> Any:
+            note(context)
+            return original(context)
+
+        return enter
+
+    def evaluation(self, original: Function) -> Function:
+        """Around the change of a module to its mode for evaluation."""
+        note = guarded(self._process.notes, "evaluation", self._process.evaluates)
+        is_compiling = torch.compiler.is_compiling
+
+        def evaluation(module: nn.Module) -> Any:
+            if not is_compiling():
+                note(module)
+            return original(module)
+
+        return evaluation
+
+    def saving(self, original: Function) -> Function:
+        """Around a function that saves."""
+        process = self._process
+
+        def save(*args: Any, **kwargs: Any) -> Any:
+            process.saves()
+            return original(*args, **kwargs)
+
+        return save

@@ -1,0 +1,344 @@
+"""One process as its hooks see it: it keeps the steps, and writes the record."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from . import origins
+from .batches import samples_of_inputs
+from .communication import CommunicationSamples
+from .counted_optimizers import CountedOptimizers
+from .discovery import Trained, compiled_frames, look_around, no_figures, parameter_figures, parameters_of
+from .ending import Ending, finish_with_multiprocessing
+from .guards import Notes, hidden
+from .loader_passes import LoaderPasses
+from .losses import LossTrend
+from .memory import PeakReadings
+from .probe_spec import ProbeSpec
+from .root_calls import RootCalls
+from .steps import EVALUATION, FORWARD_STEPS, SAVE, StepRecord
+from .written import write_json, write_text
+
+COUNTED_EVERY_SECONDS = 2.0
+"""Least seconds from one count of steps that is written to the next."""
+
+NO_STEP_BACKWARDS = 50
+"""Backward passes without an optimizer step, after which the process says so."""
+
+
+class MeasuredProcess:
+    """Findings of the hooks of one process, and what is done after each of its steps.
+
+    Args:
+        spec: Says what to measure.
+        startup_folder: The folder that brought the probe here, whose file is none of the program's.
+        started: Monotonic seconds of the process's start, where the system does not tell.
+    """
+
+    def __init__(self, spec: ProbeSpec, startup_folder: Path, started: float) -> None:
+        self.spec = spec
+        self._early_steps = max(FORWARD_STEPS, spec.check_after, spec.warmup_steps)
+        self._own_folders = (startup_folder, Path(__file__).parent)
+        self.notes = Notes()
+        self.optimizers = CountedOptimizers()
+        self._root_calls: RootCalls | None = None
+        self.torch_imported = time.perf_counter()
+        self.begin_process(origins.process_started(started))
+        self._write_started()
+        atexit.register(self.at_exit)
+
+    def begin_process(self, started: float | None = None) -> None:
+        """Begin anew, as nothing but the hooks is left in a process that was forked."""
+        if self._root_calls is not None:
+            self._root_calls.stop()
+            self._root_calls = None
+        self.pid = os.getpid()
+        self.started = origins.process_started(time.perf_counter()) if started is None else started
+        self.rank = int(os.environ.get("RANK") or 0)
+        self.world_size = 1
+        self.backend: str | None = None
+        self.notes.begin_process()
+        self.steps = StepRecord()
+        self.optimizers.begin_process()
+        self.passes = LoaderPasses()
+        self.losses = LossTrend()
+        self.memory = PeakReadings()
+        self.ending = Ending()
+        self.trained = Trained()
+        self.backwards = 0
+        self.precision: dict[tuple[str, torch.dtype], int] = {}
+        self._communication: CommunicationSamples | None = None
+        self._figures = no_figures()
+        self._place: dict[str, Any] = {}
+        self._next_count = 0.0
+        self._ended = False
+
+    # what the hooks tell, in the order of a step
+
+    def loader_began(self, loader: Any, iterator: Any, seconds: float) -> None:
+        """Note that a pass over a DataLoader has begun, which took so long."""
+        step = self.steps.open
+        step.loaders = [*step.loaders, (self.passes.begin(iterator, loader), seconds)]
+
+    def loaded(self, iterator: Any, batch: Any, asked: float, given: float) -> None:
+        """Note a batch, asked for and given at these monotonic seconds."""
+        step = self.steps.open
+        found = self.passes.batch(iterator, batch, asked, given, self.backwards + self.steps.done)
+        step.batches = (*step.batches, found)
+
+    def loader_ended(self, iterator: Any) -> None:
+        """Note the end of a pass."""
+        self.passes.end(iterator, self.backwards + self.steps.done)
+
+    def autocast(self, context: Any) -> None:
+        """Note that a context of mixed precision was entered."""
+        if context._enabled:
+            key = context.device, context.fast_dtype
+            self.precision[key] = self.precision.get(key, 0) + 1
+
+    def forward(self, args: Any, kwargs: Any) -> None:
+        """Note a forward pass of what is trained; one without gradients evaluates."""
+        step = self.steps.open
+        if not torch.is_grad_enabled():
+            self._evaluates()
+            step.trained_from = None
+            return
+        if step.trained_from is None:
+            step.trained_from = time.perf_counter()
+        if self.steps.done < FORWARD_STEPS:
+            step.forwards = [*step.forwards, samples_of_inputs((args, kwargs))]
+
+    def backward(self, tensors: Any) -> None:
+        """Note a backward pass, and now and then its loss."""
+        self.backwards += 1
+        if self.steps.done % self.losses.every == 0:
+            self.losses.keep(self.steps.done, tensors)
+            if self.backwards == NO_STEP_BACKWARDS and not self.optimizers:
+                finish_with_multiprocessing(self.at_exit)
+                self.notes.note(f"no optimizer step was seen in {NO_STEP_BACKWARDS} backward passes")
+                self._write_started()
+
+    def evaluates(self, module: nn.Module) -> None:
+        """Note that a module was put into its mode for evaluation."""
+        if id(module) in self.trained.whole:
+            self._evaluates()
+
+    def saves(self) -> None:
+        """Note that something was saved."""
+        self.steps.open.left_out |= SAVE
+
+    def after_step(self, optimizer: Optimizer, *_given: Any) -> None:
+        """Note that an optimizer has made a step; after the last one this raises SystemExit."""
+        if self.optimizers.ends(optimizer):
+            self._end_step(optimizer)
+
+    def skipped_step(self, optimizer: Optimizer) -> None:
+        """Note that a scaler has skipped the update of a step."""
+        if self.optimizers.skips(optimizer):
+            self._end_step(optimizer)
+
+    # what is done with it
+
+    def _end_step(self, optimizer: Optimizer) -> None:
+        steps = self.steps
+        if not steps.done:
+            self._first_step(optimizer)
+        elif self.ending.attempts:
+            self.ending.end()
+        if steps.cuda and torch.cuda.is_current_stream_capturing():
+            self.notes.note("steps are captured in a CUDA graph: those that it replays are not seen")
+            return
+        now = time.perf_counter()
+        steps.end_step(now, self.backwards)
+        done = steps.done
+        if now >= self._next_count:
+            self._next_count = now + COUNTED_EVERY_SECONDS
+            write_text(self._file("steps"), str(done))
+        if done <= self._early_steps:
+            self._after_early_step(done)
+        if self._communication is not None:
+            self._communication.after_step(done)
+        if done == self.spec.last_step:
+            try:
+                self.finish("steps")
+            except Exception as error:  # noqa: BLE001  # without a record it ends all the same
+                self.notes.fault("record", error)
+            self.ending.end()
+
+    def _first_step(self, optimizer: Optimizer) -> None:
+        if self._place:  # of a step that was captured
+            return
+        cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
+        self.steps.cuda = self.memory.cuda = cuda
+        self._place = origins.place_on_machine(cuda)
+        distributed = torch.distributed
+        if distributed.is_available() and distributed.is_initialized():
+            # now: at its end the program may have destroyed the group
+            self.rank, self.world_size = distributed.get_rank(), distributed.get_world_size()
+            self.backend = str(distributed.get_backend())
+        finish_with_multiprocessing(self.at_exit)
+        try:
+            self.trained = look_around(optimizer)
+            self._look_at_roots()
+            self._sample_communication("cuda" if cuda else "cpu")
+        except Exception as error:  # noqa: BLE001  # the steps are counted all the same
+            self.notes.fault("what is trained", error)
+        self._look_at_threads()
+        self._look_at_devices(optimizer)
+
+    def _look_at_roots(self) -> None:
+        if self.trained.calls_are_compiled:
+            self.notes.note(
+                "forward passes are not looked at: they may be a part of a function that is compiled"
+            )
+            return
+        self._root_calls = RootCalls(self.trained.roots, hidden(self.notes, "forward pass", self.forward))
+
+    def _sample_communication(self, device: str) -> None:
+        if len(self.trained.data_parallel) == 1:
+            self._communication = CommunicationSamples(
+                self.trained.data_parallel[0],
+                self.spec.sampled_communication[device],
+                self.spec.warmup_steps,
+            )
+        elif self.trained.data_parallel:
+            self.notes.note("communication is not timed: several DistributedDataParallel are trained")
+
+    def _look_at_devices(self, optimizer: Optimizer) -> None:
+        kinds = {parameter.device.type for parameter in parameters_of([optimizer])}
+        if others := kinds - {"cpu", "cuda"}:
+            self.notes.note(f"steps are timed by the host: the parameters are on {', '.join(sorted(others))}")
+
+    def _look_at_threads(self) -> None:
+        given, threads = os.environ.get("OMP_NUM_THREADS", ""), torch.get_num_threads()
+        if given.isdigit() and int(given) != threads:
+            self.notes.note(f"the program set its threads to {threads}, not {given}")
+
+    def _after_early_step(self, done: int) -> None:
+        measuring, checked = done == max(self.spec.warmup_steps, 1), done == self.spec.check_after
+        if measuring:
+            write_text(self._file("measuring"), "")
+        if checked:
+            self._write_record("seen")
+        if measuring or checked:
+            self.steps.resume_clock()
+        if done == FORWARD_STEPS and self.passes.training is not None and self._root_calls is not None:
+            self._root_calls.stop()  # batches tell it all
+
+    def _evaluates(self) -> None:
+        step = self.steps.open
+        if not step.left_out & EVALUATION:
+            step.left_out |= EVALUATION
+            self.memory.evaluation_begins()
+
+    def finish(self, ended: str) -> None:
+        """Write the record once, in the process that made the steps."""
+        if self._ended or os.getpid() != self.pid:
+            return
+        if self.steps.done or self.backwards >= NO_STEP_BACKWARDS:
+            self._ended = True
+            if self.steps.done:
+                write_text(self._file("steps"), str(self.steps.done))
+            self._write_record(ended)
+
+    def at_exit(self) -> None:
+        """Do what is left to do as the process ends."""
+        if os.getpid() != self.pid:
+            return
+        try:
+            self.finish("itself")
+        except Exception as error:  # noqa: BLE001  # the program has ended well
+            self.notes.fault("record", error)
+        self.ending.at_exit()
+
+    def _file(self, kind: str) -> Path:
+        return self.spec.folder / f"{self.rank}.{self.pid}.{kind}"
+
+    def _found(self, what: str, find: Callable[[], dict[str, str]]) -> dict[str, str]:
+        """The findings, or none where an environment is stranger than was thought of: the rest is written."""
+        try:
+            return find()
+        except Exception as error:  # noqa: BLE001
+            self.notes.fault(what, error)
+            return {}
+
+    def _write_started(self) -> None:
+        record = {
+            "pid": self.pid,
+            "host": platform.node(),
+            "python": platform.python_version(),
+            "torch_imported_seconds": self.torch_imported - self.started,
+            "backwards": self.backwards,
+            "events": self.notes.events,
+        }
+        # of the environment's rank, under which it was written first
+        rank = int(os.environ.get("RANK") or 0)
+        write_json(self.spec.folder / f"{rank}.{self.pid}.started.json", record)
+
+    def _write_record(self, ended: str) -> None:
+        if self.steps.cuda:
+            torch.cuda.synchronize()
+        self.passes.conclude(self.backwards + self.steps.done)
+        steps = self.steps.snapshot()
+        if (
+            ended != "itself" or not self._figures["parameters"]
+        ):  # by then the program may have dropped what it trained
+            alive = self.optimizers.alive()
+            if alive:
+                self._figures = parameter_figures(parameters_of(alive), self.trained)
+        training = self.passes.training
+        workers = None if training is None else training.workers
+        self._place = self._place or origins.place_on_machine(steps.cuda)
+        if workers and self._place["affinity"] and workers > len(self._place["affinity"]):
+            self.notes.note(f"a DataLoader of {workers} processes has {len(self._place['affinity'])} CPUs")
+        local_rank = os.environ.get("LOCAL_RANK", "")
+        record = {
+            "ended": ended,
+            "rank": self.rank,
+            "world_size": self.world_size,
+            "local_rank": int(local_rank) if local_rank.isdigit() else None,
+            "pid": self.pid,
+            "backend": self.backend,
+            **self._place,
+            "clock": {"wall_minus_monotonic": time.time() - time.perf_counter()},
+            "process_started": self.started,
+            "torch_imported": self.torch_imported,
+            "first_step_began": steps.first_step_began,
+            "first_step_ended": steps.first_step_ended,
+            "steps": steps.done,
+            **steps.columns(fed=training is not None),
+            "loader_workers": workers,
+            "backwards": self.backwards,
+            "optimizers": self.optimizers.record(),
+            "skipped_by_scaler": self.optimizers.skipped,
+            **self._figures,
+            "parallelism": self.trained.parallelism,
+            "refused": self.trained.refused,
+            "precision": {
+                f"{device}:{str(dtype).removeprefix('torch.')}": number
+                for (device, dtype), number in self.precision.items()
+            },
+            "compiled": self.trained.compiled or bool(compiled_frames()),
+            "losses": self.losses.record(),
+            "batches": self.passes.checksums or None,
+            "communication_seconds": None
+            if self._communication is None
+            else self._communication.step_seconds(),
+            "peak_memory": self.memory.record(steps.evaluated),
+            "versions": self._found("versions", origins.versions),
+            "imported_files": self._found(
+                "imported files", lambda: origins.imported_files(self._own_folders)
+            ),
+            "events": self.notes.events,
+        }
+        write_json(self._file(f"{'seen' if ended == 'seen' else 'record'}.json"), record)

@@ -1,0 +1,99 @@
+"""Versions of a process's libraries, the source files that are the user's own, its place on the machine."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import site
+import sys
+import sysconfig
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+LARGEST_HASHED = 64 * 2**20
+"""Bytes of a module's file beyond which it is no source."""
+
+
+def place_on_machine(cuda: bool) -> dict[str, Any]:
+    """Device, threads and CPUs of this process, as JSON values."""
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device()) if cuda else None
+    uuid = getattr(properties, "uuid", None)
+    affinity = getattr(os, "sched_getaffinity", None)
+    return {
+        "host": platform.node(),
+        "device": properties.name if properties is not None else "CPU process",
+        "device_uuid": None if uuid is None else str(uuid),
+        "cuda": cuda,
+        "threads": torch.get_num_threads(),
+        "affinity": sorted(affinity(0)) if affinity is not None else [],
+    }
+
+
+def process_started(otherwise: float) -> float:
+    """Monotonic seconds at which this process began, to the kernel's tick of 10 ms.
+
+    Args:
+        otherwise: Returned where the system does not tell.
+    """
+    try:
+        # proc_pid_stat(5): the 22nd field, counted after the name, which may hold anything
+        fields = (
+            Path("/proc/self/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+        )
+        started = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        return time.perf_counter() - (time.clock_gettime(time.CLOCK_BOOTTIME) - started)
+    except (OSError, ValueError, IndexError, AttributeError):
+        return otherwise
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python, torch, CUDA and of each distribution that owns an imported module."""
+    found = {"python": platform.python_version(), "torch": str(torch.__version__)}
+    if torch.version.cuda:
+        found["cuda"] = torch.version.cuda
+    imported = {name.partition(".")[0] for name in list(sys.modules)} - set(sys.stdlib_module_names)
+    for distribution in metadata.distributions():
+        name = distribution.metadata["Name"]
+        if name and not imported.isdisjoint(_modules_of(distribution)):
+            found.setdefault(name, distribution.version)
+    return found
+
+
+def _modules_of(distribution: metadata.Distribution) -> set[str]:
+    """Modules that a distribution brings, as it declares them, or by the list of its files."""
+    declared = distribution.read_text("top_level.txt")
+    if declared:
+        return set(declared.split())
+    recorded = distribution.read_text("RECORD") or ""
+    first_parts = {line.partition(",")[0].partition("/")[0] for line in recorded.splitlines()}
+    return {part.partition(".")[0] for part in first_parts if not part.endswith((".dist-info", ".data"))}
+
+
+def imported_files(own: tuple[Path, ...]) -> dict[str, str]:
+    """Hashes, by path, of the files of all modules that are the user's own.
+
+    Args:
+        own: Folders that belong to the probe.
+    """
+    libraries = [*site.getsitepackages(), site.getusersitepackages()]
+    libraries += [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    outside = tuple(f"{os.path.realpath(folder)}{os.sep}" for folder in (*libraries, *map(str, own)))
+    found = {}
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if not isinstance(file, str):
+            continue
+        path = Path(os.path.realpath(file))
+        if str(path).startswith(outside) or {"site-packages", "dist-packages"}.intersection(path.parts):
+            continue
+        try:
+            if path.stat().st_size <= LARGEST_HASHED:
+                found[str(path)] = hashlib.sha256(path.read_bytes()).hexdigest()
+        except OSError:
+            continue  # of a module that came from an archive, or is gone
+    return dict(sorted(found.items()))

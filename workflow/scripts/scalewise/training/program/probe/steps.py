@@ -1,0 +1,192 @@
+"""Optimizer steps of a process: the time of each, and what happened in it."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from array import array
+from collections.abc import Sequence
+from copy import copy
+from typing import Any
+
+import torch
+
+from .loader_passes import Batch, LoaderPass
+
+EVALUATION, SAVE, NEW_PASS = 1, 2, 4
+"""Bits of ``left_out``: what a step held beside training."""
+
+SETTLED_AFTER = 50
+"""Steps after which it is known which passes over a loader trained, and a GPU has long done its work."""
+
+FORWARD_STEPS = 20
+"""First steps in which the sizes of the forward passes' inputs are kept."""
+
+UNKNOWN = -1
+
+
+class Step:
+    """One optimizer step, from the end of the one before to its own end; most hold few of these."""
+
+    batches: Sequence[Batch] = ()
+    loaders: Sequence[tuple[LoaderPass, float]] = ()
+    """Passes that began, with the seconds that this took."""
+    forwards: Sequence[int | None] = ()
+    """Samples of forward passes with gradients."""
+    trained_from: float | None = None
+    """Monotonic seconds of the first forward pass with gradients after any evaluation."""
+    left_out = 0
+    at: float
+    """Monotonic seconds of the host at its end."""
+    backwards: int
+    """Backward passes of the process up to its end."""
+    mark: Any
+    """The end by the clock of the device: monotonic seconds, or a CUDA event."""
+    after: Any = None
+    """Begin of the next step, if the probe itself took its time in between."""
+
+
+class StepRecord:
+    """All steps of a process, as columns of numbers; the last ones wait until all of them is known."""
+
+    def __init__(self) -> None:
+        self.open = Step()
+        self.cuda = False
+        self.done = 0
+        """Number of steps that have ended."""
+        self.first_step_ended: float | None = None
+        self.first_step_began: float | None = None
+        self.loader_start_seconds = 0.0
+        self._before: Step | None = None
+        self._recent: list[Step] = []
+        self._forward_samples: list[int] = []
+        self._marks, self._seconds, self._off = array("d"), array("d"), array("d")
+        self._waits = array("d")
+        self._left_out, self._backwards = array("B"), array("L")
+        self._samples = array("q")
+
+    def end_step(self, at: float, backwards: int) -> None:
+        """End the open step.
+
+        Args:
+            at: Monotonic seconds of the host.
+            backwards: Number of all backward passes so far.
+        """
+        step = self.open
+        step.at = step.mark = at
+        if self.cuda:
+            step.mark = self._mark()
+        step.backwards = backwards
+        self._recent.append(step)
+        self.open = Step()
+        self.done += 1
+        if len(self._recent) >= 2 * SETTLED_AFTER and self.done % SETTLED_AFTER == 0:
+            self.settle(SETTLED_AFTER)
+
+    def resume_clock(self) -> None:
+        """Begin the next step now: what the probe did since the last one ended is in none."""
+        if self._recent:
+            self._recent[-1].after = self._mark()
+
+    def settle(self, recent: int = 0) -> None:
+        """Turn steps into numbers, all but so many recent ones."""
+        if self.cuda and recent and not self._recent[-recent - 1].mark.query():
+            return  # the GPU is far behind: next time
+        for step in self._recent[: len(self._recent) - recent]:
+            self._append(step)
+            self._before = step
+        del self._recent[: len(self._recent) - recent]
+
+    def columns(self, fed: bool) -> dict[str, Any]:
+        """The steps so far as lists of JSON values, one entry for each step.
+
+        Args:
+            fed: True where a DataLoader feeds the training.
+        """
+        return {
+            "marks": [*self._marks, *(step.at for step in self._recent)],
+            "seconds": [None if math.isnan(value) else value for value in self._seconds],
+            "left_out": list(self._left_out),
+            "off_seconds": list(self._off),
+            "samples": [None if value == UNKNOWN else value for value in self._samples] if fed else [],
+            "forward_samples": self._usual_forward_samples(),
+            "wait_seconds": list(self._waits) if fed else [],
+            "loader_start_seconds": self.loader_start_seconds,
+            "passes": list(self._backwards),
+        }
+
+    def _usual_forward_samples(self) -> int | None:
+        return statistics.median_low(self._forward_samples) if self._forward_samples else None
+
+    @property
+    def evaluated(self) -> bool:
+        """True if a settled step held an evaluation."""
+        return any(bits & EVALUATION for bits in self._left_out)
+
+    def snapshot(self) -> StepRecord:
+        """A copy in which all steps are settled by what is known now."""
+        settled = copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, (array, list)):
+                setattr(settled, name, value[:])
+        settled.settle()
+        return settled
+
+    def _mark(self) -> Any:
+        if not self.cuda:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def _append(self, step: Step) -> None:
+        before = self._before
+        left_out, samples, waited = step.left_out, 0, 0.0
+        for batch in step.batches:
+            if not batch.of.trains:
+                left_out |= EVALUATION
+                continue
+            if batch.first:
+                left_out |= NEW_PASS
+            waited += batch.given - batch.asked
+            samples = UNKNOWN if batch.samples is None or samples == UNKNOWN else samples + batch.samples
+        for loader_pass, seconds in step.loaders:
+            if loader_pass.trains:
+                left_out |= NEW_PASS
+                self.loader_start_seconds += seconds
+        if step.forwards and None not in step.forwards:
+            self._forward_samples.append(sum(size or 0 for size in step.forwards))
+        if before is None:
+            asked = [batch.asked for batch in step.batches if batch.of.trains]
+            self.first_step_ended = step.at
+            self.first_step_began = min(asked) if asked else step.trained_from
+        self._marks.append(step.at)
+        self._seconds.append(math.nan if before is None else self._seconds_between(before, step))
+        self._left_out.append(left_out)
+        self._off.append(_evaluation_seconds(before, step) if left_out & EVALUATION and before else 0.0)
+        self._samples.append(samples)
+        self._waits.append(waited)
+        self._backwards.append(step.backwards - (before.backwards if before is not None else 0))
+
+    def _seconds_between(self, before: Step, step: Step) -> float:
+        """Seconds of the device from the end of one step to that of the next; NaN without a common clock."""
+        start = before.mark if before.after is None else before.after
+        if not self.cuda:
+            return float(step.mark - start)
+        try:
+            return float(start.elapsed_time(step.mark)) / 1e3  # CUDA gives milliseconds
+        except RuntimeError:  # of two devices
+            return math.nan
+
+
+def _evaluation_seconds(before: Step, step: Step) -> float:
+    """Seconds of the host from the step before to the first sign of training after an evaluation."""
+    others = [batch.given for batch in step.batches if not batch.of.trains]
+    evaluated = max(others, default=before.at)
+    signs = [batch.asked for batch in step.batches if batch.of.trains and batch.asked >= evaluated]
+    if step.trained_from is not None:
+        signs.append(step.trained_from)
+    if not signs:
+        signs = [evaluated if others else step.at]
+    return max(min(signs) - before.at, 0.0)
