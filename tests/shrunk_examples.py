@@ -21,7 +21,11 @@ from tests.data_files import (
 )
 
 FOLDER = Path(__file__).parents[1] / "config" / "examples"
-EXAMPLES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
+OWN_EXAMPLES = sorted(path.stem for path in FOLDER.glob("own-*.yaml"))
+"""Studies of scripts as users have them."""
+
+EXAMPLES = sorted({path.stem for path in FOLDER.glob("*.yaml")} - set(OWN_EXAMPLES))
+"""Studies of the trainings that Scalewise ships."""
 
 Experiments = dict[str, dict[str, Any]]
 
@@ -88,6 +92,20 @@ def shrunk(example: str, devices: Mapping[str, list[int | str]]) -> Experiments:
         if name in NARROWER:
             experiment["model"] = "wrn-10-1"
         small[name] = experiment | {"devices": devices[name], "predict": False}
+    return small
+
+
+def shrunk_own(example: str) -> Experiments:
+    """An own script's experiments, their defaults merged in: one repeat, few steps, sweeps' last values."""
+    content = yaml.safe_load((FOLDER / f"{example}.yaml").read_text(encoding="utf-8"))
+    small: Experiments = {}
+    for name, own in content["experiments"].items():
+        full = content["defaults"] | own | {"repeats": 1, "predict": False, "runtime_minutes": 20}
+        if "steps" in full:
+            full |= {"steps": 12, "warmup_steps": 3}
+        if "sweep" in full:
+            full["sweep"] = {key: values[-1:] for key, values in full["sweep"].items()}
+        small[name] = full
     return small
 
 

@@ -58,6 +58,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "learning_rate_warmup_epochs": 1.0,
     },
     "stops when accurate": {"stop_at_accuracy": 0.3, "stop_patience_epochs": 2, "epochs": 30},
+    "steps": {"steps": 9, "epochs": 1},
     "accumulation": {"accumulation_steps": 3},
     "workers": {"loader": "workers", "cpus_per_device": 2},
     "bf16": {"precision": "bf16"},
@@ -135,8 +136,17 @@ def test_a_training_that_was_stopped_again_and_again_ends_with_the_same_bits(
 ) -> None:
     found = of_world(world_size)[name]
     assert found["resumed"] == found["whole"]
-    assert len(found["whole"]["epochs"]) >= 2
+    assert len(found["whole"]["epochs"]) >= (0 if "steps" in VARIANTS[name] else 2)
     assert found["whole"]["weights"]
+
+
+def test_steps_end_a_training_in_the_middle_of_an_epoch_without_an_evaluation_and_after_all_epochs_too(
+    of_world: Callable[[int], dict[str, Any]],
+) -> None:
+    """Of 4 steps an epoch: the third epoch, of one that was asked for, is cut short."""
+    ended = of_world(4)["steps"]["whole"]
+    assert ended["steps"] == VARIANTS["steps"]["steps"] + SHARED["warmup_steps"] == 11
+    assert ended["epochs"] == []
 
 
 def test_other_options_end_with_other_bits(of_world: Callable[[int], dict[str, Any]]) -> None:

@@ -153,7 +153,7 @@ def test_a_run_at_its_limit_keeps_what_it_has_trained_and_goes_on_with_more_time
 def test_a_run_that_was_stopped_counts_its_starts_and_leaves_nothing_of_them_once_it_is_done(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    changed = {"model": PERILOUS["model"], "epochs": 30, "deterministic": True}
+    changed = {"model": PERILOUS["model"], "steps": 178, "deterministic": True}
     # a request is looked for once a second: it must not be over by then
     monkeypatch.setenv("PERIL_PAUSE", "0.3")
     first = start("counted", 1, changed)
@@ -169,6 +169,9 @@ def test_a_run_that_was_stopped_counts_its_starts_and_leaves_nothing_of_them_onc
     assert measured.resumption.starts == 2
     assert measured.resumption.resumed_at_steps == [step]
     assert measured.resumption.lost_steps == 0
+    # however often it was cut off, it ends at the step that was asked for
+    assert sum(window.steps for window in measured.windows) == 180
+    assert measured.epochs_completed == len(run.epochs) == 0
     assert not {RESTARTS, "attempt", "checkpoints", "failure.json"} & {
         path.name for path in run.folder.iterdir()
     }

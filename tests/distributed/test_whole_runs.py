@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from datetime import datetime
 
+import pandas as pd
 import pytest
 from tests.cores import needs_two_cores
 from tests.distributed.whole_runs import COMMIT, Finished, Start, clean_up, finish, heeds, starter
@@ -82,7 +83,9 @@ def test_memory_is_labelled_by_what_it_counts(finished: dict[int, Finished], dev
 def test_every_part_of_the_start_up_is_accounted_for(finished: dict[int, Finished], devices: int) -> None:
     measured = finished[devices].summary.measurements
     assert measured is not None
-    for part, seconds in measured.startup.model_dump().items():
+    parts = measured.startup.model_dump()
+    assert parts.pop("preparation_seconds") is None  # a program's alone
+    for part, seconds in parts.items():
         assert seconds > 0, part
         assert seconds == finished[devices].ranks[part].max(), part
 
@@ -194,6 +197,44 @@ def test_a_second_training_waits_for_the_first_and_says_so(finished: dict[int, F
     # the wait is not counted as the second run's own time
     assert second.summary.provenance is not None
     assert second.summary.provenance.started_at >= first.summary.provenance.ended_at
+
+
+@pytest.fixture(scope="module")
+def ended_by_steps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finished]:
+    """A run of two ranks that ends in the middle of its second epoch of 6 steps."""
+    begin, started = starter(tmp_path_factory.mktemp("steps"))
+    yield finish(begin("steps", 2, {"steps": 7}))
+    clean_up(started)
+
+
+def test_a_training_that_steps_end_is_completed_and_has_evaluated_nothing(ended_by_steps: Finished) -> None:
+    run = ended_by_steps
+    assert (run.summary.outcome, run.summary.reason) == ("completed", "")
+    assert {path.name for path in run.folder.iterdir()} == {SUMMARY, EPOCHS, RANKS, UTILIZATION, "train.log"}
+    measured = run.summary.measurements
+    assert measured is not None
+    assert len(run.epochs) == measured.epochs_completed == 0
+    assert (measured.final_accuracy, measured.best_accuracy) == (None, None)
+    assert (measured.evaluation_seconds, measured.evaluation_peak_memory_bytes) == (0.0, None)
+    assert run.ranks["test_samples"].isna().all()
+    phases = pd.read_csv(run.folder / UTILIZATION)["phase"]
+    assert list(phases.unique()) == ["start", "warm-up", "train", "end"]
+
+
+def test_a_training_that_steps_end_is_measured_over_just_these_steps(ended_by_steps: Finished) -> None:
+    measured = ended_by_steps.summary.measurements
+    assert measured is not None
+    # the epoch's last step has the 187 samples that 5 steps of 250 leave
+    assert [(w.first_step, w.steps, w.samples, w.warmup) for w in measured.windows] == [
+        (0, 2, 500, True),
+        (2, 4, 937, False),
+        (6, 3, 750, False),
+    ]
+    timed = sum(window.seconds for window in measured.windows[1:])
+    assert measured.throughput_samples_per_second == pytest.approx((937 + 750) / timed)
+    assert [each.batch_size for each in measured.passes] == [125]
+    (line,) = (line for line in ended_by_steps.log if line.startswith("step "))
+    assert line.startswith("step 9  train loss ")
 
 
 OTHER_WAYS = [("torchrun", "tcp"), ("torchrun", "file"), ("spawn", "file")]

@@ -115,12 +115,14 @@ def starter(folder: Path) -> tuple[Start, list[Training]]:
         limit_seconds: float = 1000,
         timeout_seconds: int = 60,
         further: Sequence[str] = (),
+        settings: Mapping[str, Any] = SETTINGS,
     ) -> Training:
-        config = {"experiments": {name: SETTINGS | dict(changed or {})}}
+        config = {"experiments": {name: dict(settings) | dict(changed or {})}}
         run = load_study(config, site_file=site).runs[name, f"d{devices}.r1"]
         run_folder = folder / name / run.name
         run_folder.mkdir(parents=True, exist_ok=True)
-        options = ["--run", run.definition, "--dataset", str(dataset), "--log", str(run_folder / "train.log")]
+        data = [] if "program" in settings else [str(dataset)]
+        options = ["--run", run.definition, "--dataset", *data, "--log", str(run_folder / "train.log")]
         limit = ["--limit-seconds", str(limit_seconds), "--timeout-seconds", str(timeout_seconds)]
         process = subprocess.Popen(
             [sys.executable, str(TRAIN), *options, *limit, *further, str(run_folder / SUMMARY)],

@@ -35,6 +35,11 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
         "test_a_rank_shares_its_part_of_a_step_evenly_between_passes",
     ),
     "epochs": ("test_the_log_has_one_line_for_each_epoch",),
+    "steps": (
+        "test_a_training_that_steps_end_is_completed_and_has_evaluated_nothing",
+        "test_a_training_that_steps_end_is_measured_over_just_these_steps",
+        "test_steps_end_a_training_in_the_middle_of_an_epoch_without_an_evaluation_and_after_all_epochs_too",
+    ),
     "stop_at_accuracy": ("test_training_ends_when_the_accuracy_has_been_held_as_long_as_asked_for",),
     "stop_patience_epochs": (
         "test_training_ends_when_the_accuracy_has_been_held_as_long_as_asked_for",

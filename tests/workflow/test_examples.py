@@ -14,7 +14,15 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
-from tests.shrunk_examples import EXAMPLES, FOLDER, Experiments, fill_mirror, mirror_facts, shrunk
+from tests.shrunk_examples import (
+    EXAMPLES,
+    FOLDER,
+    OWN_EXAMPLES,
+    Experiments,
+    fill_mirror,
+    mirror_facts,
+    shrunk,
+)
 from tests.slurm.machines import missing
 from tests.workflow.conftest import ROOT, Workplace
 from tests.workflow.login_node import LoginNode
@@ -41,6 +49,10 @@ PLANS = {
     "hello-ddp": Plan("profiles/slurm/site.yaml", {"1x1", "1x2", "2x2"}, 6),
     "nyu-ddp": Plan("profiles/sites/nyu-greene.yaml", {"1x1", "1x2", "2x2"}, 36),
     "olivia-cifar100": Plan("profiles/sites/sigma2-olivia.yaml", {"1x1", "1x2", "1x4", "2x4"}, 78),
+    "own-accelerate": Plan("profiles/slurm/site.yaml", {"1x1", "1x2"}, 12),
+    "own-ddp": Plan("profiles/slurm/site.yaml", {"1x1", "1x2"}, 18),
+    "own-lightning": Plan("profiles/slurm/site.yaml", {"1x1", "1x2"}, 6),
+    "own-nanogpt": Plan("profiles/slurm/site.yaml", {"1x1", "1x2"}, 12),
     "palmetto-torchrun": Plan("profiles/sites/clemson-palmetto.yaml", {"1x1", "1x2", "2x2"}, 12),
     "princeton-mnist": Plan("profiles/sites/princeton-della.yaml", {"1x1", "1x2", "1x4", "2x2", "3x2"}, 36),
     "resnet18-spawn": Plan("profiles/slurm/site.yaml", {"1x1", "1x2", "2x2"}, 27),
@@ -55,9 +67,9 @@ def commands(example: str) -> list[list[str]]:
 
 
 def test_every_example_is_tested_and_listed_in_the_documentation() -> None:
-    assert set(PLANS) == set(EXAMPLES)
+    assert set(PLANS) == {*EXAMPLES, *OWN_EXAMPLES}
     listed = re.findall(r"\(examples/([a-z0-9-]+)\.yaml\)", (ROOT / "config" / "README.md").read_text())
-    assert sorted(listed) == sorted(EXAMPLES)
+    assert sorted(listed) == sorted(PLANS)
 
 
 @pytest.mark.parametrize("example", PLANS)

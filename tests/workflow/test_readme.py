@@ -15,6 +15,7 @@ from scalewise.plan.config.errors import StudyError
 from scalewise.plan.study import load_study
 
 DOCUMENTS = sorted(path for path in ROOT.glob("**/*.md") if ".venv" not in path.parts)
+OWN_PROGRAM = ROOT / "config" / "examples" / "own" / "ddp.py"
 SHELL = re.compile(r"```sh\n(.*?)```", re.DOTALL)
 
 
@@ -22,6 +23,11 @@ def commands(document: Path) -> list[str]:
     """Every command in the shell blocks of a document, without its comment."""
     lines = [line for block in SHELL.findall(document.read_text()) for line in block.splitlines()]
     return [line.split("#")[0].strip() for line in lines if line.split("#")[0].strip()]
+
+
+def yaml_blocks(document: Path) -> list[str]:
+    """Every example of a configuration in a document."""
+    return re.findall(r"```yaml\n(.*?)```", document.read_text(), re.DOTALL)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -44,6 +50,9 @@ def test_every_snakemake_command_of_the_readme_is_accepted(workplace: Workplace)
         shutil.copytree(ROOT / folder, workplace.folder / folder)
     site = workplace.folder / "profiles" / "slurm" / "site.yaml"
     site.write_text(re.sub(r"<(account|partition)>", "mine", site.read_text()))
+    (study,) = yaml_blocks(ROOT / "README.md")
+    (workplace.folder / "study.yaml").write_text(study)
+    shutil.copy(OWN_PROGRAM, workplace.folder / "train.py")
     found = [c for c in commands(ROOT / "README.md") if c.startswith("snakemake ")]
     assert len(found) >= 5
     for command in found:
@@ -70,12 +79,19 @@ def test_the_messages_it_shows_are_those_a_user_gets(tmp_path: Path) -> None:
     assert set(shown) <= set(messages)
 
 
-def test_the_example_of_the_configuration_guide_is_valid(tmp_path: Path) -> None:
-    (block,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "config" / "README.md").read_text(), re.DOTALL)
+def test_the_examples_of_the_configuration_guide_are_valid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    block, own = yaml_blocks(ROOT / "config" / "README.md")
     (tmp_path / "site.yaml").write_text("accelerator: cpu\ncpus_per_node: 2\n")
     study = load_study(yaml.safe_load(block), [], tmp_path / "site.yaml")
     assert ("digits-strong", "d2.bucket-view-on.r1") not in study.runs
     assert ("digits-strong", "d2.bucket-view-off.r1") in study.runs
+
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(OWN_PROGRAM, tmp_path / "train.py")
+    (tmp_path / "site.yaml").write_text("accelerator: cpu\ndevices_per_node: 8\ncpus_per_node: 8\n")
+    assert ("my-training", "d2.lr-0.1.r1") in load_study(yaml.safe_load(own), [], "site.yaml").runs
 
 
 def test_the_files_it_promises_are_those_the_rules_make() -> None:

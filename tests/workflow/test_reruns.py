@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
-from tests.workflow.conftest import SNAKEFILE, TINY, Study
+from tests.workflow.conftest import SNAKEFILE, TINY, Study, Workplace
 
 from scalewise.plan.jobs.environment import source_version
 from scalewise.records import RUN_RECORDS, SUMMARY
@@ -106,3 +107,60 @@ def test_a_result_that_was_there_when_slurm_started_its_job_anew_is_kept(
         pytest.skip("the checkout was changed while the tests ran: a result of other code is not kept")
     assert "the result was there before" in outcome.text
     assert {name: (run / name).read_bytes() for name in RUN_RECORDS} == before
+
+
+PROGRAM = """\
+import torch
+from helper import features  # the model's input
+
+model = torch.nn.Linear(features(), 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(1000):
+    optimizer.zero_grad()
+    model(torch.randn(16, features())).sum().backward()
+    optimizer.step()
+"""
+OWN = """\
+experiments:
+  own:
+    title: First title
+    program: train.py
+    files: [settings.txt]
+    scaling: weak
+    batch_size_per_device: 16
+    devices: [1]
+    steps: 20
+    warmup_steps: 2
+    repeats: 1
+    predict: false
+"""
+
+
+def test_a_changed_module_of_an_own_program_trains_again_and_nothing_beside_it_does(
+    workplace: Workplace,
+) -> None:
+    folder, run = workplace.folder, "results/own/runs/d1.r1/summary.json"
+    (folder / "train.py").write_text(PROGRAM)
+    (folder / "helper.py").write_text("def features():\n    return 8\n")
+    (folder / "settings.txt").write_text("wide\n")
+    (folder / "beside.py").write_text("# nobody imports it\n")
+    first = workplace.snakemake(run, config=OWN)
+    assert first.code == 0, first.text
+
+    def trained(config: str = OWN) -> set[str]:
+        outcome = workplace.snakemake("-n", run, config=config)
+        assert outcome.code == 0, outcome.text
+        return outcome.trained
+
+    (folder / "beside.py").write_text("# nobody imports it still\n")
+    os.utime(folder / "train.py")
+    os.utime(folder / "helper.py")
+    assert trained() == set()
+    assert trained(OWN.replace("First", "Second")) == set()
+    assert trained(OWN.replace("steps: 20", "steps: 21")) == {"own/d1.r1"}
+    (folder / "settings.txt").write_text("deep\n")
+    assert trained() == {"own/d1.r1"}
+    (folder / "settings.txt").write_text("wide\n")
+    assert trained() == set()
+    (folder / "helper.py").write_text("def features():\n    return 9\n")
+    assert trained() == {"own/d1.r1"}

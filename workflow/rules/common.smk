@@ -28,7 +28,6 @@ from scalewise.plan.jobs.all_reduce_jobs import (
 )
 from scalewise.plan.catalog.datasets import (
     PREPARED_DATASET,
-    dataset_id,
     decode_options,
     own_inputs,
 )
@@ -91,13 +90,9 @@ DEFINITIONS = {
     name: planned.analysis_definition for name, planned in STUDY.experiments.items()
 }
 # the name and image size of each prepared dataset
-DATASETS = {
-    dataset_id(run.settings.dataset, run.settings.image_size): (
-        run.settings.dataset,
-        run.settings.image_size,
-    )
-    for run in RUNS.values()
-}
+DATASETS = STUDY.datasets
+# what own programs need before any job, by the name of its marker
+PREPARATIONS = STUDY.preparations
 FIGURES = list(CAPTIONS)
 # filled when the session begins, for what the terminal says at its end
 EARLIER = EarlierFiles()

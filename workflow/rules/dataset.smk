@@ -1,12 +1,14 @@
 # Contract: a dataset, or a model's published weights, fetched and decoded once, in the one file that every rank maps.
 # in:  a known name, or the user's own files
 # out: resources/datasets/{dataset}/dataset.safetensors, resources/weights/{model}/model.safetensors; what was fetched
-#      stays below resources/downloads
+#      stays below resources/downloads. What a program of the user's own prepares, it puts where it wants;
+#      resources/prepared/{preparation}.json says that it is done
 
 
 localrules:
     prepare_dataset,
     prepare_weights,
+    prepare_program,
 
 
 rule prepare_dataset:
@@ -41,4 +43,22 @@ rule prepare_weights:
         "set -o pipefail; "
         'python "$SCALEWISE_SCRIPTS/prepare_weights.py" '
         "--model {wildcards.model:q} --output {output:q} "
+        "2>&1 | tee {log:q}"
+
+
+rule prepare_program:
+    output:
+        "resources/prepared/{preparation}.json",
+    log:
+        "logs/prepare_program/{preparation}.log",
+    wildcard_constraints:
+        preparation="[0-9a-f]+",
+    conda:
+        "../envs/scalewise.yaml"
+    params:
+        preparation=lambda wc: PREPARATIONS[wc.preparation].as_json,
+    shell:
+        "set -o pipefail; "
+        'python "$SCALEWISE_SCRIPTS/prepare_program.py" '
+        "--preparation {params.preparation:q} --output {output:q} "
         "2>&1 | tee {log:q}"

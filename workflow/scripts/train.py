@@ -14,7 +14,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Entry of the rule ``train``."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run", required=True, help="definition of the run, as JSON")
-    parser.add_argument("--dataset", required=True, type=Path, help="the prepared file")
+    parser.add_argument("--dataset", nargs="?", type=Path, help="the prepared file; none for a program")
     parser.add_argument("--weights", nargs="?", type=Path, help="to begin from; empty for random ones")
     parser.add_argument("--log", required=True, type=Path, help="receives what the ranks print")
     parser.add_argument("--limit-seconds", required=True, type=float, help="end the run then")

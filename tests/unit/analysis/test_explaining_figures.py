@@ -209,7 +209,7 @@ def test_two_efficiencies_and_their_product_are_shown_apart(scaling: pd.DataFram
     assert "not reached: 16 devices" in words(figure)
 
 
-@pytest.mark.parametrize(("target", "why"), [(None, "no target accuracy is set"), (0.99, "99.0% accuracy")])
+@pytest.mark.parametrize(("target", "why"), [(None, "no target is set"), (0.99, "99.0% accuracy")])
 def test_where_no_target_is_set_or_reached_the_panels_say_so(
     scaling: pd.DataFrame, target: float | None, why: str
 ) -> None:

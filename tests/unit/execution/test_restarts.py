@@ -17,7 +17,7 @@ from tests.small_runs import definition, rank_setup
 import train
 from scalewise.execution import run, train_job
 from scalewise.execution.messages import GracefulStop, Progress, RankSetup, TrainSpec
-from scalewise.execution.outcome import RunFailedError, record_refused_start, would_time_out_again
+from scalewise.execution.outcome import RunFailedError, record_refused_start, would_fail_again
 from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.requeue import Requeue, requeue_after
 from scalewise.execution.restarts import (
@@ -371,8 +371,8 @@ def test_a_run_that_used_its_time_is_not_tried_again_whatever_its_next_job_waite
     spec = TrainSpec(definition=definition, dataset=Path("d"), folder=command.folder, started_at="")
     record_refused_start(rank_group, spec, "timed-out", "all of its time is used")
     assert (failure := read_failure(command.folder)) is not None
-    assert would_time_out_again(command.folder, definition, 600.0) == failure
-    assert would_time_out_again(command.folder, definition, 600.5) is None
+    assert would_fail_again(command.folder, definition, 600.0) == failure
+    assert would_fail_again(command.folder, definition, 600.5) is None
     command.arguments[:0] = ["--attempt", "2"]
     assert ordered(command, monkeypatch, waits=True) == (1, [])
     assert "study/d2.r1 is not tried again: all of its time is used" in capsys.readouterr().err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ from scalewise.plan.config.site import site_schema
 ROOT = Path(__file__).parents[3]
 STUDIES = [ROOT / "config" / "experiments.yaml", *sorted((ROOT / "config" / "examples").glob("*.yaml"))]
 SITES = sorted((ROOT / "profiles").glob("*/site.yaml")) + sorted((ROOT / "profiles" / "sites").glob("*.yaml"))
+
+SCRIPT = str(Path(__file__).resolve())
+"""A file of Python, to pass for a user's."""
 
 Config = dict[Any, Any]
 
@@ -39,6 +43,19 @@ WORDS: dict[str, list[str]] = {
     "data_mirror": ["data/near", "https://mirror.example.org/x"],
     "network_interface": ["ib0", "hsn0"],
     "devices": ["2x2", "1x4", "2x4", "0x1", "x", "4"],
+    "program": [SCRIPT, SCRIPT, "-m timeit", "-m nowhere.train", "nowhere.py", "train.py --lr 3", "-m"],
+    "arguments": [
+        *("{batch_size_per_device}", "{global_batch_size}", "{folder}", "{seed}", "{argument.lr}"),
+        *("{argument.rl}", "{rank}", "{", "{{}}", "--lr 0.1", "a b"),
+    ],
+    "environment": ["{folder}", "{rank}", "{master_port}", "{batch_size_per_device}", "a:b"],
+    "python": [sys.executable, "nowhere/python", "python3"],
+    "pattern": ["loss=([0-9.]+)", "loss=", "(", "(a)(b)"],
+    "prepare": [SCRIPT, "true", "nowhere.py", "{folder}"],
+    "files": [SCRIPT, "nowhere.yaml"],
+    "inputs": [SCRIPT, "nowhere/"],
+    "argument names": ["lr", "x_1", "learning-rate"],
+    "environment names": ["OUT", "RANK", "PYTHONPATH", "A B", "SCALEWISE_PROBE"],
 }
 """What a key of text takes, or nearly; what no type says."""
 
@@ -164,6 +181,9 @@ class Schema:
         if kind == "array":
             count = draw(st.integers(node.get("minItems", 0), 3))
             return [self.value(draw, node["items"], key) for _ in range(count)]
+        if named := WORDS.get(f"{key} names"):
+            own = draw(st.lists(st.sampled_from(named), unique=True, max_size=2))
+            return {name: self.value(draw, node["additionalProperties"], key) for name in own}
         return self.mapping(draw, node)
 
     def mapping(self, draw: DrawFn, node: Mapping[str, Any], most: int = 4) -> Config:
@@ -171,6 +191,8 @@ class Schema:
         while "$ref" in node:
             node = self._definitions[node["$ref"].rpartition("/")[2]]
         known: Mapping[str, Any] = node.get("properties", {})
+        for values in node.get("patternProperties", {}).values():
+            known = {**known, "argument.lr": values}
         if not known:
             return draw(_WAITS)
         keys = draw(st.lists(st.sampled_from(sorted(known)), unique=True, max_size=most))
@@ -210,10 +232,11 @@ def _studies(odd: int) -> SearchStrategy[Config]:
         weak = draw(st.booleans())
         scaling = {"scaling": "weak", "batch_size_per_device": 32} if weak else {"global_batch_size": 840}
         defaults |= scaling | words.mapping(draw, experiment, 3)
-        return {
-            "defaults": defaults,
-            "experiments": {name: words.mapping(draw, experiment) for name in names},
-        }
+        experiments: Config = {name: words.mapping(draw, experiment) for name in names}
+        if draw(st.booleans()):
+            experiments["own"] = {"program": SCRIPT, "arguments": ["{global_batch_size}", "{folder}"]}
+            experiments["own"] |= words.mapping(draw, {"$ref": "#/$defs/ProgramExperiment"})
+        return {"defaults": defaults, "experiments": experiments}
 
     return study()
 

@@ -35,6 +35,7 @@ from tests.unit.plan.fuzzed_studies import (
 )
 
 from scalewise.plan.config.errors import StudyError
+from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.config.site import Site
@@ -241,9 +242,10 @@ def check_definition(run: Run) -> None:
     """What the job is told means to it what was planned."""
     definition = Definition.model_validate_json(run.definition)
     assert json.dumps(json.loads(run.definition), sort_keys=True, separators=(",", ":")) == run.definition
-    meant = Settings.model_validate(definition.settings)
+    kind = ProgramSettings if definition.is_program else Settings
+    meant = kind.model_validate(definition.settings)
     planned = run.settings.model_copy(update={"seed": run.seed, "launcher": None})
-    assert meant == Settings.model_validate(planned.model_dump(include=set(Settings.model_fields)))
+    assert meant == kind.model_validate(planned.model_dump(include=set(kind.model_fields)))
     assert definition.launcher == run.launcher
     assert Shape.parse(definition.shape) == run.shape
     assert definition.global_batch_size == run.global_batch_size
@@ -313,17 +315,19 @@ def test_files_with_damaged_text_are_planned_or_refused_with_place_and_cure(
 def test_every_plan_asks_for_as_many_tasks_as_devices_and_for_no_more_than_there_is(
     desk: Desk, record_property: RecordProperty
 ) -> None:
-    runs = 0
+    runs = programs = 0
 
     @explored(quick=80, thorough=2000)
     @given(plausible_studies, plausible_sites)
     def look(study: Config, site: Config) -> None:
-        nonlocal runs
+        nonlocal runs, programs
         if planned := desk.plan(study, site):
             check_plan(planned)
             runs += len(planned.runs)
+            programs += sum(isinstance(run.settings, ProgramSettings) for run in planned.runs.values())
 
     look()
+    assert programs, "some of them must be of programs"
     assert desk.ends["planned"] > desk.ends.total() / 5, "there must be plans to look at"
     desk.record(f"plausible configurations with {runs:,} runs", record_property)
 

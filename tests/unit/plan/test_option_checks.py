@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.unit.plan.kinds import settings_of_loop
 from tests.unit.plan.refusals import assert_refused, mistaken
 
 from scalewise.plan.study import Study
@@ -346,7 +347,7 @@ def test_fp16_is_taken_with_every_parallelism_on_gpus(load: Load, site_file: Pat
 
     runs = load(study("precision: fp16", "sweep: {parallelism: [ddp, zero1, fsdp]}")).runs
 
-    assert {run.settings.parallelism for run in runs.values()} == {"ddp", "zero1", "fsdp"}
+    assert {settings_of_loop(run).parallelism for run in runs.values()} == {"ddp", "zero1", "fsdp"}
 
 
 @pytest.mark.parametrize("default", ["stop_patience_epochs: 3", "powersgd_rank: 4"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tests.unit.plan.kinds import built_in
 
 from scalewise.plan.checks.options import option_warnings
 from scalewise.plan.study import Study
@@ -16,8 +17,9 @@ WEAK = "model: linear, dataset: digits, scaling: weak, batch_size_per_device: 64
 
 
 def warnings(load: Load, keys: str) -> list[str]:
-    planned = load(f"experiments:\n  study: {{{keys}}}\n").experiments["study"]
-    return list(option_warnings("study", planned.spec, [run.shape.world_size for run in planned.runs]))
+    study = load(f"experiments:\n  study: {{{keys}}}\n")
+    runs = study.experiments["study"].runs
+    return list(option_warnings("study", built_in(study, "study"), [run.shape.world_size for run in runs]))
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.plan.kinds import settings_of_loop
 
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.config.shape import Shape
@@ -209,7 +210,8 @@ def test_a_sweep_makes_every_combination_named_in_one_order(load: Load) -> None:
     ]
     assert names(study, "strong") == expected
     run = study.runs["strong", "d2.epochs-5.momentum-0.9.r1"]
-    assert (run.settings.epochs, run.settings.momentum) == (5, 0.9)
+    settings = settings_of_loop(run)
+    assert (settings.epochs, settings.momentum) == (5, 0.9)
 
 
 @pytest.mark.parametrize(
@@ -298,9 +300,10 @@ def test_a_swept_key_may_also_be_left_out_by_the_word_default(load: Load) -> Non
 
     runs = {run.name: run for run in study.experiments["strong"].runs}
     left_out = runs["d1.image-size-default.bucket-mb-default.launcher-default.r1"]
-    assert (left_out.settings.bucket_cap_mb, left_out.settings.launcher) == (None, None)
+    settings = settings_of_loop(left_out)
+    assert (settings.bucket_cap_mb, settings.launcher) == (None, None)
     assert Definition.model_validate_json(left_out.definition).options["bucket_cap_mb"] == "default"
-    other = runs["d2.image-size-16.bucket-mb-50.launcher-spawn.r2"].settings
+    other = settings_of_loop(runs["d2.image-size-16.bucket-mb-50.launcher-spawn.r2"])
     assert (other.image_size, other.bucket_cap_mb, other.launcher) == (16, 50, "spawn")
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.unit.plan.kinds import built_in
 
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.study import Study, load_study
@@ -163,7 +164,7 @@ experiments:
     sweep: {learning_rate: [0.1, 0.2]}
 """
     )
-    kept, own = (study.experiments[name].spec for name in ("kept", "own"))
+    kept, own = (built_in(study, name) for name in ("kept", "own"))
 
     assert (kept.epochs, kept.swept) == (7, {"momentum": [0.0, 0.9]})
     assert (own.epochs, own.swept) == (8, {"learning_rate": [0.1, 0.2]})
@@ -176,7 +177,7 @@ experiments:
 def test_experiments_may_share_keys_by_an_anchor(load: Load) -> None:
     study = load(SOUND + "  a: &common {epochs: 7, momentum: 0.5}\n  b: {<<: *common, epochs: 8}\n")
 
-    spec = study.experiments["b"].spec
+    spec = built_in(study, "b")
     assert (spec.epochs, spec.momentum) == (8, 0.5)
 
 

@@ -13,6 +13,7 @@ import write_generated
 from scalewise.analysis.report.captions import CAPTIONS
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.config.experiment import study_schema
+from scalewise.plan.config.program import SWEEPABLE_OF_PROGRAMS
 from scalewise.plan.config.settings import SWEEPABLE
 from scalewise.plan.config.site import SiteFile
 from scalewise.plan.study import load_study
@@ -25,6 +26,18 @@ GENERATED = (
     "config/README.md",
 )
 EXPERIMENT = {"dataset": "digits", "model": "linear", "global_batch_size": 240, "devices": [1, "2x2"]}
+
+
+PROGRAM = {
+    "program": __file__,
+    "arguments": ["--batch-size", "{global_batch_size}", "--lr", "{argument.lr}"],
+    "argument": {"lr": 0.1},
+    "environment": {"OUT": "{folder}"},
+    "global_batch_size": 240,
+    "samples_per_step": "planned",
+    "steps": 20,
+    "devices": [1, "2x2"],
+}
 
 
 def is_valid(schema: dict[str, Any], value: object) -> bool:
@@ -100,6 +113,59 @@ def test_an_editor_marks_what_the_plan_refuses(own: dict[str, Any], site_file: P
         load_study(bad, (), site_file)
 
 
+@pytest.mark.parametrize(
+    "own",
+    [
+        pytest.param({"programm": "train.py"}, id="unknown key"),
+        pytest.param({"precision": "bf16"}, id="option of the loop"),
+        pytest.param({"target": {"accuracy": 0.9}}, id="target"),
+        pytest.param({"program": None}, id="null"),
+        pytest.param({"program": ["train.py"]}, id="a list for the program"),
+        pytest.param({"arguments": "--lr 0.1"}, id="text for the arguments"),
+        pytest.param({"arguments": [True]}, id="a boolean for a word"),
+        pytest.param({"arguments": [["a"]]}, id="a list for a word"),
+        pytest.param({"argument": {"learning-rate": 1}}, id="no name of a value"),
+        pytest.param({"samples_per_step": "plan"}, id="another word for the samples"),
+        pytest.param({"samples_per_step": 0}, id="0 samples"),
+        pytest.param({"steps": 0}, id="0 steps"),
+        pytest.param({"starts": "nodes"}, id="unknown start"),
+        pytest.param({"resumes": "yes"}, id="text for a boolean"),
+        pytest.param({"metric": "loss=([0-9]+)"}, id="a pattern for a metric"),
+        pytest.param({"metric": {"at_most": 1.0}}, id="a metric without a pattern"),
+        pytest.param({"sweep": {"lr": [1]}}, id="a sweep of no key"),
+        pytest.param({"sweep": {"steps": [1]}}, id="a sweep of steps"),
+        pytest.param({"sweep": {"argument.learning-rate": [1]}}, id="a sweep of no name"),
+        pytest.param({"sweep": {"argument.lr": []}}, id="a sweep of nothing"),
+        pytest.param({"sweep": {"argument.lr": 1}}, id="a sweep of no list"),
+        pytest.param({"sweep": {"epochs": [1, 2]}}, id="a sweep of the loop"),
+    ],
+)
+def test_an_editor_marks_what_the_plan_refuses_of_a_program(own: dict[str, Any], site_file: Path) -> None:
+    schema = study_schema()
+    sound, bad = ({"experiments": {"a": PROGRAM | more}} for more in ({}, own))
+
+    assert is_valid(schema, sound)
+    assert not is_valid(schema, bad)
+    assert load_study(sound, (), site_file).runs
+    with pytest.raises(StudyError):
+        load_study(bad, (), site_file)
+
+
+@pytest.mark.parametrize(
+    "defaults",
+    [
+        pytest.param({"sweep": {"argument.lr": [0.1, 0.2]}, "epochs": 3}, id="a sweep of a program"),
+        pytest.param({"learning_rate": 0.1, "argument": {"lr": 3}}, id="keys of both"),
+    ],
+)
+def test_defaults_may_hold_keys_of_either_kind(defaults: dict[str, Any], site_file: Path) -> None:
+    own = {key: value for key, value in PROGRAM.items() if key != "argument"}
+    study = {"defaults": defaults, "experiments": {"own": own}}
+
+    assert is_valid(study_schema(), study)
+    assert load_study(study, (), site_file).runs
+
+
 @pytest.mark.parametrize("name", ["../x", "a b", "", "-a", "a/b", "{run}", "a" * 101])
 def test_an_editor_marks_a_name_that_cannot_be_a_folder(name: str) -> None:
     assert not is_valid(study_schema(), {"experiments": {name: EXPERIMENT}})
@@ -123,9 +189,10 @@ def test_every_key_is_described() -> None:
     assert [key for key, has in described.items() if not has] == []
 
 
-def test_every_option_is_sweepable_but_the_scaling() -> None:
+def test_every_option_is_sweepable_but_the_scaling_and_the_steps() -> None:
     definitions = study_schema()["$defs"]
 
     assert set(definitions["Sweep"]["properties"]) == set(SWEEPABLE)
-    assert "scaling" not in SWEEPABLE
+    assert set(definitions["ProgramSweep"]["properties"]) == set(SWEEPABLE_OF_PROGRAMS)
+    assert not {"scaling", "steps"} & {*SWEEPABLE, *SWEEPABLE_OF_PROGRAMS}
     assert "learning_rate" in SWEEPABLE

@@ -9,9 +9,11 @@ import torch
 
 from scalewise.plan.config.shape import Shape
 from scalewise.records import utc_now
-from scalewise.training.distributed.devices import claim_device, cpu_list
+from scalewise.training.distributed.cpus import cpu_list
+from scalewise.training.distributed.devices import claim_device
 from scalewise.training.distributed.identity import Identity, check_place, identify, node_rank, tasks_on_node
-from scalewise.training.measure.provenance import commit, environment, merge_environments, versions
+from scalewise.training.measure.environments import commit, merge_environments
+from scalewise.training.measure.provenance import environment, versions
 
 TORCHRUN = {
     "RANK": "5",

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from scalewise.records import Window
-from scalewise.training.measure.step_clock import WINDOW_STEPS, StepClock
-from scalewise.training.measure.throughput import quantile, slowest, throughput
+from scalewise.training.measure.step_clock import StepClock
+from scalewise.training.measure.throughput import WINDOW_STEPS, quantile, slowest, throughput
 
 
 @dataclass

@@ -143,15 +143,18 @@ class AllReduceMeasurement(_Record):
 class Startup(_Record):
     """Seconds before the first result, of the slowest rank for each part.
 
-    The launch goes from the start of the run to that of the rank's process.
+    The launch goes from the start of the run to that of the rank's process. A program of the user's own
+    does not tell its parts: process group, data and model are then None, and the preparation is all of its
+    time from the import of torch to its first batch or forward pass.
     """
 
-    imports_seconds: float
-    process_group_seconds: float
-    data_seconds: float
-    model_seconds: float
-    first_step_seconds: float
-    launch_seconds: float = 0.0
+    imports_seconds: float | None
+    process_group_seconds: float | None
+    data_seconds: float | None
+    model_seconds: float | None
+    first_step_seconds: float | None
+    launch_seconds: float | None = 0.0
+    preparation_seconds: float | None = None
 
 
 class Resumption(_Record):
@@ -271,16 +274,73 @@ class Provenance(_Record):
         return self.environments or [first]
 
 
+class MetricReading(_Record):
+    """A number that a program has printed.
+
+    Args:
+        seconds: Training time until then, evaluation and saving left out.
+        step: Optimizer steps until then.
+    """
+
+    seconds: float
+    step: int
+    value: float
+
+
+class ProgramMeasurements(_Record):
+    """Findings on a program of the user's own, which knows nothing of Scalewise.
+
+    Args:
+        command: Program and arguments.
+        ended: ``steps`` where it was ended after the steps to measure, ``itself`` where it came to its end.
+        samples_from: Source of the samples of a step: a DataLoader's batches, the inputs of forward passes,
+            or the configuration.
+        samples_seen: Samples of a step over all ranks as they were seen; None where they were not.
+        left_out: Steps of the measurement that are in no window, by the reason.
+        optimizers: Optimizers that made steps, by name.
+        skipped_steps: Steps in which a gradient scaler refused the update.
+        parallelism: Wrappers that exchange gradients, by name; empty where none was seen.
+        precision: Formats of autocast and of the parameters.
+        compiled: Whether torch.compile was at work.
+        gradient_bytes: Bytes of all gradients of the model.
+        losses: Step and loss as it was given to ``backward``, on rank 0: scaled, or divided by the passes.
+        metric: Readings of the metric that the configuration names.
+        seconds_to_metric: Training time until it was reached; None where it was not, or none is named.
+        imported_files: Hash of every file outside installed packages that was imported, by path.
+        unknown: Reason for each quantity that cannot be known.
+        notes: Sentences for the user.
+    """
+
+    command: list[str]
+    ended: Literal["steps", "itself"]
+    samples_from: Literal["loader", "forward", "configuration"]
+    samples_seen: float | None
+    left_out: dict[str, int] = {}
+    optimizers: list[str] = []
+    skipped_steps: int = 0
+    parallelism: list[str] = []
+    precision: str = ""
+    compiled: bool = False
+    gradient_bytes: int | None = None
+    losses: list[tuple[int, float]] = []
+    metric: list[MetricReading] = []
+    seconds_to_metric: float | None = None
+    imported_files: dict[str, str] = {}
+    unknown: dict[str, str] = {}
+    notes: list[str] = []
+
+
 class Measurements(_Record):
     """The measurements of a run that trained.
 
     Args:
         parameters: Trainable parameters of the model.
-        epochs_completed: Epochs trained and evaluated.
+        epochs_completed: Epochs trained and evaluated; 0 where steps were asked for, or a program trained.
         throughput_samples_per_second: Samples over seconds of all windows after warm-up.
         windows: All windows, warm-up included.
         train_seconds: Time of all windows, warm-up included.
-        evaluation_seconds: Time of all evaluations, which ``train_seconds`` does not hold.
+        evaluation_seconds: Time of all evaluations, which ``train_seconds`` does not hold; None where it is
+            not known.
         final_accuracy: Test accuracy of the last epoch, a fraction.
         best_accuracy: Test accuracy of the best epoch, a fraction.
         peak_memory_bytes: Peak while training, of the rank that used most; in older records that of the whole
@@ -288,7 +348,8 @@ class Measurements(_Record):
         evaluation_peak_memory_bytes: The same while evaluating; None in older records, and where a peak
             cannot be reset, for which ``monitor_note`` has the reason.
         peak_memory_kind: The memory that both peaks count.
-        loader_wait_fraction: Share of the measured step time spent waiting for data, slowest rank.
+        loader_wait_fraction: Share of the measured step time spent waiting for data, slowest rank; None where
+            nobody could say.
         mean_utilization: Share of the training that the devices were busy, a fraction, mean over ranks;
             this and the next five are None where they could not be measured.
         least_utilization: Utilization of the least busy device.
@@ -298,10 +359,11 @@ class Measurements(_Record):
         communication_fraction: Share of the step time that waited for gradients of other ranks.
         other_cpu_fraction: Share of a machine's CPU time that processes outside the run took while its last
             start trained, of the machine where it was most; None in older records.
-        loader: ``resident`` or ``workers``.
+        loader: ``resident`` or ``workers``; ``program`` where a program brings its own.
         monitor_note: Measurements that failed, or devices that were throttled, and why.
         passes: One for each batch size that was tried after the training, the run's own first.
         buckets: Buckets of the model's gradients; empty where they do not travel in DDP's buckets.
+        program: Findings on a program of the user's own; None for the built-in loop.
     """
 
     parameters: int
@@ -309,12 +371,12 @@ class Measurements(_Record):
     throughput_samples_per_second: float | None
     windows: list[Window]
     train_seconds: float
-    evaluation_seconds: float
+    evaluation_seconds: float | None
     final_accuracy: float | None
     best_accuracy: float | None
     peak_memory_bytes: int
     peak_memory_kind: MemoryKind
-    loader_wait_fraction: float
+    loader_wait_fraction: float | None
     startup: Startup
     evaluation_peak_memory_bytes: int | None = None
     mean_utilization: float | None = None
@@ -329,6 +391,7 @@ class Measurements(_Record):
     passes: list[Pass] = []
     buckets: list[Bucket] = []
     resumption: Resumption = Resumption()
+    program: ProgramMeasurements | None = None
 
 
 class Definition(_Record):
@@ -344,6 +407,11 @@ class Definition(_Record):
     accelerator: Literal["cpu", "cuda"]
     launcher: LauncherName = "torchrun"
     settings: dict[str, Any]
+
+    @property
+    def is_program(self) -> bool:
+        """Whether a program of the user's own trains."""
+        return "program" in self.settings
 
 
 class Summary(_Record):
@@ -372,6 +440,7 @@ class Failure(_Record):
         traceback: Traceback of the first rank that raised; empty where none did.
         log_tail: Last lines of train.log.
         ended_at: UTC, ISO 8601.
+        permanent: Whether another try would end alike.
     """
 
     definition: Definition
@@ -381,6 +450,7 @@ class Failure(_Record):
     traceback: str = ""
     log_tail: list[str]
     ended_at: str
+    permanent: bool = False
 
 
 @dataclass(frozen=True)
@@ -408,7 +478,8 @@ class RankRecord:
     and so are the two passes, forward and backward over one batch after the training: by the rank itself,
     and with gradients exchanged. The waiting is the part of the communication in which the rank waited for
     whichever rank was the last in that step; None in older records. Peak memory is that of training, in older
-    records of the whole run; that of evaluation is None where it is not known by itself.
+    records of the whole run; that of evaluation is None where it is not known by itself. Of a program of the
+    user's own None stands for all that it does not tell.
     """
 
     rank: int
@@ -419,25 +490,26 @@ class RankRecord:
     threads: int
     cpu_affinity: str
     train_samples: int
-    test_samples: int
+    test_samples: int | None
     step_seconds_p05: float
     step_seconds_p50: float
     step_seconds_p95: float
     step_seconds_max: float
-    loader_wait_seconds: float
+    loader_wait_seconds: float | None
     peak_memory_bytes: int
-    imports_seconds: float
-    process_group_seconds: float
-    data_seconds: float
-    model_seconds: float
-    first_step_seconds: float
+    imports_seconds: float | None
+    process_group_seconds: float | None
+    data_seconds: float | None
+    model_seconds: float | None
+    first_step_seconds: float | None
     mean_utilization: float | None = None
     communication_seconds_per_step: float | None = None
     local_pass_seconds: float | None = None
     exchanged_pass_seconds: float | None = None
-    launch_seconds: float = 0.0
+    launch_seconds: float | None = 0.0
     waiting_seconds_per_step: float | None = None
     evaluation_peak_memory_bytes: int | None = None
+    preparation_seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -447,7 +519,8 @@ class UtilizationRecord:
     Args:
         timestamp: UTC, ISO 8601.
         device: Index and name.
-        phase: Phase of the run: ``start``, then ``warm-up``, ``train`` and ``evaluate``.
+        phase: Phase of the run: ``start``, then ``warm-up``, ``train`` and ``evaluate``; ``checkpoint`` while
+            one is written, ``end`` after the last step of a training that evaluates nothing.
         utilization: A fraction. Of a GPU: the time with a kernel on it, in the driver's last sample period.
             Of a CPU process: its CPU time and its children's since the row before, over wall time and its
             CPUs.

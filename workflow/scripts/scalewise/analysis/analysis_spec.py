@@ -10,33 +10,36 @@ from typing import Any
 
 import pandas as pd
 
-from scalewise.plan.config.experiment import Experiment
+from scalewise.analysis.formatting import Goal
+from scalewise.plan.config.experiment import AnyExperiment, Experiment, read_experiment
 from scalewise.plan.terminal.predictions import latest_prediction
 
 RUNS, EPOCHS, SCALING, OPTIONS = "runs.csv", "epochs.csv", "scaling.csv", "options.csv"
 GAINS = "gains.csv"
 LAWS, DECISION, ORIGINS, FINGERPRINTS = "laws.json", "decision.json", "provenance.json", "fingerprints.json"
 
-THROUGHPUT = "throughput_samples_per_second"
-
-STARTUP = (
-    "launch_seconds", "imports_seconds", "process_group_seconds", "data_seconds", "model_seconds",
-    "first_step_seconds",
-)  # fmt: skip
-"""The parts of a run before its second step."""
-
 HELD_EQUAL, EQUAL_IN_SERIES = "held equal", "held equal within each series"
 DIFFERED, NOT_KNOWN = "differed, and may", "not known and taken for equal"
 """Parts of ``provenance.json`` that say what a comparison rests on."""
+
+PROGRAM = "program"
+"""The ``loader`` of a program of the user's own, which brings its data by itself."""
+
+PROGRAM_FACTS = (
+    "command line", "ended", "samples of a step", "steps that are not measured", "optimizers",
+    "exchange of gradients", "formats", "compiled", "gradients", "steps refused by a gradient scaler",
+    "metric", "not known", "notes",
+)  # fmt: skip
+"""Parts of ``provenance.json`` that say what a program of the user's own is, and what was seen of it."""
 
 THROUGHPUT = "throughput_samples_per_second"
 """The column of a run's, and of a point's, samples over seconds."""
 
 STARTUP = (
     "launch_seconds", "imports_seconds", "process_group_seconds", "data_seconds", "model_seconds",
-    "first_step_seconds",
+    "preparation_seconds", "first_step_seconds",
 )  # fmt: skip
-"""The parts of a run before its second step."""
+"""The parts of a run before its second step; of a program the preparation stands for the three before it."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class AnalysisSpec:
     """
 
     name: str
-    spec: Experiment
+    spec: AnyExperiment
     queue_minutes: Mapping[int, float] = field(default_factory=dict)
     billed_devices: Mapping[int, float] = field(default_factory=dict)
 
@@ -61,12 +64,14 @@ class AnalysisSpec:
             {int(devices): value for devices, value in values.get(key, {}).items()}
             for key in ("queue_minutes", "billed_devices")
         )
-        return cls(values["name"], Experiment.model_validate(values["spec"]), *terms)
+        return cls(values["name"], read_experiment(values["spec"]), *terms)
 
     @property
-    def target(self) -> float | None:
-        """Test accuracy to reach."""
-        return self.spec.target.accuracy if self.spec.target else None
+    def target(self) -> Goal | None:
+        """The goal that counts as trained; None where there is none."""
+        if isinstance(self.spec, Experiment):
+            return self.spec.target.accuracy if self.spec.target else None
+        return str(self.spec.metric) if self.spec.metric else None
 
 
 def read_json(path: Path) -> Any:

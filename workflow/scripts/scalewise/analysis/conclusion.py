@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
@@ -20,6 +20,7 @@ from scalewise.analysis.laws import Law, study_laws
 from scalewise.analysis.origins import shared_nodes
 from scalewise.analysis.scaling import known_columns, option_table, scaling_table
 from scalewise.analysis.tables import Tables
+from scalewise.plan.config.experiment import AnyExperiment, DecisionRule
 
 
 @dataclass(frozen=True)
@@ -58,11 +59,12 @@ def conclude(experiment: AnalysisSpec, tables: Tables) -> Conclusion:
     )
     options = option_table(runs, spec.swept, tables.conditions)
     laws = study_laws(runs, spec.scaling)
+    rule, not_judged = judgeable(spec)
     decision = decide(
         experiment.name,
         scaling,
         options,
-        spec.decision,
+        rule,
         compared=compared,
         target=experiment.target,
         confounded=confounding_sentences(runs),
@@ -77,4 +79,29 @@ def conclude(experiment: AnalysisSpec, tables: Tables) -> Conclusion:
         swept=spec.swept,
         laws=laws,
     )
+    if not_judged:
+        decision = replace(
+            decision,
+            criterion=" ".join(filter(None, (not_judged, decision.criterion))),
+            cautions=[not_judged, *decision.cautions],
+            clear=False,
+        )
     return Conclusion(runs, compared, scaling, options, laws, decision)
+
+
+def judgeable(spec: AnyExperiment) -> tuple[DecisionRule, str]:
+    """The rule without the criteria that steps make impossible to judge, and a sentence on these.
+
+    A run that steps end is no whole one: how long that takes, and what it costs, nobody knows.
+    """
+    rule = spec.decision
+    given = [name for name in ("deadline_minutes", "max_device_hours") if getattr(rule, name) is not None]
+    if spec.steps is None or not given:
+        return rule, ""
+    rest = rule.model_copy(update=dict.fromkeys(given))
+    instead = "the knee decides" if rest.without_criterion else "min_efficiency alone decides"
+    return rest, (
+        f"{' and '.join(given)} cannot be judged: steps ({spec.steps}) ends every run, and how long a whole "
+        f"one takes is not known. {instead[0].upper()}{instead[1:]} instead; without steps, whole runs are "
+        "made."
+    )

@@ -7,6 +7,9 @@ import math
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.runs.runs import NO_OPTIONS
 
+Goal = float | str
+"""The goal that counts as trained: a test accuracy, a fraction; or a program's metric and limit, as text."""
+
 MAX_PLACES = 6
 """Points named in one sentence; scaling.csv has all."""
 
@@ -14,6 +17,11 @@ MAX_PLACES = 6
 def pluralize(number: str, unit: str) -> str:
     """``1 minute``, ``42.3 minutes``."""
     return f"{number} {unit}" if number == "1" else f"{number} {unit}s"
+
+
+def goal_text(goal: Goal) -> str:
+    """``97.0% accuracy``, ``val_loss=([0-9.]+) at most 2.9``."""
+    return goal if isinstance(goal, str) else f"{goal:.1%} accuracy"
 
 
 def point_text(devices: float, series: str) -> str:

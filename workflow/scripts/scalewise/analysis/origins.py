@@ -6,13 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from scalewise.analysis.analysis_spec import DIFFERED, EQUAL_IN_SERIES, HELD_EQUAL, NOT_KNOWN
 from scalewise.analysis.comparison.comparable_runs import held_equal
+from scalewise.analysis.comparison.fingerprint import CONTENTS, IMPORTED
+from scalewise.analysis.program_facts import program_facts
 from scalewise.analysis.tables import Tables
-from scalewise.plan.config.experiment import Experiment
+from scalewise.plan.config.experiment import AnyExperiment, ProgramExperiment
+from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.config.settings import Settings
 from scalewise.records import CPU_PROCESS, Provenance
 
 
-def distinct_origins(tables: Tables, spec: Experiment) -> dict[str, list[str]]:
+def distinct_origins(tables: Tables, spec: AnyExperiment) -> dict[str, list[str]]:
     """Every value that the runs' provenance takes, and what of it was equal wherever runs are compared."""
     origins = tables.origins
     environments = [environment for origin in origins for environment in origin.known_environments]
@@ -22,7 +25,7 @@ def distinct_origins(tables: Tables, spec: Experiment) -> dict[str, list[str]]:
         "commit": _distinct(origin.commit or "unknown: not a git checkout" for origin in origins),
         "day (UTC)": sorted({origin.started_at[:10] for origin in origins}),
     }
-    equal = held_equal(tables.runs, tables.conditions)
+    equal = _with_files_counted(held_equal(tables.runs, tables.conditions))
     found: dict[str, list[str]] = {
         HELD_EQUAL: [f"{name} {values[0]}" for name, values in equal.items() if len(values) == 1]
         + [f"{name} {values[0]}" for name, values in may_differ.items() if len(values) == 1],
@@ -46,7 +49,16 @@ def distinct_origins(tables: Tables, spec: Experiment) -> dict[str, list[str]]:
         first = min(origin.started_at for origin in origins)
         last = max(origin.ended_at for origin in origins)
         found["measured (UTC)"] = [f"{first} to {last}"]
+    if isinstance(spec, ProgramExperiment):
+        found |= program_facts(spec, tables.programs)
     return found
+
+
+def _with_files_counted(equal: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
+    """The conditions with the files that a program has imported, of which there may be many, as one."""
+    files = [name for name, values in equal.items() if name.startswith(IMPORTED) and len(values) == 1]
+    rest: dict[str, Sequence[str]] = {name: values for name, values in equal.items() if name not in files}
+    return rest | ({f"{CONTENTS}imported files": [f"({len(files)})"]} if files else {})
 
 
 def _listed(values: Mapping[str, Sequence[str]]) -> list[str]:
@@ -54,7 +66,7 @@ def _listed(values: Mapping[str, Sequence[str]]) -> list[str]:
     return [f"{name} ({', '.join(several)})" for name, several in values.items() if len(several) > 1]
 
 
-def _batch(spec: Experiment) -> str:
+def _batch(spec: AnyExperiment) -> str:
     """The batch size that follows from the number of devices."""
     return "global batch size" if spec.scaling == "weak" else "batch size per device"
 
@@ -84,10 +96,14 @@ def shared_nodes(origins: Sequence[Provenance]) -> list[str]:
     ]
 
 
-def _settings(spec: Experiment) -> str:
+def _settings(spec: AnyExperiment) -> str:
     """The experiment's training in one line, a swept key with all its values."""
-    shown = {key: getattr(spec, key) for key in Settings.model_fields} | spec.swept
-    return ", ".join(f"{key} {value}" for key, value in shown.items() if value is not None)
+    kind = ProgramSettings if isinstance(spec, ProgramExperiment) else Settings
+    shown = {key: getattr(spec, key) for key in kind.model_fields} | spec.swept
+    if isinstance(spec, ProgramExperiment):
+        # the words of its command line stand by themselves
+        shown |= {"arguments": None, "program": None}
+    return ", ".join(f"{key} {value}" for key, value in shown.items() if value not in (None, [], {}))
 
 
 def _distinct(values: Iterable[str]) -> list[str]:

@@ -19,7 +19,15 @@ from scalewise.analysis.comparison.comparable_runs import (
     reference_fingerprint,
 )
 from scalewise.analysis.comparison.confounding import has_trend, sessions
-from scalewise.analysis.comparison.gains import Gains, contrast, gains, speeds, spent_in_vain
+from scalewise.analysis.comparison.gains import (
+    Gains,
+    contrast,
+    gains,
+    has_reached,
+    speeds,
+    spent_in_vain,
+    work_to_target,
+)
 from scalewise.analysis.comparison.separate_conditions import separate_conditions
 from scalewise.analysis.memory import MEMORY_GAINS, memory_gain, peaks_of_one_kind
 from scalewise.analysis.statistics.intervals import Interval, median_interval
@@ -36,7 +44,7 @@ BOUNDED = ("time_to_accuracy_seconds", "final_accuracy", "peak_memory_bytes", "w
 """Medians over the repeats, with their intervals."""
 
 READ = (
-    "experiment", "nodes", "loader", "device_hours", "epochs_to_accuracy", THROUGHPUT,
+    "experiment", "nodes", "loader", "device_hours", "epochs_to_accuracy", "samples_to_target", THROUGHPUT,
     *BOUNDED, *STARTUP, *AT_WORK, *STEP_SECONDS, "train_seconds",
 )  # fmt: skip
 """Columns that are read of a run where they are known: published figures and older records lack some."""
@@ -98,9 +106,10 @@ def scaling_table(
     its place, and ``note`` says so.
 
     Karp-Flatt is for strong scaling: it asks what part of a fixed work is serial. Statistical efficiency is
-    epochs to the target at the baseline over those here, given only where every run of both points reached
-    the target. The speedup of the time to accuracy is relative to ``time_to_accuracy_baseline_devices``, the
-    fewest devices on which a run reached it, and counts what runs spent that did not.
+    epochs to the target at the baseline over those here, of a program samples, given only where every run of
+    both points reached the target. The speedup of the time to accuracy is relative to
+    ``time_to_accuracy_baseline_devices``, the fewest devices on which a run reached it, and counts what runs
+    spent that did not.
 
     Args:
         runs: Output of ``scalewise.analysis.tables.collect``; published figures need ``series``,
@@ -152,7 +161,7 @@ def _series_rows(
     done = series[series["outcome"] == "completed"]
     counts = sorted({*series["devices"].astype(int), *planned["devices"].astype(int)})
     base = baseline_devices(series)
-    reached = done.loc[done["epochs_to_accuracy"].notna(), "devices"]
+    reached = done.loc[has_reached(done), "devices"]
     target_base = int(reached.min()) if len(reached) else None
     rates = {devices: speeds(done[done["devices"] == devices]).tolist() for devices in counts}
     of_walls = done[THROUGHPUT].isna().all() and done["wall_seconds"].notna().any()
@@ -198,7 +207,7 @@ def _point_columns(point: pd.DataFrame, done: pd.DataFrame) -> dict[str, Any]:
         "n_failed": len(point) - len(done),
         "n_unsuccessful": int(ended.sum()),
         "unsuccessful": ", ".join(f"{count} {outcome}" for outcome, count in ended.items()),
-        "n_reached": int(done["epochs_to_accuracy"].notna().sum()),
+        "n_reached": int(has_reached(done).sum()),
         "epochs_to_accuracy": done["epochs_to_accuracy"].median(),
         "device_hours": done["device_hours"].median(),
         "startup_seconds": _startup(done).median(),
@@ -222,10 +231,16 @@ def _point_columns(point: pd.DataFrame, done: pd.DataFrame) -> dict[str, Any]:
 
 def _startup(done: pd.DataFrame) -> pd.Series:
     """Seconds of each run before its second step: the slowest rank of each part, within the run's wall."""
+    parts = done[list(STARTUP)].astype(float)
+    of_program = parts["preparation_seconds"].notna()
     # records of an earlier version do not know the launch
-    total = done[list(STARTUP)].fillna({"launch_seconds": 0.0}).sum(axis=1, skipna=False)
+    launch = parts["launch_seconds"].where(of_program, parts["launch_seconds"].fillna(0.0))
+    built_in = parts[["process_group_seconds", "data_seconds", "model_seconds"]].sum(axis=1, skipna=False)
+    between = parts["preparation_seconds"].where(of_program, built_in)
+    total = launch + parts["imports_seconds"] + between + parts["first_step_seconds"]
     # parts in which different ranks are slow may overlap
-    room = done["wall_seconds"] - done["train_seconds"] + done["first_step_seconds"]
+    walls, trained = done["wall_seconds"].astype(float), done["train_seconds"].astype(float)
+    room = walls - trained + parts["first_step_seconds"]
     return total.where(~(total > room), room)
 
 
@@ -254,10 +269,13 @@ def _relative(compared: Gains, point: tuple[str, int], base: int, scaling: str, 
 
 
 def _over_baseline(point: pd.DataFrame, base: pd.DataFrame) -> dict[str, float]:
-    """The baseline's seconds, or epochs, over the point's."""
+    """The baseline's seconds, or epochs or samples to the target, over the point's."""
     row: dict[str, float] = {}
-    for name, column in (("wall_speedup", "wall_seconds"), ("statistical_efficiency", "epochs_to_accuracy")):
-        here, there = point[column], base[column]
+    quantities = {
+        "wall_speedup": (point["wall_seconds"], base["wall_seconds"]),
+        "statistical_efficiency": (work_to_target(point), work_to_target(base)),
+    }
+    for name, (here, there) in quantities.items():
         if here.isna().any() or there.isna().any():
             continue
         if point["devices"].iloc[0] == base["devices"].iloc[0]:

@@ -8,13 +8,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from scalewise.analysis.bottlenecks.drift import drift
 from scalewise.analysis.bottlenecks.resumption import resumption_columns
 from scalewise.analysis.bottlenecks.step_breakdown import STEP_COLUMNS, split
-from scalewise.analysis.comparison.fingerprint import Fingerprint, complete
-from scalewise.plan.config.experiment import Experiment
+from scalewise.analysis.comparison.fingerprint import Fingerprint, complete, made_with, with_defaults
+from scalewise.plan.config.experiment import AnyExperiment
+from scalewise.plan.config.program import Metric, ProgramSettings
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.runs.repeats import known_rounds, requested_repeats
 from scalewise.plan.runs.runs import points, seed_of, series_name, settings_of
@@ -23,10 +25,10 @@ from scalewise.records import (
     KINDS_OF_THE_WHOLE_RUN,
     RANKS,
     SUMMARY,
-    Definition,
     EpochRecord,
     Failure,
     Measurements,
+    ProgramMeasurements,
     Provenance,
     RecordError,
     Summary,
@@ -39,21 +41,24 @@ RUN_COLUMNS = [
     "cpus_per_device", "batch_size_per_device", "global_batch_size", "outcome", "reason",
     "fingerprint", "throughput_samples_per_second", "window_spread", "drift", "drift_low",
     "drift_high", *STEP_COLUMNS, "train_seconds", "time_to_accuracy_seconds",
-    "epochs_to_accuracy", "final_accuracy", "best_accuracy", "peak_memory_bytes",
+    "epochs_to_accuracy", "samples_to_target", "final_accuracy", "best_accuracy", "peak_memory_bytes",
     "evaluation_peak_memory_bytes",
     "peak_memory_kind", "loader", "loader_wait_fraction", "communication_fraction",
     "mean_utilization", "least_utilization", "throttled", "energy_joules", "samples_per_joule",
     "monitor_cpu_fraction", "monitor_note", "launch_seconds", "imports_seconds", "process_group_seconds",
-    "data_seconds", "model_seconds", "first_step_seconds", "wall_seconds", "device_hours",
-    "parameters", "seed", "device_name", "hosts", "commit", "started_at",
+    "data_seconds", "model_seconds", "preparation_seconds", "first_step_seconds", "wall_seconds",
+    "device_hours", "parameters", "seed", "device_name", "hosts", "commit", "started_at",
     "launcher", "slurm_job_id", "restart_count", "other_jobs", "other_cpu_fraction", "starts", "resumes",
     "lost_steps", "checkpoint_problems",
 ]  # fmt: skip
 
 EPOCH_COLUMNS = [field.name for field in fields(EpochRecord)]
 
+LOSS_COLUMNS = ["step", "loss"]
+
 _OF_WHOLE_RUNS = ("wall_seconds", "device_hours", "time_to_accuracy_seconds")
-"""Not known of a run that was resumed: they would hold more than one start-up, or more than one warm-up."""
+"""Not known of a run that was resumed: they would hold more than one start-up, or more than one warm-up. Nor
+of a run that was ended after some steps: nobody knows how long a whole one takes."""
 
 
 @dataclass(frozen=True)
@@ -63,20 +68,23 @@ class Tables:
     Args:
         runs: One row for each planned run, ``RUN_COLUMNS`` and the swept options; ``outcome`` says
             which have no figures and ``reason`` why.
-        epochs: One row for each epoch of each run that trained.
+        epochs: One row for each epoch of each run that trained; of a program, which tells no epochs, one for
+            each loss that was seen, ``LOSS_COLUMNS`` in place of ``EPOCH_COLUMNS``.
         origins: Provenance of each run that has it.
         conditions: The conditions behind each fingerprint.
+        programs: Findings on each run of a program, by devices.
     """
 
     runs: pd.DataFrame
     epochs: pd.DataFrame
     origins: Sequence[Provenance]
     conditions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    programs: Sequence[tuple[int, ProgramMeasurements]] = ()
 
 
 def collect(
     name: str,
-    spec: Experiment,
+    spec: AnyExperiment,
     runs_folder: Path,
     *,
     tolerant: bool = False,
@@ -97,12 +105,13 @@ def collect(
     """
     if asked is None:
         asked = requested_repeats(spec.repeats, known_rounds(spec.repeats, runs_folder.parent))
-    target = spec.target.accuracy if spec.target else None
+    target = _target(spec)
     run_rows: list[dict[str, Any]] = []
     epoch_tables: list[pd.DataFrame] = []
     origins: list[Provenance] = []
     fingerprints: list[Fingerprint] = []
     fingerprinted: list[dict[str, Any]] = []
+    programs: list[tuple[int, ProgramMeasurements]] = []
     for planned, settings in _planned_rows(name, spec, asked):
         folder = runs_folder / str(planned["run"])
         try:
@@ -116,15 +125,21 @@ def collect(
                 raise
             run_rows.append(planned | {"outcome": "unreadable", "reason": str(error)})
             continue
-        if not _is_of(summary.definition, settings):
+        if not made_with(summary.definition, settings):
             reason = "its settings have changed since; snakemake trains it again"
             run_rows.append(planned | {"outcome": "out of date", "reason": reason})
             continue
         epochs["elapsed_train_seconds"] = epochs["train_seconds"].cumsum()
         row = _finished(summary, epochs, ranks, target)
         run_rows.append(row)
-        fingerprints.append(Fingerprint.of(summary.definition, summary.provenance, row.get("parameters")))
+        program = summary.measurements.program if summary.measurements else None
+        fingerprints.append(
+            Fingerprint.of(summary.definition, summary.provenance, row.get("parameters"), program)
+        )
         fingerprinted.append(row)
+        if program is not None:
+            programs.append((row["devices"], program))
+            epochs = pd.DataFrame(program.losses, columns=LOSS_COLUMNS)
         shared = {key: row[key] for key in ("run", "series", "devices", "repeat", "cpus_per_device")}
         epoch_tables.append(epochs.assign(**shared))
         if summary.provenance:
@@ -137,14 +152,13 @@ def collect(
     runs = runs.reindex(columns=[*RUN_COLUMNS, *(c for c in runs.columns if c not in RUN_COLUMNS)])
     filled = [table for table in epoch_tables if len(table)]
     epochs = pd.concat(filled, ignore_index=True) if filled else pd.DataFrame(columns=["run"])
-    return Tables(runs, epochs, origins, conditions)
+    return Tables(runs, epochs, origins, conditions, programs)
 
 
-def _is_of(definition: Definition, settings: dict[str, Any]) -> bool:
-    """Whether a run was made with these settings; a launcher left to the site may be any."""
-    rest = {key: value for key, value in settings.items() if key != "launcher"}
-    made = {key: value for key, value in definition.settings.items() if key != "launcher"}
-    return made == rest and settings["launcher"] in {None, definition.launcher}
+def _target(spec: AnyExperiment) -> float | Metric | None:
+    if isinstance(spec, ProgramSettings):
+        return spec.metric
+    return spec.target.accuracy if spec.target else None
 
 
 def _read_rows(path: Path, needed: Collection[str] = ()) -> pd.DataFrame:
@@ -167,7 +181,7 @@ def _read_rows(path: Path, needed: Collection[str] = ()) -> pd.DataFrame:
 
 
 def _planned_rows(
-    experiment: str, spec: Experiment, asked: Mapping[str, int]
+    experiment: str, spec: AnyExperiment, asked: Mapping[str, int]
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """The columns of every planned run that are known before it has run, and its settings."""
     for point in points(spec):
@@ -211,12 +225,12 @@ def _identity(definition: dict[str, Any]) -> dict[str, Any]:
 
 
 def _finished(
-    summary: Summary, epochs: pd.DataFrame, ranks: pd.DataFrame, target: float | None
+    summary: Summary, epochs: pd.DataFrame, ranks: pd.DataFrame, target: float | Metric | None
 ) -> dict[str, Any]:
     row = _identity(summary.definition.model_dump())
     row |= {"outcome": summary.outcome, "reason": summary.reason}
     if summary.measurements:
-        measured = summary.measurements.model_dump(exclude={"windows", "startup"})
+        measured = summary.measurements.model_dump(exclude={"windows", "startup", "program"})
         row |= {key: value for key, value in measured.items() if key in RUN_COLUMNS}
         row["peak_memory_kind"] = _memory_kind(summary.measurements)
         row |= summary.measurements.startup.model_dump()
@@ -240,12 +254,49 @@ def _finished(
             "other_jobs": origin.other_jobs,
             **_whole(origin, row["devices"]),
         }
-    if target is not None and len(epochs):
+    if isinstance(target, float) and len(epochs):
         reached = epochs[epochs["test_accuracy"] >= target]
         if len(reached):
             row["time_to_accuracy_seconds"] = reached["elapsed_train_seconds"].iloc[0]
             row["epochs_to_accuracy"] = reached["epoch"].iloc[0]
-    return row | dict.fromkeys(_unknown_of_resumed(row)) if row.get("resumes") else row
+    if isinstance(target, Metric) and summary.measurements:
+        row |= _to_metric(summary.measurements, target)
+    if row.get("resumes"):
+        row |= dict.fromkeys(_unknown_of_resumed(row))
+    if ended_by_steps(summary):
+        row |= dict.fromkeys(("wall_seconds", "device_hours"))
+    return row
+
+
+def ended_by_steps(summary: Summary) -> bool:
+    """Whether a run was ended after the steps to measure, so that it is no whole one."""
+    program = summary.measurements.program if summary.measurements else None
+    if program is not None:
+        return program.ended == "steps"
+    return with_defaults(summary.definition.settings)["steps"] is not None
+
+
+def _to_metric(measured: Measurements, metric: Metric) -> dict[str, float]:
+    """Training time and samples until a program's metric was reached; nothing where it was not.
+
+    The samples say what the epochs of a built-in training do: how much had to be learned from.
+    """
+    program = measured.program
+    if program is None:
+        return {}
+    step: float | None = next(
+        (reading.step for reading in program.metric if metric.is_reached(reading.value)), None
+    )
+    row: dict[str, float] = {}
+    if program.seconds_to_metric is not None:
+        row["time_to_accuracy_seconds"] = program.seconds_to_metric
+        if program.metric:  # of very many readings a record holds some
+            times, steps = zip(*((reading.seconds, reading.step) for reading in program.metric), strict=True)
+            step = float(np.interp(program.seconds_to_metric, times, steps))
+    counted = sum(window.steps for window in measured.windows)
+    if step is not None and counted:
+        row["samples_to_target"] = step * sum(window.samples for window in measured.windows) / counted
+    return row
 
 
 def _unknown_of_resumed(row: Mapping[str, Any]) -> Iterator[str]:

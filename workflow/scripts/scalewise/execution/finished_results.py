@@ -98,7 +98,7 @@ def _is_asked_for(
         and origin is not None
         and origin.inputs == dict(inputs)
         and origin.commit == commit
-        and ((folder / MODEL).exists() or not definition.settings["save_model"])
+        and ((folder / MODEL).exists() or not definition.settings.get("save_model"))
     )
 
 

@@ -30,6 +30,43 @@ def input_hashes(dataset: Path, weights: Path | None, own_model: Sequence[Path])
     return found
 
 
+def program_hashes(program: Sequence[Path], files: Sequence[Path], inputs: Sequence[Path]) -> dict[str, str]:
+    """Hashes of what defines a user's program beside its settings: ``program``, ``files``, ``inputs``.
+
+    Args:
+        program: The program's own file and all that it imports, as far as they can be found by reading.
+        files: Files that it reads as its configuration.
+        inputs: Data that it trains on; of a folder the names, sizes and times of its files count.
+
+    Raises:
+        OSError: A file cannot be read.
+    """
+    found = {}
+    if program:
+        found["program"] = _of_files(program)
+    if files:
+        found["files"] = _of_files(files)
+    if inputs:
+        found["inputs"] = _of_stats(inputs)
+    return found
+
+
+def _of_files(paths: Sequence[Path]) -> str:
+    sums = (hashlib.sha256(path.read_bytes()).digest() for path in sorted(paths))
+    return hashlib.sha256(b"".join(sums)).hexdigest()
+
+
+def _of_stats(paths: Sequence[Path]) -> str:
+    """Names, sizes and times, for data may be too much to be read before each run."""
+    digest = hashlib.sha256()
+    for path in paths:
+        for each in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            if each.is_file():
+                stat = each.stat()
+                digest.update(f"{each}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
+
+
 def _of_prepared(path: Path) -> str:
     """Size and hash of a safetensors file; of its header if that holds checksums, else of the whole file."""
     size = path.stat().st_size

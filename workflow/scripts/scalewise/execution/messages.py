@@ -13,6 +13,9 @@ from scalewise.records import Definition
 CHECKPOINTS = "checkpoints"
 """The folder of a run's checkpoints, below that of its records."""
 
+PROGRAM_FOLDER = "program"
+"""The folder of a run for what a user's program writes."""
+
 _TIMEOUTS = ("timed out", "timeout")
 _CONSEQUENCES = (
     "connection closed by peer",
@@ -34,13 +37,27 @@ class Progress(_Note):
 
     Args:
         epoch: Epochs done.
-        epochs: Epochs of the whole training.
+        epochs: Epochs of the whole training, where they end it; 0 for a program, whose epochs nobody knows.
         step: Optimizer steps done since the training began.
+        steps: Optimizer steps of the whole training, where they end it; None where something else does.
     """
 
     epoch: int
     epochs: int
     step: int = 0
+    steps: int | None = None
+
+    @property
+    def fraction(self) -> float | None:
+        """Share of the training that is done; None where its length is not known."""
+        if self.steps is not None:
+            return self.step / self.steps
+        return self.epoch / self.epochs if self.epochs else None
+
+    def __str__(self) -> str:
+        if self.steps is not None:
+            return f"step {self.step}/{self.steps}"
+        return f"epoch {self.epoch}/{self.epochs}" if self.epochs else f"step {self.step}"
 
 
 class GracefulStop(_Note):
@@ -74,6 +91,7 @@ class RankError(_Note):
         time: Seconds since the epoch by the host's clock; orders the ranks of one host.
         message: The exception's type and text.
         out_of_memory: Whether the device had no memory left.
+        permanent: Whether another try would end alike.
     """
 
     rank: int
@@ -82,6 +100,7 @@ class RankError(_Note):
     message: str
     traceback: str
     out_of_memory: bool
+    permanent: bool = False
 
     @property
     def first_line(self) -> str:
@@ -130,7 +149,7 @@ class TrainSpec(_Note):
     """The run that the ranks of a training train.
 
     Args:
-        dataset: The prepared file.
+        dataset: The prepared file; None where a program of the user's own trains.
         folder: Receives the run's records.
         started_at: UTC, ISO 8601; before the ranks were started.
         other_jobs: Jobs of anybody on the run's nodes when it began; None where nobody can say.
@@ -144,7 +163,7 @@ class TrainSpec(_Note):
     """
 
     definition: Definition
-    dataset: Path
+    dataset: Path | None
     folder: Path
     started_at: str
     other_jobs: int | None = None

@@ -150,13 +150,17 @@ def has_result(folder: Path, definition: Definition) -> bool:
     return found and all((folder / name).exists() for name in RUN_RECORDS)
 
 
-def would_time_out_again(folder: Path, definition: Definition, limit_seconds: float) -> Failure | None:
-    """The failure that makes another try at a run a waste: the last one had as much time, and used it all."""
+def would_fail_again(folder: Path, definition: Definition, limit_seconds: float) -> Failure | None:
+    """The failure that makes another try a waste: it would end alike, or it had as much time and used it."""
     try:
         failure = read_failure(folder)
     except RecordError:
         return None
-    if failure is None or failure.outcome != "timed-out" or failure.definition != definition:
+    if failure is None or failure.definition != definition:
+        return None
+    if failure.permanent:
+        return failure
+    if failure.outcome != "timed-out":
         return None
     return failure if failure.limit_seconds is not None and failure.limit_seconds >= limit_seconds else None
 
@@ -188,6 +192,8 @@ def _fail(
         why += f" {spec.folder} has {free:,} free bytes left: make room there."
     traceback = cause.traceback if cause is not None else ""
     failure = _failure(rank_group, spec, ended.outcome, why, traceback)
+    if cause is not None and cause.permanent and ended.outcome == "failed":
+        failure = failure.model_copy(update={"permanent": True})
     for name in (*RUN_RECORDS, MODEL):
         (spec.folder / name).unlink(missing_ok=True)
     details = traceback.rstrip() if cause is not None else "\n".join(failure.log_tail)

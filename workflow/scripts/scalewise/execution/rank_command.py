@@ -10,6 +10,7 @@ from pathlib import Path
 
 from scalewise.execution.messages import RankSetup, Work
 from scalewise.execution.rank_files import RankFiles
+from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.jobs.launch import Launch, Programs, RankLaunch, SiteLaunch, build_launch
 
@@ -17,9 +18,13 @@ SCRIPTS = Path(__file__).parents[2]
 
 
 def command_for(
-    ranks: RankLaunch, start: SiteLaunch, rank_files: RankFiles, visible: Iterable[Path] = ()
+    ranks: RankLaunch,
+    start: SiteLaunch,
+    rank_files: RankFiles,
+    visible: Iterable[Path] = (),
+    program: ProgramSettings | None = None,
 ) -> Launch:
-    """The command that starts ``rank.py`` once for each device.
+    """The command that starts ``rank.py`` once for each device; for a user's program ``program_rank.py``.
 
     A container shows the ranks the visible folders, beside the working folder, the scripts and the folder
     that the attempt's lies in, where ranks also write: each may be behind a link.
@@ -32,9 +37,12 @@ def command_for(
         Shape.parse(ranks.shape),
         ranks.cpus_per_device,
         start,
-        Programs.for_rank_script(SCRIPTS, "rank.py", rank_files.folder),
+        Programs.for_rank_script(
+            SCRIPTS, "rank.py" if program is None else "program_rank.py", rank_files.folder
+        ),
         sys.executable,
         visible=[SCRIPTS, rank_files.folder.parent.resolve(), *visible],
+        once_a_node=program is not None and program.starts == "itself",
     )
 
 

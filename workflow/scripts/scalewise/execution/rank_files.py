@@ -126,9 +126,9 @@ class RankFiles:
             return self.wait_for_endpoint(deadline - time.monotonic())
         return Endpoint.model_validate_json(text)
 
-    def started(self, rank: int, host: str) -> None:
-        """Note that a rank has started."""
-        note = RankStarted(rank=rank, host=host, pid=os.getpid())
+    def started(self, rank: int, host: str, pid: int | None = None) -> None:
+        """Note that a rank has started, in this process or in another one."""
+        note = RankStarted(rank=rank, host=host, pid=os.getpid() if pid is None else pid)
         write_text(self._own(f"rank{rank}.started.json"), note.model_dump_json())
 
     def finished(self, rank: int) -> None:
@@ -137,13 +137,28 @@ class RankFiles:
 
     def failed(self, rank: int, host: str, error: BaseException, out_of_memory: bool) -> None:
         """Note the exception that ends a rank."""
+        message, told = f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))
+        self.failed_with(rank, host, message, told, out_of_memory=out_of_memory)
+
+    def failed_with(
+        self,
+        rank: int,
+        host: str,
+        message: str,
+        traceback: str,
+        *,
+        out_of_memory: bool = False,
+        permanent: bool = False,
+    ) -> None:
+        """Note the reason that ends a rank, in the words of whoever saw it."""
         note = RankError(
             rank=rank,
             host=host,
             time=time.time(),
-            message=f"{type(error).__name__}: {error}",
-            traceback="".join(traceback.format_exception(error)),
+            message=message,
+            traceback=traceback,
             out_of_memory=out_of_memory,
+            permanent=permanent,
         )
         write_text(self._own(f"rank{rank}.failed.json"), note.model_dump_json())
 

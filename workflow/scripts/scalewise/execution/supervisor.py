@@ -51,7 +51,7 @@ class RankGroup:
     world_size: int
     log: Path
     limit_seconds: float
-    cure: str = "Raise runtime_minutes, or train fewer epochs."
+    cure: str = "Raise runtime_minutes, or train fewer epochs or steps."
     spent_seconds: float = 0.0
     job_ends_at: float = math.inf
     lock: RunLock | None = None
@@ -247,7 +247,7 @@ def _checkpoint(ended: ExitStatus, then: str) -> str:
 
 
 class _Bar:
-    """Epochs done, on one line of a terminal; silent elsewhere."""
+    """Epochs or steps done, on one line of a terminal; silent elsewhere."""
 
     WIDTH = 24
 
@@ -263,9 +263,11 @@ class _Bar:
         if progress is None:
             text = f"{self._label}  starting"
         else:
-            done = self.WIDTH * progress.epoch // progress.epochs
-            bar = "#" * done + "." * (self.WIDTH - done)
-            text = f"{self._label}  [{bar}] epoch {progress.epoch}/{progress.epochs}"
+            bar = ""
+            if (fraction := progress.fraction) is not None:
+                done = int(self.WIDTH * min(fraction, 1.0))
+                bar = f"[{'#' * done}{'.' * (self.WIDTH - done)}] "
+            text = f"{self._label}  {bar}{progress}"
         if text != self._shown:
             self._shown = text
             sys.stderr.write(f"\r\x1b[K{text}")

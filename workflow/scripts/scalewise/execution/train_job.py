@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import signal
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scalewise.execution.finished_results import take_back
-from scalewise.execution.input_hashes import input_hashes
+from scalewise.execution.input_hashes import input_hashes, program_hashes
 from scalewise.execution.machine_lock import MACHINE_WAIT_SECONDS, MachineBusyError, machine_lock
-from scalewise.execution.messages import TrainSpec
+from scalewise.execution.messages import PROGRAM_FOLDER, TrainSpec
 from scalewise.execution.outcome import (
     RunFailedError,
     append_log,
     explain_os_error,
     has_result,
     say,
-    would_time_out_again,
+    would_fail_again,
     write_log_if_missing,
 )
 from scalewise.execution.rank_command import command_for, rank_setup_for
@@ -33,7 +34,9 @@ from scalewise.execution.slurm_job import other_jobs, restart_count, seconds_lef
 from scalewise.execution.supervisor import GRACE_SECONDS, RankGroup
 from scalewise.execution.watchdog import STOP_SECONDS
 from scalewise.plan.catalog.own_model_files import own_model_files
-from scalewise.plan.config.settings import Settings
+from scalewise.plan.catalog.own_programs import program_files
+from scalewise.plan.config.experiment import settings_model
+from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.jobs.launch import RankLaunch, SiteLaunch, start_of
 from scalewise.records import Definition, RecordError, utc_now, write_text
@@ -50,7 +53,7 @@ class TrainOptions:
 
     Args:
         definition: The run as planned; settings that it leaves out have their defaults.
-        dataset: The prepared file.
+        dataset: The prepared file; None where a program of the user's own trains.
         weights: The file to begin from; None for random weights.
         log: Receives what the ranks print.
         limit_seconds: All starts of the run together train for this long at most.
@@ -62,7 +65,7 @@ class TrainOptions:
     """
 
     definition: Definition
-    dataset: Path
+    dataset: Path | None
     weights: Path | None
     log: Path
     limit_seconds: float
@@ -125,21 +128,26 @@ def train(options: TrainOptions, definition: Definition, label: str, start: Site
         os.environ["SLURM_RESTART_COUNT"] = restart_count(os.environ)
     me = LockOwner.me(in_job=start.slurm)
     rank_files = RankFiles(folder / "attempt", me.token)
-    own_model = own_model_files(definition.settings["model"])
-    read = [path for path in (options.dataset, options.weights, *own_model) if path is not None]
+    program, read = None, [path for path in (options.dataset, options.weights) if path is not None]
+    if definition.is_program:
+        program = ProgramSettings.model_validate(definition.settings)
+        read += [*program_files(program.program, program.environment), *map(Path, program.files)]
+        read += map(Path, program.inputs)
+    else:
+        read += own_model_files(definition.settings["model"])
     ranks = RankLaunch(
         shape=definition.shape,
         accelerator=definition.accelerator,
         cpus_per_device=definition.settings["cpus_per_device"],
         launcher=definition.launcher,
-        rendezvous=definition.settings["rendezvous"],
+        rendezvous=definition.settings.get("rendezvous", "tcp"),
     )
-    launch = command_for(ranks, start, rank_files, [path.resolve().parent for path in read])
+    launch = command_for(ranks, start, rank_files, [path.resolve().parent for path in read], program)
     wait_seconds = options.limit_seconds if start.slurm else MACHINE_WAIT_SECONDS
     # a cluster has its own way to give a node to one job; here all trainings of a machine take turns
     machine = nullcontext() if start.slurm else machine_lock(MACHINE_WAIT_SECONDS, say)
     with lock_run(folder, wait_seconds, lambda text: say(f"{label}: {text}"), me) as lock, machine:
-        inputs = input_hashes(options.dataset, options.weights, own_model)
+        inputs = hashes_of(options, definition, program)
         if take_back(folder, definition, inputs, os.environ.get("SCALEWISE_COMMIT") or None):
             text = "the result was there before snakemake saw this run end; it is taken as it is"
             say(f"{label}: {text}")
@@ -153,9 +161,7 @@ def train(options: TrainOptions, definition: Definition, label: str, start: Site
         if start.slurm and lock.waited:
             # of a job that has not waited, the run's own limit or Slurm's signal comes first
             job_ends_at = end_of_job(os.environ, options.limit_seconds, began)
-        if options.attempt > 1 and (
-            failure := would_time_out_again(folder, definition, options.limit_seconds)
-        ):
+        if options.attempt > 1 and (failure := would_fail_again(folder, definition, options.limit_seconds)):
             # snakemake has removed the log for this try
             lines = [*failure.log_tail, f"not tried again: {failure.reason}"]
             write_text(options.log, "\n".join(lines) + "\n")
@@ -171,6 +177,9 @@ def train(options: TrainOptions, definition: Definition, label: str, start: Site
             job_ends_at=job_ends_at,
             lock=lock,
         )
+        if program is not None:
+            rank_group = replace(rank_group, cure="Raise runtime_minutes, or measure fewer steps.")
+            lay_out_folder(folder / PROGRAM_FOLDER, keep=program.resumes)
         spec = TrainSpec(
             definition=definition,
             dataset=options.dataset,
@@ -185,6 +194,33 @@ def train(options: TrainOptions, definition: Definition, label: str, start: Site
         fresh = options.attempt == 1 and me.restart == 0
         run_with_restarts(rank_group, rank_setup, spec, StartContext(me, fresh, options.keep_checkpoints))
     return 0
+
+
+def hashes_of(
+    options: TrainOptions, definition: Definition, program: ProgramSettings | None
+) -> dict[str, str]:
+    """Hashes of what defines the run beside its definition, by the name that a user knows each by.
+
+    Raises:
+        OSError: A file cannot be read.
+    """
+    if program is not None:
+        own = program_files(program.program, program.environment)
+        return program_hashes(own, [Path(name) for name in program.files], [Path(n) for n in program.inputs])
+    assert options.dataset is not None, "the rule names the prepared file of a built-in training"
+    own_model = own_model_files(definition.settings["model"])
+    return input_hashes(options.dataset, options.weights, own_model)
+
+
+def lay_out_folder(folder: Path, keep: bool) -> None:
+    """Make the folder that a program writes to, empty unless it goes on from what it has left there.
+
+    Raises:
+        OSError: It cannot be made or emptied.
+    """
+    if not keep and folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
 
 
 def end_of_job(environ: Mapping[str, str], limit_seconds: float, began: float) -> float:
@@ -214,5 +250,5 @@ def end_of_job(environ: Mapping[str, str], limit_seconds: float, began: float) -
 
 def resolved(definition: Definition) -> Definition:
     """The definition with every setting written out: a run keeps what it really did."""
-    settings = Settings.model_validate(definition.settings)
+    settings = settings_model(definition.settings).model_validate(definition.settings)
     return definition.model_copy(update={"settings": settings.model_dump()})

@@ -6,7 +6,7 @@ import copy
 import json
 import os
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,21 +14,44 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from scalewise.plan.catalog.datasets import dataset_id
 from scalewise.plan.checks.allocation import check_facts
 from scalewise.plan.checks.experiment import check_devices, check_experiment, check_model_names, check_names
 from scalewise.plan.checks.options import option_warnings
+from scalewise.plan.checks.program import (
+    OF_THE_LOOP,
+    check_keys_of_the_loop,
+    check_program_is_named,
+    program_warnings,
+)
 from scalewise.plan.checks.projection import projected_shapes
 from scalewise.plan.config.errors import Place, Problem, StudyError, did_you_mean
-from scalewise.plan.config.experiment import Experiment, Repeats
+from scalewise.plan.config.experiment import (
+    AnyExperiment,
+    Experiment,
+    ProgramExperiment,
+    Repeats,
+    experiment_kind,
+)
 from scalewise.plan.config.paths import site_file_problem
+from scalewise.plan.config.program import ARGUMENT, ProgramSettings
 from scalewise.plan.config.pydantic_problems import problems_of, validate
 from scalewise.plan.config.raw_values import non_string_keys, to_plain, unrepresentable_values
+from scalewise.plan.config.settings import Settings
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.config.site import Site, SiteFile, resolve_site
 from scalewise.plan.config.yaml_source import Source, read_source
 from scalewise.plan.runs.allocation import Allocation, allocate
 from scalewise.plan.runs.repeats import Round, known_rounds, requested_runs
-from scalewise.plan.runs.runs import Options, Run, canonical_json, expand, series_label
+from scalewise.plan.runs.runs import (
+    Options,
+    Preparation,
+    Run,
+    canonical_json,
+    expand,
+    preparation,
+    series_label,
+)
 from scalewise.records import SUMMARY
 
 _TOP_KEYS = ("defaults", "experiments", "site")
@@ -55,7 +78,7 @@ class PlannedExperiment:
     """
 
     name: str
-    spec: Experiment
+    spec: AnyExperiment
     shapes: Mapping[int | str, Shape]
     runs: Sequence[Run]
     projected: Sequence[Shape] = ()
@@ -145,6 +168,28 @@ class Study:
             for run in planned.asked_run_names(known_rounds(planned.spec.repeats, results / name))
             if not (results / name / "runs" / run / SUMMARY).exists()
         ]
+
+    @property
+    def datasets(self) -> dict[str, tuple[str, int | None]]:
+        """Name and image size of each prepared dataset, by its folder's name."""
+        return {
+            dataset_id(run.settings.dataset, run.settings.image_size): (
+                run.settings.dataset,
+                run.settings.image_size,
+            )
+            for run in self.runs.values()
+            if isinstance(run.settings, Settings)
+        }
+
+    @property
+    def preparations(self) -> dict[str, Preparation]:
+        """Commands that programs of the user's own need before any job, by name."""
+        needed = (
+            preparation(run.settings)
+            for run in self.runs.values()
+            if isinstance(run.settings, ProgramSettings) and run.settings.prepare
+        )
+        return {each.name: each for each in needed}
 
     @property
     def report_facts(self) -> str:
@@ -312,7 +357,19 @@ def _check_top(raw: Mapping[str, Any]) -> Iterator[Problem]:
 
 def _plan(raw: Mapping[str, Any], site: Site) -> tuple[dict[str, PlannedExperiment], list[Problem]]:
     defaults: dict[str, Any] = raw.get("defaults", {})
-    _, found = validate(defaults, ("defaults",))
+    # keys that only one of the two kinds takes do not concern the other
+    of_programs = ProgramExperiment.model_fields.keys() - Experiment.model_fields.keys()
+    swept = defaults.get("sweep")
+    if isinstance(swept, dict) and any(key.startswith(ARGUMENT) for key in swept):
+        of_programs |= {"sweep"}
+    if "program" in defaults:
+        of_the_loop = Experiment.model_fields.keys() - ProgramExperiment.model_fields.keys()
+        parts = [_only(defaults, without=of_the_loop), _only(defaults, of_the_loop)]
+    else:
+        alone = _only(defaults, of_programs)
+        parts = [_only(defaults, without=of_programs), {"program": "", **alone} if alone else {}]
+    found = [problem for part in parts if part for problem in validate(part, ("defaults",))[1]]
+    found += validate({}, ("defaults",))[1] if not defaults else []
     # an experiment may give a key that the defaults leave out, but not a part of one
     problems = [problem for problem in found if problem.what != "is missing" or len(problem.place) > 2]
     sound = {
@@ -330,7 +387,16 @@ def _plan(raw: Mapping[str, Any], site: Site) -> tuple[dict[str, PlannedExperime
             cure = "Indent its keys on the lines below it."
             problems.append(Problem(place, f"is {own!r}, not a mapping of keys to values", cure))
             continue
-        merged = sound | own
+        kind = experiment_kind(sound | own)
+        if kind is Experiment and (nameless := list(check_program_is_named(place, own))):
+            problems += nameless
+            continue
+        merged = {key: value for key, value in sound.items() if key in kind.model_fields} | own
+        if kind is ProgramExperiment and (
+            foreign := list(check_keys_of_the_loop(place, merged["program"], own))
+        ):
+            problems += foreign
+            merged = {key: value for key, value in merged.items() if key not in OF_THE_LOOP}
         spec, found = validate(merged, place)
         problems += [p for p in found if not (p.what == "is missing" and p.place[-1] in broken)]
         if spec is None or broken:
@@ -347,6 +413,15 @@ def _plan(raw: Mapping[str, Any], site: Site) -> tuple[dict[str, PlannedExperime
             planned[name] = PlannedExperiment(name, spec, shapes, runs, projected, terms)
             problems += _check_size(planned[name])
     return planned, problems
+
+
+def _only(
+    values: Mapping[str, Any], keys: Collection[str] | None = None, without: Collection[str] = ()
+) -> dict[str, Any]:
+    """The entries under some keys, or under all but some."""
+    return {
+        key: value for key, value in values.items() if (keys is None or key in keys) and key not in without
+    }
 
 
 def _check_size(planned: PlannedExperiment) -> Iterator[Problem]:
@@ -369,7 +444,10 @@ def _sound_counts(devices: object) -> list[int | str]:
 
 def _warnings(experiments: Mapping[str, PlannedExperiment]) -> Iterator[str]:
     for name, planned in experiments.items():
-        yield from option_warnings(name, planned.spec, [run.shape.world_size for run in planned.runs])
+        if isinstance(planned.spec, ProgramExperiment):
+            yield from program_warnings(name, planned.spec)
+        else:
+            yield from option_warnings(name, planned.spec, [run.shape.world_size for run in planned.runs])
         fewest: dict[Options, int] = {}
         for run in planned.runs:
             fewest[run.options] = min(run.shape.world_size, fewest.get(run.options, run.shape.world_size))

@@ -16,6 +16,7 @@ from scalewise.plan.config.settings import Settings
 from scalewise.plan.runs.batches import shard_range
 from scalewise.records import EpochRecord
 from scalewise.training.distributed.process_group import sum_over_ranks
+from scalewise.training.measure.monitor import END, EVALUATE
 from scalewise.training.trainer import Trainer
 
 LARGEST_EVALUATION_BATCH = 1024
@@ -36,7 +37,9 @@ class TrainingState:
         steps: Optimizer steps of the whole training.
         learning_rate: The rate of the epoch's first step.
         first_window: Index among the clock's windows of the epoch's first.
-        records: One for each epoch before this one.
+        records: One for each epoch that was evaluated.
+        train_loss: Mean loss per sample over all ranks of what was trained last, an epoch or a part of one;
+            None before its end.
     """
 
     loss_sum: torch.Tensor
@@ -46,6 +49,7 @@ class TrainingState:
     learning_rate: float = 0.0
     first_window: int = 0
     records: list[EpochRecord] = field(default_factory=list)
+    train_loss: float | None = None
 
     @classmethod
     def start(cls, device: torch.device, epoch: int = 0) -> TrainingState:
@@ -57,10 +61,17 @@ class TrainingState:
         self.loss_sum.zero_()
         self.learning_rate, self.first_window = learning_rate, first_window
 
-    def end_epoch(self, record: EpochRecord) -> None:
-        """Count an epoch as trained and evaluated."""
-        self.records.append(record)
+    def end_epoch(self, record: EpochRecord | None = None) -> None:
+        """Count an epoch as trained and, where it has a record, as evaluated."""
+        if record is not None:
+            self.records.append(record)
         self.epoch, self.step = self.epoch + 1, 0
+
+    def is_over(self, settings: Settings) -> bool:
+        """Whether all steps that the settings ask for are done, or else all epochs."""
+        if settings.last_step is not None:
+            return self.steps >= settings.last_step
+        return self.epoch >= settings.epochs
 
 
 def to_the_end(_state: TrainingState) -> bool:
@@ -74,22 +85,32 @@ def train(
     report: Callable[[EpochRecord], None],
     after_step: Callable[[TrainingState], bool] = to_the_end,
 ) -> Ending:
-    """Train for all epochs, until the accuracy asked for is reached, or until the loss is no longer finite.
+    """Train to the end that the settings ask for, or until the loss is no longer finite.
+
+    The end is that of all epochs, or of the first at which the accuracy asked for is held. Where steps are
+    asked for, it is the last of them, and nothing is evaluated.
 
     Args:
         trainer: Holds the model, which is trained in place.
         state: The training begins there. Afterwards it says how far the training came, with the records of
             all epochs: this rank's seconds, and the losses of all ranks.
         report: Called with each epoch as it ends.
-        after_step: Called after each optimizer step; true ends the training there.
+        after_step: Called after each optimizer step but the last of ``steps``; true ends the training there.
     """
-    while state.epoch < trainer.settings.epochs:
+    while not state.is_over(trainer.settings):
         trainer.memory.enter("train")
         train_loss = train_epoch(trainer, state, after_step)
         if train_loss is None:
             return "stopped"
+        state.train_loss = train_loss
+        if trainer.settings.steps is not None:
+            if state.step == len(trainer.sampler):
+                state.end_epoch()
+            if not math.isfinite(train_loss):
+                return "diverged"
+            continue
         ended = time.perf_counter()
-        trainer.monitor.phase = "evaluate"
+        trainer.monitor.phase = EVALUATE
         trainer.memory.enter("evaluate")
         try:
             test_loss, accuracy = evaluate(trainer)
@@ -132,15 +153,21 @@ def train_epoch(
 ) -> float | None:
     """Train for one pass over the data, or for the rest of one that the state is in the middle of.
 
+    It ends early at the last step of a training that has one.
+
     Returns:
         Mean loss per sample over all ranks; None where the training is to end in the middle.
     """
+    last_step = trainer.settings.last_step
     trainer.parallel_model.train()
     trainer.sampler.set_epoch(state.epoch)
     trainer.train.set_epoch(state.epoch)
     if state.step == 0:
         state.begin_epoch(float(trainer.schedule.get_last_lr()[0]), len(trainer.clock.windows))
-    steps = list(trainer.sampler)[state.step :]
+    epoch = list(trainer.sampler)
+    # what is beyond the last step is not loaded either
+    end = None if last_step is None else state.step + last_step - state.steps
+    steps = epoch[state.step : end]
     first = state.step * trainer.settings.accumulation_steps
     batches = iter(trainer.train.batches((indices for step in steps for indices in step.passes), first))
     trainer.clock.open_window()
@@ -165,11 +192,14 @@ def train_epoch(
         trainer.schedule.step()
         trainer.clock.end_step(step.samples)
         state.step, state.steps = state.step + 1, state.steps + 1
-        if after_step(state):
+        if state.steps != last_step and after_step(state):
             return None
     trainer.clock.close_window()
+    if state.steps == last_step:
+        # what follows is no step, and not to be taken for an idle device
+        trainer.monitor.phase = END
     (total,) = sum_over_ranks([state.loss_sum.item()], trainer.device)
-    return total / len(trainer.train)
+    return total / sum(step.samples for step in epoch[: state.step])
 
 
 def summed_loss(trainer: Trainer, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -22,14 +22,15 @@ from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.signals import Signals
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.config.shape import Shape
-from scalewise.records import EpochRecord, Resumption, Startup, utc_now
+from scalewise.records import EpochRecord, Resumption, Startup, Window, utc_now
 from scalewise.training.checkpoints.checkpointer import Checkpointer
 from scalewise.training.data import datasets
 from scalewise.training.distributed.devices import claim_cpus, claim_device
 from scalewise.training.distributed.identity import Identity, check_place, identify
 from scalewise.training.distributed.process_group import gather, process_group
-from scalewise.training.loop import train
+from scalewise.training.loop import TrainingState, train
 from scalewise.training.measure.machine_load import CpuMeter
+from scalewise.training.measure.throughput import throughput
 from scalewise.training.pass_timing import time_forward_backward
 from scalewise.training.run_records import (
     RankReport,
@@ -123,6 +124,7 @@ def train_and_record(
     spec, rank_setup, identity = rank.spec, rank.rank_setup, rank.identity
     definition = spec.definition
     settings = Settings.model_validate(definition.settings)
+    assert spec.dataset is not None, "a built-in training has one"
     dataset = datasets.load(spec.dataset)
     loaders = build_loaders(settings, dataset, identity.rank, rank.device, rank_setup.timeout_seconds)
     seconds["data_seconds"] = watch.lap()
@@ -147,12 +149,15 @@ def train_and_record(
         meter = CpuMeter(identity.host)
         ending = train(trainer, state, tell, checkpointer.after_step)
         cpu_use = meter.used()
+        checkpointer.tell(state)
     if ending == "stopped":
         return
+    if settings.steps is not None and identity.rank == 0:
+        say(describe_steps(state, trainer.clock.windows))
     rank.rank_files.check_current()
     startup = Startup(**seconds, first_step_seconds=trainer.clock.first_step_seconds)
     report = report_rank(trainer, rank.affinity, startup, cpu_use)
-    trained = TrainResult(trainer, state.records, ending == "diverged", utc_now(), checkpointer.resumption)
+    trained = TrainResult(trainer, state, ending == "diverged", utc_now(), checkpointer.resumption)
     finalize(trained, report, spec, rank_setup)
 
 
@@ -172,14 +177,14 @@ class TrainResult:
     """A training that has ended.
 
     Args:
-        epochs: Records of all epochs, those of earlier starts among them.
+        state: State at its end, with the records of all epochs, those of earlier starts among them.
         diverged: True where the loss was no longer finite.
         ended_at: UTC, ISO 8601.
         resumption: The account of where the run was cut off and went on.
     """
 
     trainer: Trainer
-    epochs: Sequence[EpochRecord]
+    state: TrainingState
     diverged: bool
     ended_at: str
     resumption: Resumption
@@ -193,7 +198,7 @@ def finalize(trained: TrainResult, own: RankReport, spec: TrainSpec, rank_setup:
     writes = trainer.identity.rank == 0
     reports = with_waiting(gather(own, trainer.identity.world_size))
     if writes:
-        write_epochs_and_utilization(spec.folder, trained.epochs, reports)
+        write_epochs_and_utilization(spec.folder, trained.state.records, reports)
         write_results(trained, reports, spec, rank_setup)
     if not trained.diverged:
         # the training is kept by now, whatever becomes of the passes
@@ -211,16 +216,23 @@ def write_results(
     origin = collect_provenance(
         reports, trained.trainer.identity, rank_setup.launcher, spec, resumption, trained.ended_at
     )
-    measurements = aggregate(trained.trainer, trained.epochs, reports, resumption)
+    measurements = aggregate(trained.trainer, trained.state.records, reports, resumption)
     write_summary_and_ranks(
         spec.folder,
         spec.definition,
-        trained.epochs,
         reports,
         measurements,
         origin,
-        trained.diverged,
+        divergence(trained.state) if trained.diverged else "",
     )
+
+
+def divergence(state: TrainingState) -> str:
+    """Place and losses at which a training was no longer finite, for its record."""
+    if not state.records:
+        return f"by step {state.steps} (training {state.train_loss})"
+    last = state.records[-1]
+    return f"in epoch {last.epoch} (training {last.train_loss}, test {last.test_loss})"
 
 
 def initialize_rank(rank_files: RankFiles, rank_setup: RankSetup) -> tuple[Identity, str, torch.device]:
@@ -257,6 +269,14 @@ def describe(record: EpochRecord, epochs: int) -> str:
         f"{record.test_loss:.4f}  accuracy {record.test_accuracy:.2%}  "
         f"{record.samples_per_second:,.0f} samples/s  {record.train_seconds:.2f} s"
     )
+
+
+def describe_steps(state: TrainingState, windows: Sequence[Window]) -> str:
+    """The line of train.log that tells of a training that steps end."""
+    loss = f"  train loss {state.train_loss:.4f}" if state.train_loss is not None else ""
+    rate = throughput(windows)
+    speed = f"  {rate:,.0f} samples/s" if rate is not None else ""
+    return f"step {state.steps}{loss}{speed}  {sum(window.seconds for window in windows):.2f} s"
 
 
 def install_sigterm_handler(rank_files: RankFiles, rank: int) -> None:

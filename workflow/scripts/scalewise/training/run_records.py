@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from safetensors.torch import save_file
@@ -38,13 +39,16 @@ from scalewise.records import (
 )
 from scalewise.training.distributed.identity import Identity
 from scalewise.training.measure import provenance
+from scalewise.training.measure.environments import commit, merge_environments
 from scalewise.training.measure.machine_load import CpuUse, other_cpu_fraction
 from scalewise.training.measure.monitor import MonitorReport, across_ranks
-from scalewise.training.measure.throughput import quantile, slowest, throughput
-from scalewise.training.measure.waiting import waiting_seconds
+from scalewise.training.measure.throughput import quantile, slowest, slowest_part, throughput
+from scalewise.training.measure.waiting import communication_fraction, waiting_seconds
 from scalewise.training.parallel_model import ParallelModel
 from scalewise.training.pass_timing import PassTimes, merge_ranks
 from scalewise.training.trainer import Trainer
+
+Number = TypeVar("Number", int, float)
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,7 @@ def report_rank(
     """Collect the figures of this rank after its training."""
     identity, clock, memory = trainer.identity, trainer.clock, trainer.memory
     device = trainer.monitor.stop()
+    evaluated = trainer.settings.steps is None
     tested = shard_range(len(trainer.test), identity.rank, identity.world_size)
     record = RankRecord(
         rank=identity.rank,
@@ -96,7 +101,7 @@ def report_rank(
         threads=torch.get_num_threads(),
         cpu_affinity=affinity,
         train_samples=trainer.sampler.samples_of_rank,
-        test_samples=len(tested),
+        test_samples=len(tested) if evaluated else None,
         step_seconds_p05=quantile(clock.step_seconds, 0.05),
         step_seconds_p50=quantile(clock.step_seconds, 0.50),
         step_seconds_p95=quantile(clock.step_seconds, 0.95),
@@ -145,7 +150,7 @@ def aggregate(
     ranks = [report.record for report in reports]
     windows = slowest([report.windows for report in reports])
     measured_seconds = sum(window.seconds for window in windows if not window.warmup)
-    waited = max(rank.loader_wait_seconds for rank in ranks)
+    waited = max(rank.loader_wait_seconds or 0.0 for rank in ranks)
     accuracies = [record.test_accuracy for record in epochs]
     passes, buckets = merge_ranks([report.times for report in reports])
     left_out = trainer.clock.left_out
@@ -164,18 +169,18 @@ def aggregate(
         windows=windows,
         train_seconds=sum(window.seconds for window in windows),
         evaluation_seconds=sum(record.evaluation_seconds for record in epochs),
-        final_accuracy=accuracies[-1],
-        best_accuracy=max(accuracies),
+        final_accuracy=accuracies[-1] if accuracies else None,
+        best_accuracy=max(accuracies, default=None),
         peak_memory_bytes=max(rank.peak_memory_bytes for rank in ranks),
         peak_memory_kind=reports[0].memory_kind,
         # the most of some ranks might be less than that of all
         evaluation_peak_memory_bytes=None if None in evaluated else max_known(*evaluated),
         loader_wait_fraction=waited / measured_seconds if measured_seconds else 0.0,
         startup=Startup(
-            **{part: max(getattr(rank, part) for rank in ranks) for part in Startup.model_fields}
+            **{part: slowest_part([getattr(rank, part) for rank in ranks]) for part in Startup.model_fields}
         ),
         **monitored,
-        communication_fraction=_communication_fraction(ranks, windows),
+        communication_fraction=communication_fraction(ranks, windows),
         other_cpu_fraction=other_cpu_fraction([each.cpu_use for each in reports if each.cpu_use is not None]),
         loader=trainer.settings.loader,
         passes=passes,
@@ -199,24 +204,6 @@ def _unmeasured(settings: Settings, windows: Sequence[Window]) -> int:
     )
 
 
-def _communication_fraction(ranks: Sequence[RankRecord], windows: Sequence[Window]) -> float | None:
-    """Share of a step that is the exchange of gradients itself: no rank's delay is in it.
-
-    A rank that is ahead waits for the others inside its own exchange. Where that waiting is not known, the
-    rank whose exchange takes least stands for all.
-    """
-    counted = [
-        rank.communication_seconds_per_step - (rank.waiting_seconds_per_step or 0.0)
-        for rank in ranks
-        if rank.communication_seconds_per_step is not None
-    ]
-    measured = [window for window in windows if not window.warmup]
-    if len(counted) < len(ranks) or not measured:
-        return None
-    step_seconds = sum(window.seconds for window in measured) / sum(window.steps for window in measured)
-    return min(max(min(counted), 0.0) / step_seconds, 1.0)
-
-
 def collect_provenance(
     reports: Sequence[RankReport],
     identity: Identity,
@@ -238,7 +225,7 @@ def collect_provenance(
     ranks = [report.record for report in reports]
     first = reports[0].environment
     return Provenance(
-        commit=provenance.commit(),
+        commit=commit(),
         versions=first.versions,
         hosts=list(dict.fromkeys([*resumption.earlier_hosts, *(record.host for record in ranks)])),
         devices=[record.device for record in ranks],
@@ -251,14 +238,14 @@ def collect_provenance(
         restart_count=identity.restart_count,
         other_jobs=max_known(resumption.earlier_other_jobs, spec.other_jobs),
         inputs=spec.inputs,
-        environments=provenance.merge_environments([report.environment for report in reports]),
+        environments=merge_environments([report.environment for report in reports]),
         gpu_limits=[report.gpu_limits for report in reports],
     )
 
 
-def max_known(*counts: int | None) -> int | None:
-    """The largest of the counts that are known; None where none is."""
-    return max((count for count in counts if count is not None), default=None)
+def max_known(*values: Number | None) -> Number | None:
+    """The largest of the values that are known; None where none is."""
+    return max((value for value in values if value is not None), default=None)
 
 
 def write_epochs_and_utilization(
@@ -273,20 +260,25 @@ def write_epochs_and_utilization(
 def write_summary_and_ranks(
     folder: Path,
     definition: Definition,
-    epochs: Sequence[EpochRecord],
     reports: Sequence[RankReport],
     measurements: Measurements,
     origin: Provenance,
-    diverged: bool,
+    diverged: str,
 ) -> None:
-    """Write the ranks and the summary, the summary last of all: where it stands, the others do."""
+    """Write the ranks and the summary, the summary last of all: where it stands, the others do.
+
+    Args:
+        folder: The run's.
+        definition: The run.
+        reports: One for each rank, in rank order.
+        measurements: Those of all ranks together.
+        origin: The provenance of these figures.
+        diverged: Place and losses at which the training was no longer finite; empty where it was to its end.
+    """
     reason = ""
     if diverged:
-        last = epochs[-1]
-        reason = (
-            f"the loss is no longer finite in epoch {last.epoch} (training {last.train_loss}, test "
-            f"{last.test_loss}). Lower learning_rate ({definition.settings['learning_rate']})."
-        )
+        rate = definition.settings["learning_rate"]
+        reason = f"the loss is no longer finite {diverged}. Lower learning_rate ({rate})."
     write_rows(folder / RANKS, RankRecord, [report.record for report in reports])
     summary = Summary(
         definition=definition,

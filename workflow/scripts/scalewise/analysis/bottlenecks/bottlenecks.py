@@ -13,6 +13,7 @@ from statistics import median
 
 import pandas as pd
 
+from scalewise.analysis.analysis_spec import PROGRAM
 from scalewise.analysis.bottlenecks.losses import (
     COMMUNICATION,
     COMPUTE,
@@ -66,6 +67,16 @@ _ADVICE = {
     COMPUTE: "raise the batch size per device or set compile, where a device's work has become short; in one "
     "node, look whether devices share cores, memory or power.",
 }
+
+
+_ADVICE_ON_PROGRAMS = {
+    COMMUNICATION: "raise the batch size per device, exchange gradients in fewer passes (accumulation under "
+    "no_sync), compress them (a communication hook of DDP), or use fewer devices.",
+    LOADER: "raise cpus_per_device, and with it the workers of the program's DataLoader.",
+    COMPUTE: "raise the batch size per device or use torch.compile, where a device's work has become short; "
+    "in one node, look whether devices share cores, memory or power.",
+}
+"""Advice to somebody whose own program trains, which has none of the built-in options."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +136,7 @@ def bottleneck_sentences(scaling: pd.DataFrame, runs: pd.DataFrame, mode: str = 
         *map(_sentence, by_share),
         *(_together(each) for each in unnamed if _adds_up(each)),
         *_not_shown([each for each in unnamed if not _adds_up(each)]),
+        *_untold_loader(points),
         *_uncertain(scaling),
     ]
 
@@ -185,6 +197,8 @@ def _at_slow_host(each: PointLosses, place: SlowPlace | None) -> Loss | None:
 
 
 def _advice(cause: str, point: pd.Series) -> str:
+    if point["loader"] == PROGRAM and cause in _ADVICE_ON_PROGRAMS:
+        return _ADVICE_ON_PROGRAMS[cause]
     resident = cause == LOADER and point["loader"] == "resident"
     return _ADVICE.get(RESIDENT if resident else cause, "")
 
@@ -287,6 +301,16 @@ def _not_shown(points: Sequence[PointLosses]) -> Iterator[str]:
     if maybe:
         places = [f"{_NOUNS[loss.cause]} at {_where(point)} ({_share(loss.share)})" for point, loss in maybe]
         yield f"May be, but too few or too different runs tell: {_listed(places)}. More repeats would tell."
+
+
+def _untold_loader(points: Sequence[PointLosses]) -> Iterator[str]:
+    """A sentence where nobody could tell the wait for data."""
+    untold = [each.point for each in points if each.runs["loader_seconds"].isna().all()]
+    if untold:
+        yield (
+            f"How long devices wait for data is not known at {_listed([_where(point) for point in untold])}: "
+            "no DataLoader of PyTorch feeds the training. Compute holds it."
+        )
 
 
 def _uncertain(scaling: pd.DataFrame) -> Iterator[str]:

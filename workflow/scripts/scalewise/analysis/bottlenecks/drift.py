@@ -74,8 +74,8 @@ def _flags(done: pd.DataFrame) -> Iterator[str]:
             yield (
                 f"{len(slower)} of {len(point)} runs {where} got slower while they were measured: the last "
                 f"third of the steps ran at {slower['drift'].median():.2f}x the rate of the first. Look for "
-                "heat and for other programs in utilization.csv, and raise epochs to measure the rate that "
-                "lasts."
+                "heat and for other programs in utilization.csv, and train for longer to measure the rate "
+                "that lasts."
             )
 
 

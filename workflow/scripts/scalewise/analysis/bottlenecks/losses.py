@@ -110,8 +110,11 @@ def waiting_shares(point: pd.Series) -> dict[str, float]:
     seconds = {cause: number(point, column) for cause, column in WAITS.items()}
     if is_in_doubt(point):
         seconds[COMMUNICATION] = min(_communications(point))
-    if math.isnan(seconds[JITTER]):
-        seconds[JITTER] = 0.0  # records of an earlier version have it in the communication
+    for cause in (JITTER, LOADER):
+        # records of an earlier version have the jitter in the communication; where nobody can tell the wait
+        # for data, compute holds it, and nothing is said of it here
+        if math.isnan(seconds[cause]):
+            seconds[cause] = 0.0
     shares = {cause: value / step for cause, value in seconds.items()}
     return {} if any(map(math.isnan, shares.values())) else shares
 
@@ -153,8 +156,8 @@ def find_losses(scaling: pd.DataFrame, runs: pd.DataFrame, mode: str = "strong")
                 yield _point_losses(point, here, of_series, mode, confidence)
 
 
-_NEEDED = ("step_seconds", "compute_seconds", "communication_seconds", "loader_seconds", "straggler_seconds")
-_READ = (*_NEEDED, "jitter_seconds", "crosscheck_communication_seconds")
+_NEEDED = ("step_seconds", "compute_seconds", "communication_seconds", "straggler_seconds")
+_READ = (*_NEEDED, "loader_seconds", "jitter_seconds", "crosscheck_communication_seconds")
 
 
 def _point_losses(
@@ -165,28 +168,33 @@ def _point_losses(
     is_base = point["devices"] == base
     ratio = float(point["devices"]) / base if mode == "strong" and len(at_base) else 1.0
     doubted = is_in_doubt(point)
-    parts = {cause: _seconds(here, cause, doubted) for cause in PARTS}
+    # the wait for data is in compute where it is not known: of all runs, then, as it cannot be parted
+    together = bool(here["loader_seconds"].isna().any() or at_base["loader_seconds"].isna().any())
+    causes = [cause for cause in PARTS if not (together and cause == LOADER)]
+    parts = {cause: _seconds(here, cause, doubted, with_loader=together) for cause in causes}
     step = _seconds(here, "all", doubted)
 
     def loss(cause: str, seconds: Sequence[float], *, beyond: bool) -> Loss:
-        ideal = _seconds(at_base, cause, False) if beyond else [0.0]
+        ideal = _seconds(at_base, cause, False, with_loader=together) if beyond else [0.0]
         share = difference_of_means(seconds, ideal, 1 / ratio, confidence).scaled(1 / fmean(step))
         by_medians = (median(seconds) - median(ideal) / ratio) / median(step)
         return Loss(cause, share, by_medians, measured=cause in WAITS, in_efficiency=beyond)
 
-    waits = [loss(cause, parts[cause], beyond=False) for cause in WAITS]
+    waits = [loss(cause, parts[cause], beyond=False) for cause in causes if cause in WAITS]
     if is_base or at_base.empty:
         return PointLosses(point, here, [], waits, None)
     losses = [loss(cause, seconds, beyond=True) for cause, seconds in parts.items()]
     return PointLosses(point, here, losses, waits, loss("all", step, beyond=True))
 
 
-def _seconds(runs: pd.DataFrame, cause: str, doubted: bool) -> list[float]:
-    """Seconds of a part of the step in each run, or of the whole step."""
+def _seconds(runs: pd.DataFrame, cause: str, doubted: bool, *, with_loader: bool = False) -> list[float]:
+    """Seconds of a part of the step in each run, or of the whole step; compute may hold the wait for data."""
     if cause == "all":
         return [float(seconds) for seconds in runs["step_seconds"]]
     # records of an earlier version do not know the jitter: they have it in the communication
     seconds = runs[PARTS[cause]].astype(float).fillna(0.0)
+    if cause == COMPUTE and with_loader:
+        seconds = seconds + runs["loader_seconds"].astype(float).fillna(0.0)
     if cause == COMMUNICATION and doubted:
         checked = runs["crosscheck_communication_seconds"].astype(float)
         seconds = seconds.clip(upper=checked.fillna(math.inf))

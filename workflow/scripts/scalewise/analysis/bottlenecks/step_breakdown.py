@@ -37,8 +37,9 @@ def split(windows: Sequence[Window], ranks: pd.DataFrame) -> dict[str, Any]:
     - communication: of the rank whose exchange took least, the slowest, as DDP counted it beside its
       backward pass, less the jitter.
     - jitter: what that rank waited in its exchange for ranks that were behind it in single steps.
-    - loader: what that rank waited for its batches.
-    - compute: the rest of the step, of the slowest rank or of the median of the others, whichever is less.
+    - loader: what that rank waited for its batches; not known where a program reads its data by itself.
+    - compute: the rest of the step, of the slowest rank or of the median of the others, whichever is less;
+      it holds the wait for data where that is not known.
     - straggler: what the slowest rank computes beyond that.
     - crosscheck: a pass with gradients exchanged less one without; it should be as long as the
       communication, or hold some of the jitter too.
@@ -65,8 +66,10 @@ def split(windows: Sequence[Window], ranks: pd.DataFrame) -> dict[str, Any]:
     found["step_seconds"] = step_seconds
     if ranks.empty:
         return found
-    loader = [min(float(seconds) / steps, step_seconds) for seconds in ranks["loader_wait_seconds"]]
-    found["loader_seconds"] = max(loader)
+    waits = [float(seconds) / steps for seconds in ranks["loader_wait_seconds"]]
+    loader_known = not any(map(math.isnan, waits))
+    loader = [min(seconds, step_seconds) if loader_known else 0.0 for seconds in waits]
+    found["loader_seconds"] = max(loader) if loader_known else NAN
     counted = _exchanged(ranks)
     if any(map(math.isnan, counted)):
         return found
@@ -81,7 +84,7 @@ def split(windows: Sequence[Window], ranks: pd.DataFrame) -> dict[str, Any]:
     found |= {
         "compute_seconds": fair,
         "communication_seconds": communication[slowest] - (0.0 if math.isnan(waited) else waited),
-        "loader_seconds": loader[slowest],
+        "loader_seconds": loader[slowest] if loader_known else NAN,
         "straggler_seconds": compute[slowest] - fair,
         "jitter_seconds": waited,
         "crosscheck_communication_seconds": _crosscheck(ranks),

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
+from scalewise.analysis.analysis_spec import PROGRAM
 from scalewise.analysis.bottlenecks.losses import NAMED_FROM, waiting_shares
 from scalewise.analysis.formatting import MAX_PLACES
 from scalewise.plan.config.shape import count_devices
@@ -24,13 +25,25 @@ ADVICE = {
     "or lower cpus_per_device.",
     "unknown": "Not loader-bound; communication was not measured. Raise the batch size per device, and "
     "compare with one device.",
+    "no loader": "Not communication-bound. How long they wait for data is not known, nor what else keeps "
+    "them: see whether the program reads its data ahead, raise the batch size per device, or use "
+    "torch.compile.",
+    "nothing known": "Loader-bound, communication-bound or neither: both waits are unknown. See whether the "
+    "program reads its data ahead, raise the batch size per device, and compare with one device.",
+    "loader of a program": "Loader-bound: raise cpus_per_device, and with it the workers of the program's "
+    "DataLoader.",
+    "communication of a program": "Communication-bound: raise the batch size per device, exchange gradients "
+    "in fewer passes (accumulation under no_sync), or use fewer devices.",
+    "launch of a program": "Launch-bound, by elimination: the devices waited for the program between short "
+    "pieces of work. Raise the batch size per device or use torch.compile; on CPUs, look for other programs "
+    "that take them.",
 }
 """Likely cause -> what it is called and what to do."""
 
 
 def likely_cause(
     utilization: float,
-    loader_wait_fraction: float,
+    loader_wait_fraction: float | None,
     communication_fraction: float | None,
     loader: str = "workers",
 ) -> str:
@@ -42,22 +55,28 @@ def likely_cause(
 
     Args:
         utilization: Share of the training in which the device was busy.
-        loader_wait_fraction: Share of the step time spent waiting for data.
+        loader_wait_fraction: Share of the step time spent waiting for data; None or NaN where nobody could
+            say: no cause is then found in it, and none by what it leaves.
         communication_fraction: Share of the step time spent waiting for gradients; None or NaN where it
             was not measured.
-        loader: ``resident`` or ``workers``.
+        loader: ``resident``, ``workers``, or ``program`` for one of the program's own.
 
     Returns:
         One of the values of ``ADVICE``.
     """
     known = communication_fraction is not None and not pd.isna(communication_fraction)
     communication = communication_fraction if known and communication_fraction is not None else 0.0
+    of = " of a program" if loader == PROGRAM else ""
+    if loader_wait_fraction is None or pd.isna(loader_wait_fraction):
+        if communication >= 1 - utilization - communication:
+            return ADVICE[f"communication{of}"]
+        return ADVICE["no loader" if known else "nothing known"]
     rest = 1 - utilization - loader_wait_fraction - communication
     if loader_wait_fraction >= max(communication, rest):
-        return ADVICE["resident loader" if loader == "resident" else "loader"]
+        return ADVICE["resident loader" if loader == "resident" else f"loader{of}"]
     if communication >= rest:
-        return ADVICE["communication"]
-    return ADVICE["launch" if known else "unknown"]
+        return ADVICE[f"communication{of}"]
+    return ADVICE[f"launch{of}" if known else "unknown"]
 
 
 def cause_at(point: pd.Series) -> str:
@@ -71,8 +90,9 @@ def cause_at(point: pd.Series) -> str:
     waits = waiting_shares(point)
     if waits and point["devices"] > point.get("baseline_devices", point["devices"]):
         return ""  # what its computing loses against the baseline is named there too
-    if waits:
-        return "" if max(waits.values()) >= NAMED_FROM else ADVICE["launch"]
+    if waits and pd.notna(point["loader_wait_fraction"]):
+        launch = ADVICE["launch of a program" if point["loader"] == PROGRAM else "launch"]
+        return "" if max(waits.values()) >= NAMED_FROM else launch
     communication = point["communication_fraction"]
     # one device has nobody to wait for
     known = 0.0 if int(point["devices"]) == 1 and pd.isna(communication) else communication

@@ -10,11 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from scalewise.analysis.comparison.fingerprint import NOT_RECORDED, recorded_later
+from scalewise.analysis.comparison.fingerprint import NOT_RECORDED, imported_elsewhere, recorded_later
 from scalewise.analysis.formatting import as_in_yaml, format_ratio, percent
 from scalewise.analysis.statistics.intervals import Interval
 from scalewise.plan.config.shape import count_devices
 from scalewise.records import Provenance
+
+NOT_IMPORTED = "not imported"
 
 CLEAR_ACCURACY_LOSS = 0.02
 """Least difference of two accuracies without intervals that counts as a loss. The draw of 10,000 test images
@@ -43,10 +45,17 @@ def differences(first: Mapping[str, object], second: Mapping[str, object]) -> li
 
     What an older record could not hold differs from nothing.
     """
+    elsewhere = imported_elsewhere(first, second)
     found = [
-        Difference(key, *(as_in_yaml(side[key]) if key in side else NOT_RECORDED for side in (first, second)))
+        Difference(
+            key,
+            *(
+                as_in_yaml(side[key]) if key in side else NOT_IMPORTED if key in elsewhere else NOT_RECORDED
+                for side in (first, second)
+            ),
+        )
         for key in dict.fromkeys((*first, *second))
-        if (key in first and key in second) or not recorded_later(key)
+        if (key in first and key in second) or key in elsewhere or not recorded_later(key)
     ]
     return [difference for difference in found if difference.first != difference.second]
 

@@ -6,9 +6,13 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 from scalewise.analysis.formatting import as_in_yaml
-from scalewise.records import OUTSIDE_THE_STEPS, Definition, GpuLimits, Provenance
+from scalewise.plan.config.program import ARGUMENT, ProgramSettings
+from scalewise.plan.config.settings import Settings
+from scalewise.records import OUTSIDE_THE_STEPS, Definition, GpuLimits, ProgramMeasurements, Provenance
 
 NOT_RECORDED = "not recorded"
 
@@ -16,12 +20,86 @@ PARAMETERS = "parameters of the model"
 CONTENTS = "contents of the "
 """Begins the name of a condition that is the hash of an input."""
 
-_LATER = {PARAMETERS, *GpuLimits(power_watts=0, sm_clock_mhz=0, memory_clock_mhz=0).named()}
+IMPORTED = f"{CONTENTS}imported "
+"""Begins the name of a condition that is the hash of a file which a program has imported."""
+EXCHANGE, PRECISION = "exchange of gradients", "formats of numbers"
+OTHER_VERSION = "version of "
+"""Begins the name of the version of a package that a program has imported; not every run need have it."""
+
+_LATER = {PARAMETERS, EXCHANGE, PRECISION}
+_LATER |= {*GpuLimits(power_watts=0, sm_clock_mhz=0, memory_clock_mhz=0).named()}
+
+_ALWAYS_THERE = frozenset({"scalewise", "python", "torch", "cuda", "nccl", "driver"})
+"""Versions that every run of a program has, or none on such devices."""
+
+_NEITHER_SPEED_NOR_WORK = frozenset(
+    {"seed", "launcher", "global_batch_size", "batch_size_per_device", "steps"}
+)
+"""Settings that are no condition: the batch size that is stands beside them, and so does the launcher that
+was. How many steps are measured changes nothing about any of them."""
+
+_OF_PROGRAMS_LEFT_OUT = frozenset(
+    {"arguments", "argument", "environment", "files", "inputs", "prepare", "metric", "resumes"}
+)
+"""Settings of a program that are conditions in another form, or none: the first three word by word; files and
+data by their contents, which what is prepared is part of; a metric is looked for in what is printed, and
+whether a folder is kept matters to a run that was cut off alone."""
 
 
 def recorded_later(condition: str) -> bool:
-    """Whether a record may lack a condition because it is old, or its GPU does not tell it."""
-    return condition in _LATER or condition.startswith(CONTENTS)
+    """Whether a record may lack a condition: it is old, its GPU does not tell, or a program did not need it.
+
+    A program may import a module, or wrap its model, on several devices alone.
+    """
+    return condition in _LATER or condition.startswith((CONTENTS, OTHER_VERSION))
+
+
+def imported_elsewhere(first: Mapping[str, object], second: Mapping[str, object]) -> list[str]:
+    """Imported files that one of two runs has alone, if each has some: they did not run the same modules.
+
+    Where just one has more than the other, such as a module that several devices need, its own code, which
+    is the same, has asked for it.
+    """
+    alone = [
+        [name for name in one if name.startswith(IMPORTED) and name not in other]
+        for one, other in ((first, second), (second, first))
+    ]
+    return [*alone[0], *alone[1]] if all(alone) else []
+
+
+@cache
+def _defaults(kind: type[Settings] | type[ProgramSettings]) -> Mapping[str, Any]:
+    return {
+        key: field.get_default(call_default_factory=True)
+        for key, field in kind.model_fields.items()
+        if not field.is_required()
+    }
+
+
+def with_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A run's settings as this version would record them: keys that are newer than the record by default.
+
+    Args:
+        settings: Settings of a built-in training, or of a program.
+    """
+    kind = ProgramSettings if "program" in settings else Settings
+    return {**_defaults(kind), **settings}
+
+
+def made_with(definition: Definition, settings: Mapping[str, Any]) -> bool:
+    """Whether a run was made with these settings.
+
+    A launcher left to the site may be any. A record of an earlier version lacks the keys that came later:
+    they had their defaults.
+
+    Args:
+        definition: The run's.
+        settings: Those asked for; keys that came after an earlier version have their defaults.
+    """
+    made, asked = with_defaults(definition.settings), with_defaults(settings)
+    seeds = {"seed"} if "seed" not in settings else set()
+    unlike = {key for key in {*made, *asked} if key != "launcher" and made.get(key) != asked.get(key)}
+    return unlike <= seeds and settings.get("launcher") in {None, definition.launcher}
 
 
 @dataclass(frozen=True)
@@ -37,9 +115,13 @@ class Fingerprint:
 
     @classmethod
     def of(
-        cls, definition: Definition, origin: Provenance | None, parameters: int | None = None
+        cls,
+        definition: Definition,
+        origin: Provenance | None,
+        parameters: int | None = None,
+        program: ProgramMeasurements | None = None,
     ) -> Fingerprint:
-        """The fingerprint of a run, by its definition, its provenance and the size of its model.
+        """The fingerprint of a run, by its definition, its provenance, its model's size, and its program.
 
         What the hosts or ranks of a run do not have alike is a condition with several values, such as
         ``580.65, 580.95`` for the driver's version.
@@ -48,19 +130,21 @@ class Fingerprint:
         global one of weak scaling, the one per device of strong scaling); hosts, for nodes of one model are
         what a cluster is made of. The commit of the workflow is left out too: it changes with every edit of
         a title or a page of text, and the version of Scalewise, which is in, stands for the code that
-        measures. It is a caution, like the kernel (``origin_cautions``).
+        measures. It is a caution, like the kernel (``origin_cautions``). The number of steps to measure is
+        left out, too, and of a program what ``_OF_PROGRAMS_LEFT_OUT`` names; names in braces stay as they
+        are, so that neither the seed nor the run's folder is in.
 
         Args:
             definition: The settings and the shape that were asked for.
             origin: None where the run ended before its ranks had met.
             parameters: Trainable parameters; None where the run has no figures.
+            program: Findings on a program of the user's own; None for the built-in loop.
         """
-        settings = {
-            key: value
-            for key, value in definition.settings.items()
-            if key not in {"seed", "launcher", "global_batch_size", "batch_size_per_device"}
-        }
-        if definition.settings.get("scaling") == "weak":
+        given = with_defaults(definition.settings)
+        settings = {key: value for key, value in given.items() if key not in _NEITHER_SPEED_NOR_WORK}
+        if definition.is_program:
+            settings = _program_settings(settings)
+        if given.get("scaling") == "weak":
             settings["batch_size_per_device"] = definition.batch_size_per_device
         else:
             settings["global_batch_size"] = definition.global_batch_size
@@ -68,7 +152,9 @@ class Fingerprint:
         if parameters is not None:
             met[PARAMETERS] = f"{parameters:,}"
         if origin:
-            met |= _met(origin)
+            met |= _met(origin, may_lack_packages=definition.is_program)
+        if program is not None:
+            met |= _program_found(program, alone=len(origin.devices) == 1 if origin else True)
         return cls({key: as_in_yaml(value) for key, value in (settings | met).items()})
 
     @property
@@ -78,8 +164,42 @@ class Fingerprint:
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _met(origin: Provenance) -> dict[str, str]:
-    """Conditions that all hosts and ranks of a run met, with every value that they take."""
+def _program_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a program as conditions: its arguments' template, and each value that it is filled with."""
+    return {
+        **{key: value for key, value in settings.items() if key not in _OF_PROGRAMS_LEFT_OUT},
+        "arguments": " ".join(map(str, settings["arguments"])),
+        **{f"{ARGUMENT}{name}": value for name, value in settings["argument"].items()},
+        **{f"environment variable {name}": value for name, value in settings["environment"].items()},
+    }
+
+
+def _program_found(program: ProgramMeasurements, *, alone: bool) -> dict[str, object]:
+    """Conditions that a program's run has shown.
+
+    One device exchanges nothing, and many programs wrap their model for several alone: what exchanges
+    gradients is no condition of it.
+
+    Args:
+        program: Findings on the run.
+        alone: True for a run on one device.
+    """
+    found: dict[str, object] = {"compiled": program.compiled}
+    if program.precision:
+        found[PRECISION] = program.precision
+    if not alone:
+        found[EXCHANGE] = ", ".join(sorted(program.parallelism)) or "none seen"
+    contents = {f"{IMPORTED}{path}": f"sha256 {value[:12]}" for path, value in program.imported_files.items()}
+    return found | contents
+
+
+def _met(origin: Provenance, *, may_lack_packages: bool = False) -> dict[str, str]:
+    """Conditions that all hosts and ranks of a run met, with every value that they take.
+
+    Args:
+        origin: The run's.
+        may_lack_packages: A package is recorded where it was imported alone, and some ranks may not need it.
+    """
     environments = origin.known_environments
     libraries = dict.fromkeys(name for environment in environments for name in environment.versions)
     limits = [limit.named() for limit in origin.gpu_limits if limit is not None]
@@ -92,7 +212,14 @@ def _met(origin: Provenance) -> dict[str, str]:
                 environment.versions.get(name, NOT_RECORDED) for environment in environments
             )
             for name in libraries
-            if name not in OUTSIDE_THE_STEPS
+            if name not in OUTSIDE_THE_STEPS and (not may_lack_packages or name in _ALWAYS_THERE)
+        },
+        **{
+            f"{OTHER_VERSION}{name}": _joined(
+                environment.versions[name] for environment in environments if name in environment.versions
+            )
+            for name in libraries
+            if name not in OUTSIDE_THE_STEPS and may_lack_packages and name not in _ALWAYS_THERE
         },
         **{
             name: _joined(limit[name] for limit in limits if name in limit)
@@ -147,4 +274,4 @@ def _agree(first: Mapping[str, str], second: Mapping[str, str]) -> bool:
     return all(
         first[name] == second[name] if name in first and name in second else recorded_later(name)
         for name in {*first, *second}
-    )
+    ) and not imported_elsewhere(first, second)

@@ -72,7 +72,7 @@ def gains(runs: pd.DataFrame) -> Gains:
         for _, point in done.groupby(["series", "devices"], sort=False)
     }
     trends = {str(series): has_trend(table) for series, table in done.groupby("series", sort=False)}
-    reached = {point: bool(runs["epochs_to_accuracy"].notna().any()) for point, runs in points.items()}
+    reached = {point: bool(has_reached(runs).any()) for point, runs in points.items()}
     found: dict[Pair, Ratio] = {}
     for point, than in _pairs(points):
         blocked = trends[point[0]] or trends[than[0]]
@@ -164,13 +164,26 @@ def _speeds_to_target(runs: pd.DataFrame) -> pd.Series:
     return 1 / runs["time_to_accuracy_seconds"].astype(float).dropna()
 
 
+def work_to_target(runs: pd.DataFrame) -> pd.Series:
+    """Epochs until each run reached the target; of a program, which has none, samples. NaN for none."""
+    epochs = runs["epochs_to_accuracy"].astype(float)
+    return (
+        epochs if "samples_to_target" not in runs else epochs.fillna(runs["samples_to_target"].astype(float))
+    )
+
+
+def has_reached(runs: pd.DataFrame) -> pd.Series:
+    """Whether each run reached the target, also where its time to it is not known."""
+    return work_to_target(runs).notna()
+
+
 def spent_in_vain(runs: pd.DataFrame) -> float:
     """Time of all runs over the time of those that reached the target: 1 where all did.
 
     Args:
         runs: Completed runs of a point, of which one or more reached the target.
     """
-    reached = runs["epochs_to_accuracy"].notna()
+    reached = has_reached(runs)
     # a resumed run's time is not known, reached or not
     seconds = runs["time_to_accuracy_seconds"].where(reached, runs.get("train_seconds")).astype(float)
     if seconds[reached].isna().all():

@@ -10,7 +10,14 @@ from scalewise.analysis.comparison.gains import Measure
 from scalewise.analysis.decision.choice import SIGNIFICANCE, OpenQuestion
 from scalewise.analysis.decision.criteria import accuracy_lost, may_be_in_time
 from scalewise.analysis.decision.wording import cure_text, ratio_bounds
-from scalewise.analysis.formatting import format_3sig, format_distinct, format_exact, format_ratio
+from scalewise.analysis.formatting import (
+    Goal,
+    format_3sig,
+    format_distinct,
+    format_exact,
+    format_ratio,
+    goal_text,
+)
 from scalewise.analysis.scaling import OF_WALLS
 from scalewise.analysis.statistics.ratios import ASSUMED_SCATTER, ENOUGH_REPEATS
 from scalewise.plan.config.experiment import DecisionRule
@@ -107,22 +114,24 @@ def _open(question: OpenQuestion, measure: Measure) -> str:
 
 
 def of_points(
-    points: pd.DataFrame, planned: pd.DataFrame, target: float | None, measure: Measure
+    points: pd.DataFrame, planned: pd.DataFrame, target: Goal | None, measure: Measure
 ) -> Iterator[Caution]:
     """The weaknesses of the points of the series.
 
     Args:
         points: Those with a speedup, output of ``evaluate``.
         planned: All of the series in the scaling table.
-        target: Test accuracy to reach, if any.
+        target: The goal that counts as trained, if there is one.
         measure: Quantity that decided.
     """
     yield from _without_result(planned, target)
     if target is not None and measure == "throughput":
+        longer = "Let the program train for longer, or ask for less"
+        cure = longer if isinstance(target, str) else "Raise epochs, or lower the target"
         yield (
             UNDECIDED,
-            f"No run reached {target:.1%} accuracy, so throughput decides: whether more devices train as "
-            "well is not known. Raise epochs, or lower the target.",
+            f"No run reached {goal_text(target)}, so throughput decides: whether more devices train as well "
+            f"is not known. {cure}.",
         )
     base_devices = int(points["baseline_devices"].iloc[0])
     if base_devices > 1:
@@ -181,7 +190,7 @@ def _less_accurate(points: pd.DataFrame) -> Iterator[str]:
             )
 
 
-def _without_result(planned: pd.DataFrame, target: float | None) -> Iterator[Caution]:
+def _without_result(planned: pd.DataFrame, target: Goal | None) -> Iterator[Caution]:
     for _, point in planned.iterrows():
         where = count_devices(int(point["devices"]))
         failed, ended = int(point["n_failed"]), point.get("unsuccessful")
@@ -193,4 +202,4 @@ def _without_result(planned: pd.DataFrame, target: float | None) -> Iterator[Cau
     for _, point in planned.iterrows():
         if target is not None and point["n_reached"] < point["n"]:
             some = f"{int(point['n_reached'])} of {int(point['n'])} runs"
-            yield LOSS, f"{some} on {count_devices(int(point['devices']))} reached {target:.1%} accuracy."
+            yield LOSS, f"{some} on {count_devices(int(point['devices']))} reached {goal_text(target)}."

@@ -16,7 +16,7 @@ import pandas as pd
 
 from scalewise.analysis.comparison.comparability import CLEAR_ACCURACY_LOSS
 from scalewise.analysis.comparison.gains import Measure
-from scalewise.analysis.formatting import format_3sig, format_distinct, format_exact
+from scalewise.analysis.formatting import Goal, format_3sig, format_distinct, format_exact
 from scalewise.analysis.laws import Law
 from scalewise.analysis.statistics.ratios import ENOUGH_REPEATS, ROUNDING
 from scalewise.plan.config.experiment import DecisionRule
@@ -51,7 +51,7 @@ def as_billed(scaling: pd.DataFrame, billed: Mapping[int, float]) -> pd.DataFram
     )
 
 
-def measure_of(scaling: pd.DataFrame, target: float | None) -> Measure:
+def measure_of(scaling: pd.DataFrame, target: Goal | None) -> Measure:
     """The speed that decides: to the target where there is one and a run has reached it, else throughput."""
     known = scaling.get("time_to_accuracy_speedup")
     by_target = target is not None and known is not None and known.notna().any()

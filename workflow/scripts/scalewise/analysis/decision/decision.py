@@ -13,6 +13,7 @@ from scalewise.analysis.comparison.gains import Gains, Measure
 from scalewise.analysis.decision import cautions, wording
 from scalewise.analysis.decision.choice import SIGNIFICANCE, Choice, OpenQuestion, choose
 from scalewise.analysis.decision.criteria import closest, evaluate, may_be_in_time, measure_of
+from scalewise.analysis.formatting import Goal
 from scalewise.analysis.laws import Law, accepted
 from scalewise.analysis.statistics.ratios import ENOUGH_REPEATS, Ratio, holm, runs_to_tell
 from scalewise.plan.config.experiment import DecisionRule
@@ -85,7 +86,7 @@ def decide(
     rule: DecisionRule,
     *,
     compared: Gains,
-    target: float | None = None,
+    target: Goal | None = None,
     confounded: Sequence[str] = (),
     differences: Sequence[str] = (),
     queue_minutes: Mapping[int, float] | None = None,
@@ -103,7 +104,7 @@ def decide(
         options: Output of ``option_table``.
         rule: The criteria; without any, the knee.
         compared: Output of ``gains``.
-        target: Test accuracy to reach, if any.
+        target: The goal that counts as trained, if there is one.
         confounded: Sentences on what changed together with the devices.
         differences: Further cautions on the runs, a sentence each.
         queue_minutes: Devices -> usual wait in the queue, where the site gives it.

@@ -14,7 +14,15 @@ import pandas as pd
 from scalewise.analysis.comparison.gains import Measure
 from scalewise.analysis.decision.choice import SIGNIFICANCE, OpenQuestion
 from scalewise.analysis.decision.criteria import accuracy_lost, shortcomings
-from scalewise.analysis.formatting import as_in_yaml, format_3sig, format_exact, format_ratio, pluralize
+from scalewise.analysis.formatting import (
+    Goal,
+    as_in_yaml,
+    format_3sig,
+    format_exact,
+    format_ratio,
+    goal_text,
+    pluralize,
+)
 from scalewise.analysis.statistics.intervals import CONFIDENCE
 from scalewise.analysis.statistics.ratios import ENOUGH_REPEATS, Ratio, runs_to_tell
 from scalewise.plan.config.experiment import DecisionRule
@@ -23,7 +31,7 @@ from scalewise.plan.runs.runs import NO_OPTIONS
 
 
 def answer(
-    best: pd.Series, points: pd.DataFrame, rule: DecisionRule, target: float | None, measure: Measure
+    best: pd.Series, points: pd.DataFrame, rule: DecisionRule, target: Goal | None, measure: Measure
 ) -> str:
     """The sentence that says how many devices to use, and what the next count would bring.
 
@@ -31,7 +39,7 @@ def answer(
         best: The chosen point.
         points: The judged points of its series, in order of devices.
         rule: The criteria.
-        target: Test accuracy to reach, if any.
+        target: The goal that counts as trained, if there is one.
         measure: Quantity that decided.
     """
     use = f"Use {count_devices(int(best['devices']))}{_options(best)}"
@@ -167,7 +175,7 @@ def criterion_text(
     rule: DecisionRule,
     best: pd.Series | None,
     points: pd.DataFrame,
-    target: float | None = None,
+    target: Goal | None = None,
     measure: Measure = "throughput",
 ) -> str:
     """The sentence that says by which criterion the number of devices was chosen.
@@ -176,13 +184,13 @@ def criterion_text(
         rule: The criteria; without any, the sentence is on the knee.
         best: The chosen point; None where none meets them.
         points: The judged points of its series.
-        target: Test accuracy to reach, if any.
+        target: The goal that counts as trained, if there is one.
         measure: Quantity that decided.
     """
     judged = "" if best is None or rule.min_efficiency is None else _judged(points)
     gain = ""
     if rule.deadline_minutes is None:
-        shown = "be" if measure == "throughput" else f"reach {target:.1%} accuracy"
+        shown = "be" if measure == "throughput" or target is None else f"reach {goal_text(target)}"
         least = f"{format_exact(100 * rule.min_gain)} % faster or more"
         gain = f"More devices count only where they are shown to {shown} {least}."
     return " ".join(filter(None, (_criterion(rule, best, points, measure), judged, gain)))
@@ -220,7 +228,7 @@ def _criterion(rule: DecisionRule, best: pd.Series | None, points: pd.DataFrame,
 
 
 def alternative(
-    point: pd.Series, points: pd.DataFrame, rule: DecisionRule, target: float | None, measure: Measure
+    point: pd.Series, points: pd.DataFrame, rule: DecisionRule, target: Goal | None, measure: Measure
 ) -> str:
     """The sentence on a point of the series: its gain, and its cost.
 
@@ -228,7 +236,7 @@ def alternative(
         point: The point to describe.
         points: The judged points of its series.
         rule: The criteria; where they are on whole runs, their time is said too.
-        target: Test accuracy to reach, if any.
+        target: The goal that counts as trained, if there is one.
         measure: Quantity that decided.
     """
     devices = int(point["devices"])
@@ -248,7 +256,7 @@ def alternative(
     return f"{count_devices(devices)}: {gain}{time}."
 
 
-def to_target(points: pd.DataFrame, target: float | None) -> Iterator[str]:
+def to_target(points: pd.DataFrame, target: Goal | None) -> Iterator[str]:
     """Time to accuracy, absolute, and as the product of the two efficiencies that it is made of.
 
     More devices process more samples a second (hardware) and may need more samples for the same accuracy
@@ -256,7 +264,7 @@ def to_target(points: pd.DataFrame, target: float | None) -> Iterator[str]:
 
     Args:
         points: The judged points of a series.
-        target: Test accuracy to reach, if any.
+        target: The goal that counts as trained, if there is one.
     """
     reached = points[points["time_to_accuracy_seconds"].notna()]
     if target is None or reached.empty:
@@ -266,14 +274,14 @@ def to_target(points: pd.DataFrame, target: float | None) -> Iterator[str]:
         f"{_reached(point)}"
         for _, point in reached.iterrows()
     )
-    yield f"Training time to {target:.1%} accuracy: {times}."
+    yield f"Training time to {goal_text(target)}: {times}."
     gains = reached[
         (reached["devices"] > reached["time_to_accuracy_baseline_devices"])
         & reached["time_to_accuracy_speedup"].notna()
     ]
     if len(gains):
         products = "; ".join(_product(point) for _, point in gains.iterrows())
-        yield f"To {target:.1%} accuracy: {products}."
+        yield f"To {goal_text(target)}: {products}."
 
 
 def option_sentences(options: pd.DataFrame) -> list[str]:
@@ -305,7 +313,7 @@ def _option_gain(row: pd.Series, tests: int) -> str:
     )
 
 
-def _gain(point: pd.Series, points: pd.DataFrame, target: float | None, measure: Measure) -> str:
+def _gain(point: pd.Series, points: pd.DataFrame, target: Goal | None, measure: Measure) -> str:
     """A point's gain over the baseline, and its price in training and in whole runs."""
     base = points[points["devices"] == points["baseline_devices"]]
     lost = accuracy_lost(point, base.iloc[0]) if len(base) else 0.0
@@ -313,10 +321,8 @@ def _gain(point: pd.Series, points: pd.DataFrame, target: float | None, measure:
     price = f"{format_ratio(point['cost_ratio'])}x the device-hours of training"
     if not math.isnan(point["run_cost_ratio"]):
         price += f" and {format_ratio(point['run_cost_ratio'])}x those of a whole run"
-    if measure == "time to target":
-        reached = (
-            f"{target:.1%} accuracy in {format_3sig(point['expected_seconds_to_accuracy'])} s of training"
-        )
+    if measure == "time to target" and target is not None:
+        reached = f"{goal_text(target)} in {format_3sig(point['expected_seconds_to_accuracy'])} s of training"
         if point["n_reached"] < point["n"]:
             reached += (
                 f", with what {point['n'] - point['n_reached']:.0f} of {point['n']:.0f} runs spent in vain"
@@ -332,8 +338,12 @@ def _gain(point: pd.Series, points: pd.DataFrame, target: float | None, measure:
         speedup = f"{_speedup(point, measure, 'the throughput of')}, {lost:.1f} points of accuracy lost"
         if target is not None and point["n_reached"] < point["n"]:
             by = f" in {point['n'] - point['n_reached']:.0f} of {point['n']:.0f} runs"
-            speedup += f"; time to {target:.1%} not reached{by if point['n_reached'] else ''}"
+            speedup += f"; time to {_short(target)} not reached{by if point['n_reached'] else ''}"
     return f"{speedup}, efficiency {point['parallel_efficiency']:.2f}, {price}"
+
+
+def _short(target: Goal) -> str:
+    return target if isinstance(target, str) else f"{target:.1%}"
 
 
 def _speedup(point: pd.Series, measure: Measure, relation: str = "as fast as") -> str:

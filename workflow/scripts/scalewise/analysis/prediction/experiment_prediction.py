@@ -15,19 +15,32 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from scalewise.analysis.comparison.comparable_runs import comparable, left_out, reference_fingerprint
-from scalewise.analysis.comparison.fingerprint import Fingerprint, complete
+from scalewise.analysis.comparison.fingerprint import Fingerprint, complete, made_with
 from scalewise.analysis.formatting import format_ratio, percent
 from scalewise.analysis.prediction.all_reduce_model import AllReduceModel, NotMeasuredError
 from scalewise.analysis.prediction.measured_exchange import MeasuredStep, measured_exchange
-from scalewise.analysis.prediction.step_model import Baseline, NoPredictionError, predict_point
+from scalewise.analysis.prediction.program_step import (
+    CountedStep,
+    ProgramBaseline,
+    check_exchange,
+    predict_program_step,
+)
+from scalewise.analysis.prediction.step_model import (
+    HIDDEN_SHARE,
+    Baseline,
+    NoPredictionError,
+    point_columns,
+    predict_point,
+)
 from scalewise.analysis.statistics.intervals import median_interval
-from scalewise.plan.config.experiment import Experiment
-from scalewise.plan.config.settings import Settings
+from scalewise.plan.config.experiment import AnyExperiment, AnySettings, read_experiment
+from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.config.shape import Shape, count_devices
-from scalewise.plan.runs.runs import Options, batch_per_device, combinations, points, series_name, settings_of
+from scalewise.plan.runs.runs import Options, combinations, global_batch, points, series_name, settings_of
 from scalewise.plan.terminal.predictions import PREDICTION, PROJECTION, REMARKS, REMARKS_ON_PROJECTION
 from scalewise.records import SUMMARY, AllReduceMeasurement, Measurements, read_summary, write_text
 
@@ -52,7 +65,7 @@ class PredictionSpec:
     """
 
     name: str
-    spec: Experiment
+    spec: AnyExperiment
     shapes: Mapping[str, Shape]
     projected: Sequence[Shape]
 
@@ -62,7 +75,7 @@ class PredictionSpec:
         values = json.loads(text)
         return cls(
             values["name"],
-            Experiment.model_validate(values["spec"]),
+            read_experiment(values["spec"]),
             {devices: Shape.parse(shape) for devices, shape in values["shapes"].items()},
             [Shape.parse(shape) for shape in values["project"]],
         )
@@ -95,14 +108,18 @@ class _SeriesRuns:
     """Measurements of the runs of a series that are comparable with most of those on one device.
 
     Args:
-        bases: One for each run on one device, at least one.
+        bases: One for each run on one device, at least one; none of a program.
         steps: Measured steps on several nodes, ascending.
         notes: Phrases on the runs that are left out.
+        programs: The same as ``bases``, of a program.
+        counted: Measured steps of a program on several devices, ascending.
     """
 
     bases: Sequence[Baseline]
     steps: Sequence[MeasuredStep]
     notes: Sequence[str]
+    programs: Sequence[ProgramBaseline] = ()
+    counted: Sequence[CountedStep] = ()
 
 
 def compute_prediction(
@@ -144,7 +161,15 @@ def compute_prediction(
         rows += found
         notes += [f"{series}: {phrase}; left out of the prediction." for phrase in runs.notes]
         notes += [f"{series}: {reason}." for reason in missed]
-        notes += [f"{series}: {sentence}" for sentence in _series_notes(found, network)]
+        if runs.programs:
+            said = _program_notes(settings_of(experiment.spec, options), found, runs)
+            notes += [f"{series}: {sentence}" for sentence in said]
+        else:
+            notes += [f"{series}: {sentence}" for sentence in _hiding_notes(found)]
+        notes += [
+            f"{series}: {sentence}"
+            for sentence in _inference_notes(found, network, of_program=bool(runs.programs))
+        ]
     table = pd.DataFrame(rows, columns=PREDICTION_COLUMNS)
     told = {"notes": list(dict.fromkeys(notes)), "refused": refused, "links": _links(network)}
     folder.mkdir(parents=True, exist_ok=True)
@@ -165,7 +190,14 @@ def _series_runs(
     if not ones:
         raise NoPredictionError("it has no run on 1 device to take the computing from; add 1 to devices")
     done, reasons = [], []
-    for name in [ones[0], *(name for name, shape in shapes.items() if from_steps and shape.nodes > 1)]:
+    # a program's steps count within a node, too: DDP's counters tell its exchange there
+    fewest_nodes = 1 if isinstance(settings, ProgramSettings) else 2
+    several = [
+        name
+        for name, shape in shapes.items()
+        if from_steps and shape.nodes >= fewest_nodes and shape.world_size > 1
+    ]
+    for name in [ones[0], *several]:
         # of one device the first repeats alone: others in the folder may come later
         most = experiment.spec.min_repeats if name == ones[0] else experiment.spec.max_repeats
         for repeat in range(1, most + 1):
@@ -175,6 +207,8 @@ def _series_runs(
             elif run and name == ones[0]:
                 reasons.append(run)
     kept, notes = _comparable(done)
+    if isinstance(settings, ProgramSettings):
+        return _program_runs(settings, kept, notes, reasons or [_no_run(ones[0])])
     bases = []
     for run in kept:
         if run.shape.world_size == 1:
@@ -183,29 +217,62 @@ def _series_runs(
             except NoPredictionError as error:
                 reasons.append(f"{run.name}: {error}")
     if not bases:
-        raise NoPredictionError(
-            "; ".join(reasons) if reasons else f"{ones[0]} has no completed run; run snakemake to make it"
-        )
+        raise NoPredictionError("; ".join(reasons) if reasons else _no_run(ones[0]))
     steps = []
-    several = sorted((run for run in kept if run.shape.nodes > 1), key=lambda run: run.shape)
-    for shape, runs in groupby(several, key=lambda run: run.shape):
+    on_nodes = sorted((run for run in kept if run.shape.nodes > 1), key=lambda run: run.shape)
+    for shape, runs in groupby(on_nodes, key=lambda run: run.shape):
         if seconds := [step for run in runs if (step := run.step_seconds) is not None]:
-            batch = _global_batch_size(settings, shape.world_size)
+            batch = global_batch(settings, shape.world_size)
             steps.append(MeasuredStep(shape, batch, median_interval(seconds), bases))
     return _SeriesRuns(bases, steps, notes)
 
 
-def _completed(folder: Path, shape: Shape, settings: Settings) -> _CompletedRun | str:
+def _no_run(point: str) -> str:
+    return f"{point} has no completed run; run snakemake to make it"
+
+
+def _program_runs(
+    settings: ProgramSettings, kept: Sequence[_CompletedRun], notes: Sequence[str], reasons: list[str]
+) -> _SeriesRuns:
+    """The runs of a program's series that a prediction starts from.
+
+    Args:
+        settings: The series' program.
+        kept: The comparable runs of the series.
+        notes: Phrases on the runs that are left out.
+        reasons: Reasons that there may be none on one device.
+
+    Raises:
+        NoPredictionError: There is none, or the program exchanges other things than gradients.
+    """
+    for run in kept:
+        if run.measured.program is not None:
+            check_exchange(run.measured.program, several=run.shape.world_size > 1)
+    alone = [run.measured for run in kept if run.shape.world_size == 1]
+    if not alone:
+        raise NoPredictionError("; ".join(reasons))
+    bases = [ProgramBaseline.of(measured, settings.accumulation_steps) for measured in alone]
+    counted = []
+    several = sorted((run for run in kept if run.shape.world_size > 1), key=lambda run: _size(run.shape))
+    for shape, runs in groupby(several, key=lambda run: run.shape):
+        if (step := CountedStep.of(shape, [run.measured for run in runs])) is not None:
+            counted.append(step)
+    return _SeriesRuns([], [], notes, bases, counted)
+
+
+def _completed(folder: Path, shape: Shape, settings: AnySettings) -> _CompletedRun | str:
     """A run that completed with these settings; else why it did not, empty where nothing is to be said."""
     if not (folder / SUMMARY).exists():
         return ""
     summary = read_summary(folder)
-    made, asked = summary.definition.settings, settings.model_dump(exclude={"seed", "launcher"})
-    if any(made.get(key) != value for key, value in asked.items()):
+    if not made_with(summary.definition, settings.model_dump(exclude={"seed", "launcher"})):
         return ""  # from before the settings changed
     if summary.measurements is None or summary.outcome != "completed":
         return f"{folder.name} did not complete ({summary.reason})"
-    fingerprint = Fingerprint.of(summary.definition, summary.provenance, summary.measurements.parameters)
+    measured = summary.measurements
+    fingerprint = Fingerprint.of(
+        summary.definition, summary.provenance, measured.parameters, measured.program
+    )
     return _CompletedRun(folder.name, shape, summary.measurements, fingerprint)
 
 
@@ -232,8 +299,10 @@ def _comparable(done: Sequence[_CompletedRun]) -> tuple[list[_CompletedRun], lis
     return [done[index] for index in comparable(table, reference).index], notes
 
 
-def _check_options(settings: Settings) -> None:
+def _check_options(settings: AnySettings) -> None:
     """Refuse what exchanges other things than gradients in buckets."""
+    if isinstance(settings, ProgramSettings):
+        return  # its record says what it exchanges
     if settings.parallelism != "ddp":
         what = {"fsdp": "gathers parameters in each pass", "zero1": "sends parameters after each step"}
         raise NoPredictionError(
@@ -264,44 +333,133 @@ def _series_rows(
             if step.shape.devices_per_node == shape.devices_per_node and step.shape.nodes < shape.nodes
         ]
         try:
+            if runs.programs:
+                rows.append(_program_row(experiment, options, shape, shape in planned, runs, network))
+                continue
             exchange = measured_exchange(network, fewer)
             model = network if exchange is None else exchange.network
             columns = predict_point(
                 runs.bases,
                 devices,
-                _global_batch_size(settings, devices),
-                _global_batch_size(settings, 1),
+                global_batch(settings, devices),
+                global_batch(settings, 1),
                 partial(model.all_reduce, shape) if devices > 1 else None,
                 0.0 if exchange is None else exchange.unexplained_seconds,
             )
         except (NotMeasuredError, NoPredictionError) as error:
             missed.append(f"no prediction for {error}")
             continue
-        about = {
-            "experiment": experiment.name,
-            "series": series_name(options),
-            "devices": devices,
-            "nodes": shape.nodes,
-            "shape": str(shape),
-            "measured_point": shape in planned,
-            "n": len(runs.bases),
-            "extrapolated": network.is_extrapolated(shape),
-            "from_steps_on": "" if exchange is None else " ".join(map(str, exchange.anchors)),
-        }
+        anchors = () if exchange is None else exchange.anchors
+        about = _about(experiment, options, shape, shape in planned, len(runs.bases), network, anchors)
         rows.append(about | columns)
     return rows, missed
 
 
-def _global_batch_size(settings: Settings, devices: int) -> int:
-    return batch_per_device(settings, devices) * devices * settings.accumulation_steps
+def _about(
+    experiment: PredictionSpec,
+    options: Options,
+    shape: Shape,
+    measured_point: bool,
+    n: int,
+    network: AllReduceModel,
+    anchors: Sequence[Shape],
+) -> dict[str, Any]:
+    """The columns of a row that say what it is of and rests on."""
+    return {
+        "experiment": experiment.name,
+        "series": series_name(options),
+        "devices": shape.world_size,
+        "nodes": shape.nodes,
+        "shape": str(shape),
+        "measured_point": measured_point,
+        "n": n,
+        "extrapolated": network.is_extrapolated(shape),
+        "from_steps_on": " ".join(map(str, anchors)),
+    }
+
+
+def _program_row(
+    experiment: PredictionSpec,
+    options: Options,
+    shape: Shape,
+    measured_point: bool,
+    runs: _SeriesRuns,
+    network: AllReduceModel,
+) -> dict[str, Any]:
+    """The row of a program's series for one shape.
+
+    Raises:
+        NotMeasuredError: The all-reduce over the shape is not known.
+    """
+    devices, settings = shape.world_size, settings_of(experiment.spec, options)
+    # what the study measures is held against a band that knows nothing of these measurements
+    fewer = [] if measured_point else [step for step in runs.counted if _size(step.shape) < _size(shape)]
+    like = [step for step in fewer if step.shape.devices_per_node == shape.devices_per_node]
+    anchor = next(reversed(like or fewer), None)
+    if anchor is not None:
+        try:
+            network.all_reduce(anchor.shape, 1.0)
+        except NotMeasuredError:
+            anchor = None
+    of_anchor = None if anchor is None else partial(network.all_reduce, anchor.shape)
+    total = partial(network.all_reduce, shape) if devices > 1 else None
+    batch, base_batch = global_batch(settings, devices), global_batch(settings, 1)
+    steps = [predict_program_step(base, devices, batch, total, anchor, of_anchor) for base in runs.programs]
+    alone = [predict_program_step(base, 1, base_batch, None) for base in runs.programs]
+    columns = point_columns(steps, alone, devices)
+    worst = max(float(np.max(step.exposed)) for step in steps)
+    columns["hidden"] = worst < HIDDEN_SHARE * columns["step_seconds"]
+    anchors = [] if anchor is None else [anchor.shape]
+    return _about(experiment, options, shape, measured_point, len(runs.programs), network, anchors) | columns
 
 
 def _size(shape: Shape) -> tuple[int, int]:
     return shape.world_size, shape.nodes
 
 
-def _series_notes(rows: Sequence[Mapping[str, Any]], network: AllReduceModel) -> Iterator[str]:
-    """Sentences on where communication stops hiding, and on what was not measured."""
+def _program_notes(
+    settings: AnySettings, rows: Sequence[Mapping[str, Any]], runs: _SeriesRuns
+) -> Iterator[str]:
+    """Sentences on what is not known of a program, and what its band therefore reaches from and to."""
+    several = [row for row in rows if row["devices"] > 1]
+    if not several:
+        return
+    sizes = _listed(sorted({f"{base.gradient_bytes / 1e6:,.1f}" for base in runs.programs}))
+    passes = settings.accumulation_steps
+    in_each = f", done in each of its {passes} passes" if passes > 1 else ""
+    yield (
+        f"predicted from the step of one device, the {sizes} MB of its gradients and the measured "
+        "all-reduce. A program does not tell its backward pass, so the band reaches from an exchange that "
+        "hides behind all of the computing (the step is the longer of the two) to one that hides behind "
+        f"nothing{in_each} (the step is their sum). The line takes two thirds of the computing for the "
+        "backward pass, and DDP's buckets of 25 MiB: an assumption."
+    )
+    if settings.scaling == "strong":
+        yield (
+            "what a device takes to compute a smaller batch is not known from one batch size: the line takes "
+            "it as proportional, the best that can be, and the band reaches to a time that stays as it is."
+        )
+    if not any(base.wrapped for base in runs.programs):
+        yield (
+            "on 1 device nothing that exchanges gradients was seen; on more, DistributedDataParallel is "
+            "taken for granted."
+        )
+    if any(base.loader_seconds is None for base in runs.programs):
+        yield "the wait for data is not known and counts as computing."
+    by_anchor: dict[str, list[str]] = {}
+    for row in several:
+        if row["from_steps_on"]:
+            by_anchor.setdefault(row["from_steps_on"], []).append(str(row["devices"]))
+    for anchor, devices in by_anchor.items():
+        yield (
+            f"on {_listed(devices)} devices the band is narrower: DDP's own counters tell what waited for "
+            f"the exchange in the study's steps on {anchor}. Of a longer exchange, as large a share or as "
+            "much of it hides as there."
+        )
+
+
+def _hiding_notes(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """A sentence on where communication stops hiding."""
     several = [row for row in rows if row["devices"] > 1]
     if not several:
         return
@@ -316,14 +474,20 @@ def _series_notes(rows: Sequence[Mapping[str, Any]], network: AllReduceModel) ->
             f"from {count_devices(first['devices'])} on, communication no longer hides behind the backward "
             f"pass: {percent(share, 0 if share >= 0.01 else 1)} of the step is exposed."
         )
-    inferred = [row for row in several if row["extrapolated"]]
+
+
+def _inference_notes(
+    rows: Sequence[Mapping[str, Any]], network: AllReduceModel, *, of_program: bool
+) -> Iterator[str]:
+    """Sentences on all-reduces that were not measured."""
+    inferred = [row for row in rows if row["devices"] > 1 and row["extrapolated"]]
     by_bases: dict[tuple[str, str], list[str]] = {}
     for row in inferred:
         nodes = _listed([str(base.nodes) for base in network.bases(Shape.parse(row["shape"]))])
         by_bases.setdefault((nodes, row["from_steps_on"]), []).append(str(row["devices"]))
     for (nodes, steps), devices in by_bases.items():
         counts = f"the all-reduce over {', '.join(devices)} devices was not measured; it is"
-        if steps:
+        if steps and not of_program:
             yield f"{counts} extrapolated from the study's own steps on {_listed(steps.split())}."
         else:
             unsafe = " Two nodes alone are no safe base: they can be slower a step than four."

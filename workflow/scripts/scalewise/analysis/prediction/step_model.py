@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,7 @@ class Baseline:
         other_seconds: Seconds of a step besides passes and loader: optimizer, schedule, launches.
         loader_seconds_per_sample: Seconds of waiting for data.
         accumulation_steps: Passes of a step.
-        train_samples: Samples of an epoch.
+        train_samples: Samples of an epoch; None where no epoch was trained to its end.
     """
 
     passes: Sequence[Pass]
@@ -47,7 +47,7 @@ class Baseline:
     other_seconds: float
     loader_seconds_per_sample: float
     accumulation_steps: int
-    train_samples: int
+    train_samples: int | None
 
     @classmethod
     def of(cls, measured: Measurements, accumulation_steps: int) -> Baseline:
@@ -62,7 +62,7 @@ class Baseline:
         """
         windows = [window for window in measured.windows if not window.warmup]
         if not windows:
-            raise NoPredictionError("all its steps are warm-up; raise epochs or lower warmup_steps")
+            raise NoPredictionError("all its steps are warm-up; raise epochs or steps, or lower warmup_steps")
         if not measured.passes:
             raise NoPredictionError(
                 "its record holds no timed passes, because an earlier version made it; delete its folder and "
@@ -73,7 +73,7 @@ class Baseline:
         steps = sum(window.steps for window in windows)
         samples = sum(window.samples for window in windows) / steps
         seconds = sum(window.seconds for window in windows) / steps
-        loader = measured.loader_wait_fraction * seconds
+        loader = (measured.loader_wait_fraction or 0.0) * seconds
         passes = sorted(measured.passes, key=lambda each: each.batch_size)
         computing = accumulation_steps * sum(pass_seconds(passes, samples / accumulation_steps))
         return cls(
@@ -85,7 +85,9 @@ class Baseline:
             accumulation_steps=accumulation_steps,
             train_samples=round(
                 sum(window.samples for window in measured.windows) / measured.epochs_completed
-            ),
+            )
+            if measured.epochs_completed
+            else None,
         )
 
 
@@ -95,24 +97,26 @@ class PredictedStep:
 
     Args:
         compute: Passes, optimizer and the rest.
-        loader: Waiting for data.
+        loader: Waiting for data; None where it is not known, and in ``compute``.
         all_reduce: All-reduces of all buckets, hidden or not.
         exposed: Communication that the backward pass does not hide.
-        steps: Steps of an epoch.
-        samples: Samples of an epoch.
+        steps: Steps of an epoch, or 1 where an epoch is not known.
+        samples: Samples of these steps.
+        spread: Seconds by which compute and loader together may be shorter or longer.
     """
 
     compute: float
-    loader: float
+    loader: float | None
     all_reduce: Values
     exposed: Values
     steps: int
     samples: int
+    spread: Values = field(default_factory=lambda: np.zeros((3, 1)))
 
     @property
     def seconds(self) -> Values:
         """The whole step."""
-        return self.compute + self.loader + self.exposed
+        return self.compute + (self.loader or 0.0) + self.spread + self.exposed
 
 
 def pass_seconds(passes: Sequence[Pass], batch_size: float) -> tuple[float, float]:
@@ -189,8 +193,9 @@ def predict_step(
             "raise global_batch_size"
         )
     # a dataset smaller than a step cannot train at this size; one that is large enough would have full steps
-    short = global_batch_size > base.train_samples
-    sizes = [global_batch_size] if short else step_sizes(base.train_samples, global_batch_size, parts)
+    known = base.train_samples
+    short = known is None or global_batch_size > known
+    sizes = [global_batch_size] if known is None or short else step_sizes(known, global_batch_size, parts)
     compute = loader = 0.0
     total: Values = np.zeros((3, 1))
     exposed: Values = np.zeros((3, 1))
@@ -201,7 +206,7 @@ def predict_step(
         if 2 * batch < base.passes[0].batch_size:
             raise NoPredictionError(
                 f"{devices} devices: passes of {batch} samples were not timed, only down to "
-                f"{base.passes[0].batch_size}; train more epochs, so that there is time for them"
+                f"{base.passes[0].batch_size}; train for longer, so that there is time for them"
             )
         forward, backward = (base.pass_scale * part for part in pass_seconds(base.passes, batch))
         compute += share * (base.accumulation_steps * (forward + backward) + base.other_seconds)
@@ -240,6 +245,23 @@ def predict_point(
         predict_step(base, devices, global_batch_size, all_reduce, unexplained_seconds) for base in bases
     ]
     alone = [predict_step(base, 1, base_batch_size, None) for base in bases]
+    columns, samples = point_columns(steps, alone, devices), bases[0].train_samples
+    if samples is not None:
+        rate = columns["throughput_samples_per_second"]
+        columns["device_hours_per_epoch"] = devices * samples / rate / 3600
+    return columns
+
+
+def point_columns(
+    steps: Sequence[PredictedStep], alone: Sequence[PredictedStep], devices: int
+) -> dict[str, Any]:
+    """The columns of a device count, from the steps that are predicted for it.
+
+    Args:
+        steps: One for each repeat of the baseline, at least one.
+        alone: Those of one device, in the same order.
+        devices: Ranks.
+    """
     rates = [step.samples / step.steps / step.seconds for step in steps]
     base_rates = [step.samples / step.steps / float(step.seconds[CENTRAL, 0]) for step in alone]
     seconds = over_repeats([step.seconds for step in steps])
@@ -250,17 +272,17 @@ def predict_point(
     gain = throughput.estimate / float(np.median(base_rates))
     speedup = replace(ratios, estimate=gain, low=min(ratios.low, gain), high=max(ratios.high, gain))
     exposed = over_repeats([step.exposed for step in steps]).estimate
-    samples = bases[0].train_samples
+    waits = [step.loader for step in steps if step.loader is not None]
     return {
         **seconds.as_columns("step_seconds"),
         "compute_seconds": float(np.median([step.compute for step in steps])),
-        "loader_seconds": float(np.median([step.loader for step in steps])),
+        "loader_seconds": float(np.median(waits)) if waits else None,
         "all_reduce_seconds": over_repeats([step.all_reduce for step in steps]).estimate,
         "exposed_seconds": exposed,
         **throughput.as_columns("throughput_samples_per_second"),
         **speedup.as_columns("speedup"),
         **speedup.scaled(1 / devices).as_columns("parallel_efficiency"),
-        "device_hours_per_epoch": devices * samples / throughput.estimate / 3600,
+        "device_hours_per_epoch": None,
         "hidden": exposed < HIDDEN_SHARE * seconds.estimate,
     }
 

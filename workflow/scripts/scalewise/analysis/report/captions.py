@@ -22,16 +22,17 @@ CAPTIONS = {
     "compute alone. Marks: measured medians, for efficiency with intervals; steps have none. In the pale "
     "area nothing was measured.",
     "efficiencies": "Two efficiencies, one answer. Hardware: throughput per device over the baseline's. "
-    "Statistical: the baseline's epochs to the target accuracy over the epochs here, which falls where "
-    "larger batches learn less from a sample. Both: training time to the target, measured, over the number "
-    "of times more devices. Marks are ratios of medians over repeats, bars their intervals.",
+    "Statistical: the baseline's epochs (of a program samples) to the target over those here, which falls "
+    "where larger batches learn less from a sample. Both: training time to the target, measured, over the "
+    "number of times more devices. Marks are ratios of medians over repeats, bars their intervals.",
     "throughput": "Training throughput against devices. Filled marks are medians over repeats, bars their "
     "intervals, rings single runs. Warm-up, evaluation and start-up are left out.",
     "accuracy": "Test accuracy against epochs by number of devices: median over the repeats that have an "
     "epoch, bands from least to most; faded where some repeats have stopped. Every test sample is counted "
     "exactly once.",
     "loss": "Loss against epochs by number of devices: median over the repeats that have an epoch, bands "
-    "from least to most; faded where some repeats have stopped.",
+    "from least to most; faded where some repeats have stopped. Of a program of your own the loss that "
+    "backward gets, against steps: a trend.",
     "memory": "Peak memory while training, of the device that used most: median over repeats, bars their "
     "intervals.",
 }

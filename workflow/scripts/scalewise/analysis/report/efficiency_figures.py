@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
+from scalewise.analysis.formatting import Goal, goal_text
 from scalewise.analysis.report.series_lines import (
     bounds,
     draw_series,
@@ -47,12 +48,12 @@ def efficiency(scaling: pd.DataFrame, min_efficiency: float | None) -> Figure:
     return figure
 
 
-def efficiencies(scaling: pd.DataFrame, target: float | None) -> Figure:
+def efficiencies(scaling: pd.DataFrame, target: Goal | None) -> Figure:
     """Hardware and statistical efficiency and what they come to together, each in a panel.
 
     Args:
         scaling: Points with a speedup.
-        target: Test accuracy to reach, as a fraction; None where none is set, and two panels say so.
+        target: The goal that counts as trained; None where there is none, and two panels say so.
     """
     ratio = scaling["devices"] / scaling["baseline_devices"]
     faster = bounds("time_to_accuracy_speedup")
@@ -66,7 +67,12 @@ def efficiencies(scaling: pd.DataFrame, target: float | None) -> Figure:
     names = series_names(table)
     figure = Figure(figsize=inches(PAGE_MM, PANEL_MM))
     panels = figure.subplots(1, 3, sharey=True)
-    titles = ("hardware: samples per second", "statistical: epochs to the target", "both: time to the target")
+    needed = "samples" if isinstance(target, str) else "epochs"
+    titles = (
+        "hardware: samples per second",
+        f"statistical: {needed} to the target",
+        "both: time to the target",
+    )
     for axes, column, title in zip(panels, (HARDWARE, STATISTICAL, BOTH), titles, strict=True):
         axes.set_title(title)
         if column != HARDWARE and not _reached(table, column):
@@ -95,10 +101,12 @@ def _reached(table: pd.DataFrame, column: str) -> bool:
     return bool(table.loc[table["devices"] > table["baseline_devices"], column].notna().any())
 
 
-def _why_nothing(target: float | None) -> str:
+def _why_nothing(target: Goal | None) -> str:
     if target is None:
-        return "not known:\nno target accuracy is set"
-    return f"not known: {target:.1%} accuracy was not\nreached on the baseline and on\nmore devices"
+        return "not known:\nno target is set"
+    # a dollar sign, as patterns have it, would begin a formula
+    goal = goal_text(target).replace("$", r"\$")
+    return f"not known: {goal}\nwas not reached on the baseline\nand on more devices"
 
 
 def _name_unreached(axes: Axes, table: pd.DataFrame, names: list[str]) -> None:

@@ -37,8 +37,10 @@ def loss(epochs: pd.DataFrame) -> Figure:
     """Training and test loss against epochs by device count, a panel of each for each series.
 
     Args:
-        epochs: Output of ``collect``.
+        epochs: Output of ``collect``; a program's losses are drawn against its steps.
     """
+    if "epoch" not in epochs:
+        return _loss_by_step(epochs)
     series = _panels(epochs)
     if len(series) == 1:
         figure = Figure(figsize=inches(PAGE_MM, PANEL_MM))
@@ -62,6 +64,18 @@ def loss(epochs: pd.DataFrame) -> Figure:
         axes.set_ylim(0, highest * 1.06 if highest > 0 else 1)
     _legend(figure, everywhere[0])
     return figure
+
+
+def _loss_by_step(losses: pd.DataFrame) -> Figure:
+    series = _panels(losses)
+    named = len(series) > 1
+    panels = grid([name for name, _ in series], (PANEL_MM if not named else 42.0,), "epochs.csv", named)
+    for axes, (_, table) in zip(panels.row(0), series, strict=False):
+        _draw(axes, table, "loss", _counts(losses), against="step")
+        axes.set_xlabel("step")
+    label_left(panels.row(0), "loss as backward gets it")
+    _legend(panels.figure, panels.row(0)[0])
+    return panels.figure
 
 
 def accuracy(epochs: pd.DataFrame, target: float | None) -> Figure:
@@ -106,16 +120,18 @@ def _counts(epochs: pd.DataFrame) -> list[int]:
     return sorted(set(epochs["devices"]))
 
 
-def _draw(axes: Axes, epochs: pd.DataFrame, column: str, counts: Sequence[int]) -> None:
-    """Medians over the repeats that have an epoch, with their range as a band; a line for each device count.
+def _draw(
+    axes: Axes, epochs: pd.DataFrame, column: str, counts: Sequence[int], against: str = "epoch"
+) -> None:
+    """Medians over the repeats that have an epoch or step, with their range as a band; a line a device count.
 
     Repeats that stop early leave the others: from there on the line is faded.
     """
     colours = sns.color_palette("colorblind", len(counts))
     finite = epochs.replace([np.inf, -np.inf], np.nan)
-    several = max(1, round(epochs["epoch"].max() / MARKS))
+    several = max(1, round(epochs[against].nunique() / MARKS))
     for index, count in enumerate(counts):
-        mine = finite[finite["devices"] == count].groupby("epoch")
+        mine = finite[finite["devices"] == count].groupby(against)
         spread, repeats = mine[column].agg(["median", "min", "max"]), mine.size()
         look = {
             "color": colours[index],
@@ -137,7 +153,8 @@ def _draw(axes: Axes, epochs: pd.DataFrame, column: str, counts: Sequence[int]) 
         axes.plot(of_all.index, of_all["median"], **look, label=f"{count}")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     # half an epoch of room on either side, and an axis where there is but one
-    axes.set_xlim(epochs["epoch"].min() - 0.5, epochs["epoch"].max() + 0.5)
+    room = 0.5 if against == "epoch" else max(0.5, 0.02 * (epochs[against].max() - epochs[against].min()))
+    axes.set_xlim(epochs[against].min() - room, epochs[against].max() + room)
 
 
 def _legend(figure: Figure, axes: Axes) -> None:

@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 from matplotlib.transforms import offset_copy
 
-from scalewise.analysis.analysis_spec import THROUGHPUT
+from scalewise.analysis.analysis_spec import PROGRAM, THROUGHPUT
+from scalewise.analysis.formatting import Goal
 from scalewise.analysis.report import epoch_figures, scaling_figures, step_figures
 from scalewise.analysis.report.captions import CAPTIONS
 from scalewise.analysis.report.efficiency_figures import efficiencies, efficiency
@@ -57,7 +58,7 @@ def draw_all(
     folder: Path,
     *,
     min_efficiency: float | None,
-    target: float | None,
+    target: Goal | None,
     laws: Sequence[Mapping[str, Any]] = (),
     prediction: pd.DataFrame | None = None,
 ) -> None:
@@ -69,7 +70,7 @@ def draw_all(
         epochs: Epochs of the same runs, from ``collect``.
         folder: Receives ``{name}.svg`` and ``{name}.pdf``.
         min_efficiency: Line in the efficiency figure; None without that criterion.
-        target: Test accuracy, drawn in the accuracy figure.
+        target: The goal that counts as trained; an accuracy is drawn in the accuracy figure.
         laws: Contents of laws.json; those that were refused are not drawn.
         prediction: Contents of prediction.csv; None where nothing was predicted.
     """
@@ -80,6 +81,14 @@ def draw_all(
     relative = scaling[scaling["speedup"].notna()]
     predicted = prediction if prediction is not None else pd.DataFrame()
     no_run = "no completed run to show"
+    of_epochs = epochs if "epoch" in epochs else epochs.iloc[:0]
+    accuracy = None if isinstance(target, str) else target
+    done = runs[runs["outcome"] == "completed"]
+    of_programs = "loader" in done and (done["loader"] == PROGRAM).any()
+    no_epoch = no_loss = no_run
+    if len(done):
+        no_epoch = "a program tells none" if of_programs else "no run was long enough to evaluate"
+        no_loss = "no loss was seen" if of_programs else no_epoch
     no_baseline = "no series with a completed baseline to show" if len(measured) else no_run
     drawings: dict[str, tuple[pd.DataFrame, str, Callable[[], Figure]]] = {
         "speedup": (relative, no_baseline, lambda: scaling_figures.speedup(relative, laws, prediction)),
@@ -92,8 +101,8 @@ def draw_all(
             lambda: scaling_figures.prediction(measured, predicted),
         ),
         "throughput": (measured, no_run, lambda: throughput(measured, runs)),
-        "accuracy": (epochs, no_run, lambda: epoch_figures.accuracy(epochs, target)),
-        "loss": (epochs, no_run, lambda: epoch_figures.loss(epochs)),
+        "accuracy": (of_epochs, no_epoch, lambda: epoch_figures.accuracy(epochs, accuracy)),
+        "loss": (epochs, no_loss, lambda: epoch_figures.loss(epochs)),
         "memory": (measured, no_run, lambda: memory(measured, runs)),
     }
     for name in CAPTIONS:

@@ -13,7 +13,13 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from scalewise import __version__
-from scalewise.analysis.analysis_spec import DIFFERED, EQUAL_IN_SERIES, HELD_EQUAL, NOT_KNOWN
+from scalewise.analysis.analysis_spec import (
+    DIFFERED,
+    EQUAL_IN_SERIES,
+    HELD_EQUAL,
+    NOT_KNOWN,
+    PROGRAM_FACTS,
+)
 from scalewise.analysis.report.captions import CAPTIONS
 from scalewise.analysis.report.page_tables import (
     law_rows,
@@ -23,7 +29,7 @@ from scalewise.analysis.report.page_tables import (
     run_row,
     step_rows,
 )
-from scalewise.analysis.report.time_parts import START_PARTS, STEP_PARTS
+from scalewise.analysis.report.time_parts import STEP_PARTS, known_start_parts
 
 NO_CONFIDENCE = "not defined: one run a point"
 FIRST_FIGURES = ("speedup", "efficiency", "step", "efficiencies", "prediction")
@@ -99,7 +105,6 @@ def render(sections: Sequence[Section], *, partial: bool) -> str:
         no_confidence=NO_CONFIDENCE,
         single=len(sections) == 1,
         step_parts=list(STEP_PARTS.values()),
-        start_parts=list(START_PARTS.values()),
         version=__version__,
     )
 
@@ -122,7 +127,9 @@ def _context(section: Section) -> dict[str, Any]:
         "monitor_notes": _monitor_notes(section.runs),
         "points": [point_row(row) for _, row in section.scaling.iterrows()],
         "with_target": bool(section.scaling["n_reached"].sum()),
+        "with_accuracy": _tells_accuracy(section.runs),
         "steps": step_rows(section.scaling, section.runs),
+        "start_parts": list(known_start_parts(section.runs).values()),
         "laws": law_rows(section.laws, section.scaling),
         "predictions": prediction_rows(prediction, section.scaling),
         "prediction_notes": section.prediction_notes,
@@ -130,7 +137,12 @@ def _context(section: Section) -> dict[str, Any]:
         "runs": [run_row(row) for _, row in section.runs.iterrows()],
         "outcomes": ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items()),
         "compared": {name: section.origins[name] for name in COMPARED if section.origins.get(name)},
-        "origins": {name: values for name, values in section.origins.items() if name not in COMPARED},
+        "program": {name: section.origins[name] for name in PROGRAM_FACTS if section.origins.get(name)},
+        "origins": {
+            name: values
+            for name, values in section.origins.items()
+            if name not in COMPARED and name not in PROGRAM_FACTS
+        },
         "confidences": _confidences(section.scaling),
     }
 
@@ -167,6 +179,12 @@ def _baseline(scaling: pd.DataFrame, series: str | None) -> str:
     interval = f"{point['throughput']['interval']}, " if point["throughput"]["interval"] else ""
     unit = "device" if point["devices"] == "1" else "devices"
     return f"{point['devices']} {unit}: {point['throughput']['value']} samples/s ({interval}n = {point['n']})"
+
+
+def _tells_accuracy(runs: pd.DataFrame) -> bool:
+    """False where runs have completed that know no accuracy: those of programs, or ended after some steps."""
+    done = runs[runs["outcome"] == "completed"]
+    return done.empty or bool(done["final_accuracy"].notna().any())
 
 
 def _monitor_notes(runs: pd.DataFrame) -> list[str]:

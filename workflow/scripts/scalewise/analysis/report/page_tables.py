@@ -12,7 +12,7 @@ from scalewise.analysis.analysis_spec import THROUGHPUT
 from scalewise.analysis.bottlenecks.resumption import resumed_text
 from scalewise.analysis.bottlenecks.utilization import cause_at
 from scalewise.analysis.formatting import as_in_yaml
-from scalewise.analysis.report.time_parts import START_PARTS, STEP_PARTS
+from scalewise.analysis.report.time_parts import START_PARTS, STEP_PARTS, known_start_parts
 
 UNKNOWN = "–"
 
@@ -67,7 +67,8 @@ def step_rows(scaling: pd.DataFrame, runs: pd.DataFrame) -> list[dict[str, Any]]
         scaling: Contents of scaling.csv.
         runs: Contents of runs.csv.
     """
-    return [_step_row(row, _runs_at(runs, row)) for _, row in scaling.iterrows() if row["n"]]
+    starts = list(known_start_parts(runs))
+    return [_step_row(row, _runs_at(runs, row), starts) for _, row in scaling.iterrows() if row["n"]]
 
 
 def _runs_at(runs: pd.DataFrame, row: pd.Series) -> pd.DataFrame:
@@ -76,9 +77,9 @@ def _runs_at(runs: pd.DataFrame, row: pd.Series) -> pd.DataFrame:
     return found
 
 
-def _step_row(row: pd.Series, runs: pd.DataFrame) -> dict[str, Any]:
+def _step_row(row: pd.Series, runs: pd.DataFrame, start_columns: Sequence[str]) -> dict[str, Any]:
     step = row.get("step_seconds")
-    starts = [runs[column].median() if column in runs.columns else None for column in START_PARTS]
+    starts = [runs[column].median() if column in runs.columns else None for column in start_columns]
     known = [seconds for seconds in starts if pd.notna(seconds)]
     total = row.get("startup_seconds")
     return {

@@ -145,10 +145,10 @@ def _method(points: pd.DataFrame) -> str:
         absolute = f"{where}, {format_3sig(rate)} samples/s"
     others = int(points["n_not_comparable"].sum()) if "n_not_comparable" in points else 0
     left_out = f", and leave out {others} runs under other conditions" if others else ""
-    return (
-        f"{first}. Speedup and efficiency are relative to {absolute}{left_out}; times and device-hours are "
-        "of whole runs, start-up and evaluation included."
-    )
+    relative = f"{first}. Speedup and efficiency are relative to {absolute}{left_out}"
+    if points["wall_seconds"].isna().all():
+        return f"{relative}; the time and the device-hours of a whole run are not known."
+    return f"{relative}; times and device-hours are of whole runs, start-up and evaluation included."
 
 
 def _unit(longest: float) -> tuple[str, float]:

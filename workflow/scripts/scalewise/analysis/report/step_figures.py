@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -16,7 +16,7 @@ from matplotlib.patches import Patch
 from scalewise.analysis.report.panels import grid, label_left
 from scalewise.analysis.report.series_lines import series_names, with_columns
 from scalewise.analysis.report.style import GREY, legend_below
-from scalewise.analysis.report.time_parts import START_PARTS, STEP_PARTS
+from scalewise.analysis.report.time_parts import STEP_PARTS, known_start_parts
 from scalewise.plan.runs.runs import NO_OPTIONS
 
 STEP_MM, START_MM = 52.0, 38.0
@@ -24,6 +24,7 @@ _MICROSECONDS = 1e6
 _LEAST_SHOWN = 0.005
 """Share of a bar below which its unexplained rest is rounding."""
 BAR_WIDTH = 0.72
+START_HATCHES = ("xxxx", "", "....", "", "////", "")
 _LEAST_LABEL_MM = 8.5
 """Room for a bar from which on the number over it stands upright."""
 
@@ -60,12 +61,18 @@ def step_parts() -> list[Part]:
     return [Part(*named, *look) for named, look in zip(STEP_PARTS.items(), looks, strict=True)]
 
 
-def start_parts() -> list[Part]:
-    """The parts of a start, in the order in which they come."""
-    shades = sns.light_palette("#5b3f8c", len(START_PARTS) + 1)[1:]
-    hatches = ("xxxx", "", "....", "", "////", "")
-    looks = zip(shades, hatches, strict=True)
-    return [Part(*named, *look) for named, look in zip(START_PARTS.items(), looks, strict=True)]
+def start_parts(runs: pd.DataFrame) -> list[Part]:
+    """The parts of a start that some run knows, in the order in which they come.
+
+    Args:
+        runs: Output of ``collect``.
+    """
+    named = known_start_parts(runs)
+    shades = sns.light_palette("#5b3f8c", len(named) + 1)[1:]
+    return [
+        Part(column, label, shade, START_HATCHES[index % len(START_HATCHES)])
+        for index, ((column, label), shade) in enumerate(zip(named.items(), shades, strict=True))
+    ]
 
 
 def step(scaling: pd.DataFrame, runs: pd.DataFrame) -> Figure:
@@ -78,8 +85,11 @@ def step(scaling: pd.DataFrame, runs: pd.DataFrame) -> Figure:
         scaling: Points with a throughput.
         runs: Output of ``collect``.
     """
-    parts, starts = step_parts(), start_parts()
+    parts, starts = step_parts(), start_parts(runs)
     table = with_columns(scaling, ["step_seconds", *(part.column for part in parts)])
+    if table["loader_seconds"].isna().all() and table["compute_seconds"].notna().any():
+        compute, *rest = (part for part in parts if part.column != "loader_seconds")
+        parts = [replace(compute, label="compute and wait for data"), *rest]
     names = series_names(table)
     panels = grid(names, (STEP_MM, START_MM), "scaling.csv", titles=names != [NO_OPTIONS])
     unknown = False
@@ -99,8 +109,10 @@ def step(scaling: pd.DataFrame, runs: pd.DataFrame) -> Figure:
 
 def _legend(figure: Figure, parts: Sequence[Part], starts: Sequence[Part], *, narrow: bool) -> None:
     """Both lists beside each other, or in a wide figure one below the other; a legend fills by columns."""
-    pairs = list(zip(parts, starts, strict=True))
-    shown = [*parts, *starts] if narrow else [part for pair in pairs for part in pair]
+    rows = max(len(parts), len(starts))
+    columns = [[*each, *[NOTHING] * (rows - len(each))] for each in (parts, starts)]
+    pairs = list(zip(*columns, strict=True))
+    shown = [*columns[0], *columns[1]] if narrow else [part for pair in pairs for part in pair]
     legend_below(
         figure,
         [part.patch() for part in shown],

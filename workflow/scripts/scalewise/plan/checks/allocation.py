@@ -6,8 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from scalewise.plan.config.errors import Place, Problem
-from scalewise.plan.config.experiment import Experiment
-from scalewise.plan.config.settings import Settings
+from scalewise.plan.config.experiment import AnyExperiment, AnySettings
 from scalewise.plan.config.shape import Shape, count_devices
 from scalewise.plan.config.site import LOOKED_UP, Site, SiteFile
 from scalewise.plan.runs.allocation import LEAST_SECONDS, MB_PER_GB, trained_seconds
@@ -62,7 +61,7 @@ def check_facts(facts: SiteFile) -> Iterator[Problem]:
 
 
 def check_launch(
-    where: Callable[[str], Place], settings: Settings, shapes: Iterable[Shape], site: Site
+    where: Callable[[str], Place], settings: AnySettings, shapes: Iterable[Shape], site: Site
 ) -> Iterator[Problem]:
     """Refuse a series whose launcher or CPUs the nodes do not have.
 
@@ -104,7 +103,7 @@ def check_launch(
 
 
 def check_allocations(
-    place: Place, experiment: Experiment, shapes: Mapping[int | str, Shape], site: Site
+    place: Place, experiment: AnyExperiment, shapes: Mapping[int | str, Shape], site: Site
 ) -> Iterator[Problem]:
     """Refuse time, memory or parts of nodes that the scheduler would not give to an experiment."""
     yield from _check_time(place, experiment, site)
@@ -134,7 +133,7 @@ def check_whole_nodes(here: Place, devices: int | str, shape: Shape, site: Site)
         )
 
 
-def _check_time(place: Place, experiment: Experiment, site: Site) -> Iterator[Problem]:
+def _check_time(place: Place, experiment: AnyExperiment, site: Site) -> Iterator[Problem]:
     """A run may take several jobs, but each of them must leave it something to train in."""
     longest, slurm = site.longest_minutes, site.slurm
     if longest is None or slurm is None or experiment.runtime_minutes <= longest:
@@ -159,7 +158,7 @@ def _check_time(place: Place, experiment: Experiment, site: Site) -> Iterator[Pr
         )
 
 
-def _check_memory(place: Place, experiment: Experiment, site: Site) -> Iterator[Problem]:
+def _check_memory(place: Place, experiment: AnyExperiment, site: Site) -> Iterator[Problem]:
     asked, whole = experiment.memory_gb, site.facts.memory_gb_per_node
     if asked is None:
         return

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from scalewise.plan.catalog.datasets import DatasetFacts
 from scalewise.plan.catalog.models import ModelFacts
-from scalewise.plan.checks.options import Where, check_warmup
+from scalewise.plan.checks.options import Where, check_schedule, check_warmup
 from scalewise.plan.config.errors import Problem
-from scalewise.plan.config.experiment import Experiment
+from scalewise.plan.config.experiment import AnyExperiment, AnySettings
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.runs.batches import MIN_SAMPLES_PER_RANK, step_sizes
-from scalewise.plan.runs.runs import batch_per_device
+from scalewise.plan.runs.runs import batch_per_device, global_batch
 
 BATCH_KEY = {"strong": "global_batch_size", "weak": "batch_size_per_device"}
 """The batch size that each scaling keeps."""
 
 MAX_STEPS = 10_000_000
 """Most steps of an epoch; ImageNet image by image has 1.3 million."""
+
+
+MOST_SAMPLES = 10**12
+"""Largest batch of a program for which nearest device counts are looked for: nobody knows its data's size."""
 
 
 def check_batch(
@@ -31,14 +35,8 @@ def check_batch(
     if stated is None:
         return
     passes = settings.accumulation_steps
-    indivisible = [why for size in world_sizes if (why := _not_divisible(settings, size))]
-    if indivisible:
-        common = math.lcm(*world_sizes) * passes
-        below, above = stated // common * common, (stated // common + 1) * common
-        nearest = f"Use {below} or {above}." if below else f"Use {above}."
-        if not below and above > facts.train_samples:
-            nearest = "Have fewer device counts: what all of these divide is more than the data."
-        yield Problem(where(key), f"({stated}) {indivisible[0]}", nearest)
+    if indivisible := list(check_batch_divides(where, settings, world_sizes, facts.train_samples)):
+        yield from indivisible
         return
     over = [why for size in world_sizes if (why := _over_the_data(settings, size, facts.train_samples))]
     if over:
@@ -55,7 +53,7 @@ def check_batch(
             f"{settings.model} normalises over the batch",
             f"Use at least {MIN_SAMPLES_PER_RANK} {each}.",
         )
-    totals = {size: _global_batch(settings, size) for size in world_sizes}
+    totals = {size: global_batch(settings, size) for size in world_sizes}
     least = min(totals.values())
     if facts.train_samples // least > MAX_STEPS:
         yield Problem(
@@ -66,10 +64,36 @@ def check_batch(
         return
     sizes = {size: step_sizes(facts.train_samples, total, size * passes) for size, total in totals.items()}
     yield from check_warmup(where, settings, sizes)
+    yield from check_schedule(where, settings, sizes)
+
+
+def check_batch_divides(
+    where: Where, settings: AnySettings, world_sizes: Sequence[int], most: float = math.inf
+) -> Iterator[Problem]:
+    """Refuse a batch that some device count does not divide, with the nearest that all do.
+
+    Args:
+        where: Gives the place of a key of the series.
+        settings: One series' training.
+        world_sizes: Device counts of the series.
+        most: Training samples, which no batch can exceed.
+    """
+    key = BATCH_KEY[settings.scaling]
+    stated: int | None = getattr(settings, key)
+    if stated is None:
+        return
+    indivisible = [why for size in world_sizes if (why := _not_divisible(settings, size))]
+    if indivisible:
+        common = math.lcm(*world_sizes) * settings.accumulation_steps
+        below, above = stated // common * common, (stated // common + 1) * common
+        nearest = f"Use {below} or {above}." if below else f"Use {above}."
+        if not below and above > most:
+            nearest = "Have fewer device counts: what all of these divide is more than the data."
+        yield Problem(where(key), f"({stated}) {indivisible[0]}", nearest)
 
 
 def check_projected_batch(
-    where: Where, experiment: Experiment, settings: Settings, train_samples: int, devices_per_node: int
+    where: Where, experiment: AnyExperiment, settings: AnySettings, train_samples: int, devices_per_node: int
 ) -> Iterator[Problem]:
     """Device counts on which a series could not be trained as it is, so that a prediction means nothing.
 
@@ -77,7 +101,7 @@ def check_projected_batch(
         where: Gives the place of a key of the series.
         experiment: The device counts stand in ``project``.
         settings: The series, of which every device count is a run.
-        train_samples: Images in the training split.
+        train_samples: Images in the training split; of a program's data nobody knows.
         devices_per_node: Devices of one node of the site.
     """
     key = BATCH_KEY[settings.scaling]
@@ -92,17 +116,13 @@ def check_projected_batch(
             near = _nearest_counts(batch, passes, devices, devices_per_node)
             cure = f"Use {near}, or change {key}." if near else f"Change {key}."
             yield Problem(here, f"is {devices}, but {key} ({batch}) {why}", cure)
-        elif why := _over_the_data(settings, devices, train_samples):
+        elif isinstance(settings, Settings) and (why := _over_the_data(settings, devices, train_samples)):
             most = train_samples // (batch * passes)
             cure = f"Use at most {most}, or a smaller batch." if most else "Use a smaller batch."
             yield Problem(here, f"is {devices}, and {key} ({batch}) {why}", cure)
 
 
-def _global_batch(settings: Settings, world_size: int) -> int:
-    return batch_per_device(settings, world_size) * world_size * settings.accumulation_steps
-
-
-def _not_divisible(settings: Settings, world_size: int) -> str:
+def _not_divisible(settings: AnySettings, world_size: int) -> str:
     """Say what does not divide the batch that strong scaling keeps; empty where all does."""
     passes, batch = settings.accumulation_steps, settings.global_batch_size
     if settings.scaling != "strong" or batch is None or batch % (world_size * passes) == 0:
@@ -115,7 +135,7 @@ def _not_divisible(settings: Settings, world_size: int) -> str:
 
 def _over_the_data(settings: Settings, world_size: int, train_samples: int) -> str:
     """Say how the global batch exceeds the training data; empty where it does not."""
-    total, passes = _global_batch(settings, world_size), settings.accumulation_steps
+    total, passes = global_batch(settings, world_size), settings.accumulation_steps
     if total <= train_samples:
         return ""
     accumulated = f" over {passes} passes" if passes > 1 else ""

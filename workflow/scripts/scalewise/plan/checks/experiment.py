@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from scalewise.plan.catalog.datasets import (
@@ -19,9 +19,17 @@ from scalewise.plan.catalog.models import ModelFacts, ModelNameError, known_mode
 from scalewise.plan.checks.allocation import check_allocations, check_launch
 from scalewise.plan.checks.batch import BATCH_KEY, check_batch, check_projected_batch
 from scalewise.plan.checks.options import Where, check_images, check_options
+from scalewise.plan.checks.program import check_program_series
 from scalewise.plan.checks.projection import check_projection
 from scalewise.plan.config.errors import Place, Problem, did_you_mean
-from scalewise.plan.config.experiment import EXPERIMENT_NAME, MAX_EXPERIMENT_NAME, Experiment
+from scalewise.plan.config.experiment import (
+    EXPERIMENT_NAME,
+    MAX_EXPERIMENT_NAME,
+    AnyExperiment,
+    Experiment,
+    ProgramExperiment,
+)
+from scalewise.plan.config.program import ARGUMENT, ProgramSettings
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.config.shape import Shape, TopologyError, shape_for
 from scalewise.plan.config.site import Site
@@ -86,7 +94,7 @@ def check_names(names: Iterable[str]) -> Iterator[Problem]:
 
 
 def check_experiment(
-    name: str, experiment: Experiment, own: Mapping[str, Any], site: Site
+    name: str, experiment: AnyExperiment, own: Mapping[str, Any], site: Site
 ) -> tuple[dict[int | str, Shape], list[Problem]]:
     """Shapes of the device counts, and every mistake that joins two values.
 
@@ -100,6 +108,7 @@ def check_experiment(
     problems = list(_check_sweep(place, experiment, own))
     shapes, topology_problems = check_devices(place, experiment.devices, site)
     problems += topology_problems
+    problems += _check_whole_run(place, experiment)
     if too_many := list(_check_runs(place, experiment)):
         return shapes, problems + too_many
     problems += _check_exclude(place, experiment)
@@ -140,20 +149,21 @@ def check_devices(
     return shapes, problems
 
 
-def _check_sweep(place: Place, experiment: Experiment, own: Mapping[str, Any]) -> Iterator[Problem]:
+def _check_sweep(place: Place, experiment: AnyExperiment, own: Mapping[str, Any]) -> Iterator[Problem]:
     swept = experiment.swept
+    values_of_own = own.get("argument", {}) if isinstance(experiment, ProgramExperiment) else {}
+    given = {**own, **{f"{ARGUMENT}{name}": value for name, value in values_of_own.items()}}
     for key, values in swept.items():
-        labels = [option_label(key, value).lower() for value in values]
-        if len(set(labels)) < len(labels):
+        if _has_twins(key, values):
             yield Problem(
                 (*place, "sweep", key),
                 f"is {values}, in which two values have the same name in a run",
                 "Remove the repeated one.",
             )
-        if key in own:
+        if key in given:
             yield Problem(
-                (*place, key),
-                f"is {own[key]!r}, but sweep.{key} gives it the values {values}",
+                (*place, *key.split(".")),
+                f"is {given[key]!r}, but sweep.{key} gives it the values {values}",
                 "Keep one of the two.",
             )
     kept = BATCH_KEY[experiment.scaling]
@@ -174,7 +184,35 @@ def _check_sweep(place: Place, experiment: Experiment, own: Mapping[str, Any]) -
         )
 
 
-def _check_runs(place: Place, experiment: Experiment) -> Iterator[Problem]:
+def _has_twins(key: str, values: Sequence[Any]) -> bool:
+    """Whether two values of a swept key have the same name in a run, where case is ignored."""
+    return len({option_label(key, value).lower() for value in values}) < len(values)
+
+
+def _check_whole_run(place: Place, experiment: AnyExperiment) -> Iterator[Problem]:
+    """Refuse rules on whole runs, or on accuracy, where steps end every run before."""
+    steps = experiment.steps
+    if steps is None:
+        return
+    for key in ("deadline_minutes", "max_device_hours"):
+        limit = getattr(experiment.decision, key)
+        if limit is not None:
+            yield Problem(
+                (*place, "decision", key),
+                f"is {limit:g}, a limit of a whole run, but steps ({steps}) ends every run before: nobody "
+                "knows how long a whole one takes",
+                "Remove steps, or decide by min_efficiency, or by the knee without a key.",
+            )
+    if isinstance(experiment, Experiment) and experiment.target is not None:
+        yield Problem(
+            (*place, "target"),
+            f"is accuracy {experiment.target.accuracy:g}, but steps ({steps}) ends the training before "
+            "anything is evaluated",
+            "Keep one of the two.",
+        )
+
+
+def _check_runs(place: Place, experiment: AnyExperiment) -> Iterator[Problem]:
     series = math.prod(len(values) for values in experiment.swept.values())
     runs = series * len(experiment.devices) * experiment.max_repeats
     if runs > MAX_RUNS:
@@ -186,7 +224,7 @@ def _check_runs(place: Place, experiment: Experiment) -> Iterator[Problem]:
         )
 
 
-def _check_exclude(place: Place, experiment: Experiment) -> Iterator[Problem]:
+def _check_exclude(place: Place, experiment: AnyExperiment) -> Iterator[Problem]:
     possible = experiment.swept | {"devices": list(experiment.devices)}
     if {} in experiment.exclude:
         here: Place = (*place, "exclude", experiment.exclude.index({}))
@@ -214,12 +252,13 @@ def _check_exclude(place: Place, experiment: Experiment) -> Iterator[Problem]:
 
 def _check_series(
     place: Place,
-    experiment: Experiment,
+    experiment: AnyExperiment,
     own: Mapping[str, Any],
     shapes: Mapping[int | str, Shape],
     site: Site,
 ) -> Iterator[Problem]:
     given = {*own, *experiment.swept}
+    has_twins = any(_has_twins(*entry) for entry in experiment.swept.items())
     named: dict[str, Options] = {}
     for options in combinations(experiment):
         used = {
@@ -229,15 +268,21 @@ def _check_series(
             continue
         settings = settings_of(experiment, options)
         where = Where(place, options)
-        yield from check_options(where, experiment, settings, site, given)
         yield from _check_names_of_runs(place, experiment, options)
-        if (twin := named.setdefault(series_label(options).lower(), options)) != options:
+        twin = named.setdefault(series_label(options).lower(), options)
+        if twin != options and not has_twins:
             yield Problem(
                 (*place, "sweep"),
                 f"makes two series of the same name, {dict(twin)} and {dict(options)}",
                 "Rename a file, or have an experiment for each.",
             )
         yield from check_launch(where, settings, used.values(), site)
+        if isinstance(experiment, ProgramExperiment):
+            assert isinstance(settings, ProgramSettings)
+            yield from check_program_series(where, experiment, settings, list(used.values()), site)
+            continue
+        assert isinstance(settings, Settings)
+        yield from check_options(where, experiment, settings, site, given)
         facts = _dataset(where("dataset"), settings.dataset, settings.image_size)
         model = _model(where("model"), settings.model)
         yield from (fact for fact in (facts, model) if isinstance(fact, Problem))
@@ -290,7 +335,7 @@ def _model(here: Place, name: str) -> ModelFacts | Problem:
         return Problem(here, error.what, error.cure)
 
 
-def _check_names_of_runs(place: Place, experiment: Experiment, options: Options) -> Iterator[Problem]:
+def _check_names_of_runs(place: Place, experiment: AnyExperiment, options: Options) -> Iterator[Problem]:
     widest = max(experiment.devices, key=lambda devices: len(str(devices)))
     longest = Point(widest, options).run_name(experiment.max_repeats)
     if len(longest.encode()) > MAX_NAME_BYTES:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from scalewise.plan.catalog.datasets import DatasetFacts, dataset_facts, is_folder
 from scalewise.plan.catalog.models import IMAGENET_STEM_PIXELS, MODELS, takes_pretrained
 from scalewise.plan.config.errors import Place, Problem
-from scalewise.plan.config.experiment import Experiment
+from scalewise.plan.config.experiment import AnyExperiment, AnySettings, Experiment
 from scalewise.plan.config.settings import MAX_SEED, Settings
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.config.site import Site
@@ -23,6 +23,9 @@ COMPRESSED_FROM_STEP = 10
 """First step of powersgd, counted from 0: the first gradients are large and change fast."""
 
 PRETRAINED_CHANNELS = 3
+
+SCHEDULES_WITH_AN_END = ("cosine", "onecycle")
+"""Schedules of the whole run; the others go on for as long as the training does."""
 
 _OF_BUCKETS = ("gradient_as_bucket_view", "static_graph", "bucket_cap_mb", "communication_hook")
 """Options that DistributedDataParallel alone knows."""
@@ -47,7 +50,7 @@ class Where:
         """Cure that keeps two options from meeting: an exclude where both are swept, else ``otherwise``."""
         if not self._swept >= pair.keys():
             return otherwise
-        entry = ", ".join(f"{key}: {_spelled(value)}" for key, value in pair.items())
+        entry = ", ".join(f"{key}: {spelled(value)}" for key, value in pair.items())
         return f"Leave the two out together: `exclude: [{{{entry}}}]`."
 
 
@@ -68,11 +71,13 @@ def check_options(
     yield from _check_parallelism(where, settings)
     yield from _check_exchange(where, experiment, settings, given)
     yield from _check_rate(where, settings)
-    yield from _check_seed(where, experiment, settings)
+    yield from check_seed(where, experiment, settings)
     yield from _check_stop(where, experiment, settings, given)
+    yield from _check_steps(where, experiment, settings)
 
 
-def _check_seed(where: Where, experiment: Experiment, settings: Settings) -> Iterator[Problem]:
+def check_seed(where: Where, experiment: AnyExperiment, settings: AnySettings) -> Iterator[Problem]:
+    """Refuse a seed from which the repeats would count too far."""
     most, last = MAX_SEED, seed_of(settings, experiment.max_repeats)
     if last > most:
         yield Problem(
@@ -119,7 +124,7 @@ def _check_parallelism(where: Where, settings: Settings) -> Iterator[Problem]:
         if value != Settings.model_fields[key].default:
             yield Problem(
                 where(key),
-                f"is {_spelled(value)}, but parallelism is fsdp, which has no DistributedDataParallel to "
+                f"is {spelled(value)}, but parallelism is fsdp, which has no DistributedDataParallel to "
                 "take it",
                 where.part(otherwise, parallelism="fsdp", **{key: value}),
             )
@@ -209,6 +214,26 @@ def _check_stop(
         )
 
 
+def _check_steps(where: Where, experiment: Experiment, settings: Settings) -> Iterator[Problem]:
+    """Refuse what a training that ends after some steps would ignore."""
+    if settings.steps is None:
+        return
+    if settings.stop_at_accuracy is not None:
+        yield Problem(
+            where("stop_at_accuracy"),
+            f"is {settings.stop_at_accuracy:g}, but steps ({settings.steps}) ends the training before "
+            "anything is evaluated",
+            "Keep one of the two.",
+        )
+    if "epochs" in experiment.swept and settings.schedule not in SCHEDULES_WITH_AN_END:
+        yield Problem(
+            where("epochs"),
+            f"is {experiment.swept['epochs']}, but steps ({settings.steps}) ends the training, so that with "
+            f"schedule {settings.schedule} these runs differ in nothing",
+            "Remove steps, or sweep another key.",
+        )
+
+
 def check_images(where: Where, settings: Settings, facts: DatasetFacts) -> Iterator[Problem]:
     """Refuse crops and pretrained weights that do not fit the images.
 
@@ -268,11 +293,11 @@ def check_warmup(
     """
     steps = {world_size: len(sizes) for world_size, sizes in step_sizes.items()}
     fewest = min(steps, key=lambda world_size: steps[world_size])
-    whole_run = settings.epochs * steps[fewest]
+    whole_run = settings.last_step or settings.epochs * steps[fewest]
     needed, why = _slow_steps(settings, step_sizes)
     if settings.warmup_steps < needed:
         epochs = needed // steps[fewest] + 1
-        also = f" and epochs: {epochs}" if epochs > settings.epochs else ""
+        also = f" and epochs: {epochs}" if settings.steps is None and epochs > settings.epochs else ""
         yield Problem(
             where("warmup_steps"),
             f"({settings.warmup_steps}) {why}",
@@ -287,6 +312,30 @@ def check_warmup(
         )
 
 
+def check_schedule(
+    where: Where, settings: Settings, step_sizes: Mapping[int, Sequence[int]]
+) -> Iterator[Problem]:
+    """Refuse steps beyond the end of a schedule: there torch's onecycle raises, and its cosine rises again.
+
+    Args:
+        where: Gives the place of a key of the series.
+        settings: One series' training.
+        step_sizes: Samples of the steps of an epoch, for each world size.
+    """
+    if settings.last_step is None or settings.schedule not in SCHEDULES_WITH_AN_END:
+        return
+    world_size, sizes = min(step_sizes.items(), key=lambda entry: len(entry[1]))
+    whole_schedule = settings.epochs * len(sizes)
+    if settings.last_step > whole_schedule:
+        yield Problem(
+            where("schedule"),
+            f"is {settings.schedule}, which ends after {whole_schedule} steps ({settings.epochs} epochs of "
+            f"{len(sizes)} steps on {count_devices(world_size)}), but warmup_steps ({settings.warmup_steps}) "
+            f"and steps ({settings.steps}) make {settings.last_step}",
+            f"Use epochs: {math.ceil(settings.last_step / len(sizes))} or more, or another schedule.",
+        )
+
+
 def _slow_steps(settings: Settings, step_sizes: Mapping[int, Sequence[int]]) -> tuple[int, str]:
     """First steps that are unlike the others, and why."""
     slow = [(0, "")]
@@ -296,7 +345,12 @@ def _slow_steps(settings: Settings, step_sizes: Mapping[int, Sequence[int]]) -> 
     if settings.compile:
         slow.append((1, "would measure the first step, in which the model is compiled"))
         # the rest of an epoch's samples is compiled when it first comes: at the end of the first epoch
-        uneven = [(len(sizes), size) for size, sizes in step_sizes.items() if len(set(sizes)) > 1]
+        last_step = settings.last_step or math.inf
+        uneven = [
+            (len(sizes), size)
+            for size, sizes in step_sizes.items()
+            if len(set(sizes)) > 1 and len(sizes) <= last_step
+        ]
         if uneven:
             steps, world_size = max(uneven)
             sizes = step_sizes[world_size]
@@ -330,6 +384,6 @@ def option_warnings(name: str, experiment: Experiment, world_sizes: Sequence[int
         )
 
 
-def _spelled(value: object) -> str:
+def spelled(value: object) -> str:
     """Spell a value as YAML does."""
     return str(value).lower() if isinstance(value, bool) else str(value)

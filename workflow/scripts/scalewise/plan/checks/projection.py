@@ -7,12 +7,12 @@ from typing import Any
 
 from scalewise.plan.checks.allocation import check_whole_nodes
 from scalewise.plan.config.errors import Place, Problem
-from scalewise.plan.config.experiment import Experiment
+from scalewise.plan.config.experiment import AnyExperiment
 from scalewise.plan.config.shape import Shape, TopologyError, fill
 from scalewise.plan.config.site import Site
 
 
-def projected_shapes(experiment: Experiment, planned: Iterable[Shape], site: Site) -> list[Shape]:
+def projected_shapes(experiment: AnyExperiment, planned: Iterable[Shape], site: Site) -> list[Shape]:
     """The shapes of ``project.devices``, fewest devices first; counts that runs have are left out.
 
     A projection may take more nodes than a run.
@@ -30,7 +30,7 @@ def projected_shapes(experiment: Experiment, planned: Iterable[Shape], site: Sit
 
 
 def check_projection(
-    place: Place, experiment: Experiment, own: Mapping[str, Any], site: Site
+    place: Place, experiment: AnyExperiment, own: Mapping[str, Any], site: Site
 ) -> Iterator[Problem]:
     """Refuse projected device counts that the site could not lay out, or that another key contradicts.
 

@@ -6,6 +6,7 @@ from these models (``workflow/scripts/write_generated.py``).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
@@ -22,6 +23,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from scalewise.plan.config.errors import reject
+from scalewise.plan.config.program import ARGUMENT, OWN_NAME, ProgramSettings, ProgramSweep
 from scalewise.plan.config.settings import (
     DEFAULT,
     SWEEPABLE,
@@ -169,8 +171,8 @@ else:
     Sweep = _sweep_model()
 
 
-class Experiment(Settings):
-    """One study: a training, the device counts to compare and the options to combine."""
+class StudyKeys(StrictModel):
+    """Keys that every study has, whatever trains: device counts, repeats, the decision, limits of a run."""
 
     title: str = Field("", description="Shown in the report. Changing it reruns nothing.")
     description: str = Field("", description="Shown below the title.")
@@ -185,18 +187,11 @@ class Experiment(Settings):
         description="Jobs per device count and option. 3 show a trend; from 6 on there are 95 % intervals. "
         "A mapping asks for more jobs of just those points whose interval is too wide.",
     )
-    sweep: Sweep = Field(
-        default_factory=Sweep,
-        description="Every combination of these values is a series with a baseline of its own. Of "
-        "image_size, stop_at_accuracy, bucket_cap_mb and launcher one value may be `default`: as without "
-        "the key.",
-    )
     exclude: list[dict[str, Any]] = Field(
         default_factory=list,
         description="Combinations to leave out: a run that matches all keys of an entry (swept keys or "
         "devices) is not made.",
     )
-    target: Target | None = Field(None, description="What counts as trained.")
     predict: bool = Field(
         True,
         description="Measure the all-reduce over the study's shapes, in short jobs of their own, and predict "
@@ -242,10 +237,48 @@ class Experiment(Settings):
         """Most jobs of a point."""
         return self.repeats if isinstance(self.repeats, int) else self.repeats.max
 
+
+class Experiment(StudyKeys, Settings):
+    """One study: a training, the device counts to compare and the options to combine."""
+
+    sweep: Sweep = Field(
+        default_factory=Sweep,
+        description="Every combination of these values is a series with a baseline of its own. Of "
+        "image_size, stop_at_accuracy, bucket_cap_mb and launcher one value may be `default`: as without "
+        "the key.",
+    )
+    target: Target | None = Field(None, description="What counts as trained.")
+
     @property
     def swept(self) -> dict[str, list[Any]]:
         """The swept keys with their values, in the order of the model's keys."""
         return self.sweep.model_dump(exclude_none=True)
+
+
+class ProgramExperiment(StudyKeys, ProgramSettings):
+    """One study of a program of the user's own."""
+
+    sweep: ProgramSweep = Field(
+        default_factory=ProgramSweep,
+        description="Every combination of these values is a series with a baseline of its own: "
+        "`argument.NAME`, or a key of this table.",
+    )
+
+    @property
+    def swept(self) -> dict[str, list[Any]]:
+        """The swept keys with their values: values of the user's own first, in their order in the file."""
+        given = self.sweep.model_dump(exclude_none=True)
+        own = {key: values for key, values in given.items() if key.startswith(ARGUMENT)}
+        return own | given
+
+
+AnySettings = Settings | ProgramSettings
+AnyExperiment = Experiment | ProgramExperiment
+
+
+def experiment_kind(values: Mapping[str, Any]) -> type[Experiment] | type[ProgramExperiment]:
+    """The model of an experiment's keys, by whether a program of the user's own trains."""
+    return ProgramExperiment if "program" in values else Experiment
 
 
 class StudyFile(StrictModel):
@@ -253,18 +286,34 @@ class StudyFile(StrictModel):
 
     model_config = ConfigDict(title="Scalewise experiments")
 
-    defaults: Experiment | None = Field(
-        None, description="Values for every experiment that does not say otherwise."
+    defaults: Experiment | ProgramExperiment | None = Field(
+        None, description="Values for every experiment that does not say otherwise and that takes the key."
     )
-    experiments: dict[str, Experiment] = Field(description="One entry an experiment.")
+    experiments: dict[str, Experiment | ProgramExperiment] = Field(description="One entry an experiment.")
 
 
 def study_schema() -> dict[str, Any]:
     """JSON Schema of the YAML. Nothing is required in it, because ``defaults`` may give any key."""
     schema = schema_of(StudyFile)
-    for name, definition in schema["$defs"].items():
-        if name == "Experiment":
-            definition.pop("required", None)
+    definitions = schema["$defs"]
+    for name in (Experiment.__name__, ProgramExperiment.__name__):
+        definitions[name].pop("required", None)
+    own = definitions[ProgramSweep.__name__]
+    own["patternProperties"] = {rf"^argument\.{OWN_NAME}$": own["additionalProperties"]}
+    own["additionalProperties"] = False
+    programs, loops = (definitions[kind.__name__]["properties"] for kind in (ProgramExperiment, Experiment))
+    programs["argument"]["propertyNames"] = {"pattern": f"^{OWN_NAME}$"}
+    # defaults may give keys that only some of the experiments take
+    both = {
+        key: _either(loops[key], programs[key]) if key in loops and key in programs else value
+        for key, value in (programs | loops).items()
+    }
+    schema["properties"]["defaults"] = {
+        "type": "object",
+        "description": schema["properties"]["defaults"]["description"],
+        "properties": both,
+        "additionalProperties": False,
+    }
     names = {"pattern": EXPERIMENT_NAME, "maxLength": MAX_EXPERIMENT_NAME}
     schema["properties"]["experiments"]["propertyNames"] = names
     # --profile, --config and other tools put keys of their own beside ours in the same file
@@ -275,12 +324,28 @@ def study_schema() -> dict[str, Any]:
     return schema
 
 
+def _either(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a key that may be what either of two kinds of experiments takes."""
+    kinds = [{key: value for key, value in each.items() if key != "description"} for each in (one, other)]
+    return one if kinds[0] == kinds[1] else {"description": one["description"], "anyOf": kinds}
+
+
 def schema_of(model: type[BaseModel]) -> dict[str, Any]:
     """JSON Schema of a model for editors: a key is left out, never null."""
     schema = model.model_json_schema()
     _drop_nulls(schema)
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     return schema
+
+
+def settings_model(values: Mapping[str, Any]) -> type[Settings] | type[ProgramSettings]:
+    """The model of a training's settings, by whether a program of the user's own trains."""
+    return ProgramSettings if "program" in values else Settings
+
+
+def read_experiment(values: Mapping[str, Any]) -> AnyExperiment:
+    """The experiment that a plan has checked, from its keys and values."""
+    return experiment_kind(values).model_validate(values)
 
 
 EXPERIMENT_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"
@@ -295,6 +360,8 @@ def _drop_nulls(node: Any) -> None:
             if len(branches) == 1:
                 del node["anyOf"]
                 node.update(branches[0])
+            else:
+                node["anyOf"] = branches
         if node.get("default", ...) is None:
             del node["default"]
         for value in node.values():

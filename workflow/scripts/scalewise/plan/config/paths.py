@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from pathlib import Path
+from typing import Literal
 
 from scalewise.plan.config.errors import Problem
 
@@ -59,6 +61,17 @@ def invalid_command(path: str) -> tuple[str, str] | None:
             "Rename the file or folder without $ ` \\ and quotes.",
         )
     return invalid_path(path)
+
+
+def kind_of(path: Path) -> Literal["file", "folder", "other"] | None:
+    """The kind of what lies at a path; None for nothing, and for a name that no file system takes."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        return None
+    if stat.S_ISREG(mode):
+        return "file"
+    return "folder" if stat.S_ISDIR(mode) else "other"
 
 
 def site_file_problem(site_file: object) -> Problem | None:

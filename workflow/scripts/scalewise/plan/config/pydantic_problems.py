@@ -12,8 +12,16 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from scalewise.plan.config.errors import Place, Problem, did_you_mean, name_all, safe_repr
-from scalewise.plan.config.experiment import COUNT, LEFT_OUT, MAPPING, VALUE, Experiment
-from scalewise.plan.config.settings import SWEEPABLE
+from scalewise.plan.config.experiment import (
+    COUNT,
+    LEFT_OUT,
+    MAPPING,
+    VALUE,
+    AnyExperiment,
+    Experiment,
+    experiment_kind,
+)
+from scalewise.plan.config.program import NUMBER, WORD
 
 _KIND = {
     "int": "a whole number",
@@ -24,7 +32,7 @@ _KIND = {
     "dict": "a mapping of keys to values",
     "model": "a mapping of keys to values",
 }
-_KINDS = {COUNT, MAPPING, VALUE, LEFT_OUT}
+_KINDS = {COUNT, MAPPING, VALUE, LEFT_OUT, NUMBER, WORD}
 FEW = 4
 _VARIANTS = {"constrained-int", "literal['auto']", "int", "str"}
 """Words that pydantic puts behind the place of a value that may be of several kinds."""
@@ -107,7 +115,7 @@ def _retype(kind: str, value: object) -> str:
     if kind == "bool":
         return "Write true or false, without quotes."
     if kind == "string":
-        text = _short(value)
+        text = _short(value[0] if isinstance(value, list) and len(value) == 1 else value)
         return f'Write "{text}", in quotes.' if text else "Write a word, in quotes."
     if isinstance(value, str):
         try:
@@ -130,8 +138,6 @@ def _short(value: object) -> str:
 
 def _known_keys(loc: tuple[int | str, ...], model: type[BaseModel]) -> list[str]:
     """The keys that are known beside the one at ``loc``."""
-    if loc and loc[0] == "sweep":
-        return list(SWEEPABLE)
     return list(_known_fields(loc, model))
 
 
@@ -155,9 +161,10 @@ def _describe(loc: tuple[int | str, ...], model: type[BaseModel]) -> str:
     return info.description or "" if info else ""
 
 
-def validate(values: Mapping[str, Any], place: Place) -> tuple[Experiment | None, list[Problem]]:
+def validate(values: Mapping[str, Any], place: Place) -> tuple[AnyExperiment | None, list[Problem]]:
     """The experiment, or what keeps the values from being one."""
+    kind = experiment_kind(values)
     try:
-        return Experiment.model_validate(values), []
+        return kind.model_validate(values), []
     except ValidationError as error:
-        return None, problems_of(error, place)
+        return None, problems_of(error, place, kind)

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from scalewise.plan.config.experiment import study_schema
+from scalewise.plan.config.program import SWEEPABLE_OF_PROGRAMS
 from scalewise.plan.config.settings import SWEEPABLE
 from scalewise.plan.config.site import site_schema
 
 MADE = "made by `make generated` from workflow/scripts/scalewise/plan/config"
 STUDY_KEYS = (f"<!-- keys: {MADE}/settings.py and experiment.py -->", "<!-- end of keys -->")
+PROGRAM_KEYS = (f"<!-- program keys: {MADE}/program.py and experiment.py -->", "<!-- end of program keys -->")
 SITE_KEYS = (f"<!-- site keys: {MADE}/site.py and slurm.py -->", "<!-- end of site keys -->")
 
 
 def configuration_reference(text: str) -> str:
     """The text with the tables between its markers made anew."""
     experiment = study_schema()["$defs"]
-    text = _between(text, STUDY_KEYS, _study_table(experiment))
+    text = _between(text, STUDY_KEYS, _study_table(experiment, "Experiment", SWEEPABLE))
+    own = _study_table(experiment, "ProgramExperiment", SWEEPABLE_OF_PROGRAMS, besides="Experiment")
+    text = _between(text, PROGRAM_KEYS, own)
     site = site_schema()
     return _between(text, SITE_KEYS, _site_table(site["properties"], site["$defs"]))
 
@@ -28,15 +33,21 @@ def _between(text: str, markers: tuple[str, str], table: str) -> str:
     return f"{head}{begin}\n\n{table}\n{end}{foot}"
 
 
-def _study_table(definitions: dict[str, Any]) -> str:
+def _study_table(
+    definitions: dict[str, Any], model: str, sweepable: Collection[str], besides: str | None = None
+) -> str:
+    """A row for each key of a model, but those that another model's table has alike."""
+    told = definitions[besides]["properties"] if besides is not None else {}
     rows = ["| key | type | default | sweep | meaning |", "|---|---|---|---|---|"]
-    for key, schema in definitions["Experiment"]["properties"].items():
-        swept = "yes" if key in SWEEPABLE else ""
+    for key, schema in definitions[model]["properties"].items():
+        if told.get(key) == schema:
+            continue
+        swept = "yes" if key in sweepable else ""
         meaning = schema.get("description", "")
         rows.append(f"| `{key}` | {_type(schema)} | {_default(schema)} | {swept} | {meaning} |")
         branches = [schema, *schema.get("oneOf", [])]
         nested = next((branch["$ref"] for branch in branches if "$ref" in branch), "").rsplit("/", 1)[-1]
-        if nested and nested != "Sweep":
+        if nested and not nested.endswith("Sweep"):
             for inner, inner_schema in definitions[nested]["properties"].items():
                 rows.append(
                     f"| `{key}.{inner}` | {_type(inner_schema)} | {_default(inner_schema)} |  | "

@@ -24,8 +24,58 @@ class StrictModel(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
+Scaling = Annotated[
+    Literal["strong", "weak"],
+    Field(description="strong: global_batch_size stays as devices grow. weak: batch_size_per_device stays."),
+]
+GlobalBatchSize = Annotated[
+    Count | None,
+    Field(description="Samples of one optimizer step over all devices. For strong scaling."),
+]
+BatchSizePerDevice = Annotated[
+    Count | None, Field(description="Samples of one forward pass on one device. For weak scaling.")
+]
+AccumulationSteps = Annotated[
+    Count,
+    Field(
+        description="Forward and backward passes of one optimizer step; gradients are exchanged in the last "
+        "of them alone."
+    ),
+]
+CpusPerDevice = Annotated[
+    Count,
+    Field(
+        description="CPUs, and so threads, of each rank, and processes of the workers loader. Sweep it where "
+        "CPU work may be the limit."
+    ),
+]
+Launcher = Annotated[
+    LauncherName | None,
+    Field(
+        description="What starts the ranks. srun: one task a device. popen: one process a device, no agent "
+        "between, on one machine. torchrun: one agent a node. spawn: torch.multiprocessing, one process a "
+        "node. Default: the site's."
+    ),
+]
+WarmupSteps = Annotated[
+    int,
+    Field(
+        ge=0,
+        description="First steps left out of the throughput; they train all the same. Raise it where "
+        "the first epochs are slower.",
+    ),
+]
+Seed = Annotated[
+    int,
+    Field(ge=0, le=MAX_SEED, description="Seed of the first repeat; each further repeat adds one."),
+]
+
+
 class Settings(StrictModel):
-    """Settings of one training. Every key may stand under ``sweep`` as a list, except ``scaling``."""
+    """Settings of one training by the built-in loop.
+
+    Every key may stand under ``sweep`` as a list, except ``scaling`` and ``steps``.
+    """
 
     dataset: str = Field(
         description="digits, mnist, cifar10, cifar100; synthetic-3x32x32-100classes-50000samples, random "
@@ -50,25 +100,21 @@ class Settings(StrictModel):
         description="Begin from torchvision's ImageNet weights, fetched on the login node. For resnet18 with "
         "images of 224 pixels.",
     )
-    scaling: Literal["strong", "weak"] = Field(
-        "strong",
-        description="strong: global_batch_size stays as devices grow. weak: batch_size_per_device stays.",
-    )
-    global_batch_size: Count | None = Field(
-        None, description="Samples of one optimizer step over all devices. For strong scaling."
-    )
-    batch_size_per_device: Count | None = Field(
-        None, description="Samples of one forward pass on one device. For weak scaling."
-    )
-    accumulation_steps: Count = Field(
-        1,
-        description="Forward and backward passes of one optimizer step; gradients are exchanged in the last "
-        "of them alone.",
-    )
+    scaling: Scaling = "strong"
+    global_batch_size: GlobalBatchSize = None
+    batch_size_per_device: BatchSizePerDevice = None
+    accumulation_steps: AccumulationSteps = 1
     epochs: Count = Field(
         10,
         description="Passes over the training data. Throughput needs few, time to accuracy enough to reach "
-        "the target.",
+        "the target. With steps they shape the schedule alone.",
+    )
+    steps: Count | None = Field(
+        None,
+        description="End the training after so many optimizer steps beyond warmup_steps: throughput needs no "
+        "whole epoch. Nothing is evaluated then, the schedule is that of all epochs, and the data is gone "
+        "through again where it ends before the steps do. Default: train all epochs. Not together with a "
+        "target.",
     )
     stop_at_accuracy: Fraction | None = Field(
         None,
@@ -152,27 +198,14 @@ class Settings(StrictModel):
         "powersgd_rank from step 10 on.",
     )
     powersgd_rank: Count = Field(1, description="Rank of the matrices that powersgd sends; more is nearer.")
-    cpus_per_device: Count = Field(
-        1,
-        description="CPUs, and so threads, of each rank, and processes of the workers loader. Sweep it where "
-        "CPU work may be the limit.",
-    )
-    launcher: LauncherName | None = Field(
-        None,
-        description="What starts the ranks. srun: one task a device. popen: one process a device, no agent "
-        "between, on one machine. torchrun: one agent a node. spawn: torch.multiprocessing, one process a "
-        "node. Default: the site's.",
-    )
+    cpus_per_device: CpusPerDevice = 1
+    launcher: Launcher = None
     rendezvous: Literal["tcp", "file"] = Field(
         "tcp",
         description="How ranks meet. tcp: at a port of rank 0 that is free. file: in a file of the run's "
         "folder, where the network between nodes is in the way.",
     )
-    warmup_steps: Annotated[int, Field(ge=0)] = Field(
-        10,
-        description="First steps left out of the throughput; they train all the same. Raise it where "
-        "the first epochs are slower.",
-    )
+    warmup_steps: WarmupSteps = 10
     deterministic: bool = Field(
         False,
         description="Use deterministic algorithms alone, which may be slower: equal seeds, equal weights.",
@@ -180,12 +213,15 @@ class Settings(StrictModel):
     save_model: bool = Field(
         False, description="Leave the trained weights in the run's folder, as model.safetensors."
     )
-    seed: Annotated[int, Field(ge=0, le=MAX_SEED)] = Field(
-        1, description="Seed of the first repeat; each further repeat adds one."
-    )
+    seed: Seed = 1
+
+    @property
+    def last_step(self) -> int | None:
+        """Optimizer steps, warm-up included, after which the training ends; None where its epochs end it."""
+        return None if self.steps is None else self.warmup_steps + self.steps
 
 
-SWEEPABLE = tuple(key for key in Settings.model_fields if key != "scaling")
+SWEEPABLE = tuple(key for key in Settings.model_fields if key not in {"scaling", "steps"})
 
 DEFAULT = "default"
 """The value of a swept key that means the key left out. As a word, it reads well in a run's name."""

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from pydantic import TypeAdapter
 
+from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.config.site import Site, cpu_model
 from scalewise.plan.jobs.launch import RankLaunch
@@ -129,7 +130,8 @@ def shapes_to_measure(planned: PlannedExperiment, site: Site) -> list[Shape]:
         run.shape
         for run in planned.runs
         # what other runs send is not modelled: no prediction could use the measurement
-        if run.settings.parallelism == "ddp" and run.settings.communication_hook != "powersgd"
+        if isinstance(run.settings, ProgramSettings)
+        or (run.settings.parallelism == "ddp" and run.settings.communication_hook != "powersgd")
     }
     if not planned.is_predicted or Shape(1, 1) not in own:
         return []

@@ -136,6 +136,8 @@ def build_launch(
     programs: Programs,
     python: str,
     visible: Sequence[Path],
+    *,
+    once_a_node: bool = False,
 ) -> Launch:
     """Build the command that starts the ranks of a run, one device or many alike.
 
@@ -148,6 +150,7 @@ def build_launch(
         programs: The scripts that the launcher starts.
         python: Interpreter where neither site nor container name one.
         visible: Folders that the ranks read and write, for the container.
+        once_a_node: Start one process a node, which starts its ranks itself, whatever the launcher.
 
     Raises:
         ValueError: The launcher cannot do that here.
@@ -156,10 +159,13 @@ def build_launch(
     if not start.slurm and shape.nodes != 1:
         raise ValueError(f"{shape.nodes} nodes need a cluster, and this site has no `slurm:`")
     own_environments: tuple[dict[str, str], ...] = ({},)
-    if launcher == "srun":
+    if once_a_node:
+        program: tuple[str, ...] = (interpreter, "-u", *programs.rank)
+        tasks_per_node, cpus_per_task = 1, shape.devices_per_node * cpus_per_device
+    elif launcher == "srun":
         if not start.slurm:
             raise ValueError("launcher srun needs Slurm, and this site has no `slurm:`")
-        program: tuple[str, ...] = (interpreter, *programs.rank)
+        program = (interpreter, *programs.rank)
         tasks_per_node, cpus_per_task = shape.devices_per_node, cpus_per_device
     elif launcher == "popen":
         if start.slurm:

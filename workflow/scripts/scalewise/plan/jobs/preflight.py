@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from scalewise.plan.catalog.datasets import prepared_path
+from scalewise.plan.config.settings import Settings
 from scalewise.plan.config.site import SiteFile
 from scalewise.plan.config.slurm import Slurm
 from scalewise.plan.jobs.launch import RankLaunch
@@ -94,7 +95,11 @@ class Preflight(RankLaunch):
     def of(cls, study: Study) -> Preflight:
         """Describe the largest run of a study."""
         run, allocation = largest(study)
-        used = dict.fromkeys((run.settings.dataset, run.settings.image_size) for run in study.runs.values())
+        used = dict.fromkeys(
+            (run.settings.dataset, run.settings.image_size)
+            for run in study.runs.values()
+            if isinstance(run.settings, Settings)
+        )
         return cls(
             facts=study.site.facts,
             shape=str(run.shape),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from scalewise.plan.config.experiment import Experiment
+from scalewise.plan.config.experiment import AnyExperiment
 from scalewise.plan.config.site import Site
 from scalewise.plan.runs.runs import Run
 
@@ -137,7 +137,7 @@ class Allocation:
         return values
 
 
-def allocate(run: Run, experiment: Experiment, site: Site) -> Allocation:
+def allocate(run: Run, experiment: AnyExperiment, site: Site) -> Allocation:
     """Allocate a run on a site, by the time limit and memory of its experiment."""
     devices = run.shape.devices_per_node
     cpus = run.settings.cpus_per_device
@@ -228,7 +228,7 @@ def trained_seconds(longest_minutes: int, signal_seconds: int) -> int:
     return longest_minutes * 60 - START_UP_MINUTES * 30 - EARLY_SECONDS - signal_seconds
 
 
-def node_memory_mb(devices: int, experiment: Experiment, site: Site) -> int:
+def node_memory_mb(devices: int, experiment: AnyExperiment, site: Site) -> int:
     """Megabytes on each node: what the experiment says, else its devices' share of the node; 0 for none."""
     if experiment.memory_gb is not None:
         return round(experiment.memory_gb * MB_PER_GB)

@@ -6,13 +6,15 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
 from scalewise.plan.catalog.datasets import prepared_path
 from scalewise.plan.catalog.own_model_files import own_model_files
-from scalewise.plan.config.experiment import MAX_REPEATS, Experiment
+from scalewise.plan.catalog.own_programs import program_files
+from scalewise.plan.config.experiment import MAX_REPEATS, AnyExperiment, AnySettings
+from scalewise.plan.config.program import ARGUMENT, ProgramSettings, fill_in, names_in
 from scalewise.plan.config.settings import DEFAULT, SWEEPABLE_WITH_DEFAULT, Settings
 from scalewise.plan.config.shape import Shape
 from scalewise.records import LauncherName
@@ -53,7 +55,7 @@ class Run:
     name: str
     shape: Shape
     options: Options
-    settings: Settings
+    settings: AnySettings
     repeat: int
     accelerator: str
     site_launcher: LauncherName = "torchrun"
@@ -81,12 +83,26 @@ class Run:
     @property
     def global_batch_size(self) -> int:
         """Samples of one step over all devices."""
-        return self.batch_size_per_device * self.shape.world_size * self.settings.accumulation_steps
+        return global_batch(self.settings, self.shape.world_size)
 
     @cached_property
     def inputs(self) -> dict[str, str | list[str]]:
-        """The files that training needs: prepared data; first weights and the user's own model, if any."""
+        """The files that training needs: prepared data; first weights and the user's own model, if any.
+
+        Of a program of the user's own: its files, and what the user names beside them.
+        """
         settings = self.settings
+        if isinstance(settings, ProgramSettings):
+            files = program_files(settings.program, settings.environment)
+            return {
+                "dataset": [],
+                "weights": [],
+                "program": [str(path) for path in files],
+                # what prepare makes is not there yet; the run's own records hold its hashes
+                "files": [] if settings.prepare else list(settings.files),
+                "data": [] if settings.prepare else list(settings.inputs),
+                "prepared": preparation(settings).marker if settings.prepare else [],
+            }
         return {
             "dataset": str(prepared_path(settings.dataset, settings.image_size)),
             "weights": f"resources/weights/{settings.model}/model.safetensors" if settings.pretrained else [],
@@ -116,23 +132,64 @@ class Run:
         )
 
 
-def seed_of(settings: Settings, repeat: int) -> int:
+def seed_of(settings: AnySettings, repeat: int) -> int:
     """A seed of its own for each repeat, so that accuracies are independent."""
     return settings.seed + repeat - 1
 
 
-def settings_values(settings: Settings) -> dict[str, Any]:
+def settings_values(settings: AnySettings) -> dict[str, Any]:
     """The settings that differ from their defaults; the launcher stands beside them, as it was resolved."""
     return settings.model_dump(exclude_defaults=True, exclude={"launcher"})
 
 
-def batch_per_device(settings: Settings, world_size: int) -> int:
+def batch_per_device(settings: AnySettings, world_size: int) -> int:
     """Samples of one forward pass on one device, from whichever batch size the scaling keeps."""
     if settings.scaling == "weak":
         assert settings.batch_size_per_device is not None
         return settings.batch_size_per_device
     assert settings.global_batch_size is not None
     return settings.global_batch_size // (world_size * settings.accumulation_steps)
+
+
+def global_batch(settings: AnySettings, world_size: int) -> int:
+    """Samples of one optimizer step over all devices."""
+    return batch_per_device(settings, world_size) * world_size * settings.accumulation_steps
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """A command for the login node, done once for all runs that need it.
+
+    Args:
+        name: Names its command and environment.
+        marker: The file that says that it is done.
+        words: Program and arguments.
+        python: The interpreter of a Python file; None for that of the ranks.
+        environment: Variables that the configuration adds.
+    """
+
+    name: str
+    marker: str
+    words: tuple[str, ...]
+    python: str | None
+    environment: Mapping[str, str]
+
+    @property
+    def as_json(self) -> str:
+        """All of it, for the command that does it."""
+        return canonical_json(asdict(self))
+
+
+def preparation(settings: ProgramSettings) -> Preparation:
+    """The preparation of a program that has one, its own values filled in."""
+    own = {f"{ARGUMENT}{name}": value for name, value in settings.argument.items()}
+    words = tuple(fill_in(str(word), own) for word in settings.prepare)
+    environment = {
+        name: str(value) for name, value in settings.environment.items() if not names_in(str(value))
+    }
+    defined = canonical_json([words, settings.python, environment])
+    digest = hashlib.sha256(defined.encode()).hexdigest()[:12]
+    return Preparation(digest, f"resources/prepared/{digest}.json", words, settings.python, environment)
 
 
 def canonical_json(value: object) -> str:
@@ -142,7 +199,7 @@ def canonical_json(value: object) -> str:
 
 def option_label(key: str, value: object) -> str:
     """``gradient_as_bucket_view: true`` -> ``bucket-view-on``; ``epochs: 5`` -> ``epochs-5``."""
-    short = _SHORT.get(key, key.replace("_", "-"))
+    short = _SHORT.get(key, key.removeprefix(ARGUMENT).replace("_", "-"))
     if isinstance(value, bool):
         text = "on" if value else "off"
     else:
@@ -162,14 +219,14 @@ def series_name(options: Options) -> str:
     return series_label(options) or NO_OPTIONS
 
 
-def combinations(experiment: Experiment) -> Iterator[Options]:
+def combinations(experiment: AnyExperiment) -> Iterator[Options]:
     """Every combination of the swept values, in the order of the model's keys."""
     swept = experiment.swept
     for values in itertools.product(*swept.values()):
         yield tuple(zip(swept, values, strict=True))
 
 
-def excluded(experiment: Experiment, options: Options, devices: int | str) -> bool:
+def excluded(experiment: AnyExperiment, options: Options, devices: int | str) -> bool:
     """Whether an entry of ``exclude`` matches this combination at this device count."""
     actual = dict(options) | {"devices": devices}
     return any(
@@ -183,8 +240,15 @@ def is_same_value(one: object, other: object) -> bool:
     return isinstance(one, bool) == isinstance(other, bool) and one == other
 
 
-def settings_of(experiment: Experiment, options: Options) -> Settings:
+def settings_of(experiment: AnyExperiment, options: Options) -> AnySettings:
     """The experiment's training with the options of one series put in."""
+    if isinstance(experiment, ProgramSettings):
+        fixed = {key: getattr(experiment, key) for key in ProgramSettings.model_fields}
+        own = {key.removeprefix(ARGUMENT): value for key, value in options if key.startswith(ARGUMENT)}
+        keys = {key: value for key, value in options if not key.startswith(ARGUMENT)}
+        return ProgramSettings.model_construct(
+            **(fixed | keys | {"argument": dict(experiment.argument) | own})
+        )
     values = {key: getattr(experiment, key) for key in Settings.model_fields}
     for key, value in options:
         values[key] = None if key in SWEEPABLE_WITH_DEFAULT and value == DEFAULT else value
@@ -220,7 +284,7 @@ def parse_run_name(name: str) -> tuple[str, int]:
     return point, int(repeat)
 
 
-def points(experiment: Experiment) -> Iterator[Point]:
+def points(experiment: AnyExperiment) -> Iterator[Point]:
     """Every device count of every series that is not excluded."""
     for options in combinations(experiment):
         for devices in experiment.devices:
@@ -230,7 +294,7 @@ def points(experiment: Experiment) -> Iterator[Point]:
 
 def expand(
     name: str,
-    experiment: Experiment,
+    experiment: AnyExperiment,
     shapes: Mapping[int | str, Shape],
     accelerator: str,
     launcher: LauncherName = "torchrun",

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from scalewise.plan.config.experiment import AnySettings
+from scalewise.plan.config.settings import Settings
 from scalewise.plan.runs.allocation import Allocation
 from scalewise.plan.runs.repeats import is_settled, known_rounds, requested_repeats
 from scalewise.plan.runs.runs import Run, series_name
@@ -81,7 +83,7 @@ class Row:
             f"{run.experiment}/{run.point}.{repeats}",
             str(run.shape),
             f"{run.batch_size_per_device}" + (f" ({passes} passes)" if passes > 1 else ""),
-            str(run.settings.epochs),
+            _length(run.settings),
             *([self.expected.band if self.expected is not None else ""] if predicted else []),
             self._cost(),
             *([] if self.allocation is None else [self.allocation.sbatch_args()]),
@@ -90,11 +92,27 @@ class Row:
     def _cost(self) -> str:
         if self.measured_seconds is not None:
             return f"{self.device_hours:.3f}"
-        if self.expected is None:
-            return f"<= {self.device_hours:.3f}"
         run, paid = self.runs[0], self.billed_devices / self.runs[0].shape.world_size
-        hours = self.expected.device_hours_per_epoch * run.settings.epochs * paid * len(self.runs)
-        return f"~{digits(hours)}"
+        hours = _expected_hours(run, self.expected)
+        if hours is None:
+            return f"<= {self.device_hours:.3f}"
+        return f"~{digits(hours * paid * len(self.runs))}"
+
+
+def _length(settings: AnySettings) -> str:
+    """The length of a run, as it was asked for."""
+    if settings.steps is not None:
+        return f"{settings.warmup_steps} + {settings.steps} steps"
+    return str(settings.epochs) if isinstance(settings, Settings) else "to its end"
+
+
+def _expected_hours(run: Run, expected: PredictedPoint | None) -> float | None:
+    """Device-hours of a run that trains whole epochs, as predicted; None where that is not known."""
+    if expected is None or expected.device_hours_per_epoch is None or run.settings.steps is not None:
+        return None
+    if not isinstance(run.settings, Settings):
+        return None
+    return expected.device_hours_per_epoch * run.settings.epochs
 
 
 def rows(study: Study, results: Path) -> Iterator[Row]:
@@ -206,11 +224,12 @@ def _projected(study: Study, planned: Sequence[Row], results: Path) -> Iterator[
             run = first.get((name, series))
             if run is None or shape not in experiment.projected:
                 continue
-            hours = expected.device_hours_per_epoch * run.settings.epochs
+            hours = _expected_hours(run, expected)
+            cost = "" if hours is None else f", ~{digits(hours)} device-hours a run"
             which = f"{name} ({series})" if run.options else name
             lines.append(
                 f"{which} on {shape.world_size} devices ({shape}): {expected.band} times as fast, efficiency "
-                f"{expected.efficiency:.2f}, ~{digits(hours)} device-hours a run: predicted, not measured."
+                f"{expected.efficiency:.2f}{cost}: predicted, not measured."
             )
     yield from lines[:MAX_PROJECTED]
     if len(lines) > MAX_PROJECTED:

@@ -41,7 +41,7 @@ class PredictedPoint:
         speedup_low: Lower end of the speedup's band.
         speedup_high: Upper end of the speedup's band.
         efficiency: Speedup over devices.
-        device_hours_per_epoch: Device-hours of training alone.
+        device_hours_per_epoch: Device-hours of training alone; None where an epoch is not known.
     """
 
     series: str
@@ -50,7 +50,7 @@ class PredictedPoint:
     speedup_low: float
     speedup_high: float
     efficiency: float
-    device_hours_per_epoch: float
+    device_hours_per_epoch: float | None = None
 
     @property
     def band(self) -> str:
@@ -87,11 +87,16 @@ def read_remarks(folder: Path) -> list[str]:
 
 
 def _expectation(row: Mapping[str, str]) -> PredictedPoint:
-    keys = ("speedup", "speedup_low", "speedup_high", "parallel_efficiency", "device_hours_per_epoch")
+    keys = ("speedup", "speedup_low", "speedup_high", "parallel_efficiency")
     values = [float(row[key]) for key in keys]
     if not all(map(math.isfinite, values)):
         raise ValueError(f"not finite: {values}")
-    return PredictedPoint(row["series"], Shape.parse(row["shape"]), *values)
+    told = row["device_hours_per_epoch"]
+    hours = float(told) if told else None
+    if hours is not None and not math.isfinite(hours):
+        raise ValueError(f"not finite: {hours}")
+    speedup, low, high, efficiency = values
+    return PredictedPoint(row["series"], Shape.parse(row["shape"]), speedup, low, high, efficiency, hours)
 
 
 def digits(value: float, significant: int = 2) -> str:

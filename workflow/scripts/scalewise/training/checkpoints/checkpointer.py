@@ -168,8 +168,10 @@ class Checkpointer:
 
     def tell(self, state: TrainingState) -> None:
         """Tell those outside how far the training has come."""
-        epochs = self._trainer.settings.epochs
-        self.reporter.progress = Progress(epoch=state.epoch, epochs=epochs, step=state.steps)
+        settings = self._trainer.settings
+        self.reporter.progress = Progress(
+            epoch=state.epoch, epochs=settings.epochs, step=state.steps, steps=settings.last_step
+        )
 
     # --- writing
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
-from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import torch
 
+from scalewise.training.distributed.cpus import cpu_list, take_cpus
 from scalewise.training.distributed.identity import Identity
 
 
@@ -53,42 +51,4 @@ def claim_cpus(accelerator: str, identity: Identity, cpus_per_device: int) -> st
     torch.set_num_threads(cpus_per_device)
     if torch.get_num_interop_threads() != 1:
         torch.set_num_interop_threads(1)
-    allowed = cores_first(os.sched_getaffinity(0))
-    if len(allowed) < cpus_per_device:
-        raise RuntimeError(
-            f"rank {identity.rank} on {identity.host} may use {len(allowed)} CPUs ({cpu_list(allowed)}), "
-            f"but cpus_per_device is {cpus_per_device}. Look for options in the site's srun_extra "
-            "that bind tasks."
-        )
-    if accelerator == "cpu" and len(allowed) >= identity.local_world_size * cpus_per_device:
-        start = identity.local_rank * cpus_per_device
-        allowed = allowed[start : start + cpus_per_device]
-        # threads that torch has started already keep the mask they were born with
-        for thread in Path("/proc/self/task").iterdir():
-            os.sched_setaffinity(int(thread.name), allowed)
-    return cpu_list(allowed)
-
-
-def cores_first(cpus: Iterable[int]) -> list[int]:
-    """Sort CPUs so that every core comes once before a second hardware thread of any."""
-
-    def place(cpu: int) -> tuple[int, int]:
-        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-        try:
-            listed = [int(part) for part in re.findall(r"\d+", siblings.read_text(encoding="ascii"))]
-        except OSError:
-            return 0, cpu
-        return (0 if cpu == min(listed) else 1), cpu
-
-    return sorted(cpus, key=place)
-
-
-def cpu_list(cpus: Sequence[int]) -> str:
-    """Write CPUs in the kernel's own notation: ``[0, 1, 2, 8]`` becomes ``0-2,8``."""
-    spans: list[list[int]] = []
-    for cpu in sorted(cpus):
-        if spans and cpu == spans[-1][-1] + 1:
-            spans[-1][1:] = [cpu]
-        else:
-            spans.append([cpu])
-    return ",".join("-".join(map(str, span)) for span in spans)
+    return cpu_list(take_cpus(accelerator, identity, cpus_per_device))

@@ -117,6 +117,7 @@ class PeakMemory:
         self._gauge = gauge
         self._peaks: dict[MemoryPhase, int] = {}
         self._phase: MemoryPhase | None = None
+        self._entered: set[MemoryPhase] = set()
         self._floor = -1
         self._refused = ""
 
@@ -129,6 +130,7 @@ class PeakMemory:
         """Count from here on for a phase; to be called while the clock of the steps stands still."""
         self._count()
         self._phase = phase
+        self._entered.add(phase)
         self._refused = self._gauge.reset()
         self._floor = self._gauge.peak() if self._refused else -1
 
@@ -150,8 +152,9 @@ class PeakMemory:
     @property
     def note(self) -> str:
         """The reason why a peak is not known, with what is known; empty where all are."""
-        reported = {"train": "training", "evaluate": "evaluation"}
-        names = [name for phase, name in reported.items() if phase not in self.peaks()]
+        reported: dict[MemoryPhase, str] = {"train": "training", "evaluate": "evaluation"}
+        missing = self._entered - self.peaks().keys()
+        names = [name for phase, name in reported.items() if phase in missing]
         if not names or not self._refused:
             return ""
         return (

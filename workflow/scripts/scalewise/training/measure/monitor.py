@@ -11,13 +11,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import TracebackType
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from scalewise.records import UtilizationRecord, utc_now
-from scalewise.training.measure import provenance
 from scalewise.training.measure.sensors import Reading, Sensor, sensor_of
+
+if TYPE_CHECKING:
+    import torch
 
 INTERVAL_SECONDS = 0.5
 """Pause between samples at first: NVML renews its utilization every 1/6 s to 1 s, no oftener."""
@@ -34,7 +34,7 @@ SHORTEST_SECONDS = 0.001
 PATIENCE_SECONDS = 2.0
 """Longest wait for a sensor that does not answer when the training has ended."""
 
-TRAIN, EVALUATE = "train", "evaluate"
+TRAIN, EVALUATE, END = "train", "evaluate", "end"
 
 
 @dataclass(frozen=True)
@@ -65,25 +65,32 @@ class Monitor:
     another. Set it where the training clock stands still.
 
     Args:
+        device: The rank's own; the name of one that another process works on.
         cpus_per_device: Number of CPUs that the rank has.
         sensor: Takes the place of the one that ``sensor_of`` finds.
+        note: The reason that there is no sensor.
         interval_seconds: Pause between samples at first.
     """
 
     def __init__(
         self,
-        device: torch.device,
+        device: torch.device | str,
         cpus_per_device: int,
         host: str,
         rank: int,
         *,
         sensor: Sensor | None = None,
+        note: str = "",
         interval_seconds: float = INTERVAL_SECONDS,
     ) -> None:
-        self._sensor, self._note = (sensor, "") if sensor is not None else sensor_of(device, cpus_per_device)
+        self._sensor, self._note = sensor, note
+        if isinstance(device, str):
+            self._device = device
+        else:
+            if sensor is None:
+                self._sensor, self._note = sensor_of(device, cpus_per_device)
+            self._device = _label(device)
         self._host, self._rank = host, rank
-        index = "" if device.index is None else f"{device} "
-        self._device = index + provenance.device_name(device)
         self._interval = interval_seconds
         self._phase = "start"
         self._samples: list[UtilizationRecord] = []
@@ -258,6 +265,12 @@ class Monitor:
     def _notes(self) -> list[str]:
         throttled = [f"throttled in {count} samples: {reason}" for reason, count in self._throttling.items()]
         return [self._note, self._sensor.missing() if self._sensor is not None else "", *throttled]
+
+
+def _label(device: torch.device) -> str:
+    from scalewise.training.measure.provenance import device_name  # noqa: PLC0415 - with it comes torch
+
+    return ("" if device.index is None else f"{device} ") + device_name(device)
 
 
 def across_ranks(reports: Sequence[MonitorReport]) -> dict[str, Any]:

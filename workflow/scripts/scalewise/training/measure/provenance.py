@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import platform
-from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 import torch
@@ -12,6 +10,7 @@ import torch
 from scalewise import __version__
 from scalewise.plan.config.site import cpu_model
 from scalewise.records import CPU_PROCESS, Environment, GpuLimits
+from scalewise.training.measure.environments import operating_system
 from scalewise.training.measure.sensors import NvmlSensor, sensor_of
 
 _PACKAGES = ("torch", "torchvision", "numpy", "safetensors", "snakemake", "scikit-learn")
@@ -52,11 +51,6 @@ def _gpu_versions() -> dict[str, str]:
     return found
 
 
-def commit() -> str | None:
-    """The workflow's commit, as the rules' environment gives it; None outside a checkout."""
-    return os.environ.get("SCALEWISE_COMMIT") or None
-
-
 def device_name(device: torch.device) -> str:
     """The device's name, such as ``NVIDIA H200``, or ``CPU process``."""
     if device.type == "cuda":
@@ -64,34 +58,11 @@ def device_name(device: torch.device) -> str:
     return CPU_PROCESS
 
 
-def operating_system() -> str:
-    """Kernel and machine, such as ``Linux 6.1.0 x86_64``."""
-    return f"{platform.system()} {platform.release()} {platform.machine()}"
-
-
 def environment(host: str) -> Environment:
     """The environment of this process, on its own host."""
     return Environment(
         hosts=[host], cpu_model=cpu_model(), operating_system=operating_system(), versions=versions()
     )
-
-
-def merge_environments(ranks: Sequence[Environment]) -> list[Environment]:
-    """Every different environment of the ranks once, with all hosts that have it.
-
-    Args:
-        ranks: One for each rank, in rank order.
-    """
-    merged: list[Environment] = []
-    for alike in ranks:
-        for index, found in enumerate(merged):
-            if found.model_copy(update={"hosts": alike.hosts}) == alike:
-                hosts = list(dict.fromkeys([*found.hosts, *alike.hosts]))
-                merged[index] = found.model_copy(update={"hosts": hosts})
-                break
-        else:
-            merged.append(alike)
-    return merged
 
 
 def gpu_limits(device: torch.device) -> GpuLimits | None:

@@ -6,18 +6,19 @@ device, or make it wait.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import psutil
-import torch
 
 from scalewise.records import GpuLimits
+
+if TYPE_CHECKING:
+    import torch
 
 THROTTLING = {
     "nvmlClocksEventReasonHwSlowdown": "hardware slowdown",
@@ -65,13 +66,16 @@ class CpuSensor:
 
     Args:
         cpus: Number of CPUs that the process and its children share.
+        pid: Another process than this one.
     """
 
-    def __init__(self, cpus: int) -> None:
+    def __init__(self, cpus: int, pid: int | None = None) -> None:
         self._cpus = cpus
-        self._process = psutil.Process()
+        self._own = pid is None
+        self._process = psutil.Process(pid)
+        number = self._process.pid
         # the loader starts its workers from the main thread; asking psutil reads every process of the node
-        self._children_of_main_thread = Path(f"/proc/self/task/{os.getpid()}/children")
+        self._children_of_main_thread = Path(f"/proc/{number}/task/{number}/children")
         self._last = (time.monotonic(), self._cpu_seconds())
 
     def read(self) -> Reading:
@@ -80,7 +84,7 @@ class CpuSensor:
         (last_time, last_used), self._last = self._last, (now, used)
         share = (used - last_used) / ((now - last_time) * self._cpus)
         # children are accounted in clock ticks, which may fall into the reading after
-        return Reading(min(max(share, 0.0), 1.0), int(self._process.memory_info().rss))
+        return Reading(min(max(share, 0.0), 1.0), self._resident_bytes())
 
     def missing(self) -> str:
         """Name nothing: power is not looked for, and so not missed."""
@@ -89,9 +93,20 @@ class CpuSensor:
     def close(self) -> None:
         """Do nothing: nothing is held."""
 
+    def _resident_bytes(self) -> int | None:
+        try:
+            return int(self._process.memory_info().rss)
+        except psutil.Error:
+            return None
+
     def _cpu_seconds(self) -> float:
-        mine = self._process.cpu_times()
-        seconds = time.process_time() + mine.children_user + mine.children_system
+        try:
+            mine = self._process.cpu_times()
+        except psutil.Error:  # another process, which has ended
+            return self._last[1]
+        # a process knows its own time more finely than the kernel tells others
+        seconds = time.process_time() if self._own else mine.user + mine.system
+        seconds += mine.children_user + mine.children_system
         for child in self._children():
             with suppress(psutil.Error):  # ended a moment ago
                 times = child.cpu_times()
@@ -199,12 +214,21 @@ def sensor_of(device: torch.device, cpus_per_device: int) -> tuple[Sensor | None
     """The sensor of a rank's own device; None, with the reason, where it has none."""
     if device.type != "cuda":
         return CpuSensor(cpus_per_device), ""
+    import torch  # noqa: PLC0415 - who watches another process needs none
+
+    return gpu_sensor(str(torch.cuda.get_device_properties(device).uuid))
+
+
+def gpu_sensor(uuid: str) -> tuple[NvmlSensor | None, str]:
+    """The sensor of a GPU; None, with the reason, where it has none.
+
+    By its UUID: indices differ between CUDA and NVML where CUDA_VISIBLE_DEVICES is set.
+    """
     try:
         import pynvml  # noqa: PLC0415 - a machine without GPUs has no use for it
     except ImportError:
         return None, "not monitored: the package nvidia-ml-py is not installed"
     try:
-        # by its UUID: indices differ between CUDA and NVML where CUDA_VISIBLE_DEVICES is set
-        return NvmlSensor(pynvml, str(torch.cuda.get_device_properties(device).uuid)), ""
+        return NvmlSensor(pynvml, uuid.removeprefix("GPU-").removeprefix("MIG-")), ""
     except pynvml.NVMLError as error:
         return None, f"not monitored: NVML: {error}"

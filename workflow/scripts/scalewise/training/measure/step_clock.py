@@ -11,8 +11,7 @@ from typing import Any, Generic
 
 from scalewise.records import Window
 from scalewise.training.measure.device_timers import DeviceTimer, Mark
-
-WINDOW_STEPS = 50
+from scalewise.training.measure.throughput import WINDOW_STEPS
 
 
 class StepClock(Generic[Mark]):

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 
 from scalewise.records import Window
 
+WINDOW_STEPS = 50
+"""Most steps between two synchronisations of the device."""
+
 
 def slowest(windows_by_rank: Sequence[Sequence[Window]]) -> list[Window]:
     """The windows of the run: a step is done when its slowest rank has done it."""
@@ -14,6 +17,12 @@ def slowest(windows_by_rank: Sequence[Sequence[Window]]) -> list[Window]:
         max(same_steps, key=lambda window: window.seconds)
         for same_steps in zip(*windows_by_rank, strict=True)
     ]
+
+
+def slowest_part(seconds: Sequence[float | None]) -> float | None:
+    """The longest of the ranks' times; None where one of them is not known."""
+    known = [each for each in seconds if each is not None]
+    return max(known) if known and len(known) == len(seconds) else None
 
 
 def throughput(windows: Sequence[Window]) -> float | None:

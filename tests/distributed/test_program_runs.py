@@ -1,0 +1,173 @@
+"""Runs of a program of the user's own: what they leave, how they end, and who is named where they fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cores import needs_two_cores
+from tests.distributed.whole_runs import Finished, Start, Training, finish
+
+from scalewise.records import Failure, Measurements, ProgramMeasurements, read_failure
+
+pytestmark = [needs_two_cores, pytest.mark.starts_ranks]
+
+PROGRAM = Path(__file__).parent / "own_program.py"
+BATCH = ["--batch-size", "{batch_size_per_device}", "--out", "{folder}"]
+SETTINGS: dict[str, Any] = {
+    "program": str(PROGRAM),
+    "arguments": BATCH,
+    "scaling": "weak",
+    "batch_size_per_device": 32,
+    "devices": [1, 2],
+    "steps": 40,
+    "warmup_steps": 5,
+    "repeats": 1,
+}
+
+
+def failure_of(training: Training) -> Failure:
+    code, stderr = training.end()
+    assert code == 1, stderr
+    failure = read_failure(training.folder)
+    assert failure is not None
+    assert training.left_over() == {}
+    return failure
+
+
+def found(run: Finished) -> tuple[Measurements, ProgramMeasurements]:
+    measured = run.summary.measurements
+    assert measured is not None
+    assert measured.program is not None
+    return measured, measured.program
+
+
+@pytest.mark.parametrize("launcher", ["popen", "torchrun"])
+def test_a_program_is_measured_as_it_is_and_ended_after_its_steps(start: Start, launcher: str) -> None:
+    training = start("own", 2, {"launcher": launcher, "arguments": [*BATCH, "--swallow"]}, settings=SETTINGS)
+    run = finish(training)
+
+    measured, program = found(run)
+    assert program.ended == "steps"
+    assert program.samples_from == "loader"
+    assert program.samples_seen == 64
+    assert program.parallelism == ["DistributedDataParallel"]
+    kept = [window for window in measured.windows if not window.warmup]
+    # 64 steps a pass over the data: none of the 40 begins one
+    assert sum(window.steps for window in kept) == 40
+    assert kept[0].first_step == 5
+    assert sum(window.samples for window in kept) == 40 * 64
+    assert measured.parameters == 64 * 256 + 256 + 256 * 4 + 4
+    assert program.gradient_bytes == 4 * measured.parameters
+    assert measured.communication_fraction is not None
+    assert measured.startup.process_group_seconds is None
+    assert {"test accuracy", "parts of the start-up"} <= set(program.unknown)
+    assert str(PROGRAM.relative_to(Path.cwd())) in program.imported_files
+    assert run.ranks["rank"].tolist() == [0, 1]
+    assert (run.ranks["train_samples"] == 45 * 32).all()
+    assert run.summary.provenance is not None
+    assert set(run.summary.provenance.inputs) == {"program"}
+    assert any("swallowed" in line for line in run.log)
+    assert training.left_over() == {}
+
+
+def test_a_program_that_starts_its_own_ranks_is_measured_alike(start: Start) -> None:
+    own = {"starts": "itself", "arguments": [*BATCH, "--spawn", "{devices}"]}
+    training = start("spawning", 2, own, settings=SETTINGS)
+    run = finish(training)
+
+    _, program = found(run)
+    assert program.samples_seen == 64
+    assert program.ended == "steps"
+    assert run.ranks["rank"].tolist() == [0, 1]
+    assert training.left_over() == {}
+
+
+def test_the_time_to_a_metric_is_read_from_what_rank_0_prints(start: Start) -> None:
+    own = {
+        "arguments": [*BATCH, "--epochs", "4"],
+        "steps": None,
+        "metric": {"pattern": r"val_loss=([0-9.]+)", "at_most": 0.4},
+    }
+    settings = {key: value for key, value in SETTINGS.items() if key != "steps"}
+    run = finish(start("metric", 1, {k: v for k, v in own.items() if v is not None}, settings=settings))
+
+    measured, program = found(run)
+    assert program.ended == "itself"
+    # 128 steps an epoch
+    assert [(reading.step, reading.value) for reading in program.metric] == [
+        (128, 1.0),
+        (256, 0.5),
+        (384, 0.333),
+        (512, 0.25),
+    ]
+    assert program.seconds_to_metric == program.metric[2].seconds
+    first = measured.startup.first_step_seconds
+    assert first is not None
+    assert program.seconds_to_metric < measured.train_seconds + first
+    assert program.metric[0].seconds < program.metric[1].seconds
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        pytest.param(
+            ["--batch-size", "{global_batch_size}", "--out", "{folder}"],
+            [
+                "128 samples a step",
+                "64 were planned",
+                "{batch_size_per_device} instead of {global_batch_size}",
+            ],
+            id="a batch of one device for that of all",
+        ),
+        pytest.param([*BATCH, "--apart"], ["holds other weights", "train apart"], id="a forgotten exchange"),
+    ],
+)
+def test_a_run_that_is_not_as_planned_ends_with_both_numbers(
+    start: Start, arguments: list[str], words: list[str]
+) -> None:
+    failure = failure_of(start("other", 2, {"arguments": arguments, "steps": 100_000}, settings=SETTINGS))
+
+    assert failure.outcome == "failed"
+    assert [word for word in words if word not in failure.reason] == []
+    assert failure.permanent
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("raise", "ended with code 1: ValueError: no more samples in shard 7"),
+        ("kill", "was ended by SIGKILL, as the system's out-of-memory killer does"),
+    ],
+)
+def test_a_rank_that_fails_is_named_with_its_reason(start: Start, how: str, words: str) -> None:
+    own = {"arguments": [*BATCH, "--fail", how, "--fail-at", "20"], "steps": 100_000}
+    failure = failure_of(start(f"fails-{how}", 2, own, settings=SETTINGS))
+
+    assert failure.reason.startswith(f"rank 1 on {socket.gethostname()}: ")
+    assert words in failure.reason
+    assert not failure.permanent
+    assert ("Traceback (most recent call last)" in failure.traceback) == (how == "raise")
+
+
+def test_ctrl_c_leaves_no_process_and_the_next_start_an_emptied_folder(start: Start) -> None:
+    own = {"arguments": [*BATCH, "--slow"], "steps": 100_000}
+    training = start("stopped", 2, own, settings=SETTINGS)
+    training.wait_for("rank1.started.json")
+    probed = training.attempt / "probe"
+    while not any(path.name.endswith(".seen.json") for path in (probed.iterdir() if probed.exists() else ())):
+        assert training.process.poll() is None
+    os.kill(training.process.pid, signal.SIGINT)
+    failure = failure_of(training)
+    assert failure.outcome == "interrupted"
+
+    (training.folder / "program" / "of-the-first-start").write_text("")
+    again = start("stopped", 2, {"arguments": BATCH}, settings=SETTINGS)
+    run = finish(again)
+    assert not (run.folder / "program" / "of-the-first-start").exists()
+    assert json.loads((run.folder / "summary.json").read_text())["outcome"] == "completed"

@@ -1,0 +1,207 @@
+"""The band of a program's prediction holds what was planted; what cannot be predicted says why."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from tests.unit.analysis.program_runs import DDP, experiment, write_program_run
+
+from scalewise.analysis.prediction.experiment_prediction import PredictionSpec, compute_prediction
+from scalewise.analysis.prediction.program_step import ProgramBaseline, predict_program_step
+from scalewise.plan.config.experiment import ProgramExperiment
+from scalewise.plan.config.shape import Shape
+from scalewise.plan.runs.runs import global_batch, settings_of
+from scalewise.plan.terminal.predictions import read_predictions, read_remarks
+from scalewise.records import AllReduce, AllReduceMeasurement, read_summary
+
+COMPUTE = 0.1
+GRADIENTS = 40_000_000
+OVERLAPS = {"all": 1.0, "half": 0.5, "none": 0.0}
+
+
+def all_reduce_seconds(shape: str, size: float) -> float:
+    """The planted network: inside a node ten times as fast as across."""
+    nodes = Shape.parse(shape).nodes
+    return 1e-4 + size / (4e9 if nodes == 1 else 4e8) * (1 if nodes == 1 else 1 + 0.1 * (nodes - 2))
+
+
+def network(*shapes: str) -> list[AllReduceMeasurement]:
+    return [
+        AllReduceMeasurement(
+            shape=shape,
+            backend="gloo",
+            launcher="popen",
+            hosts=["a"],
+            devices=["CPU process"],
+            versions={},
+            measured_at="2026-01-01",
+            reductions=[
+                AllReduce(bytes=size, seconds=[all_reduce_seconds(shape, size)] * 5)
+                for size in (1 << 10, 1 << 20, 25 << 20, 100 << 20)
+            ],
+        )
+        for shape in shapes
+    ]
+
+
+def buckets_seconds(shape: str, passes: int = 1) -> float:
+    """All gradients in DDP's default buckets, once or in every pass."""
+    first, size = 1 << 20, 25 << 20
+    sizes = [first]
+    while sum(sizes) < GRADIENTS:
+        sizes.append(min(size, GRADIENTS - sum(sizes)))
+    return passes * sum(all_reduce_seconds(shape, each) for each in sizes)
+
+
+def predicted(
+    folder: Path, spec: ProgramExperiment, shapes: dict[str, str], project: list[str], *, steps: bool = False
+) -> pd.DataFrame:
+    definition = PredictionSpec(
+        "study",
+        spec,
+        {devices: Shape.parse(shape) for devices, shape in shapes.items()},
+        [Shape.parse(shape) for shape in project],
+    )
+    known = {*shapes.values(), *project} - {"1x1"}
+    compute_prediction(
+        definition, network(*(s for s in known if Shape.parse(s).nodes <= 4)), folder / "runs", folder,
+        from_steps=steps,
+    )  # fmt: skip
+    return pd.read_csv(folder / ("projection.csv" if steps else "prediction.csv")).set_index("devices")
+
+
+def write_alone(folder: Path, spec: ProgramExperiment, **more: Any) -> None:
+    for repeat, factor in enumerate((0.995, 1.0, 1.005), start=1):
+        write_program_run(folder / "runs", f"d1.r{repeat}", spec, COMPUTE * factor, **more)
+
+
+@pytest.mark.parametrize("overlap", OVERLAPS)
+@pytest.mark.parametrize("shape", ["1x2", "2x2", "4x2"])
+@pytest.mark.parametrize("passes", [1, 4])
+def test_the_band_holds_a_planted_overlap(tmp_path: Path, overlap: str, shape: str, passes: int) -> None:
+    devices = Shape.parse(shape).world_size
+    spec = experiment(devices=[1, devices], accumulation_steps=passes)
+    write_alone(tmp_path, spec)
+    table = predicted(tmp_path, spec, {"1": "1x1", str(devices): shape}, [])
+    assert table.loc[1, "step_seconds"] == pytest.approx(COMPUTE)
+    row = table.loc[devices]
+    for exchanged in {1, passes}:
+        exchange = buckets_seconds(shape, exchanged)
+        truth = COMPUTE + exchange - OVERLAPS[overlap] * min(exchange, COMPUTE)
+        assert row["step_seconds_low"] <= truth * 1.001
+        assert truth <= row["step_seconds_high"] * 1.001
+        assert row["speedup_low"] <= devices * COMPUTE / truth * 1.001
+        assert devices * COMPUTE / truth <= row["speedup_high"] * 1.001
+    assert row["step_seconds_low"] <= row["step_seconds"] <= row["step_seconds_high"]
+
+
+@pytest.mark.parametrize("fixed", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("overlap", OVERLAPS)
+def test_strong_scaling_holds_any_fixed_cost_of_a_batch(tmp_path: Path, fixed: float, overlap: str) -> None:
+    spec = experiment(
+        scaling="strong", batch_size_per_device=None, global_batch_size=64, devices=[1, 4], repeats=3
+    )
+    write_alone(tmp_path, spec)
+    row = predicted(tmp_path, spec, {"1": "1x1", "4": "2x2"}, []).loc[4]
+    compute = COMPUTE * (fixed + (1 - fixed) / 4)
+    exchange = buckets_seconds("2x2")
+    truth = compute + exchange - OVERLAPS[overlap] * min(exchange, compute)
+    assert row["step_seconds_low"] <= truth * 1.001
+    assert truth <= row["step_seconds_high"] * 1.001
+    notes = " ".join(read_remarks(tmp_path))
+    assert "it as proportional, the best that can be" in notes
+    assert "hides behind all of the computing" in notes
+    assert "DistributedDataParallel is taken for granted" in notes
+    assert read_predictions(tmp_path)["all runs", Shape.parse("2x2")].device_hours_per_epoch is None
+
+
+@pytest.mark.parametrize("overlap", OVERLAPS)
+def test_ddps_counters_narrow_the_band_around_the_truth(tmp_path: Path, overlap: str) -> None:
+    spec = experiment(devices=[1, 4], repeats=3)
+
+    def exposed(shape: str) -> float:
+        exchange = buckets_seconds(shape)
+        return exchange - OVERLAPS[overlap] * min(exchange, COMPUTE)
+
+    write_alone(tmp_path, spec)
+    for repeat, factor in enumerate((0.995, 1.0, 1.005), start=1):
+        waited = exposed("2x2") * factor
+        write_program_run(
+            tmp_path / "runs", f"d4.r{repeat}", spec, COMPUTE * factor + waited, shape="2x2", exposed=waited
+        )
+    shapes, project = {"1": "1x1", "4": "2x2"}, ["4x2"]
+    wide = predicted(tmp_path, spec, shapes, project).loc[8]
+    narrow = predicted(tmp_path, spec, shapes, project, steps=True).loc[8]
+    truth = COMPUTE + exposed("4x2")
+    assert narrow["step_seconds_low"] <= truth <= narrow["step_seconds_high"]
+    widths = [row["step_seconds_high"] - row["step_seconds_low"] for row in (wide, narrow)]
+    assert widths[1] < 0.5 * widths[0]
+    assert narrow["from_steps_on"] == "2x2"
+    remarks = json.loads((tmp_path / "projection.json").read_text(encoding="utf-8"))
+    assert any("DDP's own counters tell what waited" in note for note in remarks["notes"])
+    # the study's own counts are held against a band that knows nothing of them
+    blind = predicted(tmp_path, spec, shapes, project, steps=True).loc[4]
+    assert pd.isna(blind["from_steps_on"])
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        ({"parallelism": ["fully_shard"]}, "fully_shard exchanges more than gradients"),
+        ({"optimizers": ["ZeroRedundancyOptimizer"]}, "ZeroRedundancyOptimizer exchanges more"),
+        (
+            {"gradient_bytes": None, "unknown": {"bytes of gradients": "the model is divided"}},
+            "the bytes of its gradients are not known: the model is divided",
+        ),
+    ],
+)
+def test_what_cannot_be_predicted_of_a_program_says_why(
+    tmp_path: Path, found: dict[str, Any], why: str
+) -> None:
+    spec = experiment()
+    write_alone(tmp_path, spec, program=found)
+    table = predicted(tmp_path, spec, {"1": "1x1", "2": "1x2"}, [])
+    assert table.empty
+    (refused,) = json.loads((tmp_path / "prediction.json").read_text(encoding="utf-8"))["refused"].values()
+    assert refused.startswith("no prediction for all runs: ")
+    assert why in refused
+
+
+def test_several_devices_that_exchange_nothing_seen_are_no_base(tmp_path: Path) -> None:
+    spec = experiment(devices=[1, 2], repeats=3)
+    write_alone(tmp_path, spec)
+    write_program_run(tmp_path / "runs", "d2.r1", spec, COMPUTE, program={"parallelism": []})
+    shapes = {"1": "1x1", "2": "1x2"}
+    assert predicted(tmp_path, spec, shapes, ["2x2"], steps=True).empty
+    remarks = json.loads((tmp_path / "projection.json").read_text(encoding="utf-8"))
+    assert "on several devices nothing was seen" in remarks["refused"]["all runs"]
+
+
+def test_an_unknown_wait_for_data_is_computing_and_said(tmp_path: Path) -> None:
+    spec = experiment()
+    write_alone(tmp_path, spec, loader_wait=None, program={"parallelism": DDP})
+    row = predicted(tmp_path, spec, {"1": "1x1", "2": "1x2"}, []).loc[2]
+    assert pd.isna(row["loader_seconds"])
+    assert row["compute_seconds"] == pytest.approx(COMPUTE)
+    notes = " ".join(read_remarks(tmp_path))
+    assert "the wait for data is not known and counts as computing" in notes
+    assert "taken for granted" not in notes
+
+
+def test_no_exchange_can_hide_behind_the_wait_for_data(tmp_path: Path) -> None:
+    spec = experiment()
+    folder = write_program_run(tmp_path, "d1.r1", spec, COMPUTE, loader_wait=0.04)
+    measured = read_summary(folder).measurements
+    assert measured is not None
+    base = ProgramBaseline.of(measured, 1)
+    exchange = 0.5
+    whole: Callable[[int], Any] = lambda size: np.full((3, 1), exchange * size / GRADIENTS)  # noqa: E731
+    batch = global_batch(settings_of(spec, ()), 2)
+    step = predict_program_step(base, 2, batch, whole)
+    assert step.seconds[:, 0] == pytest.approx([0.04 + 0.5, step.seconds[1, 0], 0.04 + 0.06 + 0.5])

@@ -1,0 +1,337 @@
+"""Studies of programs, from their records to the report: planted speeds are found, the unknown is said."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from tests.unit.analysis.program_runs import DDP, STEPS, experiment, write_program_run
+from tests.unit.analysis.report_page import Page, cells
+
+from scalewise.analysis.analysis_spec import AnalysisSpec
+from scalewise.analysis.experiment_figures import draw
+from scalewise.analysis.experiment_tables import compute
+from scalewise.analysis.report import epoch_figures, step_figures
+from scalewise.analysis.report.captions import CAPTIONS
+from scalewise.analysis.study_report import write_report
+from scalewise.analysis.tables import collect
+from scalewise.plan.config.experiment import Experiment, ProgramExperiment
+
+SCATTER = (0.99, 1.0, 1.01)
+
+
+def write_study(folder: Path, spec: ProgramExperiment, steps: Mapping[int, float], **more: Any) -> None:
+    for devices, seconds in steps.items():
+        for repeat, factor in enumerate(SCATTER, start=1):
+            write_program_run(folder / "study/runs", f"d{devices}.r{repeat}", spec, seconds * factor, **more)
+
+
+def report_on(folder: Path, spec: ProgramExperiment | Experiment) -> tuple[dict[str, Any], str]:
+    """The decision and the report's HTML, by way of all files between."""
+    decision = decision_on(folder, spec)
+    draw(AnalysisSpec("study", spec), folder / "study")
+    labels = {"study": {"title": "My training", "description": "", "predicted": True}}
+    write_report(["study"], folder, labels, folder / "report.html")
+    return decision, (folder / "report.html").read_text(encoding="utf-8")
+
+
+def decision_on(folder: Path, spec: ProgramExperiment | Experiment) -> dict[str, Any]:
+    compute(AnalysisSpec("study", spec), folder / "study/runs", folder / "study")
+    decision: dict[str, Any] = json.loads((folder / "study/decision.json").read_text(encoding="utf-8"))
+    return decision
+
+
+def figure_text(folder: Path, name: str) -> str:
+    """What a figure that has nothing to draw says; a drawing's letters are paths."""
+    return (folder / "study/figures" / f"{name}.svg").read_text(encoding="utf-8")
+
+
+def test_planted_speedups_of_a_program_are_found_and_what_is_unknown_is_said(tmp_path: Path) -> None:
+    spec = experiment(devices=[1, 2, 4])
+    write_study(tmp_path, spec, {1: 0.1, 2: 0.11, 4: 0.2}, loader_wait=None)
+    decision, html = report_on(tmp_path, spec)
+    scaling = pd.read_csv(tmp_path / "study/scaling.csv").set_index("devices")
+    assert scaling["speedup"].to_dict() == pytest.approx({1: 1.0, 2: 2 * 0.1 / 0.11, 4: 2.0})
+    assert decision["devices"] == 2
+    for column in ("loader_wait_fraction", "final_accuracy", "wall_seconds", "device_hours"):
+        assert scaling[column].isna().all(), column
+    assert scaling["startup_seconds"].to_list() == pytest.approx([6.5] * 3)
+    bars = step_figures.step(scaling.reset_index(), pd.read_csv(tmp_path / "study/runs.csv"))
+    labels = [text.get_text() for legend in bars.legends for text in legend.get_texts()]
+    assert "loader wait" not in labels
+    assert "preparation" in labels
+    text = Page(html).all_text()
+    assert not re.search(r"\b(nan|None|NaN)\b", text)
+    assert "loader wait (no DataLoader of PyTorch feeds the training)" in text
+    assert "train.py --batch-size {batch_size_per_device} --out {folder}" in text
+    assert "by Scalewise, after the steps to measure" in text
+    assert "evaluation: 1 (9 runs)" in text
+    assert "final accuracy" not in "".join(cells(html, "Scaling"))
+    header = html.split("Where a step's time goes")[1].split("</thead>")[0]
+    assert "<th>preparation (s)</th>" in header
+    assert "process group" not in header
+    proposal = (tmp_path / "study/proposal.md").read_text(encoding="utf-8")
+    assert "the time and the device-hours of a whole run are not known" in proposal
+    assert {path.stem for path in (tmp_path / "study/figures").glob("*.svg")} == set(CAPTIONS)
+
+
+def test_the_wait_for_data_is_no_cause_where_nobody_can_tell_it(tmp_path: Path) -> None:
+    spec = experiment()
+    write_program_run(tmp_path / "study/runs", "d1.r1", spec, 0.1, loader_wait=None)
+    for repeat in (2, 3):
+        write_program_run(tmp_path / "study/runs", f"d1.r{repeat}", spec, 0.1, loader_wait=None)
+    for repeat, factor in enumerate(SCATTER, start=1):
+        write_program_run(
+            tmp_path / "study/runs",
+            f"d2.r{repeat}",
+            spec,
+            0.15 * factor,
+            loader_wait=None,
+            exposed=0.05 * factor,
+        )
+    decision = decision_on(tmp_path, spec)
+    tables = (pd.read_csv(tmp_path / "study" / name) for name in ("scaling.csv", "runs.csv"))
+    (legend,) = step_figures.step(*tables).legends
+    assert legend.get_texts()[0].get_text() == "compute and wait for data"
+    limits = " ".join(decision["limits"])
+    assert "Communication-bound at 2 devices (33% of the step" in limits
+    assert "under no_sync" in limits
+    assert "communication_hook" not in limits
+    assert "Loader-bound" not in limits
+    assert "How long devices wait for data is not known at 1 device and 2 devices" in limits
+
+
+def test_a_loader_that_is_seen_to_wait_is_named_with_a_cure_that_a_program_has(tmp_path: Path) -> None:
+    spec = experiment()
+    for devices, wait in ((1, 0.0), (2, 0.04)):
+        for repeat, factor in enumerate(SCATTER, start=1):
+            write_program_run(
+                tmp_path / "study/runs",
+                f"d{devices}.r{repeat}",
+                spec,
+                (0.1 + wait) * factor,
+                loader_wait=wait * factor,
+                exposed=0.0,
+            )
+    decision = decision_on(tmp_path, spec)
+    assert "Loader-bound at 2 devices" in decision["limits"][0]
+    assert "workers of the program's DataLoader" in decision["limits"][0]
+
+
+def test_time_to_a_metric_decides_as_time_to_an_accuracy_does(tmp_path: Path) -> None:
+    metric = {"pattern": "val_loss=([0-9.]+)", "at_most": 2.9}
+    spec = experiment(steps=None, metric=metric, decision={"min_efficiency": 0.8})
+    # twice the speed, but twice the samples to learn from
+    for devices, seconds, needed in ((1, 0.1, 100), (2, 0.1, 100)):
+        for repeat, factor in enumerate(SCATTER, start=1):
+            readings = [
+                {"seconds": step * seconds * factor, "step": step, "value": value}
+                for step, value in ((needed // 2, 3.1), (needed, 2.9), (needed + 20, 2.8))
+            ]
+            write_program_run(
+                tmp_path / "study/runs",
+                f"d{devices}.r{repeat}",
+                spec,
+                seconds * factor,
+                program={"metric": readings, "seconds_to_metric": readings[1]["seconds"]},
+            )
+    decision, html = report_on(tmp_path, spec)
+    runs = pd.read_csv(tmp_path / "study/runs.csv")
+    assert runs["samples_to_target"].to_list() == [1600] * 3 + [3200] * 3
+    assert decision["measure"] == "time to target"
+    assert decision["devices"] == 1
+    assert "val_loss=([0-9.]+) at most 2.9 in 10.0 s of training" in decision["sentence"]
+    point = pd.read_csv(tmp_path / "study/scaling.csv").set_index("devices").loc[2]
+    assert point["speedup"] == pytest.approx(2.0)
+    assert point["statistical_efficiency"] == pytest.approx(0.5)
+    assert point["wall_seconds"] == 90
+    text = Page(html).all_text()
+    assert "val_loss=([0-9.]+) at most 2.9: reached in 6 of 6 runs" in text
+    assert "last reading of a run: 2.80" in text
+
+
+def test_a_metric_that_no_run_reaches_leaves_the_decision_to_throughput(tmp_path: Path) -> None:
+    spec = experiment(steps=None, metric={"pattern": "acc=([0-9.]+)$", "at_least": 0.9})
+    reading = [{"seconds": 1.0, "step": 10, "value": 0.7}]
+    write_study(tmp_path, spec, {1: 0.1, 2: 0.1}, program={"metric": reading})
+    decision = decision_on(tmp_path, spec)
+    assert decision["measure"] == "throughput"
+    assert any("No run reached acc=([0-9.]+)$ at least 0.9, so throughput" in s for s in decision["cautions"])
+    facts = json.loads((tmp_path / "study/provenance.json").read_text(encoding="utf-8"))["metric"]
+    assert facts[0] == "acc=([0-9.]+)$ at least 0.9: reached in 0 of 6 runs"
+
+
+@pytest.mark.parametrize("steps", [STEPS, None])
+def test_a_limit_of_whole_runs_is_judged_where_runs_are_whole(tmp_path: Path, steps: int | None) -> None:
+    spec = experiment(steps=steps, decision={"deadline_minutes": 5, "min_efficiency": 0.9})
+    write_study(tmp_path, spec, {1: 0.1, 2: 0.1})
+    decision = decision_on(tmp_path, spec)
+    if steps is None:
+        assert decision["devices"] == 1
+        assert "within the 5 asked for" in decision["sentence"]
+        return
+    assert decision["devices"] == 2
+    assert decision["criterion"].startswith("deadline_minutes cannot be judged: steps (20) ends every run")
+    assert "Min_efficiency alone decides instead" in decision["criterion"]
+    assert not decision["clear"]
+
+
+def test_losses_are_drawn_against_steps_and_no_axes_are_empty(tmp_path: Path) -> None:
+    spec = experiment()
+    write_study(tmp_path, spec, {1: 0.1, 2: 0.1})
+    decision_on(tmp_path, spec)
+    losses = pd.read_csv(tmp_path / "study/epochs.csv")
+    assert losses[["step", "loss"]].iloc[1].to_list() == [4, 1.8]
+    (axes,) = epoch_figures.loss(losses).axes
+    assert axes.get_xlabel() == "step"
+    assert {tuple(np.asarray(line.get_xdata()).tolist()) for line in axes.get_lines()[1::2]} == {
+        (0, 4, 8, 12, 16)
+    }
+    draw(AnalysisSpec("study", spec), tmp_path / "study")
+    # a message without axes
+    assert "xtick_1" in figure_text(tmp_path, "loss")
+    assert "xtick_1" not in figure_text(tmp_path, "accuracy")
+
+
+# --- older records ------------------------------------------------------------------------------------
+
+
+def test_a_record_from_before_a_key_is_not_out_of_date(tmp_path: Path) -> None:
+    spec = experiment(repeats=1)
+    for devices in (1, 2):
+        write_program_run(
+            tmp_path, f"d{devices}.r1", spec, 0.1, without=["resumes", "inputs"] if devices == 1 else []
+        )
+    runs = collect("study", spec, tmp_path).runs
+    assert runs["outcome"].to_list() == ["completed", "completed"]
+    assert runs["fingerprint"].nunique() == 1
+    changed = collect("study", experiment(repeats=1, resumes=True), tmp_path).runs
+    assert changed["outcome"].to_list() == ["out of date", "out of date"]
+
+
+def test_a_built_in_record_from_before_steps_is_not_out_of_date(
+    tmp_path: Path, write_run: Callable[..., Path]
+) -> None:
+    folder = write_run(tmp_path, "d1.r1", 1)
+    write_run(tmp_path, "d2.r1", 2)
+    path = folder / "summary.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    del record["definition"]["settings"]["steps"]
+    path.write_text(json.dumps(record), encoding="utf-8")
+    values = {"dataset": "digits", "model": "linear", "global_batch_size": 256}
+    spec = Experiment.model_validate(values | {"devices": [1, 2], "repeats": 1})
+    runs = collect("study", spec, tmp_path).runs
+    assert runs["outcome"].to_list() == ["completed", "completed"]
+    assert runs["fingerprint"].nunique() == 1
+    asked = Experiment.model_validate(values | {"devices": [1], "repeats": 1, "steps": 50})
+    assert collect("study", asked, tmp_path).runs["outcome"].to_list() == ["out of date"]
+
+
+def test_a_built_in_study_that_steps_end_has_a_report_without_epochs(
+    tmp_path: Path, write_run: Callable[..., Path]
+) -> None:
+    values = {"dataset": "digits", "model": "linear", "global_batch_size": 256, "steps": 50}
+    spec = Experiment.model_validate(values | {"devices": [1, 2], "decision": {"max_device_hours": 1}})
+    for devices, rate in ((1, 1000.0), (2, 1900.0)):
+        for repeat, factor in enumerate(SCATTER, start=1):
+            folder = write_run(
+                tmp_path / "study/runs",
+                f"d{devices}.r{repeat}",
+                devices,
+                rate=rate * factor,
+                settings={"steps": 50},
+            )
+            # the training leaves neither epochs nor an accuracy then
+            path = folder / "summary.json"
+            record = json.loads(path.read_text(encoding="utf-8"))
+            record["measurements"] |= {"epochs_completed": 0, "final_accuracy": None, "best_accuracy": None}
+            path.write_text(json.dumps(record), encoding="utf-8")
+            table = folder / "epochs.csv"
+            table.write_text(table.read_text().splitlines()[0] + "\n")
+    decision, html = report_on(tmp_path, spec)
+    assert decision["devices"] == 2
+    assert "max_device_hours cannot be judged: steps (50)" in decision["criterion"]
+    assert not re.search(r"\b(nan|None|NaN)\b", Page(html).all_text())
+    assert pd.read_csv(tmp_path / "study/runs.csv")["wall_seconds"].isna().all()
+    assert decision["startup"] == []
+
+
+# --- what may be compared -----------------------------------------------------------------------------
+
+
+def conditions_of(folder: Path, spec: ProgramExperiment) -> tuple[list[str], list[str]]:
+    """The fingerprints, and the notes of the scaling table."""
+    compute(AnalysisSpec("study", spec), folder / "study/runs", folder / "study")
+    runs = pd.read_csv(folder / "study/runs.csv")
+    notes = pd.read_csv(folder / "study/scaling.csv")["note"].astype(object).fillna("")
+    return runs["fingerprint"].to_list(), notes.to_list()
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"program": {"imported_files": {"model.py": "c" * 64}}}, "contents of the imported model.py"),
+        ({"program": {"imported_files": {"elsewhere/model.py": "a" * 64}}}, "not imported"),
+        ({"program": {"precision": "parameters float32"}}, "formats of numbers"),
+        ({"program": {"compiled": True}}, "compiled is true, not false"),
+        ({"origin": {"inputs": {"program": "d" * 64}}}, "contents of the program"),
+        ({"origin": {"inputs": {"program": "b" * 64, "data": "e" * 64}}}, ""),
+        ({"origin": {"versions": {"torch": "2.14.0", "python": "3.11.7"}}}, "torch version"),
+        ({"program": {"imported_files": {"model.py": "a" * 64, "parallel.py": "f" * 64}}}, ""),
+        (
+            {"origin": {"versions": {"torch": "2.15.0", "python": "3.11.7", "deepspeed": "1.0"}}},
+            "",
+        ),
+        ({"program": {"command": ["python", "train.py", "--seed", "9"]}}, ""),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_keeps_a_programs_runs_apart(tmp_path: Path, changed: dict[str, Any], named: str) -> None:
+    spec = experiment(repeats=1)
+    write_program_run(tmp_path / "study/runs", "d1.r1", spec, 0.1)
+    write_program_run(tmp_path / "study/runs", "d2.r1", spec, 0.1, **changed)
+    fingerprints, notes = conditions_of(tmp_path, spec)
+    assert (len(set(fingerprints)) > 1) == bool(named)
+    assert any(named in note for note in notes)
+
+
+def test_a_swept_argument_is_a_series_and_a_condition_of_its_own(tmp_path: Path) -> None:
+    spec = experiment(
+        repeats=1,
+        arguments=["--lr", "{argument.lr}", "--seed", "{seed}"],
+        sweep={"argument.lr": [0.1, 0.2]},
+    )
+    for rate, speed in ((0.1, 1.0), (0.2, 1.5)):
+        for devices in (1, 2):
+            write_program_run(
+                tmp_path / "study/runs",
+                f"d{devices}.lr-{rate}.r1",
+                spec,
+                0.1 / speed,
+                options={"argument.lr": rate},
+            )
+    fingerprints, _ = conditions_of(tmp_path, spec)
+    assert len(set(fingerprints)) == 2
+    options = pd.read_csv(tmp_path / "study/options.csv")
+    assert options["option"].unique().tolist() == ["argument.lr"]
+    assert options["throughput_ratio"].to_list() == pytest.approx([1.5, 1.5])
+    assert options["also_differs"].isna().all()
+
+
+@pytest.mark.parametrize(("on_four", "kinds"), [(DDP, 1), (["fully_shard"], 3)])
+def test_one_device_needs_no_wrapper_and_several_need_the_same(
+    tmp_path: Path, on_four: list[str], kinds: int
+) -> None:
+    spec = experiment(devices=[1, 2, 4], repeats=1)
+    for devices, wrappers in ((1, []), (2, DDP), (4, on_four)):
+        write_program_run(
+            tmp_path / "study/runs", f"d{devices}.r1", spec, 0.1, program={"parallelism": wrappers}
+        )
+    fingerprints, _ = conditions_of(tmp_path, spec)
+    assert len(set(fingerprints)) == kinds

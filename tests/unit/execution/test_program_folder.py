@@ -1,0 +1,54 @@
+"""The folder that a user's program writes to, and failures after which no other try is made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scalewise.execution.outcome import would_fail_again
+from scalewise.execution.train_job import lay_out_folder
+from scalewise.records import FAILURE, Definition, Failure, write_json
+
+DEFINITION = Definition(
+    experiment="own",
+    run="d2.r1",
+    shape="1x2",
+    batch_size_per_device=8,
+    global_batch_size=16,
+    repeat=1,
+    options={},
+    accelerator="cpu",
+    settings={"program": "train.py"},
+)
+
+
+@pytest.mark.parametrize("resumes", [False, True])
+def test_a_run_begins_in_an_emptied_folder_unless_its_program_goes_on_by_itself(
+    tmp_path: Path, resumes: bool
+) -> None:
+    folder = tmp_path / "program"
+    lay_out_folder(folder, keep=resumes)
+    (folder / "last.pt").write_text("of a run that was cut off")
+
+    lay_out_folder(folder, keep=resumes)
+
+    assert folder.is_dir()
+    assert (folder / "last.pt").exists() == resumes
+
+
+@pytest.mark.parametrize("permanent", [False, True])
+def test_what_would_end_alike_is_not_tried_again(tmp_path: Path, permanent: bool) -> None:
+    failure = Failure(
+        definition=DEFINITION,
+        outcome="failed",
+        reason="64 samples a step, 32 were planned",
+        log_tail=[],
+        ended_at="2026-11-23T06:00:00+00:00",
+        permanent=permanent,
+    )
+    write_json(tmp_path / FAILURE, failure)
+
+    assert (would_fail_again(tmp_path, DEFINITION, 60) is not None) == permanent
+    changed = DEFINITION.model_copy(update={"settings": {"program": "other.py"}})
+    assert would_fail_again(tmp_path, changed, 60) is None

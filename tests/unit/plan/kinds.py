@@ -1,0 +1,21 @@
+"""Experiments and runs of the built-in loop, as such."""
+
+from __future__ import annotations
+
+from scalewise.plan.config.experiment import Experiment
+from scalewise.plan.config.settings import Settings
+from scalewise.plan.runs.runs import Run
+from scalewise.plan.study import Study
+
+
+def built_in(study: Study, name: str) -> Experiment:
+    """An experiment of the built-in loop."""
+    spec = study.experiments[name].spec
+    assert isinstance(spec, Experiment)
+    return spec
+
+
+def settings_of_loop(run: Run) -> Settings:
+    """The settings of a run of the built-in loop."""
+    assert isinstance(run.settings, Settings)
+    return run.settings

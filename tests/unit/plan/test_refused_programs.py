@@ -1,0 +1,552 @@
+"""Programs of a user's own that could not be run, or not be measured, are refused before anything starts."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.unit.plan.refusals import HERE, assert_refused
+
+from scalewise.plan.study import Study
+
+Load = Callable[[str], Study]
+Refuse = Callable[[str], list[str]]
+
+SOUND = {
+    "program": "train.py",
+    "arguments": '["--batch-size", "{batch_size_per_device}", "--out", "{folder}"]',
+    "scaling": "weak",
+    "batch_size_per_device": "16",
+    "devices": "[1, 2]",
+    "steps": "200",
+}
+
+
+def own(*lines: str, without: str = "") -> str:
+    """A study of a program with these lines, of which the last is the mistake; they replace sound ones."""
+    given = {line.partition(":")[0] for line in lines} | set(without.split())
+    body = [f"{key}: {value}" for key, value in SOUND.items() if key not in given]
+    text = "".join(f"    {line}\n" for line in [*body, *lines]).rstrip()
+    return f"experiments:\n  own:\n{text}  {HERE}\n"
+
+
+def words(*of_arguments: str) -> str:
+    """A study whose arguments are the mistake, one line of YAML."""
+    return own(f"arguments: [{', '.join(of_arguments)}]")
+
+
+@pytest.fixture(autouse=True)
+def _desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder that snakemake runs in, with a script, a module, and much that is neither."""
+    monkeypatch.chdir(tmp_path)
+    files = {
+        "train.py": "import helper\n",
+        "helper.py": "",
+        "broken.py": "import torch\n\ndef main(:\n    pass\n",
+        "run.sh": "#!/bin/bash\necho hello\n",
+        "nul": "\0",
+        "package/__init__.py": "",
+        "package/train.py": "",
+        "config/model.yaml": "",
+    }
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    os.mkfifo(tmp_path / "pipe")
+
+
+PROGRAMS = [
+    pytest.param("trian.py", ("is 'trian.py'", "no such file. Did you mean 'train.py'?"), id="no such file"),
+    pytest.param("package/trian.py", ("Did you mean 'package/train.py'?",), id="no such file in a folder"),
+    pytest.param("x/y.py", ("no such file. Give the path of a Python file",), id="no such folder"),
+    pytest.param("package", ("is a folder", "or `-m package.train`"), id="a folder"),
+    pytest.param("pipe", ("is no file",), id="a pipe, which nobody writes to"),
+    pytest.param("/dev/zero", ("is no file",), id="a file without an end"),
+    pytest.param('""', ("names nothing",), id="an empty name"),
+    pytest.param("run.sh", ("'run.sh' is not Python (line 2: invalid syntax)",), id="a shell script"),
+    pytest.param("nul", ("'nul' is not Python (source code string",), id="no text"),
+    pytest.param("broken.py", ("'broken.py' is not Python (line 3: ", "Mend the file"), id="a syntax error"),
+    pytest.param("train.py --lr 3", ("Write `program: train.py` alone",), id="with its arguments"),
+    pytest.param("torchrun train.py", ("Write `program: train.py` alone",), id="with its launcher"),
+    pytest.param('"{run}.py"', ("Snakemake reads { in a path",), id="braces"),
+    pytest.param("-m package.trian", ("no module package.trian that can be run",), id="no such module"),
+    pytest.param("-m package", ("no module package that can be run",), id="a package without __main__"),
+    pytest.param("-m json.trian", ("no module json.trian", "or installed"), id="no such installed module"),
+    pytest.param("-m package.train --lr 3", ("the name of one module and nothing else",), id="-m and words"),
+    pytest.param("-m", ("the name of one module and nothing else",), id="-m alone"),
+    pytest.param("-m package-train", ("the name of one module and nothing else",), id="-m and no name"),
+    pytest.param(
+        "-m torch.distributed.run",
+        ("is '-m torch.distributed.run', which starts ranks", "or use `starts: itself`"),
+        id="a launcher",
+    ),
+]
+
+
+@pytest.mark.parametrize(("program", "says"), PROGRAMS)
+def test_what_is_no_program_is_refused_without_running_it(
+    program: str, says: tuple[str, ...], refuse: Refuse, study_file: Path
+) -> None:
+    text = own(f"program: {program}")
+    assert_refused(text, ("experiments.own.program ", *says), refuse(text), study_file)
+
+
+@pytest.mark.parametrize("program", ["train.py", "./train.py", "-m package.train", "-m timeit"])
+def test_a_script_and_a_module_are_programs(program: str, load: Load) -> None:
+    assert load(own(f"program: {program}")).runs
+
+
+def test_a_module_on_the_python_path_that_the_study_gives_is_a_program(load: Load, tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "mine.py").touch()
+    assert load(own("environment: {PYTHONPATH: lib}", "program: -m mine")).runs
+
+
+def test_another_python_says_what_it_takes_for_its_syntax(load: Load, refuse: Refuse, tmp_path: Path) -> None:
+    """Of a newer Python this one does not know the syntax; here one that takes everything stands in."""
+    newer = tmp_path / "newer"
+    newer.write_text("#!/bin/sh\nexit 0\n", encoding="utf-8")
+    newer.chmod(0o755)
+    assert load(own(f"python: {newer}", "program: broken.py")).runs
+    (line,) = refuse(own(f"python: {sys.executable}", "program: broken.py"))
+    assert "is not Python (line 3: " in line
+
+
+def test_modules_of_another_python_are_not_looked_for_in_this_one(load: Load) -> None:
+    assert load(own(f"python: {sys.executable}", "program: -m mine.train")).runs
+
+
+CPU = "accelerator: cpu\ndevices_per_node: 4\ncpus_per_node: 8\n"
+
+
+def test_nothing_is_looked_for_here_that_is_in_a_container(load: Load, site_file: Path) -> None:
+    site_file.write_text(f"{CPU}container: {{image: torch.sif}}\n", encoding="utf-8")
+    assert load(own("python: /opt/conda/bin/python", "program: -m mine.train")).runs
+    # nor is its Python asked
+    assert load(own("program: broken.py")).runs
+
+
+def test_a_site_whose_launcher_cannot_run_a_file_is_named(
+    load: Load, refuse: Refuse, study_file: Path, site_file: Path
+) -> None:
+    site_file.write_text(f"{CPU}launcher: spawn\n", encoding="utf-8")
+    text = own("program: train.py")
+    says = ("own.program is to be started by torch.multiprocessing.spawn (launcher: spawn, of the site)",)
+    assert_refused(text, says, refuse(text), study_file)
+    assert load(own("launcher: torchrun")).runs
+    assert load(own("starts: itself")).runs
+
+
+ARGUMENTS = [
+    pytest.param(words('"{batch_size}"'), ("names {batch_size}", "Did you mean {global_batch_size}?")),
+    pytest.param(
+        own(
+            "scaling: strong",
+            "global_batch_size: 8",
+            'arguments: ["{batch_size}"]',
+            without="batch_size_per_device",
+        ),
+        ("names {batch_size}", "Did you mean {global_batch_size}?"),
+    ),
+    pytest.param(words('"{device}"'), ("names {device}", "Did you mean {devices}?")),
+    pytest.param(
+        words('"{zzz}"'),
+        ("names {zzz}", "Known: accumulation_steps, batch", "under `argument: {zzz: ...}`", "{argument.zzz}"),
+    ),
+    pytest.param(
+        own("argument: {lr: 1}", 'arguments: ["{lr}"]'), ("names {lr}", "Did you mean {argument.lr}?")
+    ),
+    pytest.param(
+        own("argument: {lr: 1}", 'arguments: ["{argument.rl}"]'), ("names {argument.rl}", "{argument.lr}?")
+    ),
+    pytest.param(
+        words('"{rank}"'), ("names {rank}, but arguments are the same on all ranks", "variable RANK")
+    ),
+    pytest.param(words('"{}"'), ("is '{}', in which braces enclose no name", "Write {{ and }}")),
+    pytest.param(words('"{devices:03d}"'), ("is '{devices:03d}'", "Write {{ and }}")),
+    pytest.param(words('"{devices[0]}"'), ("is '{devices[0]}'", "Write {{ and }}")),
+    pytest.param(words('"{devices"'), ("is '{devices'", "Write {{ and }}")),
+    pytest.param(words("'{\"a\": 1}'"), ("in which braces enclose no name", "Write {{ and }}")),
+    pytest.param(
+        words("$HOME/x"), ("is '$HOME/x', in which a shell would take '$'", "Write the value itself")
+    ),
+    pytest.param(words('"`x`"'), ("a shell would take '`'",)),
+    pytest.param(words("a;b"), ("a shell would take ';'",)),
+    pytest.param(words('"a|b"'), ("a shell would take '|'",)),
+    pytest.param(words('"a && b"'), ("a shell would take '&'",)),
+    pytest.param(words('"> log"'), ("a shell would take '>'",)),
+    pytest.param(words('"*.pt"'), ("a shell would take '*'",)),
+    pytest.param(words('"~/x"'), ("a shell would take '~'",)),
+    pytest.param(words(r'"a\nb"'), ("a shell would take '\\n'",)),
+    pytest.param(words("'\"a b\"'"), ("with quotes that a shell would take off", "Write 'a b'")),
+    pytest.param(words('"--lr 0.1"'), ("is '--lr 0.1', two words in one", 'Write "--lr", "0.1".')),
+    pytest.param(words("true"), ("arguments[0] is true", 'such as "true"')),
+    pytest.param(words(".nan"), ("arguments[0] is nan, not a finite number", 'such as "nan"')),
+    pytest.param(words("[a]"), ("arguments[0] is ['a'], not text", 'Write "a", in quotes.')),
+    pytest.param(own("arguments: --lr"), ("arguments is '--lr', not a list", "Write [--lr].")),
+]
+
+
+@pytest.mark.parametrize(("text", "says"), ARGUMENTS)
+def test_a_command_line_that_says_something_else_than_it_seems_to_is_refused(
+    text: str, says: tuple[str, ...], refuse: Refuse, study_file: Path
+) -> None:
+    assert_refused(text, ("experiments.own.arguments", *says), refuse(text), study_file)
+
+
+def test_words_that_only_look_like_more_are_taken_as_they_are(load: Load) -> None:
+    taken = words(
+        '"{folder}"', '"{{}}"', '"a b"', '"--name=a b"', '"+x=[1,2]"', "''", '"it\'s"', "0.1", '"#1"'
+    )
+    assert load(taken).runs
+
+
+BATCHES = [
+    pytest.param(
+        own("global_batch_size: 32", "arguments: [a]", "scaling: strong", without="batch_size_per_device"),
+        ("own.scaling is strong, but train.py never hears of the batch size", "or use `scaling: weak`"),
+        id="strong without a batch",
+    ),
+    pytest.param(
+        own("scaling: strong", "global_batch_size: 33", without="batch_size_per_device"),
+        ("own.global_batch_size (33) is not divisible by the world size (2)", "Use 32 or 34."),
+        id="not divisible",
+    ),
+    pytest.param(
+        own(
+            "scaling: strong",
+            "global_batch_size: 32",
+            "samples_per_step: 32",
+            "project: {devices: [12]}",
+            without="batch_size_per_device",
+        ),
+        ("own.project.devices[0] is 12, but global_batch_size (32) is not divisible", "Use 8 or 16,"),
+        id="not divisible where it is predicted",
+    ),
+    pytest.param(
+        own("samples_per_step: 16"),
+        (
+            "own.samples_per_step is 16",
+            "make 32 samples of a step on 2 devices",
+            "samples_per_step: planned`",
+        ),
+        id="samples that contradict",
+    ),
+    pytest.param(
+        own("devices: [2]", "samples_per_step: 16"),
+        ("Write 32 or `samples_per_step: planned`",),
+        id="one count",
+    ),
+    pytest.param(
+        own("samples_per_step: plan"), ("is 'plan', which is not known", "planned"), id="no samples"
+    ),
+    pytest.param(own("samples_per_step: 0"), ("is 0, but must be greater than 0",), id="0 samples"),
+]
+
+RULES = [
+    pytest.param(
+        own("metric: {pattern: 'a=([0-9]+)', at_most: 1}"),
+        ("own.metric is a=([0-9]+) at most 1", "but steps (200) ends it before", "Remove steps"),
+        id="metric and steps",
+    ),
+    pytest.param(
+        own("metric: {pattern: 'a=([0-9', at_most: 1}", without="steps"),
+        ("the pattern 'a=([0-9', which is no regular expression (", "Correct it"),
+        id="no pattern",
+    ),
+    pytest.param(
+        own("metric: {pattern: 'a=[0-9]+', at_most: 1}", without="steps"),
+        ("the pattern 'a=[0-9]+' with 0 groups, not one", "Put the number alone into parentheses"),
+        id="no group",
+    ),
+    pytest.param(
+        own("metric: {pattern: 'a=([0-9]+)', at_most: 1, at_least: 1}", without="steps"),
+        ("has both at_most and at_least", "Keep one of the two."),
+        id="two limits",
+    ),
+    pytest.param(
+        own("metric: {pattern: 'a=([0-9]+)'}", without="steps"),
+        ("has neither at_most nor at_least", "Add `at_most: 2.9`"),
+        id="no limit",
+    ),
+    pytest.param(
+        own("metric: {pattern: 'a=([0-9]+)', at_most: .nan}", without="steps"),
+        ("own.metric.at_most is nan, not a finite number",),
+        id="a limit that nothing reaches",
+    ),
+    pytest.param(
+        own("decision: {deadline_minutes: 5}"),
+        ("own.decision.deadline_minutes is 5", "but steps (200) ends every run before", "Remove steps, or"),
+        id="a deadline of what is not measured",
+    ),
+    pytest.param(
+        own("decision: {max_device_hours: 5}"),
+        ("own.decision.max_device_hours is 5", "but steps (200) ends every run before", "Remove steps, or"),
+        id="a cost of what is not measured",
+    ),
+    pytest.param(
+        own("launcher: spawn"),
+        ("own.launcher is to be started by torch.multiprocessing.spawn", "Use launcher popen or torchrun."),
+        id="spawn",
+    ),
+    pytest.param(
+        own("arguments: [a]", "resumes: true"),
+        ("own.resumes is true", "nothing tells train.py the folder", '["--out", "{folder}"]'),
+        id="resumes from nowhere",
+    ),
+    pytest.param(own("python: pyhton3.99"), ("is 'pyhton3.99'", "no such program here"), id="no command"),
+    pytest.param(own('python: ""'), ("own.python is '', which names nothing",), id="an empty python"),
+    pytest.param(own("python: $HOME/bin/python"), ("a shell may obey the $",), id="a variable for python"),
+    pytest.param(own("seed: 2147483647"), ("own.seed (2147483647)", "Use at most 2147483645."), id="seed"),
+    pytest.param(
+        own("python: no/python"), ("own.python is 'no/python'", "no such file here"), id="no python"
+    ),
+    pytest.param(
+        own("files: [model.yaml]"), ("own.files[0] is 'model.yaml', which is not there",), id="no such file"
+    ),
+    pytest.param(
+        own("files: [config]"),
+        ("own.files[0] is 'config', which is a folder", "`inputs`"),
+        id="a folder of files",
+    ),
+    pytest.param(own("inputs: [data/]"), ("own.inputs[0] is 'data/', which is not there",), id="no data"),
+    pytest.param(own("inputs: [.]"), ("own.inputs[0] is '.', which holds results/",), id="results as data"),
+    pytest.param(
+        own('prepare: [train.py, "{folder}"]'),
+        ("own.prepare[1] names {folder}", "prepare is done once for all", "Write a path"),
+        id="a preparation of one run",
+    ),
+    pytest.param(own("prepare: [fetch.py]"), ("own.prepare[0] is 'fetch.py'", "no such file"), id="no file"),
+    pytest.param(
+        own("prepare: [fetch-data-now, a]"), ("is 'fetch-data-now'", "no such program here"), id="no command"
+    ),
+    pytest.param(
+        own("prepare: [train.py, a > b]"),
+        ("own.prepare[1] is 'a > b', in which a shell would take '>'",),
+        id="shell",
+    ),
+    pytest.param(
+        own("environment: {RANK: 3}"),
+        ("own.environment.RANK is 3", "gives each rank this", "Remove it"),
+        id="RANK",
+    ),
+    pytest.param(own("environment: {A=B: 3}"), ("environment.A=B is no name of a variable",), id="no name"),
+    pytest.param(
+        own("environment: {PATH: '$PATH:/x'}"),
+        ("own.environment.PATH is '$PATH:/x', in which a shell",),
+        id="$",
+    ),
+    pytest.param(
+        own("starts: itself", 'environment: {MINE: "{rank}"}'),
+        ("own.environment.MINE names {rank}", "`starts: itself`", "Remove it, or use `starts: ranks`."),
+        id="ranks that nobody knows",
+    ),
+    pytest.param(own("starts: nodes"), ("own.starts is 'nodes'", "Known: itself, ranks."), id="starts"),
+    pytest.param(
+        own("argumnets: [a]"), ("own.argumnets is not a known key", "'arguments'?"), id="unknown key"
+    ),
+]
+
+SWEEPS = [
+    pytest.param(
+        own("sweep: {argument.lr: [0.1, 0.2]}"),
+        (
+            "own.sweep.argument.lr is [0.1, 0.2], but neither",
+            "has {argument.lr}",
+            '["--lr", "{argument.lr}"]',
+        ),
+        id="not used",
+    ),
+    pytest.param(
+        own("argument: {lr: 0.1}"),
+        ("own.argument.lr is 0.1, but neither", "{argument.lr}"),
+        id="given, not used",
+    ),
+    pytest.param(
+        own('arguments: ["{argument.lr}"]', "sweep: {argument.lr: [1, 2]}", "argument: {lr: 3}"),
+        ("own.argument.lr is 3, but sweep.argument.lr gives it the values [1, 2]", "Keep one of the two."),
+        id="given and swept",
+    ),
+    pytest.param(
+        own("argument: {learning-rate: 0.1}"), ("own.argument.learning-rate is not a name",), id="no name"
+    ),
+    pytest.param(
+        own("sweep: {argument.learning-rate: [1]}"),
+        ("own.sweep.argument.learning-rate is not a name",),
+        id="nor swept",
+    ),
+    pytest.param(
+        own("sweep: {batch_size_per_devise: [1]}"),
+        (
+            "own.sweep.batch_size_per_devise is not a key",
+            "Did you mean 'batch_size_per_device'?",
+            "`argument.NAME`",
+        ),
+        id="unknown",
+    ),
+    pytest.param(own("sweep: {precision: [bf16]}"), ("own.sweep.precision is not a key",), id="of the loop"),
+    pytest.param(own("sweep: {steps: [1]}"), ("own.sweep.steps is not a key",), id="steps"),
+    pytest.param(own("sweep: {argument.lr: 0.1}"), ("sweep.argument.lr is 0.1, not a list",), id="no list"),
+    pytest.param(own("sweep: {argument.lr: []}"), ("sweep.argument.lr is an empty list",), id="empty"),
+    pytest.param(
+        own('arguments: ["{argument.x}"]', "sweep: {argument.x: [a b, A-b]}"),
+        ("own.sweep.argument.x is ['a b', 'A-b'], in which two values have the same name in a run",),
+        id="equal names",
+    ),
+    pytest.param(
+        own("arguments: [a]", "sweep: {batch_size_per_device: [4, 8]}", without="batch_size_per_device"),
+        ("own.sweep.batch_size_per_device is [4, 8], but train.py never hears of it",),
+        id="a batch that is not used",
+    ),
+    pytest.param(
+        own("sweep: {seed: [4, 8]}"),
+        ("own.sweep.seed is [4, 8], but train.py never hears of it",),
+        id="a seed",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "says"), [*BATCHES, *RULES, *SWEEPS])
+def test_what_a_program_cannot_be_measured_with_is_refused(
+    text: str, says: tuple[str, ...], refuse: Refuse, study_file: Path
+) -> None:
+    assert_refused(text, says, refuse(text), study_file)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("target: {accuracy: 0.9}", ("is {'accuracy': 0.9}", "Use `metric: {pattern:")),
+        ("precision: bf16", ("is bf16", "or give it to the program in `arguments`.")),
+        ("model: linear", ("is linear",)),
+        ("save_model: true", ("is true",)),
+        ("epochs: 3", ("is 3", "`steps` ends the measurement.")),
+        ("rendezvous: file", ("is file", "MASTER_ADDR and MASTER_PORT")),
+        ("checkpoint_minutes: 5", ("is 5", "a program writes its own checkpoints")),
+    ],
+)
+def test_an_option_of_the_built_in_loop_beside_a_program_is_refused(
+    line: str, says: tuple[str, ...], refuse: Refuse, study_file: Path
+) -> None:
+    text = own(line)
+    key = line.partition(":")[0]
+    common = (f"experiments.own.{key} ", "an option of the built-in training, but 'train.py' trains here")
+    assert_refused(text, (*common, *says), refuse(text), study_file)
+
+
+BOTH = f"""\
+defaults: {{learning_rate: 0.2, epochs: 3, target: {{accuracy: 0.9}}, checkpoint_minutes: 5, devices: [1, 2]}}
+experiments:
+  loop: {{dataset: digits, model: linear, global_batch_size: 64}}
+  own: {{program: train.py, arguments: ["{{folder}}"], scaling: weak, batch_size_per_device: 4, MORE}}  {HERE}
+"""
+
+
+def test_defaults_of_the_loop_concern_the_other_experiments(load: Load) -> None:
+    study = load(BOTH.replace("MORE", "steps: 5"))
+    loop, own = (study.experiments[name].spec.model_dump() for name in ("loop", "own"))
+    assert (loop["learning_rate"], loop["target"]) == (0.2, {"accuracy": 0.9})
+    assert not {"learning_rate", "epochs", "target"} & own.keys()
+    assert (loop["devices"], own["devices"]) == ([1, 2], [1, 2])
+
+
+def test_defaults_may_sweep_a_value_of_the_users_own(load: Load) -> None:
+    study = load(
+        "defaults: {sweep: {argument.lr: [1, 2]}}\n" + own('arguments: ["{argument.lr}", "{folder}"]')
+    )
+    assert {name for _, name in study.runs} >= {"d1.lr-1.r1", "d2.lr-2.r3"}
+
+
+def test_defaults_may_name_the_program_of_every_experiment(load: Load) -> None:
+    keys = "program: train.py, scaling: weak, batch_size_per_device: 4, devices: [1], steps: 5"
+    study = load(f'defaults: {{{keys}, arguments: ["{{folder}}"], epochs: 3}}\nexperiments:\n  own: {{}}\n')
+    assert {run.settings.model_dump()["program"] for run in study.runs.values()} == {"train.py"}
+
+
+def test_a_mistake_in_the_defaults_is_told_once_whichever_training_it_is_for(
+    refuse: Refuse, study_file: Path
+) -> None:
+    text = BOTH.replace("MORE", "steps: 5").replace(HERE, "").replace("epochs: 3", "epochs: x")
+    for given, says in (
+        ("", "defaults.epochs is 'x', not a whole number"),
+        ("arguments: --lr, ", "defaults.arguments is '--lr', not a list"),
+    ):
+        sound = text if not given else text.replace("epochs: x, ", given)
+        assert [line for line in refuse(sound) if line.startswith(f"{study_file}:1: {says}")]
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("programm: train.py", ("own.programm is not a known key", "Did you mean 'program'?")),
+        (
+            "arguments: [a]",
+            ("own.arguments is ['a'], a key of a program, but none is named", "Add `program:"),
+        ),
+    ],
+)
+def test_keys_of_a_program_without_one_are_told_in_one_line(
+    line: str, says: tuple[str, ...], refuse: Refuse, study_file: Path
+) -> None:
+    text = f"experiments:\n  own:\n    devices: [1]\n    {line}  {HERE}\n"
+    assert_refused(text, says, refuse(text), study_file)
+
+
+def test_runs_have_short_names_of_their_own_values(load: Load) -> None:
+    study = load(own('arguments: ["{argument.lr}", "{folder}"]', "sweep: {argument.lr: [0.1, 2.0e-5]}"))
+    names = {name for _, name in study.runs}
+    assert {"d2.lr-0.1.r1", "d1.lr-2e-05.r3"} <= names
+    run = study.runs["own", "d2.lr-0.1.r1"]
+    assert (run.point, dict(run.options)) == ("d2.lr-0.1", {"argument.lr": 0.1})
+    assert run.settings.model_dump()["argument"] == {"lr": 0.1}
+
+
+def test_an_excluded_value_of_the_users_own_makes_no_run(load: Load) -> None:
+    study = load(
+        own(
+            'arguments: ["{argument.lr}", "{folder}"]',
+            "sweep: {argument.lr: [0.1, 0.2]}",
+            "exclude: [{argument.lr: 0.2, devices: 2}]",
+        )
+    )
+    assert {name for _, name in study.runs if name.endswith("r1")} == {
+        "d1.lr-0.1.r1",
+        "d1.lr-0.2.r1",
+        "d2.lr-0.1.r1",
+    }
+
+
+WRITES = "import torch\ntorch.save({}, 'x.pt')\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "lines", "warned"),
+    [
+        pytest.param(WRITES, ["arguments: [a]"], True, id="nobody tells it where"),
+        pytest.param("import helper\n", ["arguments: [a]"], True, id="a module of it writes"),
+        pytest.param(WRITES, [], False, id="told in its arguments"),
+        pytest.param(
+            WRITES, ["arguments: [a]", 'environment: {OUT: "{folder}"}'], False, id="told in its environment"
+        ),
+        pytest.param("print('hello')\n", ["arguments: [a]"], False, id="writes nothing"),
+    ],
+)
+def test_a_program_that_writes_to_a_fixed_place_is_warned_of(
+    text: str, lines: list[str], warned: bool, load: Load, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(text, encoding="utf-8")
+    (tmp_path / "helper.py").write_text(WRITES, encoding="utf-8")
+    warnings = [warning for warning in load(own(*lines)).warnings if "{folder}" in warning]
+    assert len(warnings) == warned
+    for warning in warnings:
+        assert warning.startswith("experiments.own: train.py writes files (torch.save), and nothing tells it")
+
+
+def test_a_program_that_runs_to_its_own_end_is_told_of_steps(load: Load) -> None:
+    (warning,) = load(own("runtime_minutes: 20", without="steps")).warnings
+    assert "train.py runs to its own end, at most 20 minutes (runtime_minutes). `steps: 200`" in warning
+    assert not load(own("runtime_minutes: 600", without="steps")).warnings

@@ -1,0 +1,66 @@
+"""Records of the probe, made by hand: a rank of which a test says only what it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from scalewise.training.program.probe_records import Clock, OptimizerSteps, Peaks, ProbeRecord
+
+
+def record(
+    rank: int = 0,
+    seconds: Sequence[float] = (),
+    *,
+    steps: int = 20,
+    samples: Sequence[int | None] | None = None,
+    left_out: dict[int, int] | None = None,
+    off: dict[int, float] | None = None,
+    **changed: Any,
+) -> ProbeRecord:
+    """A rank whose steps take 0.1 s and 8 samples each, but for what is said.
+
+    Args:
+        rank: The rank.
+        seconds: Seconds of each step but the first, which nobody knows.
+        steps: Number of steps where no seconds are given.
+        samples: Samples of each step.
+        left_out: Bits of single steps.
+        off: Seconds of evaluation in single steps.
+        changed: Other fields.
+    """
+    known = list(seconds) or [0.1] * (steps - 1)
+    steps = len(known) + 1
+    marks = [1000.0 + sum(known[:index]) for index in range(steps)]
+    values: dict[str, Any] = {
+        "ended": "steps",
+        "rank": rank,
+        "world_size": 2,
+        "pid": 100 + rank,
+        "host": "n1",
+        "backend": "gloo",
+        "device": "CPU process",
+        "cuda": False,
+        "threads": 1,
+        "clock": Clock(wall_minus_monotonic=50_000.0),
+        "process_started": 990.0,
+        "torch_imported": 992.0,
+        "first_step_began": 999.0,
+        "first_step_ended": 1000.0,
+        "marks": marks,
+        "seconds": [None, *known],
+        "left_out": [(left_out or {}).get(index, 0) for index in range(steps)],
+        "off_seconds": [(off or {}).get(index, 0.0) for index in range(steps)],
+        "samples": [8] * steps if samples is None else list(samples),
+        "forward_samples": None,
+        "wait_seconds": [0.01] * steps,
+        "passes": [1] * steps,
+        "optimizers": [OptimizerSteps(name="SGD", steps=steps)],
+        "skipped_by_scaler": 0,
+        "parallelism": ["DistributedDataParallel"],
+        "weights": [1.5, -2.25],
+        "batches": [float(rank), 1.0, 2.0],
+        "peak_memory": Peaks(training_bytes=1, whole_bytes=1, kind="process peak RSS"),
+        "versions": {},
+    }
+    return ProbeRecord(**(values | changed))

@@ -1,0 +1,80 @@
+"""Training ends after its epochs or steps, or when the accuracy asked for has been held, and not before."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from scalewise.plan.config.settings import Settings
+from scalewise.records import EpochRecord, Window
+from scalewise.training.loop import TrainingState, is_accurate_enough
+from scalewise.training.rank import describe_steps, divergence
+
+
+def settings(stop: float | None, patience: int = 1) -> Settings:
+    return Settings(dataset="digits", model="linear", stop_at_accuracy=stop, stop_patience_epochs=patience)
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "patience", "ends"),
+    [
+        pytest.param([0.5], 1, False, id="below"),
+        pytest.param([0.5, 0.7], 1, True, id="just reached"),
+        pytest.param([0.9], 2, False, id="too few epochs for the patience"),
+        pytest.param([0.9, 0.8], 2, True, id="held"),
+        pytest.param([0.9, 0.6, 0.9], 2, False, id="lost in between"),
+        pytest.param([0.6, 0.7, 0.71, 0.9], 3, True, id="the last three"),
+        pytest.param([0.9, 0.9, 0.6], 1, False, id="lost at the end"),
+    ],
+)
+def test_the_accuracy_must_be_held_for_the_epochs_of_patience(
+    accuracies: list[float], patience: int, ends: bool
+) -> None:
+    assert is_accurate_enough(accuracies, settings(0.7, patience)) is ends
+
+
+def test_without_an_accuracy_to_stop_at_training_goes_on() -> None:
+    assert not is_accurate_enough([1.0, 1.0], settings(None))
+
+
+@pytest.mark.parametrize(
+    ("asked", "epoch", "steps", "over"),
+    [
+        pytest.param({"epochs": 3}, 2, 1000, False, id="in the last epoch"),
+        pytest.param({"epochs": 3}, 3, 12, True, id="after the last epoch"),
+        pytest.param({"epochs": 3, "steps": 20}, 9, 29, False, id="before the last step"),
+        pytest.param({"epochs": 3, "steps": 20}, 0, 30, True, id="after the last step"),
+        pytest.param({"epochs": 3, "steps": 20, "warmup_steps": 0}, 0, 20, True, id="without a warm-up"),
+    ],
+)
+def test_a_training_is_over_after_its_epochs_or_after_its_steps_and_warm_up(
+    asked: dict[str, int], epoch: int, steps: int, over: bool
+) -> None:
+    state = TrainingState(torch.zeros(()), epoch=epoch, steps=steps)
+    assert state.is_over(Settings.model_validate({"dataset": "digits", "model": "linear"} | asked)) is over
+
+
+def test_an_epoch_that_was_not_evaluated_is_counted_and_leaves_no_record() -> None:
+    state = TrainingState(torch.zeros(()), epoch=1, step=6, steps=12)
+    state.end_epoch()
+    assert (state.epoch, state.step, state.steps, state.records) == (2, 0, 12, [])
+
+
+def test_a_loss_that_is_no_longer_finite_is_placed_by_its_epoch_or_else_by_its_step() -> None:
+    state = TrainingState(torch.zeros(()), steps=30, train_loss=math.nan)
+    assert divergence(state) == "by step 30 (training nan)"
+    state.end_epoch(EpochRecord(4, 1.0, 1.0, 1.0, math.inf, 2.0, 0.1, 0.1))
+    assert divergence(state) == "in epoch 4 (training inf, test 2.0)"
+
+
+def test_the_log_tells_of_a_training_that_steps_have_ended() -> None:
+    windows = [
+        Window(first_step=0, steps=10, samples=100, seconds=9.0, warmup=True),
+        Window(first_step=10, steps=20, samples=4000, seconds=2.0, warmup=False),
+    ]
+    state = TrainingState(torch.zeros(()), steps=30, train_loss=0.5)
+    assert describe_steps(state, windows) == "step 30  train loss 0.5000  2,000 samples/s  11.00 s"
+    # one that goes on after its last step has trained nothing anew
+    assert describe_steps(TrainingState(torch.zeros(()), steps=30), windows[:1]) == "step 30  9.00 s"

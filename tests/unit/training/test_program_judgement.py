@@ -1,0 +1,125 @@
+"""A program's first steps held against the plan: what is not as planned, both numbers, the cure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.unit.training.probe_record_of import record
+
+from scalewise.training.program.judgement import Planned, contradiction, samples_seen
+from scalewise.training.program.probe_records import ProbeRecord
+
+BATCH = "batch_size_per_device"
+
+
+def planned(
+    samples: int = 16, devices: int = 2, passes: int = 1, name: str = BATCH, *, given: bool = False
+) -> Planned:
+    return Planned("train.py", devices, samples, passes, given, frozenset({name}))
+
+
+def pair(**changed: Any) -> list[ProbeRecord]:
+    return [record(rank, steps=4, **changed) for rank in (0, 1)]
+
+
+def test_what_is_as_planned_is_not_spoken_of() -> None:
+    assert contradiction(planned(), pair()) == ""
+
+
+@pytest.mark.parametrize(
+    ("plan", "seen", "words"),
+    [
+        pytest.param(
+            planned(), pair(world_size=1), ["2 devices", "world size 1", "`devices: [1]`"], id="copies"
+        ),
+        pytest.param(planned(), pair(world_size=4), ["4 ranks", "2 devices", "WORLD_SIZE"], id="world"),
+        pytest.param(
+            planned(),
+            [record(0, steps=4), record(1, steps=4, weights=[1.5, -2.25000001])],
+            ["rank 1", "other weights than rank 0", "DistributedDataParallel", "`.module`"],
+            id="apart",
+        ),
+        pytest.param(
+            planned(),
+            pair(parallelism=[], batches=[1.0, 2.0, 3.0]),
+            ["same batches", "perfect scaling", "DistributedSampler"],
+            id="nothing exchanged, the same samples",
+        ),
+        pytest.param(
+            planned(32, name="global_batch_size"),
+            pair(samples=[32] * 4),
+            ["64 samples", "32 were planned", "{batch_size_per_device} instead of {global_batch_size}"],
+            id="per device, given that of all",
+        ),
+        pytest.param(
+            planned(32),
+            pair(samples=[8] * 4),
+            ["16 samples", "32 were planned", "{global_batch_size} instead of {batch_size_per_device}"],
+            id="of all, given that per device",
+        ),
+        pytest.param(
+            planned(64, passes=4),
+            pair(samples=[8] * 4),
+            ["16 samples", "64 were planned", "{accumulation_steps}"],
+            id="one pass",
+        ),
+        pytest.param(
+            planned(16), pair(samples=[24] * 4), ["48 samples", "`accumulation_steps: 3`"], id="passes"
+        ),
+        pytest.param(
+            planned(100),
+            pair(samples=[35] * 4),
+            ["70 samples", "`batch_size_per_device: 35`"],
+            id="own batch",
+        ),
+        pytest.param(
+            planned(16),
+            pair(samples=[]),
+            ["cannot be seen", "`samples_per_step: planned`", "16 samples"],
+            id="no loader",
+        ),
+        pytest.param(planned(), pair(refused="tensor parallel"), ["tensor parallel"], id="tensor parallel"),
+    ],
+)
+def test_what_is_not_as_planned_is_named_with_both_numbers_and_the_cure(
+    plan: Planned, seen: list[ProbeRecord], words: list[str]
+) -> None:
+    told = contradiction(plan, seen)
+
+    assert [word for word in words if word not in told] == []
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        pytest.param(pair(parallelism=[], weights=[1.5]), id="an all-reduce by hand: equal weights"),
+        pytest.param(pair(parallelism=["fully_shard"], sharded=True, weights=[]), id="divided parameters"),
+        pytest.param(pair(batches=[1.0, 1.0, 1.0]), id="DDP on the same samples"),
+        pytest.param(
+            [record(0, steps=4, samples=[16] * 4), record(1, steps=4, samples=[0] * 4)], id="one reads"
+        ),
+        pytest.param(pair(samples=[16, 8, 8, 8]), id="fetched ahead"),
+        pytest.param(pair(samples=[], forward_samples=8.0), id="by forward passes"),
+    ],
+)
+def test_what_many_programs_do_is_no_contradiction(seen: list[ProbeRecord]) -> None:
+    assert contradiction(planned(), seen) == ""
+
+
+def test_a_rank_that_has_not_come_so_far_is_waited_for_until_all_have_ended() -> None:
+    alone = [record(0, steps=4)]
+
+    assert contradiction(planned(), alone) == ""
+    assert "1 processes" in contradiction(planned(), alone, all_ended=True)
+
+
+def test_the_configuration_is_believed_where_it_says_that_samples_cannot_be_seen() -> None:
+    assert contradiction(planned(16, given=True), pair(samples=[35] * 4)) == ""
+    # but never on copies
+    assert "world size 1" in contradiction(planned(16, given=True), pair(world_size=1))
+
+
+def test_samples_come_from_the_loader_before_forward_passes() -> None:
+    assert samples_seen(pair(forward_samples=99.0)).source == "loader"
+    assert samples_seen(pair(samples=[None] * 4, forward_samples=6.0)).per_step == 12

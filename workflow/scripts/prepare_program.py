@@ -1,0 +1,45 @@
+"""Do what a user's program needs before any job, on the machine that has the internet, once."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from scalewise.plan.jobs.launch import in_container, start_of, with_prelude
+from scalewise.records import utc_now, write_text
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Entry of the rule ``prepare_program``."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--preparation", required=True, type=json.loads, help="as the plan made it, as JSON")
+    parser.add_argument("--output", required=True, type=Path, help="file to write once it is done")
+    options = parser.parse_args(arguments)
+    words: list[str] = options.preparation["words"]
+    start = start_of(os.environ)
+    of_ranks = start.python or (sys.executable if start.container is None else "python3")
+    python = options.preparation["python"] or of_ranks
+    argv = [python, *words] if words[0].endswith(".py") or words[0] == "-m" else words
+    command = with_prelude(start.prelude, in_container(start, [], argv))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SCALEWISE_")}
+    environment |= options.preparation["environment"]
+    try:
+        code = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, check=False).returncode
+    except OSError as error:
+        print(f"scalewise: prepare: {argv[0]} cannot be started ({error.strerror})", file=sys.stderr)
+        return 1
+    if code:
+        told = f"{words[0]} ended with code {code}; its words stand above"
+        print(f"scalewise: prepare: {told}", file=sys.stderr)
+        return 1
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    write_text(options.output, json.dumps({"words": words, "done_at": utc_now()}) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,404 @@
+"""Rules of a program of the user's own: what it could not be run with, or measured by, said beforehand."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from scalewise.plan.catalog.own_programs import check_program, module_of, writes
+from scalewise.plan.checks.batch import MOST_SAMPLES, check_batch_divides, check_projected_batch
+from scalewise.plan.checks.options import Where, check_seed, spelled
+from scalewise.plan.config.errors import Place, Problem, RefusedValueError, name_all
+from scalewise.plan.config.experiment import Experiment, ProgramExperiment
+from scalewise.plan.config.paths import invalid_command, invalid_path, kind_of
+from scalewise.plan.config.program import (
+    ARGUMENT,
+    BATCH_NAMES,
+    FOLDER,
+    NODE_NAMES,
+    OWN_NAME,
+    PLANNED,
+    RANK_NAMES,
+    RUN_NAMES,
+    ProgramSettings,
+    names_in,
+)
+from scalewise.plan.config.shape import Shape, count_devices
+from scalewise.plan.config.site import Site
+from scalewise.plan.runs.runs import global_batch
+
+SHELL = re.compile(r"[`$;|&<>*\n\r\x00]|^~|^(?P<quote>['\"]).*(?P=quote)$")
+"""Signs that a shell would take from a word; the words of a program reach none."""
+
+OPTION_WITH_VALUE = re.compile(r"--?[A-Za-z][\w-]*\s+\S")
+"""Two words in one, such as ``--lr 0.1``: a shell would divide them."""
+
+OF_THE_LOOP = frozenset(Experiment.model_fields) - frozenset(ProgramExperiment.model_fields)
+"""Keys of the built-in loop, which no program hears of."""
+
+OF_PROGRAMS = frozenset(ProgramExperiment.model_fields) - frozenset(Experiment.model_fields)
+
+OF_CHECKPOINTS = frozenset({"checkpoint_minutes", "keep_checkpoints"})
+
+GIVEN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""Variables by which ranks find each other."""
+
+LAUNCHERS = frozenset(
+    {
+        "torch.distributed.run",
+        "torch.distributed.launch",
+        "accelerate.commands.launch",
+        "deepspeed.launcher.runner",
+    }
+)
+"""Modules that start ranks."""
+
+_CURES = {
+    "target": "Use `metric: {pattern: ..., at_most: ...}`, which reads the program's own output.",
+    "rendezvous": "Remove it: a program meets its ranks by MASTER_ADDR and MASTER_PORT.",
+    "epochs": "Remove it, or give it to the program in `arguments`; `steps` ends the measurement.",
+    **dict.fromkeys(OF_CHECKPOINTS, "Remove it: a program writes its own checkpoints."),
+}
+
+
+def check_keys_of_the_loop(place: Place, program: object, own: Mapping[str, Any]) -> Iterator[Problem]:
+    """Refuse options of the built-in loop beside a program.
+
+    Args:
+        place: The experiment's place.
+        program: The program, which may stand in ``defaults``.
+        own: The keys that the experiment has itself; those of ``defaults`` concern other experiments, too.
+    """
+    for key in own:
+        if key in OF_THE_LOOP | OF_CHECKPOINTS:
+            yield Problem(
+                (*place, key),
+                f"is {spelled(own[key])}, an option of the built-in training, but {program!r} trains here",
+                _CURES.get(key, "Remove it, or give it to the program in `arguments`."),
+            )
+
+
+def check_program_is_named(place: Place, own: Mapping[str, Any]) -> Iterator[Problem]:
+    """Refuse keys of a program where none is named: all else would be said of a built-in training.
+
+    Args:
+        place: The experiment's place.
+        own: The keys that it has itself.
+    """
+    unknown = [key for key in own if key not in Experiment.model_fields]
+    if near := difflib.get_close_matches("program", unknown, n=1, cutoff=0.8):
+        yield Problem((*place, near[0]), "is not a known key", "Did you mean 'program'?")
+    elif keys := [key for key in unknown if key in OF_PROGRAMS]:
+        yield Problem(
+            (*place, keys[0]),
+            f"is {own[keys[0]]!r}, a key of a program, but none is named here",
+            "Add `program: train.py`, the path of your script.",
+        )
+
+
+def check_program_series(
+    where: Where,
+    experiment: ProgramExperiment,
+    settings: ProgramSettings,
+    shapes: Sequence[Shape],
+    site: Site,
+) -> Iterator[Problem]:
+    """Refuse what a series of a program could not be run with.
+
+    Args:
+        where: Gives the place of a key of the series.
+        experiment: The experiment that the series is part of.
+        settings: One series' training.
+        shapes: Shapes of its device counts.
+        site: Facts of the machine or cluster.
+    """
+    yield from check_seed(where, experiment, settings)
+    yield from _check_program(where, settings, site)
+    yield from _check_words(where, experiment, settings)
+    yield from _check_environment(where, settings)
+    yield from _check_effect_of_sweep(where, experiment, settings)
+    yield from _check_batch(where, settings, [shape.world_size for shape in shapes])
+    yield from check_projected_batch(where, experiment, settings, MOST_SAMPLES, site.devices_per_node)
+    yield from _check_start(where, settings, site)
+    yield from _check_files(where, settings)
+    if settings.metric is not None and settings.steps is not None:
+        yield Problem(
+            where("metric"),
+            f"is {settings.metric}, looked for to the training's end, but steps ({settings.steps}) ends it "
+            "before",
+            "Remove steps, so that the program runs to its own end, or metric.",
+        )
+    if settings.resumes and FOLDER not in _known_names(settings.templates):
+        yield Problem(
+            where("resumes"),
+            f"is true, but nothing tells {settings.program} the folder to go on from: neither arguments nor "
+            "environment has {folder}",
+            'Add it, such as ["--out", "{folder}"].',
+        )
+
+
+def _check_program(where: Where, settings: ProgramSettings, site: Site) -> Iterator[Problem]:
+    contained = site.facts.container is not None
+    interpreter = "" if contained else settings.python or site.facts.python
+    try:
+        check_program(settings.program, settings.environment, interpreter)
+    except RefusedValueError as error:
+        yield Problem(where("program"), error.what, error.cure)
+    python, here = settings.python, where("python")
+    if python is None or contained:
+        return
+    if refusal := invalid_command(python):
+        yield Problem(here, *refusal)
+    elif "/" in python and kind_of(Path(python)) != "file":
+        cure = "Give the path of a Python interpreter that compute nodes see too."
+        yield Problem(here, f"is {python!r}, and there is no such file here", cure)
+    elif site.slurm is None and shutil.which(python) is None:
+        cure = "Give the path of the Python that has the program's packages."
+        yield Problem(here, f"is {python!r}, and there is no such program here", cure)
+
+
+def _check_words(where: Where, experiment: ProgramExperiment, settings: ProgramSettings) -> Iterator[Problem]:
+    own = [f"{ARGUMENT}{name}" for name in settings.argument]
+    of_node = [*RUN_NAMES, *NODE_NAMES, *own]
+    of_rank = [*of_node, *RANK_NAMES] if settings.starts == "ranks" else of_node
+    texts: list[tuple[Place, object, Sequence[str]]] = [
+        *(((*where("arguments"), index), word, of_node) for index, word in enumerate(settings.arguments)),
+        *(((*where("environment"), name), word, of_rank) for name, word in settings.environment.items()),
+        *(((*where("prepare"), index), word, own) for index, word in enumerate(settings.prepare)),
+    ]
+    used: set[str] = set()
+    for here, word, names in texts:
+        yield from _check_word(here, str(word), names)
+        # one that is only misspelt is not called unused as well
+        used |= {_nearest(name, names) or name for name in _known_names([str(word)])}
+    for name, value in settings.argument.items():
+        here = where(f"{ARGUMENT}{name}")
+        here = here if "sweep" in here[2:] else (*where("argument"), name)
+        if not re.fullmatch(OWN_NAME, name):
+            yield Problem(here, "is not a name", "Use letters, digits and _, as in {argument.lr}.")
+        elif f"{ARGUMENT}{name}" not in used:
+            values = experiment.swept.get(f"{ARGUMENT}{name}", value)
+            yield Problem(
+                here,
+                f"is {values!r}, but neither arguments nor environment has {{{ARGUMENT}{name}}}",
+                f'Add it where the program takes it, such as ["--{name}", "{{{ARGUMENT}{name}}}"].',
+            )
+        if found := SHELL.search(str(value)):
+            yield _of_a_shell(here, str(value), found)
+
+
+def _check_word(here: Place, word: str, known: Sequence[str]) -> Iterator[Problem]:
+    if found := SHELL.search(word):
+        yield _of_a_shell(here, word, found)
+    elif OPTION_WITH_VALUE.match(word) and "environment" not in here[2:]:
+        option, value = word.split(maxsplit=1)
+        yield Problem(here, f"is {word!r}, two words in one", f'Write "{option}", "{value}".')
+    try:
+        names = names_in(word)
+    except ValueError:
+        yield Problem(
+            here,
+            f"is {word!r}, in which braces enclose no name",
+            "Write {{ and }} for braces that the program is to get.",
+        )
+        return
+    yield from (_unknown_name(here, name, known) for name in names if name not in known)
+
+
+def _nearest(name: str, known: Sequence[str]) -> str | None:
+    """The known name that is meant, as far as anybody can say."""
+    if (own := f"{ARGUMENT}{name}") in known:
+        return own
+    return next(iter(difflib.get_close_matches(name, known, n=1)), None)
+
+
+def _unknown_name(here: Place, name: str, known: Sequence[str]) -> Problem:
+    if "prepare" in here[2:] and name in (*RUN_NAMES, *NODE_NAMES, *RANK_NAMES):
+        what = f"names {{{name}}}, which differs between runs, but prepare is done once for all"
+        return Problem(here, what, "Write a path or a value of your own.")
+    if "environment" in here[2:] and name in RANK_NAMES:
+        what = f"names {{{name}}}, which is not known where `starts: itself` has the program start its ranks"
+        return Problem(here, what, "Remove it, or use `starts: ranks`.")
+    if name in RANK_NAMES:
+        what = f"names {{{name}}}, but arguments are the same on all ranks"
+        added = f'environment: {{MINE: "{{{name}}}"}}'
+        cure = f"Ranks have it in the variable {name.upper()}; `{added}` adds another."
+        return Problem(here, what, cure)
+    what = f"names {{{name}}}, which is not known"
+    if near := _nearest(name, known):
+        return Problem(here, what, f"Did you mean {{{near}}}?")
+    plain = name.removeprefix(ARGUMENT)
+    own = f"A value of your own stands under `argument: {{{plain}: ...}}`, and here as {{{ARGUMENT}{plain}}}."
+    return Problem(here, what, f"{name_all(known)} {own}" if known else own)
+
+
+def _of_a_shell(here: Place, word: str, found: re.Match[str]) -> Problem:
+    if found["quote"]:
+        what = f"is {word!r}, with quotes that a shell would take off, but the program would get"
+        return Problem(here, what, f"Write {word[1:-1]!r}, which YAML reads as one word.")
+    return Problem(
+        here,
+        f"is {word!r}, in which a shell would take {found[0]!r}, but no shell reads it",
+        "Write the value itself, or have a file that the program reads hold it.",
+    )
+
+
+def _known_names(words: Iterable[str]) -> set[str]:
+    names: set[str] = set()
+    for word in words:
+        try:
+            names |= set(names_in(word))
+        except ValueError:
+            continue
+    return names
+
+
+def _meant_names(settings: ProgramSettings) -> set[str]:
+    """Names that the program is given, misspelt ones as they are meant: those are told of by themselves."""
+    return {_nearest(name, RUN_NAMES) or name for name in _known_names(settings.templates)}
+
+
+def _check_environment(where: Where, settings: ProgramSettings) -> Iterator[Problem]:
+    for name, value in settings.environment.items():
+        here = (*where("environment"), name)
+        if not re.fullmatch(OWN_NAME, name):
+            yield Problem(here, "is no name of a variable", "Use letters, digits and _.")
+        elif name.startswith("SCALEWISE_") or (settings.starts == "ranks" and name in GIVEN):
+            itself = ", or use `starts: itself`" if name in GIVEN else ""
+            yield Problem(
+                here,
+                f"is {value!r}, but Scalewise gives each rank this variable",
+                f"Remove it{itself}.",
+            )
+
+
+def _check_effect_of_sweep(
+    where: Where, experiment: ProgramExperiment, settings: ProgramSettings
+) -> Iterator[Problem]:
+    """Refuse a sweep of what the program never hears of: its runs would differ in nothing."""
+    given = _meant_names(settings)
+    for key in (*BATCH_NAMES, "accumulation_steps", "seed"):
+        if key in experiment.swept and not given & (set(BATCH_NAMES) if key in BATCH_NAMES else {key}):
+            yield Problem(
+                where(key),
+                f"is {experiment.swept[key]}, but {settings.program} never hears of it: neither arguments "
+                f"nor environment has {{{key}}}",
+                f'Add it, such as ["--{key.replace("_", "-")}", "{{{key}}}"].',
+            )
+
+
+def _check_batch(where: Where, settings: ProgramSettings, world_sizes: Sequence[int]) -> Iterator[Problem]:
+    if settings.scaling == "strong" and not _meant_names(settings) & set(BATCH_NAMES):
+        yield Problem(
+            where("scaling"),
+            f"is strong, but {settings.program} never hears of the batch size: neither arguments nor "
+            "environment has {batch_size_per_device} or {global_batch_size}",
+            'Add it, such as ["--batch-size", "{batch_size_per_device}"], or use `scaling: weak` with the '
+            "program's own batch_size_per_device.",
+        )
+    if indivisible := list(check_batch_divides(where, settings, world_sizes)):
+        yield from indivisible
+        return
+    given = settings.samples_per_step
+    if given is None or given == PLANNED:
+        return
+    for world_size in world_sizes:
+        planned = global_batch(settings, world_size)
+        if planned != given:
+            yield Problem(
+                where("samples_per_step"),
+                f"is {given}, but the batch sizes make {planned} samples of a step on "
+                f"{count_devices(world_size)}",
+                f"Write {planned} or `samples_per_step: {PLANNED}`, or correct the batch size."
+                if len(world_sizes) == 1
+                else f"Write `samples_per_step: {PLANNED}`, or correct the batch size.",
+            )
+            return
+
+
+def _check_start(where: Where, settings: ProgramSettings, site: Site) -> Iterator[Problem]:
+    launcher = settings.launcher or site.launcher
+    if settings.starts == "itself":
+        return
+    if launcher == "spawn":
+        other = "srun or torchrun" if site.slurm is not None else "popen or torchrun"
+        named = where("launcher") if settings.launcher is not None else where("program")
+        yield Problem(
+            named,
+            f"is to be started by torch.multiprocessing.spawn (launcher: spawn"
+            f"{'' if settings.launcher else ', of the site'}), which cannot run a file as it is",
+            f"Use launcher {other}. A program that calls spawn itself takes `starts: itself`.",
+        )
+    if module_of(settings.program) in LAUNCHERS:
+        yield Problem(
+            where("program"),
+            f"is {settings.program!r}, which starts ranks, but `starts: ranks` has Scalewise start them",
+            "Name the script that it starts, or use `starts: itself`.",
+        )
+
+
+def _check_files(where: Where, settings: ProgramSettings) -> Iterator[Problem]:
+    if settings.prepare:
+        yield from _check_preparation((*where("prepare"), 0), str(settings.prepare[0]))
+    named = [
+        (key, index, name) for key in ("files", "inputs") for index, name in enumerate(getattr(settings, key))
+    ]
+    for key, index, name in named:
+        here, kind = (*where(key), index), kind_of(Path(name))
+        if refusal := invalid_path(name):
+            yield Problem(here, *refusal)
+        elif key == "files" and kind == "folder":
+            yield Problem(
+                here,
+                f"is {name!r}, which is a folder",
+                "Name the files in it; a folder of data stands under `inputs`.",
+            )
+        elif kind == "folder" and Path.cwd().is_relative_to(Path(name).resolve()):
+            yield Problem(
+                here,
+                f"is {name!r}, which holds results/, too: every run would change it",
+                "Name the folders of the data alone.",
+            )
+        elif not settings.prepare and kind is None:
+            # what is not there may be made by prepare
+            yield Problem(
+                here, f"is {name!r}, which is not there", "Give a path from the folder snakemake runs in."
+            )
+
+
+def _check_preparation(here: Place, word: str) -> Iterator[Problem]:
+    if "{" in word or SHELL.search(word):
+        return  # a value of the user's own, which a sweep may change; or refused already
+    if word.endswith(".py") or "/" in word:
+        if kind_of(Path(word)) != "file":
+            cure = "Give the path of a file, from the folder snakemake runs in."
+            yield Problem(here, f"is {word!r}, and there is no such file", cure)
+    elif shutil.which(word) is None:
+        cure = "Begin with a Python file, or with a program and its arguments, each a word of its own."
+        yield Problem(here, f"is {word!r}, and there is no such program here", cure)
+
+
+def program_warnings(name: str, experiment: ProgramExperiment) -> Iterator[str]:
+    """Warn of what is possible and seldom meant.
+
+    Args:
+        name: The experiment's name.
+        experiment: Checked.
+    """
+    if FOLDER not in _known_names(experiment.templates):
+        calls = list(dict.fromkeys(writes(experiment.program, experiment.environment)))
+        if calls:
+            yield (
+                f"experiments.{name}: {experiment.program} writes files ({', '.join(calls[:3])}), and "
+                "nothing tells it where: its runs share one place, and may go on from what another has left. "
+                "Give it {folder} in arguments or environment, a folder of each run's own."
+            )
+    if experiment.steps is None and experiment.metric is None and experiment.runtime_minutes < 60:
+        yield (
+            f"experiments.{name} has neither steps nor metric: {experiment.program} runs to its own end, at "
+            f"most {experiment.runtime_minutes} minutes (runtime_minutes). `steps: 200` measures as well."
+        )

@@ -1,0 +1,300 @@
+"""Settings of one training by a program of the user's own: every key, its type, its unit and its default."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+import string
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic_core import PydanticCustomError
+
+from scalewise.plan.config.errors import name_all, reject
+from scalewise.plan.config.settings import (
+    AccumulationSteps,
+    BatchSizePerDevice,
+    Count,
+    CpusPerDevice,
+    GlobalBatchSize,
+    Launcher,
+    Scaling,
+    Seed,
+    StrictModel,
+    WarmupSteps,
+)
+
+ARGUMENT = "argument."
+"""Begins the name of a value of the user's own in templates and under ``sweep``."""
+
+OWN_NAME = "[A-Za-z_][A-Za-z0-9_]*"
+"""Pattern of the name of a value of the user's own."""
+
+FOLDER = "folder"
+"""Name in a template of the run's own folder for what the program writes."""
+
+BATCH_NAMES = ("batch_size_per_device", "global_batch_size")
+"""Names in a template by which a program learns its batch size."""
+
+RUN_NAMES = ("devices", "devices_per_node", "nodes", *BATCH_NAMES, "accumulation_steps", "seed", FOLDER)
+"""Names in a template that are the same on every rank of a run."""
+
+NODE_NAMES = ("node_rank", "master_address", "master_port")
+RANK_NAMES = ("rank", "local_rank")
+"""Names of what differs between ranks, known where the ranks are."""
+
+PLANNED = "planned"
+"""Word of ``samples_per_step`` that takes the planned global batch."""
+
+
+def _scalar(value: object) -> object:
+    if isinstance(value, bool):
+        word = str(value).lower()
+        raise reject(
+            f"is {word}, and programs differ in how they spell that",
+            f'Write the word that the program takes, in quotes, such as "{word}".',
+        )
+    if not isinstance(value, (str, int, float)):
+        raise PydanticCustomError("string_type", "is not a word", {})
+    if isinstance(value, float) and not math.isfinite(value):
+        raise reject(f"is {value}, not a finite number", f'Write the word that is meant, such as "{value}".')
+    return value
+
+
+Word = Annotated[str | int | float, BeforeValidator(_scalar)]
+"""Text or a number: what a command line can hold."""
+
+Reading = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Metric(StrictModel):
+    """A number in what rank 0 prints, by which a training counts as trained."""
+
+    pattern: str = Field(
+        description="Regular expression with one group, the number, such as `val_loss=([0-9.]+)`; looked for "
+        "in each line that rank 0 prints.",
+    )
+    at_most: Reading | None = Field(None, description="Trained once the number is this or less.")
+    at_least: Reading | None = Field(None, description="Trained once the number is this or more.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Metric:
+        if (self.at_most is None) == (self.at_least is None):
+            both = self.at_most is not None
+            raise reject(
+                f"has {'both at_most and at_least' if both else 'neither at_most nor at_least'}",
+                "Keep one of the two." if both else "Add `at_most: 2.9` for a loss, or at_least.",
+            )
+        try:
+            groups = re.compile(self.pattern).groups
+        except re.error as error:
+            raise reject(
+                f"has the pattern {self.pattern!r}, which is no regular expression ({error})",
+                "Correct it, for instance to `val_loss=([0-9.]+)`.",
+            ) from error
+        if groups != 1:
+            raise reject(
+                f"has the pattern {self.pattern!r} with {groups} groups, not one",
+                "Put the number alone into parentheses, as in `val_loss=([0-9.]+)`.",
+            )
+        return self
+
+    def is_reached(self, value: float) -> bool:
+        """Whether a reading of the number counts as trained."""
+        if self.at_most is not None:
+            return value <= self.at_most
+        assert self.at_least is not None
+        return value >= self.at_least
+
+    def __str__(self) -> str:
+        limit = f"at most {self.at_most:g}" if self.at_most is not None else f"at least {self.at_least:g}"
+        return f"{self.pattern} {limit}"
+
+
+NUMBER, WORD = "a number of samples", "the word planned"
+"""The two ways to write ``samples_per_step``; pydantic puts them into the place of a mistake."""
+
+
+def _samples_kind(value: object) -> str:
+    return WORD if isinstance(value, str) else NUMBER
+
+
+Samples = Annotated[
+    Annotated[Count, Tag(NUMBER)] | Annotated[Literal["planned"], Tag(WORD)], Discriminator(_samples_kind)
+]
+
+
+class ProgramSettings(StrictModel):
+    """Settings of one training by a program that knows nothing of Scalewise."""
+
+    program: str = Field(
+        description="Your training: the path of a Python file, or `-m package.train` for a module. It is "
+        "run as it is, once for each device, as torchrun would. With it an experiment takes the keys of this "
+        "table.",
+        json_schema_extra={"examples": ["train.py", "-m package.train"]},
+    )
+    arguments: list[Word] = Field(
+        default_factory=list,
+        description="Words of its command line. No shell reads them. In braces: {devices}, "
+        "{devices_per_node}, {nodes}, {batch_size_per_device}, {global_batch_size}, {accumulation_steps}, "
+        "{seed}, {folder} (a folder of the run's own for all that it writes) and your own {argument.NAME}. A "
+        "brace is {{ or }}.",
+    )
+    argument: dict[str, Word] = Field(
+        default_factory=dict,
+        description="Values of {argument.NAME}. Swept as `sweep: {argument.NAME: [0.1, 0.2]}`.",
+    )
+    environment: dict[str, Word] = Field(
+        default_factory=dict,
+        description="Variables of its environment, with the same names in braces, and {rank}, {local_rank}, "
+        "{node_rank}, {master_address}, {master_port} beside them.",
+    )
+    python: str | None = Field(
+        None,
+        description="The Python that has the program's packages, torch among them, such as "
+        "/home/me/venv/bin/python. Default: that of the ranks.",
+    )
+    scaling: Scaling = "strong"
+    global_batch_size: GlobalBatchSize = None
+    batch_size_per_device: BatchSizePerDevice = None
+    accumulation_steps: AccumulationSteps = 1
+    samples_per_step: Samples | None = Field(
+        None,
+        description="Samples of one optimizer step over all devices, where they cannot be seen: packed or "
+        "sequence-first batches, LBFGS, several loaders. planned: as many as the batch size plans. Default: "
+        "they are counted, and held against the plan after 3 steps.",
+    )
+    steps: Count | None = Field(
+        None,
+        description="Optimizer steps to measure after warmup_steps; then the program is ended. Default: it "
+        "runs to its own end.",
+    )
+    warmup_steps: WarmupSteps = 10
+    metric: Metric | None = Field(
+        None,
+        description="What counts as trained, read from the program's output: time to it is reported, and "
+        "decides. Not together with steps.",
+    )
+    starts: Literal["ranks", "itself"] = Field(
+        "ranks",
+        description="ranks: the program is started once for each device. itself: once for each node, and "
+        "starts its own ranks (torch.multiprocessing.spawn, a launcher of its own).",
+    )
+    resumes: bool = Field(
+        False,
+        description="The program goes on by itself from what it left in {folder}. Default: a run that was "
+        "cut off begins anew in an emptied folder.",
+    )
+    prepare: list[Word] = Field(
+        default_factory=list,
+        description="A command for the login node, done once before any job, such as "
+        "[download.py, --out, data]: a Python file with its arguments, or a program with its own.",
+    )
+    files: list[str] = Field(
+        default_factory=list,
+        description="Files that the program reads as its configuration. A changed one trains again. Modules "
+        "that it imports are found by themselves.",
+    )
+    inputs: list[str] = Field(
+        default_factory=list,
+        description="Data that it trains on: files, or folders (names, sizes and times of their files "
+        "count). Changed data trains again.",
+    )
+    cpus_per_device: CpusPerDevice = 1
+    launcher: Launcher = None
+    seed: Seed = 1
+
+    rendezvous: ClassVar[Literal["tcp"]] = "tcp"
+    """A program meets its ranks by MASTER_ADDR and MASTER_PORT."""
+
+    @property
+    def templates(self) -> list[str]:
+        """Every text in which names stand in braces."""
+        return [str(word) for word in (*self.arguments, *self.environment.values())]
+
+
+_NOT_SWEPT = {
+    *("program", "arguments", "argument", "environment", "scaling", "samples_per_step", "steps", "metric"),
+    *("starts", "resumes", "prepare", "files", "inputs"),
+}
+SWEEPABLE_OF_PROGRAMS = tuple(key for key in ProgramSettings.model_fields if key not in _NOT_SWEPT)
+
+
+def _name_of_own_value(key: str) -> str:
+    if not key.startswith(ARGUMENT):
+        near = difflib.get_close_matches(key, SWEEPABLE_OF_PROGRAMS, n=1)
+        known = f"Did you mean {near[0]!r}?" if near else name_all(SWEEPABLE_OF_PROGRAMS)
+        raise reject(
+            "is not a key of a program's training that can be swept",
+            f"{known} A value of your own is swept as `{ARGUMENT}NAME`, with {{{ARGUMENT}NAME}} in the "
+            "arguments.",
+        )
+    if not re.fullmatch(OWN_NAME, key.removeprefix(ARGUMENT)):
+        raise reject("is not a name", f"Use letters, digits and _, as in `{ARGUMENT}lr`.")
+    return key
+
+
+class ProgramSweep(StrictModel):
+    """Options to combine, each with a list of values: ``argument.NAME``, or a key of the training."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[
+        Annotated[str, AfterValidator(_name_of_own_value)], Annotated[list[Word], Field(min_length=1)]
+    ]
+
+    python: Annotated[list[str], Field(min_length=1)] | None = Field(
+        None, description="Values of python to try."
+    )
+    global_batch_size: Annotated[list[Count], Field(min_length=1)] | None = Field(
+        None, description="Values of global_batch_size to try."
+    )
+    batch_size_per_device: Annotated[list[Count], Field(min_length=1)] | None = Field(
+        None, description="Values of batch_size_per_device to try."
+    )
+    accumulation_steps: Annotated[list[Count], Field(min_length=1)] | None = Field(
+        None, description="Values of accumulation_steps to try."
+    )
+    warmup_steps: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] | None = Field(
+        None, description="Values of warmup_steps to try."
+    )
+    cpus_per_device: Annotated[list[Count], Field(min_length=1)] | None = Field(
+        None, description="Values of cpus_per_device to try."
+    )
+    launcher: Annotated[list[Literal["srun", "popen", "torchrun"]], Field(min_length=1)] | None = Field(
+        None, description="Values of launcher to try."
+    )
+    seed: Annotated[list[Seed], Field(min_length=1)] | None = Field(
+        None, description="Values of seed to try."
+    )
+
+
+def names_in(template: str) -> list[str]:
+    """Names that stand in braces in a template.
+
+    Raises:
+        ValueError: A brace is left open, or something but a name stands in one.
+    """
+    names = []
+    for _, name, form, conversion in string.Formatter().parse(template):
+        if name is None:
+            continue
+        if form or conversion or not re.fullmatch(r"[A-Za-z_][\w.-]*", name):
+            raise ValueError(f"{{{name}{f':{form}' if form else ''}}} is no name")
+        names.append(name)
+    return names
+
+
+def fill_in(template: str, values: Mapping[str, object]) -> str:
+    """The template with values in place of the names in braces.
+
+    Raises:
+        KeyError: A name has no value.
+    """
+    parts = []
+    for text, name, _, _ in string.Formatter().parse(template):
+        parts.append(text)
+        if name is not None:
+            parts.append(str(values[name]))
+    return "".join(parts)

@@ -1,0 +1,198 @@
+"""Findings of all ranks of a program, held against the plan: figures of something else are worth nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isclose
+from statistics import median
+from typing import Literal
+
+from scalewise.plan.config.shape import count_devices
+from scalewise.training.program.probe_records import ProbeRecord
+
+EQUAL_WEIGHTS = 1e-9
+"""Relative difference up to which two sums of equal weights may differ by the order of adding."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The run as it was planned.
+
+    Args:
+        program: The program, as the configuration names it.
+        global_batch_size: Samples of a step over all devices.
+        accumulation_steps: Passes of a step.
+        samples_given: Whether the configuration says that the samples of a step cannot be seen.
+        names: Names in braces of its arguments and environment.
+    """
+
+    program: str
+    devices: int
+    global_batch_size: int
+    accumulation_steps: int
+    samples_given: bool
+    names: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Samples of an optimizer step over all ranks, and where they were seen."""
+
+    per_step: float | None
+    source: Literal["loader", "forward", "configuration"]
+
+
+def contradiction(planned: Planned, ranks: Sequence[ProbeRecord], all_ended: bool = False) -> str:
+    """A sentence on what is not as planned, with both numbers and the cure; empty where nothing is.
+
+    Args:
+        planned: The run.
+        ranks: Records of the processes that made steps so far.
+        all_ended: Whether no further one is to come.
+    """
+    for rank in ranks:
+        if rank.refused:
+            return (
+                f"{planned.program} uses {rank.refused}, in which ranks share samples or hold parts of a "
+                "model: neither samples of a step nor speedup can be told from its steps. Measure its "
+                "data-parallel part, or train it by other means."
+            )
+        if rank.world_size != planned.devices:
+            return _other_world(planned, rank.world_size, len(ranks))
+    if len(ranks) != planned.devices:
+        if not all_ended and len(ranks) < planned.devices:
+            return ""
+        return (
+            f"{len(ranks)} processes of {planned.program} made optimizer steps, but "
+            f"{count_devices(planned.devices)} were planned. Let every rank train, and nothing beside them."
+        )
+    return _apart(planned, ranks) or _other_samples(planned, ranks)
+
+
+def _other_world(planned: Planned, world_size: int, processes: int) -> str:
+    if world_size == 1:
+        return (
+            f"planned were {count_devices(planned.devices)}, but {planned.program} trains in processes that "
+            f"know nothing of each other (world size 1, {processes} of them seen so far): copies of one "
+            "training would pass for perfect scaling. Let it call torch.distributed.init_process_group and "
+            "wrap the model in DistributedDataParallel, or use `devices: [1]`; a program that starts its own "
+            "ranks takes `starts: itself`."
+        )
+    return (
+        f"the process group of {planned.program} has {world_size} ranks, but "
+        f"{count_devices(planned.devices)} were planned. Let it take the number from WORLD_SIZE, or from "
+        "{devices} in its arguments."
+    )
+
+
+def _apart(planned: Planned, ranks: Sequence[ProbeRecord]) -> str:
+    """Say that ranks do not exchange gradients; empty where they do, or where nobody can say."""
+    if planned.devices == 1 or any(rank.sharded for rank in ranks):
+        return ""
+    cure = (
+        "Wrap the model in DistributedDataParallel, and call the wrapped model: what is called by its "
+        "`.module` exchanges nothing."
+    )
+    first = ranks[0].weights
+    for rank in ranks[1:]:
+        if len(rank.weights) != len(first) or not all(map(_equal, first, rank.weights)):
+            return (
+                f"rank {rank.rank} of {planned.program} holds other weights than rank {ranks[0].rank}: they "
+                f"train apart, though {planned.devices} ranks have met. {cure}"
+            )
+    same_batches = ranks[0].batches and all(rank.batches == ranks[0].batches for rank in ranks)
+    if same_batches and not any(rank.parallelism for rank in ranks):
+        return (
+            f"all {planned.devices} ranks of {planned.program} train on the same batches, and nothing that "
+            f"exchanges gradients was seen: copies of one training would pass for perfect scaling. {cure} "
+            "Give each rank its own samples, as DistributedSampler does."
+        )
+    return ""
+
+
+def _equal(one: float | None, other: float | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return isclose(one, other, rel_tol=EQUAL_WEIGHTS, abs_tol=EQUAL_WEIGHTS)
+
+
+def same_samples(ranks: Sequence[ProbeRecord]) -> bool:
+    """Whether all of several ranks train on the same batches, which is a sampler forgotten as a rule."""
+    return len(ranks) > 1 and bool(ranks[0].batches) and all(r.batches == ranks[0].batches for r in ranks)
+
+
+def samples_seen(ranks: Sequence[ProbeRecord]) -> Samples:
+    """Samples of a step over all ranks: of a loader's batches, else of the inputs of forward passes.
+
+    The usual number of each rank counts: loaders fetch ahead, and the last batch of a pass is smaller.
+    """
+    by_loader = [_usual(rank.samples) for rank in ranks]
+    known = [samples for samples in by_loader if samples is not None]
+    # of a loader that one rank reads for all, the others see nothing
+    if known and any(known):
+        return Samples(sum(known), "loader")
+    forward = [rank.forward_samples for rank in ranks]
+    if all(forward):
+        return Samples(sum(samples for samples in forward if samples is not None), "forward")
+    return Samples(None, "configuration")
+
+
+def _usual(samples: Sequence[int | None]) -> float | None:
+    if not samples:
+        return 0.0
+    if None in samples:
+        return None
+    return float(median(each for each in samples if each is not None))
+
+
+def _other_samples(planned: Planned, ranks: Sequence[ProbeRecord]) -> str:
+    seen = samples_seen(ranks)
+    if planned.samples_given:
+        return ""
+    if seen.per_step is None:
+        return (
+            f"the samples of a step of {planned.program} cannot be seen: no DataLoader feeds it, and no "
+            "forward pass of its model shows a batch. Write `samples_per_step: planned` if it trains on the "
+            f"{planned.global_batch_size} samples a step that are planned."
+        )
+    if _near(seen.per_step, planned.global_batch_size):
+        return ""
+    return (
+        f"{planned.program} trains on {seen.per_step:g} samples a step over "
+        f"{count_devices(planned.devices)}, but {planned.global_batch_size} were planned. "
+        f"{_cure_of_samples(planned, seen.per_step)}"
+    )
+
+
+def _near(seen: float, planned: float) -> bool:
+    """Whether a median of a few steps may be the planned number; batches of varying size differ."""
+    return isclose(seen, planned, rel_tol=1e-6)
+
+
+def _cure_of_samples(planned: Planned, seen: float) -> str:
+    devices, passes = planned.devices, planned.accumulation_steps
+    per_device = "{batch_size_per_device}"
+    of_all = "{global_batch_size}"
+    if devices > 1 and _near(seen, planned.global_batch_size * devices):
+        return f"Its batch size is that of one device: give it {per_device} instead of {of_all}."
+    if devices > 1 and _near(seen * devices, planned.global_batch_size):
+        return (
+            f"Its batch size is that of all devices: give it {of_all} instead of {per_device}."
+            if "global_batch_size" not in planned.names
+            else "It divides what it is given, or one rank alone trains: look at its sampler."
+        )
+    if passes > 1 and _near(seen * passes, planned.global_batch_size):
+        return "It makes one pass a step: give it {accumulation_steps}, or use `accumulation_steps: 1`."
+    if _near(seen / planned.global_batch_size, round(seen / planned.global_batch_size)):
+        factor = round(seen / planned.global_batch_size)
+        return (
+            f"If it makes {factor} passes a step, use `accumulation_steps: {factor * passes}`; if the number "
+            "seen is wrong (several loaders, packed batches), `samples_per_step: planned`."
+        )
+    own = seen / (devices * passes)
+    meant = f"Use `batch_size_per_device: {own:g}`" if own == round(own) else "Correct the batch size here"
+    return (
+        f"{meant}, or correct it in the program's arguments; if the number seen is wrong (several "
+        "loaders, packed or sequence-first batches), write `samples_per_step: planned`."
+    )

@@ -1,0 +1,155 @@
+"""The records that the probe leaves of each process that made optimizer steps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+EVALUATION, SAVE, NEW_PASS = 1, 2, 4
+"""Bits of ``left_out``: what else a step held."""
+
+SEEN, RECORD, MEASURING, STEPS, STARTED = "seen.json", "record.json", "measuring", "steps", "started.json"
+"""Ends of the names of the probe's files, behind rank and process."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class OptimizerSteps(_Part):
+    """An optimizer and the steps that it made."""
+
+    name: str
+    steps: int
+
+
+class Clock(_Part):
+    """The way from the process's monotonic clock to the time of day."""
+
+    wall_minus_monotonic: float
+
+
+class Peaks(_Part):
+    """Peak memory of training and of the whole process."""
+
+    training_bytes: int
+    whole_bytes: int
+    kind: Literal["CUDA allocator", "CUDA allocator peak", "process peak RSS"]
+
+
+class ProbeRecord(_Part):
+    """One process, as the probe saw it; lists have an entry for each step.
+
+    Args:
+        rank: Number in the process group; without one, the launcher's.
+        world_size: Ranks of the process group; 1 without one.
+        marks: Monotonic seconds of this host at which each step ended.
+        seconds: Device seconds since the end of the step before; None for the first.
+        left_out: Bits that say what else the step held.
+        off_seconds: Host seconds of evaluation at the step's start.
+        samples: Samples of the batches of a DataLoader that feeds the training; empty without one.
+        forward_samples: Samples of a step by the inputs of forward passes; None where none was seen.
+        wait_seconds: Host seconds of waiting for a DataLoader's batches.
+        gradient_bytes: Bytes of all gradients; of one rank's share where ``sharded``.
+        weights: Sums of parts of some parameters, equal on all ranks that exchange gradients.
+        batches: Checksums of the first batches; None without a DataLoader.
+        refused: A kind of parallelism of which samples and exchange cannot be told; None as a rule.
+        communication_seconds: Exposed exchange of single steps; None without DDP.
+    """
+
+    ended: Literal["seen", "steps", "itself"]
+    rank: int
+    world_size: int
+    local_rank: int | None = None
+    pid: int
+    host: str
+    backend: str | None = None
+    device: str
+    device_uuid: str | None = None
+    cuda: bool
+    threads: int
+    affinity: list[int] = []
+    clock: Clock
+    process_started: float
+    torch_imported: float
+    first_step_began: float | None
+    first_step_ended: float | None
+    marks: list[float]
+    seconds: list[float | None]
+    left_out: list[int]
+    off_seconds: list[float]
+    samples: list[int | None]
+    forward_samples: float | None
+    wait_seconds: list[float]
+    loader_start_seconds: float | None = None
+    passes: list[int]
+    backwards: int = 0
+    optimizers: list[OptimizerSteps]
+    skipped_by_scaler: int
+    parameters: int = 0
+    gradient_bytes: int | None = None
+    parameter_dtypes: list[str] = []
+    sharded: bool = False
+    parallelism: list[str]
+    refused: str | None = None
+    precision: dict[str, int] = {}
+    compiled: bool = False
+    losses: dict[str, float | None] = {}
+    weights: list[float | None] = []
+    batches: list[float | None] | None = None
+    communication_seconds: list[float] | None = None
+    peak_memory: Peaks
+    versions: dict[str, str]
+    imported_files: dict[str, str] = {}
+    events: list[str] = []
+
+    @property
+    def step_count(self) -> int:
+        """Optimizer steps that were seen."""
+        return len(self.seconds)
+
+
+def read_records(folder: Path, kind: str) -> list[ProbeRecord]:
+    """The whole records of a kind, one for each process that left one, by rank."""
+    found = []
+    for path in _listed(folder, kind):
+        with suppress(OSError, ValidationError, ValueError):  # one that is not there yet
+            found.append(ProbeRecord.model_validate_json(path.read_text(encoding="utf-8")))
+    # one that made none tells in what it left at its start how far it came
+    return sorted(
+        (record for record in found if record.step_count), key=lambda record: (record.rank, record.pid)
+    )
+
+
+def backwards_without_step(folder: Path) -> int:
+    """Most backward passes that a process made which left no step."""
+    counts = [0]
+    for path in _listed(folder, STARTED):
+        with suppress(OSError, ValueError):
+            counts.append(int(json.loads(path.read_text(encoding="utf-8")).get("backwards", 0)))
+    return max(counts)
+
+
+def steps_done(folder: Path) -> int:
+    """Optimizer steps that some process has told of."""
+    counts = [0]
+    for path in _listed(folder, STEPS):
+        with suppress(OSError, ValueError):
+            counts.append(int(path.read_text(encoding="utf-8")))
+    return max(counts)
+
+
+def measures(folder: Path) -> bool:
+    """Whether the warm-up of some process has ended."""
+    return any(True for _ in _listed(folder, MEASURING))
+
+
+def _listed(folder: Path, kind: str) -> Iterator[Path]:
+    """Files of a kind, listed: a network file system may remember that a file was missing."""
+    with suppress(OSError):
+        yield from [path for path in folder.iterdir() if path.name.endswith(f".{kind}")]

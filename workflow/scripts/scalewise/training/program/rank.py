@@ -1,0 +1,431 @@
+"""One rank of a user's program: it starts the program, watches it, and on rank 0 leaves the run's records.
+
+The process that the launcher starts is this one, and the program is its child. No torch is loaded here: the
+program's own process is measured from within by the probe, and from outside by this one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+
+from scalewise.execution.messages import PROGRAM_FOLDER, GracefulStop, RankSetup, TrainSpec
+from scalewise.execution.parent_death import exit_when_parent_dies
+from scalewise.execution.progress_reporter import say
+from scalewise.execution.rank_files import RankFiles
+from scalewise.plan.config.program import ProgramSettings, names_in
+from scalewise.plan.config.shape import Shape
+from scalewise.records import utc_now, write_text
+from scalewise.training.distributed.cpus import take_cpus
+from scalewise.training.distributed.identity import Identity, check_place, identify, node_rank
+from scalewise.training.measure.machine_load import CpuMeter
+from scalewise.training.measure.monitor import TRAIN, Monitor
+from scalewise.training.measure.sensors import CpuSensor, NvmlSensor, gpu_sensor
+from scalewise.training.program.child import Child
+from scalewise.training.program.environment import (
+    command,
+    meeting_of,
+    rank_values,
+    template_values,
+    variables,
+)
+from scalewise.training.program.judgement import Planned, contradiction
+from scalewise.training.program.probe_records import (
+    RECORD,
+    SEEN,
+    ProbeRecord,
+    backwards_without_step,
+    measures,
+    read_records,
+    steps_done,
+)
+from scalewise.training.program.records import OuterReport, read_reports, write_records, write_report
+from scalewise.training.program.startup_files import write_startup
+
+LOOK_SECONDS = 0.5
+"""Time between two looks at the probe's files, which may lie on a file system that many ranks share."""
+WARM_UP = "warm-up"
+BEAT_SECONDS = 2.0
+END_SECONDS = 30.0
+"""Time that the program has to end once it has been measured; then it is ended."""
+
+GRACE_SECONDS = 8.0
+"""Time that the program has after a SIGTERM, for its own handlers; the supervisor gives little more."""
+
+CHECK_AFTER_STEPS = 3
+
+
+class ProgramError(Exception):
+    """The program left nothing that could be measured; the message is for the user.
+
+    Args:
+        message: One sentence or more.
+        traceback: The program's last lines; empty where they say nothing.
+        permanent: Whether another try would end alike.
+    """
+
+    def __init__(self, message: str, traceback: str = "", permanent: bool = False) -> None:
+        super().__init__(message)
+        self.traceback = traceback
+        self.permanent = permanent
+
+
+@dataclass
+class ProgramRank:
+    """A user's program at work for one rank, or for all ranks of a node where it starts them itself.
+
+    Args:
+        began: Monotonic seconds at which this process began.
+    """
+
+    rank_files: RankFiles
+    rank_setup: RankSetup
+    spec: TrainSpec
+    settings: ProgramSettings
+    identity: Identity
+    ranks: range
+    began: float
+    readings: list[tuple[float, float]] = field(default_factory=list)
+    _asked: str = ""
+
+    @property
+    def probed(self) -> Path:
+        """The folder of the probe's files."""
+        return self.rank_files.folder / "probe"
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process judges the run and writes its records."""
+        return self.identity.rank == 0
+
+    def run(self) -> None:
+        """Run the program to its end, or to the end of the steps that are measured.
+
+        Raises:
+            ProgramError: There is nothing to record.
+        """
+        definition, shape = self.spec.definition, Shape.parse(self.rank_setup.shape)
+        take_cpus(
+            self.rank_setup.accelerator, self.identity, self.rank_setup.cpus_per_device, len(self.ranks)
+        )
+        self.probed.mkdir(parents=True, exist_ok=True)
+        startup = self.probed / f"startup{self.identity.rank}"
+        write_startup(startup)
+        meeting = meeting_of(self.rank_files, self.rank_setup, self.identity)
+        values = rank_values(
+            template_values(definition, self.settings, self.output), self.identity, meeting, shape
+        )
+        argv = command(self.settings, values, sys.executable)
+        environment = variables(
+            self.settings, values, self.rank_setup, self.identity, startup, self._write_probe_spec()
+        )
+        if self.is_first:
+            say(f"{' '.join(argv)}")
+        meter = CpuMeter(self.identity.host)
+        child = Child(argv, environment, self._line_read if self.is_first else None)
+        launched = time.monotonic()
+        # after the program was started: a thread of this process must not meet a fork
+        exit_when_parent_dies(
+            self.rank_setup.supervisor_pid, self.rank_setup.supervisor_host == self.identity.host
+        )
+        with _signals_to(self, child):
+            try:
+                for rank in self.ranks:
+                    self.rank_files.started(rank, self.identity.host, child.pid)
+                self._beat(child)
+                monitors, code = self._watch(child)
+            finally:
+                child.end()
+        if self._asked:
+            self._end_as_asked(code)
+        records = read_records(self.probed, RECORD)
+        mine = [record for record in records if record.rank in self.ranks]
+        self._check_end(child, code, mine or records)
+        report = OuterReport.of(
+            self.identity, monitors, meter.used(), self._launch_seconds(launched), mine, utc_now()
+        )
+        write_report(self.rank_files.folder, report)
+        if self.is_first:
+            self._record(argv)
+
+    @property
+    def output(self) -> Path:
+        """The run's own folder for what the program writes."""
+        return (self.spec.folder / PROGRAM_FOLDER).absolute()
+
+    def _launch_seconds(self, launched: float) -> float | None:
+        """Seconds from the start of the run to that of the program, by one host's clock."""
+        if socket.gethostname() != self.rank_setup.supervisor_host:
+            return None
+        since = datetime.now(UTC) - datetime.fromisoformat(self.spec.started_at)
+        return max(since.total_seconds() - (time.monotonic() - launched), 0.0)
+
+    def _write_probe_spec(self) -> Path:
+        path = self.probed / f"spec{self.identity.rank}.json"
+        told = {
+            "folder": str(self.probed.absolute()),
+            "warmup_steps": self.settings.warmup_steps,
+            "steps": self.settings.steps or 0,
+            "check_after": CHECK_AFTER_STEPS,
+        }
+        write_text(path, json.dumps(told))
+        return path.absolute()
+
+    def _watch(self, child: Child) -> tuple[list[Monitor], int]:
+        """Wait for the end of the program, and look meanwhile at what it does."""
+        monitors: list[Monitor] = []
+        judged = False
+        stopped_since: float | None = None
+        recorded_since: float | None = None
+        phase = ""
+        while (code := child.wait(LOOK_SECONDS)) is None:
+            now = time.monotonic()
+            if self.is_first and not judged:
+                judged = self._judge()
+            if not monitors and len(own := self._own_records(SEEN)) >= len(self.ranks):
+                monitors = self._begin_monitors(child, own)
+                phase = WARM_UP
+            if phase == WARM_UP and measures(self.probed):
+                phase = TRAIN
+                for monitor in monitors:
+                    monitor.phase = TRAIN
+            if recorded_since is None and len(self._own_records(RECORD)) >= len(self.ranks):
+                recorded_since = now
+                for monitor in monitors:
+                    monitor.stop()
+            if recorded_since is not None and now - recorded_since > END_SECONDS:
+                say(f"the program did not end within {END_SECONDS:.0f} s of its last step, and was ended")
+                child.end(GRACE_SECONDS)
+                code = 0
+                break
+            stopped_since = (stopped_since or now) if child.is_stopped() else None
+            if stopped_since is not None and now - stopped_since > self.rank_setup.timeout_seconds:
+                raise ProgramError(
+                    f"stopped by a signal for {now - stopped_since:.0f} s (SIGSTOP), while others waited"
+                )
+        for monitor in monitors:
+            monitor.stop()
+        return monitors, code
+
+    def _own_records(self, kind: str) -> list[ProbeRecord]:
+        return [record for record in read_records(self.probed, kind) if record.rank in self.ranks]
+
+    def _begin_monitors(self, child: Child, records: list[ProbeRecord]) -> list[Monitor]:
+        """Watch each GPU of these ranks; CPU processes that one program has started are watched as one."""
+        watched: list[tuple[ProbeRecord, CpuSensor | NvmlSensor | None, str]]
+        if records[0].cuda:
+            watched = [(record, *gpu_sensor(record.device_uuid or "")) for record in records]
+        else:
+            cpus = self.rank_setup.cpus_per_device * len(self.ranks)
+            watched = [(records[0], CpuSensor(cpus, child.pid), "")]
+        monitors = [
+            Monitor(record.device, 1, record.host, record.rank, sensor=sensor, note=note)
+            for record, sensor, note in watched
+        ]
+        for monitor in monitors:
+            monitor.phase = WARM_UP
+            monitor.start()
+        return monitors
+
+    def _planned(self) -> Planned:
+        names = (name for text in self.settings.templates for name in names_in(text))
+        definition = self.spec.definition
+        return Planned(
+            program=self.settings.program,
+            devices=Shape.parse(definition.shape).world_size,
+            global_batch_size=definition.global_batch_size,
+            accumulation_steps=self.settings.accumulation_steps,
+            samples_given=self.settings.samples_per_step is not None,
+            names=frozenset(names),
+        )
+
+    def _judge(self) -> bool:
+        """Hold what ranks have seen after a few steps against the plan; whether all have been looked at.
+
+        Raises:
+            ProgramError: Something is not as planned.
+        """
+        seen = read_records(self.probed, SEEN)
+        planned = self._planned()
+        if seen and (why := contradiction(planned, seen)):
+            raise ProgramError(why, permanent=True)
+        return len(seen) >= planned.devices
+
+    def _check_end(self, child: Child, code: int, records: list[ProbeRecord]) -> None:
+        """Tell an end that left a whole measurement from one that did not.
+
+        Raises:
+            ProgramError: It did not.
+        """
+        program, last = self.settings.program, child.last_error()
+        whole = len(records) >= len(self.ranks) and all(
+            record.ended == "steps" or code == 0 for record in records
+        )
+        if whole:
+            if code:
+                say(f"{program} ended with code {code} after its last measured step")
+            return
+        if code < 0:
+            name = signal.Signals(-code).name
+            by = ", as the system's out-of-memory killer does" if code == -signal.SIGKILL else ""
+            raise ProgramError(f"{program} was ended by {name}{by}", child.traceback())
+        if code:
+            raise ProgramError(
+                f"{program} ended with code {code}: {last}" if last else f"{program} ended with code {code}",
+                child.traceback(),
+            )
+        backwards = backwards_without_step(self.probed)
+        if backwards:
+            raise ProgramError(
+                f"{program} made {backwards} backward passes or more and no step of a torch.optim.Optimizer, "
+                "by which steps are counted. Its optimizer is of another kind, or it never steps.",
+                child.traceback(),
+                permanent=True,
+            )
+        raise ProgramError(
+            f"{program} ended with code 0, but made no optimizer step. Its last line: {last or 'none'}",
+            child.traceback(),
+        )
+
+    def _end_as_asked(self, code: int) -> None:
+        """Leave word that the program has ended because a signal asked for it, and raise."""
+        if self._asked == signal.SIGUSR1.name and self.is_first:
+            saved = self.settings.resumes
+            problem = "" if saved else "a program begins anew, unless `resumes: true` says that it goes on"
+            self.rank_files.stopped(
+                GracefulStop(
+                    step=steps_done(self.probed), saved=saved, problem=problem, stop_source=self._asked
+                )
+            )
+        raise SystemExit(128 + abs(code))
+
+    def asked_to_end(self, number: int) -> None:
+        """Note a signal to this process, which goes on to the program."""
+        self._asked = self._asked or signal.Signals(number).name
+
+    def _record(self, argv: list[str]) -> None:
+        """Write the run's records once all ranks have left theirs."""
+        shape = Shape.parse(self.rank_setup.shape)
+        processes = shape.nodes if self.settings.starts == "itself" else shape.world_size
+        deadline = time.monotonic() + self.rank_setup.timeout_seconds
+        planned = self._planned()
+        while True:
+            records, reports = read_records(self.probed, RECORD), read_reports(self.rank_files.folder)
+            if len(reports) >= processes and len(records) >= shape.world_size:
+                break
+            if time.monotonic() > deadline or len(reports) >= processes:
+                break
+            time.sleep(LOOK_SECONDS)
+        if why := contradiction(planned, records, all_ended=True):
+            raise ProgramError(why, permanent=True)
+        if len(reports) < processes:
+            raise ProgramError(
+                f"{len(reports)} of {processes} processes left their report within "
+                f"{self.rank_setup.timeout_seconds} s of the first rank's end"
+            )
+        self.rank_files.check_current()
+        try:
+            write_records(
+                self.spec, self.settings, self.rank_setup, planned, records, reports, argv, self.readings
+            )
+        except ValueError as error:
+            raise ProgramError(str(error), permanent=True) from error
+
+    def _line_read(self, line: str, now: float) -> None:
+        """Look for the metric in a line."""
+        metric = self.settings.metric
+        if metric is None:
+            return
+        for found in re.finditer(metric.pattern, line):
+            with suppress(ValueError, TypeError):
+                self.readings.append((now, float(found[1])))
+
+    def _beat(self, child: Child) -> None:
+        """Show the supervisor that rank 0 runs, as long as its program is not stopped."""
+        if not self.is_first:
+            return
+
+        def beat() -> None:
+            while True:
+                if not child.is_stopped():
+                    with suppress(OSError):
+                        self.rank_files.heartbeat()
+                time.sleep(BEAT_SECONDS)
+
+        threading.Thread(target=beat, name="beat", daemon=True).start()
+
+
+class _signals_to:  # noqa: N801 - reads as a function where it is used
+    """Hand SIGTERM and SIGUSR1 on to the program, whose own handlers may use them."""
+
+    def __init__(self, rank: ProgramRank, child: Child) -> None:
+        self._rank, self._child = rank, child
+        self._before: dict[int, object] = {}
+
+    def __enter__(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            self._before[number] = signal.signal(number, self._hand_on)
+
+    def __exit__(self, *_: object) -> None:
+        for number in self._before:
+            signal.signal(number, signal.SIG_IGN if number == signal.SIGUSR1 else signal.SIG_DFL)
+
+    def _hand_on(self, number: int, _frame: FrameType | None) -> None:
+        self._rank.asked_to_end(number)
+        with suppress(OSError):
+            for rank in self._rank.ranks:
+                self._rank.rank_files.terminated(rank)
+        self._child.send(number)
+
+
+def run_program_rank(rank_files: RankFiles, began: float) -> int:
+    """Run this rank's program, and leave the reason where there is nothing to record."""
+    rank_setup, spec = rank_files.rank_setup(), rank_files.train_spec()
+    settings = ProgramSettings.model_validate(spec.definition.settings)
+    shape = Shape.parse(rank_setup.shape)
+    if settings.starts == "itself":
+        node = node_rank(os.environ)
+        first = node * shape.devices_per_node
+        identity = Identity(
+            rank=first,
+            local_rank=0,
+            world_size=shape.world_size,
+            local_world_size=shape.devices_per_node,
+            host=socket.gethostname(),
+            slurm_job_id=os.environ.get("SLURM_JOB_ID"),
+            restart_count=int(os.environ.get("SLURM_RESTART_COUNT", "0")),
+        )
+        ranks = range(first, first + shape.devices_per_node)
+    else:
+        identity = identify(os.environ, rank_setup.launcher)
+        ranks = range(identity.rank, identity.rank + 1)
+    try:
+        check_place(identity, shape)
+        ProgramRank(rank_files, rank_setup, spec, settings, identity, ranks, began).run()
+    except (ProgramError, OSError, RuntimeError) as error:
+        text, traceback = str(error), getattr(error, "traceback", "")
+        say(f"scalewise: {text}")
+        with suppress(OSError):
+            rank_files.failed_with(
+                identity.rank,
+                identity.host,
+                text,
+                traceback,
+                out_of_memory="OutOfMemoryError" in text or "CUDA out of memory" in text,
+                permanent=getattr(error, "permanent", False),
+            )
+        return 1
+    for rank in ranks:
+        rank_files.finished(rank)
+    return 0
