@@ -22,6 +22,7 @@ from pathlib import Path
 
 import yaml
 
+from scalewise.plan.config.settings import Settings
 from scalewise.plan.runs.runs import Run
 from scalewise.plan.study import load_study
 from scalewise.records import read_summary
@@ -104,7 +105,12 @@ def run_bare(runs: list[Run], dataset: Path) -> None:
 
 def steps_of(run: Run) -> int:
     """Optimizer steps of the whole training; digits has 1,437 images to train on."""
-    return run.settings.epochs * -(-1437 // run.global_batch_size)
+    return _built_in(run).epochs * -(-1437 // run.global_batch_size)
+
+
+def _built_in(run: Run) -> Settings:
+    assert isinstance(run.settings, Settings), "the study has built-in trainings alone"
+    return run.settings
 
 
 def bare_command(run: Run, dataset: Path) -> list[str]:
@@ -121,7 +127,7 @@ def _launcher(run: Run) -> list[str]:
 
 
 def _options(run: Run) -> Iterator[str]:
-    settings = run.settings
+    settings = _built_in(run)
     yield f"--batch-size={run.batch_size_per_device}"
     yield f"--epochs={settings.epochs}"
     yield f"--learning-rate={settings.learning_rate}"

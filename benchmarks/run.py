@@ -21,11 +21,14 @@ from benchmarks.measure import Row, machine_line, markdown
 
 from scalewise.plan.jobs.launch import thread_environment
 
-BENCHMARKS = ("loop", "loader", "training", "memory", "gpu", "plan", "published")
+BENCHMARKS = (
+    *("loop", "loader", "training", "memory", "gpu", "plan", "published"),
+    *("own-cost", "own-agreement"),
+)
 
-NAMED_ONLY = ("study", "prediction", "truth")
+NAMED_ONLY = ("study", "prediction", "truth", "own-scripts")
 """Not among all, a quarter of an hour or more each: study on a machine that does nothing else, prediction as
-root with Slurm, truth on all cores."""
+root with Slurm, truth on all cores, own-scripts with packages that Scalewise does not need."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -42,6 +45,11 @@ def main(arguments: list[str] | None = None) -> int:
         help="published: CSV file in place of the default ones",
     )
     parser.add_argument("--json", type=Path, help="published: file that receives every point")
+    parser.add_argument(
+        "--repositories", type=Path, help="own-scripts: folder of git repositories, owner+name"
+    )
+    parser.add_argument("--python", type=Path, help="own-scripts: interpreter that has the scripts' packages")
+    parser.add_argument("--only", action="append", default=[], help="own-scripts: one of them, by its name")
     options = parser.parse_args(arguments)
     names = options.names or list(BENCHMARKS)
     if unknown := set(names) - set(known):
@@ -50,7 +58,12 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("--table and --json are for published alone")
     if missing := [str(path) for path in options.table if not path.is_file()]:
         parser.error(f"there is no file {', '.join(missing)}")
-    arguments_of = {"published": (options.table, options.json)}
+    if (options.repositories or options.python or options.only) and names != ["own-scripts"]:
+        parser.error("--repositories, --python and --only are for own-scripts alone")
+    arguments_of = {
+        "published": (options.table, options.json),
+        "own-scripts": (options.repositories, options.python, options.only),
+    }
     os.environ.update(thread_environment(1))
     print(machine_line(), flush=True)
     rows: list[Row] = []
@@ -69,7 +82,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def run(name: str, *arguments: object) -> list[Row]:
     """The rows of one benchmark."""
-    rows: list[Row] = import_module(f"benchmarks.bench_{name}").rows(*arguments)
+    rows: list[Row] = import_module(f"benchmarks.bench_{name.replace('-', '_')}").rows(*arguments)
     return rows
 
 

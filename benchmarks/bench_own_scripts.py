@@ -1,0 +1,399 @@
+"""Public training scripts, unedited, measured through the whole pipeline on CPUs.
+
+Each of public_scripts.py is taken from GitHub at its commit, or from a folder of repositories, and given
+made-up data. Scalewise measures it as a user's own program; then it runs once more without Scalewise, until
+it has printed as many losses. Held against each other are the samples of a step and what its arguments say,
+its own log of step times and ours of the same steps, and the losses of the two runs. Some must be refused,
+with the sentence that says why.
+
+    python benchmarks/run.py own-scripts [--repositories FOLDER] [--python INTERPRETER] [--only NAME ...]
+
+FOLDER holds git repositories or checkouts named owner+name, for machines that do not reach GitHub;
+INTERPRETER is one that has the scripts' packages. A script whose packages are missing is left out, and its
+row says so.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from scalewise.records import Summary, read_summary
+
+from .measure import Row
+from .public_scripts import SCRIPTS, PublicScript
+
+ROOT = Path(__file__).resolve().parents[1]
+DATA = ROOT / "benchmarks" / "public_data.py"
+WITHIN = 0.01
+"""Of the script's own time for the same steps."""
+ENOUGH_SECONDS = 0.2
+"""Own logs are rounded: less of them is no measure of one percent."""
+LONGEST_SECONDS = 600
+ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+SITE = {"accelerator": "cpu", "devices_per_node": 2, "cpus_per_node": 2}
+
+
+class FetchError(Exception):
+    """A repository that cannot be had; the message names it."""
+
+
+def rows(repositories: Path | None = None, python: Path | None = None, only: Sequence[str] = ()) -> list[Row]:
+    """A row for each public script.
+
+    Args:
+        repositories: Folder of git repositories named owner+name; without one, GitHub is asked.
+        python: Interpreter that has the scripts' packages; without one, that of Scalewise.
+        only: Names of the scripts to run; without any, all.
+    """
+    interpreter = str(python or sys.executable)
+    if unknown := set(only) - {script.name for script in SCRIPTS}:
+        raise SystemExit(f"no script named {', '.join(sorted(unknown))}")
+    found = []
+    for script in SCRIPTS:
+        if only and script.name not in only:
+            continue
+        print(f"  {script.name} ...", file=sys.stderr, flush=True)
+        with tempfile.TemporaryDirectory(prefix="own-scripts-") as place:
+            found.append(row(script, Path(place), repositories, interpreter))
+    return found
+
+
+def row(script: PublicScript, place: Path, repositories: Path | None, python: str) -> Row:
+    """Measure one script, and run it without Scalewise."""
+    if missing := _missing(script, python):
+        return _row(script, f"not run: {python} lacks {', '.join(missing)}")
+    try:
+        check_out(script, repositories, place)
+    except FetchError as error:
+        return _row(script, f"not run: {error}")
+    folder = place / script.folder
+    measured = measure(script, folder, python)
+    if measured.summary is None or measured.summary.outcome != "completed":
+        as_expected = bool(script.refused) and re.search(script.refused, measured.refusal) is not None
+        return _row(script, f"refused: {measured.refusal}", target=_target(script), met=as_expected)
+    if script.refused:
+        return _row(script, "measured", target=_target(script), met=False)
+    times = compare_times(script, measured.summary, measured.log)
+    equal, losses = compare_losses(script, measured.log, folder, python)
+    samples = samples_per_step(measured.summary)
+    return _row(
+        script,
+        f"{measured_steps(measured.summary)} steps of {samples:g} samples; {_told(measured.summary)}",
+        reference=f"{script.samples} samples; losses: {losses}; {times.told}",
+        ratio="" if times.ratio is None else f"{times.ratio - 1:+.2%}",
+        target=_target(script),
+        met=samples == script.samples and equal and times.is_within,
+    )
+
+
+def _row(
+    script: PublicScript,
+    ours: str,
+    reference: str = "",
+    ratio: str = "",
+    target: str = "",
+    *,
+    met: bool = True,
+) -> Row:
+    note = f" ({script.note})" if script.note else ""
+    devices = script.keys["devices"][0]
+    what = f"{script.repository} {script.folder}/{script.program.split()[-1]} on {devices}{note}"
+    return Row(what=what, ours=ours, reference=reference, ratio=ratio, n=1, target=target, met=met)
+
+
+def _target(script: PublicScript) -> str:
+    if script.refused:
+        return "refused, and why"
+    return "samples and losses equal" + (f", time within {WITHIN:.0%}" if script.times else "")
+
+
+def _missing(script: PublicScript, python: str) -> list[str]:
+    code = "import importlib.util as u, sys; print(*[n for n in sys.argv[1:] if u.find_spec(n) is None])"
+    done = subprocess.run([python, "-c", code, *script.packages], capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+# ---- the repository
+
+
+def check_out(script: PublicScript, repositories: Path | None, place: Path) -> None:
+    """Write the script's parts of its repository into a folder, without what git knows of it."""
+    git = _repository(script, repositories)
+    archive = ["git", "-C", str(git), "archive", "--format=tar", script.commit, "--", *script.parts]
+    done = subprocess.run(archive, capture_output=True, check=False)
+    if done.returncode:
+        raise FetchError(f"{git} lacks {script.commit}: {done.stderr.decode().strip()}")
+    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as packed:
+        packed.extractall(place, filter="data")
+
+
+def _repository(script: PublicScript, repositories: Path | None) -> Path:
+    name = script.repository.replace("/", "+")
+    if repositories is not None:
+        for path in (repositories / name / "repo", repositories / name):
+            if path.is_dir():
+                return path
+        raise FetchError(f"{repositories} has no folder {name}")
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "scalewise-own-scripts" / name
+    address = f"https://github.com/{script.repository}"
+    commands = [["init", "--quiet", "--bare"], ["fetch", "--quiet", "--depth=1", address, script.commit]]
+    if not cache.is_dir():
+        cache.mkdir(parents=True)
+        for command in commands:
+            done = subprocess.run(["git", "-C", str(cache), *command], capture_output=True, check=False)
+            if done.returncode:
+                shutil.rmtree(cache)
+                raise FetchError(f"{address} did not answer: {done.stderr.decode().strip()}")
+    return cache
+
+
+# ---- with Scalewise
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The end of a run.
+
+    Args:
+        summary: Its record, where it has one.
+        refusal: The reason that it has no figures.
+        log: Its output.
+    """
+
+    summary: Summary | None
+    refusal: str
+    log: str
+
+
+def experiment(script: PublicScript, python: str) -> dict[str, object]:
+    """The experiment that a user would write for the script."""
+    keys: dict[str, object] = {
+        "title": script.name,
+        "program": script.program,
+        "arguments": list(script.arguments),
+        "environment": dict(script.environment),
+        "python": python,
+        "steps": script.steps,
+        "warmup_steps": script.warmup_steps,
+        "repeats": 1,
+        "predict": False,
+        "runtime_minutes": 15,
+    }
+    if script.data:
+        keys["prepare"] = [str(DATA), script.data]
+    return {key: value for key, value in (keys | dict(script.keys)).items() if value not in ({}, [])}
+
+
+def measure(script: PublicScript, folder: Path, python: str) -> Measured:
+    """Run the experiment in the script's folder, as its user would."""
+    (folder / "study.yaml").write_text(
+        yaml.safe_dump({"experiments": {script.name: experiment(script, python)}})
+    )
+    (folder / "site.yaml").write_text(yaml.safe_dump(SITE))
+    snakefile = ROOT / "workflow" / "Snakefile"
+    run = Path("results") / script.name / "runs" / f"d{script.keys['devices'][0]}.r1"
+    command = [sys.executable, "-m", "snakemake", "--snakefile", str(snakefile), "--cores", "all"]
+    command += ["--scheduler", "greedy", "--configfile", "study.yaml", "--config", "site=site.yaml"]
+    done = subprocess.run(
+        [*command, "--", str(run / "summary.json")],
+        cwd=folder,
+        env=os.environ | ENVIRONMENT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    log = folder / run / "train.log"
+    printed = log.read_text(errors="replace") if log.exists() else ""
+    if (folder / run / "summary.json").exists():
+        summary = read_summary(folder / run)
+        return Measured(summary, summary.reason, printed)
+    failure = folder / run / "failure.json"
+    refusal = json.loads(failure.read_text())["reason"] if failure.exists() else done.stdout[-1500:]
+    return Measured(None, refusal, printed)
+
+
+def measured_steps(summary: Summary) -> int:
+    """Steps that count."""
+    assert summary.measurements is not None
+    return sum(window.steps for window in summary.measurements.windows if not window.warmup)
+
+
+def samples_per_step(summary: Summary) -> float:
+    """Samples of all devices in a step that counts."""
+    assert summary.measurements is not None
+    samples = sum(window.samples for window in summary.measurements.windows if not window.warmup)
+    return samples / measured_steps(summary)
+
+
+def _told(summary: Summary) -> str:
+    measurements = summary.measurements
+    assert measurements is not None
+    wait = measurements.loader_wait_fraction
+    told = [
+        "data wait not known" if wait is None else f"data wait {wait:.1%}",
+        f"evaluation off the clock {measurements.evaluation_seconds:.2f} s",
+    ]
+    return "; ".join(told)
+
+
+# ---- against the script's own log
+
+
+@dataclass(frozen=True)
+class Times:
+    """Our time of some steps over the script's own.
+
+    Args:
+        ratio: None where it cannot be said.
+        told: The script's own time, or the reason that there is none.
+    """
+
+    ratio: float | None
+    told: str
+
+    @property
+    def is_within(self) -> bool:
+        """Whether the two agree, as far as they can be compared."""
+        return self.ratio is None or abs(self.ratio - 1) <= WITHIN
+
+
+def own_times(script: PublicScript, log: str) -> dict[int, float]:
+    """Seconds of the steps that the script prints, by their number from 0."""
+    if script.times is None:
+        return {}
+    return {
+        int(match["step"]) // script.times.samples + script.times.shift: _seconds(match)
+        for match in re.finditer(script.times.line, log, re.MULTILINE)
+    }
+
+
+def _seconds(match: re.Match[str]) -> float:
+    known = match.groupdict()
+    return float(known["ms"]) / 1e3 if "ms" in known else float(known["s"])
+
+
+def compare_times(script: PublicScript, summary: Summary, log: str) -> Times:
+    """Sum up windows of which the script has printed every step."""
+    assert summary.measurements is not None
+    own = own_times(script, log)
+    ours = theirs = 0.0
+    steps = 0
+    for window in summary.measurements.windows:
+        numbers = range(window.first_step, window.first_step + window.steps)
+        if not window.warmup and all(number in own for number in numbers):
+            ours += window.seconds
+            theirs += sum(own[number] for number in numbers)
+            steps += window.steps
+    if theirs < ENOUGH_SECONDS:
+        reason = "it logs no times" if script.times is None else "it logs single steps alone"
+        return Times(None, reason)
+    return Times(ours / theirs, f"its log: {1e3 * theirs / steps:.2f} ms a step (n = {steps})")
+
+
+def own_losses(script: PublicScript, log: str) -> list[str]:
+    """Losses that the script prints, with what stands before them, as text."""
+    matches = re.finditer(script.losses, log, re.MULTILINE)
+    return [f"{match['step']} {match['loss']}" for match in matches] if script.losses else []
+
+
+def compare_losses(script: PublicScript, log: str, folder: Path, python: str) -> tuple[bool, str]:
+    """Whether the script prints the same losses without Scalewise."""
+    with_us = own_losses(script, log)
+    if not with_us:
+        return True, "not logged"
+    without = own_losses(script, run_bare(script, folder, python, len(with_us)))[: len(with_us)]
+    equal = sum(a == b for a, b in zip(with_us, without, strict=False))
+    return equal == len(with_us), f"{equal} of {len(with_us)} equal"
+
+
+def run_bare(script: PublicScript, folder: Path, python: str, losses: int) -> str:
+    """The output of rank 0 without Scalewise, up to so many losses."""
+    deadline = time.monotonic() + LONGEST_SECONDS
+    with tempfile.TemporaryDirectory() as out, (Path(out) / "log").open("w+") as log:
+        with _ranks(script, folder, python, Path(out), log.fileno()) as processes:
+            text = ""
+            while time.monotonic() < deadline:
+                is_over = all(process.poll() is not None for process in processes)
+                text = (Path(out) / "log").read_text(errors="replace")
+                if is_over or len(own_losses(script, text)) >= losses:
+                    break
+                time.sleep(0.2)
+        return text
+
+
+@contextmanager
+def _ranks(
+    script: PublicScript, folder: Path, python: str, out: Path, log: int
+) -> Iterator[list[subprocess.Popen[bytes]]]:
+    devices = script.keys["devices"][0]
+    processes = []
+    port = _free_port()
+    starts_itself = script.keys.get("starts") == "itself"
+    for rank in range(1 if starts_itself else devices):
+        ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": devices, "LOCAL_WORLD_SIZE": devices}
+        ranks |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "bare"}
+        if starts_itself:
+            ranks = {}
+        values = {
+            "batch_size_per_device": script.keys["batch_size_per_device"],
+            "accumulation_steps": script.keys.get("accumulation_steps", 1),
+            "devices_per_node": devices,
+            "nodes": 1,
+            "rank": rank,
+            "seed": 1,
+            "folder": out,
+        }
+        given = {name: text.format(**values) for name, text in script.environment.items()}
+        environment = os.environ | ENVIRONMENT | {name: str(value) for name, value in ranks.items()} | given
+        command = [
+            python,
+            "-u",
+            *script.program.split(),
+            *(word.format(**values) for word in script.arguments),
+        ]
+        output = log if rank == 0 else subprocess.DEVNULL
+        processes.append(
+            subprocess.Popen(
+                command,
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        )
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            # with its loaders' processes; one that has ended has left none
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port
