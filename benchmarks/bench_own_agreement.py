@@ -35,7 +35,7 @@ devices_per_node: 2
 cpus_per_node: 2
 """
 
-# one epoch of whole batches: the loop's windows hold the first and last step of each, a program's leave them out
+# one epoch of whole batches: the loop's windows hold its first and last step, a program's leave them out
 STUDY = f"""\
 experiments:
   agreement:
