@@ -59,6 +59,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "stops when accurate": {"stop_at_accuracy": 0.3, "stop_patience_epochs": 2, "epochs": 30},
     "steps": {"steps": 9, "epochs": 1},
+    "steps until an interval": {"steps": {"most": 9, "until_interval": 1e-9}, "epochs": 1},
     "accumulation": {"accumulation_steps": 3},
     "workers": {"loader": "workers", "cpus_per_device": 2},
     "bf16": {"precision": "bf16"},

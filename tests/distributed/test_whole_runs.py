@@ -15,7 +15,7 @@ from tests.cores import needs_two_cores
 from tests.distributed.whole_runs import COMMIT, Finished, Start, clean_up, finish, heeds, starter
 
 from scalewise.execution.rank_files import SPEC
-from scalewise.records import EPOCHS, FAILURE, RANKS, SUMMARY, UTILIZATION
+from scalewise.records import EPOCHS, FAILURE, JOB_TIMES, RANKS, SUMMARY, UTILIZATION
 
 pytestmark = [needs_two_cores, pytest.mark.starts_ranks]
 
@@ -39,7 +39,7 @@ both_sizes = pytest.mark.parametrize("devices", [1, 2])
 @both_sizes
 def test_a_run_leaves_its_records_and_nothing_else(finished: dict[int, Finished], devices: int) -> None:
     names = {path.name for path in finished[devices].folder.iterdir()}
-    assert names == {SUMMARY, EPOCHS, RANKS, UTILIZATION, "train.log"}
+    assert names == {SUMMARY, EPOCHS, RANKS, UTILIZATION, JOB_TIMES, "train.log"}
     assert finished[devices].summary.outcome == "completed"
     assert finished[devices].summary.reason == ""
 
@@ -120,7 +120,10 @@ def test_passes_after_the_training_are_recorded_for_a_prediction_and_for_a_check
     assert sizes[0] == 250 // devices
     assert (ranks["local_pass_seconds"] > 0).all()
     if devices == 1:
-        assert sizes[1:] == [250 // 2**halved for halved in range(1, len(sizes))]
+        # what 2, 3, 4, 6, 8, ... devices would get; those for which there was time
+        shares = {250 // (kind * 2**halved) for kind in (1, 3) for halved in range(8)}
+        assert len(sizes) > 4
+        assert sizes == sorted(shares.intersection(sizes), reverse=True)
         assert [bucket.bytes for bucket in measured.buckets] == [4 * measured.parameters]
         assert ranks["exchanged_pass_seconds"].isna().all()
     else:
@@ -210,7 +213,8 @@ def ended_by_steps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finishe
 def test_a_training_that_steps_end_is_completed_and_has_evaluated_nothing(ended_by_steps: Finished) -> None:
     run = ended_by_steps
     assert (run.summary.outcome, run.summary.reason) == ("completed", "")
-    assert {path.name for path in run.folder.iterdir()} == {SUMMARY, EPOCHS, RANKS, UTILIZATION, "train.log"}
+    names = {path.name for path in run.folder.iterdir()}
+    assert names == {SUMMARY, EPOCHS, RANKS, UTILIZATION, JOB_TIMES, "train.log"}
     measured = run.summary.measurements
     assert measured is not None
     assert len(run.epochs) == measured.epochs_completed == 0
@@ -317,6 +321,7 @@ def test_of_two_trainings_of_one_run_the_second_adopts_what_the_first_has_left(s
         EPOCHS,
         RANKS,
         UTILIZATION,
+        JOB_TIMES,
         "train.log",
     }
 

@@ -38,6 +38,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     "steps": (
         "test_a_training_that_steps_end_is_completed_and_has_evaluated_nothing",
         "test_a_training_that_steps_end_is_measured_over_just_these_steps",
+        "test_a_training_that_was_cut_off_ends_once_its_throughput_is_known",
         "test_steps_end_a_training_in_the_middle_of_an_epoch_without_an_evaluation_and_after_all_epochs_too",
     ),
     "stop_at_accuracy": ("test_training_ends_when_the_accuracy_has_been_held_as_long_as_asked_for",),

@@ -72,11 +72,11 @@ def processes_in(folder: Path) -> list[tuple[str, psutil.Process]]:
 
 
 @contextmanager
-def running(folder: Path, config: str, *arguments: str) -> Iterator[Running]:
+def running(folder: Path, config: str, *arguments: str, site: str = SITE) -> Iterator[Running]:
     """A study in the folder, for the length of a with statement."""
     place_digits_of_study(folder)
     (folder / "study.yaml").write_text(config, encoding="utf-8")
-    (folder / "site.yaml").write_text(SITE, encoding="utf-8")
+    (folder / "site.yaml").write_text(site, encoding="utf-8")
     command = [str(Path(sys.executable).with_name("snakemake")), "-s", str(SNAKEFILE)]
     command += ["--configfile", "study.yaml", "--config", "site=site.yaml", "--cores", "2", *arguments]
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])

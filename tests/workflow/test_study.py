@@ -20,7 +20,8 @@ def test_every_promised_file_is_there(study: Study) -> None:
         assert [name for name in names if not (folder / name).is_file()] == []
     for run in RUNS:
         kept = {path.name for path in (study.results / run).iterdir()}
-        assert kept == {"summary.json", "epochs.csv", "ranks.csv", "utilization.csv", "train.log"}
+        tables = {"epochs.csv", "ranks.csv", "utilization.csv"}
+        assert kept == {"summary.json", "job_times.json", "train.log", *tables}
 
 
 def test_the_report_needs_no_other_file_and_opens_with_the_decision(study: Study) -> None:

@@ -35,7 +35,7 @@ from scalewise.plan.jobs.environment import hand_over, rule_environment
 from scalewise.plan.terminal.plan_table import plan_table, predicted_plan
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.jobs.preflight import Preflight, hello_allocation
-from scalewise.plan.runs.repeats import judged_rounds, required_rounds
+from scalewise.plan.runs.rounds import judged_rounds, required_rounds
 from scalewise.plan.runs.allocation import (
     job_resources,
     job_threads,

@@ -1,5 +1,5 @@
 # Contract: tables become figures, figures and decisions become reports.
-# in:  results/{experiment}/*.csv and decision.json
+# in:  results/{experiment}/*.csv and decision.json, which tells figures of counts that were not measured
 # out: results/{experiment}/figures/*.svg and *.pdf, results/{experiment}/report.html,
 #      results/report.html, results/decision.json
 # Titles and descriptions are not in params: changing them makes nothing again. They and the definitions of
@@ -28,6 +28,11 @@ rule plot_figures:
         projection=lambda wc: (
             [f"results/{wc.experiment}/projection.csv"]
             if wc.experiment in PROJECTED
+            else []
+        ),
+        choice=lambda wc: (
+            [f"results/{wc.experiment}/decision.json"]
+            if SPECS[wc.experiment].chooses_devices
             else []
         ),
     output:

@@ -1,16 +1,16 @@
-# Contract: what the runs of an experiment say together, and whether more of them are needed.
-# in:  the records of its runs
+# Contract: what the runs of an experiment say together, and which more of them are needed.
+# in:  the records of its runs; of one that chooses its device counts its prediction, too
 # out: results/{experiment}/ runs.csv, epochs.csv, scaling.csv, gains.csv, options.csv, laws.json, decision.json, provenance.json,
 #      fingerprints.json, proposal.csv, .md and .tex;
-#      repeats/round{round}.json of an experiment whose repeats go on until the intervals are narrow
+#      repeats/round{round}.json of an experiment whose next runs follow from those before
 
 
 localrules:
-    judge_repeats,
+    judge_round,
     compute_scaling,
 
 
-checkpoint judge_repeats:
+checkpoint judge_round:
     input:
         rounds=lambda wc: expand(
             "results/{experiment}/repeats/round{round}.json",
@@ -22,21 +22,33 @@ checkpoint judge_repeats:
             experiment=wc.experiment,
             run=STUDY.experiments[wc.experiment].asked_run_names(
                 judged_rounds(
-                    checkpoints.judge_repeats.get, wc.experiment, before=int(wc.round)
+                    checkpoints.judge_round.get, wc.experiment, before=int(wc.round)
                 )
             ),
+        ),
+        prediction=lambda wc: (
+            [f"results/{wc.experiment}/prediction.csv"]
+            if wc.experiment in PREDICTED and SPECS[wc.experiment].chooses_devices
+            else []
+        ),
+        # what they cost counts in a budget
+        all_reduces=lambda wc: (
+            ALL_REDUCES.files(wc.experiment)
+            if wc.experiment in PREDICTED and SPECS[wc.experiment].budget
+            else []
         ),
     output:
         "results/{experiment}/repeats/round{round}.json",
     log:
-        "logs/judge_repeats/{experiment}.round{round}.log",
+        "logs/judge_round/{experiment}.round{round}.log",
     conda:
         "../envs/scalewise.yaml"
     params:
-        definition=lambda wc: STUDY.experiments[wc.experiment].repeats_definition,
+        definition=lambda wc: STUDY.experiments[wc.experiment].rounds_definition,
     shell:
-        'python "$SCALEWISE_SCRIPTS/analysis.py" repeats '
+        'python "$SCALEWISE_SCRIPTS/analysis.py" judge '
         "--experiment {params.definition:q} --round {wildcards.round} "
+        "--all-reduces {input.all_reduces:q} -- "
         "results/{wildcards.experiment:q} 2>&1 | tee {log:q}"
 
 
@@ -46,15 +58,15 @@ rule compute_scaling:
             "results/{experiment}/repeats/round{round}.json",
             experiment=wc.experiment,
             round=required_rounds(
-                SPECS[wc.experiment].repeats,
-                judged_rounds(checkpoints.judge_repeats.get, wc.experiment),
+                SPECS[wc.experiment],
+                judged_rounds(checkpoints.judge_round.get, wc.experiment),
             ),
         ),
         runs=lambda wc: expand(
             "results/{experiment}/runs/{run}/summary.json",
             experiment=wc.experiment,
             run=STUDY.experiments[wc.experiment].asked_run_names(
-                judged_rounds(checkpoints.judge_repeats.get, wc.experiment)
+                judged_rounds(checkpoints.judge_round.get, wc.experiment)
             ),
         ),
     output:

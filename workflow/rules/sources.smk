@@ -10,36 +10,40 @@ SOURCES = {
     "scalewise/": "__init__ interpreter records",
     "scalewise/plan/": "__init__ study",
     "scalewise/plan/catalog/": "__init__ datasets imported_files models own_data own_model_files own_programs",
-    "scalewise/plan/checks/": "__init__ allocation batch experiment options program projection",
+    "scalewise/plan/checks/": "__init__ allocation batch chosen_devices experiment options program projection",
     "scalewise/plan/config/": "__init__ errors experiment paths program pydantic_problems raw_values settings shape site slurm "
     "yaml_source",
     "scalewise/plan/jobs/": "__init__ all_reduce_jobs environment launch preflight slurm_checks submission",
-    "scalewise/plan/runs/": "__init__ allocation batches repeats runs",
-    "scalewise/plan/terminal/": "__init__ final_message plan_table predictions",
-    "scalewise/execution/": "__init__ all_reduce_job checkpoint_files finished_results input_hashes machine_lock messages "
-    "outcome parent_death preemption_watch preflight_job preflight_report progress_reporter "
+    "scalewise/plan/runs/": "__init__ all_reduce_shapes allocation batches rounds runs spending",
+    "scalewise/plan/terminal/": "__init__ choice_lines final_message plan_table predictions",
+    "scalewise/execution/": "__init__ all_reduce_job checkpoint_files finished_results input_hashes job_times machine_lock "
+    "messages outcome parent_death preemption_watch preflight_job preflight_report progress_reporter "
     "rank_command rank_files rank_processes requeue restarts run run_lock signals slurm_job "
     "supervisor train_job watchdog",
-    "scalewise/training/": "__init__ all_reduce gradient_buckets loop optim parallel_model pass_timing precision "
+    "scalewise/training/": "__init__ all_reduce early_end gradient_buckets loop optim parallel_model pass_timing precision "
     "preflight_rank rank run_records trainer",
     "scalewise/training/checkpoints/": "__init__ checkpointer restore state step_consensus storage",
     "scalewise/training/data/": "__init__ augmentation datasets decoders download http_transfer loaders own_arrays pretrained "
     "published_files sampling sources storage weights_file worker_loader",
     "scalewise/training/distributed/": "__init__ cpus devices identity network_interface node_launcher process_group",
-    "scalewise/training/measure/": "__init__ device_timers environments machine_load memory monitor provenance sensors step_clock "
-    "throughput waiting",
+    "scalewise/training/measure/": "__init__ device_timers environments interval_clock machine_load memory monitor provenance "
+    "sensors step_clock throughput waiting",
     "scalewise/training/models/": "__init__ builders own_model resnets transformer",
     "scalewise/training/program/": "__init__ child environment judgement merge probe_records rank records startup_files",
-    "scalewise/training/program/probe/": "__init__ batches communication counted_optimizers discovery ending guards hooks loader_passes "
-    "losses measured_process memory origins probe_spec root_calls run_interval startup steps written",
-    "scalewise/analysis/": "__init__ adaptive_repeats analysis_spec conclusion experiment_figures experiment_tables "
-    "formatting laws memory origins partial_report program_facts scaling study_report tables",
+    "scalewise/training/program/probe/": "__init__ batches communication counted_optimizers discovery early_end ending guards hooks "
+    "loader_passes losses measured_process memory origins probe_spec root_calls run_interval startup "
+    "steps written",
+    "scalewise/analysis/": "__init__ analysis_spec conclusion experiment_figures experiment_tables formatting laws memory "
+    "origins partial_report program_facts scaling study_report tables",
     "scalewise/analysis/bottlenecks/": "__init__ bottlenecks drift losses resumption slow_places step_breakdown utilization",
-    "scalewise/analysis/comparison/": "__init__ comparability comparable_runs confounding fingerprint gains separate_conditions",
+    "scalewise/analysis/comparison/": "__init__ comparability comparable_runs confounding fingerprint gains own_intervals "
+    "separate_conditions",
     "scalewise/analysis/decision/": "__init__ cautions choice criteria decision wording",
     "scalewise/analysis/prediction/": "__init__ all_reduce_model experiment_prediction measured_exchange program_step step_model",
     "scalewise/analysis/report/": "__init__ captions efficiency_figures epoch_figures figures page page_tables panels proposal "
-    "scaling_figures series_lines step_figures style time_parts",
+    "scaling_figures series_lines step_figures style time_parts unmeasured_points",
+    "scalewise/analysis/rounds/": "__init__ choice_summary chosen_devices judge_round likely_answers overhead_model repeats "
+    "sentences",
     "scalewise/analysis/statistics/": "__init__ bootstrap intervals law_checks law_models ratios",
 }
 for folder, modules in SOURCES.items():

@@ -32,5 +32,5 @@ rule train:
         "--run {params.definition:q} --dataset {input.dataset:q} "
         "--weights {input.weights:q} "
         "--limit-seconds {resources.limit_seconds} --timeout-seconds {resources.timeout_seconds} "
-        "--checkpoint-seconds {resources.checkpoint_seconds} {resources.keep_checkpoints} "
+        "--checkpoint-seconds {resources.checkpoint_seconds} {resources.train_options} "
         "--attempt {resources.attempt} --log {log:q} {output.summary:q}"

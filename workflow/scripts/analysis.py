@@ -37,12 +37,14 @@ def prediction(options: argparse.Namespace) -> None:
     )
 
 
-def repeats(options: argparse.Namespace) -> None:
-    """Judge which points of an experiment need more repeats."""
+def judge(options: argparse.Namespace) -> None:
+    """Judge what an experiment measures next."""
     with imports_uncollected():
-        from scalewise.analysis.adaptive_repeats import judge_round, round_lines
+        from scalewise.analysis.rounds.judge_round import judge_round
+        from scalewise.analysis.rounds.sentences import round_lines
 
-    judged = judge_round(options.experiment, options.round, options.folder)
+    all_reduces = [read_all_reduce(path) for path in options.all_reduces]
+    judged = judge_round(options.experiment, options.round, options.folder, all_reduces)
     # in one piece, so that lines of two experiments do not mix in the terminal
     sys.stdout.write("".join(f"{line}\n" for line in round_lines(judged)))
 
@@ -90,12 +92,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     steps = parser.add_subparsers(metavar="step", required=True)
     commands = {}
-    for step in (scaling, prediction, repeats, figures, report, partial_report, decisions):
+    for step in (scaling, prediction, judge, figures, report, partial_report, decisions):
         name = step.__name__.replace("_", "-")
         commands[step] = steps.add_parser(name, help=step.__doc__, description=step.__doc__)
         commands[step].set_defaults(step=step)
 
-    for step in (scaling, prediction, repeats, figures):
+    for step in (scaling, prediction, judge, figures):
         commands[step].add_argument(
             "--experiment", required=True, help="definition of the experiment, as JSON"
         )
@@ -106,7 +108,10 @@ def main(arguments: list[str] | None = None) -> int:
     commands[prediction].add_argument(
         "--from-steps", action="store_true", help="predict more nodes from steps measured on fewer"
     )
-    commands[repeats].add_argument("--round", required=True, type=int, help="number of the round, from 1")
+    commands[judge].add_argument("--round", required=True, type=int, help="number of the round, from 1")
+    commands[judge].add_argument(
+        "--all-reduces", default=[], nargs="*", type=Path, help="those whose cost a budget counts"
+    )
 
     for step in (figures, report, partial_report):
         commands[step].add_argument(

@@ -21,6 +21,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--timeout-seconds", required=True, type=int, help="that a rank waits for another")
     parser.add_argument("--checkpoint-seconds", default=600.0, type=float, help="between two checkpoints")
     parser.add_argument("--keep-checkpoints", action="store_true", help="of a run that has completed")
+    parser.add_argument(
+        "--limit-over-tries", action="store_true", help="the limit is of all tries at the run together"
+    )
     parser.add_argument("--attempt", default=1, type=int, help="which try of snakemake's at this run")
     parser.add_argument("summary", type=Path, help="summary.json to write, the others beside it")
     options = vars(parser.parse_args(arguments))

@@ -233,10 +233,29 @@ def test_a_built_in_record_from_before_steps_is_not_out_of_date(
     assert collect("study", asked, tmp_path).runs["outcome"].to_list() == ["out of date"]
 
 
+OWN = {
+    "until_interval": 0.01,
+    "half_width_fraction": 0.008,
+    "confidence": 0.95,
+    "windows": 20,
+    "effective_windows": 14.5,
+    "warmup_steps": 35,
+    "steady": True,
+    "ended": "interval",
+}
+
+
+@pytest.mark.parametrize(
+    ("steps", "own", "said"),
+    [
+        pytest.param(50, None, "50", id="fixed"),
+        pytest.param({"most": 100, "until_interval": 0.01}, OWN, "at most 100", id="until an interval"),
+    ],
+)
 def test_a_built_in_study_that_steps_end_has_a_report_without_epochs(
-    tmp_path: Path, write_run: Callable[..., Path]
+    tmp_path: Path, write_run: Callable[..., Path], steps: object, own: object, said: str
 ) -> None:
-    values = {"dataset": "digits", "model": "linear", "global_batch_size": 256, "steps": 50}
+    values = {"dataset": "digits", "model": "linear", "global_batch_size": 256, "steps": steps}
     spec = Experiment.model_validate(values | {"devices": [1, 2], "decision": {"max_device_hours": 1}})
     for devices, rate in ((1, 1000.0), (2, 1900.0)):
         for repeat, factor in enumerate(SCATTER, start=1):
@@ -245,7 +264,8 @@ def test_a_built_in_study_that_steps_end_has_a_report_without_epochs(
                 f"d{devices}.r{repeat}",
                 devices,
                 rate=rate * factor,
-                settings={"steps": 50},
+                settings={"steps": steps},
+                own_interval=own,
             )
             # the training leaves neither epochs nor an accuracy then
             path = folder / "summary.json"
@@ -256,7 +276,9 @@ def test_a_built_in_study_that_steps_end_has_a_report_without_epochs(
             table.write_text(table.read_text().splitlines()[0] + "\n")
     decision, html = report_on(tmp_path, spec)
     assert decision["devices"] == 2
-    assert "max_device_hours cannot be judged: steps (50)" in decision["criterion"]
+    assert f"max_device_hours cannot be judged: steps ({said})" in decision["criterion"]
+    cut = [caution for caution in decision["cautions"] if "ended before their most steps" in caution]
+    assert len(cut) == (own is not None)
     assert not re.search(r"\b(nan|None|NaN)\b", Page(html).all_text())
     assert pd.read_csv(tmp_path / "study/runs.csv")["wall_seconds"].isna().all()
     assert decision["startup"] == []

@@ -7,15 +7,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from benchmarks.bench_published import (
-    A100_BERT,
-    T4_STEPS,
-    Agreement,
-    Point,
-    TableError,
-    predict_table,
-    rows,
-)
+from benchmarks.bench_published import Agreement, Point, predict_table, rows
+from benchmarks.measure import TableError
+from benchmarks.published_tables import A100_BERT, T4_STEPS
 from benchmarks.run import main
 
 

@@ -12,18 +12,17 @@ import pytest
 from tests.unit.analysis.decisions import decision_on
 
 import analysis
-from scalewise.analysis.adaptive_repeats import (
+from scalewise.analysis.rounds.repeats import further, judge
+from scalewise.analysis.rounds.sentences import (
     STOPPING,
     STOPPING_AT_DECISION,
-    further,
-    judge,
     repeat_sentences,
     round_lines,
 )
 from scalewise.analysis.statistics.intervals import Interval, median_interval
 from scalewise.analysis.tables import collect
 from scalewise.plan.config.experiment import DecisionRule, Experiment, Repeats
-from scalewise.plan.runs.repeats import Round, known_rounds, read_round, round_file
+from scalewise.plan.runs.rounds import Round, known_rounds, read_round, round_file
 from scalewise.plan.runs.runs import canonical_json
 from scalewise.records import write_json
 
@@ -291,7 +290,7 @@ SPEC = Experiment.model_validate(
 def judge_folder(folder: Path, number: int) -> int:
     """What the checkpoint does."""
     definition = canonical_json({"name": "study", "spec": SPEC.model_dump(exclude_none=True)})
-    return analysis.main(["repeats", "--experiment", definition, "--round", str(number), str(folder)])
+    return analysis.main(["judge", "--experiment", definition, "--round", str(number), str(folder)])
 
 
 def test_tables_list_further_repeats_only_where_a_round_has_asked_for_them(
@@ -332,8 +331,7 @@ def test_a_round_rests_on_the_runs_that_the_rounds_before_it_asked_for(
     judge_folder(tmp_path, 1)
 
     assert round_file(tmp_path, 1).read_bytes() == before
-    assert isinstance(SPEC.repeats, Repeats)
-    first, second = known_rounds(SPEC.repeats, tmp_path)
+    first, second = known_rounds(SPEC, tmp_path)
     assert [point.completed for point in first.points] == [2, 2]
     assert [point.completed for point in second.points] == [2, 4]
 

@@ -128,6 +128,9 @@ EXTREME: list[Any] = [
 ]
 """Values of every other type, and numbers beyond all that is meant."""
 
+CHOICES: list[Config] = [{"up_to": 4}, {"up_to": 8}, {"among": [1, 2, 4]}, {"among": [1, "2x2"]}]
+"""Choices of device counts that most sites have."""
+
 anything: SearchStrategy[Any] = st.one_of(
     st.sampled_from(EXTREME),
     st.sampled_from(HOSTILE),
@@ -236,6 +239,10 @@ def _studies(odd: int) -> SearchStrategy[Config]:
         if draw(st.booleans()):
             experiments["own"] = {"program": SCRIPT, "arguments": ["{global_batch_size}", "{folder}"]}
             experiments["own"] |= words.mapping(draw, {"$ref": "#/$defs/ProgramExperiment"})
+        for keys in (defaults, *experiments.values()):
+            if not odd and ("budget" in keys or isinstance(keys.get("devices"), dict)):
+                # at random, hardly any choice is one
+                keys["devices"] = draw(st.sampled_from(CHOICES))
         return {"defaults": defaults, "experiments": experiments}
 
     return study()

@@ -354,7 +354,7 @@ def test_without_slurm_a_run_takes_the_machine_and_asks_for_nothing_of_a_cluster
         "limit_seconds": 1800,
         "timeout_seconds": 77,
         "checkpoint_seconds": "600",
-        "keep_checkpoints": "",
+        "train_options": "",
     }
     assert train_threads(study.allocations, study.site) == 1024
 
@@ -365,8 +365,8 @@ def test_a_run_writes_checkpoints_as_its_experiment_says(plan: Plan) -> None:
         study = plan(*lines, devices=[1], others=others)
 
         usual, own = (resources_of(study, "1x1", name) for name in ("a", "b"))
-        assert (usual["checkpoint_seconds"], usual["keep_checkpoints"]) == ("600", "")
-        assert (own["checkpoint_seconds"], own["keep_checkpoints"]) == ("1.2", "--keep-checkpoints")
+        assert (usual["checkpoint_seconds"], usual["train_options"]) == ("600", "")
+        assert (own["checkpoint_seconds"], own["train_options"]) == ("1.2", "--keep-checkpoints")
 
 
 def test_a_job_of_its_own_asks_in_the_same_words_but_for_no_signal_and_no_checkpoints(plan: Plan) -> None:
@@ -375,6 +375,6 @@ def test_a_job_of_its_own_asks_in_the_same_words_but_for_no_signal_and_no_checkp
 
     asked, of_run = job_resources(allocation, study.site), allocation.resources()
     of_run["slurm_extra"] = "--ntasks-per-node=2"
-    del of_run["checkpoint_seconds"], of_run["keep_checkpoints"]
+    del of_run["checkpoint_seconds"], of_run["train_options"]
     assert asked == {**of_run, "slurm_account": "a"}
     assert job_threads(allocation, study.site) == 16

@@ -126,7 +126,7 @@ def told(study: Study) -> None:
     for planned in study.experiments.values():
         json.loads(planned.analysis_definition)
         json.loads(planned.prediction_definition)
-        json.loads(planned.repeats_definition)
+        json.loads(planned.rounds_definition)
     json.loads(study.report_facts)
 
 
@@ -389,7 +389,7 @@ def defined(study: Study) -> dict[str, object]:
     runs = {f"{run.experiment}/{run.name}": run.definition for run in study.runs.values()}
     allocations = {f"{key[0]}/{key[1]}": asked for key, asked in study.allocations.items()}
     experiments = {
-        name: (planned.analysis_definition, planned.prediction_definition, planned.repeats_definition)
+        name: (planned.analysis_definition, planned.prediction_definition, planned.rounds_definition)
         for name, planned in study.experiments.items()
     }
     return {"runs": runs, "allocations": allocations, "experiments": experiments}

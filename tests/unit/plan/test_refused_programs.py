@@ -254,6 +254,16 @@ RULES = [
         id="metric and steps",
     ),
     pytest.param(
+        own("steps: 9", without="steps"),
+        ("own.steps (9) is below warmup_steps (10)", "Use 10 or more."),
+        id="fewer steps than warm up",
+    ),
+    pytest.param(
+        own("steps: {most: 99, until_interval: 0.01}", without="steps"),
+        ("own.steps.most (99) is below the 100 steps that an interval needs", "or `steps: 99`"),
+        id="too few steps for an interval",
+    ),
+    pytest.param(
         own("metric: {pattern: 'a=([0-9', at_most: 1}", without="steps"),
         ("the pattern 'a=([0-9', which is no regular expression (", "Correct it"),
         id="no pattern",
@@ -447,7 +457,7 @@ experiments:
 
 
 def test_defaults_of_the_loop_concern_the_other_experiments(load: Load) -> None:
-    study = load(BOTH.replace("MORE", "steps: 5"))
+    study = load(BOTH.replace("MORE", "steps: 50"))
     loop, own = (study.experiments[name].spec.model_dump() for name in ("loop", "own"))
     assert (loop["learning_rate"], loop["target"]) == (0.2, {"accuracy": 0.9})
     assert not {"learning_rate", "epochs", "target"} & own.keys()
@@ -462,7 +472,7 @@ def test_defaults_may_sweep_a_value_of_the_users_own(load: Load) -> None:
 
 
 def test_defaults_may_name_the_program_of_every_experiment(load: Load) -> None:
-    keys = "program: train.py, scaling: weak, batch_size_per_device: 4, devices: [1], steps: 5"
+    keys = "program: train.py, scaling: weak, batch_size_per_device: 4, devices: [1], steps: 50"
     study = load(f'defaults: {{{keys}, arguments: ["{{folder}}"], epochs: 3}}\nexperiments:\n  own: {{}}\n')
     assert {run.settings.model_dump()["program"] for run in study.runs.values()} == {"train.py"}
 
@@ -470,7 +480,7 @@ def test_defaults_may_name_the_program_of_every_experiment(load: Load) -> None:
 def test_a_mistake_in_the_defaults_is_told_once_whichever_training_it_is_for(
     refuse: Refuse, study_file: Path
 ) -> None:
-    text = BOTH.replace("MORE", "steps: 5").replace(HERE, "").replace("epochs: 3", "epochs: x")
+    text = BOTH.replace("MORE", "steps: 50").replace(HERE, "").replace("epochs: 3", "epochs: x")
     for given, says in (
         ("", "defaults.epochs is 'x', not a whole number"),
         ("arguments: --lr, ", "defaults.arguments is '--lr', not a list"),

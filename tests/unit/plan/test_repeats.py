@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from scalewise.plan.config.experiment import Repeats
-from scalewise.plan.runs.repeats import (
+from scalewise.plan.config.experiment import Experiment, Repeats
+from scalewise.plan.runs.rounds import (
     JudgedPoint,
     Round,
     Verdict,
@@ -37,6 +37,12 @@ experiments:
 """
 MORE = "{min: 3, max: 10, until_interval: 0.03}"
 RULE = Repeats(min=3, max=10, until_interval=0.03)
+
+
+def experiment(repeats: int | Repeats) -> Experiment:
+    return Experiment(
+        dataset="digits", model="digits_cnn", global_batch_size=240, devices=[1, 2], repeats=repeats
+    )
 
 
 def study_of(repeats: str) -> str:
@@ -103,7 +109,7 @@ def test_a_lowered_maximum_asks_for_no_run_beyond_it(load: Load) -> None:
     planned = load(study_of(MORE.replace("10", "4"))).experiments["digits"]
 
     assert planned.asked_run_names([FIRST]) == [*names("d1", 3), *names("d2", 4)]
-    assert requested_repeats(planned.spec.repeats, [FIRST]) == {"d2": 4}
+    assert requested_repeats(planned.spec, [FIRST]) == {"d1": 3, "d2": 4}
 
 
 def test_a_plain_number_makes_all_its_runs_and_looks_at_no_round(load: Load) -> None:
@@ -114,7 +120,7 @@ def test_a_plain_number_makes_all_its_runs_and_looks_at_no_round(load: Load) -> 
         yield
 
     assert planned.asked_run_names(never()) == [*names("d1", 4), *names("d2", 4)]
-    assert required_rounds(planned.spec.repeats, never()) == []
+    assert required_rounds(planned.spec, never()) == []
 
 
 def test_going_on_from_a_plain_number_trains_nothing_again(load: Load) -> None:
@@ -129,7 +135,7 @@ def test_the_rule_of_the_decision_does_not_have_the_points_judged_again(load: Lo
     text = study_of(MORE)
     edited = text.replace("{repeats", "{title: New, target: {accuracy: 0.9}, runtime_minutes: 5, repeats")
 
-    definitions = [load(one).experiments["digits"].repeats_definition for one in (text, edited)]
+    definitions = [load(one).experiments["digits"].rounds_definition for one in (text, edited)]
 
     assert definitions[0] == definitions[1]
     assert json.loads(definitions[0])["spec"]["repeats"] == {"min": 3, "max": 10, "until_interval": 0.03}
@@ -150,8 +156,8 @@ def test_the_rounds_are_read_until_one_asks_for_nothing(tmp_path: Path) -> None:
     stale = judged(3, {"d1": (3, 3), "d2": (9, 10)})
     leave(tmp_path, FIRST, SECOND, stale)
 
-    assert known_rounds(RULE, tmp_path) == [FIRST, SECOND]
-    assert requested_repeats(RULE, [FIRST, SECOND]) == {"d2": 6}
+    assert known_rounds(experiment(RULE), tmp_path) == [FIRST, SECOND]
+    assert requested_repeats(experiment(RULE), [FIRST, SECOND]) == {"d1": 3, "d2": 6}
 
 
 @pytest.mark.parametrize(
@@ -166,7 +172,7 @@ def test_the_rounds_are_read_until_one_asks_for_nothing(tmp_path: Path) -> None:
 def test_rounds_of_another_rule_ask_for_nothing(rule: int | Repeats, known: int, tmp_path: Path) -> None:
     leave(tmp_path, FIRST, SECOND)
 
-    assert len(known_rounds(rule, tmp_path)) == known
+    assert len(known_rounds(experiment(rule), tmp_path)) == known
 
 
 def test_a_damaged_round_is_named_with_its_cure_and_does_not_keep_a_plan_from_showing(
@@ -178,7 +184,7 @@ def test_a_damaged_round_is_named_with_its_cure_and_does_not_keep_a_plan_from_sh
 
     with pytest.raises(RecordError, match=r"(?s)round1\.json: not a round .* Delete the file"):
         read_round(path)
-    assert known_rounds(RULE, tmp_path) == []
+    assert known_rounds(experiment(RULE), tmp_path) == []
 
 
 class NotMadeError(Exception):
@@ -186,7 +192,7 @@ class NotMadeError(Exception):
 
 
 def checkpoint(*made: int) -> Callable[..., Any]:
-    """What ``checkpoints.judge_repeats.get`` gives where these rounds count as made."""
+    """What ``checkpoints.judge_round.get`` gives where these rounds count as made."""
 
     def get(**wildcards: Any) -> SimpleNamespace:
         if wildcards["round"] not in made:
@@ -213,7 +219,7 @@ def test_the_tables_wait_for_the_round_that_is_to_be_made(
 
     found = judged_rounds(checkpoint(1, 2), "digits")
 
-    assert required_rounds(RULE, found) == needed
+    assert required_rounds(experiment(RULE), found) == needed
 
 
 def test_a_round_on_disk_that_snakemake_makes_again_is_not_believed(

@@ -128,6 +128,8 @@ def test_an_editor_marks_what_the_plan_refuses(own: dict[str, Any], site_file: P
         pytest.param({"samples_per_step": "plan"}, id="another word for the samples"),
         pytest.param({"samples_per_step": 0}, id="0 samples"),
         pytest.param({"steps": 0}, id="0 steps"),
+        pytest.param({"steps": {"most": 500}}, id="most steps without an interval"),
+        pytest.param({"steps": {"most": 500, "until_interval": 1}}, id="an interval of 100 %"),
         pytest.param({"starts": "nodes"}, id="unknown start"),
         pytest.param({"resumes": "yes"}, id="text for a boolean"),
         pytest.param({"metric": "loss=([0-9]+)"}, id="a pattern for a metric"),

@@ -9,6 +9,7 @@ import pytest
 from tests.unit.plan.refusals import assert_refused, mistaken
 
 from scalewise.plan.study import Study
+from scalewise.plan.terminal.plan_table import plan_table
 
 Load = Callable[[str], Study]
 Refuse = Callable[[str], list[str]]
@@ -70,6 +71,52 @@ REFUSED = [
         ("(3) is below the 10 steps in which powersgd", "Use warmup_steps: 10 or more."),
         id="a warm-up that is too short",
     ),
+    pytest.param(
+        study("steps: 9"),
+        ("study.steps (9) is below warmup_steps (10)", "Use 10 or more."),
+        id="less than warms up",
+    ),
+    pytest.param(
+        study("warmup_steps: 300", "steps: {most: 200, until_interval: 0.01}"),
+        ("study.steps.most (200) is below warmup_steps (300)", "Use 300 or more, or fewer warmup_steps."),
+        id="at most less than warms up",
+    ),
+    pytest.param(
+        study("steps: {most: 60, until_interval: 0.01}"),
+        ("study.steps.most (60) is below the 100 steps that an interval needs", "or `steps: 60`"),
+        id="too few for an interval",
+    ),
+    pytest.param(
+        study("steps: {most: 500, until_interval: 1}"),
+        ("study.steps.until_interval is 1, but must be less than or equal to 0.2",),
+        id="an interval in per cent",
+    ),
+    pytest.param(
+        study("steps: {most: 500, until_interval: 0}"),
+        ("study.steps.until_interval is 0, but must be greater than 0",),
+        id="no interval",
+    ),
+    pytest.param(
+        study("steps: {most: 500, until_interval: 0.01, min: 5}"),
+        ("study.steps.min is not a known key",),
+        id="an unknown key",
+    ),
+    pytest.param(
+        study("steps: {most: 500}"),
+        ("study.steps.until_interval is missing", "End the run as soon as half the width"),
+        id="no until_interval",
+    ),
+    pytest.param(study("steps: many"), ("study.steps is 'many', not a whole number",), id="a word"),
+    pytest.param(
+        study("steps: {most: 200, until_interval: 0.01}", "target: {accuracy: 0.9}"),
+        ("study.target is accuracy 0.9, but steps (at most 200) ends the training before",),
+        id="a target with a mapping",
+    ),
+    pytest.param(
+        study("steps: {most: 200, until_interval: 0.01}", "schedule: cosine"),
+        ("warmup_steps (10) and steps (200) make 210", "Use epochs: 35 or more"),
+        id="a schedule that is over before the most steps",
+    ),
 ]
 
 
@@ -84,8 +131,9 @@ def test_what_steps_leave_without_a_meaning_is_refused(
 TAKEN = [
     pytest.param(["steps: 50", "schedule: cosine"], id="as long as the schedule"),
     pytest.param(["steps: 500", "schedule: step"], id="a schedule without an end"),
-    pytest.param(["epochs: 1", "warmup_steps: 100", "steps: 1"], id="a warm-up over all epochs"),
+    pytest.param(["epochs: 1", "warmup_steps: 100", "steps: 100"], id="a warm-up over all epochs"),
     pytest.param(["schedule: cosine", "steps: 20", "sweep: {epochs: [5, 10]}"], id="epochs for the schedule"),
+    pytest.param(["steps: {most: 100, until_interval: 0.2}"], id="until an interval"),
     pytest.param(["steps: 20", "save_model: true", "decision: {min_efficiency: 0.8}"], id="weights to keep"),
 ]
 
@@ -104,3 +152,10 @@ def test_the_last_batch_of_an_epoch_is_compiled_anew_only_where_the_steps_come_t
     assert "study.warmup_steps (2) would measure the last of the first epoch's 6 steps" in line
     assert line.endswith("Use warmup_steps: 6 or more.")
     assert load(text.replace("steps: 4", "steps: 3")).runs
+
+
+def test_the_plan_says_that_steps_may_be_fewer(load: Load, tmp_path: Path) -> None:
+    assert "10 + up to 500 steps" in plan_table(
+        load(study("steps: {most: 500, until_interval: 0.01}")), tmp_path
+    )
+    assert "10 + 500 steps" in plan_table(load(study("steps: 500")), tmp_path)

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from scalewise.plan.config.settings import Settings
-from scalewise.records import EpochRecord, Window
+from scalewise.records import EpochRecord, OwnInterval, Window
 from scalewise.training.loop import TrainingState, is_accurate_enough
-from scalewise.training.rank import describe_steps, divergence
+from scalewise.training.rank import describe_interval, describe_steps, divergence
 
 
 def settings(stop: float | None, patience: int = 1) -> Settings:
@@ -67,6 +67,24 @@ def test_a_loss_that_is_no_longer_finite_is_placed_by_its_epoch_or_else_by_its_s
     assert divergence(state) == "by step 30 (training nan)"
     state.end_epoch(EpochRecord(4, 1.0, 1.0, 1.0, math.inf, 2.0, 0.1, 0.1))
     assert divergence(state) == "in epoch 4 (training inf, test 2.0)"
+
+
+def test_the_log_tells_how_well_a_runs_own_throughput_is_known() -> None:
+    own = OwnInterval(
+        until_interval=0.01,
+        half_width_fraction=0.0081,
+        confidence=0.95,
+        windows=24,
+        effective_windows=12.0,
+        warmup_steps=35,
+        steady=True,
+        ended="interval",
+    )
+    assert describe_interval(own) == (
+        "throughput of this run known to 0.81 % (95% confidence, 24 windows after 35 steps of warm-up)"
+    )
+    few = own.model_copy(update={"half_width_fraction": None})
+    assert "too few windows for an interval" in describe_interval(few)
 
 
 def test_the_log_tells_of_a_training_that_steps_have_ended() -> None:

@@ -104,21 +104,18 @@ def make_task(tmp_path: Path) -> Iterator[MakeTask]:
     torch.set_num_threads(threads)
 
 
-def test_passes_begin_with_the_runs_own_batch_and_halve_down_to_one_sample(make_task: MakeTask) -> None:
+def test_passes_are_of_the_runs_own_batch_and_of_what_common_device_counts_get_of_it(
+    make_task: MakeTask,
+) -> None:
     found = time_forward_backward(make_task("deep"), ENOUGH_SECONDS).passes
-    assert [each.batch_size for each in found] == [24, 12, 6, 3, 1]
+    # of 24 samples: halves for 2, 4, 8, 16 devices, thirds for 3, 6, 12
+    assert [each.batch_size for each in found] == [24, 12, 8, 6, 4, 3, 2, 1]
     assert all(each.forward_seconds > 0 and each.backward_seconds > 0 for each in found)
 
 
 def test_a_batch_too_small_for_batch_norm_is_left_out_and_the_others_stay(make_task: MakeTask) -> None:
-    assert [
-        each.batch_size for each in time_forward_backward(make_task("normed"), ENOUGH_SECONDS).passes
-    ] == [
-        24,
-        12,
-        6,
-        3,
-    ]
+    found = time_forward_backward(make_task("normed"), ENOUGH_SECONDS).passes
+    assert [each.batch_size for each in found] == [24, 12, 8, 6, 4, 3, 2]
 
 
 def test_smaller_batches_are_left_when_the_time_is_up_and_the_runs_own_never_is(make_task: MakeTask) -> None:

@@ -20,6 +20,7 @@ class FakeTimeline:
     pending_seconds: float = 0.0
     steps_done: int = 0
     synchronized_after: list[int] = field(default_factory=list)
+    waited_for: list[int] = field(default_factory=list)
 
     def record(self) -> int:
         return self.device_milliseconds
@@ -28,6 +29,9 @@ class FakeTimeline:
         self.synchronized_after.append(self.steps_done)
         self.host_seconds += self.pending_seconds
         self.pending_seconds = 0.0
+
+    def wait(self, mark: int) -> None:
+        self.waited_for.append(mark)
 
     def seconds(self, start: int, end: int) -> float:
         return (end - start) / 1000

@@ -45,6 +45,7 @@ R = TypeVar("R", bound=BaseModel)
 
 SUMMARY, EPOCHS, RANKS, FAILURE = "summary.json", "epochs.csv", "ranks.csv", "failure.json"
 UTILIZATION, MODEL = "utilization.csv", "model.safetensors"
+JOB_TIMES = "job_times.json"
 RUN_RECORDS = (SUMMARY, EPOCHS, RANKS, UTILIZATION)
 """The files that every run that is a result leaves."""
 
@@ -126,6 +127,7 @@ class AllReduceMeasurement(_Record):
         measured_at: UTC, ISO 8601.
         reductions: One for each message size, smallest first; empty where there was an error.
         error: Reason that there is no measurement.
+        job_seconds: Length of the job that measured; None where an earlier version did.
     """
 
     record_version: Literal[1] = 1
@@ -138,6 +140,7 @@ class AllReduceMeasurement(_Record):
     measured_at: str
     reductions: list[AllReduce]
     error: str = ""
+    job_seconds: float | None = None
 
 
 class Startup(_Record):
@@ -330,6 +333,34 @@ class ProgramMeasurements(_Record):
     notes: list[str] = []
 
 
+class OwnInterval(_Record):
+    """The interval of one run's own throughput, by which it was to be ended.
+
+    It tells how well the throughput of this run is known, not how far another run may lie from it.
+
+    Args:
+        until_interval: Half width at which the run was to end, a share of the throughput.
+        half_width_fraction: Half the width of the interval when the run ended, the same share; None where
+            there were too few windows.
+        confidence: Confidence of the interval, looking at it again and again included.
+        windows: Windows that it rests on, of a few steps each.
+        effective_windows: Number of independent windows that would tell as much.
+        warmup_steps: First steps that are not measured, those among them that were not steady yet.
+        steady: Whether windows were steady before the middle of them; otherwise the warm-up was cut off.
+        ended: ``interval`` where the run was ended because the interval was narrow, ``steps`` where the most
+            steps were done before, ``itself`` where a program came to its own end.
+    """
+
+    until_interval: float
+    half_width_fraction: float | None
+    confidence: float
+    windows: int | None
+    effective_windows: float | None
+    warmup_steps: int
+    steady: bool
+    ended: Literal["interval", "steps", "itself"]
+
+
 class Measurements(_Record):
     """The measurements of a run that trained.
 
@@ -364,6 +395,8 @@ class Measurements(_Record):
         passes: One for each batch size that was tried after the training, the run's own first.
         buckets: Buckets of the model's gradients; empty where they do not travel in DDP's buckets.
         program: Findings on a program of the user's own; None for the built-in loop.
+        own_interval: Interval of the run's own throughput; None where none was to end it, and in older
+            records.
     """
 
     parameters: int
@@ -392,6 +425,7 @@ class Measurements(_Record):
     buckets: list[Bucket] = []
     resumption: Resumption = Resumption()
     program: ProgramMeasurements | None = None
+    own_interval: OwnInterval | None = None
 
 
 class Definition(_Record):
@@ -451,6 +485,37 @@ class Failure(_Record):
     log_tail: list[str]
     ended_at: str
     permanent: bool = False
+
+
+class JobTime(_Record):
+    """One job of a run.
+
+    Args:
+        started_at: UTC, ISO 8601.
+        seconds: Time from there to its end; of a job that was cut off or still runs, the most it may take.
+        attempt: Snakemake's count of its tries at the run when it began, from 1.
+    """
+
+    started_at: str
+    seconds: float
+    attempt: int = 1
+
+
+class JobTimes(_Record):
+    """``job_times.json``: the jobs that a run has taken, those that failed among them.
+
+    Args:
+        shape: Nodes x devices per node.
+        jobs: Every job of the run, in the order of their starts.
+    """
+
+    shape: str
+    jobs: list[JobTime]
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of all jobs together."""
+        return sum(job.seconds for job in self.jobs)
 
 
 @dataclass(frozen=True)
@@ -547,6 +612,11 @@ def utc_now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
+def seconds_between(started_at: str, ended_at: str) -> float:
+    """Seconds from one time to a later one, both as ``utc_now`` gives them."""
+    return (datetime.fromisoformat(ended_at) - datetime.fromisoformat(started_at)).total_seconds()
+
+
 @contextmanager
 def replaced_whole(path: Path) -> Iterator[Path]:
     """A temporary file to write, which then becomes ``path``, whole or not at all, surviving a crash."""
@@ -595,6 +665,13 @@ def read_failure(run_folder: Path) -> Failure | None:
     if not (run_folder / FAILURE).exists():
         return None
     return read_record(run_folder / FAILURE, Failure)
+
+
+def read_job_times(run_folder: Path) -> JobTimes | None:
+    """The jobs of a run; None of one that an earlier version has made."""
+    if not (run_folder / JOB_TIMES).exists():
+        return None
+    return read_record(run_folder / JOB_TIMES, JobTimes)
 
 
 def read_all_reduce(path: Path) -> AllReduceMeasurement:

@@ -14,6 +14,7 @@ from scalewise.analysis.bottlenecks.utilization import flags
 from scalewise.analysis.comparison.comparability import origin_cautions
 from scalewise.analysis.comparison.confounding import confounding_sentences
 from scalewise.analysis.comparison.gains import Gains, gains
+from scalewise.analysis.comparison.own_intervals import own_interval_notes
 from scalewise.analysis.decision.criteria import as_billed
 from scalewise.analysis.decision.decision import Decision, decide
 from scalewise.analysis.laws import Law, study_laws
@@ -44,12 +45,13 @@ class Conclusion:
     decision: Decision
 
 
-def conclude(experiment: AnalysisSpec, tables: Tables) -> Conclusion:
+def conclude(experiment: AnalysisSpec, tables: Tables, *, with_laws: bool = True) -> Conclusion:
     """Decide on an experiment.
 
     Args:
         experiment: The experiment, the way the plan defined it.
         tables: The measurements so far.
+        with_laws: Fit them; they take most of the time.
     """
     spec = experiment.spec
     runs = known_columns(tables.runs, tables.conditions)
@@ -58,7 +60,7 @@ def conclude(experiment: AnalysisSpec, tables: Tables) -> Conclusion:
         scaling_table(runs, spec.scaling, tables.conditions, compared), experiment.billed_devices
     )
     options = option_table(runs, spec.swept, tables.conditions)
-    laws = study_laws(runs, spec.scaling)
+    laws = study_laws(runs, spec.scaling) if with_laws else []
     rule, not_judged = judgeable(spec)
     decision = decide(
         experiment.name,
@@ -74,10 +76,13 @@ def conclude(experiment: AnalysisSpec, tables: Tables) -> Conclusion:
             *flags(scaling, runs),
             *drift_flags(runs),
             *resumption_notes(runs),
+            *own_interval_notes(runs),
         ],
         queue_minutes=experiment.queue_minutes,
         swept=spec.swept,
-        laws=laws,
+        # a law through few counts, far apart, would put itself in the place of those between them
+        laws=() if spec.chooses_devices else laws,
+        single_runs_suffice=spec.chooses_devices,
     )
     if not_judged:
         decision = replace(
@@ -87,6 +92,27 @@ def conclude(experiment: AnalysisSpec, tables: Tables) -> Conclusion:
             clear=False,
         )
     return Conclusion(runs, compared, scaling, options, laws, decision)
+
+
+def decide_on_series(experiment: AnalysisSpec, found: Conclusion, series: str) -> Decision:
+    """The decision on the points of one series alone.
+
+    Args:
+        experiment: The experiment, the way the plan defined it.
+        found: The conclusion on all of its series.
+        series: Name of the series.
+    """
+    rule, _ = judgeable(experiment.spec)
+    return decide(
+        experiment.name,
+        found.scaling[found.scaling["series"] == series],
+        found.options.iloc[:0],
+        rule,
+        compared=found.compared,
+        target=experiment.target,
+        queue_minutes=experiment.queue_minutes,
+        swept=(),
+    )
 
 
 def judgeable(spec: AnyExperiment) -> tuple[DecisionRule, str]:

@@ -16,6 +16,7 @@ from scalewise.analysis.analysis_spec import (
     read_prediction,
 )
 from scalewise.analysis.report import figures
+from scalewise.analysis.report.unmeasured_points import expected_throughput, without_bounds_of_single_runs
 
 
 def draw(experiment: AnalysisSpec, folder: Path, *, predicted: bool = True) -> None:
@@ -26,8 +27,13 @@ def draw(experiment: AnalysisSpec, folder: Path, *, predicted: bool = True) -> N
         folder: Results of the experiment.
         predicted: Show its prediction if there is one; an earlier configuration may have left it.
     """
+    scaling = pd.read_csv(folder / SCALING)
+    expected = None
+    if experiment.spec.chooses_devices:
+        expected = expected_throughput(folder, scaling)
+        scaling = without_bounds_of_single_runs(scaling)
     figures.draw_all(
-        pd.read_csv(folder / SCALING),
+        scaling,
         pd.read_csv(folder / RUNS),
         pd.read_csv(folder / EPOCHS),
         folder / "figures",
@@ -35,4 +41,5 @@ def draw(experiment: AnalysisSpec, folder: Path, *, predicted: bool = True) -> N
         target=experiment.target,
         laws=read_json(folder / LAWS),
         prediction=read_prediction(folder) if predicted else None,
+        expected=expected,
     )

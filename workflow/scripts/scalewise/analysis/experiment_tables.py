@@ -6,7 +6,6 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from scalewise.analysis.adaptive_repeats import repeat_sentences
 from scalewise.analysis.analysis_spec import (
     DECISION,
     EPOCHS,
@@ -23,8 +22,11 @@ from scalewise.analysis.bottlenecks.bottlenecks import bottleneck_sentences, sta
 from scalewise.analysis.conclusion import conclude
 from scalewise.analysis.origins import distinct_origins
 from scalewise.analysis.report.proposal import write_proposal
+from scalewise.analysis.rounds.choice_summary import ChoiceSummary, with_choice
+from scalewise.analysis.rounds.sentences import repeat_sentences
 from scalewise.analysis.tables import collect
-from scalewise.plan.runs.repeats import known_rounds, requested_repeats
+from scalewise.plan.runs.rounds import known_rounds, requested_repeats
+from scalewise.plan.runs.spending import Spending
 from scalewise.plan.terminal.predictions import PREDICTION, REMARKS
 from scalewise.records import write_text
 
@@ -43,15 +45,19 @@ def compute(experiment: AnalysisSpec, runs_folder: Path, folder: Path, *, tolera
     """
     folder.mkdir(parents=True, exist_ok=True)
     spec, home = experiment.spec, runs_folder.parent
-    rounds = known_rounds(spec.repeats, home)
-    asked = requested_repeats(spec.repeats, rounds)
+    rounds = known_rounds(spec, home)
+    asked = requested_repeats(spec, rounds)
     tables = collect(experiment.name, spec, runs_folder, tolerant=tolerant, asked=asked)
     found = conclude(experiment, tables)
     decided = found.scaling
     if found.decision.series is not None:
         decided = decided[decided["series"] == found.decision.series]
+    choice = None
+    if spec.chooses_devices:
+        spending = Spending.of(runs_folder, experiment.billed_devices)
+        choice = ChoiceSummary.of(experiment, rounds, found.runs, found.decision.series, spending)
     decision = replace(
-        found.decision,
+        found.decision if choice is None else with_choice(found.decision, choice),
         limits=bottleneck_sentences(decided, found.runs, spec.scaling),
         startup=startup_sentences(decided),
     )
@@ -67,10 +73,14 @@ def compute(experiment: AnalysisSpec, runs_folder: Path, folder: Path, *, tolera
         (LAWS, [law.as_dict() for law in found.laws]),
         (ORIGINS, distinct_origins(tables, spec)),
         (FINGERPRINTS, dict(sorted(tables.conditions.items()))),
-        (DECISION, decision.as_dict() | {"repeats": repeat_sentences(rounds)}),
+        (
+            DECISION,
+            decision.as_dict()
+            | {"repeats": repeat_sentences(rounds), "choice": None if choice is None else choice.as_dict()},
+        ),
     ):
         write_text(folder / name, json.dumps(values, indent=2) + "\n")
-    write_proposal(found.scaling, decision, folder)
+    write_proposal(found.scaling, decision, folder, choice)
     if folder != home:
         # a report on what has finished stands in a folder of its own; what was predicted goes with it
         for name in (PREDICTION, REMARKS):

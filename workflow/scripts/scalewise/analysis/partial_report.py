@@ -9,6 +9,7 @@ from typing import Any
 from scalewise.analysis.analysis_spec import DECISION, AnalysisSpec, read_json
 from scalewise.analysis.experiment_figures import draw
 from scalewise.analysis.experiment_tables import compute
+from scalewise.analysis.rounds.choice_summary import read_choice
 from scalewise.analysis.study_report import write_report
 
 
@@ -20,7 +21,7 @@ def write_partial_report(labels: Mapping[str, Mapping[str, Any]], results: Path)
         results: Folder of all experiments; receives ``partial_report.html``, and its tables in ``partial``.
 
     Returns:
-        Each experiment's decision, and the path of the report.
+        Each experiment's decision, what is measured next where counts are chosen, and the path of the report.
     """
     partial, output = results / "partial", results / "partial_report.html"
     for name, facts in labels.items():
@@ -28,6 +29,10 @@ def write_partial_report(labels: Mapping[str, Mapping[str, Any]], results: Path)
         compute(experiment, results / name / "runs", partial / name, tolerant=True)
         draw(experiment, partial / name, predicted=facts["predicted"])
     write_report(labels, partial, labels, output, partial=True)
-    sentences = {name: read_json(partial / name / DECISION)["sentence"] for name in labels}
-    told = [f"{name}: {sentence}" for name, sentence in sentences.items()]
+    told = []
+    for name in labels:
+        decision = read_json(partial / name / DECISION)
+        told.append(f"{name}: {decision['sentence']}")
+        choice = read_choice(partial / name)
+        told += [] if choice is None else [f"  {sentence}" for sentence in choice.sentences()]
     return [*told, f"Report on what has finished: {output}"]

@@ -21,6 +21,7 @@ from scalewise.analysis.analysis_spec import (
 )
 from scalewise.analysis.prediction.experiment_prediction import beyond_sentences
 from scalewise.analysis.report.page import Section, render
+from scalewise.analysis.rounds.choice_summary import read_choice
 from scalewise.plan.terminal.predictions import latest_prediction
 from scalewise.records import write_text
 
@@ -71,6 +72,7 @@ def _section(name: str, folder: Path, label: Mapping[str, Any]) -> Section:
         prediction=prediction,
         prediction_notes=[] if prediction is None else _prediction_notes(folder),
         repeats=decision["repeats"],
+        choice=read_choice(folder),
     )
 
 

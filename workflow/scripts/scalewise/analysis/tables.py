@@ -15,10 +15,11 @@ from scalewise.analysis.bottlenecks.drift import drift
 from scalewise.analysis.bottlenecks.resumption import resumption_columns
 from scalewise.analysis.bottlenecks.step_breakdown import STEP_COLUMNS, split
 from scalewise.analysis.comparison.fingerprint import Fingerprint, complete, made_with, with_defaults
+from scalewise.analysis.comparison.own_intervals import own_interval_columns
 from scalewise.plan.config.experiment import AnyExperiment
 from scalewise.plan.config.program import Metric, ProgramSettings
 from scalewise.plan.config.shape import Shape
-from scalewise.plan.runs.repeats import known_rounds, requested_repeats
+from scalewise.plan.runs.rounds import known_rounds, requested_repeats
 from scalewise.plan.runs.runs import points, seed_of, series_name, settings_of
 from scalewise.records import (
     EPOCHS,
@@ -49,7 +50,8 @@ RUN_COLUMNS = [
     "data_seconds", "model_seconds", "preparation_seconds", "first_step_seconds", "wall_seconds",
     "device_hours", "parameters", "seed", "device_name", "hosts", "commit", "started_at",
     "launcher", "slurm_job_id", "restart_count", "other_jobs", "other_cpu_fraction", "starts", "resumes",
-    "lost_steps", "checkpoint_problems",
+    "lost_steps", "checkpoint_problems", "measured_steps", "warmed_up_steps", "own_half_width_fraction",
+    "steady", "ended_by",
 ]  # fmt: skip
 
 EPOCH_COLUMNS = [field.name for field in fields(EpochRecord)]
@@ -97,14 +99,14 @@ def collect(
         spec: Settings of the experiment.
         runs_folder: Holds a folder for each run.
         tolerant: List a damaged record with its reason instead of raising.
-        asked: Repeats of those points that have more than the fewest; by default, what the rounds beside
-            the folder of the runs have asked for.
+        asked: Repeats of each point, by its name; by default, what the rounds beside the folder of the runs
+            have asked for.
 
     Raises:
         RecordError: A record is damaged.
     """
     if asked is None:
-        asked = requested_repeats(spec.repeats, known_rounds(spec.repeats, runs_folder.parent))
+        asked = requested_repeats(spec, known_rounds(spec, runs_folder.parent))
     target = _target(spec)
     run_rows: list[dict[str, Any]] = []
     epoch_tables: list[pd.DataFrame] = []
@@ -130,7 +132,8 @@ def collect(
             run_rows.append(planned | {"outcome": "out of date", "reason": reason})
             continue
         epochs["elapsed_train_seconds"] = epochs["train_seconds"].cumsum()
-        row = _finished(summary, epochs, ranks, target)
+        # a record keeps its options sorted; the series of runs that are still missing is the plan's
+        row = _finished(summary, epochs, ranks, target) | {"series": planned["series"]}
         run_rows.append(row)
         program = summary.measurements.program if summary.measurements else None
         fingerprints.append(
@@ -188,7 +191,7 @@ def _planned_rows(
         forced = isinstance(point.devices, str)
         devices = Shape.parse(str(point.devices)).world_size if forced else point.devices
         settings = settings_of(spec, point.options)
-        for repeat in range(1, asked.get(point.name, spec.min_repeats) + 1):
+        for repeat in range(1, asked[point.name] + 1):
             row = {
                 "experiment": experiment,
                 "run": point.run_name(repeat),
@@ -212,7 +215,6 @@ def _identity(definition: dict[str, Any]) -> dict[str, Any]:
     return {
         "experiment": definition["experiment"],
         "run": definition["run"],
-        "series": series_name(tuple(options.items())),
         "devices": shape.world_size,
         "nodes": shape.nodes,
         "devices_per_node": shape.devices_per_node,
@@ -236,6 +238,7 @@ def _finished(
         row |= summary.measurements.startup.model_dump()
         row |= drift(summary.measurements.windows)
         row |= resumption_columns(summary.measurements.resumption)
+        row |= own_interval_columns(summary.measurements)
         row |= split(summary.measurements.windows, ranks)
         row |= summary.definition.options  # as planned, where a measurement has the same name
         energy = summary.measurements.energy_joules

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -47,6 +48,7 @@ def run_all_reduce_job(
         # trainings of a machine take turns, and this is measured beside none of them either
         machine = nullcontext() if start.slurm else machine_lock(MACHINE_WAIT_SECONDS, say)
         with machine:
+            began = time.monotonic()
             rank_files.begin(rank_setup_for(job, start, timeout_seconds, "all-reduce"))
             ended = supervise(rank_group)
     except (MachineBusyError, OSError) as error:
@@ -71,7 +73,8 @@ def run_all_reduce_job(
         cure = f"The ranks' own words are in {log}; to measure again, delete {output}."
         record = failed(job, f"{why} {cure}")
         say(f"scalewise: no {rank_group.label}, and no prediction from it: {record.error} The study goes on.")
-    write_json(output, record)
+    seconds = round(time.monotonic() - began, 3)
+    write_json(output, record.model_copy(update={"job_seconds": seconds}))
     rank_files.end()
     return 0
 

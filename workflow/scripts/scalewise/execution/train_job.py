@@ -14,6 +14,7 @@ from pathlib import Path
 
 from scalewise.execution.finished_results import take_back
 from scalewise.execution.input_hashes import input_hashes, program_hashes
+from scalewise.execution.job_times import job_timed, seconds_of_earlier_tries
 from scalewise.execution.machine_lock import MACHINE_WAIT_SECONDS, MachineBusyError, machine_lock
 from scalewise.execution.messages import PROGRAM_FOLDER, TrainSpec
 from scalewise.execution.outcome import (
@@ -60,6 +61,7 @@ class TrainOptions:
         timeout_seconds: A rank waits this long for another.
         checkpoint_seconds: Time between two checkpoints.
         keep_checkpoints: Whether a run that has completed keeps its checkpoints.
+        limit_over_tries: Whether the limit is of all tries at the run together.
         attempt: Snakemake's count of its tries at this run, from 1.
         summary: ``summary.json``; the other records lie beside it.
     """
@@ -72,6 +74,7 @@ class TrainOptions:
     timeout_seconds: int
     checkpoint_seconds: float
     keep_checkpoints: bool
+    limit_over_tries: bool
     attempt: int
     summary: Path
 
@@ -167,13 +170,14 @@ def train(options: TrainOptions, definition: Definition, label: str, start: Site
             write_text(options.log, "\n".join(lines) + "\n")
             say(f"scalewise: {label} is not tried again: {failure.reason}")
             return 1
+        limit_seconds = limit_of_this_try(options, folder)
         rank_group = RankGroup(
             label=label,
             rank_files=rank_files,
             launch=launch,
             world_size=Shape.parse(ranks.shape).world_size,
             log=options.log,
-            limit_seconds=options.limit_seconds,
+            limit_seconds=limit_seconds,
             job_ends_at=job_ends_at,
             lock=lock,
         )
@@ -192,7 +196,8 @@ def train(options: TrainOptions, definition: Definition, label: str, start: Site
         )
         rank_setup = rank_setup_for(ranks, start, options.timeout_seconds)
         fresh = options.attempt == 1 and me.restart == 0
-        run_with_restarts(rank_group, rank_setup, spec, StartContext(me, fresh, options.keep_checkpoints))
+        with job_timed(folder, definition.shape, limit_seconds, options.attempt):
+            run_with_restarts(rank_group, rank_setup, spec, StartContext(me, fresh, options.keep_checkpoints))
     return 0
 
 
@@ -221,6 +226,25 @@ def lay_out_folder(folder: Path, keep: bool) -> None:
     if not keep and folder.exists():
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
+
+
+def limit_of_this_try(options: TrainOptions, folder: Path) -> float:
+    """Seconds that this try at a run may take.
+
+    Raises:
+        ValueError: Earlier tries have taken what a budget counts for the run.
+    """
+    limit = options.limit_seconds
+    if not options.limit_over_tries or options.attempt == 1:
+        return limit
+    left = limit - seconds_of_earlier_tries(folder, options.attempt)
+    if left < LEAST_SECONDS:
+        raise ValueError(
+            f"not tried again: of the {limit:.0f} s that the budget counts for this run "
+            f"{max(left, 0):.0f} s are left, less than {LEAST_SECONDS:.0f} s. Raise runtime_minutes, or mend "
+            "what made the earlier tries fail."
+        )
+    return left
 
 
 def end_of_job(environ: Mapping[str, str], limit_seconds: float, began: float) -> float:

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from scalewise.plan.catalog.datasets import dataset_id
 from scalewise.plan.checks.allocation import check_facts
+from scalewise.plan.checks.chosen_devices import check_budget, resolve_choice
 from scalewise.plan.checks.experiment import check_devices, check_experiment, check_model_names, check_names
 from scalewise.plan.checks.options import option_warnings
 from scalewise.plan.checks.program import (
@@ -41,8 +42,9 @@ from scalewise.plan.config.settings import Settings
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.config.site import Site, SiteFile, resolve_site
 from scalewise.plan.config.yaml_source import Source, read_source
+from scalewise.plan.runs.all_reduce_shapes import most_device_hours
 from scalewise.plan.runs.allocation import Allocation, allocate
-from scalewise.plan.runs.repeats import Round, known_rounds, requested_runs
+from scalewise.plan.runs.rounds import Round, first_repeats, known_rounds, requested_runs
 from scalewise.plan.runs.runs import (
     Options,
     Preparation,
@@ -58,6 +60,7 @@ _TOP_KEYS = ("defaults", "experiments", "site")
 _PRESENTATION = {"title", "description"}
 _ALLOCATION = {"runtime_minutes", "memory_gb", "timeout_seconds", "checkpoint_minutes", "keep_checkpoints"}
 _PREDICTION = {"predict", "project"}
+_BUDGET = {"budget"}
 _CONCLUSIONS = {"target", "decision"}
 
 MAX_DEFINITION_BYTES = 100_000
@@ -71,7 +74,7 @@ class PlannedExperiment:
     Args:
         name: The key in the YAML.
         spec: The experiment's keys, defaults merged in.
-        shapes: The shape of each entry of ``spec.devices``.
+        shapes: The shape of each entry of ``spec.device_counts``.
         runs: Every job, up to the most repeats.
         projected: Shapes of ``spec.project`` that none of the runs has; they are predicted and not measured.
         terms: Queue wait and billed devices, as ``Site.terms`` makes them.
@@ -91,7 +94,7 @@ class PlannedExperiment:
         Titles, run times and memory are left out: changing them makes nothing again. The site's terms are
         in: they decide, and train nothing again.
         """
-        left_out = _PRESENTATION | _ALLOCATION | _PREDICTION
+        left_out = _PRESENTATION | _ALLOCATION | _PREDICTION | _BUDGET
         spec = self.spec.model_dump(exclude=left_out, exclude_none=True)
         definition = {"name": self.name, "spec": spec, "accelerator": self.runs[0].accelerator}
         return canonical_json({**definition, **self.terms})
@@ -106,7 +109,9 @@ class PlannedExperiment:
     @property
     def prediction_definition(self) -> str:
         """All that defines its prediction but the measurements, as canonical JSON."""
-        spec = self.spec.model_dump(exclude=_PRESENTATION | _ALLOCATION | {"decision"}, exclude_none=True)
+        spec = self.spec.model_dump(
+            exclude=_PRESENTATION | _ALLOCATION | _BUDGET | {"decision"}, exclude_none=True
+        )
         shapes = {str(devices): str(shape) for devices, shape in self.shapes.items()}
         project = [str(shape) for shape in self.projected]
         return canonical_json({"name": self.name, "spec": spec, "shapes": shapes, "project": project})
@@ -114,12 +119,14 @@ class PlannedExperiment:
     @property
     def prediction_runs(self) -> list[str]:
         """The runs that a prediction starts from: those of one device, their later repeats left out."""
-        repeats = self.spec.min_repeats
-        return [run.name for run in self.runs if run.shape.world_size == 1 and run.repeat <= repeats]
+        first = first_repeats(self.spec)
+        return [run.name for run in self.runs if run.shape.world_size == 1 and run.repeat <= first[run.point]]
 
     @property
-    def repeats_definition(self) -> str:
-        """All that defines which repeats are asked for, as canonical JSON."""
+    def rounds_definition(self) -> str:
+        """All that defines which runs are asked for, as canonical JSON."""
+        if self.spec.chooses_devices:
+            return self._choice_definition
         if isinstance(self.spec.repeats, Repeats) and self.spec.repeats.until_interval is None:
             return self.analysis_definition  # repeats go on until the decision is clear
         left_out = _PRESENTATION | _ALLOCATION | _PREDICTION | _CONCLUSIONS
@@ -132,7 +139,19 @@ class PlannedExperiment:
         Args:
             rounds: Those judged; not looked at where the number of repeats is given.
         """
-        return [run.name for run in requested_runs(self.runs, self.spec.repeats, rounds)]
+        return [run.name for run in requested_runs(self.runs, self.spec, rounds)]
+
+    @property
+    def _choice_definition(self) -> str:
+        """The same where device counts are chosen: by the decision, and by what their runs cost."""
+        budget = self.spec.budget
+        choice: dict[str, Any] = {
+            "shapes": {str(devices): str(shape) for devices, shape in self.shapes.items()},
+            "launchers": {run.point: run.launcher for run in self.runs if run.repeat == 1},
+            "run_minutes": None if budget is None else self.spec.runtime_minutes,
+            "budget": None if budget is None else budget.device_hours,
+        }
+        return canonical_json({**json.loads(self.analysis_definition), "choice": choice})
 
 
 @dataclass(frozen=True)
@@ -165,7 +184,7 @@ class Study:
             (name, run)
             for name, planned in self.experiments.items()
             if (results / name / "scaling.csv").exists()
-            for run in planned.asked_run_names(known_rounds(planned.spec.repeats, results / name))
+            for run in planned.asked_run_names(known_rounds(planned.spec, results / name))
             if not (results / name / "runs" / run / SUMMARY).exists()
         ]
 
@@ -404,14 +423,17 @@ def _plan(raw: Mapping[str, Any], site: Site) -> tuple[dict[str, PlannedExperime
             problems += check_devices(place, _sound_counts(merged.get("devices")), site)[1]
             problems += check_model_names(place, own if broken else merged)
             continue
+        spec, unresolved = resolve_choice(place, spec, site)
+        problems += unresolved
         shapes, found = check_experiment(name, spec, own, site)
         problems += found
-        if not found:
+        if not found and not unresolved:
             runs = expand(name, spec, shapes, site.accelerator, site.launcher)
             projected = projected_shapes(spec, shapes.values(), site)
             terms = site.queue_and_billing(shapes.values())
             planned[name] = PlannedExperiment(name, spec, shapes, runs, projected, terms)
             problems += _check_size(planned[name])
+            problems += _check_budget(planned[name], site)
     return planned, problems
 
 
@@ -434,6 +456,17 @@ def _check_size(planned: PlannedExperiment) -> Iterator[Problem]:
             f"comes to {size:,} bytes of keys and values, but a command takes {MAX_DEFINITION_BYTES:,}",
             "Sweep, exclude or project fewer values, or have more experiments.",
         )
+
+
+def _check_budget(planned: PlannedExperiment, site: Site) -> Iterator[Problem]:
+    """The first runs of a study, and what its prediction needs, must fit into its budget."""
+    if planned.spec.budget is None:
+        return
+    first = requested_runs(planned.runs, planned.spec, [])
+    predicting = 0.0
+    if planned.is_predicted:
+        predicting = most_device_hours(planned.runs, planned.projected, site)
+    yield from check_budget(("experiments", planned.name), planned.spec, first, predicting, site)
 
 
 def _sound_counts(devices: object) -> list[int | str]:

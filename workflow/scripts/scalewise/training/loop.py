@@ -40,6 +40,7 @@ class TrainingState:
         records: One for each epoch that was evaluated.
         train_loss: Mean loss per sample over all ranks of what was trained last, an epoch or a part of one;
             None before its end.
+        ended_early: True once the throughput is known well enough, for which the training was made.
     """
 
     loss_sum: torch.Tensor
@@ -50,6 +51,7 @@ class TrainingState:
     first_window: int = 0
     records: list[EpochRecord] = field(default_factory=list)
     train_loss: float | None = None
+    ended_early: bool = False
 
     @classmethod
     def start(cls, device: torch.device, epoch: int = 0) -> TrainingState:
@@ -70,7 +72,7 @@ class TrainingState:
     def is_over(self, settings: Settings) -> bool:
         """Whether all steps that the settings ask for are done, or else all epochs."""
         if settings.last_step is not None:
-            return self.steps >= settings.last_step
+            return self.ended_early or self.steps >= settings.last_step
         return self.epoch >= settings.epochs
 
 
@@ -88,7 +90,8 @@ def train(
     """Train to the end that the settings ask for, or until the loss is no longer finite.
 
     The end is that of all epochs, or of the first at which the accuracy asked for is held. Where steps are
-    asked for, it is the last of them, and nothing is evaluated.
+    asked for, it is the last of them, or the one after which the throughput is known well enough, and
+    nothing is evaluated.
 
     Args:
         trainer: Holds the model, which is trained in place.
@@ -192,10 +195,15 @@ def train_epoch(
         trainer.schedule.step()
         trainer.clock.end_step(step.samples)
         state.step, state.steps = state.step + 1, state.steps + 1
-        if state.steps != last_step and after_step(state):
+        if state.steps == last_step:
+            break
+        if trainer.early_end is not None and trainer.early_end.after_step():
+            state.ended_early = True
+            break
+        if after_step(state):
             return None
     trainer.clock.close_window()
-    if state.steps == last_step:
+    if state.ended_early or state.steps == last_step:
         # what follows is no step, and not to be taken for an idle device
         trainer.monitor.phase = END
     (total,) = sum_over_ranks([state.loss_sum.item()], trainer.device)

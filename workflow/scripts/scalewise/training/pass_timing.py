@@ -86,7 +86,8 @@ def time_forward_backward(trainer: Trainer, least_seconds: float = LEAST_SECONDS
         timed = _time_local(trainer, batch, affordable(budget / 2, expected, 2 * COUNTED))
         buckets = _time_buckets(trainer, batch, affordable(budget / 2, expected, COUNTED))
         smaller = list(smaller_passes(trainer, own, max(began + budget, time.perf_counter() + budget / 4)))
-        passes = [_median_pass(own, timed), *reversed(smaller)]
+        smaller.sort(key=lambda each: each.batch_size, reverse=True)
+        passes = [_median_pass(own, timed), *smaller]
         return PassTimes(_median_seconds(timed), None, passes, buckets)
 
 
@@ -168,12 +169,15 @@ def _with_and_without_exchange(trainer: Trainer, batch: Batch, budget: float, ex
 
 
 def smaller_passes(trainer: Trainer, own: int, deadline: float) -> Iterator[Pass]:
-    """Time half the batch, a quarter, and so on, smallest first, until the deadline.
+    """Time what 2, 4, 8, ... devices would get of the batch, then what 3, 6, 12, ... would.
 
-    The smallest cost least. Between them and the run's own a power law holds better than beyond.
+    It ends at the deadline. The smallest cost least and come first. Between two sizes a power law is usually
+    within 1 %, but misses by 20 % and more where kernels switch; so the sizes that common device counts get
+    are timed themselves.
     """
-    halves = [own >> shift for shift in range(own.bit_length() - 1, 0, -1)]
-    for size in halves:
+    shifts = range(own.bit_length() - 1, -1, -1)
+    sizes = [*(own >> shift for shift in shifts), *(own // 3 >> shift for shift in shifts)]
+    for size in dict.fromkeys(size for size in sizes if 0 < size < own):
         if time.perf_counter() >= deadline:
             return
         try:

@@ -22,7 +22,7 @@ from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.signals import Signals
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.config.shape import Shape
-from scalewise.records import EpochRecord, Resumption, Startup, Window, utc_now
+from scalewise.records import EpochRecord, OwnInterval, Resumption, Startup, Window, utc_now
 from scalewise.training.checkpoints.checkpointer import Checkpointer
 from scalewise.training.data import datasets
 from scalewise.training.distributed.devices import claim_cpus, claim_device
@@ -129,7 +129,16 @@ def train_and_record(
     loaders = build_loaders(settings, dataset, identity.rank, rank.device, rank_setup.timeout_seconds)
     seconds["data_seconds"] = watch.lap()
     batch_size = definition.global_batch_size
-    trainer = build_trainer(settings, batch_size, dataset, loaders, identity, rank.device, spec.weights)
+    trainer = build_trainer(
+        settings,
+        batch_size,
+        dataset,
+        loaders,
+        identity,
+        rank.device,
+        spec.weights,
+        rank_setup.timeout_seconds,
+    )
     checkpointer = Checkpointer(
         trainer, rank.rank_files, spec, rank.began, rank_setup.timeout_seconds, lambda: signals.received
     )
@@ -152,12 +161,17 @@ def train_and_record(
         checkpointer.tell(state)
     if ending == "stopped":
         return
+    early_end = trainer.early_end
+    own_interval = None if early_end is None else early_end.conclude(settings.warmup_steps)
     if settings.steps is not None and identity.rank == 0:
         say(describe_steps(state, trainer.clock.windows))
+        if own_interval is not None:
+            say(describe_interval(own_interval))
     rank.rank_files.check_current()
     startup = Startup(**seconds, first_step_seconds=trainer.clock.first_step_seconds)
     report = report_rank(trainer, rank.affinity, startup, cpu_use)
-    trained = TrainResult(trainer, state, ending == "diverged", utc_now(), checkpointer.resumption)
+    diverged = ending == "diverged"
+    trained = TrainResult(trainer, state, diverged, utc_now(), checkpointer.resumption, own_interval)
     finalize(trained, report, spec, rank_setup)
 
 
@@ -181,6 +195,7 @@ class TrainResult:
         diverged: True where the loss was no longer finite.
         ended_at: UTC, ISO 8601.
         resumption: The account of where the run was cut off and went on.
+        own_interval: Interval of the run's own throughput, where that was to end it.
     """
 
     trainer: Trainer
@@ -188,6 +203,7 @@ class TrainResult:
     diverged: bool
     ended_at: str
     resumption: Resumption
+    own_interval: OwnInterval | None = None
 
 
 def finalize(trained: TrainResult, own: RankReport, spec: TrainSpec, rank_setup: RankSetup) -> None:
@@ -216,7 +232,9 @@ def write_results(
     origin = collect_provenance(
         reports, trained.trainer.identity, rank_setup.launcher, spec, resumption, trained.ended_at
     )
-    measurements = aggregate(trained.trainer, trained.state.records, reports, resumption)
+    measurements = aggregate(
+        trained.trainer, trained.state.records, reports, resumption, trained.own_interval
+    )
     write_summary_and_ranks(
         spec.folder,
         spec.definition,
@@ -277,6 +295,17 @@ def describe_steps(state: TrainingState, windows: Sequence[Window]) -> str:
     rate = throughput(windows)
     speed = f"  {rate:,.0f} samples/s" if rate is not None else ""
     return f"step {state.steps}{loss}{speed}  {sum(window.seconds for window in windows):.2f} s"
+
+
+def describe_interval(own: OwnInterval) -> str:
+    """The line of train.log that tells how well the run's own throughput is known."""
+    warmup = f"after {own.warmup_steps} steps of warm-up"
+    if own.half_width_fraction is None:
+        return f"throughput of this run: too few windows for an interval {warmup}"
+    return (
+        f"throughput of this run known to {100 * own.half_width_fraction:.2g} % "
+        f"({own.confidence:.0%} confidence, {own.windows} windows {warmup})"
+    )
 
 
 def install_sigterm_handler(rank_files: RankFiles, rank: int) -> None:

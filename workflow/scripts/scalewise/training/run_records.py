@@ -26,6 +26,7 @@ from scalewise.records import (
     GpuLimits,
     Measurements,
     MemoryKind,
+    OwnInterval,
     Provenance,
     RankRecord,
     Resumption,
@@ -144,7 +145,11 @@ def with_waiting(reports: Sequence[RankReport]) -> list[RankReport]:
 
 
 def aggregate(
-    trainer: Trainer, epochs: Sequence[EpochRecord], reports: Sequence[RankReport], resumption: Resumption
+    trainer: Trainer,
+    epochs: Sequence[EpochRecord],
+    reports: Sequence[RankReport],
+    resumption: Resumption,
+    own_interval: OwnInterval | None = None,
 ) -> Measurements:
     """The figures of the run: the slowest rank counts, and the one that used most memory."""
     ranks = [report.record for report in reports]
@@ -185,23 +190,26 @@ def aggregate(
         loader=trainer.settings.loader,
         passes=passes,
         buckets=buckets,
+        own_interval=own_interval,
         resumption=resumption.model_copy(
             update={
-                "unmeasured_steps": _unmeasured(trainer.settings, windows),
+                "unmeasured_steps": _unmeasured(trainer.settings, windows, own_interval),
                 "problems": [*resumption.problems, *left_out],
             }
         ),
     )
 
 
-def _unmeasured(settings: Settings, windows: Sequence[Window]) -> int:
+def _unmeasured(settings: Settings, windows: Sequence[Window], own_interval: OwnInterval | None) -> int:
     """Count the steps beyond the first warm-up that are left out because the run was resumed."""
     # a window may lie across the end of the first warm-up, where the run was cut off within it
-    return sum(
+    left_out = sum(
         max(window.first_step + window.steps - max(window.first_step, settings.warmup_steps), 0)
         for window in windows
         if window.warmup
     )
+    unsteady = 0 if own_interval is None else own_interval.warmup_steps - settings.warmup_steps
+    return left_out - unsteady
 
 
 def collect_provenance(

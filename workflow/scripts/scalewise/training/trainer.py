@@ -11,13 +11,15 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from scalewise.plan.config.settings import Settings
+from scalewise.plan.config.settings import Settings, Steps
 from scalewise.training.data.augmentation import Augmentation
 from scalewise.training.data.datasets import Dataset
 from scalewise.training.data.loaders import Loader, Preprocessing, ResidentLoader, channel_statistics
 from scalewise.training.data.sampling import EpochSampler
 from scalewise.training.distributed.identity import Identity
+from scalewise.training.early_end import EarlyEnd
 from scalewise.training.measure.device_timers import timer_for
+from scalewise.training.measure.interval_clock import IntervalClock
 from scalewise.training.measure.memory import PeakMemory, gauge_of
 from scalewise.training.measure.monitor import Monitor
 from scalewise.training.measure.step_clock import StepClock
@@ -25,6 +27,7 @@ from scalewise.training.models.builders import blocks, build
 from scalewise.training.optim import build_optimizer, build_schedule
 from scalewise.training.parallel_model import ParallelModel
 from scalewise.training.precision import Precision
+from scalewise.training.program.probe.run_interval import WINDOW_STEPS
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ class Trainer:
         clock: Times the steps.
         monitor: Samples how busy the device is.
         memory: Knows the peaks of training and of evaluation.
+        early_end: Ends the training once its throughput is known; None where its steps or epochs are fixed.
     """
 
     settings: Settings
@@ -55,6 +59,7 @@ class Trainer:
     memory: PeakMemory
     identity: Identity
     device: torch.device
+    early_end: EarlyEnd | None = None
 
 
 @dataclass(frozen=True)
@@ -106,6 +111,7 @@ def build_trainer(
     identity: Identity,
     device: torch.device,
     weights: Path | None = None,
+    timeout_seconds: float = 120.0,
 ) -> Trainer:
     """Model, optimizer, schedule, sampler and clock of this rank.
 
@@ -117,6 +123,7 @@ def build_trainer(
         identity: Chooses the samples of this rank, and its dropout.
         device: Holds the model.
         weights: The prepared file to begin from; None begins from random weights.
+        timeout_seconds: Ranks wait this long for each other where their common throughput ends the training.
     """
     # what is held so far, interpreter and libraries, is none of the training's
     memory = PeakMemory(gauge_of(device))
@@ -140,6 +147,12 @@ def build_trainer(
         settings.seed,
         settings.accumulation_steps,
     )
+    timer = timer_for(device)
+    clock: StepClock[Any] = StepClock(timer, settings.warmup_steps)
+    early_end = None
+    if isinstance(settings.steps, Steps):
+        clock = IntervalClock(timer, settings.warmup_steps, WINDOW_STEPS)
+        early_end = EarlyEnd(settings.steps, clock, identity.world_size, timeout_seconds)
     return Trainer(
         settings=settings,
         parallel_model=parallel_model,
@@ -149,11 +162,12 @@ def build_trainer(
         sampler=sampler,
         train=loaders.train,
         test=loaders.test,
-        clock=StepClock(timer_for(device), settings.warmup_steps),
+        clock=clock,
         monitor=Monitor(device, settings.cpus_per_device, identity.host, identity.rank),
         memory=memory,
         identity=identity,
         device=device,
+        early_end=early_end,
     )
 
 

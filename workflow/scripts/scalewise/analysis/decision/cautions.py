@@ -114,7 +114,11 @@ def _open(question: OpenQuestion, measure: Measure) -> str:
 
 
 def of_points(
-    points: pd.DataFrame, planned: pd.DataFrame, target: Goal | None, measure: Measure
+    points: pd.DataFrame,
+    planned: pd.DataFrame,
+    target: Goal | None,
+    measure: Measure,
+    rests_on: pd.DataFrame | None = None,
 ) -> Iterator[Caution]:
     """The weaknesses of the points of the series.
 
@@ -123,6 +127,7 @@ def of_points(
         planned: All of the series in the scaling table.
         target: The goal that counts as trained, if there is one.
         measure: Quantity that decided.
+        rests_on: Those of the points that need several runs, by default all.
     """
     yield from _without_result(planned, target)
     if target is not None and measure == "throughput":
@@ -139,7 +144,7 @@ def of_points(
     notes = planned["note"].fillna("")
     if notes.str.contains(OF_WALLS, regex=False).any():
         yield UNEXPLAINED, f"Speedups are {OF_WALLS}."
-    fewest = int(points["speedup_n"].min())
+    fewest = int((points if rests_on is None else rests_on)["speedup_n"].min())
     if fewest < ENOUGH_REPEATS:
         runs = "1 completed run" if fewest == 1 else f"{fewest} completed runs"
         assumed = f", which is taken to scatter by {ASSUMED_SCATTER:.0%}" if fewest == 1 else ""

@@ -92,6 +92,7 @@ def decide(
     queue_minutes: Mapping[int, float] | None = None,
     swept: Collection[str] | None = None,
     laws: Sequence[Law] = (),
+    single_runs_suffice: bool = False,
 ) -> Decision:
     """The devices that meet the rule best, and are shown to be faster than fewer.
 
@@ -110,6 +111,7 @@ def decide(
         queue_minutes: Devices -> usual wait in the queue, where the site gives it.
         swept: Keys of the options that series differ in; by default those in ``options``.
         laws: Output of ``study_laws``; an efficiency asked for is judged by one that the runs bear out.
+        single_runs_suffice: Points that the answer does not rest on were meant to have one run.
     """
     measure = measure_of(scaling, target)
     fitted = accepted(laws)
@@ -151,9 +153,12 @@ def decide(
         if best is None
         else cautions.of_choice(best, series, rule, open_questions, measure)
     )
+    rests_on = None
+    if single_runs_suffice and best is not None:
+        rests_on = series[series["devices"] == best["devices"]]
     found = [
         *about_choice,
-        *cautions.of_points(series, planned, target, measure),
+        *cautions.of_points(series, planned, target, measure, rests_on),
         *((cautions.CONFOUNDED, sentence) for sentence in confounded),
         *((cautions.MEASUREMENT, sentence) for sentence in differences),
     ]

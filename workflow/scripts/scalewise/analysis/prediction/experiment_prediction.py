@@ -51,7 +51,7 @@ PREDICTION_COLUMNS = [
     "throughput_samples_per_second", "throughput_samples_per_second_low",
     "throughput_samples_per_second_high", "speedup", "speedup_low", "speedup_high",
     "parallel_efficiency", "parallel_efficiency_low", "parallel_efficiency_high",
-    "device_hours_per_epoch", "hidden", "extrapolated", "from_steps_on",
+    "device_hours_per_epoch", "hidden", "extrapolated", "interpolated", "from_steps_on",
 ]  # fmt: skip
 
 
@@ -351,6 +351,8 @@ def _series_rows(
             continue
         anchors = () if exchange is None else exchange.anchors
         about = _about(experiment, options, shape, shape in planned, len(runs.bases), network, anchors)
+        batch = global_batch(settings, devices)
+        columns["interpolated"] = any(base.interpolates(devices, batch) for base in runs.bases)
         rows.append(about | columns)
     return rows, missed
 
@@ -409,6 +411,7 @@ def _program_row(
     columns = point_columns(steps, alone, devices)
     worst = max(float(np.max(step.exposed)) for step in steps)
     columns["hidden"] = worst < HIDDEN_SHARE * columns["step_seconds"]
+    columns["interpolated"] = False  # its band knows nothing of the time of a smaller batch
     anchors = [] if anchor is None else [anchor.shape]
     return _about(experiment, options, shape, measured_point, len(runs.programs), network, anchors) | columns
 

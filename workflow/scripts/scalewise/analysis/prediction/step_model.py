@@ -90,6 +90,14 @@ class Baseline:
             else None,
         )
 
+    def interpolates(self, devices: int, global_batch_size: int) -> bool:
+        """Whether the passes of a step over so many devices lie between those that were timed.
+
+        Where kernels switch between two sizes, interpolated passes may be off by 20 % and more.
+        """
+        batch = math.ceil(global_batch_size / (devices * self.accumulation_steps))
+        return batch not in {each.batch_size for each in self.passes}
+
 
 @dataclass(frozen=True)
 class PredictedStep:

@@ -36,3 +36,15 @@ CAPTIONS = {
     "memory": "Peak memory while training, of the device that used most: median over repeats, bars their "
     "intervals.",
 }
+
+_NOT_MEASURED = (
+    "Hollow marks, where there are any, are device counts that were not measured, as the measured ones make "
+    "them expect; their bars hold 95 % of the possibilities. Marks that would touch are left out; the table "
+    "has all. A measured mark without a bar is a single run."
+)
+WHERE_COUNTS_ARE_CHOSEN = {
+    "speedup": _NOT_MEASURED,
+    "efficiency": _NOT_MEASURED,
+    "throughput": f"{_NOT_MEASURED} The runs of points that have several are crosses in place of rings.",
+}
+"""Further sentences on figures of a study that has not measured every count."""

@@ -33,14 +33,19 @@ MAX_NAMED = 3
 """Places that one panel names."""
 
 
-def efficiency(scaling: pd.DataFrame, min_efficiency: float | None) -> Figure:
+def efficiency(
+    scaling: pd.DataFrame, min_efficiency: float | None, expected: pd.DataFrame | None = None
+) -> Figure:
     """Parallel efficiency against devices, with the least that was asked for.
 
     Args:
         scaling: Points with a speedup.
         min_efficiency: The least that was asked for, a fraction; None without that criterion.
+        expected: Output of ``expected_points``; None of a study that measures every count.
     """
-    figure, axes = points_figure(scaling, HARDWARE, "parallel efficiency", PercentFormatter(1), least_top=1.0)
+    figure, axes = points_figure(
+        scaling, HARDWARE, "parallel efficiency", PercentFormatter(1), least_top=1.0, expected=expected
+    )
     _ideal(axes)
     if min_efficiency is not None:
         axes.axhline(min_efficiency, color=GREY, linestyle="--", linewidth=0.9)

@@ -23,8 +23,16 @@ from scalewise.analysis.report.style import message, set_style
 _BYTES_PER_MB = 1e6
 
 
-def throughput(scaling: pd.DataFrame, runs: pd.DataFrame) -> Figure:
-    """Samples per second against devices; each run is a small ring beside its median."""
+def throughput(scaling: pd.DataFrame, runs: pd.DataFrame, expected: pd.DataFrame | None = None) -> Figure:
+    """Samples per second against devices; each run is a small ring beside its median.
+
+    Where counts were not measured, crosses stand in for rings, of points that have several runs.
+
+    Args:
+        scaling: Points with a throughput.
+        runs: Output of ``collect``.
+        expected: Output of ``expected_points``; None of a study that measures every count.
+    """
     done = runs[runs["outcome"] == "completed"]
     figure, axes = points_figure(
         scaling,
@@ -32,12 +40,15 @@ def throughput(scaling: pd.DataFrame, runs: pd.DataFrame) -> Figure:
         "throughput (samples/s)",
         FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 10 else f"{value:g}"),
         least_top=done[THROUGHPUT].max(),
+        expected=expected,
     )
+    mark: dict[str, Any] = {"s": 7, "facecolors": "none", "edgecolors": "0.4"}
+    if expected is not None:
+        # hollow marks stand for what was not measured, and one run alone is the mark that is there
+        done = done[done.duplicated(["series", "devices"], keep=False)]
+        mark = {"s": 9, "marker": "x", "color": "0.4"}
     beside = offset_copy(axes.transData, figure, x=4.5, units="points")
-    axes.scatter(
-        done["devices"], done[THROUGHPUT], transform=beside, s=7, facecolors="none", edgecolors="0.4",
-        linewidths=0.6, zorder=3,
-    )  # fmt: skip
+    axes.scatter(done["devices"], done[THROUGHPUT], transform=beside, linewidths=0.6, zorder=3, **mark)
     return figure
 
 
@@ -61,6 +72,7 @@ def draw_all(
     target: Goal | None,
     laws: Sequence[Mapping[str, Any]] = (),
     prediction: pd.DataFrame | None = None,
+    expected: pd.DataFrame | None = None,
 ) -> None:
     """Write every figure as SVG and PDF; one that has nothing to show says so.
 
@@ -73,6 +85,7 @@ def draw_all(
         target: The goal that counts as trained; an accuracy is drawn in the accuracy figure.
         laws: Contents of laws.json; those that were refused are not drawn.
         prediction: Contents of prediction.csv; None where nothing was predicted.
+        expected: Output of ``expected_points``; None of a study that measures every count.
     """
     set_style()
     folder.mkdir(parents=True, exist_ok=True)
@@ -91,8 +104,12 @@ def draw_all(
         no_loss = "no loss was seen" if of_programs else no_epoch
     no_baseline = "no series with a completed baseline to show" if len(measured) else no_run
     drawings: dict[str, tuple[pd.DataFrame, str, Callable[[], Figure]]] = {
-        "speedup": (relative, no_baseline, lambda: scaling_figures.speedup(relative, laws, prediction)),
-        "efficiency": (relative, no_baseline, lambda: efficiency(relative, min_efficiency)),
+        "speedup": (
+            relative,
+            no_baseline,
+            lambda: scaling_figures.speedup(relative, laws, prediction, expected),
+        ),
+        "efficiency": (relative, no_baseline, lambda: efficiency(relative, min_efficiency, expected)),
         "step": (measured, no_run, lambda: step_figures.step(measured, runs)),
         "efficiencies": (relative, no_baseline, lambda: efficiencies(relative, target)),
         "prediction": (
@@ -100,7 +117,7 @@ def draw_all(
             "nothing was predicted",
             lambda: scaling_figures.prediction(measured, predicted),
         ),
-        "throughput": (measured, no_run, lambda: throughput(measured, runs)),
+        "throughput": (measured, no_run, lambda: throughput(measured, runs, expected)),
         "accuracy": (of_epochs, no_epoch, lambda: epoch_figures.accuracy(epochs, accuracy)),
         "loss": (epochs, no_loss, lambda: epoch_figures.loss(epochs)),
         "memory": (measured, no_run, lambda: memory(measured, runs)),

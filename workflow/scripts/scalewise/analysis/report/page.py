@@ -20,7 +20,8 @@ from scalewise.analysis.analysis_spec import (
     NOT_KNOWN,
     PROGRAM_FACTS,
 )
-from scalewise.analysis.report.captions import CAPTIONS
+from scalewise.analysis.formatting import percent
+from scalewise.analysis.report.captions import CAPTIONS, WHERE_COUNTS_ARE_CHOSEN
 from scalewise.analysis.report.page_tables import (
     law_rows,
     option_row,
@@ -30,6 +31,13 @@ from scalewise.analysis.report.page_tables import (
     step_rows,
 )
 from scalewise.analysis.report.time_parts import STEP_PARTS, known_start_parts
+from scalewise.analysis.report.unmeasured_points import (
+    expected_points,
+    expected_row,
+    without_bounds_of_single_runs,
+)
+from scalewise.analysis.rounds.choice_summary import ChoiceSummary
+from scalewise.plan.runs.rounds import OTHER_ANSWER
 
 NO_CONFIDENCE = "not defined: one run a point"
 FIRST_FIGURES = ("speedup", "efficiency", "step", "efficiencies", "prediction")
@@ -65,6 +73,7 @@ class Section:
         prediction: Contents of prediction.csv; None where nothing was predicted.
         prediction_notes: Limits of the prediction, and why a series has none; a sentence each.
         repeats: Points that got more repeats, and why; a sentence each.
+        choice: Summary of a study that chose its device counts; None of one that measures all.
     """
 
     name: str
@@ -80,6 +89,7 @@ class Section:
     prediction: pd.DataFrame | None = None
     prediction_notes: Sequence[str] = ()
     repeats: Sequence[str] = ()
+    choice: ChoiceSummary | None = None
 
 
 def render(sections: Sequence[Section], *, partial: bool) -> str:
@@ -104,6 +114,8 @@ def render(sections: Sequence[Section], *, partial: bool) -> str:
         partial=partial,
         no_confidence=NO_CONFIDENCE,
         single=len(sections) == 1,
+        chooses=any(section.choice is not None for section in sections),
+        other_answer=percent(OTHER_ANSWER, 0),
         step_parts=list(STEP_PARTS.values()),
         version=__version__,
     )
@@ -113,6 +125,8 @@ def _context(section: Section) -> dict[str, Any]:
     outcomes = section.runs["outcome"].value_counts()
     shown = _shown(section)
     decision = _NOTHING_DECIDED | dict(section.decision)
+    choice, scaling = section.choice, section.scaling
+    shown_points = scaling if choice is None else without_bounds_of_single_runs(scaling)
     prediction = section.prediction if section.prediction is not None else pd.DataFrame()
     return {
         "name": section.name,
@@ -120,12 +134,14 @@ def _context(section: Section) -> dict[str, Any]:
         "description": section.description,
         "decision": decision,
         "baseline": _baseline(section.scaling, decision["series"]),
-        "first_figures": [_figure(section.figures, name) for name in shown if name in FIRST_FIGURES],
-        "more_figures": [_figure(section.figures, name) for name in shown if name not in FIRST_FIGURES],
+        "choice": [] if choice is None else choice.sentences(),
+        "unmeasured": [expected_row(row) for _, row in expected_points(choice, scaling).iterrows()],
+        "first_figures": [_figure(section, name) for name in shown if name in FIRST_FIGURES],
+        "more_figures": [_figure(section, name) for name in shown if name not in FIRST_FIGURES],
         "options": [option_row(row) for _, row in section.options.iterrows()],
         "memory_kind": ", ".join(section.runs["peak_memory_kind"].dropna().unique()),
         "monitor_notes": _monitor_notes(section.runs),
-        "points": [point_row(row) for _, row in section.scaling.iterrows()],
+        "points": [point_row(row) for _, row in shown_points.iterrows()],
         "with_target": bool(section.scaling["n_reached"].sum()),
         "with_accuracy": _tells_accuracy(section.runs),
         "steps": step_rows(section.scaling, section.runs),
@@ -159,13 +175,16 @@ def _shown(section: Section) -> list[str]:
     return [name for name in CAPTIONS if name not in hidden]
 
 
-def _figure(folder: Path, name: str) -> dict[str, Any]:
-    content = (folder / f"{name}.svg").read_bytes()
+def _figure(section: Section, name: str) -> dict[str, Any]:
+    content = (section.figures / f"{name}.svg").read_bytes()
+    captions = [CAPTIONS[name]]
+    if section.choice is not None and name in WHERE_COUNTS_ARE_CHOSEN:
+        captions.append(WHERE_COUNTS_ARE_CHOSEN[name])
     width = _WIDTH.search(content[:5000])
     return {
         "name": name,
         "uri": "data:image/svg+xml;base64," + base64.b64encode(content).decode(),
-        "caption": CAPTIONS[name],
+        "caption": " ".join(captions),
         "wide": width is not None and float(width[1]) > COLUMN_POINTS,
     }
 

@@ -15,9 +15,12 @@ import pandas as pd
 
 from scalewise.analysis.decision.decision import Decision
 from scalewise.analysis.formatting import format_3sig, format_ratio
+from scalewise.analysis.report.unmeasured_points import expected_points, without_bounds_of_single_runs
+from scalewise.analysis.rounds.choice_summary import ChoiceSummary
 from scalewise.analysis.scaling import OF_WALLS
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.runs.runs import NO_OPTIONS
+from scalewise.plan.terminal.choice_lines import chance_text, counts_text
 from scalewise.records import write_text
 
 PROPOSAL = "proposal"
@@ -58,7 +61,7 @@ class _Table:
         columns: Headings, units included.
         rows: A cell for each column.
         recommended: Index of the row that the decision names, if any.
-        method: Two sentences.
+        method: Two sentences; a third where counts were not measured.
     """
 
     heading: str
@@ -68,16 +71,24 @@ class _Table:
     method: str
 
 
-def write_proposal(scaling: pd.DataFrame, decision: Decision, folder: Path) -> None:
+def write_proposal(
+    scaling: pd.DataFrame, decision: Decision, folder: Path, choice: ChoiceSummary | None = None
+) -> None:
     """Write proposal.csv, proposal.md and proposal.tex.
 
     Args:
         scaling: Output of ``scaling_table``.
         decision: The decision on the same table.
         folder: Receives the files.
+        choice: Summary of a study that chose its device counts; None of one that measures all.
     """
-    points = _ordered(scaling, decision)
-    tables = [_table(series, decision) for _, series in points.groupby("series", sort=False)]
+    points = _ordered(scaling if choice is None else without_bounds_of_single_runs(scaling), decision)
+    unmeasured = expected_points(choice, scaling)
+    tables = []
+    for name, series in points.groupby("series", sort=False):
+        left_out = unmeasured.loc[unmeasured["series"] == name, "devices"].tolist()
+        further = "" if choice is None or not left_out else _not_measured(choice, str(name), left_out)
+        tables.append(_table(series, decision, further))
     csv = points[COLUMNS].to_csv(index=False, lineterminator="\n")
     write_text(folder / f"{PROPOSAL}.csv", csv)
     write_text(folder / f"{PROPOSAL}.md", "\n".join(map(_markdown, tables)))
@@ -100,7 +111,16 @@ def _ordered(scaling: pd.DataFrame, decision: Decision) -> pd.DataFrame:
     return pd.concat([group.sort_values("devices") for group in groups if len(group)], ignore_index=True)
 
 
-def _table(points: pd.DataFrame, decision: Decision) -> _Table:
+def _not_measured(choice: ChoiceSummary, series: str, left_out: Sequence[int]) -> str:
+    """The sentence on counts of a series that were not measured."""
+    chance = chance_text(choice.chance_of_another(series))
+    return (
+        f" Single runs have no interval. Of the possible counts, {counts_text(left_out)} were not measured: "
+        f"that one gives another answer has a probability of {chance}, by a model of those measured."
+    )
+
+
+def _table(points: pd.DataFrame, decision: Decision, further: str) -> _Table:
     unit, seconds = _unit(points["wall_seconds"].max())
     series = str(points["series"].iloc[0])
     name = decision.experiment if series == NO_OPTIONS else f"{decision.experiment}, {series}"
@@ -116,7 +136,7 @@ def _table(points: pd.DataFrame, decision: Decision) -> _Table:
     }
     rows = [[cell(row) for cell in columns.values()] for _, row in points.iterrows()]
     marked = [index for index, flag in enumerate(points["recommended"]) if flag]
-    return _Table(name, list(columns), rows, marked[0] if marked else None, _method(points))
+    return _Table(name, list(columns), rows, marked[0] if marked else None, _method(points) + further)
 
 
 def _method(points: pd.DataFrame) -> str:

@@ -17,6 +17,7 @@ from matplotlib.ticker import PercentFormatter
 from scalewise.analysis.report.panels import grid, label_left, plain_values
 from scalewise.analysis.report.series_lines import (
     bounds,
+    draw_expected,
     draw_series,
     from_zero,
     series_legend,
@@ -49,18 +50,25 @@ _UNMEASURED = "0.93"
 
 
 def speedup(
-    scaling: pd.DataFrame, laws: Sequence[Law] = (), prediction: pd.DataFrame | None = None
+    scaling: pd.DataFrame,
+    laws: Sequence[Law] = (),
+    prediction: pd.DataFrame | None = None,
+    expected: pd.DataFrame | None = None,
 ) -> Figure:
     """Speedup over the baseline against devices, with the ideal line, fitted laws and the predicted bound.
 
     Where laws or predictions are drawn, each series has a panel of its own, and a law's curve stands in
-    place of lines that join the points.
+    place of lines that join the points. Where counts were not measured, no line passes over them, and the
+    bound is drawn without its band, which would lie under theirs.
 
     Args:
         scaling: Points with a speedup.
         laws: Contents of laws.json; the refused are left out.
         prediction: Contents of prediction.csv; its planned device counts are drawn.
+        expected: Output of ``expected_points``; None of a study that measures every count.
     """
+    expected = pd.DataFrame(columns=["series", "devices"]) if expected is None else expected
+    devices = sorted({*scaling["devices"], *expected["devices"]})
     names = series_names(scaling)
     fitted = [law for law in laws if law["series"] in names and not law["refused"]]
     predicted = _of_series(prediction, names)
@@ -76,22 +84,27 @@ def speedup(
         shown, width, groups = [figure.subplots()], COLUMN_MM, [names]
     for axes, group in zip(shown, groups, strict=True):
         mine = scaling[scaling["series"].isin(group)]
-        _ideal(axes, sorted(set(scaling["devices"])), base)
+        _ideal(axes, devices, base)
         curved = False
         for name in group:
             colour = sns.color_palette("colorblind", len(names))[names.index(name)]
             if len(predicted):
                 bound = predicted[predicted["series"] == name].sort_values("devices")
-                _bound(axes, bound, "speedup", colour)
+                _bound(axes, bound, "speedup", colour, with_band=expected.empty)
             for law in fitted:
                 if law["series"] == name:
                     _law(axes, law, colour)
                     curved = True
-        draw_series(axes, mine, "speedup", names, joined=not curved, together=not apart)
-        device_axis(axes, scaling["devices"], width)
-    _speedup_axis(shown, scaling, predicted)
+        draw_series(axes, mine, "speedup", names, joined=expected.empty and not curved, together=not apart)
+        device_axis(axes, devices, width)
+        of_group = expected[expected["series"].isin(group)]
+        draw_expected(axes, of_group, "speedup", names, together=not apart)
+    others = [table for table in (predicted, expected) if len(table)]
+    _speedup_axis(shown, scaling, others, devices[-1] / base)
     label_left(shown, f"speedup over {base} {'device' if base == 1 else 'devices'}")
-    legend_below(figure, *_speedup_legend([] if apart else names, fitted, len(predicted) > 0))
+    legend_below(
+        figure, *_speedup_legend([] if apart else names, fitted, len(predicted) > 0, len(expected) > 0)
+    )
     return figure
 
 
@@ -164,20 +177,29 @@ def _law(axes: Axes, law: Law, colour: tuple[float, float, float]) -> None:
     axes.plot(curve["devices"], curve["speedup"], color=colour, linestyle=style, linewidth=1.0)
 
 
-def _bound(axes: Axes, table: pd.DataFrame, column: str, colour: tuple[float, float, float]) -> None:
+def _bound(
+    axes: Axes,
+    table: pd.DataFrame,
+    column: str,
+    colour: tuple[float, float, float],
+    *,
+    with_band: bool = True,
+) -> None:
     low, high = table[f"{column}_low"], table[f"{column}_high"]
-    axes.fill_between(table["devices"], low, high, color=colour, alpha=_BAND, linewidth=0, zorder=1.2)
+    if with_band:
+        axes.fill_between(table["devices"], low, high, color=colour, alpha=_BAND, linewidth=0, zorder=1.2)
     axes.plot(table["devices"], table[column], color=colour, linestyle=_PREDICTED_DASH, linewidth=0.9)
 
 
-def _speedup_axis(shown: Sequence[Axes], scaling: pd.DataFrame, predicted: pd.DataFrame) -> None:
+def _speedup_axis(
+    shown: Sequence[Axes], scaling: pd.DataFrame, others: Sequence[pd.DataFrame], ideal: float
+) -> None:
     """Linear from zero, or logarithmic where the device axis is, so that the ideal is a straight line."""
     first = shown[0]
-    base = int(scaling["baseline_devices"].min())
-    tables = [with_columns(scaling, bounds("speedup")), *([predicted] if len(predicted) else [])]
+    tables = [with_columns(scaling, bounds("speedup")), *others]
     values = np.concatenate([table[bounds("speedup")].to_numpy(float).ravel() for table in tables])
     values = values[values > 0]
-    top = max(values.max(), scaling["devices"].max() / base)
+    top = max(values.max(), ideal)
     if first.get_xscale() != "log":
         first.set_ylim(0, top * 1.12)
         return
@@ -215,15 +237,16 @@ def _pale(axes: Axes, predicted: pd.DataFrame, measured: pd.DataFrame) -> None:
 
 
 def _speedup_legend(
-    names: Sequence[str], fitted: Sequence[Law], predicted: bool
+    names: Sequence[str], fitted: Sequence[Law], predicted: bool, expected: bool
 ) -> tuple[list[Handle], list[str]]:
-    handles, labels = series_legend(names) if names else ([], [])
+    handles, labels = series_legend(names, joined=not expected, with_expected=expected)
     for key in dict.fromkeys(law["law"] for law in fitted):
         name, style, _ = LAWS[key]
         handles.append(_with_band(style))
         labels.append(f"{name}, 95% band")
     if predicted:
-        handles.append(_with_band(_PREDICTED_DASH))
+        line = Line2D([], [], color="0.2", linestyle=_PREDICTED_DASH, linewidth=1.0)
+        handles.append(line if expected else _with_band(_PREDICTED_DASH))
         labels.append(PREDICTED)
     return handles, labels
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 import seaborn as sns
@@ -13,6 +14,7 @@ from matplotlib.ticker import Formatter
 
 from scalewise.analysis.report.style import (
     COLUMN_MM,
+    GREY,
     PANEL_MM,
     Handle,
     dash,
@@ -24,6 +26,10 @@ from scalewise.analysis.report.style import (
 from scalewise.plan.runs.runs import NO_OPTIONS
 
 DODGE = 0.02
+MEASURED, EXPECTED = "measured", "not measured: expected, with 95% band"
+"""Labels of a legend, where a study has not measured every device count."""
+_HOLLOW: dict[str, Any] = {"markerfacecolor": "white", "markeredgewidth": 0.9, "markersize": 3.4}
+_BAND_OPACITY = 0.5
 
 
 def series_names(table: pd.DataFrame) -> list[str]:
@@ -66,12 +72,15 @@ def draw_series(
     known = with_columns(table, bounds(column)).dropna(subset=[column])
     for name, points in known.sort_values("devices").groupby("series", sort=False):
         index = names.index(str(name))
-        devices = points["devices"] * (1 + together * DODGE * (index - (len(names) - 1) / 2))
+        devices = points["devices"] * _aside(index, len(names), together)
         style = "none" if not joined else dash(index) if together else "-"
         below = (points[column] - points[f"{column}_low"]).clip(lower=0).fillna(0)
         above = (points[f"{column}_high"] - points[column]).clip(lower=0).fillna(0)
+        # not even the caps of a bar where a point has no interval and others have
+        known_bounds = points[f"{column}_low"].notna()
+        height = points[column].where(known_bounds | (not known_bounds.any()))
         axes.errorbar(
-            devices, points[column], yerr=[below, above], fmt="none", ecolor=colours[index], elinewidth=1.0,
+            devices, height, yerr=[below, above], fmt="none", ecolor=colours[index], elinewidth=1.0,
             capsize=2.5, capthick=1.0, zorder=2.5,
         )  # fmt: skip
         axes.plot(
@@ -80,8 +89,68 @@ def draw_series(
         )  # fmt: skip
 
 
+def draw_expected(
+    axes: Axes, expected: pd.DataFrame, column: str, names: Sequence[str], *, together: bool = True
+) -> None:
+    """Draw device counts that were not measured: hollow marks, on bars without caps for their bands.
+
+    Where counts lie close to each other, not all are drawn.
+
+    Args:
+        axes: Panel to draw in, with its device axis.
+        expected: Output of ``expected_points``.
+        column: Estimates; their bounds are in the columns of that name with ``_low`` and ``_high``.
+        names: Every series of the figure, drawn here or not: a series looks the same in all its panels.
+        together: The series share a panel: move them sideways as the measured points.
+    """
+    colours = sns.color_palette("colorblind", len(names))
+    for name, points in expected[expected["series"].isin(names)].groupby("series", sort=False):
+        index = names.index(str(name))
+        shown = _not_touching(axes, points.sort_values("devices"))
+        devices = shown["devices"] * _aside(index, len(names), together)
+        value, low, high = (shown[each] for each in bounds(column))
+        axes.vlines(devices, low, high, color=colours[index], linewidth=1.0, alpha=_BAND_OPACITY, zorder=2.0)
+        axes.plot(
+            devices,
+            value,
+            color=colours[index],
+            linestyle="none",
+            marker=marker(index),
+            zorder=2.2,
+            **_HOLLOW,
+        )
+
+
+def _aside(index: int, of: int, together: bool) -> float:
+    """Factor by which series number ``index`` of some is moved sideways where they share a panel."""
+    return 1 + together * DODGE * (index - (of - 1) / 2)
+
+
+def _not_touching(axes: Axes, points: pd.DataFrame) -> pd.DataFrame:
+    """Those of the points whose marks do not touch, the one of the most devices among them.
+
+    Args:
+        axes: Panel with its device axis.
+        points: Rows of one series, fewest devices first.
+    """
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    pixels = axes.transData.transform([(devices, axes.get_ylim()[1]) for devices in points["devices"]])[:, 0]
+    room = 1.3 * _HOLLOW["markersize"] / 72 * figure.dpi
+    kept: list[int] = []
+    for place in reversed(range(len(points))):
+        if not kept or pixels[kept[-1]] - pixels[place] >= room:
+            kept.append(place)
+    return points.iloc[kept[::-1]]
+
+
 def points_figure(
-    table: pd.DataFrame, column: str, label: str, form: str | Formatter, least_top: float = 0.0
+    table: pd.DataFrame,
+    column: str,
+    label: str,
+    form: str | Formatter,
+    least_top: float = 0.0,
+    expected: pd.DataFrame | None = None,
 ) -> tuple[Figure, Axes]:
     """A figure of one panel: a column of a table of points against devices, its values from zero on.
 
@@ -91,16 +160,21 @@ def points_figure(
         label: Name of the value axis.
         form: Format of the values at the axis.
         least_top: Value that the axis holds at least.
+        expected: Output of ``expected_points``; None of a study that measures every count.
     """
+    if expected is None:
+        expected = pd.DataFrame(columns=["series", "devices", *bounds(column)])
     figure = Figure(figsize=inches(COLUMN_MM, PANEL_MM))
     axes = figure.subplots()
     names = series_names(table)
-    draw_series(axes, table, column, names)
-    from_zero(axes, table, column, least_top)
+    # a line would pass over counts of which something else is expected
+    draw_series(axes, table, column, names, joined=expected.empty)
+    from_zero(axes, table, column, max(least_top, expected[f"{column}_high"].max() if len(expected) else 0.0))
     axes.yaxis.set_major_formatter(form)
     axes.set_ylabel(label)
-    device_axis(axes, table["devices"])
-    legend_below(figure, *series_legend(names))
+    device_axis(axes, [*table["devices"], *expected["devices"]])
+    draw_expected(axes, expected, column, names)
+    legend_below(figure, *series_legend(names, joined=expected.empty, with_expected=len(expected) > 0))
     return figure, axes
 
 
@@ -111,11 +185,19 @@ def from_zero(axes: Axes, table: pd.DataFrame, column: str, least_top: float = 0
     axes.set_ylim(0, top * 1.12 if top > 0 else 1)
 
 
-def series_legend(names: Sequence[str], *, joined: bool = True) -> tuple[list[Handle], list[str]]:
-    """Handles and labels; none for an experiment without a sweep, which has one series without a name."""
-    if list(names) == [NO_OPTIONS]:
-        return [], []
-    colours = sns.color_palette("colorblind", len(names))
+def series_legend(
+    names: Sequence[str], *, joined: bool = True, with_expected: bool = False
+) -> tuple[list[Handle], list[str]]:
+    """Handles and labels; none for an experiment without a sweep, which has one series without a name.
+
+    Args:
+        names: Every series of the figure that the legend tells apart.
+        joined: The points of a series are joined by a line.
+        with_expected: Device counts that were not measured are drawn too.
+    """
+    alone = list(names) == [NO_OPTIONS]
+    labels = list(names) if not alone else [MEASURED] if with_expected else []
+    colours = sns.color_palette("colorblind", len(labels))
     handles: list[Handle] = [
         Line2D(
             [],
@@ -126,6 +208,12 @@ def series_legend(names: Sequence[str], *, joined: bool = True) -> tuple[list[Ha
             markeredgewidth=0.3,
             linestyle=dash(index) if joined else "none",
         )
-        for index in range(len(names))
+        for index in range(len(labels))
     ]
-    return handles, list(names)
+    if with_expected:
+        colour: Any = colours[0] if alone else GREY
+        band = Line2D([], [], color=colour, marker="|", markersize=9, alpha=_BAND_OPACITY, linestyle="none")
+        mark = Line2D([], [], color=colour, marker=marker(0), linestyle="none", **_HOLLOW)
+        handles.append((band, mark))
+        labels.append(EXPECTED)
+    return handles, labels

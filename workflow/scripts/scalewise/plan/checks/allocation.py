@@ -108,7 +108,7 @@ def check_allocations(
     """Refuse time, memory or parts of nodes that the scheduler would not give to an experiment."""
     yield from _check_time(place, experiment, site)
     yield from _check_memory(place, experiment, site)
-    for index, devices in enumerate(experiment.devices):
+    for index, devices in enumerate(experiment.device_counts):
         if (shape := shapes.get(devices)) is not None:
             yield from check_whole_nodes((*place, "devices", index), devices, shape, site)
 

@@ -106,7 +106,7 @@ def check_experiment(
     """
     place: Place = ("experiments", name)
     problems = list(_check_sweep(place, experiment, own))
-    shapes, topology_problems = check_devices(place, experiment.devices, site)
+    shapes, topology_problems = check_devices(place, experiment.device_counts, site)
     problems += topology_problems
     problems += _check_whole_run(place, experiment)
     if too_many := list(_check_runs(place, experiment)):
@@ -214,18 +214,18 @@ def _check_whole_run(place: Place, experiment: AnyExperiment) -> Iterator[Proble
 
 def _check_runs(place: Place, experiment: AnyExperiment) -> Iterator[Problem]:
     series = math.prod(len(values) for values in experiment.swept.values())
-    runs = series * len(experiment.devices) * experiment.max_repeats
+    runs = series * len(experiment.device_counts) * experiment.max_repeats
     if runs > MAX_RUNS:
         yield Problem(
             (*place, "sweep" if series > 1 else "devices"),
-            f"makes {runs:,} runs: {series:,} series on {len(experiment.devices)} device counts, "
+            f"makes {runs:,} runs: {series:,} series on {len(experiment.device_counts)} device counts, "
             f"{experiment.max_repeats} repeats; at most {MAX_RUNS:,} are planned",
             "Sweep fewer values together, or have more experiments.",
         )
 
 
 def _check_exclude(place: Place, experiment: AnyExperiment) -> Iterator[Problem]:
-    possible = experiment.swept | {"devices": list(experiment.devices)}
+    possible = experiment.swept | {"devices": list(experiment.device_counts)}
     if {} in experiment.exclude:
         here: Place = (*place, "exclude", experiment.exclude.index({}))
         yield Problem(here, "is empty and would exclude every run", "Remove it.")
@@ -244,7 +244,7 @@ def _check_exclude(place: Place, experiment: AnyExperiment) -> Iterator[Problem]
     left = any(
         not excluded(experiment, options, devices)
         for options in combinations(experiment)
-        for devices in experiment.devices
+        for devices in experiment.device_counts
     )
     if experiment.exclude and not left:
         yield Problem((*place, "exclude"), "leaves no run", "Exclude less.")
@@ -336,7 +336,7 @@ def _model(here: Place, name: str) -> ModelFacts | Problem:
 
 
 def _check_names_of_runs(place: Place, experiment: AnyExperiment, options: Options) -> Iterator[Problem]:
-    widest = max(experiment.devices, key=lambda devices: len(str(devices)))
+    widest = max(experiment.device_counts, key=lambda devices: len(str(devices)))
     longest = Point(widest, options).run_name(experiment.max_repeats)
     if len(longest.encode()) > MAX_NAME_BYTES:
         yield Problem(

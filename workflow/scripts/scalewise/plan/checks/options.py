@@ -14,7 +14,7 @@ from scalewise.plan.catalog.datasets import DatasetFacts, dataset_facts, is_fold
 from scalewise.plan.catalog.models import IMAGENET_STEM_PIXELS, MODELS, takes_pretrained
 from scalewise.plan.config.errors import Place, Problem
 from scalewise.plan.config.experiment import AnyExperiment, AnySettings, Experiment
-from scalewise.plan.config.settings import MAX_SEED, Settings
+from scalewise.plan.config.settings import FEWEST_STEPS, MAX_SEED, Settings, Steps
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.config.site import Site
 from scalewise.plan.runs.runs import Options, seed_of
@@ -216,6 +216,7 @@ def _check_stop(
 
 def _check_steps(where: Where, experiment: Experiment, settings: Settings) -> Iterator[Problem]:
     """Refuse what a training that ends after some steps would ignore."""
+    yield from check_most_steps(where, settings)
     if settings.steps is None:
         return
     if settings.stop_at_accuracy is not None:
@@ -231,6 +232,29 @@ def _check_steps(where: Where, experiment: Experiment, settings: Settings) -> It
             f"is {experiment.swept['epochs']}, but steps ({settings.steps}) ends the training, so that with "
             f"schedule {settings.schedule} these runs differ in nothing",
             "Remove steps, or sweep another key.",
+        )
+
+
+def check_most_steps(where: Where, settings: AnySettings) -> Iterator[Problem]:
+    """Refuse too few steps to measure: less than warm up, or than an interval needs."""
+    most, warmup = settings.most_steps, settings.warmup_steps
+    if most is None:
+        return
+    adaptive = isinstance(settings.steps, Steps)
+    here = (*where("steps"), "most") if adaptive else where("steps")
+    if adaptive and most < FEWEST_STEPS:
+        needed = max(FEWEST_STEPS, warmup)
+        yield Problem(
+            here,
+            f"({most}) is below the {FEWEST_STEPS} steps that an interval needs",
+            f"Use {needed} or more, or `steps: {max(most, warmup)}`, which measures just these.",
+        )
+    elif most < warmup:
+        fewer = " or fewer warmup_steps" if warmup > Settings.model_fields["warmup_steps"].default else ""
+        yield Problem(
+            here,
+            f"({most}) is below warmup_steps ({warmup}): less would be measured than is left out",
+            f"Use {warmup} or more{',' if fewer else ''}{fewer}.",
         )
 
 
@@ -331,7 +355,7 @@ def check_schedule(
             where("schedule"),
             f"is {settings.schedule}, which ends after {whole_schedule} steps ({settings.epochs} epochs of "
             f"{len(sizes)} steps on {count_devices(world_size)}), but warmup_steps ({settings.warmup_steps}) "
-            f"and steps ({settings.steps}) make {settings.last_step}",
+            f"and steps ({settings.most_steps}) make {settings.last_step}",
             f"Use epochs: {math.ceil(settings.last_step / len(sizes))} or more, or another schedule.",
         )
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from scalewise.plan.catalog.own_programs import check_program, module_of, writes
 from scalewise.plan.checks.batch import MOST_SAMPLES, check_batch_divides, check_projected_batch
-from scalewise.plan.checks.options import Where, check_seed, spelled
+from scalewise.plan.checks.options import Where, check_most_steps, check_seed, spelled
 from scalewise.plan.config.errors import Place, Problem, RefusedValueError, name_all
 from scalewise.plan.config.experiment import Experiment, ProgramExperiment
 from scalewise.plan.config.paths import invalid_command, invalid_path, kind_of
@@ -117,6 +117,7 @@ def check_program_series(
         site: Facts of the machine or cluster.
     """
     yield from check_seed(where, experiment, settings)
+    yield from check_most_steps(where, settings)
     yield from _check_program(where, settings, site)
     yield from _check_words(where, experiment, settings)
     yield from _check_environment(where, settings)

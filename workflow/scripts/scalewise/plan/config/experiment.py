@@ -6,7 +6,7 @@ from these models (``workflow/scripts/write_generated.py``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
@@ -133,6 +133,44 @@ def _device_count(value: object) -> object:
 DeviceCount = Annotated[int | str, BeforeValidator(_device_count)]
 
 
+class ChosenDevices(StrictModel):
+    """Device counts among which the study chooses what to measure: those that its answer needs."""
+
+    up_to: Count | None = Field(
+        None,
+        description="Choose among all counts up to this one that fill nodes: what divides a node evenly, and "
+        "whole nodes. Of strong scaling, those that divide the batch.",
+    )
+    among: Annotated[list[DeviceCount], Field(min_length=2)] | None = Field(
+        None, description="Choose among these counts."
+    )
+
+    @model_validator(mode="after")
+    def _check_is_given(self) -> ChosenDevices:
+        if self.up_to is None and self.among is None:
+            raise reject(
+                "names no device counts to choose among", "Write {up_to: 64}, or {among: [1, 2, 4, 8]}."
+            )
+        return self
+
+
+LISTED, CHOSEN = "a list of devices", "a choice of devices"
+"""The two ways to write ``devices``, which pydantic likewise puts into the place of a mistake."""
+
+
+def _devices_kind(value: object) -> str:
+    return CHOSEN if isinstance(value, (dict, ChosenDevices)) else LISTED
+
+
+class Budget(StrictModel):
+    """The most that a study may spend on its runs."""
+
+    device_hours: Rate = Field(
+        description="Device-hours of all runs of the experiment together, as the site bills them. A run is "
+        "made only if its runtime_minutes fit into what is left."
+    )
+
+
 VALUE, LEFT_OUT = "a value", "the word default"
 """The two kinds of elements of a swept key, which pydantic likewise puts into the place of a mistake."""
 
@@ -176,9 +214,19 @@ class StudyKeys(StrictModel):
 
     title: str = Field("", description="Shown in the report. Changing it reruns nothing.")
     description: str = Field("", description="Shown below the title.")
-    devices: Annotated[list[DeviceCount], Field(min_length=1)] = Field(
+    devices: Annotated[
+        Annotated[list[DeviceCount], Field(min_length=1), Tag(LISTED)]
+        | Annotated[ChosenDevices, Tag(CHOSEN)],
+        Discriminator(_devices_kind),
+    ] = Field(
         description="Device counts to compare, such as [1, 2, 4]. "
-        '"2x2" (nodes x devices per node) forces a shape.'
+        '"2x2" (nodes x devices per node) forces a shape. {up_to: 64} or {among: [1, 2, 4, 8]} measures of '
+        "them what the answer needs."
+    )
+    budget: Budget | None = Field(
+        None,
+        description="The most that the study may spend; for devices that are chosen. Changing it reruns "
+        "nothing.",
     )
     repeats: Annotated[
         Annotated[RepeatCount, Tag(COUNT)] | Annotated[Repeats, Tag(MAPPING)], Discriminator(_repeats_kind)
@@ -226,6 +274,24 @@ class StudyKeys(StrictModel):
         "collective operation. Raise it where evaluation or a slow file system keeps ranks apart. Changing "
         "it reruns nothing.",
     )
+
+    @property
+    def device_counts(self) -> Sequence[int | str]:
+        """The device counts that may be measured; of ``up_to`` those that a site has made of it."""
+        if isinstance(self.devices, ChosenDevices):
+            assert self.devices.among is not None, "a site says which counts fill its nodes"
+            return self.devices.among
+        return self.devices
+
+    @property
+    def chooses_devices(self) -> bool:
+        """Whether the study measures only the counts that its answer needs."""
+        return isinstance(self.devices, ChosenDevices)
+
+    @property
+    def judges_rounds(self) -> bool:
+        """Whether what is measured next is judged after each round of runs."""
+        return self.chooses_devices or isinstance(self.repeats, Repeats)
 
     @property
     def min_repeats(self) -> int:

@@ -22,8 +22,10 @@ from scalewise.plan.config.settings import (
     Launcher,
     Scaling,
     Seed,
+    StepsKey,
     StrictModel,
     WarmupSteps,
+    most_steps,
 )
 
 ARGUMENT = "argument."
@@ -166,10 +168,11 @@ class ProgramSettings(StrictModel):
         "sequence-first batches, LBFGS, several loaders. planned: as many as the batch size plans. Default: "
         "they are counted, and held against the plan after 3 steps.",
     )
-    steps: Count | None = Field(
+    steps: StepsKey | None = Field(
         None,
-        description="Optimizer steps to measure after warmup_steps; then the program is ended. Default: it "
-        "runs to its own end.",
+        description="Optimizer steps to measure after warmup_steps; then the program is ended. A mapping "
+        "ends it earlier, once its throughput is known well enough: `{most: 500, until_interval: 0.01}`. "
+        "Default: it runs to its own end.",
     )
     warmup_steps: WarmupSteps = 10
     metric: Metric | None = Field(
@@ -208,6 +211,11 @@ class ProgramSettings(StrictModel):
 
     rendezvous: ClassVar[Literal["tcp"]] = "tcp"
     """A program meets its ranks by MASTER_ADDR and MASTER_PORT."""
+
+    @property
+    def most_steps(self) -> int | None:
+        """Most steps to measure beyond the warm-up; None where the program runs to its own end."""
+        return most_steps(self.steps)
 
     @property
     def templates(self) -> list[str]:

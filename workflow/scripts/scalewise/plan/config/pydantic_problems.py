@@ -13,8 +13,10 @@ from pydantic_core import ErrorDetails
 
 from scalewise.plan.config.errors import Place, Problem, did_you_mean, name_all, safe_repr
 from scalewise.plan.config.experiment import (
+    CHOSEN,
     COUNT,
     LEFT_OUT,
+    LISTED,
     MAPPING,
     VALUE,
     AnyExperiment,
@@ -22,6 +24,7 @@ from scalewise.plan.config.experiment import (
     experiment_kind,
 )
 from scalewise.plan.config.program import NUMBER, WORD
+from scalewise.plan.config.settings import STEP_COUNT, STEP_MAPPING
 
 _KIND = {
     "int": "a whole number",
@@ -32,7 +35,7 @@ _KIND = {
     "dict": "a mapping of keys to values",
     "model": "a mapping of keys to values",
 }
-_KINDS = {COUNT, MAPPING, VALUE, LEFT_OUT, NUMBER, WORD}
+_KINDS = {COUNT, MAPPING, LISTED, CHOSEN, VALUE, LEFT_OUT, NUMBER, WORD, STEP_COUNT, STEP_MAPPING}
 FEW = 4
 _VARIANTS = {"constrained-int", "literal['auto']", "int", "str"}
 """Words that pydantic puts behind the place of a value that may be of several kinds."""

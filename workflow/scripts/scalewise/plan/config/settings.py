@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from scalewise.records import LauncherName
 
@@ -71,6 +71,46 @@ Seed = Annotated[
 ]
 
 
+FEWEST_STEPS = 100
+"""Measured steps that the interval of a run's own throughput needs: 20 windows of 5."""
+
+
+class Steps(StrictModel):
+    """Steps until a run's own throughput is known well enough."""
+
+    most: Count = Field(
+        description=f"Most optimizer steps beyond warmup_steps; at least the {FEWEST_STEPS} that an interval "
+        "needs."
+    )
+    until_interval: Annotated[float, Field(gt=0, le=0.2, allow_inf_nan=False)] = Field(
+        description="End the run as soon as half the width of the 95 % interval of its own throughput, over "
+        "windows of 5 steps, is at most this share of the throughput, 0.01 for 1 %. Steps beyond "
+        "warmup_steps that are not steady yet are left out, at most half of `most`. The interval tells how "
+        "well one run is known, not how much runs differ: that is what repeats are for.",
+    )
+
+    def __str__(self) -> str:
+        return f"at most {self.most}"
+
+
+STEP_COUNT, STEP_MAPPING = "a number of steps", "a mapping of steps"
+"""The two ways to write ``steps``; pydantic puts them into the place of a mistake."""
+
+
+def _steps_kind(value: object) -> str:
+    return STEP_MAPPING if isinstance(value, (dict, Steps)) else STEP_COUNT
+
+
+StepsKey = Annotated[
+    Annotated[Count, Tag(STEP_COUNT)] | Annotated[Steps, Tag(STEP_MAPPING)], Discriminator(_steps_kind)
+]
+
+
+def most_steps(steps: int | Steps | None) -> int | None:
+    """The most steps to measure; None where a training comes to its own end."""
+    return steps.most if isinstance(steps, Steps) else steps
+
+
 class Settings(StrictModel):
     """Settings of one training by the built-in loop.
 
@@ -109,12 +149,13 @@ class Settings(StrictModel):
         description="Passes over the training data. Throughput needs few, time to accuracy enough to reach "
         "the target. With steps they shape the schedule alone.",
     )
-    steps: Count | None = Field(
+    steps: StepsKey | None = Field(
         None,
         description="End the training after so many optimizer steps beyond warmup_steps: throughput needs no "
         "whole epoch. Nothing is evaluated then, the schedule is that of all epochs, and the data is gone "
-        "through again where it ends before the steps do. Default: train all epochs. Not together with a "
-        "target.",
+        "through again where it ends before the steps do. A mapping ends it earlier, once its throughput is "
+        "known well enough: `{most: 500, until_interval: 0.01}`. Default: train all epochs. Not together "
+        "with a target.",
     )
     stop_at_accuracy: Fraction | None = Field(
         None,
@@ -216,9 +257,17 @@ class Settings(StrictModel):
     seed: Seed = 1
 
     @property
+    def most_steps(self) -> int | None:
+        """Most steps to measure beyond the warm-up; None where epochs end the training."""
+        return most_steps(self.steps)
+
+    @property
     def last_step(self) -> int | None:
-        """Optimizer steps, warm-up included, after which the training ends; None where its epochs end it."""
-        return None if self.steps is None else self.warmup_steps + self.steps
+        """Optimizer steps, warm-up included, after which the training ends; None where its epochs end it.
+
+        Where it ends as soon as its throughput is known well enough, these are the most.
+        """
+        return None if self.most_steps is None else self.warmup_steps + self.most_steps
 
 
 SWEEPABLE = tuple(key for key in Settings.model_fields if key not in {"scaling", "steps"})

@@ -12,10 +12,10 @@ from typing import Protocol
 
 from pydantic import TypeAdapter
 
-from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.config.site import Site, cpu_model
 from scalewise.plan.jobs.launch import RankLaunch
+from scalewise.plan.runs.all_reduce_shapes import MINUTES, shapes_to_measure
 from scalewise.plan.runs.allocation import (
     START_UP_MINUTES,
     Allocation,
@@ -27,10 +27,6 @@ from scalewise.plan.runs.allocation import (
 from scalewise.plan.runs.runs import Run, canonical_json
 from scalewise.plan.study import PlannedExperiment, Study
 
-MINUTES = 5
-MEASURED_NODES = (1, 2, 4)
-"""Larger shapes are predicted from these: a measurement must not cost a large job. Two nodes alone are no
-safe base, because they can be slower than four."""
 PRIORITY = 2_000_000_000
 """Higher than every training's: the prediction is there before the large jobs run."""
 ENVIRONMENT_VARIABLE = "SCALEWISE_ALL_REDUCES"
@@ -81,7 +77,7 @@ class AllReducePlan:
             if not planned.is_predicted:
                 continue
             shapes[name] = []
-            for shape in shapes_to_measure(planned, study.site):
+            for shape in shapes_to_measure(planned.runs, planned.projected, study.site):
                 key = str(shape)
                 shapes[name].append(key)
                 if key not in jobs:
@@ -117,41 +113,6 @@ class AllReducePlan:
 def job_for(environ: Mapping[str, str], shape: str) -> RankLaunch:
     """The job of a shape, from the environment that the rules set."""
     return _JOBS.validate_json(environ[ENVIRONMENT_VARIABLE])[shape]
-
-
-def shapes_to_measure(planned: PlannedExperiment, site: Site) -> list[Shape]:
-    """The shapes whose all-reduce a prediction is made from, smallest first.
-
-    Every shape of up to four nodes is measured itself. A larger one is predicted from one, two and four of
-    its nodes; where a run may take fewer than four, from as many as it may. None where there is no 1-device
-    run, from which alone a prediction can start.
-    """
-    own = {
-        run.shape
-        for run in planned.runs
-        # what other runs send is not modelled: no prediction could use the measurement
-        if isinstance(run.settings, ProgramSettings)
-        or (run.settings.parallelism == "ddp" and run.settings.communication_hook != "powersgd")
-    }
-    if not planned.is_predicted or Shape(1, 1) not in own:
-        return []
-    wanted: set[Shape] = set()
-    most = min(MEASURED_NODES[-1], site.max_nodes)
-    for shape in own | set(planned.projected):
-        nodes = {shape.nodes} if shape.nodes <= most else {min(number, most) for number in MEASURED_NODES}
-        wanted |= {Shape(number, shape.devices_per_node) for number in nodes}
-    return sorted(
-        shape
-        for shape in wanted
-        if shape.world_size > 1
-        and shape.nodes <= site.max_nodes
-        and (shape in own or _can_start(shape, site))
-    )
-
-
-def _can_start(shape: Shape, site: Site) -> bool:
-    """Whether a site can start ranks on a shape that no run has: on other nodes, a scheduler does."""
-    return shape.devices_per_node <= site.cpus_per_node and (shape.nodes == 1 or site.slurm is not None)
 
 
 def has_steps_to_project_from(planned: PlannedExperiment) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -28,11 +28,11 @@ ALL_CORES = 1024
 
 ON_ONE_MACHINE = (
     *("runtime", "mem_mb", "limit_seconds", "timeout_seconds"),
-    *("checkpoint_seconds", "keep_checkpoints"),
+    *("checkpoint_seconds", "train_options"),
 )
 """Resources that mean something without a scheduler."""
 
-OF_TRAINING = ("checkpoint_seconds", "keep_checkpoints")
+OF_TRAINING = ("checkpoint_seconds", "train_options")
 """Resources that mean nothing to other jobs than a training."""
 
 
@@ -67,6 +67,7 @@ class Allocation:
         jobs: Most jobs that the run takes, one after the other.
         checkpoint_seconds: Training time between two checkpoints.
         keep_checkpoints: The checkpoints of a completed run stay.
+        limit_over_tries: The limit is of all tries at the run together, as a budget counts it.
     """
 
     nodes: int
@@ -83,6 +84,13 @@ class Allocation:
     jobs: int = 1
     checkpoint_seconds: float = 600.0
     keep_checkpoints: bool = False
+    limit_over_tries: bool = False
+
+    def _train_options(self) -> Iterator[str]:
+        if self.keep_checkpoints:
+            yield "--keep-checkpoints"
+        if self.limit_over_tries:
+            yield "--limit-over-tries"
 
     @property
     def extra_args(self) -> tuple[str, ...]:
@@ -124,7 +132,7 @@ class Allocation:
             "mem_mb": self.memory_mb,
             # a number with a fraction is text to Snakemake
             "checkpoint_seconds": f"{self.checkpoint_seconds:g}",
-            "keep_checkpoints": "--keep-checkpoints" if self.keep_checkpoints else "",
+            "train_options": " ".join(self._train_options()),
             # what the profile's budget counts; a name that neither Slurm nor the plugin reads
             "device_budget": self.nodes * self.tasks_per_node,
         }
@@ -153,6 +161,7 @@ def allocate(run: Run, experiment: AnyExperiment, site: Site) -> Allocation:
         memory_mb=memory,
         checkpoint_seconds=experiment.checkpoint_minutes * 60,
         keep_checkpoints=experiment.keep_checkpoints,
+        limit_over_tries=experiment.budget is not None,
     )
     if slurm is None:
         return alone

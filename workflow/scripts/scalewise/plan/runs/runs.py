@@ -269,6 +269,11 @@ class Point:
     options: Options
 
     @property
+    def world_size(self) -> int:
+        """Devices in all."""
+        return Shape.parse(self.devices).world_size if isinstance(self.devices, str) else self.devices
+
+    @property
     def name(self) -> str:
         """``d2.bucket-view-on``."""
         return ".".join(filter(None, (f"d{self.devices}", series_label(self.options))))
@@ -284,10 +289,17 @@ def parse_run_name(name: str) -> tuple[str, int]:
     return point, int(repeat)
 
 
+def parse_point_name(name: str) -> tuple[int, str]:
+    """Split ``d2.bucket-view-on`` into its devices and the name of its series: ``(2, "bucket-view-on")``."""
+    count, _, label = name.removeprefix("d").partition(".")
+    devices = Shape.parse(count).world_size if "x" in count else int(count)
+    return devices, label or NO_OPTIONS
+
+
 def points(experiment: AnyExperiment) -> Iterator[Point]:
     """Every device count of every series that is not excluded."""
     for options in combinations(experiment):
-        for devices in experiment.devices:
+        for devices in experiment.device_counts:
             if not excluded(experiment, options, devices):
                 yield Point(devices, options)
 
@@ -304,7 +316,7 @@ def expand(
     Args:
         name: The experiment's name.
         experiment: The experiment, validated.
-        shapes: The shape of each entry of ``experiment.devices``.
+        shapes: The shape of each entry of ``experiment.device_counts``.
         accelerator: ``cuda`` or ``cpu``.
         launcher: The site's, for settings that name none.
     """

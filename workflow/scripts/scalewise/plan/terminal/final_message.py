@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from scalewise.plan.terminal.choice_lines import chance_text, hours_text, share_text
 from scalewise.plan.terminal.predictions import PREDICTION
 from scalewise.records import FAILURE
 
@@ -94,6 +95,7 @@ def _told(answer: Mapping[str, Any]) -> Iterator[str]:
     limits, cautions = answer.get("limits", []), answer.get("cautions", [])
     shown = [
         answer.get("criterion", ""),
+        _saved(answer.get("choice")),
         *limits[:1],
         *(f"Caution: {line}" for line in cautions[:MAX_CAUTIONS]),
     ]
@@ -101,3 +103,18 @@ def _told(answer: Mapping[str, Any]) -> Iterator[str]:
     if len(cautions) > MAX_CAUTIONS:
         more = len(cautions) - MAX_CAUTIONS
         yield f"  ... and {more} more caution{'s' if more > 1 else ''} in the report"
+
+
+def _saved(choice: Mapping[str, Any] | None) -> str:
+    """The device-hours of a study that chose its counts beside those of all; empty of another."""
+    if choice is None or not choice["measured"] or not choice["full_grid_device_hours"]:
+        return ""
+    spent, whole = choice["spent_device_hours"], choice["full_grid_device_hours"]
+    counts = sum(len(choice[key]) for key in ("measured", "unmeasured", "no_result"))
+    said = (
+        f"Spent {hours_text(spent)} of about {hours_text(whole)} device-hours, {share_text(spent / whole)}: "
+        f"{len(choice['measured'])} of {counts} counts were measured"
+    )
+    if not choice["unmeasured"]:
+        return f"{said}."
+    return f"{said}, another has a chance of {chance_text(choice['other_answer'])}."

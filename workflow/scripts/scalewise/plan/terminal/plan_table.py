@@ -10,11 +10,12 @@ from datetime import datetime
 from pathlib import Path
 
 from scalewise.plan.config.experiment import AnySettings
-from scalewise.plan.config.settings import Settings
+from scalewise.plan.config.settings import Settings, Steps
 from scalewise.plan.runs.allocation import Allocation
-from scalewise.plan.runs.repeats import is_settled, known_rounds, requested_repeats
+from scalewise.plan.runs.rounds import is_settled, known_rounds, requested_repeats
 from scalewise.plan.runs.runs import Run, series_name
 from scalewise.plan.study import Study
+from scalewise.plan.terminal.choice_lines import choice_lines
 from scalewise.plan.terminal.final_message import EarlierFiles
 from scalewise.plan.terminal.predictions import (
     PREDICTION,
@@ -39,6 +40,7 @@ class Row:
     """One point of the plan, its repeats together.
 
     Args:
+        run: The first repeat, asked for or not.
         runs: The repeats that are asked for.
         most_runs: Repeats that may be asked for.
         limit_seconds: A run is ended after this long.
@@ -49,6 +51,7 @@ class Row:
         earlier_launcher: The launcher of a repeat that has finished.
     """
 
+    run: Run
     runs: Sequence[Run]
     most_runs: int
     limit_seconds: float
@@ -75,8 +78,8 @@ class Row:
         Args:
             predicted: The table has a column for the expected speedup.
         """
-        run = self.runs[0]
-        repeats = "r1" if len(self.runs) == 1 else f"r1-{len(self.runs)}"
+        run = self.run
+        repeats = "r1" if len(self.runs) == 1 else f"r1-{len(self.runs)}" if self.runs else "r0"
         repeats += f" (up to {self.most_runs})" if self.most_runs > len(self.runs) else ""
         passes = run.settings.accumulation_steps
         return (
@@ -92,7 +95,7 @@ class Row:
     def _cost(self) -> str:
         if self.measured_seconds is not None:
             return f"{self.device_hours:.3f}"
-        run, paid = self.runs[0], self.billed_devices / self.runs[0].shape.world_size
+        run, paid = self.run, self.billed_devices / self.run.shape.world_size
         hours = _expected_hours(run, self.expected)
         if hours is None:
             return f"<= {self.device_hours:.3f}"
@@ -102,7 +105,8 @@ class Row:
 def _length(settings: AnySettings) -> str:
     """The length of a run, as it was asked for."""
     if settings.steps is not None:
-        return f"{settings.warmup_steps} + {settings.steps} steps"
+        up_to = "up to " if isinstance(settings.steps, Steps) else ""
+        return f"{settings.warmup_steps} + {up_to}{settings.most_steps} steps"
     return str(settings.epochs) if isinstance(settings, Settings) else "to its end"
 
 
@@ -118,23 +122,24 @@ def _expected_hours(run: Run, expected: PredictedPoint | None) -> float | None:
 def rows(study: Study, results: Path) -> Iterator[Row]:
     """The points of a study, in the order of the configuration."""
     for planned in study.experiments.values():
-        repeats, most = planned.spec.repeats, planned.spec.max_repeats
-        rounds = known_rounds(repeats, results / planned.name)
-        asked, settled = requested_repeats(repeats, rounds), is_settled(repeats, rounds)
+        spec, most = planned.spec, planned.spec.max_repeats
+        rounds = known_rounds(spec, results / planned.name)
+        asked, settled = requested_repeats(spec, rounds), is_settled(spec, rounds)
         expectations = read_predictions(results / planned.name) if planned.is_predicted else {}
         for start in range(0, len(planned.runs), most):
-            point = planned.runs[start].point
-            runs = planned.runs[start : start + asked.get(point, planned.spec.min_repeats)]
+            first = planned.runs[start]
+            point = first.point
+            runs = planned.runs[start : start + asked[point]]
             possible = len(runs) if settled else most
             folders = (results / planned.name / "runs" / run.name for run in runs)
             # of an earlier definition too: an estimate needs no more
             seconds, earlier = next(filter(None, map(_taken, folders)), (None, None))
-            shape, slurm = runs[0].shape, study.site.slurm
+            shape, slurm = first.shape, study.site.slurm
             billed = study.site.billed_devices(shape)
-            allocation = study.allocations[planned.name, runs[0].name] if slurm is not None else None
-            expected = expectations.get((series_name(runs[0].options), shape))
+            allocation = study.allocations[planned.name, first.name] if slurm is not None else None
+            expected = expectations.get((series_name(first.options), shape))
             limit = planned.spec.runtime_minutes * 60
-            yield Row(runs, possible, limit, seconds, billed, allocation, expected, earlier)
+            yield Row(first, runs, possible, limit, seconds, billed, allocation, expected, earlier)
 
 
 def plan_table(study: Study, results: Path = Path("results")) -> str:
@@ -145,7 +150,8 @@ def plan_table(study: Study, results: Path = Path("results")) -> str:
     """
     planned = list(rows(study, results))
     predicted = any(row.expected is not None for row in planned)
-    body = [row.cells(predicted) for row in planned[:MAX_ROWS]]
+    asked = [row for row in planned if row.runs]
+    body = [row.cells(predicted) for row in asked[:MAX_ROWS]]
     headings = (
         *(*_HEADINGS[:-1], *(["expected speedup"] if predicted else []), _HEADINGS[-1]),
         *([] if study.site.slurm is None else ["sbatch"]),
@@ -155,16 +161,17 @@ def plan_table(study: Study, results: Path = Path("results")) -> str:
         "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
         for cells in (headings, *body)
     ]
-    if len(planned) > MAX_ROWS:
-        lines.append(f"... and {len(planned) - MAX_ROWS} more")
-    hours = sum(row.device_hours for row in planned)
-    bound = "at most " if any(row.measured_seconds is None for row in planned) else ""
+    if len(asked) > MAX_ROWS:
+        lines.append(f"... and {len(asked) - MAX_ROWS} more")
+    hours = sum(row.device_hours for row in asked)
+    bound = "at most " if any(row.measured_seconds is None for row in asked) else ""
     site = study.site
     kind = "GPUs" if site.accelerator == "cuda" else "CPU processes (no GPU in use)"
     lines += [
-        f"{sum(len(row.runs) for row in planned)} runs, {bound}{hours:.3f} device-hours. Devices are {kind}, "
+        f"{sum(len(row.runs) for row in asked)} runs, {bound}{hours:.3f} device-hours. Devices are {kind}, "
         f"{site.devices_per_node} per node.",
-        *_most(planned),
+        *_most([row for row in planned if not study.experiments[row.run.experiment].spec.chooses_devices]),
+        *(line for each in study.experiments.values() for line in choice_lines(each, site, results)),
         *([_LEGEND] if predicted else []),
         *_projected(study, planned, results),
         *_jobs(study),
@@ -202,7 +209,7 @@ def _relaunched(planned: Sequence[Row]) -> Iterator[str]:
     """Runs that are trained again because of what starts them: the default may be another version's."""
     changed: dict[tuple[str, str], list[str]] = {}
     for row in planned:
-        run = row.runs[0]
+        run = row.run
         if row.earlier_launcher is not None and row.earlier_launcher != run.launcher:
             names = changed.setdefault((row.earlier_launcher, run.launcher), [])
             names += [run.experiment] if run.experiment not in names else []
@@ -215,7 +222,7 @@ def _relaunched(planned: Sequence[Row]) -> Iterator[str]:
 
 def _projected(study: Study, planned: Sequence[Row], results: Path) -> Iterator[str]:
     """Tell the predictions beyond the runs: a line for each device count of each series."""
-    first = {(row.runs[0].experiment, series_name(row.runs[0].options)): row.runs[0] for row in planned}
+    first = {(row.run.experiment, series_name(row.run.options)): row.run for row in planned}
     lines = []
     for name, experiment in study.experiments.items():
         if not experiment.is_predicted:

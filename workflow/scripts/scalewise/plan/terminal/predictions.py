@@ -42,6 +42,7 @@ class PredictedPoint:
         speedup_high: Upper end of the speedup's band.
         efficiency: Speedup over devices.
         device_hours_per_epoch: Device-hours of training alone; None where an epoch is not known.
+        interpolated: Whether computing was interpolated between batch sizes that were timed.
     """
 
     series: str
@@ -51,6 +52,7 @@ class PredictedPoint:
     speedup_high: float
     efficiency: float
     device_hours_per_epoch: float | None = None
+    interpolated: bool = False
 
     @property
     def band(self) -> str:
@@ -96,7 +98,10 @@ def _expectation(row: Mapping[str, str]) -> PredictedPoint:
     if hours is not None and not math.isfinite(hours):
         raise ValueError(f"not finite: {hours}")
     speedup, low, high, efficiency = values
-    return PredictedPoint(row["series"], Shape.parse(row["shape"]), speedup, low, high, efficiency, hours)
+    # predictions of an earlier version do not say
+    interpolated = row.get("interpolated") == str(True)
+    shape = Shape.parse(row["shape"])
+    return PredictedPoint(row["series"], shape, speedup, low, high, efficiency, hours, interpolated)
 
 
 def digits(value: float, significant: int = 2) -> str:

@@ -10,6 +10,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from scalewise.records import OwnInterval
+
 EVALUATION, SAVE, NEW_PASS = 1, 2, 4
 """Bits of ``left_out``: what else a step held."""
 
@@ -60,6 +62,7 @@ class ProbeRecord(_Part):
         batches: Checksums of the first batches; None without a DataLoader.
         refused: A kind of parallelism of which samples and exchange cannot be told; None as a rule.
         communication_seconds: Exposed exchange of single steps; None without DDP.
+        own_interval: Interval of the run's own throughput, on rank 0 and where that was to end it.
     """
 
     ended: Literal["seen", "steps", "itself"]
@@ -103,6 +106,7 @@ class ProbeRecord(_Part):
     weights: list[float | None] = []
     batches: list[float | None] | None = None
     communication_seconds: list[float] | None = None
+    own_interval: OwnInterval | None = None
     peak_memory: Peaks
     versions: dict[str, str]
     imported_files: dict[str, str] = {}

@@ -25,6 +25,7 @@ from scalewise.execution.parent_death import exit_when_parent_dies
 from scalewise.execution.progress_reporter import say
 from scalewise.execution.rank_files import RankFiles
 from scalewise.plan.config.program import ProgramSettings, names_in
+from scalewise.plan.config.settings import Steps
 from scalewise.plan.config.shape import Shape
 from scalewise.records import utc_now, write_text
 from scalewise.training.distributed.cpus import take_cpus
@@ -173,10 +174,12 @@ class ProgramRank:
 
     def _write_probe_spec(self) -> Path:
         path = self.probed / f"spec{self.identity.rank}.json"
+        steps = self.settings.steps
         told = {
             "folder": str(self.probed.absolute()),
             "warmup_steps": self.settings.warmup_steps,
-            "steps": self.settings.steps or 0,
+            "steps": self.settings.most_steps or 0,
+            "until_interval": steps.until_interval if isinstance(steps, Steps) else 0.0,
             "check_after": CHECK_AFTER_STEPS,
         }
         write_text(path, json.dumps(told))

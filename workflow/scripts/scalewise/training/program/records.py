@@ -13,6 +13,7 @@ from scalewise import __version__
 from scalewise.execution.messages import RankSetup, TrainSpec
 from scalewise.plan.catalog.own_programs import program_files
 from scalewise.plan.config.program import ProgramSettings
+from scalewise.plan.config.settings import Steps
 from scalewise.plan.config.site import cpu_model
 from scalewise.records import (
     EPOCHS,
@@ -152,11 +153,13 @@ def write_records(
     Raises:
         ValueError: No step was measured.
     """
-    steps = measured_steps(records, settings.warmup_steps, planned.global_batch_size, planned.samples_given)
+    own_interval = records[0].own_interval
+    warmup_steps = settings.warmup_steps if own_interval is None else own_interval.warmup_steps
+    steps = measured_steps(records, warmup_steps, planned.global_batch_size, planned.samples_given)
     if not steps.kept:
         done = min(record.step_count for record in records)
         raise ValueError(
-            f"{settings.program} made {done} steps, and none of them after the {settings.warmup_steps} of "
+            f"{settings.program} made {done} steps, and none of them after the {warmup_steps} of "
             "the warm-up can be measured: each of them evaluates or saves too, or there is none. Lower "
             "warmup_steps, or let it train for longer."
         )
@@ -320,6 +323,7 @@ def _measurements(
         communication_fraction=communication_fraction(rows, windows),
         other_cpu_fraction=other_cpu_fraction([report.cpu_use for report in reports]),
         loader="program",
+        own_interval=records[0].own_interval,
         resumption=Resumption(starts=starts),
         program=found,
     )
@@ -358,10 +362,13 @@ def _notes(
     events = dict.fromkeys(event for record in records for event in record.events)
     notes += [f"{event[0].upper()}{event[1:]}." if event else "" for event in events]
     done = min(record.step_count for record in records)
-    if settings.steps is not None and done < settings.warmup_steps + settings.steps:
+    asked = settings.warmup_steps + (settings.most_steps or 0)
+    by_itself = any(record.ended == "itself" for record in records)
+    if settings.most_steps is not None and by_itself and done < asked:
+        up_to = "at most " if isinstance(settings.steps, Steps) else ""
         notes.append(
-            f"The program came to its own end after {done} steps, before the "
-            f"{settings.warmup_steps + settings.steps} that were asked for."
+            f"The program came to its own end after {done} steps, before the {up_to}{asked} that were asked "
+            "for."
         )
     seen = samples_seen(records).per_step
     if planned.samples_given and seen is not None and round(seen) != planned.global_batch_size:

@@ -19,6 +19,7 @@ from .batches import samples_of_inputs
 from .communication import CommunicationSamples
 from .counted_optimizers import CountedOptimizers
 from .discovery import Trained, compiled_frames, look_around, no_figures, parameter_figures, parameters_of
+from .early_end import EarlyEnd
 from .ending import Ending, finish_with_multiprocessing
 from .guards import Notes, hidden
 from .loader_passes import LoaderPasses
@@ -69,6 +70,7 @@ class MeasuredProcess:
         self.backend: str | None = None
         self.notes.begin_process()
         self.steps = StepRecord()
+        self._early_end = EarlyEnd(self.spec, self.steps, self.notes) if self.spec.until_interval else None
         self.optimizers.begin_process()
         self.passes = LoaderPasses()
         self.losses = LossTrend()
@@ -159,6 +161,7 @@ class MeasuredProcess:
             self.notes.note("steps are captured in a CUDA graph: those that it replays are not seen")
             return
         now = time.perf_counter()
+        step = steps.open
         steps.end_step(now, self.backwards)
         done = steps.done
         if now >= self._next_count:
@@ -168,7 +171,11 @@ class MeasuredProcess:
             self._after_early_step(done)
         if self._communication is not None:
             self._communication.after_step(done)
-        if done == self.spec.last_step:
+        last_step = self.spec.last_step
+        if self._early_end is not None:
+            self._early_end.after_step(step, done)
+            last_step = self._early_end.last_step
+        if done == last_step:
             try:
                 self.finish("steps")
             except Exception as error:  # noqa: BLE001  # without a record it ends all the same
@@ -339,6 +346,9 @@ class MeasuredProcess:
             "imported_files": self._found(
                 "imported files", lambda: origins.imported_files(self._own_folders)
             ),
+            "own_interval": None
+            if self._early_end is None or self.rank or ended == "seen"
+            else self._early_end.conclude(self.steps.done, ended),
             "events": self.notes.events,
         }
         write_json(self._file(f"{'seen' if ended == 'seen' else 'record'}.json"), record)

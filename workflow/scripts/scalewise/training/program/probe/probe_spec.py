@@ -15,7 +15,9 @@ class ProbeSpec:
     Args:
         folder: All files of the probe go there.
         warmup_steps: First optimizer steps, which no figure counts.
-        steps: Measured steps after which the training is ended; 0 lets it run to its own end.
+        steps: Most measured steps, after which the training is ended; 0 lets it run to its own end.
+        until_interval: Half width of the interval of the throughput, as a share of it, at which the training
+            is ended earlier; 0 for never.
         check_after: Steps after which the record so far is written, for a look at whether it is right.
         sampled_communication: DDP times one exchange in so many, by the type of the device.
     """
@@ -23,6 +25,7 @@ class ProbeSpec:
     folder: Path
     warmup_steps: int = 0
     steps: int = 0
+    until_interval: float = 0.0
     check_after: int = 3
     sampled_communication: Mapping[str, int] = field(default_factory=lambda: {"cuda": 25, "cpu": 5})
 

@@ -142,18 +142,14 @@ class StepRecord:
 
     def _append(self, step: Step) -> None:
         before = self._before
-        left_out, samples, waited = step.left_out, 0, 0.0
+        left_out, samples, waited = bits_of(step), 0, 0.0
         for batch in step.batches:
             if not batch.of.trains:
-                left_out |= EVALUATION
                 continue
-            if batch.first:
-                left_out |= NEW_PASS
             waited += batch.given - batch.asked
             samples = UNKNOWN if batch.samples is None or samples == UNKNOWN else samples + batch.samples
         for loader_pass, seconds in step.loaders:
             if loader_pass.trains:
-                left_out |= NEW_PASS
                 self.loader_start_seconds += seconds
         if step.forwards and None not in step.forwards:
             self._forward_samples.append(sum(size or 0 for size in step.forwards))
@@ -162,14 +158,14 @@ class StepRecord:
             self.first_step_ended = step.at
             self.first_step_began = min(asked) if asked else step.trained_from
         self._marks.append(step.at)
-        self._seconds.append(math.nan if before is None else self._seconds_between(before, step))
+        self._seconds.append(math.nan if before is None else self.seconds_between(before, step))
         self._left_out.append(left_out)
         self._off.append(_evaluation_seconds(before, step) if left_out & EVALUATION and before else 0.0)
         self._samples.append(samples)
         self._waits.append(waited)
         self._backwards.append(step.backwards - (before.backwards if before is not None else 0))
 
-    def _seconds_between(self, before: Step, step: Step) -> float:
+    def seconds_between(self, before: Step, step: Step) -> float:
         """Seconds of the device from the end of one step to that of the next; NaN without a common clock."""
         start = before.mark if before.after is None else before.after
         if not self.cuda:
@@ -178,6 +174,19 @@ class StepRecord:
             return float(start.elapsed_time(step.mark)) / 1e3  # CUDA gives milliseconds
         except RuntimeError:  # of two devices
             return math.nan
+
+
+def bits_of(step: Step) -> int:
+    """The bits of what a step held beside training, by what is known of its loaders by now."""
+    bits = step.left_out
+    for batch in step.batches:
+        if not batch.of.trains:
+            bits |= EVALUATION
+        elif batch.first:
+            bits |= NEW_PASS
+    if any(loader_pass.trains for loader_pass, _ in step.loaders):
+        bits |= NEW_PASS
+    return bits
 
 
 def _evaluation_seconds(before: Step, step: Step) -> float:

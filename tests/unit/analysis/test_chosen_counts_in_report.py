@@ -1,0 +1,355 @@
+"""Tables, figures, report and proposal of a study that has not measured every device count."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from tests.unit.analysis import hand_made_study as made
+from tests.unit.analysis.report_page import Page, cells
+from tests.unit.chosen_study import STUDY, PlayedStudy, overhead
+from tests.unit.planted_rounds import FIRST, LAST, SECOND, THIRD, leave, planted_round, unmeasured
+
+from scalewise.analysis.analysis_spec import DECISION, RUNS, SCALING, THROUGHPUT, AnalysisSpec, read_json
+from scalewise.analysis.experiment_figures import draw
+from scalewise.analysis.experiment_tables import compute
+from scalewise.analysis.partial_report import write_partial_report
+from scalewise.analysis.report import figures, scaling_figures
+from scalewise.analysis.report.efficiency_figures import efficiency
+from scalewise.analysis.report.series_lines import EXPECTED, MEASURED
+from scalewise.analysis.report.unmeasured_points import (
+    expected_points,
+    expected_throughput,
+    without_bounds_of_single_runs,
+)
+from scalewise.analysis.rounds.choice_summary import ChoiceSummary, read_choice
+from scalewise.analysis.rounds.sentences import STOPPING_AT_DECISION, repeat_sentences
+from scalewise.analysis.study_report import write_report
+from scalewise.plan.runs.rounds import SeriesChoice, UnmeasuredPoint
+
+UP_TO_16 = STUDY.replace("up_to: 64", "up_to: 16")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A study whose rounds asked for 1, 8 and 12 devices, with its tables, figures and report."""
+
+    folder: Path
+    page: str
+    choice: ChoiceSummary
+    scaling: pd.DataFrame
+    runs: pd.DataFrame
+
+    @property
+    def expected(self) -> pd.DataFrame:
+        return expected_points(self.choice, self.scaling)
+
+
+def played(folder: Path, rounds: int, *, with_asked: bool = True) -> PlayedStudy:
+    """The study after so many rounds, with the runs that the last one asked for, or without."""
+    study = PlayedStudy(folder, overhead(0.25), UP_TO_16)
+    study.make_runs()
+    for judged in (FIRST, SECOND, THIRD, LAST)[:rounds]:
+        leave(study.folder, judged)
+        if with_asked or judged.number < rounds:
+            study.make_runs()
+    return study
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    study = played(tmp_path_factory.mktemp("ended"), 4)
+    spec = AnalysisSpec.from_json(study.planned.analysis_definition)
+    compute(spec, study.folder / "runs", study.folder)
+    draw(spec, study.folder)
+    report = study.results / "report.html"
+    write_report(["gpt"], study.results, json.loads(study.study.report_facts), report)
+    choice = read_choice(study.folder)
+    assert choice is not None
+    tables = [pd.read_csv(study.folder / name) for name in (SCALING, RUNS)]
+    return Ended(study.folder, report.read_text(encoding="utf-8"), choice, *tables)
+
+
+def test_the_decision_keeps_what_was_not_measured(ended: Ended) -> None:
+    assert read_json(ended.folder / DECISION)["devices"] == 8
+    assert ended.choice.measured == [1, 8, 12]
+    assert [each.devices for each in ended.choice.unmeasured] == [2, 4, 16]
+    assert ended.choice.next_runs == ""
+    assert ChoiceSummary.from_dict(json.loads(json.dumps(ended.choice.as_dict()))) == ended.choice
+
+
+def test_expected_values_stand_under_the_names_of_what_is_measured(ended: Ended) -> None:
+    points = ended.expected.set_index("devices")
+    base = ended.scaling.loc[ended.scaling["devices"] == 1, THROUGHPUT].item()
+
+    assert points.index.tolist() == [2, 4, 16]
+    speedup = points[["speedup", "speedup_low", "speedup_high"]].to_numpy()
+    assert speedup[1].tolist() == pytest.approx([3.2, 2.88, 3.52])
+    assert points["parallel_efficiency"].tolist() == pytest.approx([0.8] * 3)
+    assert points[THROUGHPUT].tolist() == pytest.approx([base * speedup for speedup in (1.6, 3.2, 12.8)])
+
+
+def test_a_study_that_measures_every_count_expects_nothing(ended: Ended) -> None:
+    assert expected_points(None, ended.scaling).empty
+
+
+def test_each_series_of_a_sweep_has_its_own_unmeasured_counts(ended: Ended) -> None:
+    other = SeriesChoice(series="b", devices=8, other_answer=0.01, unmeasured=[unmeasured(4, 0.01, 0.5)])
+    choice = replace(ended.choice, series="a", others=[other])
+    scaling = pd.concat([ended.scaling.assign(series=name) for name in "ab"])
+
+    expected = expected_points(choice, scaling)
+
+    assert expected[["series", "devices"]].to_numpy().tolist() == [["a", 2], ["a", 4], ["a", 16], ["b", 4]]
+    assert expected["speedup"].tolist()[-1] == 2.0
+    assert "counts of a were measured (1, 8, 12) in 7 runs of all series: " in choice.sentences()[0]
+    assert (choice.chance_of_another("a"), choice.chance_of_another("b")) == (ended.choice.other_answer, 0.01)
+    figure = scaling_figures.speedup(scaling, expected=expected)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b", EXPECTED]
+
+
+def test_what_is_expected_of_the_time_to_a_target_is_drawn_as_no_throughput(
+    ended: Ended, tmp_path: Path
+) -> None:
+    decision = read_json(ended.folder / DECISION)
+    for measure, drawn in (("throughput", 3), ("time to target", 0)):
+        (tmp_path / DECISION).write_text(json.dumps(decision | {"measure": measure}), encoding="utf-8")
+        assert len(expected_throughput(tmp_path, ended.scaling)) == drawn
+
+
+def hollow(axes: Axes) -> dict[int, float]:
+    """Devices and values of the hollow marks of a panel."""
+    found: dict[int, float] = {}
+    for line in axes.lines:
+        if line.get_markerfacecolor() == "white":
+            marks = zip(np.asarray(line.get_xdata()), np.asarray(line.get_ydata()), strict=True)
+            found |= {round(float(devices)): float(value) for devices, value in marks}
+    return found
+
+
+def labels(figure: Figure) -> list[str]:
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+FIGURES: dict[str, Callable[[Ended], Figure]] = {
+    "speedup": lambda study: scaling_figures.speedup(study.scaling, expected=study.expected),
+    "parallel_efficiency": lambda study: efficiency(study.scaling, 0.7, study.expected),
+    THROUGHPUT: lambda study: figures.throughput(study.scaling, study.runs, study.expected),
+}
+
+
+@pytest.mark.parametrize("column", FIGURES)
+def test_counts_that_were_not_measured_are_hollow_marks_that_the_legend_names(
+    column: str, ended: Ended
+) -> None:
+    figure = FIGURES[column](ended)
+    (axes,) = figure.axes
+
+    assert hollow(axes) == pytest.approx(dict(zip((2, 4, 16), ended.expected[column], strict=True)))
+    bands = np.concatenate(
+        [bars.get_segments() for bars in axes.collections if hasattr(bars, "get_segments")]
+    )
+    for _, point in ended.expected.iterrows():
+        ends = [point[f"{column}_low"], point[f"{column}_high"]]
+        assert any(np.allclose(band[:, 1], ends) for band in bands)
+    assert labels(figure)[:2] == [MEASURED, EXPECTED]
+    assert axes.get_xlim()[1] > 16
+
+
+@pytest.mark.parametrize("column", FIGURES)
+def test_no_line_passes_over_a_count_that_was_not_measured(column: str, ended: Ended) -> None:
+    (axes,) = FIGURES[column](ended).axes
+    marked = [line for line in axes.lines if line.get_marker() == "o"]
+    assert marked
+    assert {line.get_linestyle() for line in marked} == {"None"}
+
+
+def test_the_predicted_bound_has_no_band_where_others_are_drawn(ended: Ended) -> None:
+    predicted = made.prediction(["all runs"], planned=(1, 2, 4, 8, 12, 16), projected=())
+    figure = scaling_figures.speedup(ended.scaling, (), predicted, ended.expected)
+    (axes,) = figure.axes
+    assert "predicted bound" in labels(figure)
+    assert not any(
+        "FillBetween" in type(each).__name__ or "Poly" in type(each).__name__ for each in axes.collections
+    )
+
+
+def test_marks_that_would_touch_are_left_out_and_the_last_is_not(ended: Ended) -> None:
+    many = [
+        UnmeasuredPoint(
+            devices=devices, chance=0.0, speedup=0.5 * devices, speedup_low=0.4 * devices,
+            speedup_high=0.6 * devices, device_hours=1.0,
+        )
+        for devices in range(16, 1025, 4)
+    ]  # fmt: skip
+    expected = expected_points(replace(ended.choice, unmeasured=many), ended.scaling)
+    (axes,) = scaling_figures.speedup(ended.scaling, expected=expected).axes
+
+    shown = sorted(hollow(axes))
+
+    assert shown[-1] == 1024
+    assert 10 < len(shown) < 60
+
+
+def test_a_single_run_has_neither_interval_nor_bar(ended: Ended) -> None:
+    row = next(row for row in cells(ended.page, "Scaling") if "|12|" in row)
+    assert re.fullmatch(r"\|all runs\|12\|1\|[\d,]+\|[\d.]+\|0\.64\|.*", row), row
+    repeated = next(row for row in cells(ended.page, "Scaling") if "|8|3|" in row)
+    assert " to " in repeated
+    table = without_bounds_of_single_runs(ended.scaling).set_index("devices")
+    assert table.loc[12, ["speedup_low", "speedup_high", f"{THROUGHPUT}_low"]].isna().all()
+    assert table.loc[8, ["speedup_low", "speedup_high", f"{THROUGHPUT}_low"]].notna().all()
+
+
+def test_the_answer_says_what_was_measured_and_what_it_saved(ended: Ended) -> None:
+    text = " ".join(Page(ended.page).all_text().split())
+    assert "3 of 6 device counts were measured (1, 8, 12) in 7 runs: " in text
+    assert "that all of them take with 18 runs." in text
+    assert (
+        "Not measured: 2, 4, 16 devices. That one of them gives another answer has a probability of 3.0 %"
+        in text
+    )
+    assert "Some points rest on 1 completed run" not in text, "one run is what the study meant these to have"
+    assert not re.search(r"\bnan\b", text, re.IGNORECASE)
+
+
+def test_a_table_lists_what_was_not_measured_with_its_chance(ended: Ended) -> None:
+    rows = cells(ended.page, "Device counts that were not measured")[1:]
+    assert [row.strip("|") for row in rows] == [
+        "all runs|2|not measured|1.60|1.44 to 1.76|0.80|0.72 to 0.88|less than 0.1 %|0.0200",
+        "all runs|4|not measured|3.20|2.88 to 3.52|0.80|0.72 to 0.88|less than 0.1 %|0.0400",
+        "all runs|16|not measured|12.80|11.52 to 14.08|0.80|0.72 to 0.88|3.0 %|0.160",
+    ]
+
+
+def test_captions_and_methods_tell_of_it_there_alone(ended: Ended) -> None:
+    assert ended.page.count("Hollow marks, where there are any, are device counts") >= 3
+    assert "<dt>Chosen device counts</dt>" in ended.page
+    assert "more than 5 %" in ended.page
+
+
+def test_the_proposal_says_which_points_were_measured_and_how_often(ended: Ended) -> None:
+    table = pd.read_csv(ended.folder / "proposal.csv")
+    assert table[["devices", "n"]].to_numpy().tolist() == [[1, 3], [8, 3], [12, 1]]
+    for kind in ("md", "tex"):
+        text = (ended.folder / f"proposal.{kind}").read_text(encoding="utf-8")
+        assert "Single runs have no interval. Of the possible counts, 2, 4, 16 were not measured" in text
+
+
+def test_the_runs_of_each_point_have_their_reason() -> None:
+    assert repeat_sentences([FIRST, SECOND, THIRD, LAST]) == [
+        "1 and 8 devices: 3 runs each, because the answer rests on them.",
+        "12 devices: 1 run, because it may have been the answer, or told most about the others.",
+    ]
+    assert repeat_sentences([FIRST, SECOND]) == [
+        "1 device: 2 runs, the baseline, which every speedup is relative to.",
+        "8 devices: 1 run, because it may have been the answer, or told most about the others.",
+    ]
+
+
+def test_a_count_whose_runs_all_failed_is_neither_measured_nor_expected(tmp_path: Path) -> None:
+    speed = overhead(0.25)
+    study = PlayedStudy(tmp_path, lambda run: None if run.point == "d12" else speed(run), UP_TO_16)
+    leave(study.folder, FIRST, SECOND)
+    study.make_runs()
+    failed = planted_round(
+        3, {1: (2, 2, "not needed"), 8: (1, 1, "not needed"), 12: (1, 1, "not needed")}, 8, {2: 0.0, 4: 0.0}
+    )
+    failed = failed.model_copy(
+        update={
+            "points": [
+                each.model_copy(update={"completed": 0}) if each.point == "d12" else each
+                for each in failed.points
+            ]
+        }
+    )
+    leave(study.folder, failed)
+    spec = AnalysisSpec.from_json(study.planned.analysis_definition)
+    compute(spec, study.folder / "runs", study.folder)
+
+    choice = read_choice(study.folder)
+
+    assert choice is not None
+    assert (choice.measured, choice.no_result) == ([1, 8], [12])
+    assert "2 of 5 device counts were measured (1, 8)" in choice.sentences()[0]
+    assert choice.sentences()[1] == "Tried without a result: 12 devices."
+    assert repeat_sentences([FIRST, SECOND, failed])[-1] == (
+        "12 devices: 1 run without a result, because it may have been the answer, or told most about the "
+        "others."
+    )
+
+
+def test_repeats_until_the_decision_was_clear_are_said_with_what_they_cost() -> None:
+    asked = planted_round(3, {1: (3, 3, "most repeats"), 8: (1, 2, "undecided")}, 8, {})
+    then = planted_round(
+        4, {1: (3, 3, "most repeats"), 8: (2, 2, "not needed"), 4: (2, 2, "not needed")}, 8, {}
+    )
+    assert repeat_sentences([asked, then]) == [
+        "1 device: 3 runs, the baseline, which every speedup is relative to.",
+        "4 devices: 2 runs, which were there from an earlier study.",
+        "8 devices: 2 runs, because the decision was open there.",
+        STOPPING_AT_DECISION,
+    ]
+
+
+def test_what_a_spent_budget_leaves_open_is_the_first_caution(tmp_path: Path) -> None:
+    study = played(tmp_path, 1)
+    last = planted_round(
+        2,
+        {1: (2, 2, "not needed"), 8: (1, 1, "not needed")},
+        8,
+        {2: 0.0, 4: 0.0, 12: 0.12, 16: 0.02},
+        budget=2.0,
+    )
+    leave(study.folder, last)
+    spec = AnalysisSpec.from_json(study.planned.analysis_definition)
+    compute(spec, study.folder / "runs", study.folder)
+
+    decision = read_json(study.folder / DECISION)
+
+    assert decision["cautions"][0] == (
+        "The budget of 2.00 device-hours ends the study: 0.130 are spent, and no run that is needed fits "
+        "into the rest with all the time that it may take. Open is whether another count is the answer: "
+        "12 (12 %), 16 (2.0 %). One run of each takes about 0.280 device-hours."
+    )
+    assert not decision["clear"]
+
+
+def test_a_study_that_goes_on_has_the_best_answer_so_far_and_what_comes_next(tmp_path: Path) -> None:
+    study = played(tmp_path, 2, with_asked=False)
+    labels = json.loads(study.study.report_facts)
+
+    told = write_partial_report(labels, study.results)
+
+    assert told[0].startswith("gpt: Use 8 devices: ")
+    assert told[3] == (
+        "  The study has not ended; next: 1 run on 12 devices (may be the answer, with a chance of 12 %)."
+    )
+    cautions = read_json(study.results / "partial" / "gpt" / DECISION)["cautions"]
+    assert cautions[0] == (
+        "The study has not ended: another count is the answer with a probability of 14 %: 12 (12 %), "
+        "16 (2.0 %)."
+    )
+    page = (study.results / "partial_report.html").read_text(encoding="utf-8")
+    assert "next: 1 run on 12 devices" in page
+
+
+def test_a_count_that_was_measured_since_the_last_round_is_not_expected_any_more(tmp_path: Path) -> None:
+    study = played(tmp_path, 2)
+    spec = AnalysisSpec.from_json(study.planned.analysis_definition)
+    compute(spec, study.folder / "runs", study.folder)
+
+    choice = read_choice(study.folder)
+
+    assert choice is not None
+    assert choice.measured == [1, 8, 12]
+    assert [each.devices for each in choice.unmeasured] == [2, 4, 16]
+    assert choice.next_runs == "what is measured next has not been judged"

@@ -1,0 +1,348 @@
+"""Which device counts a study measures next, on curves whose answer is known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from scalewise.analysis.comparison.gains import gains
+from scalewise.analysis.decision.decision import Decision
+from scalewise.analysis.decision.decision import decide as decide_on_tables
+from scalewise.analysis.rounds.chosen_devices import (
+    Candidate,
+    NextRuns,
+    SeriesSoFar,
+    next_runs,
+)
+from scalewise.analysis.rounds.likely_answers import NONE, RunTimes, answers
+from scalewise.analysis.rounds.overhead_model import PredictedEfficiency
+from scalewise.analysis.scaling import known_columns, option_table, scaling_table
+from scalewise.plan.config.experiment import DecisionRule, Repeats
+from scalewise.plan.runs.rounds import FIRST_OF_BASELINE
+
+PER_NODE = 4
+COUNTS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
+DENSE = (1, 2, 4, *range(8, 129, 8))
+SAMPLES, START_UP_SECONDS = 1e6, 60.0
+REPEATS = Repeats(min=6, max=10)
+
+RULES = {
+    "half": DecisionRule(min_efficiency=0.5),
+    "most": DecisionRule(min_efficiency=0.8),
+    "knee": DecisionRule(),
+    "knee of large gains": DecisionRule(min_gain=0.2),
+    "deadline": DecisionRule(deadline_minutes=20),
+    "deadline and efficiency": DecisionRule(deadline_minutes=20, min_efficiency=0.6),
+    "device-hours": DecisionRule(max_device_hours=5),
+    "device-hours and efficiency": DecisionRule(max_device_hours=5, min_efficiency=0.7),
+}
+
+Speeds = Mapping[int, Sequence[float]]
+"""Devices -> speed of each run; one that gave none has no place here."""
+
+
+def decide(speeds: Speeds, rule: DecisionRule) -> Decision:
+    """The decision of the pipeline on runs of these speeds."""
+    rows = [
+        {
+            "experiment": "study",
+            "run": f"d{devices}.r{repeat}",
+            "series": "all runs",
+            "devices": devices,
+            "nodes": float(max(1, devices // PER_NODE)),
+            "repeat": repeat,
+            "outcome": "completed",
+            "reason": "",
+            "throughput_samples_per_second": speed,
+            "train_seconds": SAMPLES / speed,
+            "wall_seconds": START_UP_SECONDS + SAMPLES / speed,
+            "device_hours": (START_UP_SECONDS + SAMPLES / speed) * devices / 3600,
+        }
+        for devices, found in speeds.items()
+        for repeat, speed in enumerate(found, start=1)
+    ]
+    runs = known_columns(pd.DataFrame(rows))
+    compared = gains(runs)
+    table = scaling_table(runs, "strong", None, compared)
+    return decide_on_tables("study", table, option_table(runs, {}), rule, compared=compared, swept=())
+
+
+def curve(generator: np.random.Generator, counts: Sequence[int] = COUNTS) -> dict[int, float]:
+    """Speeds with an overhead that rises by some power, jumps at two nodes, and is uneven."""
+    level, slope, jump = generator.uniform((0.005, 0.2, 0.0), (0.1, 0.8, 0.5))
+    speeds = {}
+    for devices in counts:
+        overhead = level * (devices**slope - 1) + jump * (devices > PER_NODE)
+        speeds[devices] = 100 * devices / (1 + overhead * math.exp(0.2 * generator.standard_normal()))
+    return speeds
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_possible_answers_are_those_of_the_decision_where_speeds_are_known(name: str) -> None:
+    rule, generator = RULES[name], np.random.default_rng(3)
+    devices = np.array(COUNTS, dtype=np.float64)
+    seen = set()
+    for _ in range(5):
+        speeds = curve(generator)
+        times = RunTimes(START_UP_SECONDS, np.full(len(COUNTS), SAMPLES), devices, np.zeros(len(COUNTS)))
+        logs = np.log([list(speeds.values())])
+        (index,) = answers(logs, devices, rule, times).index
+        decision = decide({each: [speed] * 3 for each, speed in speeds.items()}, rule)
+        assert (None if index == NONE else COUNTS[index]) == decision.devices
+        # the answer of some counts alone is that of a study which measured no others
+        only = np.array([True, *(generator.random(len(COUNTS) - 1) < 0.5)])
+        (index,) = answers(logs, devices, rule, times, only).index
+        measured = {each: [speeds[each]] * 3 for each, is_one in zip(COUNTS, only, strict=True) if is_one}
+        assert (None if index == NONE else COUNTS[index]) == decide(measured, rule).devices
+        seen.add(decision.devices)
+    assert len(seen) > 1
+
+
+def test_deadline_is_held_against_a_bound_of_the_next_run_and_its_queue() -> None:
+    rule, devices = DecisionRule(deadline_minutes=10), np.array([1.0, 2.0, 4.0])
+    times = RunTimes(0.0, np.full(3, 600.0 * 100), devices, np.zeros(3))
+    logs = np.log([[99.0, 198.0, 396.0]])
+    assert answers(logs, devices, rule, times).index == [1]
+    assert answers(logs, devices, rule, replace(times, queue_seconds=np.array([0, 320.0, 0]))).index == [2]
+    assert answers(logs, devices, rule, replace(times, next_over_median=2.0)).index == [2]
+    assert answers(logs, devices, rule, replace(times, next_over_median=5.0)).index == [NONE]
+
+
+@dataclass
+class Study:
+    """A study that chooses among counts whose true speeds are planted.
+
+    Args:
+        truth: True speeds.
+        rule: The criteria.
+        repeats: Fewest and most of a point.
+        scatter: Standard deviation of the logarithm of a run's speed.
+        wild: Devices -> factor on the speed of the first run.
+        without_speed: Counts whose runs complete and tell no speed.
+        predicted: What was predicted, by devices.
+        affordable: Whether a run on so many devices can be paid.
+    """
+
+    truth: Mapping[int, float]
+    rule: DecisionRule
+    repeats: Repeats = REPEATS
+    scatter: float = 0.005
+    wild: Mapping[int, float] = field(default_factory=dict)
+    without_speed: Sequence[int] = ()
+    predicted: Mapping[int, PredictedEfficiency] = field(default_factory=dict)
+    affordable: Callable[[int], bool] = lambda _devices: True
+    asked: dict[int, int] = field(default_factory=dict)
+    rounds: list[NextRuns] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        generator = np.random.default_rng(5)
+        self._runs = {
+            devices: (speed * np.exp(self.scatter * generator.standard_normal(self.repeats.max))).tolist()
+            for devices, speed in self.truth.items()
+        }
+        for devices, factor in self.wild.items():
+            self._runs[devices][0] *= factor
+        self.asked = dict.fromkeys(self.truth, 0) | {min(self.truth): FIRST_OF_BASELINE}
+
+    def speeds(self) -> dict[int, list[float]]:
+        """Those of all runs so far."""
+        return {
+            devices: self._runs[devices][:n]
+            for devices, n in self.asked.items()
+            if n and devices not in self.without_speed
+        }
+
+    def next(self) -> NextRuns:
+        """Judge one round."""
+        speeds = self.speeds()
+        base = min(self.truth)
+        known = bool(speeds.get(base))
+        decision = decide(speeds, self.rule) if known else _no_decision()
+        series = SeriesSoFar(
+            series="all runs",
+            candidates=[
+                Candidate(devices, max(1, devices // PER_NODE), float(devices), 32 * devices)
+                for devices in self.truth
+            ],
+            asked=self.asked,
+            speeds=speeds,
+            train_seconds={devices: [SAMPLES / each for each in found] for devices, found in speeds.items()},
+            other_seconds={devices: [START_UP_SECONDS] * len(found) for devices, found in speeds.items()},
+            decision=decision,
+            ended_by_steps=False,
+            predicted=self.predicted,
+        )
+        return next_runs(series, self.rule, "strong", self.repeats, self.affordable)
+
+    def run(self) -> int | None:
+        """Go on until nothing more is asked for, and give the answer."""
+        while True:
+            found = self.next()
+            self.rounds.append(found)
+            measured = self.speeds()
+            more = False
+            for devices, (why, n) in found.wanted.items():
+                assert not (why == "may be the answer" and devices in measured)
+                if why == "may be the answer":
+                    assert self.affordable(devices)
+                wanted = min(n, self.repeats.max)
+                more |= wanted > self.asked[devices]
+                self.asked[devices] = max(self.asked[devices], wanted)
+            if not more:
+                return found.choice.devices
+            assert len(self.rounds) <= self.repeats.max * len(self.truth), "it does not end"
+
+
+def _no_decision() -> Decision:
+    return Decision("study", None, None, "", alternatives=[], options=[], cautions=[], clear=False)
+
+
+def test_every_study_ends_with_the_repeats_that_its_answer_needs() -> None:
+    generator = np.random.default_rng(7)
+    for number, rule in enumerate(RULES.values()):
+        truth = curve(generator)
+        repeats = REPEATS if number % 2 else Repeats(min=3, max=5)
+        study = Study(truth, rule, repeats)
+        answer = study.run()
+        assert all(n <= repeats.max for n in study.asked.values())
+        assert study.asked[1] >= repeats.min
+        if answer is not None:
+            assert study.asked[answer] >= repeats.min
+        # nothing was asked for that could not be waited for
+        assert study.next().wanted == {} or study.next().choice.devices == answer
+
+
+def test_fewer_counts_are_measured_than_there_are_and_the_answer_is_that_of_all() -> None:
+    generator, same, measured = np.random.default_rng(11), 0, 0
+    studies = 6
+    for _ in range(studies):
+        truth = curve(generator)
+        study = Study(truth, RULES["half"])
+        same += (
+            study.run()
+            == decide({devices: [speed] * 3 for devices, speed in truth.items()}, study.rule).devices
+        )
+        measured += sum(n > 0 for n in study.asked.values())
+    assert same >= studies - 1
+    assert measured <= 0.6 * studies * len(COUNTS)
+
+
+@pytest.mark.parametrize("rule", ["half", "most"])
+def test_dense_grid_is_not_crept_up_count_by_count(rule: str) -> None:
+    # efficiency falls to 0.4 on 128 devices
+    truth = {devices: 100 * devices / (1 + 0.012 * (devices - 1)) for devices in DENSE}
+    study = Study(truth, RULES[rule])
+    answer = study.run()
+    right = [
+        devices for devices in DENSE if truth[devices] / devices >= 100 * (study.rule.min_efficiency or 0)
+    ]
+    assert answer is not None
+    assert abs(answer - right[-1]) <= 8
+    scouted = [
+        each for each in study.rounds if "may be the answer" in {why for why, _ in each.wanted.values()}
+    ]
+    assert len(scouted) <= 8
+
+
+def test_baseline_alone_is_kept_where_no_other_count_is_efficient() -> None:
+    study = Study({devices: 100.0 * devices**0.1 for devices in COUNTS}, RULES["most"])
+    assert study.run() == 1
+    assert sum(n for devices, n in study.asked.items() if devices > 1) <= 6
+
+
+def test_deadline_that_nobody_keeps_is_answered_with_none() -> None:
+    study = Study(curve(np.random.default_rng(1)), DecisionRule(deadline_minutes=0.5))
+    assert study.run() is None
+    assert sum(n > 0 for n in study.asked.values()) <= 3
+
+
+def test_dip_at_two_nodes_does_not_hide_what_lies_behind_it() -> None:
+    efficiency = {1: 1.0, 2: 0.97, 4: 0.93, 8: 0.6, 12: 0.75, 16: 0.74, 24: 0.6, 32: 0.55, 48: 0.5, 64: 0.45}
+    study = Study(
+        {devices: 100 * devices * each for devices, each in efficiency.items()},
+        DecisionRule(min_efficiency=0.7),
+    )
+    assert study.run() == 16
+
+
+def test_wild_run_of_what_would_be_the_answer_is_made_again() -> None:
+    truth = {devices: 100 * devices / (1 + 0.004 * (devices - 1)) for devices in COUNTS}
+    rule = DecisionRule(min_efficiency=0.7)
+    assert Study(truth, rule).run() == 64
+    study = Study(truth, rule, wild={64: 0.8})
+    assert study.run() == 64
+    assert any(each.wanted.get(64) == ("undecided", 2) for each in study.rounds)
+
+
+def test_counts_that_gave_no_speed_are_passed_over() -> None:
+    truth = {devices: 99.0 * devices for devices in COUNTS}
+    study = Study(truth, RULES["half"], without_speed=(64, 48))
+    assert study.run() == 32
+    # one run each told that there is none
+    assert study.asked[64] <= 1
+    assert study.asked[48] <= 1
+
+
+def test_baseline_that_gives_no_speed_ends_the_study() -> None:
+    study = Study(curve(np.random.default_rng(1)), RULES["half"], without_speed=(1,))
+    assert study.next().wanted == {}
+    assert study.next().choice.devices is None
+
+
+def test_study_without_a_count_that_can_be_trained_asks_for_nothing() -> None:
+    series = SeriesSoFar("all runs", [], {}, {}, {}, {}, _no_decision(), False, {})
+    found = next_runs(series, RULES["half"], "weak", REPEATS)
+    assert found.wanted == {}
+    assert found.choice.other_answer == 1
+
+
+@pytest.mark.parametrize("base", [1, 4, 8])
+def test_baseline_is_the_fewest_devices_that_there_are(base: int) -> None:
+    truth = {devices: 100 * devices / (1 + 0.03 * (devices - 1)) for devices in COUNTS if devices >= base}
+    study = Study(truth, RULES["most"])
+    expected = decide({devices: [speed] * 3 for devices, speed in truth.items()}, study.rule).devices
+    assert study.run() == expected
+
+
+def test_counts_that_cannot_be_paid_are_not_asked_for() -> None:
+    study = Study(
+        {devices: 99.0 * devices for devices in COUNTS}, RULES["half"], affordable=lambda n: n <= 16
+    )
+    study.run()
+    assert max(devices for devices, n in study.asked.items() if n) <= 16
+    # and what they would be is told
+    assert study.rounds[-1].choice.other_answer > 0.5
+    assert {point.devices for point in study.rounds[-1].choice.unmeasured} >= {24, 32, 48, 64}
+
+
+def test_first_judgement_without_any_run_asks_for_the_baseline() -> None:
+    study = Study(curve(np.random.default_rng(1)), RULES["half"])
+    study.asked = dict.fromkeys(study.truth, 0)
+    assert study.next().wanted == {1: ("baseline", FIRST_OF_BASELINE)}
+
+
+def test_count_whose_computing_was_interpolated_is_measured_before_it_is_given_up() -> None:
+    """12 devices are less efficient than asked for by the prediction, whose kernels are other ones."""
+    truth = {devices: 100 * devices * (1.0 if devices <= 8 else 0.9) for devices in (1, 2, 4, 8, 12)}
+
+    def chance(interpolated: bool) -> float:
+        expected = {
+            devices: PredictedEfficiency(0.99, 0.98, 1.0)
+            if devices <= 8
+            # two batch sizes on, and what an all-reduce tells of both is the same
+            else PredictedEfficiency(0.8, 0.78, 0.82, interpolated)
+            for devices in truth
+        }
+        study = Study(truth, DecisionRule(min_efficiency=0.88), predicted=expected)
+        study.asked |= {1: 6, 2: 1, 4: 1, 8: 6}
+        (last,) = study.next().choice.unmeasured
+        assert last.devices == 12
+        return last.chance
+
+    sure, doubtful = chance(False), chance(True)
+    assert doubtful > 1.5 * sure

@@ -1,0 +1,182 @@
+"""A study that chooses its device counts, played with planted speeds: no run trains anything."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import yaml
+
+from scalewise.analysis.rounds.judge_round import judge_round
+from scalewise.plan.runs.rounds import Round, known_rounds
+from scalewise.plan.runs.runs import Run
+from scalewise.plan.study import PlannedExperiment, Study, load_study
+from scalewise.records import (
+    EPOCHS,
+    FAILURE,
+    RANKS,
+    SUMMARY,
+    Definition,
+    EpochRecord,
+    Failure,
+    Measurements,
+    Provenance,
+    RankRecord,
+    Startup,
+    Summary,
+    Window,
+    write_json,
+    write_rows,
+)
+
+STUDY = """\
+experiments:
+  gpt:
+    title: A transformer on up to 64 GPUs
+    dataset: digits
+    model: digits_cnn
+    scaling: weak
+    batch_size_per_device: 16
+    devices: {up_to: 64}
+    steps: 300
+    runtime_minutes: 10
+    predict: false
+    decision: {min_efficiency: 0.7}
+"""
+SITE = {"accelerator": "cuda", "devices_per_node": 4, "cpus_per_node": 32, "max_nodes": 16}
+
+Speed = Callable[[Run], float | None]
+"""Samples per second of a run; None where it fails."""
+
+
+def overhead(share: float, scatter: float = 0.004) -> Speed:
+    """Speeds whose efficiency falls by as much with each doubling of the nodes, with lognormal scatter."""
+
+    def speed(run: Run) -> float:
+        noise = random.Random(run.name).gauss(0, scatter)
+        efficiency = 1.0 if run.shape.world_size == 1 else 1 / (1.06 + share * (run.shape.nodes - 1))
+        return 900.0 * run.shape.world_size * efficiency * math.exp(noise)
+
+    return speed
+
+
+class PlayedStudy:
+    """One experiment whose runs are planted as the rounds ask for them.
+
+    Args:
+        folder: Receives the configuration and ``results``.
+        speed: Of each run.
+        text: The configuration.
+        seconds: Wall time of a run.
+    """
+
+    def __init__(
+        self, folder: Path, speed: Speed, text: str = STUDY, site: dict[str, object] | None = None
+    ) -> None:
+        self.results, self._speed, self._started = folder / "results", speed, datetime(2026, 3, 1, tzinfo=UTC)
+        self._files = folder / "study.yaml", folder / "site.yaml"
+        self._files[0].write_text(text, encoding="utf-8")
+        self._files[1].write_text(yaml.safe_dump(site or SITE), encoding="utf-8")
+
+    @property
+    def study(self) -> Study:
+        """The study as the Snakefile loads it."""
+        config, site = self._files
+        return load_study(yaml.safe_load(config.read_text(encoding="utf-8")), [config], site)
+
+    @property
+    def planned(self) -> PlannedExperiment:
+        (planned,) = self.study.experiments.values()
+        return planned
+
+    @property
+    def folder(self) -> Path:
+        """Results of the experiment."""
+        return self.results / self.planned.name
+
+    def rounds(self) -> list[Round]:
+        return known_rounds(self.planned.spec, self.folder)
+
+    def make_runs(self, most: int | None = None) -> list[str]:
+        """Plant the runs that are asked for and not there, and name them."""
+        asked = set(self.planned.asked_run_names(self.rounds()))
+        missing = [
+            run
+            for run in self.planned.runs
+            if run.name in asked and not (self.folder / "runs" / run.name).exists()
+        ]
+        for run in missing[:most]:
+            self._write(run)
+        return [run.name for run in missing[:most]]
+
+    def judge(self) -> Round:
+        """Judge the next round."""
+        return judge_round(self.planned.rounds_definition, len(self.rounds()) + 1, self.folder)
+
+    def play(self, rounds: int = 40) -> list[Round]:
+        """Make runs and judge them until nothing more is asked for, or so many rounds have been judged."""
+        for _ in range(rounds):
+            self.make_runs()
+            if not self.judge().asks_for_more:
+                break
+        return self.rounds()
+
+    def _write(self, run: Run) -> None:
+        folder, rate = self.folder / "runs" / run.name, self._speed(run)
+        folder.mkdir(parents=True)
+        settings = run.settings.model_dump() | {"seed": run.seed}
+        definition = Definition.model_validate_json(run.definition).model_copy(update={"settings": settings})
+        if rate is None:
+            failed = {"outcome": "failed", "reason": "the node went away", "log_tail": [], "ended_at": "now"}
+            write_json(folder / FAILURE, Failure.model_validate({"definition": definition, **failed}))
+            return
+        samples = 300 * run.global_batch_size
+        train_seconds = samples / rate
+        window = Window(first_step=10, steps=300, samples=samples, seconds=train_seconds, warmup=False)
+        self._started += timedelta(minutes=5)
+        provenance = Provenance(
+            commit="abc123",
+            versions={"torch": "2.15.0"},
+            hosts=[f"node{number + 1}" for number in range(run.shape.nodes)],
+            devices=["A GPU"] * run.shape.world_size,
+            cpu_model="A CPU",
+            operating_system="Linux",
+            launcher=run.launcher,
+            started_at=self._started.isoformat(),
+            ended_at=(self._started + timedelta(seconds=40 + train_seconds)).isoformat(),
+            slurm_job_id=None,
+            restart_count=0,
+        )
+        measured = Measurements(
+            parameters=650,
+            epochs_completed=0,
+            throughput_samples_per_second=rate,
+            windows=[window],
+            train_seconds=train_seconds,
+            evaluation_seconds=0.0,
+            final_accuracy=None,
+            best_accuracy=None,
+            peak_memory_bytes=700_000_000,
+            peak_memory_kind="CUDA allocator",
+            loader_wait_fraction=0.02,
+            startup=Startup(
+                imports_seconds=2.0,
+                process_group_seconds=0.5,
+                data_seconds=0.25,
+                model_seconds=1.25,
+                first_step_seconds=0.125,
+            ),
+        )
+        write_rows(folder / EPOCHS, EpochRecord, [])
+        write_rows(folder / RANKS, RankRecord, [])
+        summary = Summary(
+            definition=definition,
+            outcome="completed",
+            reason="",
+            measurements=measured,
+            provenance=provenance,
+        )
+        write_json(folder / SUMMARY, summary)

@@ -1,0 +1,151 @@
+"""``devices: {among: [...]}`` in real Snakemake, over a program whose speeds are planted."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cores import needs_two_cores
+from tests.workflow.conftest import Outcome, Workplace
+from tests.workflow.test_interrupted_studies import running
+
+from scalewise.plan.runs.rounds import Round, read_round, round_file
+from scalewise.records import SUMMARY, read_summary
+
+pytestmark = needs_two_cores
+
+PROGRAM = Path(__file__).parents[1] / "planted_speeds.py"
+SITE = """\
+accelerator: cpu
+devices_per_node: 6
+cpus_per_node: 6
+"""
+STUDY = f"""\
+experiments:
+  planted:
+    program: {PROGRAM}
+    arguments: ["{{batch_size_per_device}}", "1=1", "2=0.97", "3=0.94", "4=0.7", "6=0.5"]
+    scaling: weak
+    batch_size_per_device: 4
+    devices: {{among: [1, 2, 3, 4, 6]}}
+    steps: 15
+    warmup_steps: 5
+    repeats: 2
+    predict: false
+    decision: {{min_efficiency: 0.85}}
+"""
+TABLES = ("results/planted/scaling.csv",)
+ANSWER = 3
+NOTHING = "Nothing to be done"
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The study, interrupted once after each of its rounds.
+
+    Args:
+        interruptions: How often it was.
+        ended: When each run ended, as the interrupted sessions left it.
+        last: A further command, after the study had ended.
+    """
+
+    workplace: Workplace
+    interruptions: int
+    ended: dict[str, str]
+    last: Outcome
+
+    @property
+    def folder(self) -> Path:
+        return self.workplace.folder / "results" / "planted"
+
+    @property
+    def decision(self) -> dict[str, Any]:
+        return dict(json.loads((self.folder / "decision.json").read_text()))
+
+    def rounds(self) -> list[Round]:
+        paths = sorted((self.folder / "repeats").glob("round*.json"))
+        return [read_round(path) for path in paths]
+
+    def run(self, *arguments: str, old: str = "", new: str = "") -> Outcome:
+        """The command after an edit of the configuration."""
+        assert old in STUDY
+        return self.workplace.snakemake(*TABLES, *arguments, config=STUDY.replace(old, new), site=SITE)
+
+
+def ends(folder: Path) -> dict[str, str]:
+    """The times at which the runs of a folder ended, by their names."""
+    found = {}
+    for path in folder.glob(f"*/{SUMMARY}"):
+        provenance = read_summary(path.parent).provenance
+        assert provenance is not None
+        found[path.parent.name] = provenance.ended_at
+    return found
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path) -> Chosen:
+    workplace = Workplace(tmp_path_factory.mktemp("chosen"), preloaded_python)
+    folder = workplace.folder / "results" / "planted"
+    seen: dict[str, str] = {}
+    interruptions, code = 0, 1
+    while code != 0:
+        assert interruptions < 20, "it does not come to an end"
+        judged = round_file(folder, interruptions + 1)
+        with running(workplace.folder, STUDY, *TABLES, site=SITE) as snakemake:
+            while not judged.exists() and snakemake.process.poll() is None:
+                time.sleep(0.02)
+            if snakemake.process.poll() is None:
+                # the run that the round has asked for is about to begin
+                time.sleep(0.5)
+                os.killpg(snakemake.process.pid, signal.SIGINT)
+            code = snakemake.process.wait()
+            assert snakemake.left_over() == []
+        interruptions += code != 0
+        for name, ended in ends(folder / "runs").items():
+            assert seen.setdefault(name, ended) == ended, f"{name} was measured again"
+    last = workplace.snakemake(*TABLES, config=STUDY, site=SITE)
+    return Chosen(workplace, interruptions, seen, last)
+
+
+def test_the_planted_answer_is_found_with_fewer_runs_than_all(study: Chosen) -> None:
+    assert study.decision["devices"] == ANSWER, study.decision
+    choice = study.decision["choice"]
+    assert choice["full_grid_runs"] == 10
+    assert choice["runs"] == len(study.ended) < 10
+    assert 0 < choice["spent_device_hours"] < choice["full_grid_device_hours"]
+    assert not choice["is_open"]
+    assert {f"d{ANSWER}.r1", f"d{ANSWER}.r2", "d1.r1", "d1.r2"} <= set(study.ended)
+
+
+def test_a_study_interrupted_in_each_round_goes_on_and_measures_nothing_twice(study: Chosen) -> None:
+    # that no run was measured again is asserted after each interruption
+    assert study.interruptions >= 3
+    assert study.last.code == 0
+    assert NOTHING in study.last.text
+    rounds = study.rounds()
+    assert [each.asks_for_more for each in rounds] == [True] * (len(rounds) - 1) + [False]
+
+
+def test_a_raised_criterion_uses_the_runs_that_are_there(study: Chosen) -> None:
+    outcome = study.run(old="min_efficiency: 0.85", new="min_efficiency: 0.4")
+    assert outcome.code == 0, outcome.text
+    assert study.decision["devices"] == 6, study.decision
+    assert ends(study.folder / "runs").items() >= study.ended.items()
+
+
+def test_a_budget_ends_the_study_and_the_answer_says_what_is_open(study: Chosen) -> None:
+    spent = study.decision["choice"]["spent_device_hours"]
+    # no run fits into the rest with all of its minute
+    budget = spent + 0.5 / 60
+    limited = f"repeats: 6\n    runtime_minutes: 1\n    budget: {{device_hours: {budget:.4f}}}"
+    outcome = study.run(old="repeats: 2", new=limited)
+    assert outcome.code == 0, outcome.text
+    assert study.decision["choice"]["is_open"], study.decision
+    assert study.decision["choice"]["spent_device_hours"] <= budget
+    assert any("budget" in caution for caution in study.decision["cautions"])

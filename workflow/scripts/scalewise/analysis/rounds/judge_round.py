@@ -1,0 +1,339 @@
+"""The judgement of a round: what is known of an experiment, and what it measures next."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from scalewise.analysis.analysis_spec import THROUGHPUT, AnalysisSpec
+from scalewise.analysis.comparison.comparable_runs import NEVER_MORE
+from scalewise.analysis.comparison.fingerprint import made_with
+from scalewise.analysis.comparison.gains import Measure, speeds
+from scalewise.analysis.conclusion import Conclusion, conclude, decide_on_series
+from scalewise.analysis.rounds.chosen_devices import Candidate, NextRuns, SeriesSoFar, next_runs
+from scalewise.analysis.rounds.overhead_model import PredictedEfficiency
+from scalewise.analysis.rounds.repeats import LEAST_COMPLETED, judge
+from scalewise.analysis.statistics.intervals import median_interval
+from scalewise.analysis.tables import collect
+from scalewise.plan.config.shape import Shape
+from scalewise.plan.runs.rounds import (
+    JudgedPoint,
+    Round,
+    Verdict,
+    known_rounds,
+    requested_repeats,
+    round_file,
+    rule_of,
+)
+from scalewise.plan.runs.runs import (
+    Options,
+    combinations,
+    global_batch,
+    parse_run_name,
+    points,
+    seed_of,
+    series_name,
+    settings_of,
+)
+from scalewise.plan.runs.spending import Spending
+from scalewise.plan.terminal.predictions import read_predictions
+from scalewise.records import SUMMARY, AllReduceMeasurement, RecordError, read_summary, write_json
+
+
+def judge_round(
+    definition: str, number: int, folder: Path, all_reduces: Sequence[AllReduceMeasurement] = ()
+) -> Round:
+    """Judge an experiment by the runs that are there, and write the round into its folder.
+
+    Args:
+        definition: ``PlannedExperiment.rounds_definition``.
+        number: Number of the round, from 1.
+        folder: Results of the experiment.
+        all_reduces: Those whose cost a budget counts.
+
+    Raises:
+        RecordError: A record is damaged.
+    """
+    experiment = AnalysisSpec.from_json(definition)
+    name, spec = experiment.name, experiment.spec
+    if not spec.judges_rounds:
+        raise RecordError(f"{name} has {spec.repeats} repeats of every point: there is nothing to judge.")
+    rule = rule_of(spec)
+    asked = requested_repeats(spec, known_rounds(spec, folder)[: number - 1])
+    if spec.chooses_devices:
+        choice = ChoiceTerms.from_json(definition)
+        asked = _with_those_found(experiment, choice, asked, folder / "runs")
+        tables = collect(name, spec, folder / "runs", asked=asked)
+        spending = Spending.of(folder / "runs", experiment.billed_devices, all_reduces)
+        judged = choose(
+            experiment, choice, number, conclude(experiment, tables, with_laws=False), asked, spending, folder
+        )
+    else:
+        tables = collect(name, spec, folder / "runs", asked=asked)
+        by_decision = rule.until_interval is None
+        decision = conclude(experiment, tables).decision if by_decision else None
+        judged = judge(name, number, tables.runs, rule, decision)
+    path = round_file(folder, number)
+    path.parent.mkdir(exist_ok=True)
+    write_json(path, judged)
+    return judged
+
+
+@dataclass(frozen=True)
+class ChoiceTerms:
+    """Facts of a choice of device counts that no other analysis needs.
+
+    Args:
+        shapes: The shape of each device count, the latter the way the configuration gives it.
+        launchers: The program that starts the ranks of each point, by the point's name.
+        run_minutes: Time limit of a run; None without a budget.
+        budget: The most device-hours that the study may spend, as billed; None for no limit.
+    """
+
+    shapes: Mapping[str, Shape]
+    launchers: Mapping[str, str]
+    run_minutes: int | None = None
+    budget: float | None = None
+
+    @classmethod
+    def from_json(cls, text: str) -> ChoiceTerms:
+        """Read ``PlannedExperiment.rounds_definition``."""
+        choice = json.loads(text)["choice"]
+        shapes = {devices: Shape.parse(shape) for devices, shape in choice["shapes"].items()}
+        return cls(shapes, choice["launchers"], choice["run_minutes"], choice["budget"])
+
+
+def choose(
+    experiment: AnalysisSpec,
+    terms: ChoiceTerms,
+    number: int,
+    found: Conclusion,
+    asked: Mapping[str, int],
+    spending: Spending,
+    folder: Path,
+) -> Round:
+    """Judge an experiment that chooses its device counts.
+
+    Args:
+        experiment: The experiment, the way the plan defined it.
+        terms: Shapes, launchers and the budget.
+        number: Number of the round, from 1.
+        found: The conclusion from the runs so far.
+        asked: Repeats that are there or were asked for, by the name of each point.
+        spending: Cost of the runs so far.
+        folder: Results of the experiment, which may hold a prediction.
+    """
+    spec, rule = experiment.spec, rule_of(experiment.spec)
+    purse = _Purse(terms, spending.device_hours, experiment.billed_devices)
+    wanted: dict[str, tuple[Verdict, int]] = {}
+    choices = []
+    for options in combinations(spec):
+        names = {
+            terms.shapes[str(point.devices)].world_size: point.name
+            for point in points(spec)
+            if point.options == options
+        }
+        if not names:
+            continue
+        series = series_so_far(experiment, terms, options, found, asked, names, spending, folder)
+        following = next_runs(series, spec.decision, spec.scaling, rule, purse.affords)
+        choices.append(following.choice)
+        wanted |= _paid(following, names, asked, purse, rule.max)
+    of_point = found.runs["run"].map(lambda run: parse_run_name(run)[0])
+    judged = [
+        _judged(
+            point.name,
+            found.runs[of_point == point.name],
+            asked[point.name],
+            wanted.get(point.name),
+            rule.max,
+        )
+        for point in points(spec)
+    ]
+    return Round(
+        experiment=experiment.name,
+        number=number,
+        rule=rule,
+        points=judged,
+        choices=choices,
+        spent_device_hours=spending.device_hours,
+        budget_device_hours=terms.budget,
+    )
+
+
+def series_so_far(
+    experiment: AnalysisSpec,
+    terms: ChoiceTerms,
+    options: Options,
+    found: Conclusion,
+    asked: Mapping[str, int],
+    names: Mapping[int, str],
+    spending: Spending,
+    folder: Path,
+) -> SeriesSoFar:
+    """The measurements of one series, and its decision on these alone.
+
+    Args:
+        experiment: The experiment, the way the plan defined it.
+        terms: Shapes, launchers and the budget.
+        options: Options of the series.
+        found: The conclusion from the runs so far.
+        asked: Repeats that are there or were asked for, by the name of each point.
+        names: Names of the series' points, by devices.
+        spending: Cost of the runs so far.
+        folder: Results of the experiment, which may hold a prediction.
+    """
+    spec, name = experiment.spec, series_name(options)
+    settings = settings_of(spec, options)
+    runs = found.runs[found.runs["series"] == name]
+    done = runs[runs["outcome"] == "completed"]
+    # what cannot be trained is no candidate, and no baseline
+    impossible = set(runs["devices"]) - set(runs.loc[~runs["outcome"].isin(NEVER_MORE), "devices"])
+    shapes = {shape.world_size: shape for shape in terms.shapes.values()}
+    candidates = [
+        Candidate(
+            devices=devices,
+            nodes=shapes[devices].nodes,
+            billed=experiment.billed_devices.get(devices, float(devices)),
+            samples=global_batch(settings, devices),
+            queue_minutes=experiment.queue_minutes.get(devices, 0.0),
+        )
+        for devices in sorted(names)
+        if devices not in impossible
+    ]
+    decision = decide_on_series(experiment, found, name)
+    at = {devices: done[done["devices"] == devices] for devices in names}
+    rates = {devices: _rates(point, decision.measure) for devices, point in at.items()}
+    trained = {
+        devices: point.loc[rates[devices].index, "train_seconds"].astype(float)
+        for devices, point in at.items()
+    }
+    others = {}
+    for devices, point in at.items():
+        seconds = point.loc[rates[devices].index, "run"].map(spending.seconds)
+        others[devices] = [float(rest) for rest in (seconds - trained[devices]).dropna() if rest >= 0]
+    predicted = {
+        devices: PredictedEfficiency(
+            point.efficiency, point.speedup_low / devices, point.speedup_high / devices, point.interpolated
+        )
+        for (series, shape), point in read_predictions(folder).items()
+        if series == name and (devices := shape.world_size) > 1 and devices in names
+    }
+    return SeriesSoFar(
+        series=name,
+        candidates=candidates,
+        asked={devices: asked[point] for devices, point in names.items()},
+        speeds={devices: rate.tolist() for devices, rate in rates.items() if len(rate)},
+        train_seconds={devices: seconds.fillna(0.0).tolist() for devices, seconds in trained.items()},
+        other_seconds=others,
+        decision=decision,
+        ended_by_steps=spec.steps is not None,
+        predicted=predicted if spec.predict else {},
+    )
+
+
+def _rates(point: pd.DataFrame, measure: Measure) -> pd.Series:
+    """The speed of each run, of that kind which decides."""
+    if measure == "time to target":
+        return 1 / point["time_to_accuracy_seconds"].astype(float).dropna()
+    return speeds(point)
+
+
+@dataclass
+class _Purse:
+    """The rest of a budget; runs are counted with all the time that they may take."""
+
+    terms: ChoiceTerms
+    spent: float
+    billed: Mapping[int, float]
+
+    def affords(self, devices: int, runs: int = 1) -> bool:
+        if self.terms.budget is None:
+            return True
+        return self.spent + runs * self.most(devices) <= self.terms.budget
+
+    def most(self, devices: int) -> float:
+        return self.billed.get(devices, float(devices)) * (self.terms.run_minutes or 0) / 60
+
+    def pay(self, devices: int, runs: int) -> None:
+        self.spent += runs * self.most(devices)
+
+
+def _paid(
+    following: NextRuns, names: Mapping[int, str], asked: Mapping[str, int], purse: _Purse, most: int
+) -> dict[str, tuple[Verdict, int]]:
+    """Repeats that are wanted of each point, as far as they can be paid, by its name."""
+    found: dict[str, tuple[Verdict, int]] = {}
+    for devices, (why, wanted) in following.wanted.items():
+        name, repeats = names[devices], min(wanted, most)
+        more = max(repeats - asked[name], 0)
+        while more and not purse.affords(devices, more):
+            more -= 1
+        if more == 0 and repeats > asked[name]:
+            found[name] = ("over the budget", asked[name])
+            continue
+        purse.pay(devices, more)
+        found[name] = (why, asked[name] + more)
+    return found
+
+
+def _judged(
+    name: str, runs: pd.DataFrame, asked: int, wanted: tuple[Verdict, int] | None, most: int
+) -> JudgedPoint:
+    """A point of a study that chooses, with what it is asked for.
+
+    Args:
+        name: Name of the point.
+        runs: A row for each repeat asked for so far.
+        asked: Repeats that are there or were asked for.
+        wanted: Reason for more, and the repeats that there should be.
+        most: Most repeats of a point.
+    """
+    rates = runs.loc[runs["outcome"] == "completed", THROUGHPUT].dropna().tolist()
+    interval = median_interval(rates) if len(rates) >= LEAST_COMPLETED else None
+    verdict, total = wanted or ("not needed", asked)
+    if verdict not in {"not needed", "over the budget"} and total <= asked:
+        verdict = "most repeats" if asked >= most else "too few completed"
+    return JudgedPoint(
+        point=name,
+        asked=asked,
+        completed=len(rates),
+        half_width_fraction=None if interval is None else interval.half_width_fraction,
+        confidence=0.0 if interval is None else interval.confidence,
+        verdict=verdict,
+        next_asked=max(total, asked),
+    )
+
+
+def _with_those_found(
+    experiment: AnalysisSpec, terms: ChoiceTerms, asked: Mapping[str, int], runs_folder: Path
+) -> dict[str, int]:
+    """Repeats of each point that were asked for, or are there from an earlier study of the same runs.
+
+    Args:
+        experiment: The experiment, the way the plan defined it.
+        terms: Shapes and launchers, which tell whether a run is the same.
+        asked: Repeats that were asked for, by the name of each point.
+        runs_folder: Holds a folder for each run.
+    """
+    spec, found = experiment.spec, dict(asked)
+    for point in points(spec):
+        settings = settings_of(spec, point.options)
+        for repeat in range(found[point.name] + 1, spec.max_repeats + 1):
+            folder = runs_folder / point.run_name(repeat)
+            if not (folder / SUMMARY).exists():
+                break
+            made = read_summary(folder).definition
+            wanted = settings.model_dump() | {"seed": seed_of(settings, repeat)}
+            same_place = (made.shape, made.launcher) == (
+                str(terms.shapes[str(point.devices)]),
+                terms.launchers[point.name],
+            )
+            if not same_place or not made_with(made, wanted):
+                break
+            found[point.name] = repeat
+    return found

@@ -1,0 +1,104 @@
+"""The device-hours that a study has spent, from the records of its runs, and those of all its counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from scalewise.plan.config.experiment import AnyExperiment
+from scalewise.plan.config.shape import Shape
+from scalewise.plan.runs.rounds import SeriesChoice
+from scalewise.plan.runs.runs import parse_run_name, points, series_name
+from scalewise.records import (
+    SUMMARY,
+    AllReduceMeasurement,
+    RecordError,
+    read_job_times,
+    read_summary,
+    seconds_between,
+)
+
+
+@dataclass(frozen=True)
+class Spending:
+    """Cost of the runs in a folder, those that failed among them.
+
+    Args:
+        seconds: Length of all jobs of each run together, by the run's name.
+        device_hours: Cost of all runs, as billed.
+    """
+
+    seconds: Mapping[str, float]
+    device_hours: float
+
+    @classmethod
+    def of(
+        cls,
+        runs_folder: Path,
+        billed: Mapping[int, float],
+        all_reduces: Sequence[AllReduceMeasurement] = (),
+    ) -> Spending:
+        """The cost of the runs in a folder.
+
+        Args:
+            runs_folder: Holds a folder for each run.
+            billed: Devices that are paid, by device count, where they are more than a run uses.
+            all_reduces: Measurements for the study's prediction.
+        """
+        seconds, hours = {}, 0.0
+        for measured in all_reduces:
+            devices = Shape.parse(measured.shape).world_size
+            hours += (measured.job_seconds or 0.0) / 3600 * billed.get(devices, float(devices))
+        for folder in sorted(runs_folder.iterdir()) if runs_folder.exists() else ():
+            found = _seconds_and_devices(folder)
+            if found is None:
+                continue
+            seconds[folder.name], devices = found
+            hours += seconds[folder.name] / 3600 * billed.get(devices, float(devices))
+        return cls(seconds, hours)
+
+    def full_grid(
+        self, experiment: AnyExperiment, choices: Sequence[SeriesChoice], billed: Mapping[int, float]
+    ) -> float:
+        """Device-hours of the fewest repeats of every count: as measured where there are runs, else expected.
+
+        Args:
+            experiment: The experiment, one that chooses its device counts.
+            choices: Those of its last round, one for each series.
+            billed: Devices that are paid, by device count, where they are more than a run uses.
+        """
+        of_point: dict[str, list[float]] = {}
+        for run, seconds in self.seconds.items():
+            of_point.setdefault(parse_run_name(run)[0], []).append(seconds)
+        expected = {
+            (choice.series, each.devices): each.device_hours
+            for choice in choices
+            for each in choice.unmeasured
+        }
+        hours = 0.0
+        for point in points(experiment):
+            devices = point.world_size
+            if made := of_point.get(point.name):
+                hours += fmean(made) * billed.get(devices, float(devices)) / 3600
+            else:
+                hours += expected.get((series_name(point.options), devices), 0.0)
+        return experiment.min_repeats * hours
+
+
+def _seconds_and_devices(folder: Path) -> tuple[float, int] | None:
+    """Seconds of a run's jobs and its devices; None where no record tells."""
+    try:
+        times = read_job_times(folder)
+        if times is not None:
+            return times.seconds, Shape.parse(times.shape).world_size
+        if not (folder / SUMMARY).exists():
+            return None
+        summary = read_summary(folder)
+    except RecordError:
+        return None
+    if summary.provenance is None:
+        return None
+    seconds = seconds_between(summary.provenance.started_at, summary.provenance.ended_at)
+    return seconds, Shape.parse(summary.definition.shape).world_size
