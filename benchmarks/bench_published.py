@@ -22,7 +22,6 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -34,10 +33,17 @@ from scalewise.analysis.statistics.intervals import median_interval
 from scalewise.plan.config.shape import Shape
 from scalewise.records import Bucket, Pass
 
-from .measure import Row
-
-TABLES = Path(__file__).resolve().parent / "published"
-T4_STEPS, A100_BERT = TABLES / "t4-steps.csv", TABLES / "a100-bert-strong.csv"
+from .measure import Row, TableError
+from .published_tables import (
+    A100_BERT,
+    ACCUMULATION,
+    EXPOSED,
+    STEPS,
+    T4_STEPS,
+    columns_of,
+    devices_per_node,
+    records,
+)
 
 FED_NODES = (2, 4)
 FEWEST_NODES = 6
@@ -50,14 +56,6 @@ FORWARD_SHARE = 1 / 3
 """Of a pass: the backward pass multiplies by each weight matrix twice, the forward pass once."""
 BUCKETS = 100
 """So many that gradients travel as they become ready, evenly through the backward pass: tables name none."""
-
-EXPOSED = "exposed_sync_seconds"
-STEPS = {"nodes", "devices", "batch_size_per_device", "step_seconds"}
-ACCUMULATION = {"nodes", "devices", "global_batch_size", "accumulation_steps", "sequences_per_second"}
-
-
-class TableError(ValueError):
-    """A table that cannot be read; the message says what is missing."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +157,7 @@ def rows(tables: Sequence[Path] = (), json_file: Path | None = None) -> list[Row
 def table_rows(path: Path, points: Sequence[Point]) -> Iterator[Row]:
     """The lines of one table: all its points, each first column's series, and what less would give."""
     name, whole = path.name, Agreement.of(points)
-    has_steps = _columns(path) >= STEPS
+    has_steps = columns_of(path) >= STEPS
     most = math.inf if has_steps else WITHIN_WITH_ACCUMULATION
     target = f"{COVERED:.0%} covered" + ("" if has_steps else f", all within {most:.0%}")
     yield _row(name, whole, target, met=whole.covered >= COVERED and whole.largest_error <= most)
@@ -215,7 +213,7 @@ def predict_table(path: Path, fed_nodes: Sequence[int] = FED_NODES) -> list[Poin
     Raises:
         TableError: The table has other columns, or nothing in it can be predicted.
     """
-    table, columns = pd.read_csv(path), _columns(path)
+    table, columns = pd.read_csv(path), columns_of(path)
     if columns >= STEPS:
         all_series = _series_of_steps(table, fed_nodes)
     elif columns >= ACCUMULATION:
@@ -231,14 +229,14 @@ def predict_table(path: Path, fed_nodes: Sequence[int] = FED_NODES) -> list[Poin
 def _series_of_steps(table: pd.DataFrame, fed_nodes: Sequence[int]) -> Iterator[PublishedSeries]:
     own = [name for name in table.columns if name not in {*STEPS, EXPOSED} or name == "batch_size_per_device"]
     for key, same in table.groupby(own, sort=False):
-        rows = _records(same.sort_values(["nodes", "devices"]))
+        rows = records(same.sort_values(["nodes", "devices"]))
         # one device alone, else the fewest: less what waits for gradients, where the table tells
         first = rows[0]
         if first["nodes"] > 1:
             continue
         computing = first["step_seconds"] - first.get(EXPOSED, 0.0)
         batch = int(first["batch_size_per_device"])
-        for devices, mine in groupby(sorted(rows, key=_devices_per_node), key=_devices_per_node):
+        for devices, mine in groupby(sorted(rows, key=devices_per_node), key=devices_per_node):
             shapes = {Shape(int(row["nodes"]), devices): float(row["step_seconds"]) for row in mine}
             nodes = {shape.nodes for shape in shapes}
             fed = {3 if number == 4 and number not in nodes else number for number in fed_nodes}
@@ -257,7 +255,7 @@ def _series_of_accumulation(table: pd.DataFrame) -> Iterator[PublishedSeries]:
     table = table.assign(devices_per_node=table["devices"] // table["nodes"])
     own = [name for name in table.columns if name not in left_out]
     for key, same in table.groupby(own, sort=False):
-        rows = _records(same.sort_values("nodes"))
+        rows = records(same.sort_values("nodes"))
         first = rows[0]
         if first["nodes"] > 1:
             continue
@@ -275,18 +273,6 @@ def _series_of_accumulation(table: pd.DataFrame) -> Iterator[PublishedSeries]:
             fed=[shape for shape in steps if shape.nodes == FED_NODES_OF_ACCUMULATION],
             wanted=[shape for shape in steps if shape.nodes > FED_NODES_OF_ACCUMULATION],
         )
-
-
-def _columns(path: Path) -> set[str]:
-    return {str(name) for name in pd.read_csv(path, nrows=0).columns}
-
-
-def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
-    return [{str(name): value for name, value in row.items()} for row in table.to_dict("records")]
-
-
-def _devices_per_node(row: Mapping[str, Any]) -> int:
-    return int(row["devices"]) // int(row["nodes"])
 
 
 def _baseline(series: PublishedSeries, shape: Shape) -> Baseline:

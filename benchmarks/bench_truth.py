@@ -20,13 +20,13 @@ from multiprocessing import get_context
 import numpy as np
 import pandas as pd
 
-from scalewise.analysis.adaptive_repeats import judge as judge_repeats
-from scalewise.analysis.adaptive_repeats import judge_point
 from scalewise.analysis.comparison.confounding import confounding_sentences
 from scalewise.analysis.comparison.gains import gains
 from scalewise.analysis.decision.choice import verdict
 from scalewise.analysis.decision.decision import decide
 from scalewise.analysis.laws import fit_laws
+from scalewise.analysis.rounds.repeats import judge as judge_repeats
+from scalewise.analysis.rounds.repeats import judge_point
 from scalewise.analysis.scaling import known_columns, option_table, scaling_table
 from scalewise.analysis.statistics.intervals import median_interval
 from scalewise.analysis.statistics.ratios import ratio_of

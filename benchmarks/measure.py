@@ -16,6 +16,10 @@ from pathlib import Path
 _HEADINGS = ("what", "ours", "reference", "ratio median (min to max)", "n", "target")
 
 
+class TableError(ValueError):
+    """A table that a benchmark cannot use; the message says why."""
+
+
 @dataclass(frozen=True)
 class Spent:
     """Seconds that a piece of work took.

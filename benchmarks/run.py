@@ -17,13 +17,13 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "workflow" / "scripts")]
 
 # ruff: noqa: E402  the path comes first
-from benchmarks.measure import Row, machine_line, markdown
+from benchmarks.measure import Row, TableError, machine_line, markdown
 
 from scalewise.plan.jobs.launch import thread_environment
 
 BENCHMARKS = (
     *("loop", "loader", "training", "memory", "gpu", "plan", "published"),
-    *("own-cost", "own-agreement"),
+    *("design", "own-cost", "own-agreement"),
 )
 
 NAMED_ONLY = ("study", "prediction", "truth", "own-scripts")
@@ -42,9 +42,9 @@ def main(arguments: list[str] | None = None) -> int:
         type=Path,
         action="append",
         default=[],
-        help="published: CSV file in place of the default ones",
+        help="published, design: CSV file in place of the default ones",
     )
-    parser.add_argument("--json", type=Path, help="published: file that receives every point")
+    parser.add_argument("--json", type=Path, help="published, design: file that receives every point or case")
     parser.add_argument(
         "--repositories", type=Path, help="own-scripts: folder of git repositories, owner+name"
     )
@@ -54,14 +54,15 @@ def main(arguments: list[str] | None = None) -> int:
     names = options.names or list(BENCHMARKS)
     if unknown := set(names) - set(known):
         parser.error(f"no benchmark named {', '.join(sorted(unknown))}; known: {', '.join(known)}")
-    if (options.table or options.json) and names != ["published"]:
-        parser.error("--table and --json are for published alone")
+    if (options.table or options.json) and names not in (["published"], ["design"]):
+        parser.error("--table and --json are for published alone, or design alone")
     if missing := [str(path) for path in options.table if not path.is_file()]:
         parser.error(f"there is no file {', '.join(missing)}")
     if (options.repositories or options.python or options.only) and names != ["own-scripts"]:
         parser.error("--repositories, --python and --only are for own-scripts alone")
     arguments_of = {
         "published": (options.table, options.json),
+        "design": (options.table, options.json),
         "own-scripts": (options.repositories, options.python, options.only),
     }
     os.environ.update(thread_environment(1))
@@ -71,7 +72,10 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{name} ...", file=sys.stderr, flush=True)
         # a process each: one pins itself to a core, another must be small to weigh its children
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-            rows += pool.submit(run, name, *arguments_of.get(name, ())).result()
+            try:
+                rows += pool.submit(run, name, *arguments_of.get(name, ())).result()
+            except TableError as error:
+                parser.error(str(error))
     print(f"\n{markdown(rows)}")
     missed = [row for row in rows if not row.met]
     for row in missed:

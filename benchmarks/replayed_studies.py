@@ -1,0 +1,325 @@
+"""Published measurements as a cluster: a study's runs get the speeds that others measured.
+
+A table of repeats (``repeat, samples_per_second``) gives each run its own published speed. A table of steps
+(``batch_size_per_device, step_seconds``) gives one value a point; runs scatter about it as published repeats
+do. Both ways of a study see the same speed where both make the same run, and go through the functions of
+the pipeline: ``conclude`` and then ``repeats.judge`` or ``judge_round.choose``, round by round until nothing
+more is asked for. The tables do not tell when or on which nodes a run was made, so neither do the runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from scalewise.analysis.analysis_spec import THROUGHPUT, AnalysisSpec
+from scalewise.analysis.conclusion import Conclusion, conclude
+from scalewise.analysis.decision.decision import Decision
+from scalewise.analysis.rounds.judge_round import ChoiceTerms, choose
+from scalewise.analysis.rounds.repeats import judge
+from scalewise.analysis.tables import RUN_COLUMNS, Tables
+from scalewise.plan.config.experiment import AnyExperiment, DecisionRule, Repeats, read_experiment
+from scalewise.plan.config.shape import Shape
+from scalewise.plan.runs.rounds import Round, first_repeats
+from scalewise.plan.runs.runs import NO_OPTIONS, Point, points
+from scalewise.plan.runs.spending import Spending
+
+from .measure import TableError
+from .published_tables import EXPOSED, REPEATS, STEPS, V100_REPEATS, columns_of
+
+FEWEST_COUNTS = 3
+"""Device counts of a series below which there is nothing to choose among."""
+NAME = "replayed"
+
+Place = tuple[bool, bool]
+"""Whether a shape is one device, and whether it is one node: runs scatter differently."""
+
+
+@dataclass(frozen=True)
+class ReplayedSeries:
+    """A training on device counts that fill nodes, each with its published speeds.
+
+    Args:
+        table: Name of the file.
+        name: Values of the columns that set series apart.
+        training: The first of them.
+        shapes: The shape of each count, fewest devices first.
+        batch_size_per_device: Samples of a device in a step; 1 where the table tells none.
+        speeds: Samples/s of each run by count; a single one is the value that runs scatter about.
+    """
+
+    table: str
+    name: str
+    training: str
+    shapes: Mapping[int, Shape]
+    batch_size_per_device: int
+    speeds: Mapping[int, Sequence[float]]
+
+    @property
+    def counts(self) -> list[int]:
+        """Device counts, fewest first."""
+        return list(self.shapes)
+
+    @property
+    def is_noise_drawn(self) -> bool:
+        """Whether the table tells no repeats."""
+        return any(len(each) == 1 for each in self.speeds.values())
+
+    def true_speed(self, devices: int) -> float:
+        """The published speed, of several runs their median."""
+        return float(np.median(self.speeds[devices]))
+
+    def efficiency(self, devices: int) -> float:
+        """The published efficiency."""
+        base = self.counts[0]
+        return self.true_speed(devices) / self.true_speed(base) * base / devices
+
+
+def read_series(path: Path) -> list[ReplayedSeries]:
+    """The series of a table that have enough device counts.
+
+    Raises:
+        TableError: The table has other columns, values that are no measurements, or no such series.
+    """
+    columns = columns_of(path)
+    if not (columns >= STEPS or columns >= REPEATS):
+        raise TableError(f"{path} needs the columns {sorted(STEPS)} or {sorted(REPEATS)}")
+    with_steps = columns >= STEPS
+    value = "step_seconds" if with_steps else "samples_per_second"
+    table = pd.read_csv(path)
+    own = [name for name in table.columns if name not in (STEPS | {EXPOSED} if with_steps else REPEATS)]
+    own += ["batch_size_per_device"] if with_steps else []
+    for name in ("nodes", "devices", value, *(("batch_size_per_device",) if with_steps else ())):
+        numbers = pd.to_numeric(table[name], errors="coerce")
+        wrong = ~(np.isfinite(numbers) & (numbers > 0))
+        if wrong.any():
+            first = int(np.flatnonzero(wrong)[0])
+            raise TableError(f"{path}: {name} is {table[name].iloc[first]} in row {first + 1}, not above 0")
+        table[name] = numbers
+    groups = table.groupby(own, sort=False, dropna=False) if own else [((path.stem,), table)]
+    found = [
+        series
+        for key, rows in groups
+        if (series := _series(path.name, tuple(map(str, key)), rows, with_steps)) is not None
+    ]
+    if not found:
+        raise TableError(
+            f"{path} has no series with {FEWEST_COUNTS} device counts that fill nodes: parts that divide a "
+            "node evenly, and whole nodes" + ("" if with_steps else ", each with two repeats or more")
+        )
+    return found
+
+
+def _series(table: str, key: tuple[str, ...], rows: pd.DataFrame, with_steps: bool) -> ReplayedSeries | None:
+    per_node = int((rows["devices"] // rows["nodes"]).max())
+    batch = int(rows["batch_size_per_device"].iloc[0]) if with_steps else 1
+    shapes, speeds = {}, {}
+    for _, same in rows.groupby(["devices", "nodes"]):
+        devices, nodes = (int(same[name].iloc[0]) for name in ("devices", "nodes"))
+        shape = Shape(nodes, max(devices // nodes, 1))
+        whole = shape.world_size == devices and shape.devices_per_node == per_node
+        part = nodes == 1 and per_node % devices == 0
+        rates = same["samples_per_second"] if not with_steps else devices * batch / same["step_seconds"]
+        if (whole or part) and (with_steps or len(rates) > 1):
+            shapes[devices] = shape
+            speeds[devices] = [float(np.median(rates))] if with_steps else rates.tolist()
+    if len(shapes) < FEWEST_COUNTS:
+        return None
+    return ReplayedSeries(table, ", ".join(key), key[0], shapes, batch, speeds)
+
+
+@cache
+def published_scatter() -> Mapping[Place, float]:
+    """Standard deviation of a run's speed over its mean, the median of published points of each kind."""
+    table = pd.read_csv(V100_REPEATS)
+    points = table.groupby(["source", "case", "devices", "nodes"])["samples_per_second"]
+    scatter = (points.std() / points.mean()).reset_index()
+    kind = [(d == 1, n == 1) for d, n in zip(scatter["devices"], scatter["nodes"], strict=True)]
+    return {
+        place: float(scatter["samples_per_second"][[each == place for each in kind]].median())
+        for place in set(kind)
+    }
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A study of one series by one criterion, with the speed of every run that it can make.
+
+    Args:
+        series: The training.
+        criterion: Name of the rule.
+        rule: The criteria.
+        repeats: Fewest and most of a point.
+        speeds: Samples/s of each run by count, as many as the most repeats.
+        steps: Optimizer steps that end a run; None for whole runs.
+        samples: Of a whole run.
+    """
+
+    series: ReplayedSeries
+    criterion: str
+    rule: DecisionRule
+    repeats: Repeats
+    speeds: Mapping[int, Sequence[float]]
+    steps: int | None
+    samples: float
+
+    def spec(self, *, chosen: bool) -> AnyExperiment:
+        """The experiment with its counts as a list, or to choose among."""
+        counts = self.series.counts
+        return read_experiment(
+            {
+                "model": "cnn",
+                "dataset": "digits",
+                "scaling": "weak",
+                "batch_size_per_device": self.series.batch_size_per_device,
+                "devices": {"among": counts} if chosen else counts,
+                "repeats": self.repeats.model_dump(),
+                "decision": self.rule.model_dump(),
+                "steps": self.steps,
+                "epochs": 1,
+            }
+        )
+
+    def seconds(self, devices: int, repeat: int) -> float:
+        """Length of a run."""
+        samples = self.samples
+        if self.steps is not None:
+            samples = self.steps * self.series.batch_size_per_device * devices
+        return samples / self.speeds[devices][repeat - 1]
+
+    def device_hours(self, repeats: Mapping[int, int]) -> float:
+        """Cost of so many repeats of each count."""
+        return sum(
+            devices * self.seconds(devices, repeat) / 3600
+            for devices, n in repeats.items()
+            for repeat in range(1, n + 1)
+        )
+
+    def tables(self, repeats: Mapping[int, int]) -> Tables:
+        """The runs, as ``collect`` would read them."""
+        rows = [
+            {
+                "experiment": NAME,
+                "run": f"d{devices}.r{repeat}",
+                "series": NO_OPTIONS,
+                "devices": devices,
+                "nodes": float(shape.nodes),
+                "devices_per_node": float(shape.devices_per_node),
+                "repeat": repeat,
+                "outcome": "completed",
+                "reason": "",
+                "fingerprint": "all alike",
+                THROUGHPUT: self.speeds[devices][repeat - 1],
+                "train_seconds": self.seconds(devices, repeat),
+                "wall_seconds": None if self.steps else self.seconds(devices, repeat),
+                "device_hours": None if self.steps else devices * self.seconds(devices, repeat) / 3600,
+            }
+            for devices, shape in self.series.shapes.items()
+            for repeat in range(1, repeats[devices] + 1)
+        ]
+        return Tables(pd.DataFrame(rows).reindex(columns=RUN_COLUMNS), pd.DataFrame(columns=["run"]), [])
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a study came to.
+
+    Args:
+        devices: The answer; None where no count meets the criteria.
+        clear: Nothing is left open.
+        repeats: Runs of each count.
+        rounds: Times that runs were asked for.
+        device_hours: Of all runs.
+    """
+
+    devices: int | None
+    clear: bool
+    repeats: Mapping[int, int]
+    rounds: int
+    device_hours: float
+
+    @property
+    def measured(self) -> int:
+        """Number of counts that have runs."""
+        return sum(n > 0 for n in self.repeats.values())
+
+
+def full_grid(replay: Replay) -> Answer:
+    """Every count, with repeats until the decision is clear."""
+    spec = replay.spec(chosen=False)
+    experiment = AnalysisSpec(NAME, spec)
+
+    def judged(number: int, found: Conclusion, _asked: Mapping[str, int]) -> Round:
+        return judge(NAME, number, found.runs, replay.repeats, found.decision)
+
+    return _walk(replay, experiment, judged)
+
+
+def chosen_study(replay: Replay) -> Answer:
+    """The counts that the answer needs, chosen round by round."""
+    experiment = AnalysisSpec(NAME, replay.spec(chosen=True))
+    shapes = replay.series.shapes
+    terms = ChoiceTerms({str(devices): shape for devices, shape in shapes.items()}, {})
+    # the folder would hold a prediction: there is none
+    nowhere = Path("no-results")
+
+    def judged(number: int, found: Conclusion, asked: Mapping[str, int]) -> Round:
+        repeats = {devices: asked[point.name] for devices, point in _points(experiment.spec)}
+        seconds = {
+            f"d{devices}.r{repeat}": replay.seconds(devices, repeat)
+            for devices, n in repeats.items()
+            for repeat in range(1, n + 1)
+        }
+        spending = Spending(seconds, replay.device_hours(repeats))
+        return choose(experiment, terms, number, found, asked, spending, nowhere)
+
+    return _walk(replay, experiment, judged)
+
+
+def _walk(
+    replay: Replay,
+    experiment: AnalysisSpec,
+    judged: Callable[[int, Conclusion, Mapping[str, int]], Round],
+) -> Answer:
+    asked = first_repeats(experiment.spec)
+    number = 1
+    while True:
+        repeats = {devices: asked[point.name] for devices, point in _points(experiment.spec)}
+        found = conclude(experiment, replay.tables(repeats))
+        following = judged(number, found, asked)
+        if not following.asks_for_more:
+            return _answer(replay, found.decision, repeats, number)
+        asked = {point.point: point.next_asked for point in following.points}
+        number += 1
+
+
+def _points(spec: AnyExperiment) -> Iterator[tuple[int, Point]]:
+    return ((point.world_size, point) for point in points(spec))
+
+
+def _answer(replay: Replay, decision: Decision, repeats: Mapping[int, int], rounds: int) -> Answer:
+    return Answer(decision.devices, decision.clear, repeats, rounds, replay.device_hours(repeats))
+
+
+def bisection(replay: Replay) -> Answer:
+    """The largest count that is efficient enough, as if efficiency only ever fell with the devices."""
+    least, n, counts = replay.rule.min_efficiency, replay.repeats.min, replay.series.counts
+    assert least is not None, "other criteria have no threshold to look for"
+    base, measured = counts[0], {counts[0]}
+
+    def is_efficient(devices: int) -> bool:
+        measured.add(devices)
+        speed, of_base = (float(np.mean(replay.speeds[each][:n])) for each in (devices, base))
+        return speed / of_base * base / devices >= least
+
+    low, high = 0, len(counts)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if is_efficient(counts[middle]) else (low, middle)
+    repeats = {devices: n if devices in measured else 0 for devices in counts}
+    return Answer(counts[low], True, repeats, len(measured), replay.device_hours(repeats))
