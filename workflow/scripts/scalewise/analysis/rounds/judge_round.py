@@ -31,15 +31,15 @@ from scalewise.plan.runs.rounds import (
 )
 from scalewise.plan.runs.runs import (
     Options,
-    combinations,
     global_batch,
     parse_run_name,
     points,
+    points_by_series,
     seed_of,
     series_name,
     settings_of,
 )
-from scalewise.plan.runs.spending import Spending
+from scalewise.plan.runs.spending import Spending, device_hours
 from scalewise.plan.terminal.predictions import read_predictions
 from scalewise.records import SUMMARY, AllReduceMeasurement, RecordError, read_summary, write_json
 
@@ -131,14 +131,8 @@ def choose(
     purse = _Purse(terms, spending.device_hours, experiment.billed_devices)
     wanted: dict[str, tuple[Verdict, int]] = {}
     choices = []
-    for options in combinations(spec):
-        names = {
-            terms.shapes[str(point.devices)].world_size: point.name
-            for point in points(spec)
-            if point.options == options
-        }
-        if not names:
-            continue
+    for options, mine in points_by_series(spec).items():
+        names = {point.world_size: point.name for point in mine}
         series = series_so_far(experiment, terms, options, found, asked, names, spending, folder)
         following = next_runs(series, spec.decision, spec.scaling, rule, purse.affords)
         choices.append(following.choice)
@@ -257,7 +251,7 @@ class _Purse:
         return self.spent + runs * self.most(devices) <= self.terms.budget
 
     def most(self, devices: int) -> float:
-        return self.billed.get(devices, float(devices)) * (self.terms.run_minutes or 0) / 60
+        return device_hours(60 * (self.terms.run_minutes or 0), devices, self.billed)
 
     def pay(self, devices: int, runs: int) -> None:
         self.spent += runs * self.most(devices)

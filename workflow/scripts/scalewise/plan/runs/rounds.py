@@ -16,7 +16,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from scalewise.plan.config.experiment import AnyExperiment, Repeats
-from scalewise.plan.runs.runs import Options, Point, Run, points
+from scalewise.plan.runs.runs import Run, points, points_by_series
 from scalewise.records import RecordError, read_record
 
 FOLDER = "repeats"
@@ -277,10 +277,7 @@ def first_repeats(spec: AnyExperiment) -> dict[str, int]:
     if not spec.chooses_devices:
         return {point.name: spec.min_repeats for point in points(spec)}
     asked: dict[str, int] = {}
-    of_series: dict[Options, list[Point]] = {}
-    for point in points(spec):
-        of_series.setdefault(point.options, []).append(point)
-    for mine in of_series.values():
+    for mine in points_by_series(spec).values():
         fewest = min(mine, key=lambda point: point.world_size)
         asked |= {point.name: FIRST_OF_BASELINE if point is fewest else 0 for point in mine}
     return asked

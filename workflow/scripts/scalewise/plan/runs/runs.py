@@ -304,6 +304,14 @@ def points(experiment: AnyExperiment) -> Iterator[Point]:
                 yield Point(devices, options)
 
 
+def points_by_series(experiment: AnyExperiment) -> dict[Options, list[Point]]:
+    """The points of each series that has any, by its options."""
+    found: dict[Options, list[Point]] = {}
+    for point in points(experiment):
+        found.setdefault(point.options, []).append(point)
+    return found
+
+
 def expand(
     name: str,
     experiment: AnyExperiment,

@@ -21,6 +21,17 @@ from scalewise.records import (
 )
 
 
+def device_hours(seconds: float, devices: int, billed: Mapping[int, float]) -> float:
+    """Device-hours, as billed, of a job.
+
+    Args:
+        seconds: Length of the job.
+        devices: Devices that it uses.
+        billed: Devices that are paid, by device count, where they are more than that.
+    """
+    return billed.get(devices, float(devices)) * seconds / 3600
+
+
 @dataclass(frozen=True)
 class Spending:
     """Cost of the runs in a folder, those that failed among them.
@@ -49,14 +60,13 @@ class Spending:
         """
         seconds, hours = {}, 0.0
         for measured in all_reduces:
-            devices = Shape.parse(measured.shape).world_size
-            hours += (measured.job_seconds or 0.0) / 3600 * billed.get(devices, float(devices))
+            hours += device_hours(measured.job_seconds or 0.0, Shape.parse(measured.shape).world_size, billed)
         for folder in sorted(runs_folder.iterdir()) if runs_folder.exists() else ():
             found = _seconds_and_devices(folder)
             if found is None:
                 continue
             seconds[folder.name], devices = found
-            hours += seconds[folder.name] / 3600 * billed.get(devices, float(devices))
+            hours += device_hours(seconds[folder.name], devices, billed)
         return cls(seconds, hours)
 
     def full_grid(
@@ -81,7 +91,7 @@ class Spending:
         for point in points(experiment):
             devices = point.world_size
             if made := of_point.get(point.name):
-                hours += fmean(made) * billed.get(devices, float(devices)) / 3600
+                hours += device_hours(fmean(made), devices, billed)
             else:
                 hours += expected.get((series_name(point.options), devices), 0.0)
         return experiment.min_repeats * hours

@@ -25,7 +25,14 @@ from scalewise.plan.runs.rounds import (
     requested_repeats,
     rule_of,
 )
-from scalewise.plan.runs.runs import NO_OPTIONS, parse_point_name, parse_run_name, points, series_name
+from scalewise.plan.runs.runs import (
+    NO_OPTIONS,
+    Point,
+    parse_point_name,
+    parse_run_name,
+    points_by_series,
+    series_name,
+)
 from scalewise.plan.runs.spending import Spending
 from scalewise.plan.study import PlannedExperiment
 from scalewise.plan.terminal.predictions import digits, read_predictions
@@ -190,7 +197,8 @@ def choice_lines(planned: PlannedExperiment, site: Site, results: Path) -> list[
     folder = results / planned.name
     rounds = known_rounds(planned.spec, folder)
     settled = is_settled(planned.spec, rounds)
-    spending = Spending.of(folder / "runs", _billed(planned, site))
+    billed = planned.terms.get("billed_devices", {})
+    spending = Spending.of(folder / "runs", billed)
     series = _series(planned, site, rounds, spending)
     budget = planned.spec.budget
     left = math.inf if budget is None else max(budget.device_hours - spending.device_hours, 0.0)
@@ -204,7 +212,7 @@ def choice_lines(planned: PlannedExperiment, site: Site, results: Path) -> list[
             lines += [f"{which}{line}" for line in _predicted(name, mine, folder)]
     if len(series) > MAX_SERIES:
         lines.append(f"... and {len(series) - MAX_SERIES} more series")
-    lines += _cost(planned, rounds, series, spending, _billed(planned, site))
+    lines += _cost(planned, rounds, series, spending, billed)
     return [_candidates(planned, site), *(f"  {line}" for line in [*_left_out(planned, site), *lines])]
 
 
@@ -268,14 +276,17 @@ def _series(
     asked = requested_repeats(planned.spec, rounds)
     # runs of an earlier study of the same counts are judged too
     there = Counter(parse_run_name(run)[0] for run in spending.seconds)
-    found: dict[str, list[PlannedPoint]] = {}
     minutes = planned.spec.runtime_minutes
-    for point in points(planned.spec):
+
+    def planned_point(point: Point) -> PlannedPoint:
         paid = site.billed_devices(planned.shapes[point.devices])
         repeats = max(asked[point.name], there[point.name])
-        mine = PlannedPoint(point.world_size, repeats, paid * minutes / 60)
-        found.setdefault(series_name(point.options), []).append(mine)
-    return {name: sorted(mine, key=lambda point: point.devices) for name, mine in found.items()}
+        return PlannedPoint(point.world_size, repeats, paid * minutes / 60)
+
+    return {
+        series_name(options): sorted(map(planned_point, mine), key=lambda point: point.devices)
+        for options, mine in points_by_series(planned.spec).items()
+    }
 
 
 def _further(planned: PlannedExperiment, mine: Sequence[PlannedPoint], left: float) -> str:
@@ -323,13 +334,6 @@ def most_of_a_round(mine: Sequence[PlannedPoint], rule: Repeats) -> tuple[int, f
     found = [[(1, point.hours) for point in each] + [baseline] for each in further] + [again]
     runs = max(sum(runs for runs, _ in each) for each in found)
     return runs, max(sum(runs * hours for runs, hours in each) for each in found)
-
-
-def _billed(planned: PlannedExperiment, site: Site) -> dict[int, float]:
-    """Devices that are paid, by device count."""
-    return {
-        shape.world_size: float(site.billed_devices(shape)) for shape in {run.shape for run in planned.runs}
-    }
 
 
 def _cost(
