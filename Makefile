@@ -1,5 +1,5 @@
 # Each target sets up all it needs, in .venv. Needs python3 >= 3.11, make and git, nothing else; as root on
-# Debian or Ubuntu, test and slurm-lab also install Slurm from the system's packages.
+# Debian or Ubuntu, test also installs Slurm and Chromium from the system's packages, and slurm-lab Slurm.
 
 PYTHON ?= python3
 VENV := .venv
@@ -15,14 +15,14 @@ export PATH := $(BIN):$(PATH)
 ONE_STUDY := tests/workflow/test_dry_run.py::test_shipped_study_shows_its_plan_and_starts_nothing \
   tests/workflow/test_study.py::test_every_promised_file_is_there
 
-.PHONY: help setup run check test reliability lint bench generated slurm-packages slurm-lab clean
+.PHONY: help setup run check test reliability lint bench generated slurm-packages chromium slurm-lab clean
 
 help:
 	@echo "make setup    install what a study needs into .venv, and nothing else"
 	@echo "make run      run the study of config/experiments.yaml on this machine and print its decision"
 	@echo "make check    what to run before a commit, 3 minutes: lint, the unit tests that are not marked slow,"
 	@echo "              one dry run and one tiny study"
-	@echo "make test     run all tests, those marked slow and those on a Slurm cluster too"
+	@echo "make test     run all tests, those marked slow, on a Slurm cluster and in a browser too"
 	@echo "make reliability  provoke every fault and give every bad input, thoroughly; writes docs/reliability.md"
 	@echo "make lint     check style, types and the workflow"
 	@echo "make slurm-lab  start a real Slurm cluster of four nodes on this machine (root on Debian or Ubuntu)"
@@ -41,7 +41,7 @@ run: $(VENV)/run.installed
 check: lint
 	pytest --numprocesses 2 --no-loadscope-reorder -m "not slow" $(ONE_STUDY) tests/unit
 
-test: $(VENV)/dev.installed slurm-packages
+test: $(VENV)/dev.installed slurm-packages chromium
 	pytest $(STREAMS)
 
 # a test that fails (1) keeps no table from being written; what keeps pytest from running does
@@ -53,7 +53,7 @@ reliability: $(VENV)/dev.installed slurm-packages
 slurm-lab: $(VENV)/dev.installed slurm-packages
 	python tests/slurm/lab.py up
 
-# the tests say what is missing and skip where this cannot install it
+# the tests say what is missing and skip where these two cannot install it
 slurm-packages:
 	@for program in slurmctld slurmd slurmdbd munged mariadbd; do command -v $$program >/dev/null || missing=1; done; \
 	[ -z "$$missing" ] || { \
@@ -63,6 +63,14 @@ slurm-packages:
 	  apt-get update --quiet=2 && apt-get install --quiet=2 --yes --no-install-recommends $(SLURM_PACKAGES) >/dev/null || \
 	  echo "not installed: the tests on a Slurm cluster will say what is missing"; }
 
+chromium:
+	@for program in chromium chromium-browser google-chrome; do command -v $$program >/dev/null && exit 0; done; \
+	[ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null || exit 0; \
+	echo "installing chromium"; \
+	export DEBIAN_FRONTEND=noninteractive; \
+	apt-get update --quiet=2 && apt-get install --quiet=2 --yes --no-install-recommends chromium >/dev/null || \
+	echo "not installed: the tests in a browser will say what is missing"
+
 lint: $(VENV)/dev.installed
 	ruff check .
 	ruff format --check .
@@ -70,7 +78,7 @@ lint: $(VENV)/dev.installed
 	snakefmt --check workflow
 	snakemake --lint
 
-bench: $(VENV)/dev.installed
+bench: $(VENV)/dev.installed chromium
 	python benchmarks/run.py
 
 generated: $(VENV)/run.installed

@@ -24,6 +24,8 @@ STREAMS = {
     "distributed": "ranks",
     "workflow": "studies",
     "reliability": "studies",
+    # one browser and the reports that it shows are shared
+    "browser": "browser",
 }
 """Folders whose tests must not run side by side."""
 

@@ -1,0 +1,45 @@
+"""One browser for all tests in this folder, and pages that fail their test when they complain."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page
+from tests.browser.chromium import missing, started
+from tests.browser.watched_pages import open_watched
+
+OpenPage = Callable[..., Page]
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Chromium; where there is none the test is skipped, or fails where there must be one, as in CI."""
+    if reason := missing():
+        if os.environ.get("SCALEWISE_REQUIRE_BROWSER") == "1":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    with started() as browser:
+        yield browser
+
+
+@pytest.fixture
+def open_page(browser: Browser) -> Iterator[OpenPage]:
+    """Opens a file in a window of its own; keywords are those of Playwright's ``Browser.new_context``.
+
+    The test fails when a page leaves a message in the console, raises, or asks for anything but itself.
+    """
+    opened = []
+
+    def open_file(file: Path, **settings: Any) -> Page:
+        page, complaints = open_watched(browser.new_context(**settings), file)
+        opened.append((page, complaints))
+        return page
+
+    yield open_file
+    for page, _ in opened:
+        page.context.close()
+    assert [complaint for _, complaints in opened for complaint in complaints] == []
