@@ -38,7 +38,7 @@ SOURCES = {
     "scalewise/analysis/bottlenecks/": "__init__ bottlenecks drift losses resumption slow_places step_breakdown utilization",
     "scalewise/analysis/comparison/": "__init__ comparability comparable_runs confounding fingerprint gains own_intervals "
     "separate_conditions",
-    "scalewise/analysis/decision/": "__init__ cautions choice criteria decision wording",
+    "scalewise/analysis/decision/": "__init__ cautions choice criteria decision selection wording",
     "scalewise/analysis/prediction/": "__init__ all_reduce_model experiment_prediction measured_exchange program_step step_model",
     "scalewise/analysis/report/": "__init__ captions efficiency_figures epoch_figures figures page page_tables panels proposal "
     "scaling_figures series_lines step_figures style time_parts unmeasured_points",
@@ -49,7 +49,7 @@ SOURCES = {
 for folder, modules in SOURCES.items():
     for module in modules.split():
         workflow.source_path(f"../scripts/{folder}{module}.py")
-workflow.source_path("../scripts/scalewise/analysis/report/report.html.j2")
 workflow.source_path("../scripts/scalewise/analysis/report/methods.html.j2")
+workflow.source_path("../scripts/scalewise/analysis/report/report.html.j2")
 SCRIPT = workflow.source_path("../scripts/train.py")
 sys.path.insert(0, str(Path(SCRIPT).parent))

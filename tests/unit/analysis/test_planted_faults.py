@@ -18,7 +18,7 @@ from tests.unit.analysis.decisions import decision_on
 from tests.unit.analysis.reference import next_bound
 
 from scalewise.analysis.comparison.gains import contrast, gains, speeds
-from scalewise.analysis.decision.decision import SAME_TRAINING
+from scalewise.analysis.decision.selection import SAME_TRAINING
 from scalewise.analysis.decision.wording import option_sentences
 from scalewise.analysis.scaling import known_columns, option_table, scaling_table
 from scalewise.analysis.statistics.ratios import ratio_of

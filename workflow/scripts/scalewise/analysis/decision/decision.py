@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -11,18 +10,11 @@ import pandas as pd
 
 from scalewise.analysis.comparison.gains import Gains, Measure
 from scalewise.analysis.decision import cautions, wording
-from scalewise.analysis.decision.choice import SIGNIFICANCE, Choice, OpenQuestion, choose
-from scalewise.analysis.decision.criteria import closest, evaluate, may_be_in_time, measure_of
+from scalewise.analysis.decision.criteria import closest
+from scalewise.analysis.decision.selection import candidates, further_repeats, select, series_compete
 from scalewise.analysis.formatting import Goal
-from scalewise.analysis.laws import Law, accepted
-from scalewise.analysis.statistics.ratios import ENOUGH_REPEATS, Ratio, holm, runs_to_tell
+from scalewise.analysis.laws import Law
 from scalewise.plan.config.experiment import DecisionRule
-
-SAME_TRAINING = {
-    "gradient_as_bucket_view", "static_graph", "bucket_cap_mb", "launcher", "rendezvous", "loader",
-    "cpus_per_device",
-}  # fmt: skip
-"""Options that change how fast a training runs, not what it trains."""
 
 NUMBERS = (
     "baseline_devices", "speedup", "speedup_low", "speedup_high", "speedup_confidence",
@@ -113,9 +105,15 @@ def decide(
         laws: Output of ``study_laws``; an efficiency asked for is judged by one that the runs bear out.
         single_runs_suffice: Points that the answer does not rest on were meant to have one run.
     """
-    measure = measure_of(scaling, target)
-    fitted = accepted(laws)
-    points = evaluate(scaling, rule, queue_minutes, measure, fitted)
+    found = candidates(
+        scaling,
+        rule,
+        compete=series_compete(set(options["option"]) if swept is None else swept),
+        target=target,
+        queue_minutes=queue_minutes,
+        laws=laws,
+    )
+    points, measure = found.points, found.measure
     if points.empty:
         notes = "; ".join(dict.fromkeys(note for note in scaling["note"] if note))
         sentence = f"No decision: {notes or 'no run has completed'}."
@@ -123,15 +121,7 @@ def decide(
         return Decision(
             experiment, None, None, sentence, alternatives=[], options=[], cautions=said, clear=False
         )
-    first = str(scaling.loc[scaling["series"].isin(points["series"]), "series"].iloc[0])
-    if not set(options["option"] if swept is None else swept) <= SAME_TRAINING:
-        points = points[points["series"] == first]
-    choices = [
-        choice
-        for name, series in points.groupby("series", sort=False)
-        if (choice := choose(series, rule, compared, measure, fitted.get(str(name)))) is not None
-    ]
-    chosen = _choose_series(choices, first, rule, compared, measure) if choices else None
+    chosen = select(found, rule, compared)
     best = None if chosen is None else chosen.point
     open_questions = [] if chosen is None else chosen.open_questions
     shown = closest(points, rule) if best is None else best
@@ -156,7 +146,7 @@ def decide(
     rests_on = None
     if single_runs_suffice and best is not None:
         rests_on = series[series["devices"] == best["devices"]]
-    found = [
+    harms = [
         *about_choice,
         *cautions.of_points(series, planned, target, measure, rests_on),
         *((cautions.CONFOUNDED, sentence) for sentence in confounded),
@@ -172,74 +162,13 @@ def decide(
             *wording.to_target(series, target),
         ],
         options=wording.option_sentences(options),
-        cautions=[sentence for _, sentence in sorted(found, key=lambda caution: caution[0])],
+        cautions=[sentence for _, sentence in sorted(harms, key=lambda caution: caution[0])],
         criterion=wording.criterion_text(rule, best, series, target, measure),
         numbers=numbers,
         measure=measure,
-        clear=not any(harm in {cautions.CONFOUNDED, cautions.UNDECIDED} for harm, _ in found),
-        undecided=_further_repeats(open_questions, fewer, rule),
+        clear=not any(harm in {cautions.CONFOUNDED, cautions.UNDECIDED} for harm, _ in harms),
+        undecided=further_repeats(open_questions, fewer, rule),
     )
-
-
-def _choose_series(
-    choices: Sequence[Choice], first: str, rule: DecisionRule, compared: Gains, measure: Measure
-) -> Choice:
-    """The first series of the configuration, unless another is shown to be faster at equal devices.
-
-    Of many that are all alike the fastest looks faster than it is, so the p values are adjusted for their
-    number (Holm).
-
-    Args:
-        choices: One for each series that has a point.
-        first: Series of the configuration that has any.
-        rule: The criteria; with a deadline, series that need no more devices than another are left.
-        compared: The ratios of all pairs of points.
-        measure: Quantity that is compared.
-    """
-    if rule.deadline_minutes is not None:
-        fewest = min(int(choice.point["devices"]) for choice in choices)
-        choices = [choice for choice in choices if choice.point["devices"] == fewest]
-    own = [choice for choice in choices if choice.point["series"] == first]
-    rivals = [choice for choice in choices if choice.point["series"] != first]
-
-    def speed(choice: Choice) -> float:
-        if measure == "time to target":
-            return -float(choice.point["expected_seconds_to_accuracy"])
-        rate, wall = (choice.point[name] for name in ("throughput_samples_per_second", "wall_seconds"))
-        # walls stand in where no throughput is known, and any rate is above them
-        return float(rate) if pd.notna(rate) else -float(wall) if pd.notna(wall) else -math.inf
-
-    if not own:
-        return max(choices, key=speed)
-    ratios = [_beside_first(choice.point, first, compared, measure) for choice in rivals]
-    adjusted = holm([math.nan if ratio is None else ratio.p_above() for ratio in ratios])
-    faster = [choice for choice, p in zip(rivals, adjusted, strict=True) if p <= SIGNIFICANCE]
-    return max(faster, key=speed, default=own[0])
-
-
-def _beside_first(point: pd.Series, first: str, compared: Gains, measure: Measure) -> Ratio | None:
-    """Speed over the first series' on equal devices; None where too few runs are there."""
-    devices = int(point["devices"])
-    ratio = compared.of(measure, (str(point["series"]), devices), (first, devices))
-    return None if ratio is None or ratio.n < ENOUGH_REPEATS else ratio
-
-
-def _further_repeats(
-    questions: Sequence[OpenQuestion], passed_over: pd.DataFrame, rule: DecisionRule
-) -> dict[int, int]:
-    """Repeats to add, by device count."""
-    found: dict[int, int] = {}
-    for question in questions:
-        needed = runs_to_tell(question.ratio, question.threshold)
-        for devices in (question.devices, question.than):
-            if needed is not None:
-                found[devices] = max(found.get(devices, 0), needed - question.ratio.n)
-    for _, point in passed_over.iterrows():
-        if may_be_in_time(point, rule):
-            # the bound comes down with what is known of the scatter: twice the runs are a fair step
-            devices = int(point["devices"])
-            found[devices] = max(found.get(devices, 0), int(point["n"]))
-    return dict(sorted(found.items()))
 
 
 def _plain(value: Any) -> float | int | None:
