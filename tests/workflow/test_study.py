@@ -28,7 +28,7 @@ def test_the_report_needs_no_other_file_and_opens_with_the_decision(study: Study
     html = (study.results / "report.html").read_text()
     decisions = json.loads((study.results / "decision.json").read_text())
     assert [decision["experiment"] for decision in decisions] == ["strong", "weak"]
-    assert html.index(decisions[0]["sentence"]) < html.index("<img")
+    assert html.index(decisions[0]["sentence"]) < html.index("<figure")
     assert "First title" in html
     assert 'src="http' not in html
     assert 'href="http' not in html

@@ -40,8 +40,8 @@ SOURCES = {
     "separate_conditions",
     "scalewise/analysis/decision/": "__init__ cautions choice criteria decision selection wording",
     "scalewise/analysis/prediction/": "__init__ all_reduce_model experiment_prediction measured_exchange program_step step_model",
-    "scalewise/analysis/report/": "__init__ captions efficiency_figures epoch_figures figures page page_tables panels proposal "
-    "scaling_figures series_lines step_figures style time_parts unmeasured_points",
+    "scalewise/analysis/report/": "__init__ captions efficiency_figures epoch_figures figures page page_files page_tables panels "
+    "proposal scaling_figures series_lines step_figures style time_parts unmeasured_points",
     "scalewise/analysis/rounds/": "__init__ choice_summary chosen_devices judge_round likely_answers overhead_model repeats "
     "sentences",
     "scalewise/analysis/statistics/": "__init__ bootstrap intervals law_checks law_models ratios",
@@ -49,7 +49,14 @@ SOURCES = {
 for folder, modules in SOURCES.items():
     for module in modules.split():
         workflow.source_path(f"../scripts/{folder}{module}.py")
+workflow.source_path("../scripts/scalewise/analysis/report/answer.html.j2")
+workflow.source_path("../scripts/scalewise/analysis/report/figures.html.j2")
+workflow.source_path("../scripts/scalewise/analysis/report/macros.html.j2")
 workflow.source_path("../scripts/scalewise/analysis/report/methods.html.j2")
+workflow.source_path("../scripts/scalewise/analysis/report/page.js")
+workflow.source_path("../scripts/scalewise/analysis/report/report.css")
 workflow.source_path("../scripts/scalewise/analysis/report/report.html.j2")
+workflow.source_path("../scripts/scalewise/analysis/report/tables.html.j2")
+workflow.source_path("../scripts/scalewise/analysis/report/toolbox.html.j2")
 SCRIPT = workflow.source_path("../scripts/train.py")
 sys.path.insert(0, str(Path(SCRIPT).parent))

@@ -36,7 +36,14 @@ class Page(HTMLParser):
         return "\n".join(data for _, data in self.text)
 
 
+def below(html: str, heading: str) -> str:
+    """The page from a heading on, whatever its level."""
+    found = re.split(rf"<h[2-4]>{re.escape(heading)}</h[2-4]>", html, maxsplit=1)
+    assert len(found) == 2, f"the page has no heading {heading!r}"
+    return found[1]
+
+
 def cells(html: str, heading: str) -> list[str]:
-    """The rows of the table below a heading, cells parted by bars."""
-    table = html.split(f"<h3>{heading}</h3>")[1].split("</table>", maxsplit=1)[0]
+    """The rows of the first table below a heading, cells parted by bars."""
+    table = below(html, heading).split("</table>", maxsplit=1)[0]
     return [re.sub(r"(<[^>]+>)+", "|", row) for row in re.findall(r"<tr\b.*?</tr>", table)]

@@ -74,7 +74,7 @@ def test_planted_speedups_of_a_program_are_found_and_what_is_unknown_is_said(tmp
     assert "evaluation: 1 (9 runs)" in text
     assert "final accuracy" not in "".join(cells(html, "Scaling"))
     header = html.split("Where a step's time goes")[1].split("</thead>")[0]
-    assert "<th>preparation (s)</th>" in header
+    assert ">preparation (s)</th>" in header
     assert "process group" not in header
     proposal = (tmp_path / "study/proposal.md").read_text(encoding="utf-8")
     assert "the time and the device-hours of a whole run are not known" in proposal

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from scalewise import __version__
 from scalewise.analysis.analysis_spec import (
@@ -20,8 +20,9 @@ from scalewise.analysis.analysis_spec import (
     NOT_KNOWN,
     PROGRAM_FACTS,
 )
-from scalewise.analysis.formatting import percent
+from scalewise.analysis.formatting import as_in_yaml, percent
 from scalewise.analysis.report.captions import CAPTIONS, WHERE_COUNTS_ARE_CHOSEN
+from scalewise.analysis.report.page_files import as_script_data, scripts, style
 from scalewise.analysis.report.page_tables import (
     law_rows,
     option_row,
@@ -40,18 +41,23 @@ from scalewise.analysis.rounds.choice_summary import ChoiceSummary
 from scalewise.plan.runs.rounds import OTHER_ANSWER
 
 NO_CONFIDENCE = "not defined: one run a point"
-FIRST_FIGURES = ("speedup", "efficiency", "step", "efficiencies", "prediction")
-"""Those that carry the decision; the others are one click away."""
+FIRST_FIGURES = ("speedup", "efficiency", "step")
+"""Those that stand with what they show; the others are one click away."""
 COMPARED = (HELD_EQUAL, EQUAL_IN_SERIES, DIFFERED, NOT_KNOWN)
 """Parts of the provenance that say what a comparison rests on, apart from the others."""
 COLUMN_POINTS = 300
 """A figure that is wider than a column takes a row of its own."""
-_WIDTH = re.compile(rb'<svg[^>]*?width="([\d.]+)pt"', re.DOTALL)
+_WIDTH = re.compile(r'<svg[^>]*?width="([\d.]+)pt"', re.DOTALL)
+TITLES = {"step": "Time of a step", "efficiencies": "Two efficiencies", "accuracy": "Test accuracy"}
+"""Names of the figures for readers, where they are not the names of their files."""
 _NOTHING_DECIDED: dict[str, Any] = {
     "criterion": "",
     "limits": [],
     "startup": [],
     "beyond": [],
+    "options": [],
+    "alternatives": [],
+    "cautions": [],
     "numbers": {},
 }
 
@@ -108,6 +114,7 @@ def render(sections: Sequence[Section], *, partial: bool) -> str:
     )
     template = environment.get_template("report.html.j2")
     heading = sections[0].title if len(sections) == 1 else "How many devices?"
+    series = [each for section in sections for each in _series(section)]
     return template.render(
         heading=heading,
         sections=[_context(section) for section in sections],
@@ -117,8 +124,30 @@ def render(sections: Sequence[Section], *, partial: bool) -> str:
         chooses=any(section.choice is not None for section in sections),
         other_answer=percent(OTHER_ANSWER, 0),
         step_parts=list(STEP_PARTS.values()),
+        series_names=list(dict.fromkeys(each["name"] for each in series)),
+        option_values=_option_values(series),
+        style=style(),
+        scripts=scripts(),
         version=__version__,
     )
+
+
+def _series(section: Section) -> list[dict[str, Any]]:
+    """Every series with the values of the options that were swept."""
+    swept = [key for key in section.options["option"].unique() if key in section.runs]
+    return [
+        {"name": str(name), "options": {key: as_in_yaml(runs[key].iloc[0]) for key in swept}}
+        for name, runs in section.runs.groupby("series", sort=False)
+    ]
+
+
+def _option_values(series: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Every value that an option takes, by option; options of one value have nothing to choose."""
+    found: dict[str, dict[str, None]] = {}
+    for each in series:
+        for key, value in each["options"].items():
+            found.setdefault(key, {})[value] = None
+    return {key: list(values) for key, values in found.items() if len(values) > 1}
 
 
 def _context(section: Section) -> dict[str, Any]:
@@ -136,8 +165,9 @@ def _context(section: Section) -> dict[str, Any]:
         "baseline": _baseline(section.scaling, decision["series"]),
         "choice": [] if choice is None else choice.sentences(),
         "unmeasured": [expected_row(row) for _, row in expected_points(choice, scaling).iterrows()],
-        "first_figures": [_figure(section, name) for name in shown if name in FIRST_FIGURES],
-        "more_figures": [_figure(section, name) for name in shown if name not in FIRST_FIGURES],
+        "figures": {name: _figure(section, name) for name in shown},
+        "more_figures": [name for name in shown if name not in FIRST_FIGURES],
+        "data": as_script_data({"figures": {}, "what_if": {}, "series": _series(section)}),
         "options": [option_row(row) for _, row in section.options.iterrows()],
         "memory_kind": ", ".join(section.runs["peak_memory_kind"].dropna().unique()),
         "monitor_notes": _monitor_notes(section.runs),
@@ -176,17 +206,26 @@ def _shown(section: Section) -> list[str]:
 
 
 def _figure(section: Section, name: str) -> dict[str, Any]:
-    content = (section.figures / f"{name}.svg").read_bytes()
+    content = (section.figures / f"{name}.svg").read_text(encoding="utf-8")
     captions = [CAPTIONS[name]]
     if section.choice is not None and name in WHERE_COUNTS_ARE_CHOSEN:
         captions.append(WHERE_COUNTS_ARE_CHOSEN[name])
     width = _WIDTH.search(content[:5000])
     return {
-        "name": name,
-        "uri": "data:image/svg+xml;base64," + base64.b64encode(content).decode(),
+        "title": TITLES.get(name, name.capitalize()),
+        "svg": Markup(_inline(content, f"{section.name}-{name}")),  # noqa: S704  drawn by matplotlib
+        "sentence": "",
         "caption": " ".join(captions),
         "wide": width is not None and float(width[1]) > COLUMN_POINTS,
     }
+
+
+def _inline(svg: str, identifier: str) -> str:
+    """An SVG file as an element of the page, its names apart from those of other figures."""
+    root = svg[svg.index("<svg") :]
+    root = re.sub(r"<metadata>.*?</metadata>", "", root, flags=re.DOTALL)
+    root = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{identifier}-", root)
+    return root.replace("<svg", f'<svg role="img" aria-labelledby="{identifier}-says"', 1)
 
 
 def _baseline(scaling: pd.DataFrame, series: str | None) -> str:

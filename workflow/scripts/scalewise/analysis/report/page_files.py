@@ -1,0 +1,54 @@
+"""The style and the scripts that the page carries inside itself, and the numbers that they use."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+SCRIPTS = ("page.js", "figures.js", "what_if.js")
+_COMMENTS = re.compile(r"^\s*(?://[^\n]*|/\*.*?\*/\s*)$", re.MULTILINE | re.DOTALL)
+_IN_MARKUP = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
+"""Characters that could end the element around them, and how JSON writes them."""
+
+
+def style() -> Markup:
+    """The style sheet, as it stands in the page."""
+    return Markup(_compact((Path(__file__).parent / "report.css").read_text(encoding="utf-8")))  # noqa: S704  ours
+
+
+def scripts() -> list[Markup]:
+    """The scripts, in the order in which they run."""
+    files = (Path(__file__).parent / name for name in SCRIPTS)
+    return [Markup(_compact(path.read_text(encoding="utf-8"))) for path in files if path.exists()]  # noqa: S704  ours
+
+
+def as_script_data(value: Any) -> Markup:
+    """JSON that nothing inside it can end: no character of markup is left in it.
+
+    Args:
+        value: Plain values; a number that is none becomes null.
+    """
+    text = json.dumps(_finite(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    for character, escaped in _IN_MARKUP.items():
+        text = text.replace(character, escaped)
+    return Markup(text)  # noqa: S704  escaped above
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _compact(text: str) -> str:
+    """The text without indentation, empty lines and comments that stand on lines of their own."""
+    lines = (line.strip() for line in _COMMENTS.sub("", text).splitlines())
+    return "\n".join(line for line in lines if line)
