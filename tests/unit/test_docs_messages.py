@@ -1,0 +1,88 @@
+"""Every message that docs/troubleshooting.md quotes is one that the code says."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sysconfig
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "troubleshooting.md"
+ROW = re.compile(r"^\| `([^`]+)` \|", re.MULTILINE)
+LEAST_LETTERS = 12
+"""A message whose longest fixed part is shorter may stand in the code by chance."""
+
+OF_SNAKEMAKE = {
+    " file is not valid JSON or YAML": "snakemake/common/configfile.py",
+    "Config file must be given as JSON or YAML with keys at top level": "snakemake/common/configfile.py",
+    "Directory cannot be locked": "snakemake/exceptions.py",
+}
+"""What the page quotes of Snakemake, and the file that says it."""
+
+
+def quoted() -> list[str]:
+    """The messages of the page's tables, `...` for what differs."""
+    return ROW.findall(PAGE.read_text(encoding="utf-8"))
+
+
+def strings_of(source: str) -> Iterator[str]:
+    """Every text in a module but docstrings, with a null character for each value that is put into it."""
+
+    def text(node: ast.expr) -> str:
+        match node:
+            case ast.Constant(value=str(words)):
+                return words
+            case ast.JoinedStr(values=parts):
+                return "".join(map(text, parts))
+            case ast.BinOp(left=left, op=ast.Add(), right=right):
+                return text(left) + text(right)
+        return "\0"
+
+    tree = ast.parse(source)
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant | ast.JoinedStr | ast.BinOp) and id(node) not in docstrings:
+            yield text(node)
+
+
+@cache
+def said() -> list[str]:
+    """All texts of the workflow's Python code."""
+    files = sorted((ROOT / "workflow" / "scripts").rglob("*.py"))
+    return [text for file in files for text in strings_of(file.read_text(encoding="utf-8"))]
+
+
+def is_said(message: str) -> bool:
+    """Whether one text of the code has all fixed parts of a message, in their order."""
+    parts = message.split("...")
+    pattern = re.compile(".*?".join(map(re.escape, parts)), re.DOTALL)
+    longest = max(parts, key=len)
+    return any(longest in text and pattern.search(text) for text in said())
+
+
+@pytest.mark.parametrize("message", quoted())
+def test_a_message_of_the_troubleshooting_page_is_in_the_code(message: str) -> None:
+    longest = max(map(len, message.split("...")))
+    assert longest >= LEAST_LETTERS, f"{message!r} says too little to be found"
+    assert is_said(message)
+
+
+def test_a_message_that_nothing_says_is_found_out() -> None:
+    assert not is_said("... left no word: eaten by ...")
+    assert not is_said("is not a known key ... left no word"), "two texts are not one message"
+
+
+def test_the_page_has_the_messages_that_end_most_runs() -> None:
+    assert len(quoted()) >= 80
+
+
+@pytest.mark.parametrize(("message", "file"), OF_SNAKEMAKE.items())
+def test_what_is_quoted_of_snakemake_is_said_by_it(message: str, file: str) -> None:
+    source = (Path(sysconfig.get_path("purelib")) / file).read_text(encoding="utf-8")
+    assert any(message in text for text in strings_of(source))
+    assert f"{message}`" in PAGE.read_text(encoding="utf-8")

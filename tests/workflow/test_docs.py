@@ -1,0 +1,244 @@
+"""What all documents say is true: links, commands, configurations, names of files and keys."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shlex
+import shutil
+import textwrap
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.workflow.conftest import ROOT, Workplace
+
+from scalewise.plan.study import load_study
+
+DOCUMENTS = sorted(path for path in ROOT.glob("**/*.md") if ".venv" not in path.parts)
+MADE_BY_TESTS = ROOT / "docs" / "reliability.md"
+GUIDES = [
+    *(ROOT / "README.md", ROOT / "config" / "README.md"),
+    *(path for path in sorted((ROOT / "docs").glob("*.md")) if path != MADE_BY_TESTS),
+]
+OWN_PROGRAM = ROOT / "config" / "examples" / "own" / "ddp.py"
+
+NOT_RUN = {
+    r"git clone <address of this repository> scalewise": "needs the network",
+    r"cd \S+": "changes the shell alone",
+    r"\. \.venv/bin/activate": "changes the shell alone",
+    r"(tmux|sacctmgr|sinfo|squeue|scp) .*": "a login node's own program, not one of Scalewise",
+    r"snakemake .* --report \S+": "needs a finished study: test_study.py runs it on one",
+}
+"""Commands of the documents that no test here runs, with the reason."""
+
+SITE = """\
+accelerator: cpu
+devices_per_node: 4
+cpus_per_node: 64
+max_nodes: 16
+slurm: {account: mine, partition: gpu, gpu_request: none}
+"""
+
+KEYS_OF_THE_USER = {"environment", "argument", "queue_minutes", "experiments"}
+"""Mappings whose keys are the user's own, or the names of experiments."""
+
+
+def told(path: Path) -> str:
+    """A document's name as the tests show it."""
+    return str(path.relative_to(ROOT))
+
+
+def blocks(document: Path, language: str) -> list[str]:
+    """The code blocks of a language, without the indentation that a list gives them."""
+    fenced = re.compile(rf"^( *)```{language}\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
+    return [textwrap.dedent(body) for _, body in fenced.findall(document.read_text(encoding="utf-8"))]
+
+
+def commands(document: Path) -> list[str]:
+    """Every command in the shell blocks of a document, without its comment."""
+    lines = [line for block in blocks(document, "sh") for line in block.splitlines()]
+    return [command for line in lines if (command := re.sub(r"(^|\s)#.*", "", line).strip())]
+
+
+def spans(document: Path) -> list[str]:
+    """What stands in backquotes within the text of a document."""
+    text = re.sub(
+        r"^ *```.*?^ *```", "", document.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
+    )
+    return re.findall(r"(?<!`)`([^`\n]+)`(?!`)", text)
+
+
+def not_run(command: str) -> bool:
+    """Whether a command is one that no test runs, for a reason."""
+    return any(re.fullmatch(pattern, command) for pattern in NOT_RUN)
+
+
+def dry_runs() -> list[str]:
+    """Every snakemake command of the documents, once, as a dry run."""
+    found: dict[str, None] = {}
+    for command in (c for document in GUIDES for c in commands(document) if not not_run(c)):
+        if command.startswith("snakemake "):
+            words = [word for word in shlex.split(command) if word != "-n"]
+            found[shlex.join([*words, "-n"])] = None
+    return list(found)
+
+
+def anchors(document: Path) -> set[str]:
+    """The anchors that GitHub gives to a document's headings."""
+    text = re.sub(
+        r"^ *```.*?^ *```", "", document.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
+    )
+    seen: Counter[str] = Counter()
+    found = set()
+    for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE):
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+        slug = re.sub(r"[^\w\- ]", "", plain).strip().replace(" ", "-")
+        found.add(f"{slug}-{seen[slug]}" if seen[slug] else slug)
+        seen[slug] += 1
+    return found
+
+
+@pytest.fixture
+def checkout(workplace: Workplace) -> Workplace:
+    """A checkout with a filled-in site file, and a study of an own program as the documents name it."""
+    for folder in ("config", "profiles", "workflow"):
+        shutil.copytree(
+            ROOT / folder, workplace.folder / folder, ignore=shutil.ignore_patterns("__pycache__")
+        )
+    for site in (workplace.folder / "profiles").glob("*/*.yaml"):
+        site.write_text(re.sub(r"<(account|partition)>", "mine", site.read_text(encoding="utf-8")))
+    (study, *_) = blocks(ROOT / "docs" / "own-training.md", "yaml")
+    (workplace.folder / "study.yaml").write_text(study)
+    shutil.copy(OWN_PROGRAM, workplace.folder / "train.py")
+    return workplace
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=told)
+def test_every_link_leads_to_a_file_and_a_heading(document: Path) -> None:
+    links = re.findall(r"\]\(([^)\s]+)\)", document.read_text(encoding="utf-8"))
+    broken = []
+    for link in (each for each in links if not each.startswith(("http:", "https:"))):
+        name, _, anchor = link.partition("#")
+        target = document.parent / name if name else document
+        if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target)):
+            broken.append(link)
+    assert broken == []
+
+
+@pytest.mark.parametrize("command", dry_runs())
+def test_a_snakemake_command_of_the_documents_is_accepted(checkout: Workplace, command: str) -> None:
+    outcome = checkout.run(shlex.split(command))
+    assert outcome.code == 0, outcome.text
+
+
+def test_the_documents_have_the_commands_of_a_study() -> None:
+    said = " ".join(dry_runs())
+    for word in (
+        "profiles/local",
+        "profiles/slurm",
+        "preflight",
+        "predict",
+        "partial_report",
+        "--configfile",
+    ):
+        assert word in said
+
+
+@pytest.mark.parametrize("document", GUIDES, ids=told)
+def test_every_other_command_is_known(document: Path) -> None:
+    rest = [c for c in commands(document) if not c.startswith("snakemake ") and not not_run(c)]
+    inline = [s for s in spans(document) if s.startswith(("make ", "python benchmarks/"))]
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for command in [*rest, *inline]:
+        program, first, *others = shlex.split(command)
+        if program == "make":
+            assert first in targets, command
+            assert all(re.fullmatch("PYTHON=.*", word) for word in others), command
+        else:
+            assert program == "python", f"{command!r} is neither run by a test nor in NOT_RUN"
+            assert_is_a_benchmark(first, others)
+
+
+def assert_is_a_benchmark(script: str, words: list[str]) -> None:
+    """Hold the names and options of a benchmark's command against its script."""
+    source = (ROOT / script).read_text(encoding="utf-8")
+    assert [w for w in words if w.startswith("--") and f'"{w}"' not in source] == [], script
+    if script == "benchmarks/run.py":
+        run = importlib.import_module("benchmarks.run")
+        names = [word for word in words if re.fullmatch("[a-z-]+", word) and not word.startswith("--")]
+        assert set(names) <= {*run.BENCHMARKS, *run.NAMED_ONLY}
+
+
+@pytest.mark.parametrize("document", GUIDES, ids=told)
+def test_every_target_of_snakemake_that_a_text_names_is_a_rule(document: Path) -> None:
+    rules = "".join(path.read_text() for path in (ROOT / "workflow" / "rules").glob("*.smk"))
+    named = [re.fullmatch(r"snakemake(?: -n)? ([a-z_]+)(?: -.*)?", span) for span in spans(document)]
+    assert [each[0] for each in named if each and f"rule {each[1]}:" not in rules] == []
+
+
+@pytest.mark.parametrize("document", GUIDES, ids=told)
+def test_every_example_of_a_study_is_valid(
+    document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(OWN_PROGRAM, tmp_path / "train.py")
+    (tmp_path / "site.yaml").write_text(SITE)
+    for example in blocks(document, "yaml"):
+        assert load_study(yaml.safe_load(example), [], "site.yaml").runs
+
+
+def known_keys() -> set[str]:
+    """Every key of the tables in config/README.md, and the last part of those that lie in others."""
+    text = (ROOT / "config" / "README.md").read_text(encoding="utf-8")
+    names = set(re.findall(r"^\| `([a-z_.]+)` \|", text, re.MULTILINE))
+    return names | {name.rpartition(".")[2] for name in names} | KEYS_OF_THE_USER
+
+
+def keys_within(value: Any) -> Iterator[str]:
+    """The keys of nested mappings, but those that are the user's own."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield str(key)
+            if key not in KEYS_OF_THE_USER:
+                yield from keys_within(inner)
+    elif isinstance(value, list):
+        for each in value:
+            yield from keys_within(each)
+
+
+@pytest.mark.parametrize("document", GUIDES, ids=told)
+def test_every_key_that_a_text_names_is_a_key(document: Path) -> None:
+    known = known_keys()
+    sections = {name.split(".")[0] for name in known if "." in name}
+    unknown = []
+    for span in spans(document):
+        if re.fullmatch(rf"({'|'.join(sections)})\.[a-z_]+", span):
+            unknown += [span] if span not in known else []
+        elif re.match(r"[a-z_.]+: \S", span) and "..." not in span:
+            read = yaml.safe_load(span)
+            found = keys_within(read) if isinstance(read, dict) else ()
+            unknown += [key for key in found if key not in known and not key.startswith("argument.")]
+    assert unknown == []
+
+
+@pytest.mark.parametrize("document", GUIDES, ids=told)
+def test_every_path_of_the_repository_that_a_text_names_is_there(document: Path) -> None:
+    folders = "config|docs|profiles|workflow|tests|benchmarks"
+    named = [span for span in spans(document) if re.fullmatch(rf"({folders})/[\w./*-]*", span)]
+    assert [name for name in named if not list(ROOT.glob(name.rstrip("/")))] == []
+
+
+@pytest.mark.parametrize("document", GUIDES, ids=told)
+def test_every_file_of_results_that_a_text_names_is_made(document: Path) -> None:
+    code = [*(ROOT / "workflow").rglob("*.smk"), *(ROOT / "workflow" / "scripts").rglob("*.py")]
+    text = "".join(path.read_text(encoding="utf-8") for path in code)
+    names = [
+        Path(span).name for span in spans(document) if re.fullmatch(r"results/[\w./{}*-]+\.[a-z]+", span)
+    ]
+    stems = {name: re.sub(r"\{.*?\}|\*", "", name) for name in names}
+    missing = [name for name, stem in stems.items() if stem not in text and Path(stem).stem not in text]
+    assert missing == []
