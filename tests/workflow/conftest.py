@@ -35,6 +35,7 @@ experiments:
     global_batch_size: 256
     repeats: 2
     learning_rate: 0.05
+    tensorboard: true
     sweep:
       gradient_as_bucket_view: [false]
   weak:

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
+from snakemake.settings.types import DeploymentMethod
 
 # Snakemake makes hundreds of objects a job and drops few. Looking for dropped ones less often takes a
 # tenth off the planning of 10,000 runs, at equal memory (benchmarks/run.py plan).
@@ -70,7 +71,13 @@ try:
     ON_CLUSTER = "device_budget" in workflow.global_resources
     if workflow.is_main_process:
         check_site_is_given(config.get("site"), ON_CLUSTER)
-    STUDY = load_study(config, workflow.configfiles, config.get("site"))
+    STUDY = load_study(
+        config,
+        workflow.configfiles,
+        config.get("site"),
+        own_environments=DeploymentMethod.CONDA
+        in workflow.deployment_settings.deployment_method,
+    )
     check_results_folder(Path("results"))
     if workflow.is_main_process:
         check_environment(

@@ -10,7 +10,7 @@ SOURCES = {
     "scalewise/": "__init__ interpreter records",
     "scalewise/plan/": "__init__ study",
     "scalewise/plan/catalog/": "__init__ datasets imported_files models own_data own_model_files own_programs",
-    "scalewise/plan/checks/": "__init__ allocation batch chosen_devices experiment options program projection",
+    "scalewise/plan/checks/": "__init__ allocation batch chosen_devices experiment options packages program projection",
     "scalewise/plan/config/": "__init__ errors experiment paths program pydantic_problems raw_values settings shape site slurm "
     "yaml_source",
     "scalewise/plan/jobs/": "__init__ all_reduce_jobs environment launch preflight slurm_checks submission",
@@ -33,8 +33,8 @@ SOURCES = {
     "scalewise/training/program/probe/": "__init__ batches communication counted_optimizers discovery early_end ending guards hooks "
     "loader_passes losses measured_process memory origins probe_spec root_calls run_interval startup "
     "steps written",
-    "scalewise/analysis/": "__init__ analysis_spec conclusion experiment_figures experiment_tables formatting laws memory "
-    "origins partial_report program_facts scaling study_report tables",
+    "scalewise/analysis/": "__init__ analysis_spec conclusion event_files experiment_figures experiment_tables formatting "
+    "laws memory origins partial_report program_facts scaling study_report tables",
     "scalewise/analysis/bottlenecks/": "__init__ bottlenecks drift losses resumption slow_places step_breakdown utilization",
     "scalewise/analysis/comparison/": "__init__ comparability comparable_runs confounding fingerprint gains own_intervals "
     "separate_conditions",

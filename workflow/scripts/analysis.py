@@ -59,6 +59,14 @@ def figures(options: argparse.Namespace) -> None:
     draw(experiment, options.folder, predicted=_facts(options.study)[experiment.name]["predicted"])
 
 
+def event_files(options: argparse.Namespace) -> None:
+    """Write the runs of an experiment for TensorBoard."""
+    with imports_uncollected():
+        from scalewise.analysis.event_files import write_event_files
+
+    write_event_files(options.runs, options.folder)
+
+
 def report(options: argparse.Namespace) -> None:
     """Write the report on one experiment or on several."""
     with imports_uncollected():
@@ -92,7 +100,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     steps = parser.add_subparsers(metavar="step", required=True)
     commands = {}
-    for step in (scaling, prediction, judge, figures, report, partial_report, decisions):
+    for step in (scaling, prediction, judge, figures, event_files, report, partial_report, decisions):
         name = step.__name__.replace("_", "-")
         commands[step] = steps.add_parser(name, help=step.__doc__, description=step.__doc__)
         commands[step].set_defaults(step=step)
@@ -112,6 +120,9 @@ def main(arguments: list[str] | None = None) -> int:
     commands[judge].add_argument(
         "--all-reduces", default=[], nargs="*", type=Path, help="those whose cost a budget counts"
     )
+
+    commands[event_files].add_argument("--runs", required=True, type=Path, help="table of the runs")
+    commands[event_files].add_argument("folder", type=Path, help="results of the experiment")
 
     for step in (figures, report, partial_report):
         commands[step].add_argument(

@@ -19,6 +19,7 @@ from scalewise.plan.checks.allocation import check_facts
 from scalewise.plan.checks.chosen_devices import check_budget, resolve_choice
 from scalewise.plan.checks.experiment import check_devices, check_experiment, check_model_names, check_names
 from scalewise.plan.checks.options import option_warnings
+from scalewise.plan.checks.packages import check_packages
 from scalewise.plan.checks.program import (
     OF_THE_LOOP,
     check_keys_of_the_loop,
@@ -57,7 +58,7 @@ from scalewise.plan.runs.runs import (
 from scalewise.records import SUMMARY
 
 _TOP_KEYS = ("defaults", "experiments", "site")
-_PRESENTATION = {"title", "description"}
+_PRESENTATION = {"title", "description", "tensorboard"}
 _ALLOCATION = {"runtime_minutes", "memory_gb", "timeout_seconds", "checkpoint_minutes", "keep_checkpoints"}
 _PREDICTION = {"predict", "project"}
 _BUDGET = {"budget"}
@@ -234,6 +235,8 @@ def load_study(
     config: Mapping[str, Any],
     files: Sequence[str | Path] = (),
     site_file: str | Path | None = None,
+    *,
+    own_environments: bool = False,
 ) -> Study:
     """Check a configuration and make its runs.
 
@@ -241,6 +244,7 @@ def load_study(
         config: Keys and values that Snakemake merged from files and command line.
         files: The files it was read from, for line numbers and spelling.
         site_file: The profile's facts; None takes this machine as it is.
+        own_environments: Snakemake gives rules environments with all that they need, by conda.
 
     Raises:
         StudyError: names every mistake.
@@ -263,7 +267,7 @@ def load_study(
     problems += _check_top(raw)
     experiments: dict[str, PlannedExperiment] = {}
     if isinstance(raw.get("experiments"), dict) and isinstance(raw.get("defaults", {}), dict):
-        experiments, found = _plan(raw, site)
+        experiments, found = _plan(raw, site, own_environments)
         problems += found
     lines += [
         problem.render(_origin(problem.place, sources))
@@ -374,7 +378,9 @@ def _check_top(raw: Mapping[str, Any]) -> Iterator[Problem]:
         )
 
 
-def _plan(raw: Mapping[str, Any], site: Site) -> tuple[dict[str, PlannedExperiment], list[Problem]]:
+def _plan(
+    raw: Mapping[str, Any], site: Site, own_environments: bool
+) -> tuple[dict[str, PlannedExperiment], list[Problem]]:
     defaults: dict[str, Any] = raw.get("defaults", {})
     # keys that only one of the two kinds takes do not concern the other
     of_programs = ProgramExperiment.model_fields.keys() - Experiment.model_fields.keys()
@@ -423,6 +429,7 @@ def _plan(raw: Mapping[str, Any], site: Site) -> tuple[dict[str, PlannedExperime
             problems += check_devices(place, _sound_counts(merged.get("devices")), site)[1]
             problems += check_model_names(place, own if broken else merged)
             continue
+        problems += () if own_environments else check_packages(place, spec)
         spec, unresolved = resolve_choice(place, spec, site)
         problems += unresolved
         shapes, found = check_experiment(name, spec, own, site)

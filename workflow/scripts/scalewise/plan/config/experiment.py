@@ -275,6 +275,13 @@ class StudyKeys(StrictModel):
         "it reruns nothing.",
     )
 
+    tensorboard: bool = Field(
+        False,
+        description="Write each run's losses, accuracy and throughput for TensorBoard too, from its records: "
+        "`tensorboard --logdir results/{experiment}/tensorboard` then shows them. Needs the package of that "
+        "name beside Snakemake. Changing it reruns nothing.",
+    )
+
     @property
     def device_counts(self) -> Sequence[int | str]:
         """The device counts that may be measured; of ``up_to`` those that a site has made of it."""

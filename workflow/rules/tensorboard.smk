@@ -1,0 +1,21 @@
+# Contract: the records of runs become event files, for users of TensorBoard.
+# in:  results/{experiment}/runs.csv, which names the runs, and the records of these
+# out: results/{experiment}/tensorboard/{run}/events.out.tfevents.scalewise
+
+
+localrules:
+    write_event_files,
+
+
+rule write_event_files:
+    input:
+        "results/{experiment}/runs.csv",
+    output:
+        directory("results/{experiment}/tensorboard"),
+    log:
+        "logs/write_event_files/{experiment}.log",
+    conda:
+        "../envs/tensorboard.yaml"
+    shell:
+        'python "$SCALEWISE_SCRIPTS/analysis.py" event-files --runs {input:q} '
+        "results/{wildcards.experiment:q} 2>&1 | tee {log:q}"

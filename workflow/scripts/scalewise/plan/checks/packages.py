@@ -1,0 +1,27 @@
+"""Packages that only some keys need, and that are installed only where a user asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+
+from scalewise.plan.config.errors import Place, Problem
+from scalewise.plan.config.experiment import AnyExperiment
+
+TENSORBOARD = "tensorboard"
+"""The package that writes and shows event files, and the key that asks for them."""
+
+
+def check_packages(place: Place, experiment: AnyExperiment) -> Iterator[Problem]:
+    """Refuse a key whose package is not there, before a study has trained for hours.
+
+    Args:
+        place: The experiment's place.
+        experiment: Values that are each valid alone.
+    """
+    if experiment.tensorboard and find_spec(TENSORBOARD) is None:
+        yield Problem(
+            (*place, TENSORBOARD),
+            f"is true, but {TENSORBOARD}, the package that writes its files, is not installed here",
+            f"Run `pip install {TENSORBOARD}`, or remove the key: given later, it reruns nothing.",
+        )
