@@ -15,6 +15,10 @@ from scalewise.plan.config.errors import StudyError
 from scalewise.plan.study import load_study
 
 
+def test_it_is_read_in_five_minutes() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+
+
 def test_every_make_command_of_the_readme_is_a_target(workplace: Workplace) -> None:
     targets = {command.split()[1] for command in commands(ROOT / "README.md") if command.startswith("make ")}
     assert {"run", "test"} <= targets
@@ -25,7 +29,7 @@ def test_every_make_command_of_the_readme_is_a_target(workplace: Workplace) -> N
 
 def test_the_messages_it_shows_are_those_a_user_gets(tmp_path: Path) -> None:
     shown = re.findall(
-        r"^config/experiments\.yaml:\d+: (.*)$", (ROOT / "README.md").read_text(), re.MULTILINE
+        r"^config/experiments\.yaml:\d+: (.*)$", (ROOT / "docs" / "first-study.md").read_text(), re.MULTILINE
     )
     text = (ROOT / "config" / "experiments.yaml").read_text()
     broken = text.replace("  epochs: 10\n", "  epochs: 10\n  epoch: 3\n")
