@@ -31,6 +31,7 @@ NOT_RUN = {
     r"cd \S+": "changes the shell alone",
     r"\. \.venv/bin/activate": "changes the shell alone",
     r"(tmux|sacctmgr|sinfo|squeue|scp) .*": "a login node's own program, not one of Scalewise",
+    r"pip install .*|tensorboard .*": "needs the network, or a browser",
     r"snakemake .* --report \S+": "needs a finished study: test_study.py runs it on one",
 }
 """Commands of the documents that no test here runs, with the reason."""
