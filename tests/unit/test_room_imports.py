@@ -97,6 +97,16 @@ def test_execution_needs_no_torch_and_knows_neither_training_nor_analysis() -> N
     assert crossings(modules("execution"), unwanted) == []
 
 
+def test_watching_shares_the_plain_statistics_of_the_analysis_and_needs_no_heavy_library() -> None:
+    """It runs beside what is measured, on the same machine."""
+    assert len(modules("watch")) > 5
+    unwanted = ("scalewise.training", "scalewise.analysis", "snakemake", *HEAVY)
+    assert crossings(modules("watch"), unwanted, ("scalewise.analysis.statistics.intervals",)) == []
+    knows_it = ("scalewise.watch",)
+    for room in ("plan", "execution", "training", "analysis"):
+        assert crossings(modules(room), knows_it) == []
+
+
 @pytest.mark.parametrize("room", ["plan", "execution", "training", "analysis"])
 def test_no_folder_of_a_room_imports_one_above_it(room: str) -> None:
     """A folder, or a module beside the folders, stands above all that it imports: there is no way around."""
@@ -157,6 +167,7 @@ def test_analysis_needs_no_torch_and_does_not_know_the_training() -> None:
     [
         pytest.param("scalewise.plan.study", HEAVY, id="the plan, in every job"),
         pytest.param("train", ("torch", "pandas"), id="the process that watches the ranks"),
+        pytest.param("scalewise.watch.session", HEAVY, id="what watches the study"),
         pytest.param("scalewise.analysis.partial_report", ("torch",), id="the analysis"),
         pytest.param("scalewise.analysis.experiment_tables", ("seaborn",), id="what draws nothing"),
         pytest.param("scalewise.analysis.study_report", ("seaborn", "scipy"), id="the page"),

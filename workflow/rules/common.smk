@@ -103,6 +103,8 @@ PREPARATIONS = STUDY.preparations
 FIGURES = list(CAPTIONS)
 # filled when the session begins, for what the terminal says at its end
 EARLIER = EarlierFiles()
+# the one that shows the study on the terminal, once the session begins
+WATCHERS = []
 HELLO = hello_allocation(STUDY)
 ALL_REDUCES = AllReducePlan.of(STUDY, config.get("site"))
 # the experiments with a prediction, and what defines it

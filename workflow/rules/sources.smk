@@ -8,6 +8,8 @@ SOURCES = {
     "": "analysis check_site conclude_preflight hello measure_all_reduce prepare_dataset prepare_program "
     "prepare_weights program_rank rank start_ranks train",
     "scalewise/": "__init__ interpreter records",
+    "scalewise/watch/": "__init__ forecast jobs lines look points record run_files session slurm_queue speedups standing "
+    "terminal watcher words",
     "scalewise/plan/": "__init__ study",
     "scalewise/plan/catalog/": "__init__ datasets imported_files models own_data own_model_files own_programs",
     "scalewise/plan/checks/": "__init__ allocation batch chosen_devices experiment options packages program projection",
@@ -29,7 +31,8 @@ SOURCES = {
     "scalewise/training/measure/": "__init__ device_timers environments interval_clock machine_load memory monitor provenance "
     "sensors step_clock throughput waiting",
     "scalewise/training/models/": "__init__ builders own_model resnets transformer",
-    "scalewise/training/program/": "__init__ child environment judgement merge probe_records rank records startup_files",
+    "scalewise/training/program/": "__init__ child environment judgement merge probe_records rank records startup_files "
+    "told_progress",
     "scalewise/training/program/probe/": "__init__ batches communication counted_optimizers discovery early_end ending guards hooks "
     "loader_passes losses measured_process memory origins probe_spec root_calls run_interval startup "
     "steps written",

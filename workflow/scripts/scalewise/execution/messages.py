@@ -40,12 +40,15 @@ class Progress(_Note):
         epochs: Epochs of the whole training, where they end it; 0 for a program, whose epochs nobody knows.
         step: Optimizer steps done since the training began.
         steps: Optimizer steps of the whole training, where they end it; None where something else does.
+        samples_per_second: Throughput so far, warm-up left out, by the clock of rank 0; None before there is
+            any.
     """
 
     epoch: int
     epochs: int
     step: int = 0
     steps: int | None = None
+    samples_per_second: float | None = None
 
     @property
     def fraction(self) -> float | None:

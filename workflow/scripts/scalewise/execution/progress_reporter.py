@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 
@@ -28,10 +29,14 @@ class ProgressReporter:
 
     Args:
         rank_files: The folder that both see; None for a rank that has nothing to say, which does nothing.
+        throughput: Gives samples per second so far; asked in the thread, and only when progress is told.
     """
 
-    def __init__(self, rank_files: RankFiles | None) -> None:
+    def __init__(
+        self, rank_files: RankFiles | None, throughput: Callable[[], float | None] = lambda: None
+    ) -> None:
         self._rank_files = rank_files
+        self._throughput = throughput
         self.progress: Progress | None = None
         """Set by the training, and told from time to time."""
         self.stop_request: str | None = None
@@ -73,7 +78,7 @@ class ProgressReporter:
     def _tell(self, rank_files: RankFiles) -> None:
         progress = self.progress
         assert progress is not None, "only what was set differs from what was told"
-        rank_files.progress(progress)
+        rank_files.progress(progress.model_copy(update={"samples_per_second": self._throughput()}))
         self._told = progress
 
 

@@ -28,6 +28,9 @@ from scalewise.records import write_json, write_text
 RANK_SETUP, SPEC, ENDPOINT = "rank_setup.json", "spec.json", "endpoint.json"
 """Files that the supervisor lays out for ranks before they start, and the one that says where rank 0 is."""
 
+PROGRESS = "progress.json"
+"""The file that says how far the training has come, for all who look at it from outside."""
+
 
 @dataclass(frozen=True)
 class RankFiles:
@@ -200,14 +203,14 @@ class RankFiles:
     def progress(self, progress: Progress) -> None:
         """Write the progress of the training, for the supervisor."""
         # not flushed to disk: it is written while the clock runs
-        path = self._own("progress.json")
+        path = self._own(PROGRESS)
         draft = path.with_name(f".{path.name}")
         draft.write_text(progress.model_dump_json(), encoding="utf-8")
         draft.replace(path)
 
     def read_progress(self) -> Progress | None:
         """Read the progress that rank 0 told last."""
-        path = self.folder / "progress.json"
+        path = self.folder / PROGRESS
         return Progress.model_validate_json(path.read_text()) if path.exists() else None
 
     def root_cause(self, world_size: int) -> RankError | None:

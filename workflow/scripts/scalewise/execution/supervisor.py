@@ -29,6 +29,8 @@ GRACE_SECONDS = 10.0
 SHORT_GRACE_SECONDS = 1.5
 """Grace after a rank has raised or hangs: launchers but srun would wait 30 s for one that cannot hear."""
 POLL_SECONDS = 0.2
+STUDY_IS_SHOWN = "SCALEWISE_STUDY_IS_SHOWN"
+"""Variable that is set where the terminal shows the whole study: a single run's bar would tear it."""
 
 
 @dataclass(frozen=True)
@@ -247,7 +249,7 @@ def _checkpoint(ended: ExitStatus, then: str) -> str:
 
 
 class _Bar:
-    """Epochs or steps done, on one line of a terminal; silent elsewhere."""
+    """Epochs or steps done, on one line of a terminal; silent elsewhere, and where the study is shown."""
 
     WIDTH = 24
 
@@ -257,7 +259,7 @@ class _Bar:
         self._shown = ""
 
     def draw(self) -> None:
-        if not sys.stderr.isatty():
+        if not sys.stderr.isatty() or os.environ.get(STUDY_IS_SHOWN):
             return
         progress = self._rank_files.read_progress()
         if progress is None:

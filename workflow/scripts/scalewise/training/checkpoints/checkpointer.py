@@ -25,6 +25,7 @@ from scalewise.training.checkpoints.state import (
 from scalewise.training.checkpoints.step_consensus import StepConsensus, StepDecision
 from scalewise.training.checkpoints.storage import check_space, save, why_not
 from scalewise.training.loop import TrainingState
+from scalewise.training.measure.throughput import latest_rate
 from scalewise.training.run_records import max_known
 from scalewise.training.trainer import Trainer
 
@@ -70,7 +71,9 @@ class Checkpointer:
         patience = timeout_seconds + 2 * self._bytes[1] / SLOWEST_BYTES_PER_SECOND
         self._group = HostGroup(trainer.identity, patience)
         self._hosts = self._group.gather(trainer.identity.host)
-        self.reporter = ProgressReporter(rank_files if self._rank == 0 else None)
+        self.reporter = ProgressReporter(
+            rank_files if self._rank == 0 else None, lambda: latest_rate(trainer.clock.windows)
+        )
         """Must be entered while the ranks train."""
         self.resumption = Resumption(starts=spec.starts, lost_steps=spec.lost_steps)
 

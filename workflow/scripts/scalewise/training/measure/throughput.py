@@ -9,6 +9,8 @@ from scalewise.records import Window
 
 WINDOW_STEPS = 50
 """Most steps between two synchronisations of the device."""
+LATEST_WINDOWS = 100
+"""Windows whose pace is told while the training runs: adding them up costs nothing that could be measured."""
 
 
 def slowest(windows_by_rank: Sequence[Sequence[Window]]) -> list[Window]:
@@ -36,6 +38,11 @@ def throughput(windows: Sequence[Window]) -> float | None:
     if not seconds:
         return None
     return sum(window.samples for window in measured) / seconds
+
+
+def latest_rate(windows: Sequence[Window]) -> float | None:
+    """Samples per second of the latest measured windows, for those who look on while the training runs."""
+    return throughput(windows[-LATEST_WINDOWS:])
 
 
 def quantile(values: Sequence[float], fraction: float) -> float:

@@ -53,6 +53,7 @@ from scalewise.training.program.probe_records import (
 )
 from scalewise.training.program.records import OuterReport, read_reports, write_records, write_report
 from scalewise.training.program.startup_files import write_startup
+from scalewise.training.program.told_progress import ToldProgress
 
 LOOK_SECONDS = 0.5
 """Time between two looks at the probe's files, which may lie on a file system that many ranks share."""
@@ -355,15 +356,19 @@ class ProgramRank:
                 self.readings.append((now, float(found[1])))
 
     def _beat(self, child: Child) -> None:
-        """Show the supervisor that rank 0 runs, as long as its program is not stopped."""
+        """Show that rank 0 runs and how far it has come, as long as its program is not stopped."""
         if not self.is_first:
             return
+        given = self.settings.samples_per_step
+        samples = given if isinstance(given, int) else self.spec.definition.global_batch_size
+        progress = ToldProgress(self.rank_files, self.probed, self.settings, samples)
 
         def beat() -> None:
             while True:
                 if not child.is_stopped():
                     with suppress(OSError):
                         self.rank_files.heartbeat()
+                    progress.tell(time.monotonic())
                 time.sleep(BEAT_SECONDS)
 
         threading.Thread(target=beat, name="beat", daemon=True).start()

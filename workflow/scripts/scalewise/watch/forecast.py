@@ -1,0 +1,137 @@
+"""Cost and end of a study that runs, from what its own runs have taken."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from statistics import median
+
+from scalewise.watch.points import RunKey, WatchedPoint
+from scalewise.watch.run_files import RunFacts
+from scalewise.watch.standing import PointStanding, Standing
+
+ENOUGH_DONE = 0.1
+"""Share of a run from which on its own pace tells how long it takes: before, its start weighs too much."""
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a study has cost and will.
+
+    Args:
+        spent: Device-hours of all jobs, as billed, those of runs that failed among them.
+        to_go: Device-hours of the runs that are to come; None before anything tells.
+        ends: The end of the last run, seconds since the epoch; None before anything tells.
+        waits: Whether the end rests on jobs in the queue whose start nobody has estimated.
+    """
+
+    spent: float
+    to_go: float | None
+    ends: float | None
+    waits: bool
+
+
+def forecast(standing: Standing) -> Forecast:
+    """The cost so far and to come, and the end."""
+    spent = sum(
+        (sum(facts.job_seconds) + facts.elapsed(standing.now)) * point.point.billed_devices
+        for point in standing.points
+        for facts in point.runs.values()
+    )
+    left = seconds_left(standing)
+    if left is None:
+        return Forecast(spent / 3600, None, None, False)
+    of_run = {run: point.point for point in standing.points for run in point.runs}
+    to_go = sum(seconds * of_run[run].billed_devices for run, seconds in left.items())
+    ends, waits = _end(standing, left, of_run)
+    return Forecast(spent / 3600, to_go / 3600, ends, waits)
+
+
+def seconds_left(standing: Standing) -> dict[RunKey, float] | None:
+    """The time that each run still takes, without its wait; None where nothing tells."""
+    takes = {point.point: _takes(point, standing.now) for point in standing.points}
+    left = {}
+    for point in standing.points:
+        seconds = takes[point.point]
+        if seconds is None:
+            seconds = _like_another(point.point, takes)
+        for run in point.in_state("waiting", "queued", "starting", "running"):
+            facts = point.runs[run]
+            if facts.state == "running" and (own := _own_pace(facts, standing.now)) is not None:
+                left[run] = own - facts.elapsed(standing.now)
+            elif seconds is None:
+                return None
+            else:
+                left[run] = max(seconds - facts.elapsed(standing.now), 0.0)
+    return left
+
+
+def _takes(standing: PointStanding, now: float) -> float | None:
+    """Seconds of a job of a point: of those that have completed, else of those at work by their pace."""
+    done = [
+        facts.job_seconds[-1]
+        for facts in standing.runs.values()
+        if facts.state == "done" and facts.job_seconds
+    ]
+    paces = [_own_pace(standing.runs[run], now) for run in standing.in_state("running")]
+    known = done or [pace for pace in paces if pace is not None]
+    return median(known) if known else None
+
+
+def _own_pace(facts: RunFacts, now: float) -> float | None:
+    """Seconds that a run at work takes in all if it goes on as it has begun."""
+    fraction = facts.progress.fraction if facts.progress is not None else None
+    if fraction is None or fraction < ENOUGH_DONE or facts.began is None:
+        return None
+    return facts.elapsed(now) / min(fraction, 1.0)
+
+
+def _like_another(point: WatchedPoint, takes: Mapping[WatchedPoint, float | None]) -> float | None:
+    """The most that a point should take by the nearest one that is known, in its experiment if possible.
+
+    More devices are taken to be no faster, fewer to be slower by as much as they are fewer.
+    """
+    known = {other: seconds for other, seconds in takes.items() if seconds is not None}
+    same = {other: seconds for other, seconds in known.items() if other.experiment == point.experiment}
+    near = same or known
+    if not near:
+        return None
+    closest = min(near, key=lambda other: (abs(other.devices - point.devices), other.series != point.series))
+    return near[closest] * max(closest.devices / point.devices, 1.0)
+
+
+def _end(
+    standing: Standing, left: Mapping[RunKey, float], of_run: Mapping[RunKey, WatchedPoint]
+) -> tuple[float, bool]:
+    """The end of the last run, and whether it rests on a start that nobody has estimated."""
+    if standing.study.device_budget is None:
+        return standing.now + sum(left.values()), False
+    budget, used, waits = standing.study.device_budget, 0, False
+    ends: list[tuple[float, int]] = []
+    for run, start in _handed_over(standing):
+        # nobody can say when this one starts
+        waits = waits or start is None
+        heapq.heappush(ends, (max(start or 0.0, standing.now) + left[run], of_run[run].devices))
+        used += of_run[run].devices
+    last = max((end for end, _ in ends), default=standing.now)
+    clock = standing.now
+    for point in standing.points:
+        for run in point.in_state("waiting"):
+            while ends and used + point.point.devices > budget:
+                clock, freed = heapq.heappop(ends)
+                used -= freed
+            heapq.heappush(ends, (clock + left[run], point.point.devices))
+            used, last = used + point.point.devices, max(last, clock + left[run])
+            waits = True
+    return last, waits
+
+
+def _handed_over(standing: Standing) -> Iterator[tuple[RunKey, float | None]]:
+    """The runs that Slurm has, with their start as far as it is known."""
+    for point in standing.points:
+        for run in point.in_state("starting", "running"):
+            yield run, standing.now
+        for run in point.in_state("queued"):
+            queued = point.queued.get(run)
+            yield run, queued.starts if queued is not None else None

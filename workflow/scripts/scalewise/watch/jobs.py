@@ -1,0 +1,121 @@
+"""The jobs of the runs, as Snakemake's log tells of them."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from scalewise.watch.points import RunKey
+
+_SUBMITTED = re.compile(r"Job (\d+) has been submitted with SLURM jobid (\d+)")
+
+
+class Before(BaseModel):
+    """The state of a run's folder when its job was handed over, to tell what is new.
+
+    Args:
+        jobs: Jobs that ``job_times.json`` counted.
+        summary: What identifies ``summary.json``; empty where there was none.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    jobs: int = 0
+    summary: tuple[int, ...] = ()
+
+
+class Job(BaseModel):
+    """The last job of a run in this session.
+
+    Args:
+        handed_over: Seconds since the epoch.
+        slurm_id: Empty on one machine, and until Slurm has taken it.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    state: Literal["handed over", "finished", "failed"]
+    handed_over: float
+    before: Before = Before()
+    slurm_id: str = ""
+
+
+class JobLog(logging.Handler):
+    """Follows the trainings through Snakemake's log; safe to be read by another thread.
+
+    Args:
+        look: Looks at the folder of a run that is just handed over.
+        changed: Called after each event that may change what is shown.
+    """
+
+    def __init__(
+        self,
+        look: Callable[[RunKey], Before],
+        changed: Callable[[], None] = lambda: None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(logging.INFO)
+        self._look, self._changed, self._now = look, changed, now
+        self._runs: dict[int, RunKey] = {}
+        self._jobs: dict[RunKey, Job] = {}
+        self._guard = threading.Lock()
+
+    def jobs(self) -> dict[RunKey, Job]:
+        """The last job of each run that has had one."""
+        with self._guard:
+            return dict(self._jobs)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take in an event; one that is not understood is left out, and never an error of the study."""
+        try:
+            if self._take(record):
+                self._changed()
+        except Exception:  # noqa: BLE001, S110 - whatever it is, the study goes on
+            pass
+
+    def _take(self, record: logging.LogRecord) -> bool:
+        told: dict[str, Any] = record.__dict__
+        event = getattr(told.get("event"), "value", told.get("event"))
+        if event == "job_info" and told.get("rule_name") == "train":
+            run = (str(told["wildcards"]["experiment"]), str(told["wildcards"]["run"]))
+            before = self._look(run)
+            with self._guard:
+                self._runs[int(told["jobid"])] = run
+                self._jobs[run] = Job(state="handed over", handed_over=self._now(), before=before)
+            return True
+        if event == "job_finished":
+            return self._end(told.get("job_id", told.get("jobid")), "finished")
+        if event == "job_error":
+            return self._end(told.get("jobid"), "failed")
+        if event is None and (found := _SUBMITTED.search(str(record.msg))):
+            return self._update(int(found[1]), slurm_id=found[2])
+        return False
+
+    def _end(self, job: Any, state: str) -> bool:
+        return job is not None and self._update(int(job), state=state)
+
+    def _update(self, job: int, **changes: str) -> bool:
+        with self._guard:
+            run = self._runs.get(job)
+            if run is None:
+                return False
+            self._jobs[run] = self._jobs[run].model_copy(update=changes)
+        return True
+
+
+class Silence(logging.Filter):
+    """Keeps from the terminal what Snakemake says in the course of things; warnings and errors pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.on = True
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a record is shown."""
+        return not self.on or record.levelno >= logging.WARNING

@@ -1,0 +1,174 @@
+"""The table that a terminal shows, and the lines for one that is none: plain text, given the facts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from scalewise.watch.forecast import forecast
+from scalewise.watch.points import WatchedPoint
+from scalewise.watch.speedups import Speedup, speedups
+from scalewise.watch.standing import PointStanding, Standing
+from scalewise.watch.words import (
+    answer_lines,
+    forecast_text,
+    interval_text,
+    now_text,
+    rate_text,
+    runs_text,
+    speedup_text,
+)
+
+GAP = 2
+LEAST_LAST = 18
+"""Characters that the last column keeps, which is cut off where it is longer than its room."""
+MOST_NAME = 28
+"""Characters of an experiment's or a series' name in a narrow terminal."""
+
+_HEADINGS = {
+    "experiment": "experiment",
+    "devices": "devices",
+    "series": "series",
+    "runs": "runs done",
+    "rate": "samples/s",
+    "speedup": "speedup",
+    "now": "now",
+}
+
+
+def table(standing: Standing, width: int, height: int) -> list[str]:
+    """All points, the answer so far and the forecast, in a box of so many characters and lines.
+
+    Points at work come before those that are done where not all have room, and keep the order of the
+    configuration.
+    """
+    found = list(speedups(standing.points))
+    foot = [*answer_lines(standing, found), forecast_text(standing, forecast(standing))]
+    if standing.not_asked:
+        foot.insert(0, _not_asked(standing.not_asked))
+    # at least the heading and two points; the forecast is the last to go
+    room = max(height - 4, 1)
+    foot = [*foot[:-1][: room - 1], foot[-1]]
+    rows = max(height - 1 - len(foot), 1)
+    shown = _shown(standing.points, rows)
+    lines = _columns(shown, standing.now, found, width)
+    if len(shown) < len(standing.points):
+        lines.append(_left_out([each for each in standing.points if each not in shown]))
+    return [_cut(line, width) for line in [*lines, *foot]]
+
+
+def _not_asked(points: int) -> str:
+    return f"{points} more device counts are measured only where the answer needs them"
+
+
+def _shown(points: Sequence[PointStanding], rows: int) -> list[PointStanding]:
+    """As many points as have room, one line kept to say how many have none."""
+    if len(points) <= rows:
+        return list(points)
+    ranked = sorted(range(len(points)), key=lambda place: (_rank(points[place]), place))
+    kept = set(ranked[: max(rows - 1, 0)])
+    return [each for place, each in enumerate(points) if place in kept]
+
+
+def _rank(standing: PointStanding) -> int:
+    ranks = (("running", "starting"), ("queued",), ("failed",), ("waiting",))
+    return next((place for place, states in enumerate(ranks) if standing.in_state(*states)), len(ranks))
+
+
+def _left_out(points: Sequence[PointStanding]) -> str:
+    states = {"at work": 0, "in the queue": 0, "with failed runs": 0, "waiting": 0, "done": 0}
+    for each in points:
+        states[list(states)[_rank(each)]] += 1
+    return f"... and {len(points)} more: " + ", ".join(f"{n} {state}" for state, n in states.items() if n)
+
+
+def _columns(shown: Sequence[PointStanding], now: float, found: Sequence[Speedup], width: int) -> list[str]:
+    """Heading and rows, told shorter until they fit the width."""
+    by_point = {each.point: each for each in found}
+    columns = {
+        "experiment": [each.point.experiment for each in shown],
+        "devices": [str(each.point.devices) for each in shown],
+        "series": [each.point.series for each in shown],
+        "runs": [runs_text(each) for each in shown],
+        "rate": [interval_text(each.throughput) for each in shown],
+        "speedup": [speedup_text(by_point.get(each.point)) for each in shown],
+        "now": [now_text(each, now) for each in shown],
+    }
+    columns = {name: cells for name, cells in columns.items() if any(cells)}
+    shorter = {
+        "rate": [rate_text(each.throughput.estimate) if each.throughput else "" for each in shown],
+        "speedup": [speedup_text(by_point.get(each.point), bounds=False) for each in shown],
+    }
+    for name in ("rate", "speedup"):
+        if name in columns and not _fits(columns, width):
+            columns[name] = shorter[name]
+    if not _fits(columns, width):
+        for name in {"experiment", "series"} & set(columns):
+            columns[name] = [_cut(cell, MOST_NAME) for cell in columns[name]]
+    for name in ("speedup", "series", "rate"):
+        if name in columns and not _fits(columns, width):
+            del columns[name]
+    return _aligned(columns)
+
+
+def _widths(columns: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    return {name: max(len(_HEADINGS[name]), *map(len, cells)) for name, cells in columns.items()}
+
+
+def _fits(columns: Mapping[str, Sequence[str]], width: int) -> bool:
+    widths = _widths(columns)
+    last = min(widths["now"], LEAST_LAST)
+    return sum(widths.values()) - widths["now"] + last + GAP * (len(columns) - 1) <= width
+
+
+def _aligned(columns: Mapping[str, Sequence[str]]) -> list[str]:
+    widths = _widths(columns)
+    rows = [{name: _HEADINGS[name] for name in columns}]
+    rows += [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
+    return [
+        (" " * GAP)
+        .join(
+            cell.rjust(widths[name]) if name == "devices" else cell.ljust(widths[name])
+            for name, cell in row.items()
+        )
+        .rstrip()
+        for row in rows
+    ]
+
+
+def _cut(line: str, width: int) -> str:
+    return line if len(line) <= width else f"{line[: max(width - 3, 0)]}..."[:width]
+
+
+def change_lines(standing: Standing, told: dict[WatchedPoint, tuple[object, ...]]) -> list[str]:
+    """A line for each point that there is news of.
+
+    Args:
+        standing: The study as it stands.
+        told: What was told of each point before, which is brought up to date.
+    """
+    lines = []
+    for each in standing.points:
+        before = told.get(each.point)
+        if each.key == before or (before is None and each.in_state("later")):
+            continue
+        told[each.point] = each.key
+        if before is None and not each.in_state("done", "failed", "queued", "starting", "running"):
+            continue  # nothing has happened yet
+        lines.append(_change(each, standing.now))
+    return lines
+
+
+def study_lines(standing: Standing) -> list[str]:
+    """The answer so far and the forecast, for the study as a whole."""
+    answers = answer_lines(standing, list(speedups(standing.points)))
+    return [*answers, forecast_text(standing, forecast(standing))]
+
+
+def _change(standing: PointStanding, now: float) -> str:
+    """``digits-strong, 2 devices: 1 of 3 runs done, 1,234 samples/s; run 2 starting``."""
+    done, failed = len(standing.in_state("done")), len(standing.in_state("failed"))
+    said = f"{done} of {len(standing.runs)} runs done" + (f", {failed} failed" if failed else "")
+    rate = interval_text(standing.throughput)
+    parts = [f"{said}, {rate} samples/s" if rate else said]
+    what = now_text(standing, now)
+    return f"{standing.point.label}: " + "; ".join(parts + ([what] if what != "done" else []))

@@ -1,0 +1,146 @@
+"""The points of a study as far as watching needs them, small enough to be handed on in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from scalewise.plan.config.experiment import AnyExperiment
+from scalewise.plan.runs.rounds import known_rounds, requested_repeats
+from scalewise.plan.runs.runs import NO_OPTIONS, series_name
+from scalewise.plan.study import Study
+from scalewise.plan.terminal.choice_lines import answer_text
+from scalewise.records import RecordError
+
+RunKey = tuple[str, str]
+"""Experiment and run."""
+
+
+class WatchedPoint(BaseModel):
+    """One device count of one series.
+
+    Args:
+        series: Empty where an experiment has one alone.
+        name: ``d2.bucket-view-on``; runs are called ``d2.bucket-view-on.r1``.
+        most: Repeats that may ever be asked for.
+        billed_devices: Devices that one run is paid for.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    experiment: str
+    series: str
+    devices: int
+    shape: str
+    name: str
+    most: int
+    billed_devices: float
+
+    def run(self, repeat: int) -> RunKey:
+        """A repeat of it, counted from 1."""
+        return self.experiment, f"{self.name}.r{repeat}"
+
+    @property
+    def label(self) -> str:
+        """``digits-strong, 2 devices, bucket-view-on``."""
+        devices = "1 device" if self.devices == 1 else f"{self.devices} devices"
+        return ", ".join(filter(None, (self.experiment, devices, self.series)))
+
+
+class Criterion(BaseModel):
+    """The quantity by which an experiment is decided; without any it is the knee."""
+
+    model_config = ConfigDict(frozen=True)
+
+    min_efficiency: float | None = None
+    deadline_minutes: float | None = None
+    max_device_hours: float | None = None
+
+
+class WatchedStudy(BaseModel):
+    """All points, in the order of the configuration.
+
+    Args:
+        criteria: By experiment.
+        device_budget: Devices that jobs in the queue or running may ask for together; None on one machine,
+            where one run follows the other.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    points: tuple[WatchedPoint, ...]
+    criteria: dict[str, Criterion]
+    device_budget: int | None = None
+
+    @classmethod
+    def of(cls, study: Study, device_budget: int | None) -> WatchedStudy:
+        """The points of a configuration."""
+        points, criteria = [], {}
+        for name, planned in study.experiments.items():
+            most = planned.spec.max_repeats
+            for run in planned.runs[::most]:
+                series = series_name(run.options)
+                points.append(
+                    WatchedPoint(
+                        experiment=name,
+                        series="" if series == NO_OPTIONS else series,
+                        devices=run.shape.world_size,
+                        shape=str(run.shape),
+                        name=run.point,
+                        most=most,
+                        billed_devices=float(study.site.billed_devices(run.shape)),
+                    )
+                )
+            rule = planned.spec.decision
+            criteria[name] = Criterion(
+                min_efficiency=rule.min_efficiency,
+                deadline_minutes=rule.deadline_minutes,
+                max_device_hours=rule.max_device_hours,
+            )
+        return cls(points=tuple(points), criteria=criteria, device_budget=device_budget)
+
+
+class Rounds(BaseModel):
+    """What the rounds of a study say so far.
+
+    Args:
+        asked: Repeats that are asked for, by experiment and the name of the point.
+        lines: Findings on the answer of a study that chooses its device counts.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    asked: dict[str, dict[str, int]]
+    lines: tuple[str, ...] = ()
+
+    def asked_of(self, point: WatchedPoint) -> int:
+        """Repeats that are asked for."""
+        return self.asked.get(point.experiment, {}).get(point.name, point.most)
+
+
+def read_rounds(specs: Mapping[str, AnyExperiment], results: Path) -> Rounds:
+    """Read the rounds as far as they have been judged.
+
+    Args:
+        specs: Every experiment's keys, by name.
+        results: Folder of all experiments.
+    """
+    asked, lines = {}, []
+    for name, spec in specs.items():
+        try:
+            rounds = known_rounds(spec, results / name)
+        except (OSError, RecordError):
+            rounds = []
+        asked[name] = requested_repeats(spec, rounds)
+        for choice in rounds[-1].choices if rounds else ():
+            which = "" if choice.series == NO_OPTIONS else f" ({choice.series})"
+            if told := answer_text(rounds[-1], choice):
+                lines.append(f"{name}{which}, round {rounds[-1].number}: {told}")
+    return Rounds(asked=asked, lines=tuple(lines))
+
+
+RunState = Literal["later", "waiting", "queued", "starting", "running", "done", "failed"]
+"""A run's state. Later: this session does not make it. Waiting: not handed to Slurm or to this machine."""

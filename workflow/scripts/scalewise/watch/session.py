@@ -1,0 +1,57 @@
+"""Whether and how a session of Snakemake is watched: what it was asked for, and what it is about to do."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from scalewise.plan.study import Study
+from scalewise.watch.points import WatchedStudy
+from scalewise.watch.slurm_queue import SlurmQueue
+from scalewise.watch.watcher import Watcher
+
+PROGRESS = "SCALEWISE_PROGRESS"
+"""Variable that has Snakemake's own log on the terminal instead, if it is ``off``."""
+
+
+def watch_session(study: Study, workflow: Any, environ: Mapping[str, str] = os.environ) -> Watcher | None:
+    """A watcher for what Snakemake is about to run; None where it shows its own log as ever.
+
+    The profiles ask for it by ``show-failed-logs``: beside the study, the terminal then shows the log of
+    what fails, and nothing else. Whoever asks Snakemake for more of its log, for less or for another form
+    of it gets that, and so does a session without trainings.
+
+    Args:
+        study: Checked.
+        workflow: Snakemake's, with all that is to be done known.
+        environ: The environment of Snakemake.
+    """
+    asked = workflow.output_settings
+    own = (asked.verbose, asked.quiet, asked.debug_dag, asked.printshellcmds, asked.log_handler_settings)
+    if environ.get(PROGRESS) == "off" or not asked.show_failed_logs or any(own) or workflow.touch:
+        return None
+    jobs = list(workflow.dag.needrun_jobs())
+    if not any(job.rule.name in {"train", "judge_round"} for job in jobs):
+        return None
+    session = {(job.wildcards.experiment, job.wildcards.run) for job in jobs if job.rule.name == "train"}
+    budget = None
+    if study.site.slurm is not None and workflow.non_local_exec:
+        budget = _device_budget(workflow)
+    return Watcher(
+        WatchedStudy.of(study, budget),
+        {name: planned.spec for name, planned in study.experiments.items()},
+        Path.cwd(),
+        session,
+        logging.getLogger("snakemake.logging"),
+        slurm=None if budget is None else SlurmQueue(),
+    )
+
+
+def _device_budget(workflow: Any) -> int:
+    """The devices that jobs may ask for together; plenty where nothing limits them."""
+    told = workflow.global_resources.get("device_budget")
+    value = getattr(told, "value", told)
+    return value if isinstance(value, int) else 10**9

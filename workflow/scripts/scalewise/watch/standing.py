@@ -1,0 +1,76 @@
+"""How every point of a study stands: the facts of its repeats together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from scalewise.analysis.statistics.intervals import Interval, median_interval
+from scalewise.watch.points import Rounds, RunKey, WatchedPoint, WatchedStudy
+from scalewise.watch.run_files import RunFacts
+from scalewise.watch.slurm_queue import QueuedJob
+
+
+@dataclass(frozen=True)
+class PointStanding:
+    """A point and its repeats.
+
+    Args:
+        runs: Repeats that are asked for, each with what is known of it.
+        queued: What Slurm says of those that are in its queue.
+    """
+
+    point: WatchedPoint
+    runs: Mapping[RunKey, RunFacts]
+    queued: Mapping[RunKey, QueuedJob]
+
+    def in_state(self, *states: str) -> list[RunKey]:
+        """Its runs in any of these states."""
+        return [run for run, facts in self.runs.items() if facts.state in states]
+
+    @property
+    def rates(self) -> list[float]:
+        """Samples per second of the runs that have completed."""
+        return [facts.throughput for facts in self.runs.values() if facts.throughput is not None]
+
+    @property
+    def throughput(self) -> Interval | None:
+        """Median and interval of the throughput; None before any run has completed."""
+        return median_interval(self.rates) if self.rates else None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no run that is asked for is to come, as far as this session goes."""
+        return not self.in_state("waiting", "queued", "starting", "running")
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Changes when there is news of the point, and not with every step of a run."""
+        counts = (len(self.in_state(state)) for state in ("done", "failed", "queued"))
+        return (*counts, *self.in_state("starting", "running"))
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A study as it stands.
+
+    Args:
+        points: Those that have a run, in the order of the configuration.
+        not_asked: Points of which no run is asked for, as a study has that chooses its device counts.
+        now: Seconds since the epoch.
+    """
+
+    study: WatchedStudy
+    points: Sequence[PointStanding]
+    not_asked: int
+    rounds: Rounds
+    now: float
+
+    @property
+    def runs(self) -> dict[RunKey, RunFacts]:
+        """All runs that are asked for."""
+        return {run: facts for point in self.points for run, facts in point.runs.items()}
+
+    def count(self, *states: str) -> int:
+        """Runs in any of these states."""
+        return sum(len(point.in_state(*states)) for point in self.points)

@@ -1,0 +1,199 @@
+"""Watches a study beside Snakemake: a thread that looks now and then, and shows what it sees."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TextIO
+
+from scalewise.execution.supervisor import STUDY_IS_SHOWN
+from scalewise.plan.config.experiment import AnyExperiment
+from scalewise.plan.runs.rounds import FOLDER
+from scalewise.watch.jobs import JobLog, Silence
+from scalewise.watch.look import Looker
+from scalewise.watch.points import Rounds, RunKey, WatchedStudy, read_rounds
+from scalewise.watch.record import WatchRecord, write_watch_record
+from scalewise.watch.run_files import identity
+from scalewise.watch.slurm_queue import QueuedJob, SlurmQueue
+from scalewise.watch.standing import Standing
+from scalewise.watch.terminal import Display, display_for
+
+POLL_SECONDS = 3.0
+"""Time between two looks: they share the machine with what is measured on it."""
+END_SECONDS = 2.0
+"""Time that the last look may take; a file system that hangs must not keep Snakemake from its end."""
+ALIVE_SECONDS = 60.0
+"""Time between two writings of the record where nothing happens."""
+
+
+class Watcher:
+    """Shows how a study stands from ``start`` to ``end``, in place of Snakemake's own log.
+
+    That log goes on into its file. Warnings and errors are still shown. Whatever goes wrong while watching
+    ends the watching alone.
+
+    Args:
+        study: The points to show.
+        specs: Every experiment's keys, by name, for what the rounds ask for.
+        folder: Folder in which Snakemake runs.
+        session: Runs that this session makes, as far as is known now.
+        logger: Snakemake's.
+        stream: Where to show it.
+        slurm: Slurm's queue; None on one machine.
+        now: Gives seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        study: WatchedStudy,
+        specs: Mapping[str, AnyExperiment],
+        folder: Path,
+        session: Iterable[RunKey],
+        logger: logging.Logger,
+        stream: TextIO = sys.stderr,
+        slurm: SlurmQueue | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._study, self._specs, self._folder = study, specs, folder
+        self._results = folder / "results"
+        self._session = frozenset(session)
+        self._logger, self._stream, self._slurm, self._now = logger, stream, slurm, now
+        self._silence = Silence()
+        self._wake, self._ended = threading.Event(), threading.Event()
+        self._over = False
+        self._guard = threading.Lock()
+        self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
+        self._display: Display = display_for(stream, os.environ)
+        self._rounds = Rounds(asked={})
+        self._rounds_seen: tuple[tuple[int, ...], ...] | None = None
+        self._queue: dict[str, QueuedJob] = {}
+        self._began = now()
+        self._written: tuple[Any, ...] = (0.0,)
+
+    def start(self) -> None:
+        """Begin; Snakemake's own log then goes to its file alone."""
+        try:
+            self._first_asked = self._read_rounds().asked
+            self._looker = Looker(self._study, self._results, self._session, self._first_asked)
+            self._log = JobLog(self._looker.files.before, self._wake.set)
+            self._logger.addHandler(self._log)
+            for handler in self._stream_handlers():
+                handler.addFilter(self._silence)
+            # the bar of a single run would be drawn across it
+            os.environ[STUDY_IS_SHOWN] = "1"
+            atexit.register(self.end)
+            self._thread.start()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the study goes on
+            self._give_up(error)
+
+    def end(self) -> None:
+        """Show the last state and give Snakemake its log back; does nothing the second time."""
+        with self._guard:
+            if self._over:
+                return
+            self._over = True
+        self._ended.set()
+        self._wake.set()
+        if self._thread.ident is not None:
+            self._thread.join(END_SECONDS)
+            if self._thread.is_alive():
+                self._display.end(None)  # its files are late: the terminal is given back all the same
+        self._restore()
+
+    def _stream_handlers(self) -> list[logging.Handler]:
+        """The handlers that write to the terminal: a file's is a stream's, too, and stays as it is."""
+        return [
+            handler
+            for handler in self._logger.handlers
+            if isinstance(handler, logging.StreamHandler) and not isinstance(handler, logging.FileHandler)
+        ]
+
+    def _restore(self) -> None:
+        self._silence.on = False
+        os.environ.pop(STUDY_IS_SHOWN, None)
+        for handler in self._stream_handlers():
+            handler.removeFilter(self._silence)
+        if hasattr(self, "_log"):
+            self._logger.removeHandler(self._log)
+
+    def _give_up(self, error: Exception) -> None:
+        """Leave the study to Snakemake's own log."""
+        with self._guard:
+            self._over = True
+        self._restore()
+        try:
+            self._display.end(None)
+            print(
+                f"The study is no longer shown ({type(error).__name__}: {error}); Snakemake's log follows.",
+                file=self._stream,
+                flush=True,
+            )
+        except Exception:  # noqa: BLE001, S110 - the terminal is gone: there is nobody to tell
+            pass
+
+    def _watch(self) -> None:
+        try:
+            while not self._ended.is_set():
+                self._display.show(self._look())
+                self._write()
+                self._wake.wait(POLL_SECONDS)
+                if self._wake.is_set() and not self._ended.is_set():
+                    # several events come together; and a run's files are written around its own
+                    self._ended.wait(0.3)
+                self._wake.clear()
+            self._display.end(self._look())
+            self._write(ended=True)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the study goes on
+            self._give_up(error)
+
+    def _look(self) -> Standing:
+        jobs = self._log.jobs()
+        self._rounds = self._read_rounds()
+        standing = self._looker.look(jobs, self._queue, self._rounds, self._now())
+        if self._slurm is None:
+            return standing
+        queued = {jobs[run].slurm_id for run, facts in standing.runs.items() if facts.state == "queued"}
+        before, self._queue = self._queue, self._slurm.jobs(frozenset(queued - {""}))
+        if self._queue != before:
+            standing = self._looker.look(jobs, self._queue, self._rounds, self._now())
+        return standing
+
+    def _read_rounds(self) -> Rounds:
+        """The rounds, read again when one more has been judged."""
+        judged = (name for name, spec in self._specs.items() if spec.judges_rounds)
+        seen = tuple(identity(self._results / name / FOLDER) for name in judged)
+        if seen != self._rounds_seen:
+            self._rounds_seen, self._rounds = seen, read_rounds(self._specs, self._results)
+        return self._rounds
+
+    def _write(self, ended: bool = False) -> None:
+        """Leave word for other processes, if there is news or they may wonder whether this one lives."""
+        jobs, now = self._log.jobs(), self._now()
+        news = (jobs, dict(self._queue), self._rounds, ended)
+        if news == self._written[1:] and now - self._written[0] < ALIVE_SECONDS:
+            return
+        self._written = (now, *news)
+        record = WatchRecord(
+            study=self._study,
+            rounds=self._rounds,
+            first_asked=self._first_asked,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            began=self._began,
+            told_at=now,
+            session=tuple(sorted(self._session)),
+            jobs=tuple(jobs.items()),
+            queue=self._queue,
+            ended=ended,
+        )
+        # a disk that is full is for the runs to tell of
+        with suppress(OSError):
+            write_watch_record(self._folder, record)

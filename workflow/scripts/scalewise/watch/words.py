@@ -1,0 +1,177 @@
+"""The words of a point, a run and a forecast, in plain ASCII."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from scalewise.analysis.statistics.intervals import Interval
+from scalewise.plan.config.shape import count_devices
+from scalewise.plan.terminal.choice_lines import hours_text
+from scalewise.plan.terminal.predictions import digits
+from scalewise.watch.forecast import Forecast
+from scalewise.watch.points import Criterion, RunKey
+from scalewise.watch.run_files import RunFacts
+from scalewise.watch.speedups import Speedup
+from scalewise.watch.standing import PointStanding, Standing
+
+MINUTE, HOUR, DAY = 60, 3600, 86400
+
+
+def rate_text(rate: float) -> str:
+    """Samples per second in three digits, those from 100 on whole: ``1,234``."""
+    return f"{rate:,.0f}" if rate >= 99.95 else digits(rate, 3)
+
+
+def interval_text(interval: Interval | None) -> str:
+    """``1,234 (1,210 to 1,260, 75 %)``: median, bounds and their confidence; a single run has no bounds."""
+    if interval is None:
+        return ""
+    if interval.confidence == 0:
+        return rate_text(interval.estimate)
+    bounds = f"{rate_text(interval.low)} to {rate_text(interval.high)}"
+    return f"{rate_text(interval.estimate)} ({bounds}, {100 * interval.confidence:.0f} %)"
+
+
+def speedup_text(speedup: Speedup | None, bounds: bool = True) -> str:
+    """``1.71x (1.60 to 1.80)``."""
+    if speedup is None:
+        return ""
+    ratio = speedup.ratio
+    if not bounds or ratio.confidence == 0:
+        return f"{ratio.estimate:.2f}x"
+    return f"{ratio.estimate:.2f}x ({ratio_text(ratio.low)} to {ratio_text(ratio.high)})"
+
+
+def ratio_text(value: float) -> str:
+    """A ratio in three digits, two of them after the point below 10: ``3.60``, ``12.3``, ``123``."""
+    if value < 10:
+        return f"{value:.2f}"
+    return f"{value:.1f}" if value < 100 else f"{value:,.0f}"
+
+
+def duration_text(seconds: float) -> str:
+    """``40 s``, ``12 min``, ``3 h 20 min``, ``2 days 4 h``."""
+    if seconds < 90:
+        return f"{max(round(seconds), 0)} s"
+    if seconds < 2 * HOUR:
+        return f"{round(seconds / MINUTE)} min"
+    if seconds < 2 * DAY:
+        hours, minutes = divmod(round(seconds / MINUTE), 60)
+        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    days, hours = divmod(round(seconds / HOUR), 24)
+    return f"{days} days {hours} h" if hours else f"{days} days"
+
+
+def clock_text(moment: float, now: float) -> str:
+    """``14:32``, and with the day where that is another: ``Tue 14:32``, ``3 Mar 14:32``."""
+    local, today = time.localtime(moment), time.localtime(now)
+    if (local.tm_year, local.tm_yday) == (today.tm_year, today.tm_yday):
+        return time.strftime("%H:%M", local)
+    if abs(moment - now) < 6 * DAY:
+        return time.strftime("%a %H:%M", local)
+    return f"{local.tm_mday} {time.strftime('%b %H:%M', local)}"
+
+
+def runs_text(standing: PointStanding) -> str:
+    """``2 of 3``, ``2 of 3, 1 failed``: runs that have completed."""
+    done, failed = len(standing.in_state("done")), len(standing.in_state("failed"))
+    return f"{done} of {len(standing.runs)}" + (f", {failed} failed" if failed else "")
+
+
+def now_text(standing: PointStanding, now: float) -> str:
+    """What the repeats of a point do: at work first, then those in the queue."""
+    return "; ".join(_now(standing, now))
+
+
+def _now(standing: PointStanding, now: float) -> Iterator[str]:
+    working = standing.in_state("running")
+    if len(working) == 1:
+        yield f"{repeat_text(working[0])}: {progress_text(standing.runs[working[0]])}"
+    elif working:
+        paces = (str(standing.runs[run].progress) for run in working)
+        yield f"{len(working)} runs: {', '.join(paces)}"
+    if starting := standing.in_state("starting"):
+        yield f"{repeat_text(starting[0]) if len(starting) == 1 else f'{len(starting)} runs'} starting"
+    if queued := standing.in_state("queued"):
+        yield _queue_text(standing, queued, now)
+    if not standing.in_state("running", "starting", "queued"):
+        if standing.in_state("waiting"):
+            yield "waiting"
+        elif failed := standing.in_state("failed"):
+            outcomes = Counter(standing.runs[run].outcome or "failed" for run in failed)
+            yield ", ".join(outcomes)
+        else:
+            yield "done" if standing.in_state("done") else "not in this session"
+
+
+def repeat_text(run: RunKey) -> str:
+    """``run 2``."""
+    return f"run {run[1].rpartition('.r')[2]}"
+
+
+def progress_text(facts: RunFacts) -> str:
+    """``epoch 3/10, 1,234 samples/s``."""
+    progress = facts.progress
+    assert progress is not None, "only a run that has told its progress is at work"
+    rate = progress.samples_per_second
+    return str(progress) + (f", {rate_text(rate)} samples/s" if rate else "")
+
+
+def _queue_text(standing: PointStanding, queued: Sequence[RunKey], now: float) -> str:
+    """``2 in the queue (Priority), the first to start about 14:32``."""
+    told = [standing.queued[run] for run in queued if run in standing.queued]
+    reasons = list(dict.fromkeys(job.reason for job in told if job.reason))
+    why = f" ({', '.join(reasons)})" if reasons else ""
+    starts = [job.starts for job in told if job.starts is not None]
+    first = "" if len(queued) == 1 else ", the first"
+    when = f"{first or ','} to start about {clock_text(min(starts), now)}" if starts else ""
+    return f"{len(queued)} in the queue{why}{when}"
+
+
+def forecast_text(standing: Standing, told: Forecast) -> str:
+    """What the study has spent, what is to go, and when it should be done."""
+    total = len(standing.runs)
+    parts = [f"{standing.count('done')} of {total} runs done"]
+    if failed := standing.count("failed"):
+        parts.append(f"{failed} failed")
+    parts.append(f"{hours_text(told.spent)} device-hours spent")
+    if not standing.count("waiting", "queued", "starting", "running"):
+        return ", ".join(parts)
+    if told.to_go is None or told.ends is None:
+        parts.append("how long the rest takes is known once a run has come some way")
+        return ", ".join(parts)
+    parts.append(f"about {hours_text(told.to_go)} to go")
+    last = f"{clock_text(told.ends, standing.now)} (in {duration_text(told.ends - standing.now)})"
+    parts.append(
+        f"not done before {last}, the wait in the queue not counted" if told.waits else f"done about {last}"
+    )
+    return ", ".join(parts)
+
+
+def answer_lines(standing: Standing, found: Sequence[Speedup]) -> list[str]:
+    """What the runs say so far, a line for each series that has something to say."""
+    lines = list(standing.rounds.lines)
+    experiments = dict.fromkeys((each.point.experiment, each.point.series) for each in found)
+    for experiment, series in experiments:
+        mine = [each for each in found if (each.point.experiment, each.point.series) == (experiment, series)]
+        rule = standing.study.criteria.get(experiment, Criterion())
+        which = f"{experiment} ({series})" if series else experiment
+        shown = _telling(mine, rule)
+        over = "" if shown.baseline == 1 else f" over {count_devices(shown.baseline)}"
+        asked = "" if rule.min_efficiency is None else f"; asked for {rule.min_efficiency:g}"
+        lines.append(
+            f"{which}, so far: {count_devices(shown.point.devices)} {speedup_text(shown)}{over}, "
+            f"n = {shown.ratio.n}, efficiency {shown.efficiency:.2f}{asked}"
+        )
+    return lines
+
+
+def _telling(mine: Sequence[Speedup], rule: Criterion) -> Speedup:
+    """The point that says most: the most devices that are efficient enough, else the fastest."""
+    enough = [each for each in mine if rule.min_efficiency and each.efficiency >= rule.min_efficiency]
+    if rule.min_efficiency:
+        # where none is efficient enough, the one that comes closest
+        return max(enough or mine, key=lambda each: each.point.devices if enough else each.efficiency)
+    return max(mine, key=lambda each: each.ratio.estimate)
