@@ -9,10 +9,29 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page
+from tests.browser import reports
 from tests.browser.chromium import missing, started
 from tests.browser.watched_pages import open_watched
 
 OpenPage = Callable[..., Page]
+
+
+@pytest.fixture(scope="session")
+def two_series(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report on a study of the shipped one's shape, with names that are unkind to a page."""
+    return reports.two_series(tmp_path_factory.mktemp("two-series")).write()
+
+
+@pytest.fixture(scope="session")
+def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report on what has finished of two experiments, of which one chooses its counts."""
+    return reports.several(tmp_path_factory.mktemp("several")).write_partial()
+
+
+@pytest.fixture(scope="session")
+def twelve_series(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report on twelve series."""
+    return reports.twelve_series(tmp_path_factory.mktemp("twelve-series")).write()
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ PAGE = """\
 <img alt="" src="https://example.org/pixel.png">
 <script>
 console.log("hello");
+alert("look");
 fetch("beside.json").catch(() => 0);
 throw new Error("broken");
 </script>
@@ -25,8 +26,9 @@ def test_messages_errors_and_requests_that_leave_the_page_are_seen(browser: Brow
     context = browser.new_context()
     _, complaints = open_watched(context, file)
     context.close()
-    assert {"console: hello", "error: broken", "request: https://example.org/pixel.png"} < set(complaints)
-    assert f"request: {(tmp_path / 'beside.json').as_uri()}" in complaints
+    assert {"console: hello", "dialog: look", "error: broken"} < set(complaints)
+    elsewhere = ("https://example.org/pixel.png", (tmp_path / "beside.json").as_uri())
+    assert {f"request: {address}" for address in elsewhere} < set(complaints)
     assert not [complaint for complaint in complaints if "data:" in complaint]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from playwright.sync_api import BrowserContext, Page, Request
+from playwright.sync_api import BrowserContext, Dialog, Page, Request
 
 ALONE = ("data:", "blob:")
 """Beginnings of addresses whose contents the page brings itself."""
@@ -19,7 +19,7 @@ def open_watched(context: BrowserContext, file: Path) -> tuple[Page, list[str]]:
 
     Returns:
         The page once it is loaded, and its complaints: a list that grows by every message in the console,
-        every error that no script catches, and every request but that of the file itself.
+        every error that no script catches, every dialog, and every request but that of the file itself.
     """
     page, address, complaints = context.new_page(), file.absolute().as_uri(), list[str]()
 
@@ -27,8 +27,13 @@ def open_watched(context: BrowserContext, file: Path) -> tuple[Page, list[str]]:
         if request.url.partition("#")[0] != address and not request.url.startswith(ALONE):
             complaints.append(f"request: {request.url}")
 
+    def asked(dialog: Dialog) -> None:
+        complaints.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
     page.on("console", lambda message: complaints.append(f"console: {message.text}"))
     page.on("pageerror", lambda error: complaints.append(f"error: {error.message}"))
     page.on("request", requested)
+    page.on("dialog", asked)
     page.goto(address)
     return page, complaints

@@ -1,0 +1,138 @@
+"""The studies whose reports the tests look at: their configurations, their speeds and their unkind names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from tests.planted_reports import Law, PlantedReport
+
+from scalewise.plan.runs.runs import Run
+
+UNKIND = "<b>not bold</b> & \"quoted\" 'twice' </script><script>alert(1)</script>"
+"""A title or a description that would break a page which takes it for markup."""
+
+UNKIND_SERIES = {
+    "bucket-view-off": '</script><b>off</b> & "it\'s"',
+    "bucket-view-on": "<img src=x onerror=alert(1)> costs $5 & $6",
+}
+"""Names that no configuration gives a series today."""
+
+TWO_SERIES = f"""\
+experiments:
+  unkind:
+    title: {json.dumps(UNKIND)}
+    description: {json.dumps(UNKIND)}
+    dataset: digits
+    model: digits_cnn
+    scaling: strong
+    global_batch_size: 256
+    epochs: 10
+    warmup_steps: 12
+    devices: [1, 2]
+    repeats: 6
+    predict: false
+    runtime_minutes: 3
+    sweep: {{gradient_as_bucket_view: [false, true]}}
+    target: {{accuracy: 0.97}}
+    decision: {{min_efficiency: 0.6}}
+"""
+
+SEVERAL = """\
+defaults: {dataset: digits, model: digits_cnn, scaling: weak, runtime_minutes: 3, predict: false}
+experiments:
+  chosen:
+    title: Which of up to 16 GPUs
+    batch_size_per_device: 16
+    devices: {up_to: 16}
+    steps: 300
+    decision: {min_efficiency: 0.7}
+  listed:
+    title: Three counts, of which one failed
+    batch_size_per_device: 32
+    devices: [1, 2, 4]
+    repeats: 3
+"""
+
+TWELVE_SERIES = """\
+experiments:
+  many:
+    title: Twelve series
+    dataset: digits
+    model: digits_cnn
+    scaling: weak
+    batch_size_per_device: 16
+    devices: [1, 8]
+    repeats: 2
+    predict: false
+    runtime_minutes: 3
+    sweep:
+      gradient_as_bucket_view: [false, true]
+      bucket_cap_mb: [5, 25]
+      precision: [fp32, bf16, fp16]
+    decision: {min_efficiency: 0.6}
+"""
+
+
+def two_series(folder: Path) -> PlantedReport:
+    """A study of the shipped one's shape, with names that are unkind to a page."""
+    study = PlantedReport(folder, TWO_SERIES)
+    study.make_runs()
+    study.analyse(lambda results: rename_series(results, UNKIND_SERIES))
+    return study
+
+
+def several(folder: Path) -> PlantedReport:
+    """One experiment that chooses its counts and measures some, and one that has not finished.
+
+    Of that all runs on 4 devices have failed, and one on 2.
+    """
+
+    def speed(run: Run) -> float | None:
+        failed = run.experiment == "listed" and (run.shape.world_size == 4 or run.name == "d2.r2")
+        return None if failed else Law(serial=0.05).speed(run)
+
+    study = PlantedReport(folder, SEVERAL, speed)
+    study.make_runs()
+    return study
+
+
+def twelve_series(folder: Path) -> PlantedReport:
+    """Twelve series on two counts."""
+    study = PlantedReport(folder, TWELVE_SERIES)
+    study.make_runs()
+    study.analyse()
+    return study
+
+
+def rename_series(folder: Path, names: Mapping[str, str]) -> None:
+    """Rename the series of an experiment in its tables, laws and decision.
+
+    Args:
+        folder: Results of the experiment.
+        names: New names by the old ones.
+    """
+    for file in folder.glob("*.csv"):
+        table = pd.read_csv(file)
+        for column in {"series", "baseline_series"} & set(table.columns):
+            table[column] = table[column].replace(names)
+        table.to_csv(file, index=False, lineterminator="\n")
+    for file in folder.glob("*.json"):
+        renamed = _renamed(json.loads(file.read_text(encoding="utf-8")), names)
+        file.write_text(json.dumps(renamed), encoding="utf-8")
+
+
+def _renamed(value: Any, names: Mapping[str, str]) -> Any:
+    match value:
+        case str():
+            for old, new in names.items():
+                value = value.replace(old, new)
+            return value
+        case list():
+            return [_renamed(each, names) for each in value]
+        case dict():
+            return {_renamed(key, names): _renamed(each, names) for key, each in value.items()}
+    return value
