@@ -34,7 +34,7 @@ def test_all_mistakes_are_reported_at_once_without_a_traceback(workplace: Workpl
     assert "3 mistakes in the configuration, nothing was started" in outcome.text
     assert "study.yaml:4: defaults.epoch is not a known key. Did you mean 'epochs'?" in outcome.text
     assert "defaults.model is 'linaer', which is not known. Did you mean 'linear'?" in outcome.text
-    assert "study.yaml:19: experiments.weak.repeats is 1.5, not a whole number. Write 1 or 2." in outcome.text
+    assert "study.yaml:20: experiments.weak.repeats is 1.5, not a whole number. Write 1 or 2." in outcome.text
     assert "Traceback" not in outcome.text
 
 
