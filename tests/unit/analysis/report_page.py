@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from html import unescape
 from html.parser import HTMLParser
 
 
 class Page(HTMLParser):
-    """Elements with attributes, and the text of each ``p``, in order."""
+    """Elements with attributes, and all text that is read, in order."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -25,7 +26,7 @@ class Page(HTMLParser):
             pass
 
     def handle_data(self, data: str) -> None:
-        if data.strip() and self._open:
+        if data.strip() and self._open and self._open[-1] not in {"style", "script"}:
             self.text.append((self._open[-1], data.strip()))
 
     def after_heading(self) -> list[tuple[str, str]]:
@@ -38,9 +39,10 @@ class Page(HTMLParser):
 
 def below(html: str, heading: str) -> str:
     """The page from a heading on, whatever its level."""
-    found = re.split(rf"<h[2-4]>{re.escape(heading)}</h[2-4]>", html, maxsplit=1)
-    assert len(found) == 2, f"the page has no heading {heading!r}"
-    return found[1]
+    for found in re.finditer(r"<h[2-4]>([^<]*)</h[2-4]>", html):
+        if unescape(found[1]) == heading:
+            return html[found.end() :]
+    raise AssertionError(f"the page has no heading {heading!r}")
 
 
 def cells(html: str, heading: str) -> list[str]:

@@ -11,11 +11,13 @@ import pandas as pd
 
 from scalewise.analysis.analysis_spec import (
     DECISION,
+    EPOCHS,
     LAWS,
     OPTIONS,
     ORIGINS,
     RUNS,
     SCALING,
+    AnalysisSpec,
     read_json,
     read_prediction,
 )
@@ -73,7 +75,25 @@ def _section(name: str, folder: Path, label: Mapping[str, Any]) -> Section:
         prediction_notes=[] if prediction is None else _prediction_notes(folder),
         repeats=decision["repeats"],
         choice=read_choice(folder),
+        epochs=_epochs(folder),
+        min_efficiency=_min_efficiency(label),
     )
+
+
+def _epochs(folder: Path) -> pd.DataFrame | None:
+    """The learning curves; None where no run has told one, which leaves a file without a column."""
+    try:
+        return pd.read_csv(folder / EPOCHS)
+    except (FileNotFoundError, pd.errors.EmptyDataError):
+        return None
+
+
+def _min_efficiency(label: Mapping[str, Any]) -> float | None:
+    """The least parallel efficiency that the experiment asks for."""
+    if "definition" not in label:
+        return None
+    experiment = AnalysisSpec.from_json(label["definition"])
+    return None if experiment.target else experiment.spec.decision.min_efficiency
 
 
 def _prediction_notes(folder: Path) -> list[str]:

@@ -1,2 +1,165 @@
+// Tables, toolbox, links and printing. Without this script the page has all its figures, sentences and tables.
 "use strict";
-document.getElementById("toolbox").hidden = false;
+(() => {
+  const root = document.documentElement;
+  const all = (selector, inside = document) => [...inside.querySelectorAll(selector)];
+  const make = (tag, attributes = {}, text = "") => {
+    const element = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+    element.textContent = text;
+    return element;
+  };
+  const save = (name, type, text) => {
+    const link = make("a", { download: name, href: URL.createObjectURL(new Blob([text], { type })) });
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  };
+  const csvCell = text => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
+
+  // tables
+  const value = cell => cell.dataset.value ?? cell.firstChild?.textContent.trim() ?? "";
+  const number = text => {
+    const found = text.replaceAll(",", "").match(/^[<≤]? ?(-?\d+(\.\d+)?)/);
+    return found ? Number(found[1]) : NaN;
+  };
+  const compare = (one, other) => {
+    const [a, b] = [number(one), number(other)];
+    if (!isNaN(a) && !isNaN(b)) return a - b;
+    if (isNaN(a) !== isNaN(b) && [one, other].some(text => /^[–∞]|^not |^$/.test(text))) return isNaN(a) ? 1 : -1;
+    return one.localeCompare(other, "en", { numeric: true });
+  };
+  let hidden = new Set();
+  const tables = all("table.data").map(table => {
+    const body = table.tBodies[0];
+    const rows = [];
+    for (const row of body.rows) {
+      if (row.classList.contains("remark")) rows.at(-1).push(row);
+      else rows.push([row]);
+    }
+    const heads = [...table.tHead.rows[0].cells];
+    const filter = make("input", {
+      type: "search", class: "table-filter", placeholder: "filter rows", "aria-label": `Filter ${table.caption.textContent}`,
+    });
+    const show = () => {
+      const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+      for (const group of rows) {
+        const text = group.map(row => row.textContent).join(" ").toLowerCase();
+        const shown = !hidden.has(group[0].dataset.series) && words.every(word => text.includes(word));
+        for (const row of group) row.hidden = !shown;
+      }
+    };
+    const sort = (index, head) => {
+      const up = head.getAttribute("aria-sort") !== "ascending";
+      for (const each of heads) each.removeAttribute("aria-sort");
+      head.setAttribute("aria-sort", up ? "ascending" : "descending");
+      rows.sort(([a], [b]) => {
+        const [one, other] = [value(a.cells[index]), value(b.cells[index])];
+        return up ? compare(one, other) : compare(other, one);
+      });
+      body.append(...rows.flat());
+    };
+    heads.forEach((head, index) => {
+      const button = make("button", { type: "button" }, head.textContent);
+      button.addEventListener("click", () => sort(index, head));
+      head.replaceChildren(button);
+    });
+    const csv = make("button", { type: "button", "data-action": "table-csv", "aria-label": `Save ${table.caption.textContent} as CSV` }, "CSV");
+    csv.addEventListener("click", () => save(`${table.id}.csv`, "text/csv", asCsv(heads, rows.map(group => group[0]))));
+    const tools = make("div", { class: "table-tools" });
+    if (rows.length > 3) tools.append(filter);
+    tools.append(csv);
+    filter.addEventListener("input", show);
+    table.closest(".scroll").before(tools);
+    return show;
+  });
+  const asCsv = (heads, rows) => {
+    const shown = rows.filter(row => !row.hidden);
+    const small = cell => cell.querySelector("small")?.textContent ?? "";
+    const columns = heads.map((head, index) => [head.textContent, index, shown.some(row => small(row.cells[index]))]);
+    const lines = [
+      columns.flatMap(([name, , two]) => (two ? [name, `${name}, below it`] : [name])),
+      ...shown.map(row => columns.flatMap(([, index, two]) => {
+        const cell = row.cells[index];
+        const text = (cell.firstChild?.textContent ?? "").replace(/^(-?\d{1,3})((,\d{3})+)/, whole => whole.replaceAll(",", ""));
+        return two ? [text, small(cell)] : [text];
+      })),
+    ];
+    return lines.map(line => line.map(csvCell).join(",") + "\n").join("");
+  };
+
+  // toolbox
+  const toolbox = document.getElementById("toolbox");
+  const options = new Map();
+  for (const script of all("script.report-data")) {
+    for (const each of JSON.parse(script.textContent).series) options.set(each.name, each.options);
+  }
+  const showSeries = () => {
+    const off = (selector, key) => all(selector, toolbox).filter(box => !box.checked).map(key);
+    hidden = new Set(off(".series-toggle", box => box.dataset.series));
+    for (const [key, without] of off(".option-toggle", box => [box.dataset.option, box.dataset.value])) {
+      for (const [name, chosen] of options) if (chosen[key] === without) hidden.add(name);
+    }
+    root.dataset.hiddenSeries = JSON.stringify([...hidden]);
+    for (const show of tables) show();
+    document.dispatchEvent(new CustomEvent("scalewise:series", { detail: { hidden: [...hidden] } }));
+  };
+  const openAll = open => all("main details:not(.help)").forEach(each => { each.open = open; });
+  toolbox.addEventListener("change", event => {
+    if (event.target.matches(".series-toggle, .option-toggle")) showSeries();
+    if (event.target.id === "theme") setTheme(event.target.value);
+  });
+  toolbox.addEventListener("click", event => {
+    const button = event.target.closest("button");
+    const action = button?.dataset.action;
+    if (action === "open-all") openAll(true);
+    if (action === "close-all") openAll(false);
+    if (action === "scale") {
+      for (const each of all('[data-action="scale"]', toolbox)) each.setAttribute("aria-pressed", String(each === button));
+      document.dispatchEvent(new CustomEvent("scalewise:scale", { detail: { scale: button.dataset.scale } }));
+    }
+  });
+  const THEME = "scalewise-theme";
+  const setTheme = theme => {
+    root.dataset.theme = theme;
+    document.getElementById("theme").value = theme;
+    try { localStorage.setItem(THEME, theme); } catch { /* a page that may not remember still changes */ }
+  };
+  try {
+    const theme = localStorage.getItem(THEME);
+    if (["light", "dark"].includes(theme)) setTheme(theme);
+  } catch { /* storage is closed to it */ }
+  const wide = matchMedia("(min-width: 90rem)");
+  const fit = () => { toolbox.firstElementChild.open = wide.matches; };
+  wide.addEventListener("change", fit);
+  fit();
+  toolbox.hidden = false;
+  document.body.classList.add("with-toolbox");
+
+  // links
+  const reveal = () => {
+    const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    if (!target) return;
+    for (let box = target.closest("details"); box; box = box.parentElement.closest("details")) box.open = true;
+    target.scrollIntoView();
+  };
+  addEventListener("hashchange", reveal);
+  reveal();
+  document.addEventListener("click", event => {
+    const link = event.target.closest("a.permalink");
+    if (!link || !navigator.clipboard) return;
+    navigator.clipboard.writeText(link.href).then(() => {
+      link.textContent = "copied";
+      setTimeout(() => { link.textContent = "#"; }, 1500);
+    }, () => { /* the address bar has the link */ });
+  });
+
+  // paper
+  let closed = [];
+  addEventListener("beforeprint", () => {
+    closed = all("main details:not([open])");
+    for (const each of closed) each.open = true;
+  });
+  addEventListener("afterprint", () => {
+    for (const each of closed) each.open = false;
+  });
+})();

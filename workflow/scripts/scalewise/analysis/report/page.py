@@ -21,9 +21,12 @@ from scalewise.analysis.analysis_spec import (
     PROGRAM_FACTS,
 )
 from scalewise.analysis.formatting import as_in_yaml, percent
+from scalewise.analysis.report import data_tables
 from scalewise.analysis.report.captions import CAPTIONS, WHERE_COUNTS_ARE_CHOSEN
+from scalewise.analysis.report.figure_sentences import Findings, figure_sentences
 from scalewise.analysis.report.page_files import as_script_data, scripts, style
 from scalewise.analysis.report.page_tables import (
+    cost_rows,
     law_rows,
     option_row,
     point_row,
@@ -31,7 +34,7 @@ from scalewise.analysis.report.page_tables import (
     run_row,
     step_rows,
 )
-from scalewise.analysis.report.time_parts import STEP_PARTS, known_start_parts
+from scalewise.analysis.report.time_parts import known_start_parts
 from scalewise.analysis.report.unmeasured_points import (
     expected_points,
     expected_row,
@@ -41,8 +44,10 @@ from scalewise.analysis.rounds.choice_summary import ChoiceSummary
 from scalewise.plan.runs.rounds import OTHER_ANSWER
 
 NO_CONFIDENCE = "not defined: one run a point"
-FIRST_FIGURES = ("speedup", "efficiency", "step")
-"""Those that stand with what they show; the others are one click away."""
+PAIR = ("speedup", "efficiency")
+"""The picture that carries the answer: two figures beside each other."""
+LIMITING = ("step",)
+"""Figures that show what limits the answer."""
 COMPARED = (HELD_EQUAL, EQUAL_IN_SERIES, DIFFERED, NOT_KNOWN)
 """Parts of the provenance that say what a comparison rests on, apart from the others."""
 COLUMN_POINTS = 300
@@ -58,6 +63,9 @@ _NOTHING_DECIDED: dict[str, Any] = {
     "options": [],
     "alternatives": [],
     "cautions": [],
+    "measure": "throughput",
+    "series": None,
+    "devices": None,
     "numbers": {},
 }
 
@@ -80,6 +88,8 @@ class Section:
         prediction_notes: Limits of the prediction, and why a series has none; a sentence each.
         repeats: Points that got more repeats, and why; a sentence each.
         choice: Summary of a study that chose its device counts; None of one that measures all.
+        epochs: Contents of epochs.csv; None where they are not at hand.
+        min_efficiency: The least parallel efficiency asked for, a fraction; None without that criterion.
     """
 
     name: str
@@ -96,6 +106,8 @@ class Section:
     prediction_notes: Sequence[str] = ()
     repeats: Sequence[str] = ()
     choice: ChoiceSummary | None = None
+    epochs: pd.DataFrame | None = None
+    min_efficiency: float | None = None
 
 
 def render(sections: Sequence[Section], *, partial: bool) -> str:
@@ -123,7 +135,6 @@ def render(sections: Sequence[Section], *, partial: bool) -> str:
         single=len(sections) == 1,
         chooses=any(section.choice is not None for section in sections),
         other_answer=percent(OTHER_ANSWER, 0),
-        step_parts=list(STEP_PARTS.values()),
         series_names=list(dict.fromkeys(each["name"] for each in series)),
         option_values=_option_values(series),
         style=style(),
@@ -154,33 +165,30 @@ def _context(section: Section) -> dict[str, Any]:
     outcomes = section.runs["outcome"].value_counts()
     shown = _shown(section)
     decision = _NOTHING_DECIDED | dict(section.decision)
-    choice, scaling = section.choice, section.scaling
-    shown_points = scaling if choice is None else without_bounds_of_single_runs(scaling)
-    prediction = section.prediction if section.prediction is not None else pd.DataFrame()
+    limiting = [*LIMITING, *(["efficiencies"] if decision["measure"] == "time to target" else [])]
+    beyond = ["prediction"] if decision["beyond"] else []
+    first = [*PAIR, *limiting, *beyond]
+    figures = _figures(section, shown, decision)
+    more = [name for name in shown if name not in first]
     return {
         "name": section.name,
         "title": section.title,
         "description": section.description,
         "decision": decision,
         "baseline": _baseline(section.scaling, decision["series"]),
-        "choice": [] if choice is None else choice.sentences(),
-        "unmeasured": [expected_row(row) for _, row in expected_points(choice, scaling).iterrows()],
-        "figures": {name: _figure(section, name) for name in shown},
-        "more_figures": [name for name in shown if name not in FIRST_FIGURES],
-        "data": as_script_data({"figures": {}, "what_if": {}, "series": _series(section)}),
-        "options": [option_row(row) for _, row in section.options.iterrows()],
+        "choice": [] if section.choice is None else section.choice.sentences(),
+        "figures": figures,
+        "pair": [name for name in PAIR if name in figures],
+        "limiting": [name for name in limiting if name in figures],
+        "beyond": [name for name in beyond if name in figures],
+        "more_figures": more,
+        "more_titles": ", ".join(figures[name]["title"].lower() for name in more),
+        "tables": _tables(section, decision),
+        "series_named": _series_named(section, decision),
         "memory_kind": ", ".join(section.runs["peak_memory_kind"].dropna().unique()),
         "monitor_notes": _monitor_notes(section.runs),
-        "points": [point_row(row) for _, row in shown_points.iterrows()],
-        "with_target": bool(section.scaling["n_reached"].sum()),
-        "with_accuracy": _tells_accuracy(section.runs),
-        "steps": step_rows(section.scaling, section.runs),
-        "start_parts": list(known_start_parts(section.runs).values()),
-        "laws": law_rows(section.laws, section.scaling),
-        "predictions": prediction_rows(prediction, section.scaling),
         "prediction_notes": section.prediction_notes,
         "repeats": section.repeats,
-        "runs": [run_row(row) for _, row in section.runs.iterrows()],
         "outcomes": ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items()),
         "compared": {name: section.origins[name] for name in COMPARED if section.origins.get(name)},
         "program": {name: section.origins[name] for name in PROGRAM_FACTS if section.origins.get(name)},
@@ -190,7 +198,42 @@ def _context(section: Section) -> dict[str, Any]:
             if name not in COMPARED and name not in PROGRAM_FACTS
         },
         "confidences": _confidences(section.scaling),
+        "data": as_script_data({"figures": {}, "what_if": {}, "series": _series(section)}),
     }
+
+
+def _tables(section: Section, decision: Mapping[str, Any]) -> dict[str, data_tables.Table | None]:
+    """Every table by its name; None in place of one that has no row."""
+    scaling, runs, choice = section.scaling, section.runs, section.choice
+    shown = scaling if choice is None else without_bounds_of_single_runs(scaling)
+    points = [point_row(row) for _, row in shown.iterrows()]
+    told = {"with_target": bool(scaling["n_reached"].sum()), "with_accuracy": _tells_accuracy(runs)}
+    chosen = decision["series"], str(decision["devices"])
+    for point in points:
+        point["kind"] = "chosen" if (point["series"], point["devices"]) == chosen else ""
+        point["remark"] = point["note"]
+    prediction = section.prediction if section.prediction is not None else pd.DataFrame()
+    found = [
+        data_tables.options([option_row(row) for _, row in section.options.iterrows()]),
+        data_tables.cost(cost_rows(shown, decision["series"]), with_target=told["with_target"]),
+        data_tables.scaling(points, **told),
+        data_tables.unmeasured(
+            [expected_row(row) for _, row in expected_points(choice, scaling).iterrows()],
+            to_target=decision["measure"] == "time to target",
+        ),
+        data_tables.steps(step_rows(scaling, runs), list(known_start_parts(runs).values())),
+        data_tables.laws(law_rows(section.laws, scaling)),
+        data_tables.predictions(prediction_rows(prediction, scaling)),
+        data_tables.devices(points),
+        data_tables.runs([run_row(row) for _, row in runs.iterrows()], with_accuracy=told["with_accuracy"]),
+    ]
+    return {table.name: table if table.rows else None for table in found}
+
+
+def _series_named(section: Section, decision: Mapping[str, Any]) -> str:
+    """A sentence on the series that a table of costs is of; empty where there is one alone."""
+    several = section.scaling["series"].nunique() > 1
+    return f"Costs of {decision['series']}." if several and decision["series"] is not None else ""
 
 
 def _shown(section: Section) -> list[str]:
@@ -205,7 +248,25 @@ def _shown(section: Section) -> list[str]:
     return [name for name in CAPTIONS if name not in hidden]
 
 
-def _figure(section: Section, name: str) -> dict[str, Any]:
+def _figures(
+    section: Section, names: Sequence[str], decision: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """Drawing, title, sentence and caption of each figure, by its name."""
+    scaling, choice = section.scaling, section.choice
+    sentences = figure_sentences(
+        Findings(
+            scaling=scaling if choice is None else without_bounds_of_single_runs(scaling),
+            series=decision["series"],
+            devices=decision["devices"],
+            min_efficiency=section.min_efficiency,
+            prediction=section.prediction,
+            epochs=section.epochs,
+        )
+    )
+    return {name: _figure(section, name, sentences.get(name, "")) for name in names}
+
+
+def _figure(section: Section, name: str, sentence: str) -> dict[str, Any]:
     content = (section.figures / f"{name}.svg").read_text(encoding="utf-8")
     captions = [CAPTIONS[name]]
     if section.choice is not None and name in WHERE_COUNTS_ARE_CHOSEN:
@@ -214,7 +275,7 @@ def _figure(section: Section, name: str) -> dict[str, Any]:
     return {
         "title": TITLES.get(name, name.capitalize()),
         "svg": Markup(_inline(content, f"{section.name}-{name}")),  # noqa: S704  drawn by matplotlib
-        "sentence": "",
+        "sentence": sentence,
         "caption": " ".join(captions),
         "wide": width is not None and float(width[1]) > COLUMN_POINTS,
     }

@@ -60,6 +60,23 @@ def point_row(row: pd.Series) -> dict[str, Any]:
     }
 
 
+def cost_rows(scaling: pd.DataFrame, series: str | None) -> list[dict[str, Any]]:
+    """Costs of a run by device count, with its device-hours over those of the fewest devices.
+
+    Args:
+        scaling: Contents of scaling.csv.
+        series: The series that is told; nothing is where it is None.
+    """
+    points = scaling[(scaling["series"] == series) & scaling["device_hours"].notna()].sort_values("devices")
+    if points.empty:
+        return []
+    fewest = points["device_hours"].iloc[0]
+    return [
+        point_row(row) | {"cost_ratio": f"{row['device_hours'] / fewest:.2f}" if fewest else UNKNOWN}
+        for _, row in points.iterrows()
+    ]
+
+
 def step_rows(scaling: pd.DataFrame, runs: pd.DataFrame) -> list[dict[str, Any]]:
     """The parts of a step and of a start, for each point with a completed run.
 
