@@ -23,7 +23,7 @@ from scalewise.plan.jobs.launch import thread_environment
 
 BENCHMARKS = (
     *("loop", "loader", "training", "memory", "gpu", "plan", "published"),
-    *("design", "own-cost", "own-agreement"),
+    *("design", "own-cost", "own-agreement", "report"),
 )
 
 NAMED_ONLY = ("study", "prediction", "truth", "own-scripts")

@@ -167,7 +167,7 @@ class PlantedReport:
             final_accuracy=epochs[-1].test_accuracy,
             best_accuracy=epochs[-1].test_accuracy,
             peak_memory_bytes=ranks[0].peak_memory_bytes,
-            peak_memory_kind="CUDA allocator",
+            peak_memory_kind="CUDA allocator" if run.accelerator == "cuda" else "process peak RSS",
             loader_wait_fraction=0.02,
             mean_utilization=0.9,
             least_utilization=0.88,
