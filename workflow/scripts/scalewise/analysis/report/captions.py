@@ -37,6 +37,19 @@ CAPTIONS = {
     "intervals.",
 }
 
+TITLES = {
+    "speedup": "Speedup",
+    "efficiency": "Parallel efficiency",
+    "step": "Where the time of a step goes",
+    "prediction": "Prediction beside measurement",
+    "efficiencies": "Efficiency of hardware and of learning",
+    "throughput": "Throughput",
+    "accuracy": "Test accuracy",
+    "loss": "Loss",
+    "memory": "Peak memory",
+}
+"""The name of each figure, for a reader who hears it."""
+
 _NOT_MEASURED = (
     "Hollow marks, where there are any, are device counts that were not measured, as the measured ones make "
     "them expect; their bars hold 95 % of the possibilities. Marks that would touch are left out; the table "

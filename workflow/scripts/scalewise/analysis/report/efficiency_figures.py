@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from scalewise.analysis.formatting import Goal, goal_text
+from scalewise.analysis.report.marks import tell_legend
 from scalewise.analysis.report.series_lines import (
     bounds,
     draw_series,
@@ -93,6 +94,7 @@ def efficiencies(scaling: pd.DataFrame, target: Goal | None) -> Figure:
     panels[0].yaxis.set_major_formatter(PercentFormatter(1))
     panels[0].set_ylabel("efficiency")
     legend_below(figure, *series_legend(names))
+    tell_legend(figure, names)
     return figure
 
 

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from scalewise.analysis.report.marks import EPOCHS, tell, trace
 from scalewise.analysis.report.panels import grid, label_left
 from scalewise.analysis.report.style import (
     GREY,
@@ -146,11 +147,20 @@ def _draw(
         }
         of_all = spread[repeats == repeats.max()]
         of_some = spread[spread.index >= of_all.index.max()]
-        axes.fill_between(
+        band = axes.fill_between(
             spread.index, spread["min"], spread["max"], color=colours[index], alpha=0.18, linewidth=0
         )
-        axes.plot(of_some.index, of_some["median"], **look, alpha=FADED)
-        axes.plot(of_all.index, of_all["median"], **look, label=f"{count}")
+        series = str(epochs["series"].iloc[0])
+        tell(band, series=series)
+        for points, manner in ((of_some, {"alpha": FADED}), (of_all, {"label": f"{count}"})):
+            if points is of_some and len(points) == 1:
+                continue  # every repeat has all epochs
+            (line,) = axes.plot(points.index, points["median"], **look, **manner)
+            values = {"value": points["median"], "low": points["min"], "high": points["max"]}
+            values["n"] = repeats.loc[points.index]
+            several_of = {"devices": count, "every": several, "against": against}
+            facts = trace(EPOCHS, series, column, points.index, values, **several_of)
+            tell(line, series=series, trace=facts)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     # half an epoch of room on either side, and an axis where there is but one
     room = 0.5 if against == "epoch" else max(0.5, 0.02 * (epochs[against].max() - epochs[against].min()))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
@@ -15,12 +15,17 @@ from matplotlib.transforms import offset_copy
 from scalewise.analysis.analysis_spec import PROGRAM, THROUGHPUT
 from scalewise.analysis.formatting import Goal
 from scalewise.analysis.report import epoch_figures, scaling_figures, step_figures
-from scalewise.analysis.report.captions import CAPTIONS
+from scalewise.analysis.report.captions import CAPTIONS, TITLES
 from scalewise.analysis.report.efficiency_figures import efficiencies, efficiency
+from scalewise.analysis.report.marks import RUN, tell, tell_panels, trace
 from scalewise.analysis.report.series_lines import bounds, points_figure, with_columns
 from scalewise.analysis.report.style import message, set_style
+from scalewise.analysis.report.svg_file import compact
+from scalewise.records import write_text
 
 _BYTES_PER_MB = 1e6
+_BESIDE_POINTS = 4.5
+"""Distance of single runs from the mark of their median."""
 
 
 def throughput(scaling: pd.DataFrame, runs: pd.DataFrame, expected: pd.DataFrame | None = None) -> Figure:
@@ -47,8 +52,15 @@ def throughput(scaling: pd.DataFrame, runs: pd.DataFrame, expected: pd.DataFrame
         # hollow marks stand for what was not measured, and one run alone is the mark that is there
         done = done[done.duplicated(["series", "devices"], keep=False)]
         mark = {"s": 9, "marker": "x", "color": "0.4"}
-    beside = offset_copy(axes.transData, figure, x=4.5, units="points")
-    axes.scatter(done["devices"], done[THROUGHPUT], transform=beside, linewidths=0.6, zorder=3, **mark)
+    beside = offset_copy(axes.transData, figure, x=_BESIDE_POINTS, units="points")
+    for name, of_series in done.groupby("series", sort=False):
+        rings = axes.scatter(
+            of_series["devices"], of_series[THROUGHPUT], transform=beside, linewidths=0.6, zorder=3, **mark
+        )
+        names = of_series["run"].tolist()
+        values = {"value": of_series[THROUGHPUT]}
+        facts = trace(RUN, str(name), THROUGHPUT, of_series["devices"], values, runs=names)
+        tell(rings, series=str(name), trace=facts, shift=_BESIDE_POINTS)
     return figure
 
 
@@ -125,9 +137,10 @@ def draw_all(
     for name in CAPTIONS:
         table, missing, draw = drawings[name]
         figure = draw() if len(table) else message(f"{name}: {missing}")
-        for kind in ("svg", "pdf"):
-            # without dates, so that equal data make equal files
-            dates = {"Date": None} if kind == "svg" else {"CreationDate": None}
-            with mpl.rc_context():
-                figure.savefig(folder / f"{name}.{kind}", metadata=dates)
-            figure.set_layout_engine("none")  # the PDF has the layout of the SVG, and costs less
+        tell_panels(figure, stacked=name == "step")
+        drawing = io.StringIO()
+        figure.savefig(drawing, format="svg")
+        write_text(folder / f"{name}.svg", compact(drawing.getvalue(), TITLES[name]))
+        figure.set_layout_engine("none")  # the PDF has the layout of the SVG, and costs less
+        # without dates, so that equal data make equal files
+        figure.savefig(folder / f"{name}.pdf", metadata={"CreationDate": None})

@@ -14,6 +14,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import PercentFormatter
 
+from scalewise.analysis.report.marks import LAW, tell, tell_legend, trace
+from scalewise.analysis.report.marks import PREDICTED as PREDICTED_KIND
 from scalewise.analysis.report.panels import grid, label_left, plain_values
 from scalewise.analysis.report.series_lines import (
     bounds,
@@ -90,7 +92,7 @@ def speedup(
             colour = sns.color_palette("colorblind", len(names))[names.index(name)]
             if len(predicted):
                 bound = predicted[predicted["series"] == name].sort_values("devices")
-                _bound(axes, bound, "speedup", colour, with_band=expected.empty)
+                _bound(axes, bound, "speedup", colour, name, with_band=expected.empty)
             for law in fitted:
                 if law["series"] == name:
                     _law(axes, law, colour)
@@ -105,6 +107,7 @@ def speedup(
     legend_below(
         figure, *_speedup_legend([] if apart else names, fitted, len(predicted) > 0, len(expected) > 0)
     )
+    tell_legend(figure, names)
     return figure
 
 
@@ -125,10 +128,13 @@ def prediction(scaling: pd.DataFrame, predicted: pd.DataFrame) -> Figure:
         colour = sns.color_palette("colorblind", len(names))[names.index(name)]
         mine = predicted[predicted["series"] == name].sort_values("devices")
         points = scaling[scaling["series"] == name]
-        _bound(upper, _in_ms(mine), "step_seconds", colour)
-        upper.plot(mine["devices"], mine["compute_seconds"] * 1e3, color=GREY, linestyle=":", linewidth=0.9)
+        _bound(upper, _in_ms(mine), "step_seconds", colour, name)
+        alone = mine["compute_seconds"] * 1e3
+        (line,) = upper.plot(mine["devices"], alone, color=GREY, linestyle=":", linewidth=0.9)
+        facts = trace(PREDICTED_KIND, name, "compute alone|ms", mine["devices"], {"value": alone})
+        tell(line, series=name, trace=facts)
         draw_series(upper, _in_ms(points), "step_seconds", names, joined=False, together=False)
-        _bound(lower, mine, "parallel_efficiency", colour)
+        _bound(lower, mine, "parallel_efficiency", colour, name)
         draw_series(lower, points, "parallel_efficiency", names, joined=False, together=False)
         for axes in (upper, lower):
             device_axis(axes, [*predicted["devices"], *scaling["devices"]], panels.width_mm)
@@ -162,19 +168,24 @@ def _in_ms(table: pd.DataFrame) -> pd.DataFrame:
 def _ideal(axes: Axes, devices: Sequence[int], base: int) -> None:
     ideal = [count / base for count in devices]
     axes.plot(devices, ideal, color=GREY, linestyle=":", linewidth=0.9)
-    axes.annotate(
+    text = axes.annotate(
         "ideal", (devices[-1], ideal[-1]), xytext=(-5, 1), textcoords="offset points", ha="right",
         color=GREY, fontsize=7,
     )  # fmt: skip
+    tell(text, moves=True)
 
 
 def _law(axes: Axes, law: Law, colour: tuple[float, float, float]) -> None:
-    _, style, opacity = LAWS[law["law"]]
+    label, style, opacity = LAWS[law["law"]]
     curve = pd.DataFrame(law["curve"])
-    axes.fill_between(
+    band = axes.fill_between(
         curve["devices"], curve["low"], curve["high"], color=colour, alpha=opacity, linewidth=0, zorder=1.5
     )
-    axes.plot(curve["devices"], curve["speedup"], color=colour, linestyle=style, linewidth=1.0)
+    (line,) = axes.plot(curve["devices"], curve["speedup"], color=colour, linestyle=style, linewidth=1.0)
+    values = {"value": curve["speedup"], "low": curve["low"], "high": curve["high"]}
+    tell(band, series=law["series"])
+    facts = trace(LAW, law["series"], f"speedup by {label}|x", curve["devices"], values)
+    tell(line, series=law["series"], trace=facts)
 
 
 def _bound(
@@ -182,13 +193,21 @@ def _bound(
     table: pd.DataFrame,
     column: str,
     colour: tuple[float, float, float],
+    series: str,
     *,
     with_band: bool = True,
 ) -> None:
     low, high = table[f"{column}_low"], table[f"{column}_high"]
     if with_band:
-        axes.fill_between(table["devices"], low, high, color=colour, alpha=_BAND, linewidth=0, zorder=1.2)
-    axes.plot(table["devices"], table[column], color=colour, linestyle=_PREDICTED_DASH, linewidth=0.9)
+        band = axes.fill_between(
+            table["devices"], low, high, color=colour, alpha=_BAND, linewidth=0, zorder=1.2
+        )
+        tell(band, series=series)
+    (line,) = axes.plot(
+        table["devices"], table[column], color=colour, linestyle=_PREDICTED_DASH, linewidth=0.9
+    )
+    values = {"value": table[column], "low": low, "high": high}
+    tell(line, series=series, trace=trace(PREDICTED_KIND, series, column, table["devices"], values))
 
 
 def _speedup_axis(

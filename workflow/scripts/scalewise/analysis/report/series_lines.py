@@ -12,6 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import Formatter
 
+from scalewise.analysis.report.marks import EXPECTED as EXPECTED_KIND
+from scalewise.analysis.report.marks import MEASURED as MEASURED_KIND
+from scalewise.analysis.report.marks import point_values, tell, tell_legend, trace
 from scalewise.analysis.report.style import (
     COLUMN_MM,
     GREY,
@@ -79,14 +82,18 @@ def draw_series(
         # not even the caps of a bar where a point has no interval and others have
         known_bounds = points[f"{column}_low"].notna()
         height = points[column].where(known_bounds | (not known_bounds.any()))
-        axes.errorbar(
+        _, caps, lines = axes.errorbar(
             devices, height, yerr=[below, above], fmt="none", ecolor=colours[index], elinewidth=1.0,
             capsize=2.5, capthick=1.0, zorder=2.5,
         )  # fmt: skip
-        axes.plot(
+        for part in (*caps, *lines):
+            tell(part, series=str(name))
+        (line,) = axes.plot(
             devices, points[column], color=colours[index], linestyle=style,
             marker=marker(index), markeredgecolor="white", markeredgewidth=0.3, label=str(name), zorder=3,
         )  # fmt: skip
+        facts = point_values(points, column)
+        tell(line, series=str(name), trace=trace(MEASURED_KIND, str(name), column, points["devices"], facts))
 
 
 def draw_expected(
@@ -109,8 +116,11 @@ def draw_expected(
         shown = _not_touching(axes, points.sort_values("devices"))
         devices = shown["devices"] * _aside(index, len(names), together)
         value, low, high = (shown[each] for each in bounds(column))
-        axes.vlines(devices, low, high, color=colours[index], linewidth=1.0, alpha=_BAND_OPACITY, zorder=2.0)
-        axes.plot(
+        bars = axes.vlines(
+            devices, low, high, color=colours[index], linewidth=1.0, alpha=_BAND_OPACITY, zorder=2.0
+        )
+        tell(bars, series=str(name))
+        (line,) = axes.plot(
             devices,
             value,
             color=colours[index],
@@ -119,6 +129,8 @@ def draw_expected(
             zorder=2.2,
             **_HOLLOW,
         )
+        facts = point_values(shown, column)
+        tell(line, series=str(name), trace=trace(EXPECTED_KIND, str(name), column, shown["devices"], facts))
 
 
 def _aside(index: int, of: int, together: bool) -> float:
@@ -175,6 +187,7 @@ def points_figure(
     device_axis(axes, [*table["devices"], *expected["devices"]])
     draw_expected(axes, expected, column, names)
     legend_below(figure, *series_legend(names, joined=expected.empty, with_expected=len(expected) > 0))
+    tell_legend(figure, names)
     return figure, axes
 
 

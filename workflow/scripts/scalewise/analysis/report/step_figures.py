@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from scalewise.analysis.report.marks import PART, tell, trace
 from scalewise.analysis.report.panels import grid, label_left
 from scalewise.analysis.report.series_lines import series_names, with_columns
 from scalewise.analysis.report.style import GREY, legend_below
@@ -48,6 +49,20 @@ class Part:
     def patch(self) -> Artist:
         """The part's handle in the legend."""
         return Patch(facecolor=self.colour, hatch=self.hatch, edgecolor="white", linewidth=0)
+
+
+@dataclass(frozen=True)
+class _Bars:
+    """Bars side by side, of one series.
+
+    Args:
+        devices: Device count of each bar.
+        unit: Unit of their heights.
+    """
+
+    series: str
+    devices: list[int]
+    unit: str
 
 
 UNKNOWN = Part("", "not measured", "0.88", "\\\\\\\\")
@@ -97,7 +112,7 @@ def step(scaling: pd.DataFrame, runs: pd.DataFrame) -> Figure:
         points = table[table["series"] == name].sort_values("devices")
         unknown |= _draw_step(upper, points, parts, panels.width_mm)
         upper.set_xlabel("")
-        _draw_starts(lower, points["devices"].tolist(), runs[runs["series"] == name], starts)
+        _draw_starts(lower, points["devices"].tolist(), runs[runs["series"] == name], starts, name)
     label_left(panels.row(0), "device time per sample (µs)")
     label_left(panels.row(1), "start-up of a run (s)")
     for quantity in (0, 1):
@@ -119,6 +134,10 @@ def _legend(figure: Figure, parts: Sequence[Part], starts: Sequence[Part], *, na
         [part.label for part in shown],
         columns=2 if narrow else len(pairs),
     )
+    for legend in figure.legends:
+        for handle, part in zip(legend.legend_handles, shown, strict=True):
+            if handle is not None:
+                tell(handle, hatch=part.hatch)
 
 
 def _draw_step(axes: Axes, points: pd.DataFrame, parts: Sequence[Part], width_mm: float) -> bool:
@@ -134,14 +153,16 @@ def _draw_step(axes: Axes, points: pd.DataFrame, parts: Sequence[Part], width_mm
     shares = shares / np.where(known, shares.sum(axis=0), np.maximum(shares.sum(axis=0), 1.0))
     rest = 1 - shares.sum(axis=0)
     rest[rest < _LEAST_SHOWN] = 0.0
-    _stack(axes, totals * np.vstack([shares, rest]), [*parts, UNKNOWN])
+    bars = _Bars(points["series"].iloc[0], points["devices"].tolist(), "µs per sample")
+    _stack(axes, totals * np.vstack([shares, rest]), [*parts, UNKNOWN], bars)
     crowded = width_mm / len(points) < _LEAST_LABEL_MM
     for place, (total, seconds) in enumerate(zip(totals, points["step_seconds"], strict=True)):
         if pd.notna(seconds):
-            axes.annotate(
+            text = axes.annotate(
                 f"{seconds * 1e3:.3g}", (place, total), xytext=(0, 1.5), textcoords="offset points",
                 ha="center", va="bottom", fontsize=6.5, rotation=90 if crowded else 0,
             )  # fmt: skip
+            tell(text, series=bars.series)
     if points["step_seconds"].notna().any():
         axes.text(
             0.02, 0.985, "over the bars: ms per step", transform=axes.transAxes, va="top", fontsize=6.5,
@@ -151,29 +172,36 @@ def _draw_step(axes: Axes, points: pd.DataFrame, parts: Sequence[Part], width_mm
     return bool((rest > 0).any())
 
 
-def _draw_starts(axes: Axes, devices: list[int], runs: pd.DataFrame, parts: Sequence[Part]) -> None:
+def _draw_starts(
+    axes: Axes, devices: list[int], runs: pd.DataFrame, parts: Sequence[Part], series: str
+) -> None:
     columns = [part.column for part in parts]
     done = with_columns(runs[runs["outcome"] == "completed"], columns)
     medians = done.groupby("devices")[columns].median().reindex(devices).fillna(0)
-    _stack(axes, medians.to_numpy().T, parts)
+    _stack(axes, medians.to_numpy().T, parts, _Bars(series, devices, "s"))
     _name_bars(axes, devices)
 
 
-def _stack(axes: Axes, heights: np.ndarray, parts: Sequence[Part]) -> None:
+def _stack(axes: Axes, heights: np.ndarray, parts: Sequence[Part], bars: _Bars) -> None:
     """Draw bars side by side.
 
     Args:
         axes: Panel to draw in.
         heights: Heights of shape (parts, bars).
         parts: Parts from the bottom to the top.
+        bars: Series and device counts of the bars.
     """
     places = np.arange(heights.shape[1])
     bottoms = np.cumsum(heights, axis=0) - heights
     for part, height, bottom in zip(parts, heights, bottoms, strict=True):
-        axes.bar(
+        drawn = axes.bar(
             places, height, BAR_WIDTH, bottom=bottom, color=part.colour, hatch=part.hatch, edgecolor="white",
             linewidth=0, zorder=2,
         )  # fmt: skip
+        quantity = f"{part.label}|{bars.unit}"
+        facts = trace(PART, bars.series, quantity, bars.devices, {"value": height})
+        for index, patch in enumerate(drawn):
+            tell(patch, series=bars.series, trace=facts, index=index, hatch=part.hatch)
 
 
 def _name_bars(axes: Axes, devices: Sequence[int]) -> None:

@@ -30,6 +30,8 @@ LEGEND_ROW_MM = 3.9
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
 DASHES = ["", (4, 1.5), (1, 1), (3, 1, 1, 1), (6, 2), (2, 2), (5, 1, 1, 1, 1, 1), (1, 3)]
 GREY = "0.35"
+DEVICE_AXIS = "devices"
+"""Group id of an axis of device counts."""
 
 _TICK_POINTS = 7.0
 _CHARACTER_WIDTH = 0.62
@@ -61,7 +63,7 @@ def set_style() -> None:
             "lines.markersize": 4.0,
             "hatch.linewidth": 0.6,
             "svg.hashsalt": "scalewise",  # equal data, equal file
-            "svg.fonttype": "path",  # needs no font where it is read
+            "svg.fonttype": "none",  # text that can be read, found and copied
             "pdf.fonttype": 42,
         },
     )
@@ -113,6 +115,7 @@ def device_axis(axes: Axes, devices: Iterable[int], width_mm: float = COLUMN_MM)
     axes.set_xticks(shown, [f"{tick:,}" for tick in shown])
     axes.minorticks_off()
     axes.set_xlabel("devices")
+    axes.xaxis.set_gid(DEVICE_AXIS)
 
 
 def _with_room(ticks: Sequence[int], places: Sequence[float]) -> list[int]:

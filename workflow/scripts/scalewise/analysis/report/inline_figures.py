@@ -1,0 +1,168 @@
+"""Figures as parts of a page: their drawings with ids of their own, and the numbers behind their marks."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree.ElementTree import Element, fromstring
+
+import pandas as pd
+from markupsafe import Markup
+
+from scalewise.analysis.report.captions import TITLES
+from scalewise.analysis.report.svg_markup import markup
+
+LEAST_TEXT_PIXELS = 9.0
+"""A narrow screen scrolls a figure sideways rather than shrink its text below this."""
+LEAST_TEXT_POINTS = 6.5
+MOST_PIXELS_A_POINT = 2.1
+"""A figure grows with its place in the page up to this."""
+_COLOURS = {
+    "#000000": "--ink",
+    "#262626": "--ink",
+    "#333333": "--ink",
+    "#595959": "--soft",
+    "#666666": "--soft",
+    "#cccccc": "--line",
+    "#ededed": "--shade",
+    "#ffffff": "--back",
+}
+"""Colours of text, axes and background -> variables of the page's style sheet that take their place."""
+_NAMESPACE = re.compile(r"\{[^}]*\}")
+_REFERENCE = re.compile(r"#([\w-]+)")
+_KINDS = {
+    "measured": "measured medians",
+    "expected": "expected values of device counts that were not measured",
+    "run": "single runs",
+    "part": "parts of bars",
+    "epochs": "curves of medians",
+    "law": "fitted laws",
+    "predicted": "predictions",
+}
+
+
+def inline_svg(path: Path, experiment: str, name: str) -> Markup:
+    """A figure's file as an element of a page, with a title and a description for who hears it.
+
+    Args:
+        path: SVG file of the figure.
+        experiment: Begins every id, so that no other figure of the page has it.
+        name: Name of the figure.
+
+    Returns:
+        The drawing in a box that scrolls sideways where the screen is narrow. Text, axes and background take
+        their colours from the page.
+    """
+    root = _read(path)
+    data = _facts(root)
+    prefix = f"{experiment}-{name}-"
+    for child in [child for child in root if child.tag in {"title", "metadata"}]:
+        root.remove(child)
+    for element in root.iter():
+        _fit_into_page(element, prefix)
+    title, description = Element("title", {"id": f"{prefix}title"}), Element("desc", {"id": f"{prefix}desc"})
+    title.text, description.text = TITLES.get(name, name), _description(data)
+    root[:0] = [title, description]
+    root.attrib = {
+        "role": "img",
+        "aria-labelledby": f"{prefix}title {prefix}desc",
+        "viewBox": root.get("viewBox", "0 0 241 100"),
+        **{key: value for key, value in root.attrib.items() if key in {"font-family", "stroke-linejoin"}},
+        "style": _size(root),
+    }
+    drawing = markup(root, standalone=False)
+    return Markup(f'<div class="drawing" style="overflow-x:auto">{drawing}</div>')  # noqa: S704  escaped above
+
+
+def figure_data(figures: Path, names: Sequence[str], runs: pd.DataFrame) -> dict[str, Any]:
+    """The numbers behind the marks of an experiment's figures, as the page's script reads them.
+
+    Args:
+        figures: Folder with the SVG files.
+        names: Figures that the page shows.
+        runs: Contents of runs.csv.
+
+    Returns:
+        Name of a figure -> its panels and traces; ``runs`` -> series -> devices -> names and hosts of the
+        completed runs.
+    """
+    return {name: _facts(_read(figures / f"{name}.svg")) for name in names} | {"runs": _runs(runs)}
+
+
+def is_wide(path: Path) -> bool:
+    """Whether a figure is drawn wider than one column.
+
+    Args:
+        path: SVG file of the figure.
+    """
+    return _width(_read(path)) > 300
+
+
+def _read(path: Path) -> Element:
+    root = fromstring(path.read_text(encoding="utf-8"))  # noqa: S314  our own drawing
+    for element in root.iter():
+        element.tag = _NAMESPACE.sub("", element.tag)
+        element.attrib = {_NAMESPACE.sub("", key): value for key, value in element.attrib.items()}
+    return root
+
+
+def _facts(root: Element) -> dict[str, Any]:
+    """The file's facts about its marks; none where another version has drawn it."""
+    try:
+        data: dict[str, Any] = json.loads(root.findtext("metadata") or "{}")
+    except ValueError:
+        data = {}
+    return {"panels": [], "traces": []} | data
+
+
+def _runs(runs: pd.DataFrame) -> dict[str, dict[str, list[str]]]:
+    done = runs[runs["outcome"] == "completed"]
+    hosts = done["hosts"] if "hosts" in done else pd.Series("", index=done.index)
+    told: dict[str, dict[str, list[str]]] = {}
+    for (series, devices), points in done.groupby(["series", "devices"], sort=False):
+        of_point = [str(each) for each in dict.fromkeys(hosts[points.index].dropna()) if each]
+        named = [", ".join(points["run"].astype(str)), "; ".join(of_point)]
+        told.setdefault(str(series), {})[str(devices)] = named
+    return told
+
+
+def _fit_into_page(element: Element, prefix: str) -> None:
+    for key, value in element.attrib.items():
+        if key == "id":
+            element.set(key, prefix + value)
+        elif key == "href" or value.startswith("url("):
+            element.set(key, _REFERENCE.sub(lambda match: f"#{prefix}{match[1]}", value))
+        elif value in _COLOURS:
+            element.set(key, f"var({_COLOURS[value]},{value})")
+
+
+def _size(root: Element) -> str:
+    width = _width(root)
+    least = width * LEAST_TEXT_PIXELS / LEAST_TEXT_POINTS
+    return (
+        f"display:block;width:100%;min-width:{least:.0f}px;max-width:{width * MOST_PIXELS_A_POINT:.0f}px;"
+        "height:auto;margin:auto"
+    )
+
+
+def _width(root: Element) -> float:
+    return float(root.get("viewBox", "0 0 241 100").split()[2])
+
+
+def _description(data: dict[str, Any]) -> str:
+    return " ".join(_sentences(data)) or "Nothing to show."
+
+
+def _sentences(data: dict[str, Any]) -> Iterator[str]:
+    panels, traces = data["panels"], data["traces"]
+    quantities = list(dict.fromkeys(trace["label"] for trace in traces if trace["kind"] != "part"))
+    if quantities:
+        yield f"{', '.join(quantities).capitalize()}."
+    if len(panels) > 1:
+        yield f"{len(panels)} panels."
+    kinds = dict.fromkeys(trace["kind"] for trace in traces)
+    if kinds:
+        yield f"Shown are {', '.join(_KINDS.get(kind, kind) for kind in kinds)}."
