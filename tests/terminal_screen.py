@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_SEQUENCE = re.compile(r"\x1b(?:\[(?P<numbers>[0-9;]*)(?P<end>[A-Za-z])|(?P<one>[78]))")
+_SEQUENCE = re.compile(r"\x1b(?:\[(?P<numbers>[0-9;]*)(?P<end>[A-Za-z])|(?P<one>[78D]))")
 
 
 class TerminalScreen:
@@ -76,6 +76,9 @@ class TerminalScreen:
             return
         if found["one"] == "8":
             self._row, self._column = self._kept
+            return
+        if found["one"] == "D":
+            self._feed()
             return
         numbers = [int(number) if number else 0 for number in found["numbers"].split(";")]
         match found["end"]:

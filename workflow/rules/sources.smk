@@ -6,10 +6,10 @@ from pathlib import Path
 
 SOURCES = {
     "": "analysis check_site conclude_preflight hello measure_all_reduce prepare_dataset prepare_program "
-    "prepare_weights program_rank rank start_ranks train",
+    "prepare_weights program_rank rank start_ranks status train",
     "scalewise/": "__init__ interpreter records",
     "scalewise/watch/": "__init__ forecast jobs lines look points record run_files session slurm_queue speedups standing "
-    "terminal watcher words",
+    "status terminal watcher words",
     "scalewise/plan/": "__init__ study",
     "scalewise/plan/catalog/": "__init__ datasets imported_files models own_data own_model_files own_programs",
     "scalewise/plan/checks/": "__init__ allocation batch chosen_devices experiment options packages program projection",

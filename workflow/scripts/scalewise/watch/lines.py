@@ -35,11 +35,17 @@ _HEADINGS = {
 }
 
 
-def table(standing: Standing, width: int, height: int) -> list[str]:
+def table(standing: Standing, width: int, height: int, cut: bool = True) -> list[str]:
     """All points, the answer so far and the forecast, in a box of so many characters and lines.
 
     Points at work come before those that are done where not all have room, and keep the order of the
     configuration.
+
+    Args:
+        standing: The study.
+        width: Characters of a line.
+        height: Most lines.
+        cut: Whether a longer sentence is cut off, or left for the terminal to wrap.
     """
     found = list(speedups(standing.points))
     foot = [*answer_lines(standing, found), forecast_text(standing, forecast(standing))]
@@ -50,10 +56,10 @@ def table(standing: Standing, width: int, height: int) -> list[str]:
     foot = [*foot[:-1][: room - 1], foot[-1]]
     rows = max(height - 1 - len(foot), 1)
     shown = _shown(standing.points, rows)
-    lines = _columns(shown, standing.now, found, width)
+    lines = _columns(shown, standing, found, width)
     if len(shown) < len(standing.points):
         lines.append(_left_out([each for each in standing.points if each not in shown]))
-    return [_cut(line, width) for line in [*lines, *foot]]
+    return [*(_cut(line, width) for line in lines), *(_cut(line, width) if cut else line for line in foot)]
 
 
 def _not_asked(points: int) -> str:
@@ -81,7 +87,9 @@ def _left_out(points: Sequence[PointStanding]) -> str:
     return f"... and {len(points)} more: " + ", ".join(f"{n} {state}" for state, n in states.items() if n)
 
 
-def _columns(shown: Sequence[PointStanding], now: float, found: Sequence[Speedup], width: int) -> list[str]:
+def _columns(
+    shown: Sequence[PointStanding], standing: Standing, found: Sequence[Speedup], width: int
+) -> list[str]:
     """Heading and rows, told shorter until they fit the width."""
     by_point = {each.point: each for each in found}
     columns = {
@@ -91,8 +99,10 @@ def _columns(shown: Sequence[PointStanding], now: float, found: Sequence[Speedup
         "runs": [runs_text(each) for each in shown],
         "rate": [interval_text(each.throughput) for each in shown],
         "speedup": [speedup_text(by_point.get(each.point)) for each in shown],
-        "now": [now_text(each, now) for each in shown],
+        "now": [now_text(each, standing.now, standing.over) for each in shown],
     }
+    if len(standing.study.criteria) == 1:
+        del columns["experiment"]
     columns = {name: cells for name, cells in columns.items() if any(cells)}
     shorter = {
         "rate": [rate_text(each.throughput.estimate) if each.throughput else "" for each in shown],
@@ -154,7 +164,7 @@ def change_lines(standing: Standing, told: dict[WatchedPoint, tuple[object, ...]
         told[each.point] = each.key
         if before is None and not each.in_state("done", "failed", "queued", "starting", "running"):
             continue  # nothing has happened yet
-        lines.append(_change(each, standing.now))
+        lines.append(_change(each, standing))
     return lines
 
 
@@ -164,11 +174,11 @@ def study_lines(standing: Standing) -> list[str]:
     return [*answers, forecast_text(standing, forecast(standing))]
 
 
-def _change(standing: PointStanding, now: float) -> str:
+def _change(point: PointStanding, standing: Standing) -> str:
     """``digits-strong, 2 devices: 1 of 3 runs done, 1,234 samples/s; run 2 starting``."""
-    done, failed = len(standing.in_state("done")), len(standing.in_state("failed"))
-    said = f"{done} of {len(standing.runs)} runs done" + (f", {failed} failed" if failed else "")
-    rate = interval_text(standing.throughput)
+    done, _, failed = runs_text(point).partition(", ")
+    said = ", ".join(filter(None, (f"{done} runs done", failed)))
+    rate = interval_text(point.throughput)
     parts = [f"{said}, {rate} samples/s" if rate else said]
-    what = now_text(standing, now)
-    return f"{standing.point.label}: " + "; ".join(parts + ([what] if what != "done" else []))
+    what = now_text(point, standing.now, standing.over)
+    return f"{point.point.label}: " + "; ".join(parts + ([what] if what != "done" else []))

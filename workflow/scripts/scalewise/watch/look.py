@@ -33,7 +33,12 @@ class Looker:
         self._first_asked = first_asked
 
     def look(
-        self, jobs: Mapping[RunKey, Job], queue: Mapping[str, QueuedJob], rounds: Rounds, now: float
+        self,
+        jobs: Mapping[RunKey, Job],
+        queue: Mapping[str, QueuedJob],
+        rounds: Rounds,
+        now: float,
+        over: bool = False,
     ) -> Standing:
         """How the study stands.
 
@@ -42,6 +47,7 @@ class Looker:
             queue: What Slurm says, by the ids of its jobs.
             rounds: What the rounds ask for.
             now: Seconds since the epoch.
+            over: Whether the session has ended.
         """
         standings, not_asked = [], 0
         for point in self._study.points:
@@ -62,4 +68,4 @@ class Looker:
             if runs:
                 standings.append(PointStanding(point, runs, queued))
             not_asked += not asked
-        return Standing(self._study, standings, not_asked, rounds, now)
+        return Standing(self._study, standings, not_asked, rounds, now, over)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from scalewise.plan.study import Study
 from scalewise.watch.points import WatchedStudy
 from scalewise.watch.slurm_queue import SlurmQueue
+from scalewise.watch.terminal import display_for
 from scalewise.watch.watcher import Watcher
 
 PROGRESS = "SCALEWISE_PROGRESS"
@@ -18,11 +20,11 @@ PROGRESS = "SCALEWISE_PROGRESS"
 
 
 def watch_session(study: Study, workflow: Any, environ: Mapping[str, str] = os.environ) -> Watcher | None:
-    """A watcher for what Snakemake is about to run; None where it shows its own log as ever.
+    """A watcher for what Snakemake is about to run; None where that has no trainings.
 
-    The profiles ask for it by ``show-failed-logs``: beside the study, the terminal then shows the log of
+    The profiles have the study shown by ``show-failed-logs``: beside it the terminal then shows the log of
     what fails, and nothing else. Whoever asks Snakemake for more of its log, for less or for another form
-    of it gets that, and so does a session without trainings.
+    of it gets that; other processes then still learn how the study stands.
 
     Args:
         study: Checked.
@@ -31,7 +33,8 @@ def watch_session(study: Study, workflow: Any, environ: Mapping[str, str] = os.e
     """
     asked = workflow.output_settings
     own = (asked.verbose, asked.quiet, asked.debug_dag, asked.printshellcmds, asked.log_handler_settings)
-    if environ.get(PROGRESS) == "off" or not asked.show_failed_logs or any(own) or workflow.touch:
+    shown = asked.show_failed_logs and not any(own) and environ.get(PROGRESS) != "off"
+    if workflow.touch:
         return None
     jobs = list(workflow.dag.needrun_jobs())
     if not any(job.rule.name in {"train", "judge_round"} for job in jobs):
@@ -46,6 +49,7 @@ def watch_session(study: Study, workflow: Any, environ: Mapping[str, str] = os.e
         Path.cwd(),
         session,
         logging.getLogger("snakemake.logging"),
+        display_for(sys.stderr, environ) if shown else None,
         slurm=None if budget is None else SlurmQueue(),
     )
 

@@ -13,6 +13,8 @@ from scalewise.execution.slurm_job import squeue
 FIRST_SECONDS, MORE_SECONDS, MOST_SECONDS = 20.0, 10.0, 180.0
 """Time to the next question: it grows while nothing happens, as that of Snakemake's own does."""
 
+_NO_REASON = {"None", "(null)"}
+
 
 @dataclass(frozen=True)
 class QueuedJob:
@@ -35,7 +37,7 @@ def parse_queue(answer: str) -> dict[str, QueuedJob]:
     for line in answer.splitlines():
         parts = line.strip().split("|")
         if len(parts) == 4 and parts[0].isdecimal():
-            jobs[parts[0]] = QueuedJob(parts[1], _start(parts[2]), "" if parts[3] == "None" else parts[3])
+            jobs[parts[0]] = QueuedJob(parts[1], _start(parts[2]), "" if parts[3] in _NO_REASON else parts[3])
     return jobs
 
 

@@ -58,6 +58,7 @@ class Standing:
         points: Those that have a run, in the order of the configuration.
         not_asked: Points of which no run is asked for, as a study has that chooses its device counts.
         now: Seconds since the epoch.
+        over: Whether nobody makes more of its runs: the session has ended.
     """
 
     study: WatchedStudy
@@ -65,6 +66,7 @@ class Standing:
     not_asked: int
     rounds: Rounds
     now: float
+    over: bool = False
 
     @property
     def runs(self) -> dict[RunKey, RunFacts]:

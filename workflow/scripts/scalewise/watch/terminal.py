@@ -30,6 +30,9 @@ class Display(Protocol):
     def end(self, standing: Standing | None) -> None:
         """Leave the last state standing, and the terminal as it was found."""
 
+    def say(self, text: str) -> None:
+        """Print a line that is no part of it, after its end."""
+
 
 def display_for(stream: TextIO, environ: Mapping[str, str]) -> Display:
     """The display that a stream can carry: a table in a terminal that obeys, else lines."""
@@ -66,6 +69,10 @@ class Lines:
         if standing is not None:
             self.show(standing)
 
+    def say(self, text: str) -> None:
+        """Print a line."""
+        print(text, file=self._stream, flush=True)
+
 
 class Table:
     """A table at the foot of a terminal, drawn in place; all that is printed meanwhile scrolls above it.
@@ -99,8 +106,12 @@ class Table:
         self._give_back()
         if standing is not None:
             width = max(size.columns - 1, LEAST_COLUMNS)
-            lines = table(standing, width, MAX_FINAL_ROWS)
+            lines = table(standing, width, MAX_FINAL_ROWS, cut=False)
             self._write("".join(f"{line}\n" for line in self._dressed(lines)))
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        print(text, file=self._stream, flush=True)
 
     def _terminal_size(self) -> os.terminal_size:
         try:
@@ -115,7 +126,8 @@ class Table:
         if size != self._size or len(lines) != self._rows:
             # a table that grows or a window that changes: from the cursor on, where the old one is, all anew
             text += self._whole_screen() + "\x1b[J" if self._rows else ""
-            text += "\n" * len(lines) + f"\x1b[{len(lines)}A"
+            # down without a return: what a step has begun to print goes on where it stopped
+            text += "\x1bD" * len(lines) + f"\x1b[{len(lines)}A"
             text += f"\x1b7\x1b[1;{size.lines - len(lines)}r\x1b8"
             self._size, self._rows, self._drawn = size, len(lines), []
         if lines == self._drawn:

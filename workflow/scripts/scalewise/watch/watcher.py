@@ -6,13 +6,12 @@ import atexit
 import logging
 import os
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from scalewise.execution.supervisor import STUDY_IS_SHOWN
 from scalewise.plan.config.experiment import AnyExperiment
@@ -24,7 +23,7 @@ from scalewise.watch.record import WatchRecord, write_watch_record
 from scalewise.watch.run_files import identity
 from scalewise.watch.slurm_queue import QueuedJob, SlurmQueue
 from scalewise.watch.standing import Standing
-from scalewise.watch.terminal import Display, display_for
+from scalewise.watch.terminal import Display
 
 POLL_SECONDS = 3.0
 """Time between two looks: they share the machine with what is measured on it."""
@@ -46,7 +45,7 @@ class Watcher:
         folder: Folder in which Snakemake runs.
         session: Runs that this session makes, as far as is known now.
         logger: Snakemake's.
-        stream: Where to show it.
+        display: Where to show it; None for Snakemake's own log, beside which nothing is shown.
         slurm: Slurm's queue; None on one machine.
         now: Gives seconds since the epoch.
     """
@@ -58,20 +57,20 @@ class Watcher:
         folder: Path,
         session: Iterable[RunKey],
         logger: logging.Logger,
-        stream: TextIO = sys.stderr,
+        display: Display | None,
         slurm: SlurmQueue | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._study, self._specs, self._folder = study, specs, folder
         self._results = folder / "results"
         self._session = frozenset(session)
-        self._logger, self._stream, self._slurm, self._now = logger, stream, slurm, now
+        self._logger, self._slurm, self._now = logger, slurm, now
+        self._display = display
         self._silence = Silence()
         self._wake, self._ended = threading.Event(), threading.Event()
         self._over = False
         self._guard = threading.Lock()
         self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
-        self._display: Display = display_for(stream, os.environ)
         self._rounds = Rounds(asked={})
         self._rounds_seen: tuple[tuple[int, ...], ...] | None = None
         self._queue: dict[str, QueuedJob] = {}
@@ -85,10 +84,11 @@ class Watcher:
             self._looker = Looker(self._study, self._results, self._session, self._first_asked)
             self._log = JobLog(self._looker.files.before, self._wake.set)
             self._logger.addHandler(self._log)
-            for handler in self._stream_handlers():
-                handler.addFilter(self._silence)
-            # the bar of a single run would be drawn across it
-            os.environ[STUDY_IS_SHOWN] = "1"
+            if self._display is not None:
+                for handler in self._stream_handlers():
+                    handler.addFilter(self._silence)
+                # the bar of a single run would be drawn across it
+                os.environ[STUDY_IS_SHOWN] = "1"
             atexit.register(self.end)
             self._thread.start()
         except Exception as error:  # noqa: BLE001 - whatever it is, the study goes on
@@ -104,7 +104,7 @@ class Watcher:
         self._wake.set()
         if self._thread.ident is not None:
             self._thread.join(END_SECONDS)
-            if self._thread.is_alive():
+            if self._thread.is_alive() and self._display is not None:
                 self._display.end(None)  # its files are late: the terminal is given back all the same
         self._restore()
 
@@ -129,12 +129,12 @@ class Watcher:
         with self._guard:
             self._over = True
         self._restore()
+        if self._display is None:
+            return
         try:
             self._display.end(None)
-            print(
-                f"The study is no longer shown ({type(error).__name__}: {error}); Snakemake's log follows.",
-                file=self._stream,
-                flush=True,
+            self._display.say(
+                f"The study is no longer shown ({type(error).__name__}: {error}); Snakemake's log follows."
             )
         except Exception:  # noqa: BLE001, S110 - the terminal is gone: there is nobody to tell
             pass
@@ -142,23 +142,26 @@ class Watcher:
     def _watch(self) -> None:
         try:
             while not self._ended.is_set():
-                self._display.show(self._look())
+                standing = self._look()
+                if self._display is not None:
+                    self._display.show(standing)
                 self._write()
                 self._wake.wait(POLL_SECONDS)
                 if self._wake.is_set() and not self._ended.is_set():
                     # several events come together; and a run's files are written around its own
                     self._ended.wait(0.3)
                 self._wake.clear()
-            self._display.end(self._look())
+            if self._display is not None:
+                self._display.end(self._look(over=True))
             self._write(ended=True)
         except Exception as error:  # noqa: BLE001 - whatever it is, the study goes on
             self._give_up(error)
 
-    def _look(self) -> Standing:
+    def _look(self, over: bool = False) -> Standing:
         jobs = self._log.jobs()
         self._rounds = self._read_rounds()
-        standing = self._looker.look(jobs, self._queue, self._rounds, self._now())
-        if self._slurm is None:
+        standing = self._looker.look(jobs, self._queue, self._rounds, self._now(), over)
+        if self._slurm is None or over:
             return standing
         queued = {jobs[run].slurm_id for run, facts in standing.runs.items() if facts.state == "queued"}
         before, self._queue = self._queue, self._slurm.jobs(frozenset(queued - {""}))

@@ -80,9 +80,27 @@ def runs_text(standing: PointStanding) -> str:
     return f"{done} of {len(standing.runs)}" + (f", {failed} failed" if failed else "")
 
 
-def now_text(standing: PointStanding, now: float) -> str:
-    """What the repeats of a point do: at work first, then those in the queue."""
+def now_text(standing: PointStanding, now: float, over: bool = False) -> str:
+    """What the repeats of a point do: at work first, then those in the queue.
+
+    Args:
+        standing: The point.
+        now: Seconds since the epoch.
+        over: Whether the session has ended.
+    """
+    if over:
+        return _end_text(standing)
     return "; ".join(_now(standing, now))
+
+
+def _end_text(standing: PointStanding) -> str:
+    """``done``, ``timed-out, 1 not made``: what came of a point."""
+    outcomes = [str(standing.runs[run].outcome or "failed") for run in standing.in_state("failed")]
+    if cut := len(standing.in_state("running", "starting")):
+        outcomes.append(f"{cut} interrupted")
+    if missing := len(standing.in_state("waiting", "queued")):
+        outcomes.append(f"{missing} not made")
+    return ", ".join(dict.fromkeys(outcomes)) or "done"
 
 
 def _now(standing: PointStanding, now: float) -> Iterator[str]:
@@ -103,7 +121,7 @@ def _now(standing: PointStanding, now: float) -> Iterator[str]:
             outcomes = Counter(standing.runs[run].outcome or "failed" for run in failed)
             yield ", ".join(outcomes)
         else:
-            yield "done" if standing.in_state("done") else "not in this session"
+            yield "done"
 
 
 def repeat_text(run: RunKey) -> str:
@@ -112,11 +130,11 @@ def repeat_text(run: RunKey) -> str:
 
 
 def progress_text(facts: RunFacts) -> str:
-    """``epoch 3/10, 1,234 samples/s``."""
+    """``epoch 3/10, 1,234/s``: samples per second."""
     progress = facts.progress
     assert progress is not None, "only a run that has told its progress is at work"
     rate = progress.samples_per_second
-    return str(progress) + (f", {rate_text(rate)} samples/s" if rate else "")
+    return str(progress) + (f", {rate_text(rate)}/s" if rate else "")
 
 
 def _queue_text(standing: PointStanding, queued: Sequence[RunKey], now: float) -> str:
@@ -137,7 +155,7 @@ def forecast_text(standing: Standing, told: Forecast) -> str:
     if failed := standing.count("failed"):
         parts.append(f"{failed} failed")
     parts.append(f"{hours_text(told.spent)} device-hours spent")
-    if not standing.count("waiting", "queued", "starting", "running"):
+    if standing.over or not standing.count("waiting", "queued", "starting", "running"):
         return ", ".join(parts)
     if told.to_go is None or told.ends is None:
         parts.append("how long the rest takes is known once a run has come some way")
@@ -160,9 +178,9 @@ def answer_lines(standing: Standing, found: Sequence[Speedup]) -> list[str]:
         which = f"{experiment} ({series})" if series else experiment
         shown = _telling(mine, rule)
         over = "" if shown.baseline == 1 else f" over {count_devices(shown.baseline)}"
-        asked = "" if rule.min_efficiency is None else f"; asked for {rule.min_efficiency:g}"
+        asked = "" if rule.min_efficiency is None else f", asked for {rule.min_efficiency:g}"
         lines.append(
-            f"{which}, so far: {count_devices(shown.point.devices)} {speedup_text(shown)}{over}, "
+            f"{which} so far: {count_devices(shown.point.devices)} {speedup_text(shown)}{over}, "
             f"n = {shown.ratio.n}, efficiency {shown.efficiency:.2f}{asked}"
         )
     return lines

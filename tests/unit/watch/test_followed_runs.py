@@ -1,0 +1,245 @@
+"""How a run stands by its files and by Snakemake's log, also where files are late, damaged or old."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalewise.execution.messages import Progress
+from scalewise.execution.rank_files import RankFiles
+from scalewise.records import JobTime, JobTimes
+from scalewise.watch.jobs import Job, JobLog, Silence
+from scalewise.watch.points import RunKey
+from scalewise.watch.run_files import RunFacts, RunFiles
+
+RUN: RunKey = ("digits", "d2.r1")
+BEGAN = "2026-11-22T10:00:00.000+00:00"
+
+
+class Follower:
+    """A run that is followed as the watcher does, and a Snakemake that tells of it."""
+
+    def __init__(self, results: Path) -> None:
+        self.files = RunFiles(results)
+        self.folder = self.files.folder(RUN)
+        self.folder.mkdir(parents=True)
+        self.log = JobLog(self.files.before, now=lambda: 0.0)
+        self.snakemake = logging.Logger("snakemake")
+        self.snakemake.addHandler(self.log)
+        self.seconds = 0
+
+    def tell(self, event: str | None, message: str = "", **told: Any) -> None:
+        self.snakemake.info(message, extra={"event": event, **told})
+
+    def hand_over(self, job: int = 7, slurm: str = "") -> None:
+        wildcards = {"experiment": RUN[0], "run": RUN[1]}
+        self.tell("job_info", jobid=job, rule_name="train", wildcards=wildcards)
+        if slurm:
+            self.tell(None, f"Job {job} has been submitted with SLURM jobid {slurm} (log: x.log).")
+
+    def jobs_taken(self, *seconds: float) -> None:
+        jobs = [JobTime(started_at=BEGAN, seconds=each) for each in seconds]
+        self.write("job_times.json", JobTimes(shape="1x2", jobs=jobs).model_dump_json())
+
+    def write(self, name: str, text: str) -> Path:
+        """A file that is newer than all before, by the clock of its server."""
+        path = self.folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        return self.newer(path)
+
+    def newer(self, path: Path) -> Path:
+        self.seconds += 1
+        os.utime(path, (self.seconds, self.seconds))
+        return path
+
+    def progress(self, epoch: int) -> None:
+        files = RankFiles(self.folder / "attempt")
+        files.folder.mkdir(exist_ok=True)
+        files.progress(Progress(epoch=epoch, epochs=4, samples_per_second=123.0))
+        self.newer(files.folder / "progress.json")
+
+    def summary(self, outcome: str = "completed", rate: float | None = 200.0) -> None:
+        provenance = {"started_at": BEGAN, "ended_at": "2026-11-22T10:01:00.000+00:00"}
+        measured = {"throughput_samples_per_second": rate}
+        record = {"outcome": outcome, "measurements": measured, "provenance": provenance}
+        self.write("summary.json", json.dumps(record))
+
+    def look(self, in_session: bool = True, slurm: str = "") -> RunFacts:
+        return self.files.look(RUN, self.log.jobs().get(RUN), in_session, slurm)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Follower:
+    return Follower(tmp_path / "results")
+
+
+def test_a_run_is_followed_from_the_queue_to_its_figures(run: Follower) -> None:
+    states = [run.look().state]
+    run.hand_over(slurm="41")
+    states.append(run.look().state)
+    run.jobs_taken(600.0)
+    states.append(run.look().state)
+    run.progress(2)
+    at_work = run.look()
+    states.append(at_work.state)
+    run.summary()
+    states.append(run.look().state)
+
+    assert states == ["waiting", "queued", "starting", "running", "done"]
+    assert str(at_work.progress) == "epoch 2/4"
+    assert at_work.job_seconds == ()
+    assert at_work.elapsed((at_work.began or 0) + 42) == 42
+    assert run.log.jobs()[RUN].slurm_id == "41"
+    assert run.look().throughput == 200.0
+
+
+def test_the_time_of_a_job_is_its_own_and_not_its_limit_before_it_has_ended(run: Follower) -> None:
+    run.hand_over()
+    run.jobs_taken(600.0)
+    run.summary()
+    assert run.look().job_seconds == (60.0,)
+
+    run.jobs_taken(61.5)
+    assert run.look().job_seconds == (61.5,)
+
+
+def test_on_this_machine_a_run_starts_as_soon_as_it_is_handed_over(run: Follower) -> None:
+    run.hand_over()
+    assert run.look().state == "starting"
+
+
+def test_what_an_earlier_session_left_is_no_result_of_a_run_that_is_made_again(run: Follower) -> None:
+    run.jobs_taken(60.0)
+    run.progress(3)
+    run.summary()
+    assert run.look(in_session=False).state == "done"
+    assert run.look().state == "waiting"
+
+    run.hand_over()
+    assert run.look().state == "starting"
+    run.jobs_taken(60.0, 600.0)
+    # its ranks have told nothing yet
+    assert (run.look().state, run.look().progress) == ("starting", None)
+    run.progress(1)
+    assert str(run.look().progress) == "epoch 1/4"
+    assert run.look().job_seconds == (60.0,)
+
+
+def test_a_run_that_nobody_makes_is_not_shown_as_waiting(run: Follower) -> None:
+    assert run.look(in_session=False).state == "later"
+
+
+def test_a_failure_is_told_until_the_run_is_tried_again(run: Follower) -> None:
+    run.hand_over()
+    run.jobs_taken(30.0)
+    run.write("failure.json", json.dumps({"outcome": "timed-out"}))
+    run.tell("job_error", jobid=7)
+    assert (run.look().state, run.look().outcome) == ("failed", "timed-out")
+
+    run.hand_over()
+    assert run.look().state == "starting"
+    run.jobs_taken(30.0, 600.0)
+    run.progress(1)
+    assert run.look().state == "running"
+    run.tell("job_error", jobid=7)
+    run.folder.joinpath("failure.json").unlink()
+    assert (run.look().state, run.look().outcome) == ("failed", "failed")
+
+
+def test_a_run_that_diverged_is_a_failure_without_a_figure(run: Follower) -> None:
+    run.hand_over()
+    run.jobs_taken(30.0)
+    run.summary(outcome="diverged")
+    run.tell("job_finished", job_id=7)
+    facts = run.look()
+    assert (facts.state, facts.outcome, facts.throughput) == ("failed", "diverged", None)
+
+
+def test_a_job_that_slurm_has_put_back_is_in_the_queue_again(run: Follower) -> None:
+    run.hand_over(slurm="41")
+    run.jobs_taken(600.0)
+    run.progress(1)
+    assert run.look(slurm="RUNNING").state == "running"
+    assert run.look(slurm="PENDING").state == "queued"
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"epoch": 1', "null", "[]", '{"epoch": "x", "epochs": 2}'])
+def test_files_that_are_not_whole_change_nothing(run: Follower, text: str) -> None:
+    run.hand_over()
+    run.jobs_taken(600.0)
+    run.progress(2)
+    before = run.look()
+    run.write("attempt/progress.json", text)
+    assert run.look() == before
+    run.write("job_times.json", text)
+    run.newer(run.folder / "attempt" / "progress.json")
+    assert run.look() == before
+
+    run.write("summary.json", text)
+    ended = run.look()
+    assert (ended.state, ended.throughput) == ("done", None)
+    run.summary(rate=150.0)
+    assert run.look().throughput == 150.0
+
+
+def test_a_folder_that_is_gone_is_no_error(run: Follower) -> None:
+    run.hand_over()
+    run.jobs_taken(600.0)
+    run.progress(2)
+    for path in sorted(run.folder.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    assert run.look().state == "starting"
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"event": "job_info", "rule_name": "train"},
+        {"event": "job_info", "rule_name": "train", "wildcards": {}, "jobid": 1},
+        {"event": "job_error", "jobid": "x"},
+        {"event": "job_finished"},
+        {"event": "progress", "done": 1, "total": 2},
+        {"event": "job_info", "rule_name": "plot_figures", "jobid": 3, "wildcards": {"experiment": "digits"}},
+    ],
+)
+def test_events_that_are_not_understood_are_left_out(
+    run: Follower, told: dict[str, Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    run.hand_over()
+    before: dict[RunKey, Job] = run.log.jobs()
+    run.tell(**told)
+    assert run.log.jobs() == before
+    assert capfd.readouterr().err == ""
+
+
+@pytest.fixture
+def terminal_and_file(tmp_path: Path) -> Iterator[tuple[logging.Logger, Path, Path, Silence]]:
+    """A logger with two handlers, as Snakemake's has, one of them silenced."""
+    logger, silence = logging.Logger("snakemake", logging.INFO), Silence()
+    shown, kept = logging.FileHandler(tmp_path / "shown"), logging.FileHandler(tmp_path / "kept")
+    shown.addFilter(silence)
+    logger.addHandler(shown)
+    logger.addHandler(kept)
+    yield logger, tmp_path / "shown", tmp_path / "kept", silence
+    shown.close()
+    kept.close()
+
+
+def test_silence_lets_warnings_and_errors_through_and_the_file_keeps_all(
+    terminal_and_file: tuple[logging.Logger, Path, Path, Silence],
+) -> None:
+    logger, shown, kept, silence = terminal_and_file
+    for level in ("info", "warning", "error"):
+        getattr(logger, level)(level)
+    silence.on = False
+    logger.info("info again")
+
+    assert shown.read_text().splitlines() == ["warning", "error", "info again"]
+    assert kept.read_text().splitlines() == ["info", "warning", "error", "info again"]

@@ -1,0 +1,70 @@
+"""When a running study should be done, and for how much."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.watch.standings import (
+    FAILED,
+    NOW,
+    QUEUED,
+    WAITING,
+    done,
+    point,
+    running,
+    standing_of,
+)
+
+from scalewise.watch.forecast import forecast
+from scalewise.watch.slurm_queue import QueuedJob
+
+
+def test_on_one_machine_runs_follow_each_other_and_take_what_their_point_took() -> None:
+    told = forecast(
+        standing_of({point(1): [done(100, 60), WAITING], point(2): [done(180, 40), WAITING, WAITING]})
+    )
+
+    assert told.ends == NOW + 60 + 2 * 40
+    assert told.spent == pytest.approx((60 + 2 * 40) / 3600)
+    assert told.to_go == pytest.approx((60 + 2 * 2 * 40) / 3600)
+    assert not told.waits
+
+
+def test_a_run_at_work_is_held_to_its_own_pace_once_it_has_come_some_way() -> None:
+    told = forecast(standing_of({point(1): [running(5, 10, elapsed=100)]}))
+    assert told.ends == NOW + 100
+    assert told.spent == pytest.approx(100 / 3600)
+
+    assert forecast(standing_of({point(1): [running(0, 10, elapsed=100)]})).ends is None
+
+
+def test_before_a_point_is_known_it_takes_at_most_what_the_nearest_one_tells() -> None:
+    fewer = forecast(standing_of({point(2): [done(100, 60)], point(1): [WAITING]}))
+    more = forecast(standing_of({point(2): [done(100, 60)], point(8): [WAITING]}))
+
+    assert fewer.ends == NOW + 120
+    assert more.ends == NOW + 60
+
+
+def test_device_hours_are_counted_as_billed_and_those_of_failed_runs_too() -> None:
+    told = forecast(standing_of({point(1, billed=4): [done(100, 60), FAILED]}))
+    assert told.spent == pytest.approx(4 * 90 / 3600)
+
+
+def test_on_a_cluster_runs_wait_for_the_devices_that_the_budget_leaves() -> None:
+    runs = {point(4): [running(5, 10, elapsed=50), WAITING, WAITING], point(1): [done(100, 10)]}
+    told = forecast(standing_of(runs, budget=4))
+    assert told.ends == NOW + 50 + 100 + 100
+    assert told.waits
+
+    assert forecast(standing_of(runs, budget=8)).ends == NOW + 50 + 100
+
+
+def test_slurms_own_estimate_of_a_start_is_believed() -> None:
+    queued = {("digits", "d1.r2"): QueuedJob("PENDING", starts=NOW + 1000, reason="Priority")}
+    told = forecast(standing_of({point(1): [done(100, 60), QUEUED]}, budget=4, queued=queued))
+    assert told.ends == NOW + 1060
+    assert not told.waits
+
+    unknown = forecast(standing_of({point(1): [done(100, 60), QUEUED]}, budget=4))
+    assert unknown.ends == NOW + 60
+    assert unknown.waits

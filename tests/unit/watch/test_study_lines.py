@@ -1,0 +1,161 @@
+"""What is said of a study that runs: a table that fits its terminal, or lines when something happens."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from tests.unit.watch.standings import (
+    FAILED,
+    NOW,
+    QUEUED,
+    STARTING,
+    WAITING,
+    done,
+    point,
+    running,
+    standing_of,
+)
+
+from scalewise.watch.lines import table
+from scalewise.watch.points import Criterion
+from scalewise.watch.run_files import RunFacts
+from scalewise.watch.slurm_queue import QueuedJob
+from scalewise.watch.standing import Standing
+from scalewise.watch.terminal import Lines
+from scalewise.watch.words import clock_text, duration_text
+
+SMALL = {
+    point(1): [done(100, 60), done(104, 60), done(102, 60)],
+    point(2): [done(180, 40), running(3, 10, elapsed=20, rate=177.4), WAITING],
+    point(4): [FAILED, STARTING, WAITING],
+    point(8): [WAITING, WAITING, WAITING],
+}
+
+
+def test_each_point_has_one_line_with_its_runs_its_figures_and_what_it_does() -> None:
+    lines = table(standing_of(SMALL, rule=Criterion(min_efficiency=0.7)), 120, 40)
+
+    assert [re.split(r"  +", line.strip()) for line in lines[:5]] == [
+        ["devices", "runs done", "samples/s", "speedup", "now"],
+        ["1", "3 of 3", "102 (100 to 104, 75 %)", "done"],
+        ["2", "1 of 3", "180", "1.76x (1.60 to 1.95)", "run 2: epoch 3/10, 177/s"],
+        ["4", "0 of 3, 1 failed", "run 2 starting"],
+        ["8", "0 of 3", "waiting"],
+    ]
+    assert lines[5] == (
+        "digits so far: 2 devices 1.76x (1.60 to 1.95), n = 1, efficiency 0.88, asked for 0.7"
+    )
+    assert lines[6].startswith("4 of 12 runs done, 1 failed, 0.117 device-hours spent, about ")
+    assert len(lines) == 7
+
+
+def test_jobs_in_the_queue_show_slurms_reason_and_its_estimate() -> None:
+    queued = {
+        ("digits", "d2.r1"): QueuedJob("PENDING", starts=NOW + 600, reason="Priority"),
+        ("digits", "d2.r2"): QueuedJob("PENDING", reason="Resources"),
+    }
+    lines = table(standing_of({point(2): [QUEUED, QUEUED]}, budget=8, queued=queued), 120, 40)
+    assert (
+        f"2 in the queue (Priority, Resources), the first to start about {clock_text(NOW + 600, NOW)}"
+        in lines[1]
+    )
+
+
+def large(series: int, counts: int) -> Standing:
+    runs = {
+        point(
+            2**count, experiment=f"experiment-{number % 3}", series=f"precision-bf16.bucket-view-{number}"
+        ): [
+            [done(1234.5 * 2**count), done(1244.5 * 2**count), WAITING],
+            [done(1234.5 * 2**count), running(40, 123, elapsed=50, rate=120_345.0), WAITING],
+            [WAITING, WAITING, WAITING],
+        ][(number + count) % 3]
+        for number in range(series)
+        for count in range(counts)
+    }
+    return standing_of(runs)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120, 250])
+@pytest.mark.parametrize("height", [4, 10, 24, 200])
+def test_the_table_fits_every_terminal(width: int, height: int) -> None:
+    lines = table(large(12, 8), width, height)
+    assert max(map(len, lines)) <= width
+    assert len(lines) <= height
+    assert "runs done" in lines[-1]
+
+
+def test_where_not_all_points_have_room_those_at_work_are_shown_and_the_others_counted() -> None:
+    standing = large(12, 8)
+    lines = table(standing, 200, 24)
+
+    (left_out,) = (line for line in lines if line.startswith("... and "))
+    shown = [line for line in lines if "epoch 40/123" in line]
+    at_work = [each for each in standing.points if each.in_state("running")]
+    found = re.match(r"\.\.\. and (\d+) more: (?:(\d+) at work, )?", left_out)
+    assert found is not None
+    assert len(shown) + int(found[2] or 0) == len(at_work)
+    assert int(found[1]) + len(shown) == len(standing.points)
+    assert len(shown) > 10
+
+
+def told(display: Lines, standing: Standing) -> list[str]:
+    stream = display._stream
+    assert isinstance(stream, io.StringIO)
+    before = stream.tell()
+    display.show(standing)
+    return [line[9:] for line in stream.getvalue()[before:].splitlines()]
+
+
+def test_without_a_terminal_a_line_is_told_when_a_point_changes_and_no_other() -> None:
+    display = Lines(io.StringIO())
+
+    def now(*runs: RunFacts) -> list[str]:
+        return told(display, standing_of({point(1): [*runs], point(2): [WAITING]}))
+
+    assert now(WAITING, WAITING) == []
+    assert now(STARTING, WAITING) == ["digits, 1 device: 0 of 2 runs done; run 1 starting"]
+    assert now(running(1, 9, 20, rate=100.0), WAITING) == []
+    assert now(running(2, 9, 23, rate=101.0), WAITING) == []
+    first, *of_study = now(done(100, 60), STARTING)
+    assert first == "digits, 1 device: 1 of 2 runs done, 100 samples/s; run 2 starting"
+    assert [line[:19] for line in of_study] == ["1 of 3 runs done, 0"]
+    assert now(done(100, 60), FAILED)[0] == (
+        "digits, 1 device: 1 of 2 runs done, 1 failed, 100 samples/s; timed-out"
+    )
+    assert now(done(100, 60), FAILED) == []
+
+
+def test_what_is_told_has_no_control_characters() -> None:
+    stream = io.StringIO()
+    Lines(stream).show(standing_of(SMALL))
+    assert stream.getvalue()
+    assert re.findall(r"[^\x20-\x7e\n]", stream.getvalue()) == []
+
+
+def test_a_session_that_was_cut_off_does_not_look_as_if_it_went_on() -> None:
+    lines = table(standing_of(SMALL, over=True), 120, 40)
+    assert [line.split("  ")[-1] for line in lines[1:5]] == [
+        "done",
+        "1 interrupted, 1 not made",
+        "timed-out, 1 interrupted, 1 not made",
+        "3 not made",
+    ]
+    assert lines[-1].endswith("device-hours spent")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.2, "0 s"),
+        (89, "89 s"),
+        (600, "10 min"),
+        (9000, "2 h 30 min"),
+        (7200, "2 h"),
+        (200_000, "2 days 8 h"),
+    ],
+)
+def test_durations_are_told_in_two_units_at_most(seconds: float, text: str) -> None:
+    assert duration_text(seconds) == text

@@ -1,0 +1,150 @@
+"""Watching ends with the study or before it, and the study is none the wiser."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.unit.watch.standings import point
+
+from scalewise.execution.supervisor import STUDY_IS_SHOWN
+from scalewise.watch.points import Criterion, WatchedStudy
+from scalewise.watch.record import RECORD, read_watch_record
+from scalewise.watch.slurm_queue import QueuedJob, SlurmQueue, parse_queue
+from scalewise.watch.standing import Standing
+from scalewise.watch.terminal import Lines
+from scalewise.watch.watcher import Watcher
+
+STUDY = WatchedStudy(points=(point(1), point(2)), criteria={"digits": Criterion()})
+SESSION = [("digits", "d1.r1"), ("digits", "d2.r1")]
+
+
+class Session:
+    """A Snakemake whose log goes to a terminal, and a watcher beside it."""
+
+    def __init__(self, folder: Path, show: Callable[[Standing], None] | None = None) -> None:
+        self.folder = folder
+        self.terminal, self.shown = io.StringIO(), threading.Event()
+        self.logger = logging.Logger("snakemake", logging.INFO)
+        self.logger.addHandler(logging.StreamHandler(self.terminal))
+        display = Lines(self.terminal)
+        self._show = show or display.show
+        display.show = self.show  # type: ignore[method-assign]
+        self.watcher = Watcher(STUDY, {}, folder, SESSION, self.logger, display)
+
+    def show(self, standing: Standing) -> None:
+        self.shown.set()
+        self._show(standing)
+
+    def start(self) -> None:
+        self.watcher.start()
+        assert self.shown.wait(60)
+
+
+@pytest.fixture(autouse=True)
+def _no_study_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(STUDY_IS_SHOWN, raising=False)
+
+
+def test_the_log_is_silent_while_it_watches_and_back_at_its_end(tmp_path: Path) -> None:
+    session = Session(tmp_path)
+    session.start()
+    assert os.environ[STUDY_IS_SHOWN]
+    session.logger.info("Select jobs to execute...")
+    session.logger.error("Error in rule train")
+    session.watcher.end()
+    session.watcher.end()
+    session.logger.info("Complete log(s): x")
+
+    said = session.terminal.getvalue().splitlines()
+    assert [line for line in said if "2 of" not in line] == ["Error in rule train", "Complete log(s): x"]
+    assert STUDY_IS_SHOWN not in os.environ
+    assert len(session.logger.handlers) == 1
+    assert session.logger.handlers[0].filters == []
+
+
+def test_whatever_goes_wrong_gives_the_log_back_and_says_so(tmp_path: Path) -> None:
+    def fail(_standing: Standing) -> None:
+        raise RuntimeError("no such luck")
+
+    session = Session(tmp_path, fail)
+    session.start()
+    session.watcher._thread.join(60)
+    session.logger.info("Select jobs to execute...")
+    session.watcher.end()
+
+    assert session.terminal.getvalue().splitlines() == [
+        "The study is no longer shown (RuntimeError: no such luck); Snakemake's log follows.",
+        "Select jobs to execute...",
+    ]
+
+
+def test_a_file_system_that_hangs_does_not_keep_snakemake_from_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scalewise.watch.watcher.END_SECONDS", 0.1)
+    back = threading.Event()
+
+    def hang(_standing: Standing) -> None:
+        back.wait(60)
+
+    session = Session(tmp_path, hang)
+    session.start()
+    session.watcher.end()
+    session.logger.info("Complete log(s): x")
+    assert session.terminal.getvalue() == "Complete log(s): x\n"
+    back.set()
+    session.watcher._thread.join(60)
+
+
+def test_other_processes_learn_what_it_knows_and_that_it_has_ended(tmp_path: Path) -> None:
+    session = Session(tmp_path)
+    session.start()
+    session.watcher.end()
+    record = read_watch_record(tmp_path)
+    assert record is not None
+    assert (record.study, record.ended, record.pid) == (STUDY, True, os.getpid())
+    assert set(record.session) == set(SESSION)
+
+
+def test_a_folder_that_takes_no_record_is_watched_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / RECORD.parts[0]).write_text("in the way")
+    session = Session(tmp_path)
+    session.start()
+    session.watcher.end()
+    assert "no longer shown" not in session.terminal.getvalue()
+
+
+def test_slurm_is_asked_only_about_jobs_in_the_queue_and_less_and_less_often() -> None:
+    clock, asked = [0.0], list[float]()
+
+    def ask() -> dict[str, QueuedJob]:
+        asked.append(clock[0])
+        return {"41": QueuedJob("PENDING"), "99": QueuedJob("PENDING")}
+
+    queue = SlurmQueue(ask, lambda: clock[0])
+    for second in range(200):
+        clock[0] = float(second)
+        found = queue.jobs(frozenset({"41"}) if second else frozenset())
+    assert found == {"41": QueuedJob("PENDING")}
+    assert asked == [20.0, 40.0, 70.0, 110.0, 160.0]
+
+    for second in range(200, 400):
+        clock[0] = float(second)
+        queue.jobs(frozenset())
+    assert len(asked) == 5
+
+
+def test_slurms_answer_is_read_and_what_is_no_answer_left_out() -> None:
+    jobs = ["41|PENDING|2027-01-15T09:30:00|Priority", "42|PENDING|N/A|(null)", "43|RUNNING|N/A|None"]
+    found = parse_queue("\n".join([*jobs, "slurm_load_jobs error: Unable to contact", "|||", ""]))
+    assert list(found) == ["41", "42", "43"]
+    assert found["41"].reason == "Priority"
+    assert found["41"].starts is not None
+    assert found["42"].starts is None
+    assert (found["42"].reason, found["43"].reason) == ("", "")

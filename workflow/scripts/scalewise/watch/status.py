@@ -1,0 +1,118 @@
+"""How a study stands that another process runs, or has run: from files alone."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import TextIO
+
+from scalewise.watch.lines import table
+from scalewise.watch.look import Looker
+from scalewise.watch.record import RECORD, WatchRecord, read_watch_record
+from scalewise.watch.standing import Standing
+from scalewise.watch.terminal import Display, display_for
+from scalewise.watch.watcher import ALIVE_SECONDS, POLL_SECONDS
+from scalewise.watch.words import clock_text, duration_text
+
+NOT_STARTED = (
+    "No study has been started in {folder}: there is no {record}. Run this where snakemake runs, or name "
+    "that folder; `snakemake plan` shows what would be made."
+)
+MAX_LINES = 10_000
+
+
+def head_line(record: WatchRecord, now: float) -> str:
+    """What is known of the process that runs the study.
+
+    Args:
+        record: The session.
+        now: Seconds since the epoch.
+    """
+    since = clock_text(record.began, now)
+    who = f"process {record.pid} on {record.host}"
+    if record.ended:
+        return f"Started {since}, ended {clock_text(record.told_at, now)}."
+    alive, silent = record.is_alive, now - record.told_at
+    if alive is False or (alive is None and silent > 3 * ALIVE_SECONDS):
+        gone = "has gone" if alive is False else f"has told nothing for {duration_text(silent)}"
+        return (
+            f"Started {since} by {who}, which {gone}. Below is how its runs stood; jobs that Slurm has may "
+            "go on. The same snakemake command goes on with what is missing."
+        )
+    return f"Running since {since}: {who}."
+
+
+class StudyStatus:
+    """The latest session of the study in a folder.
+
+    Args:
+        folder: Folder in which Snakemake runs.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._looker: Looker | None = None
+        self._of: tuple[float, int] | None = None
+
+    def look(self, now: float) -> tuple[WatchRecord, Standing] | None:
+        """How it stands; None where none has been started.
+
+        Args:
+            now: Seconds since the epoch.
+        """
+        record = read_watch_record(self._folder)
+        if record is None:
+            return None
+        if self._looker is None or self._of != (record.began, record.pid):
+            results = self._folder / "results"
+            self._looker = Looker(record.study, results, frozenset(record.session), record.first_asked)
+            self._of = record.began, record.pid
+        over = record.ended or record.is_alive is False
+        return record, self._looker.look(dict(record.jobs), record.queue, record.rounds, now, over)
+
+
+def print_status(folder: Path, stream: TextIO = sys.stdout) -> int:
+    """Print how the study of a folder stands; returns the exit code, 1 where none has been started.
+
+    Args:
+        folder: Folder in which Snakemake runs.
+        stream: Where to print it: to the width of a terminal, whole elsewhere.
+    """
+    now = time.time()
+    seen = StudyStatus(folder).look(now)
+    if seen is None:
+        print(NOT_STARTED.format(folder=folder.absolute(), record=RECORD), file=sys.stderr)
+        return 1
+    record, standing = seen
+    width = shutil.get_terminal_size().columns if stream.isatty() else MAX_LINES
+    print(head_line(record, now), *table(standing, width, MAX_LINES, cut=False), sep="\n", file=stream)
+    return 0
+
+
+def follow_status(folder: Path, environ: dict[str, str], stream: TextIO = sys.stdout) -> int:
+    """Show how the study stands until it has ended, or until Ctrl-C, which ends the looking on alone.
+
+    Args:
+        folder: Folder in which Snakemake runs.
+        environ: The environment, which says what the terminal can do.
+        stream: Where to show it.
+    """
+    status = StudyStatus(folder)
+    seen = status.look(time.time())
+    if seen is None or seen[1].over:
+        return print_status(folder, stream)
+    display: Display = display_for(stream, environ)
+    record, standing = seen
+    try:
+        while not standing.over:
+            display.show(standing)
+            time.sleep(POLL_SECONDS)
+            record, standing = status.look(time.time()) or (record, standing)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        display.end(standing)
+    display.say(head_line(record, time.time()))
+    return 0

@@ -1,0 +1,27 @@
+"""Say how a study stands that another process runs, or has run. Reads files alone, and disturbs no run."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from scalewise.watch.status import follow_status, print_status
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Entry for users: how does the study stand?"""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "folder", nargs="?", type=Path, default=Path(), help="where snakemake runs; default: this folder"
+    )
+    parser.add_argument("--follow", action="store_true", help="go on showing it until the study has ended")
+    options = parser.parse_args(arguments)
+    if options.follow:
+        return follow_status(options.folder, dict(os.environ))
+    return print_status(options.folder)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
