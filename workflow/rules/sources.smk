@@ -54,7 +54,9 @@ for folder, modules in SOURCES.items():
     for module in modules.split():
         workflow.source_path(f"../scripts/{folder}{module}.py")
 workflow.source_path("../scripts/scalewise/analysis/report/answer.html.j2")
+workflow.source_path("../scripts/scalewise/analysis/report/figure_files.js")
 workflow.source_path("../scripts/scalewise/analysis/report/figures.html.j2")
+workflow.source_path("../scripts/scalewise/analysis/report/figures.js")
 workflow.source_path("../scripts/scalewise/analysis/report/macros.html.j2")
 workflow.source_path("../scripts/scalewise/analysis/report/methods.html.j2")
 workflow.source_path("../scripts/scalewise/analysis/report/page.js")

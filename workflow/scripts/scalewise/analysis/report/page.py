@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 
 from scalewise import __version__
 from scalewise.analysis.analysis_spec import (
@@ -22,8 +20,9 @@ from scalewise.analysis.analysis_spec import (
 )
 from scalewise.analysis.formatting import as_in_yaml, percent
 from scalewise.analysis.report import data_tables
-from scalewise.analysis.report.captions import CAPTIONS, WHERE_COUNTS_ARE_CHOSEN
+from scalewise.analysis.report.captions import CAPTIONS, TITLES, WHERE_COUNTS_ARE_CHOSEN
 from scalewise.analysis.report.figure_sentences import Findings, figure_sentences
+from scalewise.analysis.report.inline_figures import figure_data, inline_svg, is_wide
 from scalewise.analysis.report.page_files import as_script_data, scripts, style
 from scalewise.analysis.report.page_tables import (
     cost_rows,
@@ -50,11 +49,6 @@ LIMITING = ("step",)
 """Figures that show what limits the answer."""
 COMPARED = (HELD_EQUAL, EQUAL_IN_SERIES, DIFFERED, NOT_KNOWN)
 """Parts of the provenance that say what a comparison rests on, apart from the others."""
-COLUMN_POINTS = 300
-"""A figure that is wider than a column takes a row of its own."""
-_WIDTH = re.compile(r'<svg[^>]*?width="([\d.]+)pt"', re.DOTALL)
-TITLES = {"step": "Time of a step", "efficiencies": "Two efficiencies", "accuracy": "Test accuracy"}
-"""Names of the figures for readers, where they are not the names of their files."""
 _NOTHING_DECIDED: dict[str, Any] = {
     "criterion": "",
     "limits": [],
@@ -198,7 +192,13 @@ def _context(section: Section) -> dict[str, Any]:
             if name not in COMPARED and name not in PROGRAM_FACTS
         },
         "confidences": _confidences(section.scaling),
-        "data": as_script_data({"figures": {}, "what_if": {}, "series": _series(section)}),
+        "data": as_script_data(
+            {
+                "figures": figure_data(section.figures, shown, section.runs),
+                "what_if": {},
+                "series": _series(section),
+            }
+        ),
     }
 
 
@@ -267,26 +267,17 @@ def _figures(
 
 
 def _figure(section: Section, name: str, sentence: str) -> dict[str, Any]:
-    content = (section.figures / f"{name}.svg").read_text(encoding="utf-8")
+    path = section.figures / f"{name}.svg"
     captions = [CAPTIONS[name]]
     if section.choice is not None and name in WHERE_COUNTS_ARE_CHOSEN:
         captions.append(WHERE_COUNTS_ARE_CHOSEN[name])
-    width = _WIDTH.search(content[:5000])
     return {
-        "title": TITLES.get(name, name.capitalize()),
-        "svg": Markup(_inline(content, f"{section.name}-{name}")),  # noqa: S704  drawn by matplotlib
+        "title": TITLES[name],
+        "svg": inline_svg(path, section.name, name),
         "sentence": sentence,
         "caption": " ".join(captions),
-        "wide": width is not None and float(width[1]) > COLUMN_POINTS,
+        "wide": is_wide(path),
     }
-
-
-def _inline(svg: str, identifier: str) -> str:
-    """An SVG file as an element of the page, its names apart from those of other figures."""
-    root = svg[svg.index("<svg") :]
-    root = re.sub(r"<metadata>.*?</metadata>", "", root, flags=re.DOTALL)
-    root = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{identifier}-", root)
-    return root.replace("<svg", f'<svg role="img" aria-labelledby="{identifier}-says"', 1)
 
 
 def _baseline(scaling: pd.DataFrame, series: str | None) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-SCRIPTS = ("page.js", "figures.js", "what_if.js")
+SCRIPTS = ("page.js", "figures.js", "figure_files.js", "what_if.js")
 _COMMENTS = re.compile(r"^\s*(?://[^\n]*|/\*.*?\*/\s*)$", re.MULTILINE | re.DOTALL)
 _IN_MARKUP = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 """Characters that could end the element around them, and how JSON writes them."""

@@ -1,0 +1,270 @@
+// Figures: what a mark stands for on hover and focus, series that are hidden, logarithmic and linear axes.
+"use strict";
+(() => {
+  const SVG = "http://www.w3.org/2000/svg";
+  const NEAR_PIXELS = 14;
+  const ALONE = "all runs";
+  const all = (selector, inside = document) => [...inside.querySelectorAll(selector)];
+  const figures = new Map();
+  for (const script of all("script.report-data")) figures.set(script.dataset.experiment, JSON.parse(script.textContent).figures);
+
+  let tooltip = document.getElementById("tooltip");
+  if (!tooltip) {
+    tooltip = document.createElement("div");
+    tooltip.id = "tooltip";
+    tooltip.setAttribute("role", "tooltip");
+    document.body.append(tooltip);
+  }
+  tooltip.hidden = true;
+  tooltip.style.position = "fixed";
+
+  // words
+  const number = value => (Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(4))));
+  const withUnit = (value, unit) => {
+    if (unit === "x") return `${value.toFixed(2)}x`;
+    if (unit === "%") return `${Number((value * 100).toFixed(1))} %`;
+    return unit ? `${number(value)} ${unit}` : number(value);
+  };
+  const at = (column, index) => (Array.isArray(column) ? column[index] : column) ?? null;
+  const counted = (count, what) => `${count.toLocaleString("en")} ${what}${count === 1 ? "" : "s"}`;
+  const percent = share => `${Number((share * 100).toFixed(1))} %`;
+  const intervalOf = (trace, index) => {
+    const [low, high, n] = ["low", "high", "n"].map(name => at(trace[name], index));
+    if (low === null || high === null) return trace.kind === "measured" && n === 1 ? "one run" : "";
+    const span = `${withUnit(low, trace.unit)} to ${withUnit(high, trace.unit)}`;
+    const confidence = at(trace.confidence, index);
+    if (trace.kind === "epochs") return n === 1 ? "" : `repeats from ${span}`;
+    if (trace.kind === "expected") return `95 % of the possibilities: ${span}`;
+    if (trace.kind === "measured" && confidence >= 1) return "the baseline";
+    return `${trace.kind === "measured" ? "interval" : "band"} ${span}${confidence > 0 && confidence < 1 ? `, confidence ${percent(confidence)}` : ""}`;
+  };
+  const linesOf = (figure, trace, index) => {
+    const devices = trace.devices ?? trace.x[index];
+    const place = [trace.series === ALONE ? "" : trace.series, counted(devices, "device")];
+    if (trace.against) place.push(`${trace.against} ${trace.x[index].toLocaleString("en")}`);
+    const lines = [place.filter(Boolean).join(", ")];
+    const kind = { expected: "not measured, expected ", predicted: "predicted ", run: "one run, " }[trace.kind] ?? "";
+    lines.push(`${kind}${trace.label}: ${withUnit(trace.value[index], trace.unit)}`);
+    const interval = intervalOf(trace, index);
+    if (interval) lines.push(interval);
+    const n = at(trace.n, index);
+    if (n !== null) lines.push(`n = ${n}`);
+    const [runs, hosts] = figures.get(figure.dataset.experiment).runs?.[trace.series]?.[devices] ?? [];
+    if (trace.runs) lines.push(`run ${trace.runs[index]}`);
+    else if (runs && trace.kind !== "expected") lines.push(`runs ${runs}`);
+    if (hosts && trace.kind !== "expected") lines.push(`on ${hosts}`);
+    return lines;
+  };
+
+  const showAt = (box, lines) => {
+    tooltip.replaceChildren(...lines.map((line, index) => {
+      const row = document.createElement(index ? "div" : "b");
+      row.textContent = line;
+      return row;
+    }));
+    tooltip.hidden = false;
+    const [width, height] = [tooltip.offsetWidth, tooltip.offsetHeight];
+    const left = Math.min(Math.max(8, box.left + box.width / 2 - width / 2), innerWidth - width - 8);
+    const above = box.top - height - 10;
+    tooltip.style.left = `${left}px`;
+    tooltip.style.top = `${above > 4 ? above : box.bottom + 10}px`;
+  };
+  const hide = () => { tooltip.hidden = true; };
+  document.addEventListener("keydown", event => { if (event.key === "Escape") hide(); });
+  addEventListener("scroll", hide, { passive: true, capture: true });
+
+  // scales
+  const forward = ([low, high, kind], value) => {
+    const f = kind === "log" ? each => Math.log(Math.max(each, low)) : each => each;
+    return (f(value) - f(low)) / (f(high) - f(low));
+  };
+  const backward = ([low, high, kind], share) => (kind === "log" ? low * (high / low) ** share : low + (high - low) * share);
+  const niceTicks = ([low, high, kind], counts) => {
+    if (kind === "log") {
+      const found = [];
+      for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power += 1) {
+        for (const step of high / low >= 200 ? [1] : high / low >= 4 ? [1, 2, 5] : [1, 1.5, 2, 3, 4, 5, 6, 8]) found.push(Number((step * 10 ** power).toPrecision(3)));
+      }
+      return found.filter(tick => tick >= low && tick <= high);
+    }
+    const rough = (high - low) / counts;
+    const decade = 10 ** Math.floor(Math.log10(rough));
+    const step = [1, 2, 5, 10].find(each => each * decade >= rough) * decade;
+    const found = [];
+    for (let tick = Math.ceil(low / step) * step; tick <= high + step / 1e6; tick += step) found.push(Number(tick.toPrecision(6)));
+    return found;
+  };
+  const withRoom = (ticks, place) => {
+    const shown = [];
+    let right = Infinity;
+    for (const tick of [...ticks].reverse()) {
+      const half = 2.4 * (tick.toLocaleString("en").length + 0.8);
+      if (place(tick) + half > right) continue;
+      shown.unshift(tick);
+      right = place(tick) - half;
+    }
+    return shown;
+  };
+  const newLimits = (axis, kind, isDevices, traces) => {
+    const [low, high, drawn] = axis;
+    if (kind === drawn) return axis;
+    if (isDevices) {
+      const xs = traces.flatMap(trace => trace.x).filter(x => x > 0);
+      const [least, most] = [Math.min(...xs), Math.max(...xs)];
+      if (kind === "log") return [least / 1.25, most * 1.25, kind];
+      const room = Math.max(0.3, 0.04 * (most - least));
+      return [least - room, most + room, kind];
+    }
+    if (kind === "linear") return [0, high, kind];
+    const values = traces.flatMap(trace => [...trace.value, ...(trace.low ?? [])]).filter(value => value > 0);
+    return values.length ? [Math.min(...values) / 1.2, high, kind] : axis;
+  };
+
+  const live = figure => {
+    const svg = figure.querySelector("svg");
+    const facts = figures.get(figure.dataset.experiment)?.[figure.dataset.figure];
+    if (!svg || !facts?.traces?.length) return;
+    const about = new Map();
+    for (const group of all("[data-trace]", svg)) {
+      const trace = facts.traces[group.dataset.trace];
+      all(".mark", group).forEach((mark, place) => {
+        const index = trace.marks ? trace.marks[place] : place;
+        about.set(mark, [trace, index]);
+        mark.dataset.series ??= trace.series;
+        mark.dataset.devices ??= trace.devices ?? trace.x[index];
+        mark.setAttribute("tabindex", "-1");
+        mark.setAttribute("role", "img");
+        mark.setAttribute("aria-label", linesOf(figure, trace, index).slice(0, 4).join("; "));
+      });
+    }
+    const marks = [...about.keys()];
+    const isShown = mark => mark.checkVisibility?.() ?? mark.getClientRects().length > 0;
+    const show = mark => showAt(mark.getBoundingClientRect(), linesOf(figure, ...about.get(mark)));
+    const stopAt = mark => {
+      svg.querySelector('.mark[tabindex="0"]')?.setAttribute("tabindex", "-1");
+      mark?.setAttribute("tabindex", "0");
+    };
+    // a picture has no parts; a group of marks has, and one of them takes the focus
+    svg.setAttribute("role", "group");
+    stopAt(marks[0]);
+
+    // a mark is found by the point nearest to it: rings and epochs are small
+    const nearest = event => {
+      const hit = event.target.closest?.(".mark");
+      if (hit) return hit;
+      const to = svg.getScreenCTM();
+      if (!to) return null;
+      const point = new DOMPoint(event.clientX, event.clientY).matrixTransform(to.inverse());
+      let [found, least] = [null, (NEAR_PIXELS / to.a) ** 2];
+      for (const mark of marks) {
+        if (mark.localName !== "use") continue;
+        const distance = (mark.x.baseVal.value - point.x) ** 2 + (mark.y.baseVal.value - point.y) ** 2;
+        if (distance < least && isShown(mark)) [found, least] = [mark, distance];
+      }
+      return found;
+    };
+    svg.addEventListener("pointermove", event => {
+      const mark = nearest(event);
+      if (mark) show(mark);
+      else if (!svg.contains(document.activeElement)) hide();
+    });
+    svg.addEventListener("pointerleave", () => { if (!svg.contains(document.activeElement)) hide(); });
+    svg.addEventListener("focusin", event => { if (about.has(event.target)) { stopAt(event.target); show(event.target); } });
+    svg.addEventListener("focusout", hide);
+    svg.addEventListener("keydown", event => {
+      const shown = marks.filter(isShown);
+      const here = shown.indexOf(document.activeElement);
+      const to = { ArrowRight: here + 1, ArrowDown: here + 1, ArrowLeft: here - 1, ArrowUp: here - 1, Home: 0, End: shown.length - 1 }[event.key];
+      if (to === undefined || here < 0) return;
+      event.preventDefault();
+      shown[Math.min(Math.max(to, 0), shown.length - 1)].focus();
+    });
+
+    const showSeries = hidden => {
+      for (const part of all("[data-series]:not(.mark)", svg)) part.style.display = hidden.has(part.dataset.series) ? "none" : "";
+      hide();
+      const stop = svg.querySelector('.mark[tabindex="0"]');
+      if (!stop || !isShown(stop)) stopAt(marks.find(isShown) ?? marks[0]);
+    };
+    document.addEventListener("scalewise:series", event => showSeries(new Set(event.detail.hidden)));
+
+    // the picture as it was drawn is where every other scale starts from
+    const drawn = new Map();
+    const keep = element => {
+      if (!drawn.has(element)) drawn.set(element, Object.fromEntries(["d", "x", "y"].map(name => [name, element.getAttribute(name)])));
+      return drawn.get(element);
+    };
+    const ofPanel = index => facts.traces.filter(trace => trace.panel === index);
+    const sameRow = panel => facts.panels.flatMap((each, index) => (String(each.y) === String(panel.y) ? ofPanel(index) : []));
+    const redraw = (group, scale) => {
+      const index = Number(group.dataset.panel);
+      const panel = facts.panels[index];
+      const [left, top, right, bottom] = panel.box;
+      const kindOf = name => (panel.switch.includes(name) && ["log", "linear"].includes(scale) ? scale : panel[name][2]);
+      const axes = {
+        x: newLimits(panel.x, kindOf("x"), true, facts.traces.filter(trace => !trace.against)),
+        y: newLimits(panel.y, kindOf("y"), false, sameRow(panel)),
+      };
+      const edge = (value, ...edges) => edges.find(each => Math.abs(each - value) < 0.2);
+      const toX = x => edge(x, left, right) ?? left + (right - left) * forward(axes.x, backward(panel.x, (x - left) / (right - left)));
+      const toY = y => edge(y, top, bottom) ?? bottom - (bottom - top) * forward(axes.y, backward(panel.y, (bottom - y) / (bottom - top)));
+      for (const element of all(":scope path, :scope use, :scope text.moves", group)) {
+        if (element.closest(".axis")) continue;
+        const was = keep(element);
+        if (element.localName === "path") {
+          let turn = 0;
+          element.setAttribute("d", was.d.replace(/-?\d+(\.\d+)?/g, each => ` ${(turn++ % 2 ? toY : toX)(Number(each)).toFixed(1)}`));
+        } else {
+          const shift = Number(element.closest("[data-shift]")?.dataset.shift ?? 0);
+          element.setAttribute("x", (toX(Number(was.x) - shift) + shift).toFixed(1));
+          element.setAttribute("y", toY(Number(was.y)).toFixed(1));
+        }
+      }
+      for (const name of panel.switch) ticksOf(group, panel, name, axes[name]);
+    };
+    const ticksOf = (group, panel, name, axis) => {
+      const [left, top, right, bottom] = panel.box;
+      const holder = group.querySelector(`.axis.${name}`);
+      const [lines, labels] = [".lines", ".labels"].map(part => holder?.querySelector(part));
+      if (!lines) return;
+      if (!drawn.has(holder)) drawn.set(holder, [lines.innerHTML, labels?.innerHTML, labels?.firstElementChild?.getAttribute(name === "x" ? "y" : "x")]);
+      const [lineMarkup, labelMarkup, level] = drawn.get(holder);
+      if (axis === panel[name]) {
+        lines.innerHTML = lineMarkup;
+        if (labels) labels.innerHTML = labelMarkup;
+        return;
+      }
+      const place = name === "x" ? tick => left + (right - left) * forward(axis, tick) : tick => bottom - (bottom - top) * forward(axis, tick);
+      const counts = [...new Set(facts.traces.filter(trace => !trace.against).flatMap(trace => trace.x))].sort((a, b) => a - b);
+      const ticks = name === "x" ? withRoom(counts, place) : niceTicks(axis, 5);
+      const path = document.createElementNS(SVG, "path");
+      path.setAttribute("d", ticks.map(place).map(each => (name === "x" ? `M${each} ${bottom} ${each} ${top}` : `M${left} ${each} ${right} ${each}`)).join(""));
+      for (const attribute of lines.firstElementChild.attributes) if (attribute.name !== "d") path.setAttribute(attribute.name, attribute.value);
+      lines.replaceChildren(path);
+      const pattern = labels?.firstElementChild;
+      labels?.replaceChildren(...ticks.map(tick => {
+        const text = pattern.cloneNode();
+        text.setAttribute("x", name === "x" ? place(tick) : level);
+        text.setAttribute("y", name === "x" ? level : place(tick) + 2.7);
+        text.textContent = tick.toLocaleString("en");
+        return text;
+      }));
+    };
+    const button = figure.querySelector('[data-action="scale"]');
+    const switches = facts.panels.flatMap(panel => [...panel.switch].map(name => panel[name][2]));
+    const setScale = scale => {
+      for (const group of all(".panel", svg)) redraw(group, scale);
+      button?.setAttribute("aria-pressed", String(scale === "log" || (scale !== "linear" && switches.every(kind => kind === "log"))));
+      hide();
+    };
+    if (switches.length) {
+      document.addEventListener("scalewise:scale", event => setScale(event.detail.scale));
+      button?.addEventListener("click", () => setScale(button.getAttribute("aria-pressed") === "true" ? "linear" : "log"));
+      button?.setAttribute("aria-pressed", String(switches.every(kind => kind === "log")));
+    } else if (button) button.hidden = true;
+    const tools = figure.querySelector(".figure-tools");
+    if (tools) tools.hidden = false;
+    try { showSeries(new Set(JSON.parse(document.documentElement.dataset.hiddenSeries ?? "[]"))); } catch { /* nothing is hidden */ }
+  };
+  for (const figure of all("figure.figure")) live(figure);
+})();
