@@ -64,6 +64,7 @@ rule write_report:
         "results/{experiment}/scaling.csv",
         "results/{experiment}/options.csv",
         "results/{experiment}/decision.json",
+        "results/{experiment}/what_if.json",
         expand("results/{{experiment}}/figures/{name}.svg", name=FIGURES),
     output:
         "results/{experiment}/report.html",

@@ -1,7 +1,7 @@
 # Contract: what the runs of an experiment say together, and which more of them are needed.
 # in:  the records of its runs; of one that chooses its device counts its prediction, too
-# out: results/{experiment}/ runs.csv, epochs.csv, scaling.csv, gains.csv, options.csv, laws.json, decision.json, provenance.json,
-#      fingerprints.json, proposal.csv, .md and .tex;
+# out: results/{experiment}/ runs.csv, epochs.csv, scaling.csv, gains.csv, options.csv, laws.json, decision.json, what_if.json,
+#      provenance.json, fingerprints.json, proposal.csv, .md and .tex;
 #      repeats/round{round}.json of an experiment whose next runs follow from those before
 
 
@@ -81,6 +81,7 @@ rule compute_scaling:
         gains="results/{experiment}/gains.csv",
         options="results/{experiment}/options.csv",
         decision="results/{experiment}/decision.json",
+        what_if="results/{experiment}/what_if.json",
         provenance="results/{experiment}/provenance.json",
         fingerprints="results/{experiment}/fingerprints.json",
         laws="results/{experiment}/laws.json",

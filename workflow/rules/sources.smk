@@ -41,11 +41,11 @@ SOURCES = {
     "scalewise/analysis/bottlenecks/": "__init__ bottlenecks drift losses resumption slow_places step_breakdown utilization",
     "scalewise/analysis/comparison/": "__init__ comparability comparable_runs confounding fingerprint gains own_intervals "
     "separate_conditions",
-    "scalewise/analysis/decision/": "__init__ cautions choice criteria decision selection wording",
+    "scalewise/analysis/decision/": "__init__ cautions choice criteria decision selection terms wording",
     "scalewise/analysis/prediction/": "__init__ all_reduce_model experiment_prediction measured_exchange program_step step_model",
     "scalewise/analysis/report/": "__init__ captions data_tables efficiency_figures epoch_figures figure_sentences figures hatches "
     "inline_figures marks page page_files page_tables panels proposal scaling_figures series_lines "
-    "step_figures style svg_file svg_markup text_width time_parts unmeasured_points",
+    "step_figures style svg_file svg_markup text_width time_parts unmeasured_points what_if",
     "scalewise/analysis/rounds/": "__init__ choice_summary chosen_devices judge_round likely_answers overhead_model repeats "
     "sentences",
     "scalewise/analysis/statistics/": "__init__ bootstrap intervals law_checks law_models ratios",
@@ -64,5 +64,8 @@ workflow.source_path("../scripts/scalewise/analysis/report/report.css")
 workflow.source_path("../scripts/scalewise/analysis/report/report.html.j2")
 workflow.source_path("../scripts/scalewise/analysis/report/tables.html.j2")
 workflow.source_path("../scripts/scalewise/analysis/report/toolbox.html.j2")
+workflow.source_path("../scripts/scalewise/analysis/report/what_if.css")
+workflow.source_path("../scripts/scalewise/analysis/report/what_if.html.j2")
+workflow.source_path("../scripts/scalewise/analysis/report/what_if.js")
 SCRIPT = workflow.source_path("../scripts/train.py")
 sys.path.insert(0, str(Path(SCRIPT).parent))

@@ -270,6 +270,7 @@ def test_equal_records_make_equal_tables(tmp_path: Path, write_run: WriteRun) ->
         "options.csv",
         "laws.json",
         "decision.json",
+        "what_if.json",
         "provenance.json",
         "fingerprints.json",
         "proposal.csv",

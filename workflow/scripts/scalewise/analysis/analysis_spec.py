@@ -17,6 +17,7 @@ from scalewise.plan.terminal.predictions import latest_prediction
 RUNS, EPOCHS, SCALING, OPTIONS = "runs.csv", "epochs.csv", "scaling.csv", "options.csv"
 GAINS = "gains.csv"
 LAWS, DECISION, ORIGINS, FINGERPRINTS = "laws.json", "decision.json", "provenance.json", "fingerprints.json"
+WHAT_IF = "what_if.json"
 
 HELD_EQUAL, EQUAL_IN_SERIES = "held equal", "held equal within each series"
 DIFFERED, NOT_KNOWN = "differed, and may", "not known and taken for equal"

@@ -17,6 +17,8 @@ from scalewise.analysis.comparison.gains import Gains, gains
 from scalewise.analysis.comparison.own_intervals import own_interval_notes
 from scalewise.analysis.decision.criteria import as_billed
 from scalewise.analysis.decision.decision import Decision, decide
+from scalewise.analysis.decision.selection import series_compete
+from scalewise.analysis.decision.terms import Terms
 from scalewise.analysis.laws import Law, study_laws
 from scalewise.analysis.origins import shared_nodes
 from scalewise.analysis.scaling import known_columns, option_table, scaling_table
@@ -35,6 +37,7 @@ class Conclusion:
         options: One row for each value of a swept option and device count.
         laws: Fitted or refused, for each series.
         decision: The answer.
+        terms: All that it follows from beside the tables.
     """
 
     runs: pd.DataFrame
@@ -43,6 +46,7 @@ class Conclusion:
     options: pd.DataFrame
     laws: Sequence[Law]
     decision: Decision
+    terms: Terms
 
 
 def conclude(experiment: AnalysisSpec, tables: Tables, *, with_laws: bool = True) -> Conclusion:
@@ -62,6 +66,7 @@ def conclude(experiment: AnalysisSpec, tables: Tables, *, with_laws: bool = True
     options = option_table(runs, spec.swept, tables.conditions)
     laws = study_laws(runs, spec.scaling) if with_laws else []
     rule, not_judged = judgeable(spec)
+    confounded = confounding_sentences(runs)
     decision = decide(
         experiment.name,
         scaling,
@@ -69,7 +74,7 @@ def conclude(experiment: AnalysisSpec, tables: Tables, *, with_laws: bool = True
         rule,
         compared=compared,
         target=experiment.target,
-        confounded=confounding_sentences(runs),
+        confounded=confounded,
         differences=[
             *origin_cautions(tables.origins),
             *shared_nodes(tables.origins),
@@ -91,7 +96,17 @@ def conclude(experiment: AnalysisSpec, tables: Tables, *, with_laws: bool = True
             cautions=[not_judged, *decision.cautions],
             clear=False,
         )
-    return Conclusion(runs, compared, scaling, options, laws, decision)
+    terms = Terms(
+        rule=spec.decision,
+        series_compete=series_compete(spec.swept),
+        target=experiment.target,
+        queue_minutes=experiment.queue_minutes,
+        not_judged=not_judged,
+        whole_runs=spec.steps is None,
+        chooses_devices=spec.chooses_devices,
+        confounded=confounded,
+    )
+    return Conclusion(runs, compared, scaling, options, laws, decision, terms)
 
 
 def decide_on_series(experiment: AnalysisSpec, found: Conclusion, series: str) -> Decision:

@@ -16,11 +16,13 @@ from scalewise.analysis.analysis_spec import (
     ORIGINS,
     RUNS,
     SCALING,
+    WHAT_IF,
     AnalysisSpec,
 )
 from scalewise.analysis.bottlenecks.bottlenecks import bottleneck_sentences, startup_sentences
 from scalewise.analysis.conclusion import conclude
 from scalewise.analysis.origins import distinct_origins
+from scalewise.analysis.report import what_if
 from scalewise.analysis.report.proposal import write_proposal
 from scalewise.analysis.rounds.choice_summary import ChoiceSummary, with_choice
 from scalewise.analysis.rounds.sentences import repeat_sentences
@@ -76,7 +78,14 @@ def compute(experiment: AnalysisSpec, runs_folder: Path, folder: Path, *, tolera
         (
             DECISION,
             decision.as_dict()
-            | {"repeats": repeat_sentences(rounds), "choice": None if choice is None else choice.as_dict()},
+            | {
+                "repeats": repeat_sentences(rounds),
+                "choice": None if choice is None else choice.as_dict(),
+            },
+        ),
+        (
+            WHAT_IF,
+            what_if.facts(found.scaling, found.compared, found.laws, decision, found.terms, choice),
         ),
     ):
         write_text(folder / name, json.dumps(values, indent=2) + "\n")

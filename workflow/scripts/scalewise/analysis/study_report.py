@@ -17,6 +17,7 @@ from scalewise.analysis.analysis_spec import (
     ORIGINS,
     RUNS,
     SCALING,
+    WHAT_IF,
     AnalysisSpec,
     read_json,
     read_prediction,
@@ -26,6 +27,11 @@ from scalewise.analysis.report.page import Section, render
 from scalewise.analysis.rounds.choice_summary import read_choice
 from scalewise.plan.terminal.predictions import latest_prediction
 from scalewise.records import write_text
+
+EARLIER_TABLES = (
+    "These tables are of an earlier version, which did not keep what is needed to decide again. Make them "
+    "again to change the criteria here."
+)
 
 
 def write_report(
@@ -77,6 +83,7 @@ def _section(name: str, folder: Path, label: Mapping[str, Any]) -> Section:
         choice=read_choice(folder),
         epochs=_epochs(folder),
         min_efficiency=_min_efficiency(label),
+        what_if=_what_if(folder),
     )
 
 
@@ -94,6 +101,13 @@ def _min_efficiency(label: Mapping[str, Any]) -> float | None:
         return None
     experiment = AnalysisSpec.from_json(label["definition"])
     return None if experiment.target else experiment.spec.decision.min_efficiency
+
+
+def _what_if(folder: Path) -> dict[str, Any]:
+    """The numbers with which the page decides again, or the reason why it cannot."""
+    path = folder / WHAT_IF
+    found: dict[str, Any] = read_json(path) if path.exists() else {"left_out": EARLIER_TABLES}
+    return found
 
 
 def _prediction_notes(folder: Path) -> list[str]:

@@ -19,7 +19,7 @@ from scalewise.analysis.formatting import (
     goal_text,
 )
 from scalewise.analysis.scaling import OF_WALLS
-from scalewise.analysis.statistics.ratios import ASSUMED_SCATTER, ENOUGH_REPEATS
+from scalewise.analysis.statistics.ratios import ASSUMED_SCATTER, ENOUGH_REPEATS, ROUNDING
 from scalewise.plan.config.experiment import DecisionRule
 from scalewise.plan.config.shape import count_devices
 
@@ -64,7 +64,7 @@ def of_choice(
     yield from of_deadline(points[points["devices"] < best["devices"]], rule)
     most = rule.max_device_hours
     at_most = best["device_hours"] * best["longest_seconds"] / best["wall_seconds"]
-    if most is not None and at_most > most:
+    if most is not None and at_most > most + ROUNDING:
         yield (
             UNDECIDED,
             f"A run may take up to {format_3sig(at_most)} device-hours, more than the {format_exact(most)} "

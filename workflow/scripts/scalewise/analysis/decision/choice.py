@@ -175,7 +175,8 @@ class _Pairs:
             if ratio is None or point["outrun_by"]:
                 continue
             threshold, chosen = least * devices / base, devices == int(best["devices"])
-            found = verdict(ratio, threshold * (1 - ROUNDING))
+            # what meets it to the digit is enough: further off than logarithms that count as equal
+            found = verdict(ratio, threshold * (1 - 2 * ROUNDING))
             efficient = point["judged_efficiency"] >= least - ROUNDING
             if (chosen and found != "shown") or (not efficient and found != "not worth it"):
                 kind: Literal["efficient", "inefficient"] = "efficient" if chosen else "inefficient"

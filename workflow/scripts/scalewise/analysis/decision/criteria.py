@@ -84,7 +84,7 @@ def evaluate(
         laws: The law of each series that has one which its runs bear out.
     """
     points = scaling.reindex(columns=list(dict.fromkeys([*scaling.columns, *_MAY_BE_MISSING])))
-    points = points[points["conditions"].fillna("") == ""]
+    points = points[points["conditions"].astype(object).fillna("") == ""]
     points = points[points["speedup"].notna() & points["parallel_efficiency"].notna()].copy()
     points = points.sort_values("devices", kind="stable")
     by_target = measure == "time to target"
@@ -121,7 +121,7 @@ def evaluate(
     # an interval is of the median run; a deadline is for the next one
     points["longest_seconds"] = points["wall_seconds_next"].fillna(points["wall_seconds_high"])
     points["done_minutes"] = points["longest_seconds"] / 60 + points["queue_minutes"]
-    points["outrun_by"] = [_slower_than(point, points) for _, point in points.iterrows()]
+    points["outrun_by"] = list(_outrun(points))
     of = " to the target" if by_target else ""
     points["misses"] = [list(_violations(point, rule, of)) for _, point in points.iterrows()]
     return points
@@ -158,10 +158,16 @@ def _by_law(point: pd.Series, law: Law | None) -> tuple[float, str]:
     return ratio.estimate * float(point["gain_base"] / point["devices"]), law.title
 
 
-def _slower_than(point: pd.Series, points: pd.DataFrame) -> int:
-    fewer = points[(points["series"] == point["series"]) & (points["devices"] < point["devices"])]
-    faster = fewer[fewer["gain"] >= point["gain"]]
-    return int(faster.sort_values("gain").iloc[-1]["devices"]) if len(faster) else 0
+def _outrun(points: pd.DataFrame) -> Iterator[int]:
+    """The fastest of the fewer devices that are at least as fast as each point; 0 for none."""
+    known = list(zip(points["series"], points["devices"], points["gain"], strict=True))
+    for series, devices, gain in known:
+        faster = [
+            (there, int(fewer))
+            for other, fewer, there in known
+            if other == series and fewer < devices and there >= gain
+        ]
+        yield max(faster, default=(0, 0))[1]
 
 
 def may_be_in_time(point: pd.Series, rule: DecisionRule) -> bool:
@@ -169,7 +175,8 @@ def may_be_in_time(point: pd.Series, rule: DecisionRule) -> bool:
     if rule.deadline_minutes is None:
         return False
     minutes = point["wall_seconds"] / 60 + point["queue_minutes"]
-    return bool(minutes <= rule.deadline_minutes < point["done_minutes"])
+    latest = rule.deadline_minutes + ROUNDING
+    return bool(minutes <= latest < point["done_minutes"])
 
 
 def shortcomings(point: pd.Series) -> list[str]:

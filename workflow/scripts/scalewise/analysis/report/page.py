@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,7 @@ class Section:
         choice: Summary of a study that chose its device counts; None of one that measures all.
         epochs: Contents of epochs.csv; None where they are not at hand.
         min_efficiency: The least parallel efficiency asked for, a fraction; None without that criterion.
+        what_if: Output of ``what_if.facts``; empty to leave that part out.
     """
 
     name: str
@@ -102,6 +103,7 @@ class Section:
     choice: ChoiceSummary | None = None
     epochs: pd.DataFrame | None = None
     min_efficiency: float | None = None
+    what_if: Mapping[str, Any] = field(default_factory=dict)
 
 
 def render(sections: Sequence[Section], *, partial: bool) -> str:
@@ -192,10 +194,11 @@ def _context(section: Section) -> dict[str, Any]:
             if name not in COMPARED and name not in PROGRAM_FACTS
         },
         "confidences": _confidences(section.scaling),
+        "what_if": section.what_if,
         "data": as_script_data(
             {
                 "figures": figure_data(section.figures, shown, section.runs),
-                "what_if": {},
+                "what_if": section.what_if,
                 "series": _series(section),
             }
         ),

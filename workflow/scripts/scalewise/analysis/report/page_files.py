@@ -11,6 +11,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+STYLES = ("report.css", "what_if.css")
 SCRIPTS = ("page.js", "figures.js", "figure_files.js", "what_if.js")
 _COMMENTS = re.compile(r"^\s*(?://[^\n]*|/\*.*?\*/\s*)$", re.MULTILINE | re.DOTALL)
 _IN_MARKUP = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
@@ -18,8 +19,9 @@ _IN_MARKUP = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 
 def style() -> Markup:
-    """The style sheet, as it stands in the page."""
-    return Markup(_compact((Path(__file__).parent / "report.css").read_text(encoding="utf-8")))  # noqa: S704  ours
+    """The style sheets, as they stand in the page."""
+    sheets = ((Path(__file__).parent / name).read_text(encoding="utf-8") for name in STYLES)
+    return Markup("\n".join(map(_compact, sheets)))  # noqa: S704  ours
 
 
 def scripts() -> list[Markup]:

@@ -1,0 +1,181 @@
+"""Studies with planted speeds, and what the package and the page's script are given of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import pandas as pd
+
+from scalewise.analysis.comparison.gains import Gains, gains
+from scalewise.analysis.decision.criteria import as_billed, shortcomings
+from scalewise.analysis.decision.decision import Decision, decide
+from scalewise.analysis.decision.selection import candidates, select, series_compete
+from scalewise.analysis.decision.terms import Terms
+from scalewise.analysis.laws import Law, study_laws
+from scalewise.analysis.report.what_if import facts
+from scalewise.analysis.scaling import known_columns, option_table, scaling_table
+from scalewise.plan.config.experiment import DecisionRule
+
+Point = tuple[str, int]
+"""Series and devices."""
+
+ALONE = "all runs"
+START_UP, SAMPLES = 120.0, 600_000.0
+"""Seconds that every run takes beside its training, and samples that it trains on."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """The results of planted runs, and what the site and the configuration say beside them.
+
+    Args:
+        points: Samples per second of each repeat, or the outcome of one that has none.
+        target: Accuracy that counts as trained.
+        epochs: Epochs of 60,000 samples until each repeat of a point reached it; None for one that did not.
+        swept: Options that the series differ in.
+        queue_minutes: Usual wait by device count.
+        billed: Devices that are paid, by device count.
+        walls: How long whole runs take is known.
+        laws: Laws that stand in for fitted ones; None to fit them.
+    """
+
+    points: Mapping[Point, Sequence[float | str]]
+    target: float | None = None
+    epochs: Mapping[Point, Sequence[float | None]] = field(default_factory=dict)
+    swept: Sequence[str] = ("static_graph",)
+    queue_minutes: Mapping[int, float] = field(default_factory=dict)
+    billed: Mapping[int, float] = field(default_factory=dict)
+    walls: bool = True
+    laws: Sequence[Law] | None = ()
+
+    @cached_property
+    def runs(self) -> pd.DataFrame:
+        """One row for each run, with the columns that a decision reads."""
+        rows = []
+        for (series, devices), results in self.points.items():
+            for repeat, result in enumerate(results, start=1):
+                row: dict[str, Any] = {
+                    "experiment": "study", "run": f"d{devices}.{series}.r{repeat}", "series": series,
+                    "devices": devices, "repeat": repeat, "nodes": 1.0, "outcome": result,
+                    "final_accuracy": None, "epochs_to_accuracy": None, "time_to_accuracy_seconds": None,
+                    "throughput_samples_per_second": None, "wall_seconds": None, "device_hours": None,
+                    "train_seconds": None, "peak_memory_kind": None,
+                }  # fmt: skip
+                if not isinstance(result, str):
+                    epochs = self.epochs.get((series, devices), (None,) * repeat)[repeat - 1]
+                    wall = START_UP + SAMPLES / result if self.walls else float("nan")
+                    row |= {
+                        "outcome": "completed", "throughput_samples_per_second": result,
+                        "wall_seconds": wall, "device_hours": wall * devices / 3600,
+                        "train_seconds": SAMPLES / result, "final_accuracy": 0.98 if epochs else 0.9,
+                        "epochs_to_accuracy": epochs,
+                        "time_to_accuracy_seconds": epochs and epochs * 60_000 / result,
+                    }  # fmt: skip
+                rows.append(row)
+        return known_columns(pd.DataFrame(rows))
+
+    @cached_property
+    def compared(self) -> Gains:
+        """The ratios of all pairs of points."""
+        return gains(self.runs)
+
+    @cached_property
+    def scaling(self) -> pd.DataFrame:
+        """The scaling table, with what is billed."""
+        return as_billed(scaling_table(self.runs, "strong", {}, self.compared), self.billed)
+
+    @cached_property
+    def fitted(self) -> Sequence[Law]:
+        """The laws that efficiencies are judged by."""
+        return study_laws(self.runs, "strong") if self.laws is None else self.laws
+
+    def decision(self, rule: DecisionRule, queue_minutes: float | None = None) -> Decision:
+        """The package's decision.
+
+        Args:
+            rule: The criteria.
+            queue_minutes: One wait for all device counts, in place of the site's.
+        """
+        return decide(
+            "study",
+            self.scaling,
+            option_table(self.runs, {}),
+            rule,
+            compared=self.compared,
+            target=self.target,
+            queue_minutes=self._waits(queue_minutes),
+            swept=self.swept,
+            laws=self.fitted,
+        )
+
+    def concluded(self, rule: DecisionRule, queue_minutes: float | None = None) -> dict[str, Any]:
+        """The package's decision in plain values."""
+        found = candidates(
+            self.scaling,
+            rule,
+            compete=series_compete(self.swept),
+            target=self.target,
+            queue_minutes=self._waits(queue_minutes),
+            laws=self.fitted,
+        )
+        chosen, decision = select(found, rule, self.compared), self.decision(rule, queue_minutes)
+        own = found.points[found.points["series"] == decision.series]
+        return {
+            "devices": decision.devices,
+            "series": decision.series,
+            "clear": decision.clear,
+            "undecided": {str(devices): repeats for devices, repeats in decision.undecided.items()},
+            "open": [
+                [question.kind, question.devices, question.than]
+                for question in (chosen.open_questions if chosen else ())
+            ],
+            "misses": [shortcomings(point) for _, point in own.iterrows()],
+        }
+
+    def facts(self, rule: DecisionRule | None = None) -> dict[str, Any]:
+        """The numbers in the page.
+
+        Args:
+            rule: The study's own criteria.
+        """
+        rule = rule or DecisionRule()
+        terms = Terms(rule, series_compete(self.swept), self.target, self.queue_minutes)
+        found = facts(self.scaling, self.compared, self.fitted, self.decision(rule), terms)
+        return json.loads(json.dumps(found, allow_nan=False))  # type: ignore[no-any-return]
+
+    def _waits(self, queue_minutes: float | None) -> Mapping[int, float]:
+        if queue_minutes is None:
+            return self.queue_minutes
+        return dict.fromkeys(self.scaling["devices"].tolist(), queue_minutes)
+
+
+_JUDGE = """
+(jobs) => jobs.map(({facts, rule}) => {
+  const found = scalewiseWhatIf.decide(facts, rule);
+  return {
+    devices: found.devices, series: found.series, clear: found.clear, undecided: found.undecided,
+    open: found.open.map(({kind, devices, than}) => [kind, devices, than]),
+    misses: found.points.map(scalewiseWhatIf.shortcomings),
+  };
+})
+"""
+
+
+def concluded_by_script(page: Any, jobs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The script's decisions, in the shape of ``Study.concluded``.
+
+    Args:
+        page: A page of Playwright's that has the script.
+        jobs: Facts and the rule of each decision.
+    """
+    found: list[dict[str, Any]] = page.evaluate(_JUDGE, list(jobs))
+    return found
+
+
+def asked(rule: DecisionRule, queue_minutes: float | None = None) -> dict[str, Any]:
+    """A rule as the script takes it."""
+    return rule.model_dump() | {"queue_minutes": queue_minutes}

@@ -1,0 +1,176 @@
+"""The numbers with which the report decides again, in the reader's browser, under criteria of their choice.
+
+``what_if.js`` applies the rules of ``analysis/decision`` to them; whatever a rule does not touch is computed
+here once. A table of cases holds both to the same answers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pandas as pd
+
+from scalewise.analysis.comparison.gains import Gains
+from scalewise.analysis.decision.choice import SIGNIFICANCE
+from scalewise.analysis.decision.criteria import SUCCESSFUL_FROM, accuracy_lost
+from scalewise.analysis.decision.decision import Decision
+from scalewise.analysis.decision.selection import Candidates, candidates, speed
+from scalewise.analysis.decision.terms import Terms
+from scalewise.analysis.formatting import goal_text
+from scalewise.analysis.laws import Law
+from scalewise.analysis.rounds.choice_summary import ChoiceSummary
+from scalewise.analysis.statistics.ratios import ENOUGH_REPEATS, ROUNDING, Ratio
+from scalewise.plan.runs.runs import NO_OPTIONS
+
+DIGITS = 12
+"""Significant digits of what ratios are judged by: far more than a verdict turns on, and fewer than all."""
+
+POINT_COLUMNS = (
+    "series", "devices", "gain", "gain_base", "gain_efficiency", "judged_efficiency", "power", "cost_ratio",
+    "outrun_by", "device_hours", "billed_devices", "wall_seconds", "longest_seconds", "n", "n_reached",
+    "n_unsuccessful", "unsuccessful", "speed", "accuracy_lost",
+)  # fmt: skip
+"""Columns on a point; ``series`` is an index of ``names``."""
+
+PAIR_COLUMNS = (
+    "series", "devices", "than_series", "than_devices", "estimate", "log_mean", "standard_error", "freedom",
+    "n", "assumed",
+)  # fmt: skip
+"""Columns on the ratio of two points; ``freedom`` is null where it is infinite, ``assumed`` 1 where the
+scatter is that of single runs."""
+
+LAW_COLUMNS = (
+    "series",
+    "devices",
+    "title",
+    "estimate",
+    "log_mean",
+    "standard_error",
+    "freedom",
+    "n",
+    "assumed",
+)
+
+_NOTHING_TO_CHOOSE = "There is nothing to choose among: no device count has a speedup."
+
+
+def facts(
+    scaling: pd.DataFrame,
+    compared: Gains,
+    laws: Sequence[Law],
+    decision: Decision,
+    terms: Terms,
+    choice: ChoiceSummary | None = None,
+) -> dict[str, Any]:
+    """Plain values for JSON: the points, their ratios, and what the study itself asked for and found.
+
+    Args:
+        scaling: Output of ``scaling_table``, as billed.
+        compared: Output of ``gains``.
+        laws: Output of ``study_laws``.
+        decision: The study's own.
+        terms: All that it follows from beside the tables.
+        choice: Summary of a study that chose its device counts; None of one that measures all.
+
+    Returns:
+        The facts, or ``left_out`` alone with the reason where no point can be chosen.
+    """
+    found = candidates(
+        scaling,
+        terms.rule,
+        compete=terms.series_compete,
+        target=terms.target,
+        queue_minutes=terms.queue_minutes,
+        # a law through few counts, far apart, would put itself in the place of those between them
+        laws=() if terms.chooses_devices else laws,
+    )
+    if found.points.empty:
+        return {"left_out": _NOTHING_TO_CHOOSE}
+    names = list(dict.fromkeys(found.points["series"]))
+    return {
+        "rule": terms.rule.model_dump(),
+        "own": {"devices": decision.devices, "series": decision.series, "clear": decision.clear},
+        "measure": found.measure,
+        "names": names,
+        "first": names.index(found.first),
+        "no_options": NO_OPTIONS,
+        "queue_minutes": {str(devices): wait for devices, wait in terms.queue_minutes.items()},
+        "whole_runs": terms.whole_runs,
+        "not_judged": terms.not_judged,
+        "chooses_devices": terms.chooses_devices,
+        "unmeasured": [] if choice is None else [each.devices for each in choice.unmeasured],
+        "open_anyway": list(_open_anyway(terms, found, choice)),
+        "significance": SIGNIFICANCE,
+        "rounding": ROUNDING,
+        "enough_repeats": ENOUGH_REPEATS,
+        "successful_from": SUCCESSFUL_FROM,
+        "point_columns": list(POINT_COLUMNS),
+        "points": list(_points(found, names)),
+        "pair_columns": list(PAIR_COLUMNS),
+        "pairs": list(_pairs(found, names, compared)),
+        "law_columns": list(LAW_COLUMNS),
+        "laws": list(_laws(found, names)),
+    }
+
+
+def _points(found: Candidates, names: Sequence[str]) -> Iterator[list[Any]]:
+    points = found.points
+    bases = {
+        str(point["series"]): point
+        for _, point in points[points["devices"] == points["baseline_devices"]].iterrows()
+    }
+    for _, point in points.iterrows():
+        name = str(point["series"])
+        own = {
+            "series": names.index(name),
+            "speed": speed(point, found.measure),
+            "accuracy_lost": accuracy_lost(point, bases[name]) if name in bases else 0.0,
+        }
+        yield [_plain(own.get(column, point.get(column))) for column in POINT_COLUMNS]
+
+
+def _pairs(found: Candidates, names: Sequence[str], compared: Gains) -> Iterator[list[Any]]:
+    """The ratios that a rule may ask for: within a series, and over the first series on equal devices."""
+    known = {(str(point["series"]), int(point["devices"])) for _, point in found.points.iterrows()}
+    for pair, ratio in compared.ratios.items():
+        within = pair.point[0] == pair.than[0]
+        over_first = pair.than[0] == found.first
+        asked_for = pair.measure == found.measure and {pair.point, pair.than} <= known
+        if asked_for and (within or over_first):
+            places = (names.index(pair.point[0]), pair.point[1], names.index(pair.than[0]), pair.than[1])
+            yield [*places, *_known(ratio)]
+
+
+def _laws(found: Candidates, names: Sequence[str]) -> Iterator[list[Any]]:
+    """The laws' speedups of the points whose efficiency is judged by them."""
+    for _, point in found.points[found.points["judged_by"] != ""].iterrows():
+        name, devices = str(point["series"]), int(point["devices"])
+        ratio = found.laws[name].speedup(devices)
+        if ratio is not None:
+            yield [names.index(name), devices, point["judged_by"], *_known(ratio)]
+
+
+def _known(ratio: Ratio) -> list[Any]:
+    values = (ratio.estimate, ratio.log_mean, ratio.standard_error, ratio.freedom)
+    return [*(_plain(float(f"{value:.{DIGITS}g}")) for value in values), ratio.n, int(ratio.assumed)]
+
+
+def _open_anyway(terms: Terms, found: Candidates, choice: ChoiceSummary | None) -> Iterator[str]:
+    """Sentences on doubts that no criterion removes."""
+    yield from terms.confounded
+    if terms.target is not None and found.measure == "throughput":
+        yield f"No run reached {goal_text(terms.target)}, so throughput decides."
+    if choice is not None:
+        yield from choice.open_sentences()
+
+
+def _plain(value: Any) -> Any:
+    """A value for JSON: None for what is not known or not finite, whole numbers without a point."""
+    if isinstance(value, str):
+        return value
+    if value is None or pd.isna(value) or math.isinf(value):
+        return None
+    number = float(value)
+    return int(number) if number.is_integer() else number
