@@ -54,6 +54,11 @@ class Outcome:
     text: str
 
     @property
+    def rules(self) -> set[str]:
+        """Rules of which it runs jobs, or would run some."""
+        return set(re.findall(r"^(?:local)?rule (\w+):\n", self.text, re.MULTILINE))
+
+    @property
     def trained(self) -> set[str]:
         """Runs that it trains, or would train, as experiment/run."""
         jobs = re.findall(r"^rule train:\n(?:    .*\n)+", self.text, re.MULTILINE)

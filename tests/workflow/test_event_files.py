@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import numpy as np
 import pandas as pd
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tests.workflow.conftest import Study
-from tests.workflow.test_reruns import NOTHING
 
 from scalewise.analysis.event_files import EVENT_FILE, OF_AN_EPOCH, write_event_files
 from scalewise.records import read_summary
@@ -51,11 +49,3 @@ def test_the_same_records_make_the_same_files(study: Study, tmp_path: Path) -> N
     assert [path.name for path in written] == [EVENT_FILE] * 2
     for path in written:
         assert path.read_bytes() == (strong / path.relative_to(tmp_path)).read_bytes()
-
-
-def test_to_ask_for_event_files_later_makes_these_and_nothing_else(study: Study) -> None:
-    outcome = study.after("    repeats: 1\n", "    repeats: 1\n    tensorboard: true\n")
-    assert outcome.code == 0, outcome.text
-    planned = set(re.findall(r"^(?:local)?rule (\w+):", outcome.text, re.MULTILINE))
-    assert planned == {"write_event_files", "all"}
-    assert NOTHING in study.after("    tensorboard: true\n", "").text

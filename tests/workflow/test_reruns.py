@@ -29,6 +29,7 @@ def test_second_run_does_nothing(study: Study) -> None:
         pytest.param("  epochs: 2\n", "  epochs: 2\n  runtime_minutes: 7\n", id="runtime"),
         pytest.param("  epochs: 2\n", "  epochs: 2\n  memory_gb: 3\n", id="memory"),
         pytest.param("  epochs: 2\n", "  epochs: 2\n  seed: 1\n", id="default-written-out"),
+        pytest.param("    tensorboard: true\n", "", id="no-event-files"),
     ],
 )
 def test_what_defines_no_run_reruns_nothing(study: Study, old: str, new: str) -> None:
@@ -72,6 +73,12 @@ def test_a_changed_target_makes_new_tables_but_no_training(study: Study) -> None
     outcome = study.after("accuracy: 0.5", "accuracy: 0.6")
     assert outcome.trained == set()
     assert "rule compute_scaling" in outcome.text
+
+
+def test_event_files_that_are_asked_for_later_make_nothing_else(study: Study) -> None:
+    outcome = study.after("repeats: 1\n", "repeats: 1\n    tensorboard: true\n")
+    assert outcome.code == 0, outcome.text
+    assert outcome.rules == {"write_event_files", "all"}
 
 
 def test_a_deleted_run_is_made_again(study: Study) -> None:
