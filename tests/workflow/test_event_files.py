@@ -10,8 +10,17 @@ import pandas as pd
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tests.workflow.conftest import Study
 
-from scalewise.analysis.event_files import EVENT_FILE, OF_AN_EPOCH, write_event_files
+from scalewise.analysis.event_files import EVENT_FILE, write_event_files
 from scalewise.records import read_summary
+
+COLUMNS = {
+    "loss/train": "train_loss",
+    "loss/test": "test_loss",
+    "accuracy": "test_accuracy",
+    "learning_rate": "learning_rate",
+    "throughput_samples_per_second": "samples_per_second",
+}
+"""What users find under each tag."""
 
 DIGITS = 1437
 """Samples of scikit-learn's digits that are trained on in an epoch."""
@@ -25,7 +34,7 @@ def test_tensorboard_reads_just_the_epochs_that_the_records_hold(study: Study) -
         shown = EventAccumulator(str(strong / "tensorboard" / run)).Reload()
         epochs = pd.read_csv(strong / "runs" / run / "epochs.csv")
         steps = -(-DIGITS // 256)
-        for tag, column in OF_AN_EPOCH.items():
+        for tag, column in COLUMNS.items():
             scalars = shown.Scalars(tag)
             assert [scalar.step for scalar in scalars] == [steps, 2 * steps]
             # event files hold numbers of 32 bits
