@@ -16,6 +16,7 @@ import pytest
 import yaml
 from tests.workflow.conftest import ROOT, Workplace
 
+from scalewise.analysis.report.captions import CAPTIONS
 from scalewise.plan.study import load_study
 
 DOCUMENTS = sorted(path for path in ROOT.glob("**/*.md") if ".venv" not in path.parts)
@@ -243,3 +244,13 @@ def test_every_file_of_results_that_a_text_names_is_made(document: Path) -> None
     stems = {name: re.sub(r"\{.*?\}|\*", "", name) for name in names}
     missing = [name for name, stem in stems.items() if stem not in text and Path(stem).stem not in text]
     assert missing == []
+
+
+def test_the_guide_to_the_report_has_every_figure_and_no_part_that_is_not_there() -> None:
+    guide = (ROOT / "docs" / "report.md").read_text(encoding="utf-8")
+    assert [name for name in CAPTIONS if f"`{name}`" not in guide] == []
+    page = ROOT / "workflow" / "scripts" / "scalewise" / "analysis" / "report"
+    text = "".join(path.read_text(encoding="utf-8") for path in page.glob("*.j2"))
+    parts = re.findall(r'^\| "([^"]+)" \|', guide, re.MULTILINE)
+    assert len(parts) >= 15
+    assert [part for part in parts if part not in text] == []
