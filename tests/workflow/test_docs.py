@@ -153,7 +153,7 @@ def test_the_documents_have_the_commands_of_a_study() -> None:
 @pytest.mark.parametrize("document", GUIDES, ids=told)
 def test_every_other_command_is_known(document: Path) -> None:
     rest = [c for c in commands(document) if not c.startswith("snakemake ") and not not_run(c)]
-    inline = [s for s in spans(document) if s.startswith(("make ", "python benchmarks/"))]
+    inline = [s for s in spans(document) if s.startswith(("make ", "python benchmarks/", "python workflow/"))]
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     for command in [*rest, *inline]:
         program, first, *others = shlex.split(command)
@@ -162,11 +162,11 @@ def test_every_other_command_is_known(document: Path) -> None:
             assert all(re.fullmatch("PYTHON=.*", word) for word in others), command
         else:
             assert program == "python", f"{command!r} is neither run by a test nor in NOT_RUN"
-            assert_is_a_benchmark(first, others)
+            assert_knows(first, others)
 
 
-def assert_is_a_benchmark(script: str, words: list[str]) -> None:
-    """Hold the names and options of a benchmark's command against its script."""
+def assert_knows(script: str, words: list[str]) -> None:
+    """Hold the options of a command, and the names of benchmarks, against its script."""
     source = (ROOT / script).read_text(encoding="utf-8")
     assert [w for w in words if w.startswith("--") and f'"{w}"' not in source] == [], script
     if script == "benchmarks/run.py":
