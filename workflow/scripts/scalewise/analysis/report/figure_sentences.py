@@ -117,10 +117,10 @@ def step(findings: Findings) -> str:
     sentence = (
         f"On {_devices(point)} a step takes {_milliseconds(point['step_seconds'])}{went if known else ''}"
     )
-    ratio = 1 / point["parallel_efficiency"] if _get(point, "parallel_efficiency") else math.nan
-    if point["devices"] > point["baseline_devices"] and not math.isnan(ratio):
-        times = f"{format_ratio(ratio)}x the device time that it takes on {int(point['baseline_devices'])}"
-        sentence += f"; a sample takes {times}"
+    efficient = _get(point, "parallel_efficiency")
+    if point["devices"] > point["baseline_devices"] and efficient > 0:
+        times, base = format_ratio(1 / efficient), int(point["baseline_devices"])
+        sentence += f"; a sample takes {times}x the device time that it takes on {base}"
     return f"{sentence}{_medians(point)}."
 
 
@@ -156,7 +156,11 @@ def prediction(findings: Findings) -> str:
 
 def efficiencies(findings: Findings) -> str:
     """Both efficiencies on the most devices that reached the target, and how much sooner that was."""
-    points = [point for point in findings.told("statistical_efficiency") if pd.notna(_get(point, _SOONER))]
+    points = [
+        point
+        for point in findings.told("statistical_efficiency")
+        if pd.notna(_get(point, _SOONER)) and pd.notna(_get(point, "parallel_efficiency"))
+    ]
     if not points:
         return ""
     point = points[-1]
