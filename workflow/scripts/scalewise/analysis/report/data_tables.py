@@ -60,7 +60,14 @@ def options(rows: Sequence[Mapping[str, Any]]) -> Table:
     Args:
         rows: One ``option_row`` for each value and device count.
     """
-    named = [{**row, "name": f"{row['option']} {row['value']}"} for row in rows]
+    named = [
+        {
+            **row,
+            "name": f"{row['option']} {row['value']}",
+            "throughput": _value(row["throughput"], row["interval"]),
+        }
+        for row in rows
+    ]
     columns = [
         Column("option", "name", is_text=True),
         Column("instead of", "reference", is_text=True),

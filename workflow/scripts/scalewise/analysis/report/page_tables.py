@@ -256,8 +256,11 @@ def rate_form(rate: Any) -> str:
 
 
 def number(value: Any, form: str, factor: float = 1.0) -> str:
-    """A value times a factor in this form, or a dash."""
-    return UNKNOWN if pd.isna(value) else form.format(value * factor)
+    """A value times a factor in this form, or a dash; what rounds to nothing has no sign."""
+    if pd.isna(value):
+        return UNKNOWN
+    text = form.format(value * factor)
+    return text if text.strip("-0.%") else text.removeprefix("-")
 
 
 def spread(row: pd.Series, name: str, form: str, factor: float = 1.0) -> dict[str, str]:
