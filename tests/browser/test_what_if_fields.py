@@ -1,0 +1,208 @@
+"""The fields that decide again: what they take, what they refuse, and what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from playwright.sync_api import Page, expect
+from tests.unit.analysis.decision_cases import FOUR, UNKNOWN_WALLS, both, of, rule
+
+from scalewise.analysis.report import page_files
+
+OpenPage = Callable[..., Page]
+OpenFields = Callable[..., Page]
+
+HOSTILE = '</script><img src=x onerror="document.title=1"> & "it\'s"'
+REPORT = Path(page_files.__file__).parent
+
+
+@pytest.fixture
+def fields(open_page: OpenPage, tmp_path: Path) -> OpenFields:
+    """Opens a page that has nothing but the fields of a study."""
+
+    def open_fields(facts: Mapping[str, Any], **settings: Any) -> Page:
+        environment = Environment(loader=FileSystemLoader(REPORT), autoescape=True, undefined=StrictUndefined)
+        part = environment.get_template("what_if.html.j2").render(section={"name": "study", "what_if": facts})
+        data = page_files.as_script_data({"what_if": facts})
+        script = (REPORT / "what_if.js").read_text(encoding="utf-8")
+        file = tmp_path / "fields.html"
+        file.write_text(
+            f"<!doctype html><html lang=en data-theme=auto><meta charset=utf-8><title>fields</title>"
+            f"<meta name=viewport content='width=device-width'><style>{page_files.style()}</style>"
+            f"<main><h1>Study</h1>{part}</main>"
+            f'<script type="application/json" class="report-data" data-experiment="study">{data}</script>'
+            "<script>globalThis.chosen = [];"
+            "document.addEventListener('scalewise:chosen', ({detail}) => chosen.push(detail));</script>"
+            f"<script>{script}</script></html>",
+            encoding="utf-8",
+        )
+        return open_page(file, **settings)
+
+    return open_fields
+
+
+def answer(page: Page) -> str:
+    return page.locator(".what-if-answer").inner_text()
+
+
+def number(page: Page, name: str) -> Any:
+    return page.locator(f"[name={name}]")
+
+
+def test_the_first_answer_is_the_study_s_own(fields: OpenFields) -> None:
+    page = fields(FOUR.facts(rule(min_efficiency=0.7)))
+    assert answer(page).startswith(
+        "Use 4 devices: 3.00x as fast as 1 at efficiency 0.75, a run of 35.3 minutes, 2.36 device-hours; "
+        "8 would be 4.00x at 0.50, below the 0.70 asked for."
+    )
+    assert "The study's own answer is the same." in answer(page)
+    assert page.get_by_label("Ask for: Efficiency at least").is_checked()
+    assert page.evaluate("chosen") == [{"experiment": "study", "series": "all runs", "devices": 4}]
+
+
+def test_a_value_that_is_written_counts_and_reset_brings_the_study_s_own_back(fields: OpenFields) -> None:
+    page = fields(FOUR.facts(rule(min_efficiency=0.7)))
+    page.get_by_label("Efficiency at least, as a slider").fill("0.9")
+    assert answer(page).startswith("Use 2 devices")
+    assert number(page, "min_efficiency").input_value() == "0.9"
+    assert "The study's own answer: 4 devices." in answer(page)
+    number(page, "deadline_minutes").fill("40")
+    assert page.get_by_label("Ask for: Deadline, queue included").is_checked()
+    assert answer(page).startswith("No device count meets all that is asked for.")
+    page.get_by_label("Ask for: Efficiency at least").uncheck()
+    assert answer(page).startswith("Use 4 devices")
+    number(page, "queue_minutes").fill("30")
+    assert "57.9 minutes in the queue and running, 17.9 more than the 40 asked for" in answer(page)
+    page.get_by_role("button", name="Reset").click()
+    expect(number(page, "queue_minutes")).to_have_value("")
+    expect(page.locator(".what-if-answer")).to_contain_text("The study's own answer is the same.")
+    assert [each["devices"] for each in page.evaluate("chosen")] == [4, 2, None, 4, None, 4]
+
+
+def test_a_price_gives_every_device_count_its_cost(fields: OpenFields) -> None:
+    page = fields(FOUR.facts(rule(min_efficiency=0.7)))
+    number(page, "price").fill("2")
+    page.get_by_label("Currency").fill("USD")
+    assert "2.36 device-hours, 4.71 USD;" in answer(page)
+    costs = page.locator(".what-if-counts tbody tr td:nth-child(6)").all_inner_texts()
+    assert costs == ["3.40 USD", "3.64 USD", "4.71 USD", "7.20 USD"]
+    assert page.locator(".what-if-counts tr.chosen th").all_inner_texts() == ["4"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("min_efficiency", "", "Give the efficiency asked for."),
+        ("min_efficiency", "0", "The efficiency asked for must be above 0."),
+        ("min_efficiency", "1.01", "The efficiency asked for must be at most 1."),
+        ("deadline_minutes", "-5", "The deadline must be above 0."),
+        ("deadline_minutes", "1e300", "The deadline must be at most 1,000,000,000."),
+        ("max_device_hours", "1e-300", "The most device-hours must be 0.000001 or more."),
+        ("min_gain", "", "Give the least gain."),
+        ("min_gain", "101", "The least gain must be at most 100."),
+        ("queue_minutes", "-1", "The wait in the queue must be 0 or more."),
+        ("price", "-1", "The price must be 0 or more."),
+    ],
+)
+def test_what_no_rule_can_take_is_refused_in_words(
+    fields: OpenFields, name: str, value: str, said: str
+) -> None:
+    page = fields(FOUR.facts(rule(min_efficiency=0.7)))
+    number(page, name).fill(value)
+    assert answer(page) == f"Not decided again. {said}"
+    assert number(page, name).get_attribute("aria-invalid") == "true"
+    assert page.locator(f"#study-what-if-{name}-problem").inner_text() == said
+    assert not page.locator(".what-if-counts").is_visible()
+    number(page, name).fill("1")
+    assert not answer(page).startswith("Not decided")
+
+
+def test_words_and_half_a_number_are_refused(fields: OpenFields) -> None:
+    page = fields(FOUR.facts(rule(min_efficiency=0.7)))
+    number(page, "price").press_sequentially("1e")
+    assert answer(page) == "Not decided again. The price must be a number."
+    assert "NaN" not in page.locator("main").inner_text()
+
+
+@pytest.mark.parametrize("value", ["0.000001", "1000000000", "0.1", "12345.678"])
+def test_no_value_puts_anything_but_numbers_on_the_page(fields: OpenFields, value: str) -> None:
+    for study in (FOUR, UNKNOWN_WALLS):
+        page = fields(study.facts())
+        for name in ("deadline_minutes", "max_device_hours", "price", "queue_minutes"):
+            number(page, name).fill(value)
+            shown = page.locator("main").inner_text()
+            assert not {"NaN", "undefined", "null", "Infinity"} & set(shown.replace(",", " ").split())
+
+
+def test_a_link_holds_the_values(fields: OpenFields) -> None:
+    facts = FOUR.facts(rule(min_efficiency=0.7))
+    page = fields(facts)
+    page.get_by_label("Ask for: Efficiency at least").uncheck()
+    number(page, "max_device_hours").fill("1.9")
+    number(page, "price").fill("3")
+    said = answer(page)
+    assert said.startswith("Use 2 devices")
+    link = page.get_by_role("link", name="Link to these values").get_attribute("href")
+    page.get_by_role("button", name="Reset").click()
+    expect(page.locator(".what-if-answer")).to_contain_text("Use 4 devices")
+    page.evaluate("link => { location.hash = link }", link)
+    expect(page.locator(".what-if-answer")).to_contain_text("Use 2 devices")
+    assert answer(page) == said
+
+
+def test_names_of_series_stay_text(fields: OpenFields) -> None:
+    study = both(of({1: 100, 2: 190}, series="slow"), of({1: 120, 2: 230}, series=HOSTILE))
+    page = fields(study.facts(rule(min_efficiency=0.7)))
+    assert f"Use 2 devices ({HOSTILE})" in answer(page)
+    number(page, "price").fill("1")
+    page.get_by_label("Currency").fill("<b>€")
+    assert "<b>€" in answer(page)
+    assert page.locator("img, .what-if b").count() == 0
+    assert page.title() == "fields"
+
+
+def test_runs_that_steps_ended_leave_deadline_and_device_hours_out(fields: OpenFields) -> None:
+    facts = UNKNOWN_WALLS.facts(rule(min_efficiency=0.7)) | {"whole_runs": False}
+    page = fields(facts)
+    assert number(page, "deadline_minutes").is_disabled()
+    assert number(page, "max_device_hours").is_disabled()
+    assert "Deadline and device-hours cannot be judged" in page.locator("main").inner_text()
+    assert answer(page).startswith(
+        "Use 4 devices: 3.00x as fast as 1 at efficiency 0.75, 1.33x the device-hours"
+    )
+
+
+def test_a_study_that_chose_its_counts_says_what_another_criterion_may_lack(fields: OpenFields) -> None:
+    page = fields(FOUR.facts() | {"chooses_devices": True, "unmeasured": [3, 6]})
+    assert "others may need other counts. Not measured, and not judged here: 3, 6." in answer(page)
+
+
+def test_everything_is_reached_and_changed_by_the_keyboard(fields: OpenFields) -> None:
+    page = fields(FOUR.facts(rule(min_efficiency=0.7)))
+    page.get_by_label("Ask for: Efficiency at least").focus()
+    page.keyboard.press("Space")
+    assert "past the knee" in answer(page)
+    page.keyboard.press("Tab")
+    page.keyboard.press("End")
+    assert number(page, "min_efficiency").input_value() == "1"
+    assert answer(page).startswith("Use 1 device")
+
+
+def test_without_scripts_no_field_is_shown(fields: OpenFields) -> None:
+    page = fields(FOUR.facts(), java_script_enabled=False)
+    assert not page.locator(".what-if").is_visible()
+    assert page.get_by_role("heading", name="Study").is_visible()
+
+
+def test_a_study_that_cannot_be_decided_again_says_why(fields: OpenFields) -> None:
+    page = fields({"left_out": "There is nothing to choose among."})
+    assert page.locator("main").inner_text().endswith("There is nothing to choose among.")
+
+
+def test_on_a_narrow_screen_nothing_is_cut_off(fields: OpenFields) -> None:
+    page = fields(FOUR.facts(rule(min_efficiency=0.7)), viewport={"width": 360, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
