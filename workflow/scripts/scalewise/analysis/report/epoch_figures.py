@@ -25,8 +25,9 @@ from scalewise.analysis.report.style import (
 )
 
 SPLITS = ("training", "test")
-MARKS = 12
-"""Approximate number of marks on a curve."""
+MARKS, MARKS_OF_MANY = 12, 5
+"""Approximate number of marks on a curve; fewer where there are more curves than one can follow."""
+MANY_CURVES = 24
 FADED = 0.4
 """Opacity of a curve where some of its repeats have stopped."""
 
@@ -130,7 +131,9 @@ def _draw(
     """
     colours = sns.color_palette("colorblind", len(counts))
     finite = epochs.replace([np.inf, -np.inf], np.nan)
-    several = max(1, round(epochs[against].nunique() / MARKS))
+    curves = len(counts) * len(axes.figure.axes)
+    marks = MARKS if curves <= MANY_CURVES else MARKS_OF_MANY
+    several = max(1, round(epochs[against].nunique() / marks))
     for index, count in enumerate(counts):
         mine = finite[finite["devices"] == count].groupby(against)
         spread, repeats = mine[column].agg(["median", "min", "max"]), mine.size()

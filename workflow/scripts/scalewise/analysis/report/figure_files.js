@@ -33,11 +33,15 @@
     return svg;
   };
 
-  const csvOf = (figure, facts) => {
+  const csvOf = (figure, facts, runs) => {
+    const namesOf = trace => trace.x.map((x, index) => runs?.[trace.series]?.[x]?.[0].split(", ")[trace.x.slice(0, index).filter(each => each === x).length]);
     const hidden = new Set(all("svg [data-series]:not(.mark)", figure).filter(part => part.style.display === "none").map(part => part.dataset.series));
     const names = ["panel", "kind", "series", "devices", "against", "at", "quantity", "unit", "value", "low", "high", "confidence", "n", "run"];
     const at = (column, index) => (Array.isArray(column) ? column[index] : column) ?? "";
-    const rows = facts.traces.filter(trace => !hidden.has(trace.series)).flatMap(trace => trace.x.map((x, index) => [
+    const rows = facts.traces.filter(trace => !hidden.has(trace.series)).map(trace => ({
+      ...trace,
+      x: Array.isArray(trace.x) ? trace.x : Array.from({ length: trace.x }, (_, index) => index + 1),
+    })).map(trace => ({ ...trace, runs: trace.kind === "run" ? namesOf(trace) : null })).flatMap(trace => trace.x.map((x, index) => [
       facts.panels[trace.panel]?.title ?? "", trace.kind, trace.series, trace.devices ?? x, trace.against ?? "", trace.against ? x : "",
       trace.label, trace.unit === "%" ? "fraction" : trace.unit,
       ...["value", "low", "high", "confidence", "n", "runs"].map(name => at(trace[name], index)),
@@ -170,7 +174,7 @@
     const files = {
       svg: () => ["image/svg+xml", new XMLSerializer().serializeToString(drawingOf(figure))],
       pdf: () => ["application/pdf", pdfOf(drawingOf(figure))],
-      csv: () => ["text/csv", csvOf(figure, facts)],
+      csv: () => ["text/csv", csvOf(figure, facts, figures.get(experiment)?.runs)],
     };
     for (const [kind, make] of Object.entries(files)) {
       const button = figure.querySelector(`.figure-tools [data-action="${kind}"]`);

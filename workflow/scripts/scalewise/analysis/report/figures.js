@@ -50,7 +50,7 @@
     const n = at(trace.n, index);
     if (n !== null) lines.push(`n = ${n}`);
     const [runs, hosts] = figures.get(figure.dataset.experiment).runs?.[trace.series]?.[devices] ?? [];
-    if (trace.runs) lines.push(`run ${trace.runs[index]}`);
+    if (trace.kind === "run") lines.push(`run ${runs?.split(", ")[trace.x.slice(0, index).filter(x => x === devices).length] ?? ""}`);
     else if (runs && trace.kind !== "expected") lines.push(`runs ${runs}`);
     if (hosts && trace.kind !== "expected") lines.push(`on ${hosts}`);
     return lines;
@@ -124,6 +124,7 @@
     const svg = figure.querySelector("svg");
     const facts = figures.get(figure.dataset.experiment)?.[figure.dataset.figure];
     if (!svg || !facts?.traces?.length) return;
+    for (const trace of facts.traces) if (!Array.isArray(trace.x)) trace.x = Array.from({ length: trace.x }, (_, index) => index + 1);
     const about = new Map();
     for (const group of all("[data-trace]", svg)) {
       const trace = facts.traces[group.dataset.trace];

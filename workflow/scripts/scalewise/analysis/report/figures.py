@@ -57,9 +57,8 @@ def throughput(scaling: pd.DataFrame, runs: pd.DataFrame, expected: pd.DataFrame
         rings = axes.scatter(
             of_series["devices"], of_series[THROUGHPUT], transform=beside, linewidths=0.6, zorder=3, **mark
         )
-        names = of_series["run"].tolist()
         values = {"value": of_series[THROUGHPUT]}
-        facts = trace(RUN, str(name), THROUGHPUT, of_series["devices"], values, runs=names)
+        facts = trace(RUN, str(name), THROUGHPUT, of_series["devices"], values)
         tell(rings, series=str(name), trace=facts, shift=_BESIDE_POINTS)
     return figure
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,7 @@ def inline_svg(path: Path, experiment: str, name: str) -> Markup:
 
     Args:
         path: SVG file of the figure.
-        experiment: Begins every id, so that no other figure of the page has it.
+        experiment: Name of the experiment; no two ids of a page are alike.
         name: Name of the figure.
 
     Returns:
@@ -59,10 +60,12 @@ def inline_svg(path: Path, experiment: str, name: str) -> Markup:
     root = _read(path)
     data = _facts(root)
     prefix = f"{experiment}-{name}-"
+    # of many marks each names its shape: short names keep the page small
+    short = f"f{zlib.crc32(prefix.encode()):x}"
     for child in [child for child in root if child.tag in {"title", "metadata"}]:
         root.remove(child)
     for element in root.iter():
-        _fit_into_page(element, prefix)
+        _fit_into_page(element, short)
     title, description = Element("title", {"id": f"{prefix}title"}), Element("desc", {"id": f"{prefix}desc"})
     title.text, description.text = TITLES.get(name, name), _description(data)
     root[:0] = [title, description]

@@ -48,7 +48,8 @@ _CONFIDENCES = {
     THROUGHPUT: "throughput_confidence",
     "accuracy_efficiency": "time_to_accuracy_speedup_confidence",
 }
-_SIGNIFICANT = 6
+_SIGNIFICANT, _OF_CURVES = 6, 4
+"""Digits of values; curves have many of them, each less telling."""
 X_AXIS, Y_AXIS = "axis x", "axis y"
 """Group ids of the axes of a panel."""
 
@@ -85,7 +86,8 @@ def trace(
         more: Further facts of the trace, for instance ``devices`` of a curve over epochs.
     """
     label, unit = QUANTITIES.get(quantity) or quantity.split("|")
-    known = {name: _numbers(column) for name, column in values.items()}
+    digits = _OF_CURVES if kind == EPOCHS else _SIGNIFICANT
+    known = {name: _numbers(column, digits) for name, column in values.items()}
     known = {name: column for name, column in known.items() if any(each is not None for each in column)}
     facts = {"kind": kind, "series": series, "label": label, "unit": unit, "x": _numbers(x)}
     return facts | known | more
@@ -149,13 +151,13 @@ def tell_panels(figure: Figure, *, stacked: bool) -> None:
         )
 
 
-def _numbers(values: Iterable[float]) -> list[float | None]:
+def _numbers(values: Iterable[float], digits: int = _SIGNIFICANT) -> list[float | None]:
     """Values with as many digits as a reader can use; whole ones as such, unknown ones as None."""
-    return [_number(float(value)) for value in values]
+    return [_number(float(value), digits) for value in values]
 
 
-def _number(value: float) -> float | None:
+def _number(value: float, digits: int) -> float | None:
     if not np.isfinite(value):
         return None
-    short = float(f"{value:.{_SIGNIFICANT}g}")
+    short = float(f"{value:.{digits}g}")
     return int(short) if short.is_integer() else short

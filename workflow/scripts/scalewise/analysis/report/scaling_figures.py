@@ -24,10 +24,10 @@ from scalewise.analysis.report.series_lines import (
     from_zero,
     series_legend,
     series_names,
+    shared_width_mm,
     with_columns,
 )
 from scalewise.analysis.report.style import (
-    COLUMN_MM,
     GREY,
     PANEL_MM,
     Handle,
@@ -82,8 +82,9 @@ def speedup(
         figure, shown, width = panels.figure, panels.row(0), panels.width_mm
         groups = [[name] for name in names[: len(shown)]]
     else:
-        figure = Figure(figsize=inches(COLUMN_MM, PANEL_MM))
-        shown, width, groups = [figure.subplots()], COLUMN_MM, [names]
+        width = shared_width_mm(names)
+        figure = Figure(figsize=inches(width, PANEL_MM))
+        shown, groups = [figure.subplots()], [names]
     for axes, group in zip(shown, groups, strict=True):
         mine = scaling[scaling["series"].isin(group)]
         _ideal(axes, devices, base)

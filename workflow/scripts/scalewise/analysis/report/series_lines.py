@@ -18,6 +18,7 @@ from scalewise.analysis.report.marks import point_values, tell, tell_legend, tra
 from scalewise.analysis.report.style import (
     COLUMN_MM,
     GREY,
+    PAGE_MM,
     PANEL_MM,
     Handle,
     dash,
@@ -29,6 +30,8 @@ from scalewise.analysis.report.style import (
 from scalewise.plan.runs.runs import NO_OPTIONS
 
 DODGE = 0.02
+MOST_IN_A_COLUMN = 5
+"""Series that can share a panel one column wide."""
 MEASURED, EXPECTED = "measured", "not measured: expected, with 95% band"
 """Labels of a legend, where a study has not measured every device count."""
 _HOLLOW: dict[str, Any] = {"markerfacecolor": "white", "markeredgewidth": 0.9, "markersize": 3.4}
@@ -156,6 +159,15 @@ def _not_touching(axes: Axes, points: pd.DataFrame) -> pd.DataFrame:
     return points.iloc[kept[::-1]]
 
 
+def shared_width_mm(names: Sequence[str]) -> float:
+    """Width of a figure whose series share a panel: many need both columns to be told apart.
+
+    Args:
+        names: Names of the series.
+    """
+    return COLUMN_MM if len(names) <= MOST_IN_A_COLUMN else PAGE_MM
+
+
 def points_figure(
     table: pd.DataFrame,
     column: str,
@@ -176,15 +188,16 @@ def points_figure(
     """
     if expected is None:
         expected = pd.DataFrame(columns=["series", "devices", *bounds(column)])
-    figure = Figure(figsize=inches(COLUMN_MM, PANEL_MM))
-    axes = figure.subplots()
     names = series_names(table)
+    width = shared_width_mm(names)
+    figure = Figure(figsize=inches(width, PANEL_MM))
+    axes = figure.subplots()
     # a line would pass over counts of which something else is expected
     draw_series(axes, table, column, names, joined=expected.empty)
     from_zero(axes, table, column, max(least_top, expected[f"{column}_high"].max() if len(expected) else 0.0))
     axes.yaxis.set_major_formatter(form)
     axes.set_ylabel(label)
-    device_axis(axes, [*table["devices"], *expected["devices"]])
+    device_axis(axes, [*table["devices"], *expected["devices"]], width)
     draw_expected(axes, expected, column, names)
     legend_below(figure, *series_legend(names, joined=expected.empty, with_expected=len(expected) > 0))
     tell_legend(figure, names)

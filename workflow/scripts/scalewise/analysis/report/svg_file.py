@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from xml.etree.ElementTree import Element, SubElement, fromstring
@@ -24,7 +24,7 @@ _HREF = "{http://www.w3.org/1999/xlink}href"
 _ROUNDING = 0.01
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
 _PART = re.compile(r"[MLQCZz]|-?\d+(?:\.\d+)?(?:e-?\d+)?")
-_COLOUR = re.compile(r"#[0-9a-f]{6}")
+_CAP = re.compile(r"M(-?[\d.]+) 0 ?(-?[\d.]+) 0")
 _LOOK = (
     "fill",
     "stroke",
@@ -169,7 +169,7 @@ class _Compaction:
             return
         if place.panel is not None and "box" not in (panel := self._data["panels"][place.panel]):
             numbers = [float(number) for number in _NUMBER.findall(data)]
-            panel["box"] = [min(numbers[::2]), min(numbers[1::2]), max(numbers[::2]), max(numbers[1::2])]
+            panel["box"] = _box(numbers)
             return
         if look.get("fill", "").startswith("url") or facts.get("hatch"):
             look["fill"] = self._hatched(look["fill"], facts["hatch"])
@@ -178,15 +178,25 @@ class _Compaction:
         drawn = {"d": data} | look
         if "index" in facts:
             drawn |= {"class": "mark", "data-devices": str(facts["trace"]["x"][facts["index"]])}
+            numbers = [float(number) for number in _NUMBER.findall(data)]
+            left, top, right, bottom = _box(numbers)
+            if top == bottom:
+                return
+            drawn["d"] = f"M{left:g} {top:g}H{right:g}V{bottom:g}H{left:g}Z"
             self._drawn.setdefault(self._number(place), []).append(facts["index"])
         elif path.get("clip-path") and place.out.get("class") != "lines":
             assert place.panel is not None
             drawn["clip-path"] = f"url(#{self._panel_clip(place.panel)})"
-        before = place.out[-1] if len(place.out) else None
+        self._line(place.out, drawn)
+
+    @staticmethod
+    def _line(out: Element, drawn: dict[str, str]) -> None:
+        """Draw a path, as part of the one before it where both look alike."""
+        before = out[-1] if len(out) else None
         if before is not None and before.tag == "path" and _but_data(before) == _but_data(drawn):
-            before.set("d", before.attrib["d"] + data)
+            before.set("d", before.attrib["d"] + drawn["d"])
         else:
-            SubElement(place.out, "path", drawn)
+            SubElement(out, "path", drawn)
 
     def _use(self, use: Element, place: _Place) -> None:
         x, y = float(use.attrib["x"]), float(use.attrib["y"])
@@ -198,13 +208,19 @@ class _Compaction:
                 drawn["clip-path"] = f"url(#{self._panel_clip(place.panel)})"
             SubElement(place.out, "path", drawn)
             return
+        trace = place.facts.get("trace")
+        if trace is None and place.panel is not None and (cap := _CAP.fullmatch(_path_data(shape, 2))):
+            # the end of an interval's bar is a line like the bar
+            left, right = sorted(float(each) for each in cap.groups())
+            data = f"M{_short(x + left)} {_short(y)} {_short(x + right)} {_short(y)}"
+            self._line(place.out, {"d": data} | _look(use) | {"fill": "none"})
+            return
         where = {"href": f"#{self._defined('m', _path_data(shape, 2))}", "x": _short(x), "y": _short(y)}
         marks = place.out
-        if len(marks) and marks[-1].tag == "g":
+        if len(marks) and marks[-1].tag == "g" and not marks[-1].attrib:
             marks = marks[-1]
         elif len(marks) and marks[-1].tag != "use":
             marks = SubElement(marks, "g")
-        trace = place.facts.get("trace")
         if trace is None:
             SubElement(marks, "use", where | _look(use))
             return
@@ -292,6 +308,11 @@ def _plain(value: str) -> str:
     return _short(value, 2) if _NUMBER.fullmatch(value.strip()) else value
 
 
+def _box(numbers: Sequence[float]) -> list[float]:
+    """Left, top, right and bottom of points, given as x and y in turn."""
+    return [min(numbers[::2]), min(numbers[1::2]), max(numbers[::2]), max(numbers[1::2])]
+
+
 def _path_data(data: str, digits: int = 1, below: float = 0.0) -> str:
     """Absolute commands with as few characters as they need.
 
@@ -335,6 +356,8 @@ def _as_kept(trace: dict[str, Any], drawn: list[int]) -> dict[str, Any]:
         drawn: Numbers of its points that have a mark, in the order of the marks.
     """
     kept = {key: value for key, value in trace.items() if key != "every"}
+    if kept["x"] == list(range(1, len(kept["x"]) + 1)) and "against" in kept:
+        kept["x"] = len(kept["x"])
     for name in ("n", "confidence"):
         if len(set(kept.get(name, ()))) == 1:
             kept[name] = kept[name][0]

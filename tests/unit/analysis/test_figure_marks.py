@@ -1,0 +1,168 @@
+"""Figures in a page: marks that stand for the points of the tables, with ids and sizes that fit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree.ElementTree import fromstring
+
+import pandas as pd
+import pytest
+from tests.unit.analysis import hand_made_study as made
+
+from scalewise.analysis.report import figures, scaling_figures, step_figures, style
+from scalewise.analysis.report.inline_figures import figure_data, inline_svg
+from scalewise.analysis.report.marks import tell_panels
+from scalewise.analysis.report.svg_file import compact
+from scalewise.analysis.scaling import scaling_table
+
+Runs = Callable[..., pd.DataFrame]
+
+HOSTILE = "<script>alert('x')</script> & \"more\""
+NAMES = ["bucket-view-off", HOSTILE]
+
+
+@pytest.fixture(scope="module")
+def runs(make_runs: Runs) -> pd.DataFrame:
+    table = made.with_steps(make_runs(made.points(NAMES)))
+    table["hosts"] = ["node-a" if devices < 8 else "node-a, node-b" for devices in table["devices"]]
+    return table
+
+
+@pytest.fixture(scope="module")
+def scaling(runs: pd.DataFrame) -> pd.DataFrame:
+    return scaling_table(runs, "strong")
+
+
+@pytest.fixture(scope="module")
+def folder(runs: pd.DataFrame, scaling: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Files of three figures of the study."""
+    style.set_style()
+    folder = tmp_path_factory.mktemp("figures")
+    drawings = {
+        "speedup": scaling_figures.speedup(scaling, made.laws(NAMES)),
+        "throughput": figures.throughput(scaling, runs),
+        "step": step_figures.step(scaling, runs),
+    }
+    for name, figure in drawings.items():
+        tell_panels(figure, stacked=name == "step")
+        drawn = folder / "drawn.svg"
+        figure.savefig(drawn)
+        text = compact(drawn.read_text(encoding="utf-8"), name)
+        (folder / f"{name}.svg").write_text(text, encoding="utf-8")
+    return folder
+
+
+def marks(svg: str, kind: str, data: dict[str, Any]) -> list[tuple[str, int, float]]:
+    """Series, devices and value of each mark of a kind of trace."""
+    found = []
+    for group in fromstring(svg).iter():
+        trace = data["traces"][int(group.get("data-trace", -1))] if group.get("data-trace") else None
+        if trace is None or trace["kind"] != kind:
+            continue
+        drawn = [mark for mark in group.iter() if mark.get("class") == "mark"]
+        numbers = trace.get("marks", range(len(trace["x"])))
+        for mark, index in zip(drawn, numbers, strict=True):
+            assert int(mark.attrib["data-devices"]) == trace["x"][index]
+            found.append((group.attrib["data-series"], trace["x"][index], trace["value"][index]))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "column"), [("speedup", "speedup"), ("throughput", "throughput_samples_per_second")]
+)
+def test_marks_are_the_points_of_the_table(
+    folder: Path, runs: pd.DataFrame, scaling: pd.DataFrame, name: str, column: str
+) -> None:
+    data = figure_data(folder, [name], runs)[name]
+    shown = sorted(marks(inline_svg(folder / f"{name}.svg", "study", name), "measured", data))
+    points = sorted(zip(scaling["series"], scaling["devices"], scaling[column], strict=True))
+    assert [mark[:2] for mark in shown] == [point[:2] for point in points]
+    assert [mark[2] for mark in shown] == pytest.approx([point[2] for point in points], rel=1e-5)
+    trace = next(each for each in data["traces"] if each["kind"] == "measured" and each["series"] == NAMES[0])
+    mine = scaling[scaling["series"] == NAMES[0]]
+    assert trace["low"] == pytest.approx(mine[f"{column}_low"].tolist(), rel=1e-5)
+    assert trace["high"] == pytest.approx(mine[f"{column}_high"].tolist(), rel=1e-5)
+    assert trace["n"] == 3
+
+
+def test_every_run_has_a_mark_and_every_point_its_runs_and_hosts(folder: Path, runs: pd.DataFrame) -> None:
+    data = figure_data(folder, ["throughput"], runs)
+    shown = marks(inline_svg(folder / "throughput.svg", "study", "throughput"), "run", data["throughput"])
+    assert sorted(value for _, _, value in shown) == pytest.approx(
+        sorted(runs["throughput_samples_per_second"]), rel=1e-5
+    )
+    named, hosts = data["runs"][NAMES[0]]["8"]
+    assert named == ", ".join(f"d8.{NAMES[0]}.r{repeat}" for repeat in (1, 2, 3))
+    assert hosts == "node-a, node-b"
+
+
+def test_the_parts_of_a_bar_are_marks_that_sum_to_it(
+    folder: Path, runs: pd.DataFrame, scaling: pd.DataFrame
+) -> None:
+    data = figure_data(folder, ["step"], runs)["step"]
+    steps = {**data, "traces": [dict(trace) for trace in data["traces"]]}
+    for trace in steps["traces"]:
+        trace["kind"] = trace["unit"]
+    parts = marks(inline_svg(folder / "step.svg", "study", "step"), "µs per sample", steps)
+    for series, devices, rate in zip(
+        scaling["series"], scaling["devices"], scaling["throughput_samples_per_second"], strict=True
+    ):
+        whole = sum(value for name, count, value in parts if (name, count) == (series, devices))
+        assert whole == pytest.approx(devices / rate * 1e6, rel=0.02)
+
+
+def test_ids_are_unique_over_a_page_and_every_reference_is_met(folder: Path) -> None:
+    page = "".join(
+        inline_svg(folder / f"{name}.svg", experiment, name)
+        for experiment in ("first", "second")
+        for name in ("speedup", "throughput", "step")
+    )
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', page)) != set()
+    assert {one or other for one, other in re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', page)} <= set(ids)
+    assert set(" ".join(re.findall(r'aria-labelledby="([^"]+)"', page)).split()) <= set(ids)
+
+
+def test_everything_of_a_series_can_be_hidden_and_nothing_in_its_name_is_markup(folder: Path) -> None:
+    for name in ("speedup", "throughput", "step"):
+        page = inline_svg(folder / f"{name}.svg", "study", name)
+        assert "<script" not in page
+        named = {group.get("data-series") for group in fromstring(page).iter()} - {None}
+        assert named == set(NAMES)
+    legend = fromstring(inline_svg(folder / "throughput.svg", "study", "throughput"))
+    of_series = {
+        text.text: group.get("data-series")
+        for group in legend.iter()
+        if group.get("data-series")
+        for text in group.iter("text")
+    }
+    assert of_series == {name: name for name in NAMES}
+
+
+def test_text_and_axes_take_their_colours_from_the_page_and_from_no_page_in_a_file(folder: Path) -> None:
+    page = inline_svg(folder / "speedup.svg", "study", "speedup")
+    assert "var(--ink,#262626)" in page
+    assert not re.search(r'"#(262626|cccccc|ffffff)"', page)
+    assert "var(" not in (folder / "speedup.svg").read_text(encoding="utf-8")
+
+
+def test_a_file_that_another_version_has_drawn_is_shown_without_marks(tmp_path: Path) -> None:
+    (tmp_path / "speedup.svg").write_text(
+        '<svg xmlns="http://www.w3.org/2000/svg"><path d="M0 0L1 1"/></svg>'
+    )
+    assert 'd="M0 0L1 1"' in inline_svg(tmp_path / "speedup.svg", "study", "speedup")
+    data = figure_data(tmp_path, ["speedup"], pd.DataFrame({"outcome": [], "series": [], "devices": []}))
+    assert data["speedup"] == {"panels": [], "traces": []}
+
+
+def test_figures_of_twenty_four_runs_are_small(make_runs: Runs, make_epochs: Runs, tmp_path: Path) -> None:
+    names = ["bucket-view-off", "bucket-view-on"]
+    small = made.with_steps(make_runs({(name, d): [100.0 * d] * 6 for name in names for d in (1, 2)}))
+    figures.draw_all(
+        scaling_table(small, "strong"), small, make_epochs(small), tmp_path, min_efficiency=0.7, target=0.9
+    )
+    assert sum(path.stat().st_size for path in tmp_path.glob("*.svg")) < 120_000
