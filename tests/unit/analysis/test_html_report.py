@@ -228,6 +228,23 @@ def test_a_swept_null_stands_in_the_table_of_options_as_the_default(section: Mak
     assert rows[-1].startswith("|hook fp16|default|2|")
 
 
+def test_of_many_comparisons_those_on_the_answer_stand_in_the_open_and_all_one_click_away(
+    section: MakeSection,
+) -> None:
+    hooks: list[Any] = [None, *(f"hook{index}" for index in range(5))]
+    points: dict[tuple[str, int], list[float | str]] = {
+        (str(hook), devices): [100.0 * devices, 101.0 * devices] for devices in (1, 2) for hook in hooks
+    }
+    order = [hook for _ in (1, 2) for hook in hooks for _ in (1, 2)]
+    study = section(points=points, swept={"hook": hooks}, hook=order)
+    assert len(study.decision["options"]) == 10
+    html = below(render([study], partial=False), "What options gain")
+    first, all_of_them = html.split("All 10 comparisons", maxsplit=1)
+    assert first.count("on 2 devices: ") == 5
+    assert "on 1 device: " not in first
+    assert all_of_them.split("</details>")[0].count("<p>") == 10
+
+
 def test_without_a_sweep_there_is_no_table_of_options(section: MakeSection) -> None:
     assert "What options gain" not in render([section()], partial=False)
 

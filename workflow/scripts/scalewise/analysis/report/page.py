@@ -47,6 +47,8 @@ PAIR = ("speedup", "efficiency")
 """The picture that carries the answer: two figures beside each other."""
 LIMITING = ("step",)
 """Figures that show what limits the answer."""
+MAX_OPTION_SENTENCES = 8
+"""Sentences and rows on options that stand in the open; a study of many has the others one click away."""
 COMPARED = (HELD_EQUAL, EQUAL_IN_SERIES, DIFFERED, NOT_KNOWN)
 """Parts of the provenance that say what a comparison rests on, apart from the others."""
 _NOTHING_DECIDED: dict[str, Any] = {
@@ -174,6 +176,8 @@ def _context(section: Section) -> dict[str, Any]:
         "baseline": _baseline(section.scaling, decision["series"]),
         "choice": [] if section.choice is None else section.choice.sentences(),
         "figures": figures,
+        "option_sentences": _option_sentences(section, decision),
+        "most_options": MAX_OPTION_SENTENCES,
         "pair": [name for name in PAIR if name in figures],
         "limiting": [name for name in limiting if name in figures],
         "beyond": [name for name in beyond if name in figures],
@@ -231,6 +235,17 @@ def _tables(section: Section, decision: Mapping[str, Any]) -> dict[str, data_tab
         data_tables.runs([run_row(row) for _, row in runs.iterrows()], with_accuracy=told["with_accuracy"]),
     ]
     return {table.name: table if table.rows else None for table in found}
+
+
+def _option_sentences(section: Section, decision: Mapping[str, Any]) -> list[str]:
+    """The sentences on options that stand in the open: all, or where they are many those on the answer."""
+    told, table = list(decision["options"]), section.options
+    if len(told) <= MAX_OPTION_SENTENCES or len(told) != len(table):
+        return told[:MAX_OPTION_SENTENCES]
+    devices = decision["devices"] if decision["devices"] in set(table["devices"]) else table["devices"].max()
+    return [line for line, each in zip(told, table["devices"], strict=True) if each == devices][
+        :MAX_OPTION_SENTENCES
+    ]
 
 
 def _series_named(section: Section, decision: Mapping[str, Any]) -> str:
