@@ -254,3 +254,9 @@ def test_the_guide_to_the_report_has_every_figure_and_no_part_that_is_not_there(
     parts = re.findall(r'^\| "([^"]+)" \|', guide, re.MULTILINE)
     assert len(parts) >= 15
     assert [part for part in parts if part not in text] == []
+
+
+def test_every_benchmark_is_named_where_speed_is_told() -> None:
+    run = importlib.import_module("benchmarks.run")
+    page = (ROOT / "docs" / "speed.md").read_text(encoding="utf-8")
+    assert [name for name in (*run.BENCHMARKS, *run.NAMED_ONLY) if f"`{name}`" not in page] == []
