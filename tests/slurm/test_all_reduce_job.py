@@ -63,7 +63,7 @@ def test_a_slow_link_is_seen_before_any_large_job_runs_on_it(study: ClusterStudy
     assert bandwidth < 1.3 * link
     told = json.loads((study.folder / "results" / "e" / "prediction.json").read_text())
     assert told["refused"] == {}
-    assert "4 devices (4x1)" in output.rsplit("Finished jobid", 1)[1]
+    assert "4 devices (4x1)" in output.rsplit("device-hours spent", 1)[1]
 
     code, output = study.snakemake("predict")
     assert code == 0, output

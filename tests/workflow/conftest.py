@@ -132,8 +132,8 @@ class Study:
 
 @pytest.fixture(scope="session")
 def study(tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path) -> Study:
-    """A tiny real study: three runs of one device."""
+    """A tiny real study: three runs of one device; the terminal shows it as with the profiles."""
     workplace = Workplace(tmp_path_factory.mktemp("study"), preloaded_python)
-    outcome = workplace.snakemake("--scheduler", "greedy", config=TINY)
+    outcome = workplace.snakemake("--scheduler", "greedy", "--show-failed-logs", config=TINY)
     assert outcome.code == 0, outcome.text
     return Study(workplace, outcome)

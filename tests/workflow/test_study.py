@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from itertools import pairwise
 
 import pandas as pd
-from tests.workflow.conftest import TINY, Study, Workplace
+from tests.workflow.conftest import SNAKEFILE, TINY, Study, Workplace
 
 RUNS = ("strong/runs/d1.bucket-view-off.r1", "strong/runs/d1.bucket-view-off.r2", "weak/runs/d1.r1")
 
@@ -37,6 +39,32 @@ def test_the_report_needs_no_other_file_and_opens_with_the_decision(study: Study
 def test_the_decision_is_printed_at_the_end(study: Study) -> None:
     last = study.first.text.strip().splitlines()[-8:]
     assert "Report: results/report.html" in last
+
+
+def test_without_a_terminal_each_point_is_told_from_its_first_run_to_its_last(study: Study) -> None:
+    told = [line[9:] for line in study.first.text.splitlines() if re.match(r"\d\d:\d\d:\d\d ", line)]
+    strong = [line for line in told if line.startswith("strong, 1 device, bucket-view-off: ")]
+    done = [re.search(r"(\d) of 2 runs done", line) for line in strong]
+    assert [found[1] for found in done if found] == ["0", "1", "1", "2"]
+    assert "run 1 starting" in strong[0]
+    assert re.search(r"samples/s$", strong[-1])
+    assert re.match(r"3 of 3 runs done, [\d.]+ device-hours spent$", told[-1])
+    assert [line for line in told if re.match(r"[12] of 3 runs done, .* to go, done about \d\d:\d\d", line)]
+
+
+def test_snakemakes_own_log_stays_in_its_file(study: Study) -> None:
+    (log,) = (study.workplace.folder / ".snakemake" / "log").glob("*.log")
+    for text in ("Select jobs to execute...", "Finished jobid", "rule train:"):
+        assert text in log.read_text()
+        assert text not in study.first.text
+    assert "Complete log" in study.first.text
+
+
+def test_another_process_learns_how_it_ended(study: Study) -> None:
+    told = study.workplace.run([sys.executable, str(SNAKEFILE.parent / "scripts" / "status.py")])
+    assert told.code == 0
+    assert told.text.splitlines()[0].startswith("Started ")
+    assert "3 of 3 runs done" in told.text
 
 
 def test_training_runs_never_overlap_whatever_the_cores(study: Study) -> None:

@@ -116,7 +116,7 @@ def test_it_survives_a_change_of_the_windows_size(window: Window, columns: int, 
     window.write("line 30\n")
     table.show(LATER)
 
-    assert len(table_rows(window)) == 4
+    assert [row.split()[0] for row in table_rows(window)[:4]] == ["devices", "1", "2", "1"]
     assert all(len(line) < columns for line in table_rows(window))
     assert "line 30" in window.screen.text
     table.end(None)

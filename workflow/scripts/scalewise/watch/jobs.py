@@ -109,8 +109,15 @@ class JobLog(logging.Handler):
         return True
 
 
+_OF_ITS_END = ("Will exit", "Terminating", "Shutting down")
+"""Beginnings of what Snakemake says when it is asked to end, which is no warning to it."""
+
+
 class Silence(logging.Filter):
-    """Keeps from the terminal what Snakemake says in the course of things; warnings and errors pass."""
+    """Keeps from the terminal what Snakemake says in the course of things.
+
+    Warnings and errors pass, and what it answers to somebody who wants it to end.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,4 +125,6 @@ class Silence(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether a record is shown."""
-        return not self.on or record.levelno >= logging.WARNING
+        if not self.on or record.levelno >= logging.WARNING:
+            return True
+        return str(record.msg).startswith(_OF_ITS_END)

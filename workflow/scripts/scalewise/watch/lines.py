@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 
 from scalewise.watch.forecast import forecast
@@ -35,7 +36,7 @@ _HEADINGS = {
 }
 
 
-def table(standing: Standing, width: int, height: int, cut: bool = True) -> list[str]:
+def table(standing: Standing, width: int, height: int) -> list[str]:
     """All points, the answer so far and the forecast, in a box of so many characters and lines.
 
     Points at work come before those that are done where not all have room, and keep the order of the
@@ -45,21 +46,22 @@ def table(standing: Standing, width: int, height: int, cut: bool = True) -> list
         standing: The study.
         width: Characters of a line.
         height: Most lines.
-        cut: Whether a longer sentence is cut off, or left for the terminal to wrap.
     """
     found = list(speedups(standing.points))
     foot = [*answer_lines(standing, found), forecast_text(standing, forecast(standing))]
     if standing.not_asked:
         foot.insert(0, _not_asked(standing.not_asked))
+    *others, last = (textwrap.wrap(line, width, subsequent_indent="  ") for line in foot)
     # at least the heading and two points; the forecast is the last to go
-    room = max(height - 4, 1)
-    foot = [*foot[:-1][: room - 1], foot[-1]]
-    rows = max(height - 1 - len(foot), 1)
+    room = max(height - 3, 1)
+    last = last[:room]
+    told = [line for lines in others for line in lines][: room - len(last)]
+    rows = max(height - 1 - len(told) - len(last), 1)
     shown = _shown(standing.points, rows)
     lines = _columns(shown, standing, found, width)
     if len(shown) < len(standing.points):
         lines.append(_left_out([each for each in standing.points if each not in shown]))
-    return [*(_cut(line, width) for line in lines), *(_cut(line, width) if cut else line for line in foot)]
+    return [*(_cut(line, width) for line in lines), *told, *last]
 
 
 def _not_asked(points: int) -> str:

@@ -87,7 +87,7 @@ def print_status(folder: Path, stream: TextIO = sys.stdout) -> int:
         return 1
     record, standing = seen
     width = shutil.get_terminal_size().columns if stream.isatty() else MAX_LINES
-    print(head_line(record, now), *table(standing, width, MAX_LINES, cut=False), sep="\n", file=stream)
+    print(head_line(record, now), *table(standing, width, MAX_LINES), sep="\n", file=stream)
     return 0
 
 

@@ -106,7 +106,7 @@ class Table:
         self._give_back()
         if standing is not None:
             width = max(size.columns - 1, LEAST_COLUMNS)
-            lines = table(standing, width, MAX_FINAL_ROWS, cut=False)
+            lines = table(standing, width, MAX_FINAL_ROWS)
             self._write("".join(f"{line}\n" for line in self._dressed(lines)))
 
     def say(self, text: str) -> None:

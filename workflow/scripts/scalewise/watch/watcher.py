@@ -163,8 +163,13 @@ class Watcher:
         standing = self._looker.look(jobs, self._queue, self._rounds, self._now(), over)
         if self._slurm is None or over:
             return standing
-        queued = {jobs[run].slurm_id for run, facts in standing.runs.items() if facts.state == "queued"}
-        before, self._queue = self._queue, self._slurm.jobs(frozenset(queued - {""}))
+        # of one whose ranks have told their progress, the files know more
+        early = {
+            jobs[run].slurm_id
+            for run, facts in standing.runs.items()
+            if run in jobs and facts.state in {"queued", "starting"}
+        }
+        before, self._queue = self._queue, self._slurm.jobs(frozenset(early - {""}))
         if self._queue != before:
             standing = self._looker.look(jobs, self._queue, self._rounds, self._now())
         return standing

@@ -161,9 +161,10 @@ def forecast_text(standing: Standing, told: Forecast) -> str:
         parts.append("how long the rest takes is known once a run has come some way")
         return ", ".join(parts)
     parts.append(f"about {hours_text(told.to_go)} to go")
-    last = f"{clock_text(told.ends, standing.now)} (in {duration_text(told.ends - standing.now)})"
+    last, wait = clock_text(told.ends, standing.now), duration_text(told.ends - standing.now)
+    # what is known of the queue is in it; what is not can only add to it
     parts.append(
-        f"not done before {last}, the wait in the queue not counted" if told.waits else f"done about {last}"
+        f"done {last} at the earliest (in {wait})" if told.waits else f"done about {last} (in {wait})"
     )
     return ", ".join(parts)
 
