@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -18,6 +19,7 @@ from tests.unit.analysis.report_page import Page, below, cells
 from scalewise.analysis.analysis_spec import HELD_EQUAL, NOT_KNOWN
 from scalewise.analysis.report.captions import CAPTIONS
 from scalewise.analysis.report.page import Section, render
+from scalewise.analysis.report.page_files import as_script_data
 from scalewise.analysis.scaling import option_table, scaling_table
 from scalewise.plan.config.experiment import DecisionRule
 
@@ -152,6 +154,13 @@ def test_whatever_a_user_writes_is_text_and_never_markup(section: MakeSection) -
         assert html.count("<script") == len(ours) == html.count("</script")
         assert all(set(attrs) <= {"type", "class", "data-experiment"} for attrs in ours)
         assert page.all_text().count("<script>alert('x')</script>") >= 5
+
+
+def test_no_name_ends_the_element_that_holds_the_data_of_the_scripts() -> None:
+    data = {"name": '</script><!-- & "more"', "rates": [1.5, float("nan"), float("inf")], "n": 3}
+    text = as_script_data(data)
+    assert not set("<>&") & set(text)
+    assert json.loads(text) == data | {"rates": [1.5, None, None]}
 
 
 def test_a_partial_report_says_so_first(section: MakeSection) -> None:
