@@ -20,7 +20,7 @@ from scalewise.analysis.scaling import scaling_table
 
 Runs = Callable[..., pd.DataFrame]
 
-HOSTILE = "<script>alert('x')</script> & \"more\""
+HOSTILE = "<script>alert('x')</script> & \"more\" for $5 or $6"
 NAMES = ["bucket-view-off", HOSTILE]
 
 

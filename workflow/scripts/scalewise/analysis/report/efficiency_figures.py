@@ -111,9 +111,7 @@ def _reached(table: pd.DataFrame, column: str) -> bool:
 def _why_nothing(target: Goal | None) -> str:
     if target is None:
         return "not known:\nno target is set"
-    # a dollar sign, as patterns have it, would begin a formula
-    goal = goal_text(target).replace("$", r"\$")
-    return f"not known: {goal}\nwas not reached on the baseline\nand on more devices"
+    return f"not known: {goal_text(target)}\nwas not reached on the baseline\nand on more devices"
 
 
 def _name_unreached(axes: Axes, table: pd.DataFrame, names: list[str]) -> None:

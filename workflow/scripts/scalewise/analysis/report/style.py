@@ -62,6 +62,7 @@ def set_style() -> None:
             "lines.linewidth": 1.2,
             "lines.markersize": 4.0,
             "hatch.linewidth": 0.6,
+            "text.parse_math": False,  # a dollar sign in a name is one
             "svg.hashsalt": "scalewise",  # equal data, equal file
             "svg.fonttype": "none",  # text that can be read, found and copied
             "pdf.fonttype": 42,
