@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
 from tests.slurm.lab import Lab
-from tests.slurm.study import ENDLESS, LIMIT_SECONDS, TRAININGS, ClusterStudy
+from tests.slurm.study import ENDLESS, LIMIT_SECONDS, ROOT, TRAININGS, ClusterStudy
 
 SHAPES = {"d1": (1, 1), "d2": (1, 2), "d4": (1, 4), "d2x4": (2, 4)}
 
@@ -42,6 +45,19 @@ def test_study_ends_in_a_report_with_a_decision(digits: ClusterStudy) -> None:
         assert summary.measurements is not None
         assert summary.measurements.final_accuracy is not None
         assert summary.measurements.final_accuracy > 0.9
+
+
+@pytest.mark.parametrize("devices", ["1 device", "2 devices", "4 devices", "8 devices"])
+def test_each_point_is_told_from_the_queue_to_its_figure(digits: ClusterStudy, devices: str) -> None:
+    output = (digits.folder / "output.txt").read_text()
+    told = [line[9:] for line in output.splitlines() if re.match(r"\d\d:\d\d:\d\d ", line)]
+    mine = [line.partition(": ")[2] for line in told if line.startswith(f"digits, {devices}: ")]
+
+    assert re.match(r"0 of 1 runs done; 1 in the queue", mine[0])
+    assert re.match(r"0 of 1 runs done; run 1(: epoch| starting)", mine[-2])
+    assert re.match(r"1 of 1 runs done, [\d.,]+ samples/s$", mine[-1])
+    assert re.match(r"4 of 4 runs done, [\d.,]+ device-hours spent$", told[-1])
+    assert "Select jobs" not in output
 
 
 @pytest.mark.parametrize("run", SHAPES)
@@ -95,11 +111,22 @@ def test_nothing_is_left_to_do_or_on_the_nodes(digits: ClusterStudy) -> None:
     assert "Nothing to be done" in output
 
 
+def status(study: ClusterStudy) -> str:
+    """What another process is told, on a host that is not the head."""
+    command = [sys.executable, str(ROOT / "workflow" / "scripts" / "status.py"), str(study.folder)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
 @pytest.mark.fault(14)
 def test_study_goes_on_after_ctrl_c(lab: Lab, study: ClusterStudy) -> None:
     study.configure({"study": {"devices": [1, 2], **ENDLESS}})
     process = study.start()
     study.wait_training("study", "d1.r1")
+    # the watcher may have looked just before
+    study.wait_until(
+        lambda: "run 1: epoch" in status(study), "another process does not learn of the training"
+    )
+    assert status(study).startswith("Running since ")
     process.send_signal(2)
     output, _ = process.communicate(timeout=LIMIT_SECONDS)
     lab.wait_until_queue_is_empty()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from scalewise.watch.jobs import Job
 from scalewise.watch.points import Rounds, RunKey, WatchedStudy
-from scalewise.watch.run_files import RunFiles
+from scalewise.watch.run_files import RunFacts, RunFiles
 from scalewise.watch.slurm_queue import QueuedJob
 from scalewise.watch.standing import PointStanding, Standing
 
@@ -31,6 +31,7 @@ class Looker:
         self.files = RunFiles(results)
         self._study, self._session = study, session
         self._first_asked = first_asked
+        self._settled: dict[RunKey, tuple[Job | None, RunFacts]] = {}
 
     def look(
         self,
@@ -60,7 +61,7 @@ class Looker:
                 told = queue.get(job.slurm_id) if job is not None else None
                 # what a round has asked for since the session began, it makes
                 expected = run in self._session or repeat > first
-                facts = self.files.look(run, job, expected, told.state if told is not None else "")
+                facts = self._facts(run, job, expected, told.state if told is not None else "")
                 if facts.state != "later":
                     runs[run] = facts
                 if told is not None and facts.state == "queued":
@@ -69,3 +70,14 @@ class Looker:
                 standings.append(PointStanding(point, runs, queued))
             not_asked += not asked
         return Standing(self._study, standings, not_asked, rounds, now, over)
+
+    def _facts(self, run: RunKey, job: Job | None, expected: bool, slurm: str) -> RunFacts:
+        """How a run stands; its files are let alone once they are final, or while it only waits."""
+        known = self._settled.get(run)
+        if known is not None and known[0] == job:
+            return known[1]
+        facts = self.files.look(run, job, expected, slurm)
+        # of a file that comes late the outcome is still missing
+        if job is None or (job.state != "handed over" and facts.outcome):
+            self._settled[run] = job, facts
+        return facts

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import fmean, median, variance
 
 from scalewise.analysis.statistics.intervals import CONFIDENCE, Interval, welch_error
@@ -67,6 +68,7 @@ def ratio(above: Sequence[float], below: Sequence[float]) -> Interval:
     return Interval(estimate, min(low, estimate), max(high, estimate), CONFIDENCE, n)
 
 
+@lru_cache(maxsize=4096)
 def t_quantile(freedom: float, confidence: float = CONFIDENCE) -> float:
     """Half width of Student's central interval in standard errors, by bisection of its tail.
 

@@ -27,6 +27,8 @@ from scalewise.watch.terminal import Display
 
 POLL_SECONDS = 3.0
 """Time between two looks: they share the machine with what is measured on it."""
+MOST_SHARE = 0.005
+"""Share of one CPU that looking may take: a study of many runs is looked at less often."""
 END_SECONDS = 2.0
 """Time that the last look may take; a file system that hangs must not keep Snakemake from its end."""
 ALIVE_SECONDS = 60.0
@@ -142,11 +144,13 @@ class Watcher:
     def _watch(self) -> None:
         try:
             while not self._ended.is_set():
+                began = time.thread_time()
                 standing = self._look()
                 if self._display is not None:
                     self._display.show(standing)
                 self._write()
-                self._wake.wait(POLL_SECONDS)
+                used = time.thread_time() - began
+                self._wake.wait(max(POLL_SECONDS, used / MOST_SHARE))
                 if self._wake.is_set() and not self._ended.is_set():
                     # several events come together; and a run's files are written around its own
                     self._ended.wait(0.3)
