@@ -25,8 +25,8 @@ BEGAN = "2026-11-22T10:00:00.000+00:00"
 class Follower:
     """A run that is followed as the watcher does, and a Snakemake that tells of it."""
 
-    def __init__(self, results: Path) -> None:
-        self.files = RunFiles(results)
+    def __init__(self, results: Path, on_cluster: bool = False) -> None:
+        self.files = RunFiles(results, on_cluster)
         self.folder = self.files.folder(RUN)
         self.folder.mkdir(parents=True)
         self.log = JobLog(self.files.before, now=lambda: 0.0)
@@ -80,8 +80,11 @@ def run(tmp_path: Path) -> Follower:
     return Follower(tmp_path / "results")
 
 
-def test_a_run_is_followed_from_the_queue_to_its_figures(run: Follower) -> None:
+def test_a_run_is_followed_from_the_queue_to_its_figures(tmp_path: Path) -> None:
+    run = Follower(tmp_path, on_cluster=True)
     states = [run.look().state]
+    run.hand_over()
+    assert run.look().state == "queued"
     run.hand_over(slurm="41")
     states.append(run.look().state)
     run.jobs_taken(600.0)
@@ -162,7 +165,8 @@ def test_a_run_that_diverged_is_a_failure_without_a_figure(run: Follower) -> Non
     assert (facts.state, facts.outcome, facts.throughput) == ("failed", "diverged", None)
 
 
-def test_a_job_that_slurm_has_put_back_is_in_the_queue_again(run: Follower) -> None:
+def test_a_job_that_slurm_has_put_back_is_in_the_queue_again(tmp_path: Path) -> None:
+    run = Follower(tmp_path, on_cluster=True)
     run.hand_over(slurm="41")
     run.jobs_taken(600.0)
     run.progress(1)

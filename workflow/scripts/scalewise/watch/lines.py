@@ -20,8 +20,9 @@ from scalewise.watch.words import (
 )
 
 GAP = 2
-LEAST_LAST = 18
-"""Characters that the last column keeps, which is cut off where it is longer than its room."""
+LEAST_LAST = 27
+NARROW_LAST = 18
+"""Characters that the last column keeps in a wide and in a narrow terminal; what is longer is cut off."""
 MOST_NAME = 28
 """Characters of an experiment's or a series' name in a narrow terminal."""
 
@@ -55,7 +56,8 @@ def table(standing: Standing, width: int, height: int) -> list[str]:
     # at least the heading and two points; the forecast is the last to go
     room = max(height - 3, 1)
     last = last[:room]
-    told = [line for lines in others for line in lines][: room - len(last)]
+    # of many series the table says more than a sentence for each
+    told = [line for lines in others for line in lines][: min(room - len(last), max(height // 4, 2))]
     rows = max(height - 1 - len(told) - len(last), 1)
     shown = _shown(standing.points, rows)
     lines = _columns(shown, standing, found, width)
@@ -116,8 +118,9 @@ def _columns(
     if not _fits(columns, width):
         for name in {"experiment", "series"} & set(columns):
             columns[name] = [_cut(cell, MOST_NAME) for cell in columns[name]]
-    for name in ("speedup", "series", "rate"):
-        if name in columns and not _fits(columns, width):
+    # what tells two points apart goes last
+    for name, last in (("speedup", LEAST_LAST), ("rate", NARROW_LAST), ("series", 0)):
+        if name in columns and not _fits(columns, width, last):
             del columns[name]
     return _aligned(columns)
 
@@ -126,9 +129,9 @@ def _widths(columns: Mapping[str, Sequence[str]]) -> dict[str, int]:
     return {name: max(len(_HEADINGS[name]), *map(len, cells)) for name, cells in columns.items()}
 
 
-def _fits(columns: Mapping[str, Sequence[str]], width: int) -> bool:
+def _fits(columns: Mapping[str, Sequence[str]], width: int, least_last: int = LEAST_LAST) -> bool:
     widths = _widths(columns)
-    last = min(widths["now"], LEAST_LAST)
+    last = min(widths["now"], least_last)
     return sum(widths.values()) - widths["now"] + last + GAP * (len(columns) - 1) <= width
 
 

@@ -28,7 +28,7 @@ class Looker:
         session: Set[RunKey],
         first_asked: Mapping[str, Mapping[str, int]],
     ) -> None:
-        self.files = RunFiles(results)
+        self.files = RunFiles(results, on_cluster=study.device_budget is not None)
         self._study, self._session = study, session
         self._first_asked = first_asked
         self._settled: dict[RunKey, tuple[Job | None, RunFacts]] = {}

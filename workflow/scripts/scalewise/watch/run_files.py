@@ -58,10 +58,11 @@ class RunFiles:
 
     Args:
         results: Folder of all experiments.
+        on_cluster: Whether a job waits in a queue before it starts.
     """
 
-    def __init__(self, results: Path) -> None:
-        self._results = results
+    def __init__(self, results: Path, on_cluster: bool = False) -> None:
+        self._results, self._on_cluster = results, on_cluster
         self._read: dict[Path, tuple[tuple[int, ...], Any]] = {}
 
     def folder(self, run: RunKey) -> Path:
@@ -101,7 +102,7 @@ class RunFiles:
         if job.state == "failed":
             return _facts(self._failed(folder), seconds, failed=True)
         if times is None or len(times.jobs) <= job.before.jobs or slurm == "PENDING":
-            queued: RunState = "queued" if job.slurm_id and slurm != "RUNNING" else "starting"
+            queued: RunState = "queued" if self._on_cluster and slurm != "RUNNING" else "starting"
             return RunFacts(queued, job_seconds=seconds)
         # the last one's time is the most that it may take
         began = _epoch_seconds(times.jobs[-1].started_at)
