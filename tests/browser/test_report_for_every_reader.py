@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page
 from tests.browser.conftest import OpenPage
 from tests.browser.reports import UNKIND
-from tests.browser.sight import open_all, seen, texts
+from tests.browser.sight import open_all, seen, texts, unseen
 
 REPORTS = ["two_series", "several", "twelve_series"]
 
@@ -56,3 +59,33 @@ def test_on_a_narrow_screen_the_page_is_not_scrolled_sideways(open_page: OpenPag
     assert page.evaluate(REACHES_BEYOND) == []
     open_all(page)
     assert page.evaluate(REACHES_BEYOND) == []
+
+
+def test_on_paper_everything_is_open_and_nothing_is_to_be_clicked(open_page: OpenPage, report: Path) -> None:
+    page = open_page(report)
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    for selector in ("figure svg", "figcaption", "table", "tbody tr"):
+        assert unseen(page, f"main {selector}") == []
+    assert seen(page, "button:not(thead *), input, select, #toolbox") == []
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.pdf().startswith(b"%PDF-")
+
+
+def serious(page: Page) -> list[str]:
+    """The violations that keep someone from reading, each with one place."""
+    found = Axe().run(page).response
+    return [
+        f"{each['id']} ({each['impact']}): {each['help']}: {each['nodes'][0]['html'][:200]}"
+        for each in found["violations"]
+        if each["impact"] in {"serious", "critical"}
+    ]
+
+
+@pytest.mark.parametrize(
+    "settings", [{"color_scheme": "light"}, {"color_scheme": "dark"}, {"viewport": NARROW}], ids=str
+)
+def test_nobody_is_kept_from_reading(open_page: OpenPage, several: Path, settings: dict[str, Any]) -> None:
+    page = open_page(several, **settings)
+    open_all(page)
+    assert serious(page) == []

@@ -9,6 +9,9 @@ from playwright.sync_api import BrowserContext, Dialog, Page, Request
 ALONE = ("data:", "blob:")
 """Beginnings of addresses whose contents the page brings itself."""
 
+ANSWERED_SECONDS = 120
+"""Far above what a page takes for anything; other tests run beside it."""
+
 
 def open_watched(context: BrowserContext, file: Path) -> tuple[Page, list[str]]:
     """Open a file in a new page.
@@ -35,5 +38,6 @@ def open_watched(context: BrowserContext, file: Path) -> tuple[Page, list[str]]:
     page.on("pageerror", lambda error: complaints.append(f"error: {error.message}"))
     page.on("request", requested)
     page.on("dialog", asked)
+    page.set_default_timeout(ANSWERED_SECONDS * 1000)
     page.goto(address)
     return page, complaints

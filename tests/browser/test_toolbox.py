@@ -1,0 +1,121 @@
+"""The toolbox: one place for all figures and tables, and links, colours and paper beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page
+from tests.browser.conftest import OpenPage
+from tests.browser.reports import UNKIND_SERIES
+from tests.browser.sight import open_all, seen, unseen
+
+OFF, ON = UNKIND_SERIES["bucket-view-off"], UNKIND_SERIES["bucket-view-on"]
+
+OF_SERIES = """series => [...document.querySelectorAll("main [data-series]")]
+  .filter(each => each.dataset.series === series && each.parentElement.checkVisibility())
+  .map(each => each.checkVisibility({visibilityProperty: true}))"""
+"""Which of the elements that are of a series are seen; those in something that is hidden do not count."""
+
+
+OF_NO_SERIES = "main :not([data-series], [data-series] *, :has([data-series]))"
+
+
+def shown_of(page: Page, series: str) -> set[bool]:
+    """Whether the elements of a series are seen: both where some are and some are not."""
+    return set(page.evaluate(OF_SERIES, series))
+
+
+def toggle(page: Page, selector: str, **data: str) -> None:
+    """Change a box of the toolbox."""
+    box = page.locator(f"#toolbox {selector}")
+    for key, value in data.items():
+        box = box.and_(page.locator(f"[data-{key}={css_text(value)}]"))
+    box.click()
+
+
+def css_text(value: str) -> str:
+    """A text as a selector takes it, whatever it holds."""
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+@pytest.fixture
+def page(open_page: OpenPage, two_series: Path) -> Page:
+    """The report on two series, with everything open, the toolbox too."""
+    page = open_page(two_series, viewport={"width": 1600, "height": 900})
+    open_all(page)
+    page.locator("#toolbox details").evaluate("each => each.open = true")
+    return page
+
+
+def test_a_series_is_switched_off_in_all_tables_and_figures_and_nothing_else_is(page: Page) -> None:
+    assert shown_of(page, OFF) == shown_of(page, ON) == {True}
+    before = seen(page, OF_NO_SERIES)
+    toggle(page, ".series-toggle", series=OFF)
+    assert shown_of(page, OFF) == {False}
+    assert shown_of(page, ON) == {True}
+    assert seen(page, OF_NO_SERIES) == before
+    toggle(page, ".series-toggle", series=OFF)
+    assert shown_of(page, OFF) == {True}
+    assert unseen(page, "main [data-series]") == []
+
+
+def test_a_value_of_an_option_switches_off_the_series_that_have_it(
+    open_page: OpenPage, twelve_series: Path
+) -> None:
+    page = open_page(twelve_series, viewport={"width": 1600, "height": 900})
+    open_all(page)
+    names = page.locator(".series-toggle").evaluate_all("all => all.map(each => each.dataset.series)")
+    assert len(names) == 12
+    toggle(page, ".option-toggle", option="precision", value="fp16")
+    toggle(page, ".option-toggle", option="gradient_as_bucket_view", value="true")
+    off = {name for name in names if "fp16" in name or "bucket-view-on" in name}
+    assert len(off) == 8
+    for name in names:
+        assert shown_of(page, name) == {name not in off}, name
+
+
+def test_a_link_opens_what_it_leads_to(page: Page, two_series: Path) -> None:
+    page.locator("main details").evaluate_all("all => all.forEach(each => each.open = false)")
+    behind = page.locator("main details figure[id]").last
+    assert not behind.is_visible()
+    address = behind.locator("a.permalink").evaluate("each => each.href")
+    page.goto(address)
+    assert behind.is_visible()
+    assert behind.evaluate("each => each.getBoundingClientRect().top < innerHeight")
+
+
+def test_every_decision_and_every_figure_has_a_link_to_itself(open_page: OpenPage, several: Path) -> None:
+    page = open_page(several)
+    targets = page.locator("a.permalink").evaluate_all("all => all.map(each => each.getAttribute('href'))")
+    decisions = [f"#{name}-decision" for name in ("chosen", "listed")]
+    figures = page.locator("figure").evaluate_all("all => all.map(each => '#' + each.id)")
+    assert set(decisions + figures) <= set(targets)
+    assert page.locator(", ".join(decisions)).count() == 2
+
+
+def background(page: Page) -> str:
+    """The colour behind the text."""
+    return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+
+
+def test_colours_follow_the_system_until_the_reader_chooses(open_page: OpenPage, several: Path) -> None:
+    page = open_page(several, color_scheme="dark", viewport={"width": 1600, "height": 900})
+    dark = background(page)
+    page.get_by_label("Colours").select_option("light")
+    light = background(page)
+    assert light != dark
+    page.reload()
+    assert background(page) == light
+    page.get_by_label("Colours").select_option("auto")
+    assert background(page) == dark
+    page.emulate_media(color_scheme="light")
+    assert background(page) == light
+
+
+def test_everything_opens_and_closes_by_one_button(page: Page) -> None:
+    page.get_by_role("button", name="close all").click()
+    assert page.locator("main details[open]:not(.help)").count() == 0
+    page.get_by_role("button", name="open all").click()
+    assert page.locator("main details:not([open], .help)").count() == 0
