@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from playwright.sync_api import Page
 
-_SEEN = "each => each.checkVisibility({visibilityProperty: true, opacityProperty: true})"
+_SEEN = (
+    "each => each.getClientRects().length > 0 && "
+    "each.checkVisibility({visibilityProperty: true, opacityProperty: true})"
+)
+"""The first is false of what an SVG does not display, the second of what a closed heading hides."""
 
 
 def seen(page: Page, selector: str) -> list[str]:

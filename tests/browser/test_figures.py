@@ -93,6 +93,19 @@ def test_marks_are_walked_through_by_the_keyboard(page: Page) -> None:
     assert figure.locator('.mark[tabindex="0"]').count() == 1
 
 
+def test_marks_of_a_series_that_is_switched_off_are_not_walked_through(page: Page) -> None:
+    page.locator(".series-toggle").first.evaluate("each => each.click()")
+    off = page.locator(".series-toggle").first.get_attribute("data-series")
+    figure = figure_of(page, "throughput")
+    figure.locator('.mark[tabindex="0"]').focus()
+    page.keyboard.press("Home")
+    walked = []
+    for _ in range(figure.locator("svg use.mark").count()):
+        walked.append(page.locator(":focus").get_attribute("data-series"))
+        page.keyboard.press("ArrowRight")
+    assert set(walked) == set(UNKIND_SERIES.values()) - {off}
+
+
 def along(figure: Locator, axis: str) -> list[tuple[float, float]]:
     """The values at an axis and where they are written, in units of the drawing."""
     found: list[list[Any]] = figure.locator(f"svg .axis.{axis} .labels text").evaluate_all(

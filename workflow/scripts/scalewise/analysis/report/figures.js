@@ -139,7 +139,8 @@
       });
     }
     const marks = [...about.keys()];
-    const isShown = mark => mark.checkVisibility?.() ?? mark.getClientRects().length > 0;
+    // checkVisibility() is true of what an SVG does not display
+    const isShown = mark => mark.getClientRects().length > 0;
     const show = mark => showAt(mark.getBoundingClientRect(), linesOf(figure, ...about.get(mark)));
     const stopAt = mark => {
       svg.querySelector('.mark[tabindex="0"]')?.setAttribute("tabindex", "-1");
