@@ -49,8 +49,6 @@ def set_style() -> None:
         rc={
             "figure.figsize": inches(COLUMN_MM, PANEL_MM),
             "figure.constrained_layout.use": True,
-            # names are shown as they are written, dollars too
-            "text.parse_math": False,
             "font.size": 8,
             "axes.titlesize": 8,
             "axes.labelsize": 8,
