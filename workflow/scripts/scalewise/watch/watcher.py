@@ -79,6 +79,11 @@ class Watcher:
         self._began = now()
         self._written: tuple[Any, ...] = (0.0,)
 
+    @property
+    def is_shown(self) -> bool:
+        """Whether the terminal shows the study, and not Snakemake's own log."""
+        return self._display is not None
+
     def start(self) -> None:
         """Begin; Snakemake's own log then goes to its file alone."""
         try:

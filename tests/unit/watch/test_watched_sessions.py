@@ -1,0 +1,96 @@
+"""Which sessions of Snakemake are shown as a study, and which show its own log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+from scalewise.plan.study import Study, load_study
+from scalewise.watch.points import WatchedStudy
+from scalewise.watch.session import watch_session
+
+STUDY = """\
+experiments:
+  digits:
+    dataset: digits
+    model: linear
+    global_batch_size: 256
+    devices: [1, 2]
+    repeats: 3
+    sweep: {gradient_as_bucket_view: [false, true]}
+    decision: {min_efficiency: 0.7}
+"""
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    (tmp_path / "study.yaml").write_text(STUDY)
+    (tmp_path / "site.yaml").write_text("accelerator: cpu\ndevices_per_node: 2\ncpus_per_node: 2\n")
+    return load_study(yaml.safe_load(STUDY), [tmp_path / "study.yaml"], tmp_path / "site.yaml")
+
+
+def workflow(*rules: str, touch: bool = False, **asked: Any) -> SimpleNamespace:
+    """The part of Snakemake's workflow that is asked, as the profiles set it."""
+    nothing: dict[str, Any] = {"verbose": False, "quiet": set(), "debug_dag": False, "printshellcmds": False}
+    settings = nothing | {"log_handler_settings": {}, "show_failed_logs": True} | asked
+    run = SimpleNamespace(experiment="digits", run="d1.bucket-view-on.r1")
+    jobs = [SimpleNamespace(rule=SimpleNamespace(name=rule), wildcards=run) for rule in rules]
+    dag = SimpleNamespace(needrun_jobs=lambda: iter(jobs))
+    return SimpleNamespace(
+        output_settings=SimpleNamespace(**settings), touch=touch, dag=dag, non_local_exec=False
+    )
+
+
+def test_the_profiles_have_a_study_shown(study: Study) -> None:
+    watcher = watch_session(study, workflow("train", "plot_figures"), {})
+    assert watcher is not None
+    assert watcher.is_shown
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"verbose": True},
+        {"quiet": {"all"}},
+        {"debug_dag": True},
+        {"printshellcmds": True},
+        {"log_handler_settings": {"rich": None}},
+        {"show_failed_logs": False},
+    ],
+    ids=str,
+)
+def test_who_asks_snakemake_for_its_log_gets_it(study: Study, asked: dict[str, Any]) -> None:
+    watcher = watch_session(study, workflow("train", **asked), {})
+    assert watcher is not None
+    assert not watcher.is_shown
+
+
+def test_a_variable_has_snakemakes_log_shown(study: Study) -> None:
+    watcher = watch_session(study, workflow("train"), {"SCALEWISE_PROGRESS": "off"})
+    assert watcher is not None
+    assert not watcher.is_shown
+
+
+def test_sessions_without_trainings_are_not_watched(study: Study) -> None:
+    assert watch_session(study, workflow("plan"), {}) is None
+    assert watch_session(study, workflow("plot_figures", "write_report"), {}) is None
+    assert watch_session(study, workflow("train", touch=True), {}) is None
+    assert watch_session(study, workflow("judge_round"), {}) is not None
+
+
+def test_the_points_of_a_study_are_watched_in_the_order_of_its_file(study: Study) -> None:
+    watched = WatchedStudy.of(study, None)
+    assert [(each.devices, each.series, each.most) for each in watched.points] == [
+        (1, "bucket-view-off", 3),
+        (2, "bucket-view-off", 3),
+        (1, "bucket-view-on", 3),
+        (2, "bucket-view-on", 3),
+    ]
+    assert watched.points[1].run(2) == ("digits", "d2.bucket-view-off.r2")
+    assert {watched.points[1].run(repeat) for repeat in (1, 2, 3)} <= set(study.runs)
+    assert watched.criteria["digits"].min_efficiency == 0.7
+    assert WatchedStudy.model_validate_json(watched.model_dump_json()) == watched
