@@ -6,6 +6,7 @@ import json
 import logging
 import os
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,11 @@ from scalewise.records import JobTime, JobTimes
 from scalewise.watch.jobs import Job, JobLog, Silence
 from scalewise.watch.points import RunKey
 from scalewise.watch.run_files import RunFacts, RunFiles
+from scalewise.watch.slurm_queue import QueuedJob
 
 RUN: RunKey = ("digits", "d2.r1")
 BEGAN = "2026-11-22T10:00:00.000+00:00"
+EPOCH = datetime.fromisoformat(BEGAN).timestamp()
 
 
 class Follower:
@@ -32,7 +35,7 @@ class Follower:
         self.log = JobLog(self.files.before, now=lambda: 0.0)
         self.snakemake = logging.Logger("snakemake")
         self.snakemake.addHandler(self.log)
-        self.seconds = 0
+        self.clock = EPOCH
 
     def tell(self, event: str | None, message: str = "", **told: Any) -> None:
         self.snakemake.info(message, extra={"event": event, **told})
@@ -43,9 +46,20 @@ class Follower:
         if slurm:
             self.tell(None, f"Job {job} has been submitted with SLURM jobid {slurm} (log: x.log).")
 
-    def jobs_taken(self, *seconds: float) -> None:
-        jobs = [JobTime(started_at=BEGAN, seconds=each) for each in seconds]
-        self.write("job_times.json", JobTimes(shape="1x2", jobs=jobs).model_dump_json())
+    def jobs_taken(self, *seconds: float, shape: str = "1x2") -> None:
+        """What the job of a run writes: at its start its limit, and at its end its length."""
+        starts = [datetime.fromtimestamp(EPOCH + 1000 * number, UTC) for number in range(len(seconds))]
+        jobs = [
+            JobTime(started_at=start.isoformat(), seconds=each)
+            for start, each in zip(starts, seconds, strict=True)
+        ]
+        self.clock = max(self.clock, starts[-1].timestamp())
+        self.write("job_times.json", JobTimes(shape=shape, jobs=jobs).model_dump_json())
+
+    def job_ends(self, *seconds: float) -> None:
+        """The same, so long after the start of the last one."""
+        self.clock = EPOCH + 1000 * (len(seconds) - 1) + seconds[-1] - 1
+        self.jobs_taken(*seconds)
 
     def write(self, name: str, text: str) -> Path:
         """A file that is newer than all before, by the clock of its server."""
@@ -55,8 +69,8 @@ class Follower:
         return self.newer(path)
 
     def newer(self, path: Path) -> Path:
-        self.seconds += 1
-        os.utime(path, (self.seconds, self.seconds))
+        self.clock += 1
+        os.utime(path, (self.clock, self.clock))
         return path
 
     def progress(self, epoch: int) -> None:
@@ -71,8 +85,10 @@ class Follower:
         record = {"outcome": outcome, "measurements": measured, "provenance": provenance}
         self.write("summary.json", json.dumps(record))
 
-    def look(self, in_session: bool = True, slurm: str = "") -> RunFacts:
-        return self.files.look(RUN, self.log.jobs().get(RUN), in_session, slurm)
+    def look(self, in_session: bool = True, slurm: str = "", asked_later: float = 60.0) -> RunFacts:
+        """How it stands, Slurm asked so many seconds after the last thing that was written."""
+        told = QueuedJob(slurm, asked_at=self.clock + asked_later) if slurm else None
+        return self.files.look(RUN, self.log.jobs().get(RUN), in_session, told)
 
 
 @pytest.fixture
@@ -171,7 +187,80 @@ def test_a_job_that_slurm_has_put_back_is_in_the_queue_again(tmp_path: Path) -> 
     run.jobs_taken(600.0)
     run.progress(1)
     assert run.look(slurm="RUNNING").state == "running"
-    assert run.look(slurm="PENDING").state == "queued"
+    put_back = run.look(slurm="PENDING")
+    assert put_back.state == "queued"
+    # at work for as long as it is known to have been, and not for its limit
+    assert put_back.job_seconds == (1.0,)
+
+
+def test_a_job_that_has_begun_is_in_no_queue_whatever_slurm_said_before(tmp_path: Path) -> None:
+    run = Follower(tmp_path, on_cluster=True)
+    run.hand_over(slurm="41")
+    run.jobs_taken(86400.0)
+    assert run.look(slurm="PENDING", asked_later=-20).state == "starting"
+    run.progress(2)
+    facts = run.look(slurm="PENDING", asked_later=-20)
+    assert (facts.state, facts.job_seconds) == ("running", ())
+
+
+@pytest.mark.parametrize("earlier", ["another shape", "damaged"])
+def test_a_job_is_told_from_earlier_ones_however_few_the_file_tells_of(run: Follower, earlier: str) -> None:
+    run.jobs_taken(60.0, 60.0)
+    if earlier == "damaged":
+        run.write("job_times.json", "{")
+    run.hand_over()
+    assert run.look().state == "starting"
+    run.clock += 5000
+    start = datetime.fromtimestamp(run.clock, UTC).isoformat()
+    mine = JobTimes(shape="2x1", jobs=[JobTime(started_at=start, seconds=3600)])
+    run.write("job_times.json", mine.model_dump_json())
+    run.progress(2)
+    facts = run.look()
+    assert (facts.state, facts.job_seconds, facts.began) == ("running", (), run.clock - 2)
+
+
+def test_a_failed_job_is_told_before_snakemake_hears_of_it(tmp_path: Path) -> None:
+    run = Follower(tmp_path, on_cluster=True)
+    run.write("failure.json", json.dumps({"outcome": "out-of-memory"}))
+    run.hand_over(slurm="41")
+    run.jobs_taken(600.0)
+    run.progress(2)
+    assert run.look().state == "running"
+    run.write("failure.json", json.dumps({"outcome": "timed-out"}))
+    run.job_ends(30.0)
+    facts = run.look()
+    assert (facts.state, facts.outcome, facts.job_seconds) == ("failed", "timed-out", (30.0,))
+
+
+def test_an_old_failure_does_not_name_how_a_new_job_ended(run: Follower) -> None:
+    run.write("failure.json", json.dumps({"outcome": "out-of-memory"}))
+    run.hand_over()
+    run.tell("job_error", jobid=7)
+    assert (run.look().state, run.look().outcome) == ("failed", "failed")
+
+
+def test_a_job_that_has_ended_took_its_own_time_though_nobody_says_what_came_of_it(run: Follower) -> None:
+    run.hand_over()
+    run.jobs_taken(600.0)
+    run.progress(2)
+    assert run.look().job_seconds == ()
+    run.job_ends(30.0)
+    facts = run.look()
+    assert (facts.job_seconds, facts.began) == ((30.0,), None)
+    assert facts.elapsed(EPOCH + 86400) == 0
+
+
+def test_of_a_later_job_of_a_run_it_is_kept_where_it_began(run: Follower) -> None:
+    run.hand_over()
+    run.jobs_taken(600.0)
+    run.progress(2)
+    assert run.look().resumed is None
+    run.jobs_taken(30.0, 600.0)
+    run.progress(2)
+    first = run.look().resumed
+    assert first == (0.5, run.clock)
+    run.progress(3)
+    assert run.look().resumed == first
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"epoch": 1', "null", "[]", '{"epoch": "x", "epochs": 2}'])

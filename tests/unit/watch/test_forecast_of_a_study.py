@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.unit.watch.standings import (
     FAILED,
@@ -35,6 +37,28 @@ def test_a_run_at_work_is_held_to_its_own_pace_once_it_has_come_some_way() -> No
     assert told.spent == pytest.approx(100 / 3600)
 
     assert forecast(standing_of({point(1): [running(0, 10, elapsed=100)]})).ends is None
+
+
+def test_what_an_earlier_job_of_a_run_has_done_is_not_its_own_pace() -> None:
+    began = running(85, 100, elapsed=70)
+    resumed = replace(began, resumed=(0.8, NOW - 60))
+    told = forecast(standing_of({point(1): [resumed]}))
+    # 5 % in 60 seconds: 15 % are to come
+    assert told.ends == pytest.approx(NOW + 180)
+    barely = replace(began, resumed=(0.849, NOW - 60))
+    assert forecast(standing_of({point(1): [barely]})).ends is None
+
+
+def test_a_run_that_was_resumed_took_all_its_jobs_and_tells_only_where_no_other_does() -> None:
+    resumed = replace(done(100), job_seconds=(50.0, 10.0))
+    assert forecast(standing_of({point(1): [resumed, WAITING]})).ends == NOW + 60
+    assert forecast(standing_of({point(1): [resumed, done(100, 40), WAITING]})).ends == NOW + 40
+
+
+def test_a_study_that_was_cut_off_has_no_end_to_come() -> None:
+    told = forecast(standing_of({point(1): [running(5, 10, elapsed=100), WAITING]}, over=True))
+    assert (told.ends, told.to_go) == (None, None)
+    assert told.spent == pytest.approx(100 / 3600)
 
 
 def test_before_a_point_is_known_it_takes_at_most_what_the_nearest_one_tells() -> None:

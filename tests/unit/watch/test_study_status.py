@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import socket
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from tests.unit.conftest import SCRIPTS
 from tests.unit.watch.standings import point
 
+from scalewise.records import JobTime, JobTimes
+from scalewise.watch.jobs import Job
+from scalewise.watch.look import Looker
 from scalewise.watch.points import Criterion, Rounds, WatchedStudy
-from scalewise.watch.record import WatchRecord, write_watch_record
+from scalewise.watch.record import RECORD, WatchRecord, write_watch_record
+from scalewise.watch.status import SILENT_SECONDS, follow_status
 
 STUDY = WatchedStudy(points=(point(1), point(2)), criteria={"digits": Criterion()})
 
@@ -62,13 +69,65 @@ def test_it_says_how_a_study_stands_and_changes_nothing(tmp_path: Path) -> None:
     [
         ({"ended": True}, "ended"),
         ({"pid": 2**22 + 1}, "which has gone"),
-        ({"host": "login9", "told_at": time.time() - 3600}, "which has told nothing for 60 min"),
         ({"host": "login9"}, "Running since"),
     ],
 )
 def test_it_says_whether_the_study_goes_on(tmp_path: Path, changes: dict[str, object], said: str) -> None:
     write_watch_record(tmp_path, record(**changes))
     assert said in status(tmp_path).stdout.splitlines()[0]
+
+
+@pytest.mark.parametrize("host", ["login9", socket.gethostname()])
+def test_one_that_is_silent_for_long_has_gone_also_where_its_process_id_is_in_use(
+    tmp_path: Path, host: str
+) -> None:
+    write_watch_record(tmp_path, record(host=host, told_at=time.time() - 52 * 3600))
+    assert "which has told nothing for 2 days 4 h" in status(tmp_path).stdout.splitlines()[0]
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_what_was_at_work_at_the_end_has_cost_its_time_until_then(tmp_path: Path, ended: bool) -> None:
+    run, began = ("digits", "d2.r1"), time.time() - 2 * 86400
+    folder = tmp_path / "results" / "digits" / "runs" / "d2.r1"
+    folder.mkdir(parents=True)
+    start = datetime.fromtimestamp(began, UTC).isoformat()
+    times = JobTimes(shape="1x2", jobs=[JobTime(started_at=start, seconds=86400.0)])
+    (folder / "job_times.json").write_text(times.model_dump_json())
+    os.utime(folder / "job_times.json", (began, began))
+    progress = folder / "attempt" / "progress.json"
+    progress.parent.mkdir()
+    progress.write_text(json.dumps({"epoch": 3, "epochs": 10}))
+    os.utime(progress, (began + 60, began + 60))
+    job = Job(state="handed over", handed_over=began)
+    cut = record(host="login9", began=began, told_at=began + 1800, jobs=((run, job),), ended=ended)
+    write_watch_record(tmp_path, cut)
+
+    last = status(tmp_path).stdout.splitlines()[-1]
+    assert last == "0 of 3 runs done, 1.000 device-hours spent"
+
+
+def test_following_a_study_says_who_runs_it_and_when_nobody_does_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scalewise.watch.status.POLL_SECONDS", 0.1)
+    shown = io.StringIO()
+    write_watch_record(tmp_path, record(host="login9", told_at=time.time() - SILENT_SECONDS + 2))
+    assert follow_status(tmp_path, {}, shown) == 0
+    lines = shown.getvalue().splitlines()
+    assert lines[0].startswith("Running since ")
+    assert "which has told nothing for 3 min" in lines[-1]
+
+
+def test_a_record_that_cannot_be_read_is_not_taken_for_none(tmp_path: Path) -> None:
+    write_watch_record(tmp_path, record())
+    (tmp_path / RECORD).write_text("{}")
+    for arguments in ([], ["--follow"]):
+        told = status(tmp_path, *arguments)
+        assert told.returncode == 1
+        assert "study.json is damaged, or another version of Scalewise has written it" in told.stderr
+    (tmp_path / RECORD).unlink()
+    (tmp_path / RECORD).mkdir()
+    assert "study.json cannot be read: Is a directory." in status(tmp_path).stderr
 
 
 def test_another_folder_can_be_named_and_one_without_a_study_says_what_to_do(tmp_path: Path) -> None:
@@ -79,3 +138,18 @@ def test_another_folder_can_be_named_and_one_without_a_study_says_what_to_do(tmp
     none = status(tmp_path)
     assert none.returncode == 1
     assert f"No study has been started in {tmp_path}" in none.stderr
+
+
+def test_repeats_that_a_round_asks_for_and_that_are_there_already_are_done(tmp_path: Path) -> None:
+    provenance = {"started_at": "2026-11-22T10:00:00+00:00", "ended_at": "2026-11-22T10:01:00+00:00"}
+    measured = {"throughput_samples_per_second": 100.0}
+    summary = {"outcome": "completed", "measurements": measured, "provenance": provenance}
+    for repeat in (1, 2, 3, 4):
+        folder = tmp_path / "digits" / "runs" / f"d1.r{repeat}"
+        folder.mkdir(parents=True)
+        (folder / "summary.json").write_text(json.dumps(summary))
+    looker = Looker(STUDY, tmp_path, frozenset(), {"digits": {"d1": 3, "d2": 0}})
+    asked = Rounds(asked={"digits": {"d1": 5, "d2": 0}})
+
+    (seen,) = looker.look({}, {}, asked, time.time()).points
+    assert [facts.state for facts in seen.runs.values()] == ["done"] * 4 + ["waiting"]

@@ -39,7 +39,8 @@ def forecast(standing: Standing) -> Forecast:
         for point in standing.points
         for facts in point.runs.values()
     )
-    left = seconds_left(standing)
+    # nobody makes the rest of a study that was cut off
+    left = None if standing.over else seconds_left(standing)
     if left is None:
         return Forecast(spent / 3600, None, None, False)
     of_run = {run: point.point for point in standing.points for run in point.runs}
@@ -59,7 +60,7 @@ def seconds_left(standing: Standing) -> dict[RunKey, float] | None:
         for run in point.in_state("waiting", "queued", "starting", "running"):
             facts = point.runs[run]
             if facts.state == "running" and (own := _own_pace(facts, standing.now)) is not None:
-                left[run] = own - facts.elapsed(standing.now)
+                left[run] = own * (1 - _fraction(facts))
             elif seconds is None:
                 return None
             else:
@@ -69,22 +70,35 @@ def seconds_left(standing: Standing) -> dict[RunKey, float] | None:
 
 def _takes(standing: PointStanding, now: float) -> float | None:
     """Seconds of a job of a point: of those that have completed, else of those at work by their pace."""
-    done = [
-        facts.job_seconds[-1]
-        for facts in standing.runs.values()
-        if facts.state == "done" and facts.job_seconds
+    taken = [
+        facts.job_seconds for facts in standing.runs.values() if facts.state == "done" and facts.job_seconds
     ]
+    # the last job of a run that had several may have made the end of it alone
+    whole = [jobs for jobs in taken if len(jobs) == 1]
+    done = [sum(jobs) for jobs in whole or taken]
     paces = [_own_pace(standing.runs[run], now) for run in standing.in_state("running")]
     known = done or [pace for pace in paces if pace is not None]
     return median(known) if known else None
 
 
 def _own_pace(facts: RunFacts, now: float) -> float | None:
-    """Seconds that a run at work takes in all if it goes on as it has begun."""
-    fraction = facts.progress.fraction if facts.progress is not None else None
-    if fraction is None or fraction < ENOUGH_DONE or facts.began is None:
+    """Seconds that a whole run takes at the pace of one at work; None before that tells.
+
+    What an earlier job had done when this one was first seen is left out, as is the time before.
+    """
+    if facts.progress is None or facts.progress.fraction is None or facts.began is None:
         return None
-    return facts.elapsed(now) / min(fraction, 1.0)
+    first, since = facts.resumed or (0.0, facts.began)
+    gained = _fraction(facts) - first
+    if gained <= 0 or gained < ENOUGH_DONE * (1 - first):
+        return None
+    return max(now - since, 0.0) / gained
+
+
+def _fraction(facts: RunFacts) -> float:
+    """Share of a run that is done, whichever job has done it."""
+    told = facts.progress.fraction if facts.progress is not None else None
+    return min(told or 0.0, 1.0)
 
 
 def _like_another(point: WatchedPoint, takes: Mapping[WatchedPoint, float | None]) -> float | None:

@@ -20,14 +20,18 @@ class Before(BaseModel):
     """The state of a run's folder when its job was handed over, to tell what is new.
 
     Args:
-        jobs: Jobs that ``job_times.json`` counted.
-        summary: What identifies ``summary.json``; empty where there was none.
+        began: Start of the last job that ``job_times.json`` tells of; empty without one.
+        times: What identifies that file; empty where there was none, as in the two that follow.
+        summary: What identifies ``summary.json``.
+        failure: What identifies ``failure.json``.
     """
 
     model_config = ConfigDict(frozen=True)
 
-    jobs: int = 0
+    began: str = ""
+    times: tuple[int, ...] = ()
     summary: tuple[int, ...] = ()
+    failure: tuple[int, ...] = ()
 
 
 class Job(BaseModel):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
+from dataclasses import replace
 from pathlib import Path
 
 from scalewise.watch.jobs import Job
@@ -59,9 +60,10 @@ class Looker:
                 run = point.run(repeat)
                 job = jobs.get(run)
                 told = queue.get(job.slurm_id) if job is not None else None
-                # what a round has asked for since the session began, it makes
-                expected = run in self._session or repeat > first
-                facts = self._facts(run, job, expected, told.state if told is not None else "")
+                facts = self._facts(run, job, told)
+                if facts.state == "later" and repeat > first:
+                    # what a round has asked for since the session began, it makes, if it is not there
+                    facts = replace(facts, state="waiting")
                 if facts.state != "later":
                     runs[run] = facts
                 if told is not None and facts.state == "queued":
@@ -71,13 +73,14 @@ class Looker:
             not_asked += not asked
         return Standing(self._study, standings, not_asked, rounds, now, over)
 
-    def _facts(self, run: RunKey, job: Job | None, expected: bool, slurm: str) -> RunFacts:
+    def _facts(self, run: RunKey, job: Job | None, slurm: QueuedJob | None) -> RunFacts:
         """How a run stands; its files are let alone once they are final, or while it only waits."""
         known = self._settled.get(run)
         if known is not None and known[0] == job:
             return known[1]
-        facts = self.files.look(run, job, expected, slurm)
+        facts = self.files.look(run, job, run in self._session, slurm)
         # of a file that comes late the outcome is still missing
-        if job is None or (job.state != "handed over" and facts.outcome):
+        ended = job is None or job.state != "handed over"
+        if ended and (facts.outcome or facts.state == "waiting"):
             self._settled[run] = job, facts
         return facts

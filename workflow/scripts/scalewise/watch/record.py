@@ -16,6 +16,10 @@ RECORD = Path(".snakemake") / "scalewise" / "study.json"
 """Below the folder in which Snakemake runs, beside its own notes."""
 
 
+class WatchRecordError(Exception):
+    """The file is there and says nothing: it cannot be read, is damaged, or another version wrote it."""
+
+
 class WatchRecord(BaseModel):
     """A session of a study.
 
@@ -72,12 +76,23 @@ def write_watch_record(folder: Path, record: WatchRecord) -> None:
 
 
 def read_watch_record(folder: Path) -> WatchRecord | None:
-    """The latest session of the study in a folder; None where none has begun, or an earlier version did.
+    """The latest session of the study in a folder; None where none has begun.
 
     Args:
         folder: Folder in which Snakemake runs.
+
+    Raises:
+        WatchRecordError: It cannot be read.
     """
+    path = folder / RECORD
     try:
-        return WatchRecord.model_validate_json((folder / RECORD).read_text(encoding="utf-8"))
-    except (OSError, ValidationError, UnicodeDecodeError):
+        return WatchRecord.model_validate_json(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        raise WatchRecordError(f"{path} cannot be read: {error.strerror or error}.") from None
+    except (ValidationError, UnicodeDecodeError):
+        raise WatchRecordError(
+            f"{path} is damaged, or another version of Scalewise has written it. The next start of "
+            "snakemake writes it anew."
+        ) from None

@@ -16,6 +16,11 @@ from scalewise.execution.rank_files import PROGRESS
 from scalewise.records import FAILURE, JOB_TIMES, SUMMARY, JobTimes, seconds_between
 from scalewise.watch.jobs import Before, Job
 from scalewise.watch.points import RunKey, RunState
+from scalewise.watch.slurm_queue import QueuedJob
+
+NANO = 1e9
+SKEW_SECONDS = 5.0
+"""Most by which the clocks of two hosts are taken to differ."""
 
 Told = Literal["", "completed", "diverged", "out-of-memory", "failed", "timed-out", "interrupted"]
 
@@ -30,6 +35,8 @@ class RunFacts:
         progress: What the ranks told last; None before their first steps.
         job_seconds: Length of each job that has ended.
         began: Start of the job that is at work, seconds since the epoch.
+        resumed: Fraction of the training and time at which this job was first seen at work, where an earlier
+            job may have done a part; None for a run's first job.
     """
 
     state: RunState
@@ -38,6 +45,7 @@ class RunFacts:
     progress: Progress | None = None
     job_seconds: tuple[float, ...] = ()
     began: float | None = None
+    resumed: tuple[float, float] | None = None
 
     def elapsed(self, now: float) -> float:
         """Seconds for which its job has been at work; clocks of two hosts may differ a little."""
@@ -53,6 +61,54 @@ class _Ended:
     seconds: float | None = None
 
 
+@dataclass(frozen=True)
+class _Latest:
+    """The last job that ``job_times.json`` tells of.
+
+    Args:
+        seconds: Length of a job that has ended in order, else the most that it may take.
+        began: Seconds since the epoch, by the clock of its node; None where that cannot be read.
+        written: Time of the file, nanoseconds by the clock of its server.
+        times: What identifies the file.
+    """
+
+    started_at: str
+    seconds: float
+    began: float | None
+    written: int
+    times: tuple[int, ...]
+
+    @classmethod
+    def of(cls, times: JobTimes | None, file: tuple[int, ...]) -> _Latest | None:
+        """The last job of a file; None where there is none."""
+        if times is None or not times.jobs or not file:
+            return None
+        job = times.jobs[-1]
+        return cls(job.started_at, job.seconds, _epoch_seconds(job.started_at), file[-1], file)
+
+    def is_before(self, before: Before) -> bool:
+        """Whether it was there when the run was handed over."""
+        return self.started_at == before.began or self.times == before.times
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has written its own length, as it does at its end.
+
+        The file is written at its start and at its end. Which of the two its time is nearer to tells which
+        it was: a limit is minutes at least, two clocks differ by seconds.
+        """
+        return self.began is not None and self.written / NANO - self.began > self.seconds / 2
+
+    @property
+    def began_on_server(self) -> int:
+        """Its start in nanoseconds, by the clock of the file server, and a little before."""
+        return self.written - (round((self.seconds + 1) * NANO) if self.has_ended else 0)
+
+    def seconds_until(self, file: tuple[int, ...]) -> float:
+        """Seconds from its start to the time of a file that it wrote; 0 of one that is older."""
+        return max(file[-1] - self.written, 0) / NANO if file else 0.0
+
+
 class RunFiles:
     """The folders of all runs; each file is read again only when it is another one.
 
@@ -64,6 +120,7 @@ class RunFiles:
     def __init__(self, results: Path, on_cluster: bool = False) -> None:
         self._results, self._on_cluster = results, on_cluster
         self._read: dict[Path, tuple[tuple[int, ...], Any]] = {}
+        self._resumed: dict[tuple[RunKey, str], tuple[float, float]] = {}
 
     def folder(self, run: RunKey) -> Path:
         """The folder of a run."""
@@ -73,16 +130,23 @@ class RunFiles:
         """The state of a run's folder before its job."""
         folder = self.folder(run)
         times = self._cached(folder / JOB_TIMES, _job_times)
-        return Before(jobs=len(times.jobs) if times else 0, summary=identity(folder / SUMMARY))
+        return Before(
+            began=times.jobs[-1].started_at if times and times.jobs else "",
+            times=identity(folder / JOB_TIMES),
+            summary=identity(folder / SUMMARY),
+            failure=identity(folder / FAILURE),
+        )
 
-    def look(self, run: RunKey, job: Job | None, in_session: bool, slurm: str = "") -> RunFacts:
+    def look(
+        self, run: RunKey, job: Job | None, in_session: bool, slurm: QueuedJob | None = None
+    ) -> RunFacts:
         """How a run stands.
 
         Args:
             run: The run.
             job: Its last job in this session, if it has had one.
             in_session: Whether the session makes it, whatever an earlier one has left.
-            slurm: The state that Slurm tells of its job, such as ``PENDING``; empty where that is not known.
+            slurm: What Slurm says of its job; None where that is not known.
         """
         folder = self.folder(run)
         times = self._cached(folder / JOB_TIMES, _job_times)
@@ -100,31 +164,48 @@ class RunFiles:
                 seconds = (*seconds[:-1], ended.seconds)
             return _facts(ended, seconds)
         if job.state == "failed":
-            return _facts(self._failed(folder), seconds, failed=True)
-        if times is None or len(times.jobs) <= job.before.jobs or slurm == "PENDING":
-            queued: RunState = "queued" if self._on_cluster and slurm != "RUNNING" else "starting"
+            return _facts(self._failed(folder, job.before), seconds, failed=True)
+        latest = _Latest.of(times, identity(folder / JOB_TIMES))
+        told = identity(folder / "attempt" / PROGRESS)
+        if latest is None or latest.is_before(job.before):
+            queued: RunState = "queued" if self._on_cluster and not _is(slurm, "RUNNING") else "starting"
             return RunFacts(queued, job_seconds=seconds)
-        # the last one's time is the most that it may take
-        began = _epoch_seconds(times.jobs[-1].started_at)
-        progress = self._progress(folder)
-        return RunFacts("running" if progress else "starting", "", None, progress, seconds[:-1], began)
+        if _is_put_back(slurm, latest, told):
+            # until it has ended in order, the file tells the most that a job may take
+            took = latest.seconds if latest.has_ended else latest.seconds_until(told)
+            return RunFacts("queued", job_seconds=(*seconds[:-1], took))
+        failure = identity(folder / FAILURE)
+        # Snakemake hears of it later; a job that has not ended may try again by itself
+        if latest.has_ended and failure and failure != job.before.failure:
+            return _facts(self._failed(folder, job.before), seconds, failed=True)
+        progress = None
+        # both times are the file server's; what an earlier job left is older
+        if told and told[-1] >= latest.began_on_server:
+            progress = self._cached(folder / "attempt" / PROGRESS, _progress)
+        state: RunState = "running" if progress else "starting"
+        if latest.has_ended:
+            return RunFacts(state, "", None, progress, seconds)
+        resumed = self._resumed_at(run, latest, progress, told) if len(seconds) > 1 else None
+        return RunFacts(state, "", None, progress, seconds[:-1], latest.began, resumed)
+
+    def _resumed_at(
+        self, run: RunKey, latest: _Latest, progress: Progress | None, told: tuple[int, ...]
+    ) -> tuple[float, float] | None:
+        """Fraction and time of the first progress that was seen of a job."""
+        if progress is None or progress.fraction is None:
+            return None
+        first = (progress.fraction, told[-1] / NANO)
+        return self._resumed.setdefault((run, latest.started_at), first)
 
     def _ended(self, folder: Path) -> _Ended | None:
         found: _Ended | None = self._cached(folder / SUMMARY, _summary)
         return found
 
-    def _failed(self, folder: Path) -> _Ended:
+    def _failed(self, folder: Path, before: Before) -> _Ended:
+        if identity(folder / FAILURE) == before.failure:
+            return _Ended("failed")  # what is there is of an earlier job
         found: _Ended | None = self._cached(folder / FAILURE, _failure)
         return found or _Ended("failed")
-
-    def _progress(self, folder: Path) -> Progress | None:
-        path, since = folder / "attempt" / PROGRESS, identity(folder / JOB_TIMES)
-        now = identity(path)
-        # both times are the file server's; what an earlier job left is older
-        if not now or not since or now[-1] < since[-1]:
-            return None
-        found: Progress | None = self._cached(path, _progress)
-        return found
 
     def _cached(self, path: Path, parse: Any) -> Any:
         """What a file says; what it said before where it cannot be read just now, None where it is gone."""
@@ -150,6 +231,18 @@ def identity(path: Path) -> tuple[int, ...]:
     except OSError:
         return ()
     return stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
+def _is(slurm: QueuedJob | None, state: str) -> bool:
+    return slurm is not None and slurm.state == state
+
+
+def _is_put_back(slurm: QueuedJob | None, latest: _Latest, told: tuple[int, ...]) -> bool:
+    """Whether Slurm has said, after the job's last sign of life, that it waits: before, it had not begun."""
+    if slurm is None or slurm.state != "PENDING":
+        return False
+    seen = max([latest.written, *told[-1:]]) / NANO
+    return slurm.asked_at > seen + SKEW_SECONDS
 
 
 def _facts(ended: _Ended, seconds: tuple[float, ...], failed: bool = False) -> RunFacts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from scalewise.execution.slurm_job import squeue
@@ -24,11 +24,13 @@ class QueuedJob:
         state: ``PENDING``, ``RUNNING``, ...
         starts: Slurm's estimate of the start, or the start, seconds since the epoch; None without one.
         reason: Slurm's reason that it waits, such as ``Priority``.
+        asked_at: When Slurm was asked, seconds since the epoch; no news by itself.
     """
 
     state: str
     starts: float | None = None
     reason: str = ""
+    asked_at: float = field(default=0.0, compare=False)
 
 
 def parse_queue(answer: str) -> dict[str, QueuedJob]:
@@ -53,14 +55,16 @@ class SlurmQueue:
     Args:
         ask: The question.
         now: Gives monotonic seconds.
+        clock: Gives seconds since the epoch.
     """
 
     def __init__(
         self,
         ask: Callable[[], dict[str, QueuedJob] | None] = ask_slurm,
         now: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        self._ask, self._now = ask, now
+        self._ask, self._now, self._clock = ask, now, clock
         self._wait, self._due = FIRST_SECONDS, now() + FIRST_SECONDS
         self._jobs: dict[str, QueuedJob] = {}
         self._about: frozenset[str] = frozenset()
@@ -71,11 +75,12 @@ class SlurmQueue:
             self._about, self._wait = wanted, FIRST_SECONDS
             self._due = min(self._due, self._now() + FIRST_SECONDS)
         if wanted and self._now() >= self._due:
+            asked_at = self._clock()
             answer = self._ask()
             self._due = self._now() + self._wait
             self._wait = min(self._wait + MORE_SECONDS, MOST_SECONDS)
             if answer is not None:
-                self._jobs = answer
+                self._jobs = {name: replace(job, asked_at=asked_at) for name, job in answer.items()}
         return {job: self._jobs[job] for job in wanted if job in self._jobs}
 
 

@@ -10,7 +10,7 @@ from typing import TextIO
 
 from scalewise.watch.lines import table
 from scalewise.watch.look import Looker
-from scalewise.watch.record import RECORD, WatchRecord, read_watch_record
+from scalewise.watch.record import RECORD, WatchRecord, WatchRecordError, read_watch_record
 from scalewise.watch.standing import Standing
 from scalewise.watch.terminal import Display, display_for
 from scalewise.watch.watcher import ALIVE_SECONDS, POLL_SECONDS
@@ -21,6 +21,9 @@ NOT_STARTED = (
     "that folder; `snakemake plan` shows what would be made."
 )
 MAX_LINES = 10_000
+SILENT_SECONDS = 3 * ALIVE_SECONDS
+"""A session that has told nothing for so long is taken for gone, also where its process may be there: ids of
+processes are used again, and those of another host cannot be seen."""
 
 
 def head_line(record: WatchRecord, now: float) -> str:
@@ -34,14 +37,24 @@ def head_line(record: WatchRecord, now: float) -> str:
     who = f"process {record.pid} on {record.host}"
     if record.ended:
         return f"Started {since}, ended {clock_text(record.told_at, now)}."
-    alive, silent = record.is_alive, now - record.told_at
-    if alive is False or (alive is None and silent > 3 * ALIVE_SECONDS):
-        gone = "has gone" if alive is False else f"has told nothing for {duration_text(silent)}"
+    if is_over(record, now):
+        silent = duration_text(now - record.told_at)
+        gone = "has gone" if record.is_alive is False else f"has told nothing for {silent}"
         return (
             f"Started {since} by {who}, which {gone}. Below is how its runs stood; jobs that Slurm has may "
             "go on. The same snakemake command goes on with what is missing."
         )
     return f"Running since {since}: {who}."
+
+
+def is_over(record: WatchRecord, now: float) -> bool:
+    """Whether nobody goes on with the study: it has ended, or its process has gone or fallen silent.
+
+    Args:
+        record: The session.
+        now: Seconds since the epoch.
+    """
+    return record.ended or record.is_alive is False or now - record.told_at > SILENT_SECONDS
 
 
 class StudyStatus:
@@ -55,33 +68,49 @@ class StudyStatus:
         self._folder = folder
         self._looker: Looker | None = None
         self._of: tuple[float, int] | None = None
+        self._record: WatchRecord | None = None
 
     def look(self, now: float) -> tuple[WatchRecord, Standing] | None:
         """How it stands; None where none has been started.
 
         Args:
             now: Seconds since the epoch.
+
+        Raises:
+            WatchRecordError: The first look finds a record that cannot be read; later ones go by the last.
         """
-        record = read_watch_record(self._folder)
+        try:
+            record = read_watch_record(self._folder)
+        except WatchRecordError:
+            if self._record is None:
+                raise
+            record = self._record
         if record is None:
             return None
+        self._record = record
         if self._looker is None or self._of != (record.began, record.pid):
             results = self._folder / "results"
             self._looker = Looker(record.study, results, frozenset(record.session), record.first_asked)
             self._of = record.began, record.pid
-        over = record.ended or record.is_alive is False
-        return record, self._looker.look(dict(record.jobs), record.queue, record.rounds, now, over)
+        over = is_over(record, now)
+        # what was at work when the session ended has not worked on since, as far as anybody knows
+        until = min(now, record.told_at) if over else now
+        return record, self._looker.look(dict(record.jobs), record.queue, record.rounds, until, over)
 
 
 def print_status(folder: Path, stream: TextIO = sys.stdout) -> int:
-    """Print how the study of a folder stands; returns the exit code, 1 where none has been started.
+    """Print how the study of a folder stands; returns the exit code, 1 where nothing tells.
 
     Args:
         folder: Folder in which Snakemake runs.
         stream: Where to print it: to the width of a terminal, whole elsewhere.
     """
     now = time.time()
-    seen = StudyStatus(folder).look(now)
+    try:
+        seen = StudyStatus(folder).look(now)
+    except WatchRecordError as error:
+        print(error, file=sys.stderr)
+        return 1
     if seen is None:
         print(NOT_STARTED.format(folder=folder.absolute(), record=RECORD), file=sys.stderr)
         return 1
@@ -92,7 +121,7 @@ def print_status(folder: Path, stream: TextIO = sys.stdout) -> int:
 
 
 def follow_status(folder: Path, environ: dict[str, str], stream: TextIO = sys.stdout) -> int:
-    """Show how the study stands until it has ended, or until Ctrl-C, which ends the looking on alone.
+    """Show how the study stands until nobody goes on with it, or until Ctrl-C, which ends the looking alone.
 
     Args:
         folder: Folder in which Snakemake runs.
@@ -100,13 +129,19 @@ def follow_status(folder: Path, environ: dict[str, str], stream: TextIO = sys.st
         stream: Where to show it.
     """
     status = StudyStatus(folder)
-    seen = status.look(time.time())
+    try:
+        seen = status.look(time.time())
+    except WatchRecordError:
+        seen = None
     if seen is None or seen[1].over:
         return print_status(folder, stream)
     display: Display = display_for(stream, environ)
     record, standing = seen
+    said = ""
     try:
         while not standing.over:
+            if said != (said := head_line(record, time.time())):
+                display.say(said)
             display.show(standing)
             time.sleep(POLL_SECONDS)
             record, standing = status.look(time.time()) or (record, standing)
@@ -114,5 +149,6 @@ def follow_status(folder: Path, environ: dict[str, str], stream: TextIO = sys.st
         pass
     finally:
         display.end(standing)
-    display.say(head_line(record, time.time()))
+    if said != (last := head_line(record, time.time())):
+        display.say(last)
     return 0

@@ -31,7 +31,7 @@ class Display(Protocol):
         """Leave the last state standing, and the terminal as it was found."""
 
     def say(self, text: str) -> None:
-        """Print a line that is no part of it, after its end."""
+        """Print a line that is no part of it."""
 
 
 def display_for(stream: TextIO, environ: Mapping[str, str]) -> Display:
