@@ -9,6 +9,9 @@ import pytest
 
 from scalewise.analysis.report.captions import CAPTIONS
 from scalewise.analysis.report.figure_sentences import SENTENCES, Findings, figure_sentences
+from scalewise.analysis.scaling import scaling_table
+
+ALONE = "all runs"
 
 BOUNDS = ("", "_low", "_high")
 
@@ -98,8 +101,8 @@ def test_the_answer_is_told_beside_the_most_devices() -> None:
         "25 % of the step went to communication."
     )
     assert found["efficiency"] == (
-        "On 2 devices efficiency is 0.85 (0.80 to 0.90, n = 3), above the 0.7 asked for; on 4 it is 0.60 "
-        "(0.55 to 0.65, n = 3), below the 0.7 asked for."
+        "On 2 devices efficiency is 0.85 (0.80 to 0.90, n = 3); on 4 it is 0.60 (0.55 to 0.65, n = 3); "
+        "0.7 or more is asked for."
     )
     assert found["throughput"].count(" on ") == 3
 
@@ -110,25 +113,54 @@ def test_what_an_interval_leaves_open_is_said_to_be_open() -> None:
         "2 devices are 1.71x as fast as 1 (0.90 to 1.80, n = 3), a gain that is not shown;"
     )
     assert said(BASE, doubtful)["efficiency"].endswith("(0.45 to 1.10, n = 3), a loss that is not shown.")
-    assert said(BASE, doubtful, min_efficiency=0.7)["efficiency"].endswith(
-        "which may be above or below the 0.7 asked for."
+    slower = TWO | {"speedup": 0.97, "speedup_low": 0.9, "speedup_high": 1.1}
+    assert said(BASE, slower)["speedup"].startswith(
+        "2 devices are 0.97x as fast as 1 (0.90 to 1.10, n = 3), no difference is shown;"
+    )
+    ideal = TWO | {"parallel_efficiency": 1.02, "parallel_efficiency_high": 1.1}
+    assert said(BASE, ideal)["efficiency"].endswith("(0.80 to 1.10, n = 3), no difference is shown.")
+
+
+def test_an_efficiency_is_never_rounded_to_the_one_asked_for() -> None:
+    near = TWO | {"parallel_efficiency": 0.6996}
+    assert said(BASE, near, min_efficiency=0.7)["efficiency"] == (
+        "On 2 devices efficiency is 0.6996 (0.80 to 0.90, n = 3); 0.7 or more is asked for."
     )
 
 
-def test_single_runs_have_no_interval_and_no_verdict() -> None:
-    alone = point(2, n=1, speedup=1.71, parallel_efficiency=0.855, step_seconds=0.06)
-    found = said(BASE, alone, min_efficiency=0.7)
-    assert found["speedup"] == "2 devices are 1.71x as fast as 1 (n = 1)."
-    assert found["efficiency"] == "On 2 devices efficiency is 0.85 (n = 1)."
-    assert "medians" not in found["step"]
+def test_single_runs_of_a_study_have_no_interval_and_no_verdict(make_runs: Any) -> None:
+    """The table gives single runs bounds that are the value itself."""
+    for rate in (200.0, 140.0):
+        table = scaling_table(make_runs({(ALONE, 1): [100.0], (ALONE, 2): [rate]}), "strong")
+        assert table["speedup_confidence"].tolist() == [1, 0]
+        found = figure_sentences(Findings(table, min_efficiency=None))
+        assert found["speedup"] == f"2 devices are {rate / 100:.2f}x as fast as 1 (n = 1)."
+        assert found["efficiency"] == f"On 2 devices efficiency is {rate / 200:.2f} (n = 1)."
+
+
+def test_what_a_gain_costs_in_accuracy_stands_beside_it(make_runs: Any) -> None:
+    points = {(ALONE, 1): [99.0, 100.0, 101.0], (ALONE, 2): [178.0, 180.0, 182.0]}
+    runs = make_runs(points | {(ALONE, 4): [300.0, 302.0, 304.0]})
+    runs["final_accuracy"] = [0.98, 0.981, 0.979, 0.96, 0.961, 0.959, 0.98, 0.981, 0.979]
+    found = figure_sentences(Findings(scaling_table(runs, "strong"), devices=2))["speedup"]
+    assert found.startswith("2 devices have 1.80x the throughput of 1 (1.")
+    assert ", n = 3), 2.0 points of accuracy lost and 4 are 3.02x as fast as 1 (" in found
 
 
 def test_other_series_are_told_by_their_range() -> None:
-    others = [point(2, name, speedup=value) for name, value in (("b", 1.5), ("c", 1.9))]
+    others = [
+        point(2, name, speedup=9.9, throughput_samples_per_second=rate)
+        for name, rate in (("b", 855), ("c", 3420))
+    ]
     mine = [row | {"series": "a"} for row in (BASE, TWO)]
-    assert "2 devices of a are 1.71x" in said(*mine, *others, series="a")["speedup"]
-    assert "; the other 2 series reach 1.50x to 1.90x; " in said(*mine, *others, series="a")["speedup"]
-    assert "; b reaches 1.50x; " in said(*mine, others[0], series="a")["speedup"]
+    both = said(*mine, *others, series="a")
+    assert "2 devices of a are 1.71x" in both["speedup"]
+    assert "; the other 2 series: 0.50x to 2.00x the throughput (n = 3); " in both["speedup"]
+    assert both["step"].startswith("On 2 devices of a a step takes")
+    alone = said(*mine, others[0], series="a")["speedup"]
+    assert "; b: 0.50x the throughput (n = 3); " in alone
+    for apart in ({"baseline_devices": 2}, {"conditions": "torch 2.14"}, {"n": 0}):
+        assert said(*mine, others[0], others[1] | apart, series="a")["speedup"] == alone
 
 
 def test_a_prediction_is_held_against_the_step_and_named_where_there_is_none() -> None:
@@ -143,15 +175,25 @@ def test_a_prediction_is_held_against_the_step_and_named_where_there_is_none() -
         "On 2 devices the predicted step is 0.90x the measured one (54.0 ms and 60.0 ms); on 1,024, not "
         "measured, an efficiency of 0.50 (0.40 to 0.60) is predicted."
     )
-    assert "prediction" not in said(BASE, TWO)
+    for unknown in ("step_seconds", "n"):
+        table = said(BASE, TWO | {unknown: 0 if unknown == "n" else None}, prediction=predicted)
+        assert table["prediction"].startswith("On 1024 devices, not measured,")
+    predicted.loc[predicted["devices"] == 2, "step_seconds"] = None
+    assert said(BASE, TWO, prediction=predicted)["prediction"].startswith("On 1024 devices, not measured,")
+    assert said(BASE, TWO, prediction=predicted[:2])["prediction"] == (
+        "Of no two device counts are a predicted and a measured step known."
+    )
 
 
 def test_the_time_to_a_target_is_told_with_both_efficiencies() -> None:
-    reached = TWO | {"statistical_efficiency": 0.9} | point(2, time_to_accuracy_speedup=(1.5, 1.4, 1.6))
-    assert said(BASE, reached)["efficiencies"] == (
-        "On 2 devices hardware efficiency is 0.85 and statistical efficiency 0.90: the target is reached "
-        "1.50x as soon as on 1 (1.40 to 1.60, n = 3)."
+    reached = TWO | point(2, time_to_accuracy_speedup=(1.5, 1.4, 1.6), statistical_efficiency=(0.9, 0.8, 1.0))
+    found = said(BASE, reached | {"n_reached": 2})["efficiencies"]
+    assert found == (
+        "On 2 devices hardware efficiency is 0.85 (0.80 to 0.90, n = 3) and statistical efficiency 0.90 "
+        "(0.80 to 1.00, n = 3); the target is reached 1.50x as soon as on 1 (1.40 to 1.60, n = 2)."
     )
+    open_ = said(BASE, reached | {"time_to_accuracy_speedup_low": 0.9})["efficiencies"]
+    assert open_.endswith("1.50x as soon as on 1 (0.90 to 1.60, n = 3), a gain that is not shown.")
 
 
 def test_losses_are_compared_after_the_last_epoch_that_all_runs_have() -> None:
@@ -160,14 +202,44 @@ def test_losses_are_compared_after_the_last_epoch_that_all_runs_have() -> None:
     assert said(BASE, TWO, epochs=epochs)["loss"] == (
         "After 2 epochs the test loss is 0.200 on 1 device (n = 1) and 0.300 on 2 (n = 1)."
     )
-    by_step = epochs.drop(columns="epoch").assign(step=1)
-    assert "loss" not in said(BASE, TWO, epochs=by_step)
+    by_step = epochs.rename(columns={"epoch": "step", "test_loss": "loss"})
+    assert said(BASE, TWO, epochs=by_step)["loss"].startswith("After 2 steps the loss as backward gets it is")
+    apart = epochs[(epochs["run"] == "a") == (epochs["epoch"] == 1)]
+    assert (
+        said(BASE, TWO, epochs=apart)["loss"] == "No epoch is told by all runs: there is nothing to compare."
+    )
 
 
-def test_a_study_of_one_device_count_has_no_gain_to_tell() -> None:
+def test_losses_are_of_completed_runs_under_the_conditions_of_the_series(
+    make_runs: Any, make_epochs: Any
+) -> None:
+    names = {(name, devices): [100.0 * devices] * 3 for name in ("a", "b") for devices in (1, 2)}
+    runs = make_runs(names | {("a", 2): [200.0, 200.0, 200.0, "diverged"]})
+    epochs = make_epochs(runs)
+    early = epochs[epochs["run"] == "d2.a.r1"][:1].assign(run="d2.a.r4", test_loss=90.0)
+    epochs = pd.concat([epochs, early])
+    # runs of another condition are planned as the same series
+    epochs.loc[epochs["series"] == "b", "series"] = "a"
+    table = scaling_table(runs, "strong")
+    assert figure_sentences(Findings(table, series="a", epochs=epochs, runs=runs))["loss"] == (
+        "After 4 epochs the test loss is 0.570 on 1 device of a (n = 3) and 0.570 on 2 (n = 3)."
+    )
+
+
+def test_a_study_of_one_device_count_says_that_there_is_nothing_to_compare() -> None:
     found = said(BASE)
-    assert not {"speedup", "efficiency", "efficiencies"} & set(found)
+    for name in ("speedup", "efficiency", "efficiencies"):
+        assert found[name] == "One device count has a result: there is nothing to compare."
     assert found["step"] == "On 1 device a step takes 100 ms, nearly all of it compute (medians of 3 runs)."
+    assert said(point(1), point(2))["speedup"] == "Of no two device counts is a speedup known."
+
+
+@pytest.mark.parametrize("known", [{"loader_seconds": 0.01}, {"loader_seconds": None}])
+def test_a_step_whose_exchange_nobody_counted_is_not_called_compute(known: dict[str, Any]) -> None:
+    found = said(BASE, TWO | {"communication_seconds": None, "compute_seconds": None} | known)
+    assert "compute" not in found["step"]
+    assert "; how much of it is communication is not known;" in found["step"]
+    assert "of the step went to" not in found["speedup"]
 
 
 @pytest.mark.parametrize("column", [*FOUR, "all"])
@@ -184,8 +256,13 @@ def test_a_value_that_is_not_known_is_left_out(column: str) -> None:
             assert "None" not in sentence
 
 
-def test_no_run_has_completed_and_nothing_is_said() -> None:
-    assert said(point(1, n=0), point(2, n=0)) == {}
+def test_a_figure_of_which_nothing_is_known_says_so() -> None:
+    assert set(said(point(1, n=0), point(2, n=0)).values()) == {"No run has completed."}
+    assert said(point(1))["accuracy"] == "No run tells its accuracy."
+    assert (
+        said(point(1, "a"), point(1, "b", final_accuracy=0.9))["accuracy"]
+        == "No run of a tells its accuracy."
+    )
 
 
 def test_every_figure_may_have_a_sentence() -> None:

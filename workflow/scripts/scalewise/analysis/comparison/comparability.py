@@ -10,9 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+import pandas as pd
+
 from scalewise.analysis.comparison.fingerprint import NOT_RECORDED, imported_elsewhere, recorded_later
 from scalewise.analysis.formatting import as_in_yaml, format_ratio, percent
-from scalewise.analysis.statistics.intervals import Interval
+from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS, Interval
 from scalewise.plan.config.shape import count_devices
 from scalewise.records import Provenance
 
@@ -204,3 +206,15 @@ def origin_cautions(origins: Sequence[Provenance]) -> list[str]:
         for name, values in found.items()
         if len(values) > 1
     ]
+
+
+def accuracy_lost(point: pd.Series, base: pd.Series) -> float:
+    """Accuracy in percentage points that is lost beyond doubt against the baseline; 0 for none.
+
+    Where there are too few runs for an interval that means something, they must differ by what a draw of test
+    images cannot explain.
+    """
+    doubt = 0.0 if min(point["n"], base["n"]) >= ENOUGH_REPEATS else CLEAR_ACCURACY_LOSS
+    if base["final_accuracy_low"] - point["final_accuracy_high"] > doubt:
+        return 100 * float(base["final_accuracy"] - point["final_accuracy"])
+    return 0.0

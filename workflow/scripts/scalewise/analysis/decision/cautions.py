@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
+from scalewise.analysis.comparison.comparability import accuracy_lost
 from scalewise.analysis.comparison.gains import Measure
 from scalewise.analysis.decision.choice import SIGNIFICANCE, OpenQuestion
-from scalewise.analysis.decision.criteria import accuracy_lost, may_be_in_time
+from scalewise.analysis.decision.criteria import may_be_in_time
 from scalewise.analysis.decision.wording import cure_text, ratio_bounds
 from scalewise.analysis.formatting import (
     Goal,
@@ -19,7 +20,8 @@ from scalewise.analysis.formatting import (
     goal_text,
 )
 from scalewise.analysis.scaling import OF_WALLS
-from scalewise.analysis.statistics.ratios import ASSUMED_SCATTER, ENOUGH_REPEATS, ROUNDING
+from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS
+from scalewise.analysis.statistics.ratios import ASSUMED_SCATTER, ROUNDING
 from scalewise.plan.config.experiment import DecisionRule
 from scalewise.plan.config.shape import count_devices
 

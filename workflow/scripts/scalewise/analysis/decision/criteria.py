@@ -14,11 +14,10 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pandas as pd
 
-from scalewise.analysis.comparison.comparability import CLEAR_ACCURACY_LOSS
 from scalewise.analysis.comparison.gains import Measure
 from scalewise.analysis.formatting import Goal, format_3sig, format_distinct, format_exact
 from scalewise.analysis.laws import Law
-from scalewise.analysis.statistics.ratios import ENOUGH_REPEATS, ROUNDING
+from scalewise.analysis.statistics.ratios import ROUNDING
 from scalewise.plan.config.experiment import DecisionRule
 from scalewise.plan.config.shape import count_devices
 
@@ -136,18 +135,6 @@ def closest(points: pd.DataFrame, rule: DecisionRule) -> pd.Series:
     """
     key = "done_minutes" if rule.deadline_minutes is not None else "device_hours"
     return points[points["outrun_by"] == 0].sort_values([key, "devices"]).iloc[0]
-
-
-def accuracy_lost(point: pd.Series, base: pd.Series) -> float:
-    """Accuracy in percentage points that is lost beyond doubt against the baseline; 0 for none.
-
-    Where there are too few runs for an interval that means something, they must differ by what a draw of test
-    images cannot explain.
-    """
-    doubt = 0.0 if min(point["n"], base["n"]) >= ENOUGH_REPEATS else CLEAR_ACCURACY_LOSS
-    if base["final_accuracy_low"] - point["final_accuracy_high"] > doubt:
-        return 100 * float(base["final_accuracy"] - point["final_accuracy"])
-    return 0.0
 
 
 def _by_law(point: pd.Series, law: Law | None) -> tuple[float, str]:

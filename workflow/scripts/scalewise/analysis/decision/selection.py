@@ -17,7 +17,8 @@ from scalewise.analysis.decision.choice import SIGNIFICANCE, Choice, OpenQuestio
 from scalewise.analysis.decision.criteria import evaluate, may_be_in_time, measure_of
 from scalewise.analysis.formatting import Goal
 from scalewise.analysis.laws import Law, accepted
-from scalewise.analysis.statistics.ratios import ENOUGH_REPEATS, Ratio, holm, runs_to_tell
+from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS
+from scalewise.analysis.statistics.ratios import Ratio, holm, runs_to_tell
 from scalewise.plan.config.experiment import DecisionRule
 
 SAME_TRAINING = {

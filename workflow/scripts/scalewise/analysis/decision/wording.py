@@ -11,9 +11,10 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
+from scalewise.analysis.comparison.comparability import accuracy_lost
 from scalewise.analysis.comparison.gains import Measure
 from scalewise.analysis.decision.choice import SIGNIFICANCE, OpenQuestion
-from scalewise.analysis.decision.criteria import accuracy_lost, shortcomings
+from scalewise.analysis.decision.criteria import shortcomings
 from scalewise.analysis.formatting import (
     Goal,
     as_in_yaml,
@@ -23,8 +24,8 @@ from scalewise.analysis.formatting import (
     goal_text,
     pluralize,
 )
-from scalewise.analysis.statistics.intervals import CONFIDENCE
-from scalewise.analysis.statistics.ratios import ENOUGH_REPEATS, Ratio, runs_to_tell
+from scalewise.analysis.statistics.intervals import CONFIDENCE, ENOUGH_REPEATS
+from scalewise.analysis.statistics.ratios import Ratio, runs_to_tell
 from scalewise.plan.config.experiment import DecisionRule
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.runs.runs import NO_OPTIONS

@@ -1,31 +1,41 @@
 """A sentence beside each figure that says what this study's own numbers show there.
 
 Only values that stand in the tables are said, with their intervals and their n; a value that is not known is
-left out, and a figure of which nothing is known has no sentence. What every such figure means is in captions.
+left out, and of a figure of which nothing is known it is said that nothing is. Whether a criterion is met is
+left to the decision, whose rules know more than an interval. What every such figure means is in captions.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 
 from scalewise.analysis.analysis_spec import THROUGHPUT
-from scalewise.analysis.formatting import format_3sig, format_exact, format_ratio, percent_in_digits
-from scalewise.plan.config.shape import count_devices
+from scalewise.analysis.formatting import (
+    format_3sig,
+    format_distinct,
+    format_exact,
+    format_ratio,
+    point_text,
+)
+from scalewise.analysis.report.sentence_parts import (
+    SOONER,
+    accuracy_lost_text,
+    bounds,
+    devices_text,
+    doubt,
+    join,
+    known,
+    largest_loss,
+    medians_of,
+    milliseconds,
+    parts_of_step,
+    rate_text,
+)
 from scalewise.plan.runs.runs import NO_OPTIONS
-
-LEAST_SHARE = 0.01
-"""Share of a step from which on a part of it is named."""
-_WENT_TO = {
-    "communication_seconds": "communication",
-    "loader_seconds": "waiting for data",
-    "straggler_seconds": "waiting for a slow rank",
-    "jitter_seconds": "jitter",
-}
 
 
 @dataclass(frozen=True)
@@ -39,6 +49,7 @@ class Findings:
         min_efficiency: The least parallel efficiency asked for, a fraction.
         prediction: Contents of prediction.csv; None where nothing was predicted.
         epochs: Contents of epochs.csv; None where they are not at hand.
+        runs: Contents of runs.csv, which say what has completed and under which conditions.
     """
 
     scaling: pd.DataFrame
@@ -47,14 +58,18 @@ class Findings:
     min_efficiency: float | None = None
     prediction: pd.DataFrame | None = None
     epochs: pd.DataFrame | None = None
+    runs: pd.DataFrame | None = None
+
+    def measured(self) -> pd.DataFrame:
+        """The points of the told series of which a run has completed, in order of devices."""
+        done: pd.DataFrame = self.scaling[self.scaling["n"] > 0]
+        series = self.series if self.series is not None else next(iter(done["series"]), None)
+        return done[done["series"] == series].sort_values("devices")
 
     def points(self, column: str) -> pd.DataFrame:
-        """The points of the told series that know a value, in order of devices."""
-        if column not in self.scaling:
-            return self.scaling.iloc[:0]
-        known: pd.DataFrame = self.scaling[self.scaling[column].notna() & (self.scaling["n"] > 0)]
-        series = self.series if self.series is not None else next(iter(known["series"]), None)
-        return known[known["series"] == series].sort_values("devices")
+        """Those of them that know a value."""
+        measured = self.measured()
+        return measured[measured[column].notna()] if column in measured else measured.iloc[:0]
 
     def told(self, column: str) -> list[pd.Series]:
         """Those beyond the baseline that a sentence tells: the answer, and the most devices."""
@@ -67,38 +82,56 @@ class Findings:
 
 
 def figure_sentences(findings: Findings) -> dict[str, str]:
-    """The sentence of every figure that has one, by the figure's name."""
-    found = {name: say(findings) for name, say in SENTENCES.items()}
-    return {name: sentence for name, sentence in found.items() if sentence}
+    """The sentence of every figure, by the figure's name."""
+    if findings.measured().empty:
+        return dict.fromkeys(SENTENCES, "No run has completed.")
+    return {name: say(findings) or _nothing(findings, name) for name, say in SENTENCES.items()}
+
+
+def _nothing(findings: Findings, name: str) -> str:
+    """The sentence of a figure of which nothing is known."""
+    measured = findings.measured()
+    if name not in RELATIVE:
+        series = measured["series"].iloc[0]
+        return f"No run{'' if series == NO_OPTIONS else f' of {series}'} tells {TOLD[name]}."
+    if len(measured) == 1:
+        return "One device count has a result: there is nothing to compare."
+    return f"Of no two device counts {RELATIVE[name]} known."
 
 
 def speedup(findings: Findings) -> str:
-    """The gain of the answer and of the most devices, the other series' gains, and the largest loss."""
+    """The gain of the answer and of the most devices, the other series' throughput, and the largest loss."""
     points = findings.told("speedup")
     if not points:
         return ""
-    parts = []
+    base = findings.points("speedup").iloc[0]
+    parts, said = [], ""
     for index, point in enumerate(points):
-        base = int(point["baseline_devices"])
-        who = _devices(point) if index == 0 else f"{point['devices']}"
-        relation = f"x as fast as {base}" if index == 0 else "x"
-        doubt = ", a gain that is not shown" if _spans(point, "speedup", 1.0) else ""
-        parts.append(
-            f"{who} are {format_ratio(point['speedup'])}{relation} {_bounds(point, 'speedup')}{doubt}"
-        )
+        lost = accuracy_lost_text(point, base)
+        # results that differ are not the same work done sooner
+        verb, relation = ("have", "x the throughput of") if lost else ("are", "x as fast as")
+        who = devices_text(point) if index == 0 else f"{point['devices']}"
+        over = "x" if relation == said else f"{relation} {point['baseline_devices']:.0f}"
+        said = relation
+        gain = f"{format_ratio(point['speedup'])}{over} {bounds(point, 'speedup')}"
+        parts.append(f"{who} {verb} {gain}{doubt(point, 'speedup', 'gain')}{lost}")
     last = points[-1]
-    return f"{_join(parts)}{_other_series(findings, last)}{_largest_loss(last, several=len(points) > 1)}."
+    several = len(points) > 1
+    return f"{join(parts)}{_other_series(findings, last)}{largest_loss(last, several=several)}."
 
 
 def efficiency(findings: Findings) -> str:
     """The efficiency of the answer and of the most devices, beside what was asked for."""
-    points = findings.told("parallel_efficiency")
+    points, asked = findings.told("parallel_efficiency"), findings.min_efficiency
     parts = []
     for index, point in enumerate(points):
-        what = f"On {_devices(point)} efficiency is" if index == 0 else f"on {point['devices']} it is"
-        value = f"{point['parallel_efficiency']:.2f}"
-        bounds = _bounds(point, "parallel_efficiency", "{:.2f}".format)
-        parts.append(f"{what} {value} {bounds}{_beside_asked(point, findings.min_efficiency)}")
+        what = f"On {devices_text(point)} efficiency is" if index == 0 else f"on {point['devices']} it is"
+        value, of = point["parallel_efficiency"], bounds(point, "parallel_efficiency", "{:.2f}".format)
+        shown = f"{value:.2f}" if asked is None else format_distinct(value, asked)[0]
+        shown_or_not = doubt(point, "parallel_efficiency", "loss") if asked is None else ""
+        parts.append(f"{what} {shown} {of}{shown_or_not}")
+    if parts and asked is not None:
+        parts.append(f"{format_exact(asked)} or more is asked for")
     return f"{'; '.join(parts)}." if parts else ""
 
 
@@ -108,46 +141,40 @@ def step(findings: Findings) -> str:
     if points.empty:
         return ""
     point = points.iloc[-1]
-    shares = [
-        f"{percent_in_digits(share)} {'went ' if not index else ''}to {noun}"
-        for index, (share, noun) in enumerate(_losses(point))
-    ]
-    went = f", of which {_join(shares)}" if shares else ", nearly all of it compute"
-    known = [name for name in _WENT_TO if pd.notna(_get(point, name))]
     sentence = (
-        f"On {_devices(point)} a step takes {_milliseconds(point['step_seconds'])}{went if known else ''}"
+        f"On {devices_text(point)} a step takes {milliseconds(point['step_seconds'])}{parts_of_step(point)}"
     )
-    efficient = _get(point, "parallel_efficiency")
+    efficient = known(point, "parallel_efficiency")
     if point["devices"] > point["baseline_devices"] and efficient > 0:
         times, base = format_ratio(1 / efficient), int(point["baseline_devices"])
         sentence += f"; a sample takes {times}x the device time that it takes on {base}"
-    return f"{sentence}{_medians(point)}."
+    return f"{sentence}{medians_of(point)}."
 
 
 def prediction(findings: Findings) -> str:
     """The predicted step over the measured one, and the prediction for the most devices without runs."""
-    predicted = findings.prediction
-    measured = findings.points("step_seconds").set_index("devices")
+    predicted, measured = findings.prediction, findings.measured()
     if predicted is None or predicted.empty:
         return ""
-    series = findings.series if findings.series is not None else predicted["series"].iloc[0]
+    series = measured["series"].iloc[0]
     rows = predicted[predicted["series"] == series].sort_values("devices")
     rows = rows[rows["devices"] > rows["devices"].min()]
+    counts = measured.set_index("devices")
     parts = []
-    both = rows[rows["devices"].isin(measured.index)]
-    if len(both):
-        row = both.iloc[-1]
-        real = measured.loc[row["devices"], "step_seconds"]
+    for _, row in rows[rows["devices"].isin(counts.index)].iloc[::-1].iterrows():
+        seconds, real = known(row, "step_seconds"), known(counts.loc[row["devices"]], "step_seconds")
+        if math.isnan(seconds) or math.isnan(real):
+            continue
         parts.append(
-            f"On {count_devices(int(row['devices']))} the predicted step is "
-            f"{format_ratio(row['step_seconds'] / real)}x the measured one "
-            f"({_milliseconds(row['step_seconds'])} and {_milliseconds(real)})"
+            f"On {devices_text(row)} the predicted step is {format_ratio(seconds / real)}x the measured one "
+            f"({milliseconds(seconds)} and {milliseconds(real)})"
         )
-    beyond = rows[~rows["devices"].isin(measured.index) & rows["parallel_efficiency"].notna()]
+        break
+    beyond = rows[~rows["devices"].isin(counts.index) & rows["parallel_efficiency"].notna()]
     if len(beyond):
         row = beyond.iloc[-1]
         band = f"{row['parallel_efficiency_low']:.2f} to {row['parallel_efficiency_high']:.2f}"
-        on = f"{'on' if parts else 'On'} {int(row['devices']):,}{'' if parts else ' devices'}"
+        on = f"on {int(row['devices']):,}" if parts else f"On {devices_text(row)}"
         parts.append(
             f"{on}, not measured, an efficiency of {row['parallel_efficiency']:.2f} ({band}) is predicted"
         )
@@ -155,29 +182,34 @@ def prediction(findings: Findings) -> str:
 
 
 def efficiencies(findings: Findings) -> str:
-    """Both efficiencies on the most devices that reached the target, and how much sooner that was."""
+    """Both efficiencies on the most devices that reached the target, and how much sooner that was.
+
+    Each is of medians by itself, and the last is not their product to the digit.
+    """
     points = [
         point
         for point in findings.told("statistical_efficiency")
-        if pd.notna(_get(point, _SOONER)) and pd.notna(_get(point, "parallel_efficiency"))
+        if pd.notna(known(point, SOONER)) and pd.notna(known(point, "parallel_efficiency"))
     ]
     if not points:
         return ""
     point = points[-1]
-    return (
-        f"On {_devices(point)} hardware efficiency is {point['parallel_efficiency']:.2f} and statistical "
-        f"efficiency {point['statistical_efficiency']:.2f}: the target is reached "
-        f"{format_ratio(point[_SOONER])}x as soon as on {int(point['baseline_devices'])} "
-        f"{_bounds(point, _SOONER)}."
+    hardware, statistical = (
+        f"{point[column]:.2f} {bounds(point, column, '{:.2f}'.format)}"
+        for column in ("parallel_efficiency", "statistical_efficiency")
     )
-
-
-_SOONER = "time_to_accuracy_speedup"
+    base = known(point, "time_to_accuracy_baseline_devices")
+    return (
+        f"On {devices_text(point)} hardware efficiency is {hardware} and statistical efficiency "
+        f"{statistical}; the target is reached {format_ratio(point[SOONER])}x as soon as on "
+        f"{point['baseline_devices'] if math.isnan(base) else base:.0f} {bounds(point, SOONER)}"
+        f"{doubt(point, SOONER, 'gain')}."
+    )
 
 
 def throughput(findings: Findings) -> str:
     """Samples a second on the fewest devices, on those of the answer and on the most."""
-    return _along_devices(findings, THROUGHPUT, "Throughput is", _rate, unit=" samples/s")
+    return _along_devices(findings, THROUGHPUT, "Throughput is", rate_text, unit=" samples/s")
 
 
 def accuracy(findings: Findings) -> str:
@@ -197,23 +229,42 @@ def memory(findings: Findings) -> str:
 
 
 def loss(findings: Findings) -> str:
-    """The test loss after the last epoch that all runs of the told points have."""
+    """The test loss after the last epoch that all completed runs have; of a program its own loss by steps."""
     epochs, points = findings.epochs, _ends(findings, THROUGHPUT)
-    if epochs is None or "epoch" not in epochs or not points:
+    if epochs is None or not points:
         return ""
-    runs = epochs[epochs["series"] == points[0]["series"]]
-    runs = runs[runs["devices"].isin([point["devices"] for point in points]) & runs["test_loss"].notna()]
-    if runs.empty:
+    unit, column, what = (
+        ("epoch", "test_loss", "test loss")
+        if "epoch" in epochs
+        else ("step", "loss", "loss as backward gets it")
+    )
+    if not {unit, column} <= set(epochs):
         return ""
-    last = int(runs.groupby("run")["epoch"].max().min())
-    medians = runs[runs["epoch"] == last].groupby("devices")["test_loss"].agg(["median", "size"])
+    series = str(points[0]["series"])
+    told = epochs[_of_series(findings, epochs, series) & epochs[column].notna()]
+    told = told[told["devices"].isin([point["devices"] for point in points])]
+    common = [set(run[unit]) for _, run in told.groupby("run")]
+    if not common:
+        return ""
+    if not (ends := set.intersection(*common)):
+        return f"No {unit} is told by all runs: there is nothing to compare."
+    last = int(max(ends))
+    medians = told[told[unit] == last].groupby("devices")[column].agg(["median", "size"])
+    medians = medians[medians["median"].map(math.isfinite)]
     parts = [
-        f"{format_3sig(row['median'])} on {_short(count, index)} (n = {int(row['size'])})"
-        for index, (count, row) in enumerate(medians.iterrows())
-        if math.isfinite(row["median"])
+        f"{format_3sig(middle)} on {point_text(devices, series) if not index else devices} (n = {size})"
+        for index, (devices, middle, size) in enumerate(medians.itertuples(name=None))
     ]
-    after = "1 epoch" if last == 1 else f"{last} epochs"
-    return f"After {after} the test loss is {_join(parts)}." if parts else ""
+    after = f"1 {unit}" if last == 1 else f"{last:,} {unit}s"
+    return f"After {after} the {what} is {join(parts)}." if parts else ""
+
+
+def _of_series(findings: Findings, epochs: pd.DataFrame, series: str) -> pd.Series:
+    """Which rows are of completed runs of a series, under its conditions."""
+    if findings.runs is None:
+        return epochs["series"] == series
+    done = findings.runs[findings.runs["outcome"] == "completed"]
+    return epochs["run"].isin(done.loc[done["series"] == series, "run"])
 
 
 SENTENCES: Mapping[str, Callable[[Findings], str]] = {
@@ -227,6 +278,21 @@ SENTENCES: Mapping[str, Callable[[Findings], str]] = {
     "loss": loss,
     "memory": memory,
 }
+TOLD = {
+    "step": "how long its steps took",
+    "throughput": "its throughput",
+    "accuracy": "its accuracy",
+    "loss": "its loss",
+    "memory": "its peak memory",
+}
+"""Figures show these of each run."""
+RELATIVE = {
+    "speedup": "is a speedup",
+    "efficiency": "is an efficiency",
+    "efficiencies": "are both efficiencies",
+    "prediction": "are a predicted and a measured step",
+}
+"""Figures show these of device counts beside each other."""
 
 
 def _ends(findings: Findings, column: str) -> list[pd.Series]:
@@ -242,101 +308,31 @@ def _along_devices(
     points = _ends(findings, column)
     parts = [
         f"{form(point[column])}{unit if not index else ''} on "
-        f"{_devices(point) if not index else _short(point['devices'], index)} {_bounds(point, column, form)}"
+        f"{devices_text(point) if not index else point['devices']} {bounds(point, column, form)}"
         for index, point in enumerate(points)
     ]
-    return f"{what} {_join(parts)}." if parts else ""
-
-
-def _devices(point: pd.Series) -> str:
-    where = count_devices(int(point["devices"]))
-    return where if point["series"] == NO_OPTIONS else f"{where} of {point['series']}"
-
-
-def _short(devices: Any, index: int) -> str:
-    return count_devices(int(devices)) if not index else f"{int(devices)}"
-
-
-def _bounds(point: pd.Series, column: str, form: Callable[[float], str] = format_ratio) -> str:
-    """``(1.60 to 1.80, n = 3)``; the interval is left out where there is none."""
-    low, high = _get(point, f"{column}_low"), _get(point, f"{column}_high")
-    runs = _get(point, "speedup_n") if "speedup" in column or "efficiency" in column else math.nan
-    n = f"n = {int(point['n'] if math.isnan(runs) else runs)}"
-    return (
-        f"({n})"
-        if math.isnan(low) or math.isnan(high) or low == high
-        else f"({form(low)} to {form(high)}, {n})"
-    )
-
-
-def _spans(point: pd.Series, column: str, value: float) -> bool:
-    """Whether the interval holds the value; one run has none, and spans nothing."""
-    return bool(_get(point, f"{column}_low") <= value <= _get(point, f"{column}_high"))
-
-
-def _get(point: pd.Series, column: str) -> float:
-    value = point.get(column)
-    return math.nan if pd.isna(value) else float(value)
+    return f"{what} {join(parts)}." if parts else ""
 
 
 def _other_series(findings: Findings, point: pd.Series) -> str:
-    """A clause on the same devices with other options."""
+    """A clause on the throughput of the same devices with other options, under the same conditions."""
     table = findings.scaling
+    if THROUGHPUT not in table or math.isnan(mine := known(point, THROUGHPUT)):
+        return ""
     others = table[
         (table["series"] != point["series"])
         & (table["devices"] == point["devices"])
-        & table["speedup"].notna()
+        & (table["baseline_devices"] == point["baseline_devices"])
+        & (table["n"] > 0)
+        & table[THROUGHPUT].notna()
     ]
+    if "conditions" in others:
+        others = others[others["conditions"].astype(object).fillna("") == ""]
     if others.empty:
         return ""
-    least, most = others["speedup"].min(), others["speedup"].max()
+    ratios = others[THROUGHPUT] / mine
+    n = f"n = {int(min(others['n'].min(), point['n']))}"
     if len(others) == 1:
-        return f"; {others['series'].iloc[0]} reaches {format_ratio(least)}x"
-    return f"; the other {len(others)} series reach {format_ratio(least)}x to {format_ratio(most)}x"
-
-
-def _losses(point: pd.Series) -> list[tuple[float, str]]:
-    """Shares of a step that were no computing, with what they went to, the largest first."""
-    step_seconds = _get(point, "step_seconds")
-    shares = [(_get(point, column) / step_seconds, noun) for column, noun in _WENT_TO.items()]
-    return sorted((share for share in shares if share[0] >= LEAST_SHARE), reverse=True)
-
-
-def _largest_loss(point: pd.Series, *, several: bool) -> str:
-    losses = _losses(point)
-    if not losses:
-        return ""
-    share, noun = losses[0]
-    where = f"on {point['devices']}, " if several else ""
-    return f"; {where}{percent_in_digits(share)} of the step went to {noun}"
-
-
-def _beside_asked(point: pd.Series, asked: float | None) -> str:
-    low, high = _get(point, "parallel_efficiency_low"), _get(point, "parallel_efficiency_high")
-    if math.isnan(low) or math.isnan(high):
-        return ""
-    if asked is None:
-        return ", a loss that is not shown" if low <= 1 <= high else ""
-    if low >= asked:
-        return f", above the {format_exact(asked)} asked for"
-    if high < asked:
-        return f", below the {format_exact(asked)} asked for"
-    return f", which may be above or below the {format_exact(asked)} asked for"
-
-
-def _medians(point: pd.Series) -> str:
-    runs = int(point["n"])
-    return "" if runs < 2 else f" (medians of {runs} runs)"
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{format_3sig(seconds * 1e3)} ms"
-
-
-def _rate(value: float) -> str:
-    return format_3sig(value) if value < 100 else f"{value:,.0f}"
-
-
-def _join(parts: Sequence[str]) -> str:
-    """``a, b and c``."""
-    return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1]))) if parts else ""
+        return f"; {others['series'].iloc[0]}: {format_ratio(ratios.iloc[0])}x the throughput ({n})"
+    least, most = format_ratio(ratios.min()), format_ratio(ratios.max())
+    return f"; the other {len(others)} series: {least}x to {most}x the throughput ({n})"

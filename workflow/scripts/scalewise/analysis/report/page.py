@@ -279,6 +279,7 @@ def _figures(
             min_efficiency=section.min_efficiency,
             prediction=section.prediction,
             epochs=section.epochs,
+            runs=section.runs,
         )
     )
     return {name: _figure(section, name, sentences.get(name, "")) for name in names}

@@ -12,16 +12,18 @@ from typing import Any
 
 import pandas as pd
 
+from scalewise.analysis.comparison.comparability import accuracy_lost
 from scalewise.analysis.comparison.gains import Gains
 from scalewise.analysis.decision.choice import SIGNIFICANCE
-from scalewise.analysis.decision.criteria import SUCCESSFUL_FROM, accuracy_lost
+from scalewise.analysis.decision.criteria import SUCCESSFUL_FROM
 from scalewise.analysis.decision.decision import Decision
 from scalewise.analysis.decision.selection import Candidates, candidates, speed
 from scalewise.analysis.decision.terms import Terms
 from scalewise.analysis.formatting import goal_text
 from scalewise.analysis.laws import Law
 from scalewise.analysis.rounds.choice_summary import ChoiceSummary
-from scalewise.analysis.statistics.ratios import ENOUGH_REPEATS, ROUNDING, Ratio
+from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS
+from scalewise.analysis.statistics.ratios import ROUNDING, Ratio
 from scalewise.plan.runs.runs import NO_OPTIONS
 
 DIGITS = 12

@@ -21,8 +21,7 @@ from scalewise.analysis.decision.decision import Decision
 from scalewise.analysis.rounds.likely_answers import NONE, Answers, Indices, RunTimes, answers
 from scalewise.analysis.rounds.overhead_model import Array, MeasuredSpeed, OverheadModel, PredictedEfficiency
 from scalewise.analysis.rounds.repeats import further
-from scalewise.analysis.statistics.intervals import CONFIDENCE, median_interval
-from scalewise.analysis.statistics.ratios import ENOUGH_REPEATS
+from scalewise.analysis.statistics.intervals import CONFIDENCE, ENOUGH_REPEATS, median_interval
 from scalewise.plan.config.experiment import DecisionRule, Repeats
 from scalewise.plan.runs.rounds import (
     FIRST_OF_BASELINE,

@@ -13,6 +13,9 @@ from statistics import median
 
 CONFIDENCE = 0.95
 
+ENOUGH_REPEATS = 3
+"""Repeats below which next to nothing is known of their scatter: with 2 against 2, t may be 12.7."""
+
 
 @dataclass(frozen=True)
 class Interval:

@@ -9,9 +9,8 @@ import numpy as np
 from scipy.special import fdtrc
 
 from scalewise.analysis.statistics.bootstrap import Array, PooledSample
-from scalewise.analysis.statistics.intervals import CONFIDENCE
+from scalewise.analysis.statistics.intervals import CONFIDENCE, ENOUGH_REPEATS
 from scalewise.analysis.statistics.law_models import LawModel
-from scalewise.analysis.statistics.ratios import ENOUGH_REPEATS
 from scalewise.plan.config.shape import count_devices
 
 LEAST_REPEATS = 2

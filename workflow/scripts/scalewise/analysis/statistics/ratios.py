@@ -18,9 +18,6 @@ from scipy.special import stdtr, stdtrit
 
 from scalewise.analysis.statistics.intervals import CONFIDENCE, Interval, welch_error
 
-ENOUGH_REPEATS = 3
-"""Repeats below which next to nothing is known of their scatter: with 2 against 2, t may be 12.7."""
-
 ASSUMED_SCATTER = 0.05
 """Standard deviation of logarithms that single runs are taken to have. Published repeats scatter by 0.3 to
 0.6 % on GPUs of one cluster (DLPerf), CPU processes on a busy machine by up to 10 %."""
