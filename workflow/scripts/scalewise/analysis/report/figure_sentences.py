@@ -260,7 +260,7 @@ def loss(findings: Findings) -> str:
 
 
 def _of_series(findings: Findings, epochs: pd.DataFrame, series: str) -> pd.Series:
-    """Which rows are of completed runs of a series, under its conditions."""
+    """Rows of completed runs of a series, under its conditions."""
     if findings.runs is None:
         return epochs["series"] == series
     done = findings.runs[findings.runs["outcome"] == "completed"]

@@ -59,7 +59,7 @@ def doubt(point: pd.Series, column: str, noun: str) -> str:
 
     Args:
         point: A row of scaling.csv.
-        column: Its value, without ``_low`` and ``_high``.
+        column: Name of the value, without ``_low`` and ``_high``.
         noun: ``gain`` where more than 1 is one, ``loss`` where less is.
     """
     low, high, value = (known(point, f"{column}{end}") for end in ("_low", "_high", ""))
