@@ -8,8 +8,12 @@ import sysconfig
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from scalewise.plan.config.errors import StudyError
+from scalewise.plan.study import load_study
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "troubleshooting.md"
@@ -23,6 +27,44 @@ OF_SNAKEMAKE = {
     "Directory cannot be locked": "snakemake/exceptions.py",
 }
 """What the page quotes of Snakemake, and the file that says it."""
+
+
+SITE = "accelerator: cpu\ndevices_per_node: 2\ncpus_per_node: 2\nmax_nodes: 1\n"
+DIGITS = {
+    "dataset": "digits",
+    "model": "digits_cnn",
+    "global_batch_size": 64,
+    "epochs": 2,
+    "devices": [1, 2],
+}
+PROGRAM = {
+    "program": "train.py",
+    "arguments": ["{batch_size}"],
+    "scaling": "weak",
+    "batch_size_per_device": 8,
+    "devices": [1, 2],
+    "steps": 200,
+}
+
+FIRST_MISTAKES: list[tuple[str, dict[str, Any]]] = [
+    ("experiments is missing or holds no experiment", {}),
+    ("... is missing. Add ...", {key: value for key, value in DIGITS.items() if key != "devices"}),
+    ("is not a known key", DIGITS | {"epoch": 3}),
+    ("is ..., not a whole number", DIGITS | {"epochs": "ten"}),
+    ("is ..., which is not known here", DIGITS | {"scaling": "stong"}),
+    ("is ..., which is not known", DIGITS | {"dataset": "mnits"}),
+    ("is ..., but a run may take ...", DIGITS | {"devices": [1, 4]}),
+    ("is not divisible by ...", DIGITS | {"global_batch_size": 65}),
+    ("is missing, and scaling is ...", DIGITS | {"scaling": "weak"}),
+    ("names {...}, which is not known", PROGRAM),
+    ("is below warmup_steps (...)", DIGITS | {"steps": 10, "warmup_steps": 50}),
+    ("limits a study that measures every count of its list", DIGITS | {"budget": {"device_hours": 1}}),
+    (
+        "is ..., but the devices here are CPU processes, on which it runs at ...",
+        DIGITS | {"precision": "fp16"},
+    ),
+]
+"""Mistakes that newcomers make, each with the row of the page that tells what to do."""
 
 
 def quoted() -> list[str]:
@@ -57,15 +99,18 @@ def said() -> list[str]:
     return [text for file in files for text in strings_of(file.read_text(encoding="utf-8"))]
 
 
+def fixed_parts(message: str) -> re.Pattern[str]:
+    """Finds texts that have all fixed parts of a message, in their order."""
+    return re.compile(".*?".join(map(re.escape, message.split("..."))), re.DOTALL)
+
+
 def is_said(message: str) -> bool:
     """Whether one text of the code has all fixed parts of a message, in their order."""
-    parts = message.split("...")
-    pattern = re.compile(".*?".join(map(re.escape, parts)), re.DOTALL)
-    longest = max(parts, key=len)
+    longest, pattern = max(message.split("..."), key=len), fixed_parts(message)
     return any(longest in text and pattern.search(text) for text in said())
 
 
-@pytest.mark.parametrize("message", quoted())
+@pytest.mark.parametrize("message", [each for each in quoted() if each not in dict(FIRST_MISTAKES)])
 def test_a_message_of_the_troubleshooting_page_is_in_the_code(message: str) -> None:
     longest = max(map(len, message.split("...")))
     assert longest >= LEAST_LETTERS, f"{message!r} says too little to be found"
@@ -79,6 +124,19 @@ def test_a_message_that_nothing_says_is_found_out() -> None:
 
 def test_the_page_has_the_messages_that_end_most_runs() -> None:
     assert len(quoted()) >= 80
+
+
+@pytest.mark.parametrize(("row", "experiment"), FIRST_MISTAKES, ids=[row for row, _ in FIRST_MISTAKES])
+def test_what_a_newcomer_gets_told_is_found_on_the_page(
+    row: str, experiment: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("import torch\n")
+    (tmp_path / "site.yaml").write_text(SITE)
+    with pytest.raises(StudyError) as caught:
+        load_study({"experiments": {"mine": experiment}} if experiment else {}, [], "site.yaml")
+    assert row in quoted()
+    assert any(fixed_parts(row).search(line) for line in caught.value.lines), caught.value.lines
 
 
 @pytest.mark.parametrize(("message", "file"), OF_SNAKEMAKE.items())

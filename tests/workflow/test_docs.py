@@ -14,10 +14,14 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.unit.watch.standings import done, standing_of
 from tests.workflow.conftest import ROOT, Workplace
 
 from scalewise.analysis.report.captions import CAPTIONS
-from scalewise.plan.study import load_study
+from scalewise.plan.study import Study, load_study
+from scalewise.plan.terminal.plan_table import plan_table
+from scalewise.watch.lines import table
+from scalewise.watch.points import WatchedStudy
 
 DOCUMENTS = sorted(path for path in ROOT.glob("**/*.md") if ".venv" not in path.parts)
 MADE_BY_TESTS = ROOT / "docs" / "reliability.md"
@@ -29,11 +33,14 @@ OWN_PROGRAM = ROOT / "config" / "examples" / "own" / "ddp.py"
 
 NOT_RUN = {
     r"git clone <address of this repository> scalewise": "needs the network",
-    r"cd \S+": "changes the shell alone",
+    r"cd scalewise": "changes the shell alone",
     r"\. \.venv/bin/activate": "changes the shell alone",
-    r"(tmux|sacctmgr|sinfo|squeue|scp) .*": "a login node's own program, not one of Scalewise",
-    r"pip install .*|tensorboard .*": "needs the network, or a browser",
-    r"snakemake .* --report \S+": "needs a finished study: test_study.py runs it on one",
+    r"tmux new -s study": "a login node's own program",
+    r'sacctmgr show associations user=\$USER format=\S+|sinfo -s|sinfo -o "[%\w ]+"': "Slurm's own programs",
+    r"scp \S+:scalewise/results/report\.html \.": "needs another machine",
+    r"pip install tensorboard": "needs the network",
+    r"tensorboard --logdir results/digits-strong/tensorboard": "serves until it is stopped",
+    r"snakemake --profile profiles/local --report report\.zip": "test_study.py runs it on a finished study",
 }
 """Commands of the documents that no test here runs, with the reason."""
 
@@ -256,6 +263,63 @@ def test_the_guide_to_the_report_has_every_figure_and_no_part_that_is_not_there(
     parts = re.findall(r'^\| "([^"]+)" \|', guide, re.MULTILINE)
     assert len(parts) >= 15
     assert [part for part in parts if part not in text] == []
+
+
+def headings_of_the_report() -> set[str]:
+    """What the page's templates head its parts with, up to a colon; `...` for what a study puts in."""
+    page = ROOT / "workflow" / "scripts" / "scalewise" / "analysis" / "report"
+    text = "".join(path.read_text(encoding="utf-8") for path in page.glob("*.j2"))
+    found = re.findall(r'behind\("([^"]+)"', text)
+    for inside in re.findall(r"<(?:h[2-4]|\{\{ (?:page\.)?(?:part|rest) \}\})[^>]*>(.+?)</", text):
+        found += re.findall(r'"([^"]+)"', inside) or [re.sub(r"\{\{.*?\}\}", "...", inside)]
+    return {heading.partition(":")[0] for heading in found} - {"..."}
+
+
+def test_the_guide_to_the_report_has_every_heading_of_the_page() -> None:
+    guide = (ROOT / "docs" / "report.md").read_text(encoding="utf-8")
+    headings = headings_of_the_report()
+    assert {"What limits it", "More figures", "Runs", "What if", "The rules followed"} <= headings
+    assert [heading for heading in sorted(headings) if f'"{heading}"' not in guide] == []
+
+
+def printed(start: str) -> list[str]:
+    """The lines of the block in the guide to a first study that has a line which begins so."""
+    (block,) = (
+        block
+        for block in blocks(ROOT / "docs" / "first-study.md", "")
+        if re.search(rf"^{start} ", block, re.MULTILINE)
+    )
+    return block.splitlines()
+
+
+def columns(line: str) -> list[str]:
+    """The cells of a printed row."""
+    return re.split(r" {2,}", line.strip())
+
+
+def shipped_study(folder: Path, site: str) -> Study:
+    """The study in the repository, on a machine or a cluster."""
+    site_file, config = folder / "site.yaml", ROOT / "config" / "experiments.yaml"
+    site_file.write_text(site)
+    return load_study(yaml.safe_load(config.read_text(encoding="utf-8")), [config], site_file)
+
+
+def test_the_plan_that_a_guide_shows_is_that_of_the_shipped_study(tmp_path: Path) -> None:
+    site = (ROOT / "profiles" / "slurm" / "site.yaml").read_text(encoding="utf-8")
+    study = shipped_study(tmp_path, re.sub(r"<(account|partition)>", "mine", site))
+    *shown, more = printed("run")
+    assert more == "..."
+    assert plan_table(study, tmp_path).splitlines()[: len(shown)] == shown
+
+
+def test_the_status_that_a_guide_shows_has_the_headings_and_the_points_of_that_study(tmp_path: Path) -> None:
+    points = WatchedStudy.of(shipped_study(tmp_path, "accelerator: cpu\ncpus_per_node: 2\n"), None).points
+    said = table(standing_of({each: [done(100.0)] * 3 for each in points}), width=200, height=100)
+    _, *shown = printed("experiment")
+    rows = 1 + len(points)
+    assert columns(shown[0]) == columns(said[0])
+    assert [columns(line)[:4] for line in shown[:rows]] == [columns(line)[:4] for line in said[:rows]]
+    assert len(shown) == len(said)
 
 
 def test_every_benchmark_is_named_where_speed_is_told() -> None:
