@@ -283,12 +283,10 @@ def test_the_guide_to_the_report_has_every_heading_of_the_page() -> None:
 
 
 def printed(start: str) -> list[str]:
-    """The lines of the block in the guide to a first study that has a line which begins so."""
-    (block,) = (
-        block
-        for block in blocks(ROOT / "docs" / "first-study.md", "")
-        if re.search(rf"^{start} ", block, re.MULTILINE)
-    )
+    """What the guide to a first study shows of a terminal that has a line which begins so."""
+    text = (ROOT / "docs" / "first-study.md").read_text(encoding="utf-8")
+    fenced: list[tuple[str, str]] = re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    (block,) = (body for language, body in fenced if not language and f"\n{start} " in f"\n{body}")
     return block.splitlines()
 
 
