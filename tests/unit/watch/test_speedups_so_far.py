@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pandas as pd
 import pytest
-from tests.unit.watch.standings import WAITING, done, point, standing_of
+from tests.unit.watch.standings import FAILED, WAITING, done, point, standing_of
 
+from scalewise.analysis.comparison import comparable_runs
 from scalewise.analysis.statistics.ratios import ratio_of
-from scalewise.watch.speedups import ratio, speedups
+from scalewise.watch.run_files import RunFacts
+from scalewise.watch.speedups import NEVER_MORE, baseline_of, ratio, speedups
 
 SAMPLES = [
     ([182.0, 171.0, 176.5], [100.0, 103.0, 98.0]),
@@ -22,7 +25,7 @@ SAMPLES = [
 def test_a_ratio_has_the_bounds_that_the_tables_give_it(above: list[float], below: list[float]) -> None:
     expected = ratio_of(above, below)
     assert expected is not None
-    found = ratio(above, below)
+    found = ratio(tuple(above), tuple(below))
 
     for mine, theirs in zip(
         (found.estimate, found.low, found.high),
@@ -34,7 +37,7 @@ def test_a_ratio_has_the_bounds_that_the_tables_give_it(above: list[float], belo
 
 
 def test_single_runs_have_no_bounds() -> None:
-    assert ratio([180.0], [100.0]).confidence == 0
+    assert ratio((180.0,), (100.0,)).confidence == 0
 
 
 def test_a_speedup_is_over_the_fewest_devices_of_its_own_series() -> None:
@@ -52,3 +55,30 @@ def test_a_speedup_is_over_the_fewest_devices_of_its_own_series() -> None:
         )
     }
     assert found == {point(8, series="a"): (2, 3.0, 0.75)}
+
+
+OUT_OF_MEMORY = RunFacts("failed", "out-of-memory")
+DIVERGED = RunFacts("failed", "diverged")
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        {1: [OUT_OF_MEMORY, DIVERGED], 2: [done(200)], 4: [done(380)]},
+        {1: [OUT_OF_MEMORY, FAILED], 2: [done(200)]},
+        {1: [OUT_OF_MEMORY, done(100)], 2: [done(200)]},
+        {1: [OUT_OF_MEMORY], 2: [DIVERGED]},
+    ],
+)
+def test_the_baseline_is_that_of_the_tables(runs: dict[int, list[RunFacts]]) -> None:
+    assert comparable_runs.NEVER_MORE == NEVER_MORE
+    rows = [(devices, facts.outcome) for devices, mine in runs.items() for facts in mine]
+    expected = comparable_runs.baseline_devices(pd.DataFrame(rows, columns=["devices", "outcome"]))
+    standing = standing_of({point(devices): mine for devices, mine in runs.items()})
+    assert baseline_of(standing.points).point.devices == expected
+
+
+def test_devices_that_have_too_little_memory_keep_no_speedup_from_the_others() -> None:
+    runs = {point(1): [OUT_OF_MEMORY] * 2, point(2): [done(200)], point(4): [done(380)]}
+    (found,) = speedups(standing_of(runs).points)
+    assert (found.point, found.baseline, found.ratio.estimate) == (point(4), 2, 1.9)

@@ -63,6 +63,17 @@ def test_jobs_in_the_queue_show_slurms_reason_and_its_estimate() -> None:
     )
 
 
+def test_runs_at_work_together_show_how_fast_they_are() -> None:
+    runs = {point(4): [running(3, 10, 50, rate=5000.0), running(2, 10, 50, rate=5100.0), QUEUED]}
+    lines = table(standing_of(runs, budget=64), 120, 40)
+    assert "2 runs: epoch 3/10, epoch 2/10, 5,000 to 5,100/s; 1 in the queue" in lines[1]
+
+
+def test_without_an_efficiency_to_keep_the_fastest_point_is_told_and_called_so() -> None:
+    runs = {point(1): [done(100)], point(4): [done(380)], point(8): [done(500)]}
+    assert table(standing_of(runs), 120, 40)[4].startswith("digits fastest so far: 8 devices 5.00x, n = 1")
+
+
 def large(series: int, counts: int) -> Standing:
     runs = {
         point(

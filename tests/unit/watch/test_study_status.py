@@ -87,7 +87,7 @@ def test_one_that_is_silent_for_long_has_gone_also_where_its_process_id_is_in_us
 
 @pytest.mark.parametrize("ended", [True, False])
 def test_what_was_at_work_at_the_end_has_cost_its_time_until_then(tmp_path: Path, ended: bool) -> None:
-    run, began = ("digits", "d2.r1"), time.time() - 2 * 86400
+    run, began = ("digits", "d2.r1"), float(int(time.time()) - 2 * 86400)
     folder = tmp_path / "results" / "digits" / "runs" / "d2.r1"
     folder.mkdir(parents=True)
     start = datetime.fromtimestamp(began, UTC).isoformat()
@@ -103,7 +103,7 @@ def test_what_was_at_work_at_the_end_has_cost_its_time_until_then(tmp_path: Path
     write_watch_record(tmp_path, cut)
 
     last = status(tmp_path).stdout.splitlines()[-1]
-    assert last == "0 of 3 runs done, 1.000 device-hours spent"
+    assert last == "0 of 3 runs done, 1.00 device-hours spent"
 
 
 def test_following_a_study_says_who_runs_it_and_when_nobody_does_any_more(

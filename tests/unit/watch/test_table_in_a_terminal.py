@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+from dataclasses import replace
 
 import pytest
 from tests.terminal_screen import TerminalScreen
@@ -133,14 +134,36 @@ def test_it_grows_with_the_points_that_come_up(window: Window) -> None:
 
 
 @pytest.mark.parametrize(("columns", "rows"), [(80, 8), (30, 24)])
-def test_a_window_without_room_shows_none(columns: int, rows: int) -> None:
+def test_a_window_without_room_shows_lines_until_it_has_grown(columns: int, rows: int) -> None:
     window = Window(columns, rows)
     table = Drawn(window)
     table.show(FIRST)
-    assert window.screen.text == ""
+    assert "run 1 starting" in " ".join(window.getvalue().split())
+    assert "----" not in window.getvalue()
+    table.show(FIRST)
+    assert window.getvalue().count("starting") == 1
     window.screen.resize(80, 24)
     table.show(FIRST)
     assert table_rows(window)
+
+
+@pytest.mark.parametrize("kind", [Drawn, Lines])
+def test_nothing_is_written_after_its_end(window: Window, kind: type[Drawn] | type[Lines]) -> None:
+    display = kind(window)
+    display.show(FIRST)
+    display.end(None)
+    written = window.getvalue()
+    display.show(LATER)
+    display.end(LATER)
+    assert window.getvalue() == written
+
+
+def test_without_a_terminal_a_study_that_is_cut_off_is_summed_up() -> None:
+    stream = io.StringIO()
+    display = Lines(stream)
+    display.show(LATER)
+    display.end(replace(LATER, over=True))
+    assert stream.getvalue().splitlines()[-1].startswith("1 of 4 runs done, ")
 
 
 def test_no_color_is_heeded_and_dumb_terminals_and_files_get_lines() -> None:
@@ -149,6 +172,7 @@ def test_no_color_is_heeded_and_dumb_terminals_and_files_get_lines() -> None:
         return stream.getvalue()
 
     assert "\x1b[1m" in shown(Window(), LATER, TERM="xterm")
+    assert "\x1b[1m" in shown(Window(), LATER, TERM="xterm", NO_COLOR="")
     assert "\x1b[1m" not in shown(Window(), LATER, TERM="xterm", NO_COLOR="1")
     assert "\x1b" not in shown(Window(), LATER, TERM="dumb")
     assert isinstance(display_for(io.StringIO(), {"TERM": "xterm"}), Lines)

@@ -82,6 +82,13 @@ def test_sessions_without_trainings_are_not_watched(study: Study) -> None:
     assert watch_session(study, workflow("judge_round"), {}) is not None
 
 
+def test_what_goes_wrong_before_the_start_is_said_and_leaves_the_study_alone(
+    study: Study, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert watch_session(study, SimpleNamespace(touch=False), {}) is None
+    assert "The study is not shown (AttributeError: " in caplog.text
+
+
 def test_the_points_of_a_study_are_watched_in_the_order_of_its_file(study: Study) -> None:
     watched = WatchedStudy.of(study, None)
     assert [(each.devices, each.series, each.most) for each in watched.points] == [

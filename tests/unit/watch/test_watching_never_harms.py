@@ -17,11 +17,18 @@ from scalewise.watch.points import Criterion, WatchedStudy
 from scalewise.watch.record import RECORD, read_watch_record
 from scalewise.watch.slurm_queue import QueuedJob, SlurmQueue, parse_queue
 from scalewise.watch.standing import Standing
-from scalewise.watch.terminal import Lines
+from scalewise.watch.terminal import Lines, Table
 from scalewise.watch.watcher import Watcher
 
 STUDY = WatchedStudy(points=(point(1), point(2)), criteria={"digits": Criterion()})
 SESSION = [("digits", "d1.r1"), ("digits", "d2.r1")]
+
+
+class Drawn(Table):
+    """A table in a terminal of one size."""
+
+    def _terminal_size(self) -> os.terminal_size:
+        return os.terminal_size((100, 30))
 
 
 class Session:
@@ -62,7 +69,7 @@ def test_the_log_is_silent_while_it_watches_and_back_at_its_end(tmp_path: Path) 
     session.logger.info("Complete log(s): x")
 
     said = session.terminal.getvalue().splitlines()
-    assert [line for line in said if "2 of" not in line] == ["Error in rule train", "Complete log(s): x"]
+    assert [line for line in said if " of 2 " not in line] == ["Error in rule train", "Complete log(s): x"]
     assert STUDY_IS_SHOWN not in os.environ
     assert len(session.logger.handlers) == 1
     assert session.logger.handlers[0].filters == []
@@ -100,6 +107,65 @@ def test_a_file_system_that_hangs_does_not_keep_snakemake_from_its_end(
     assert session.terminal.getvalue() == "Complete log(s): x\n"
     back.set()
     session.watcher._thread.join(60)
+
+
+@pytest.mark.parametrize("kind", [Drawn, Lines])
+def test_a_look_that_comes_late_is_not_shown_after_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Drawn] | type[Lines]
+) -> None:
+    monkeypatch.setattr("scalewise.watch.watcher.END_SECONDS", 0.1)
+    late, back, terminal = threading.Event(), threading.Event(), io.StringIO()
+    logger = logging.Logger("snakemake", logging.INFO)
+    watcher = Watcher(STUDY, {}, tmp_path, SESSION, logger, kind(terminal))
+    look = watcher._look
+
+    def hang(over: bool = False) -> Standing:
+        late.set()
+        back.wait(60)
+        return look(over)
+
+    monkeypatch.setattr(watcher, "_look", hang)
+    watcher.start()
+    assert late.wait(60)
+    watcher.end()
+    record = read_watch_record(tmp_path)
+    assert record is not None
+    assert record.ended
+    terminal.write("The decision\n")
+    back.set()
+    watcher._thread.join(60)
+    assert terminal.getvalue().endswith("The decision\n")
+
+
+def test_a_terminal_that_is_gone_is_no_error_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scalewise.watch.watcher.END_SECONDS", 0.1)
+    back = threading.Event()
+
+    def hang(_standing: Standing) -> None:
+        back.wait(60)
+
+    session = Session(tmp_path, hang)
+    session.start()
+    session.terminal.close()
+    monkeypatch.setattr(session.watcher._display, "end", session.terminal.write)
+    session.watcher.end()
+    back.set()
+    session.watcher._thread.join(60)
+
+
+def test_a_study_that_is_no_longer_shown_goes_on_for_others_until_its_end(tmp_path: Path) -> None:
+    def fail(_standing: Standing) -> None:
+        raise RuntimeError("no such luck")
+
+    session = Session(tmp_path, fail)
+    session.start()
+    session.watcher._thread.join(60)
+    session.watcher.end()
+    record = read_watch_record(tmp_path)
+    assert record is not None
+    assert record.ended
 
 
 def test_other_processes_learn_what_it_knows_and_that_it_has_ended(tmp_path: Path) -> None:

@@ -40,8 +40,8 @@ class Progress(_Note):
         epochs: Epochs of the whole training, where they end it; 0 for a program, whose epochs nobody knows.
         step: Optimizer steps done since the training began.
         steps: Optimizer steps of the whole training, where they end it; None where something else does.
-        samples_per_second: Throughput so far, warm-up left out, by the clock of rank 0; None before there is
-            any.
+        samples_per_second: Throughput by the clock of rank 0; None before there is any. Of a built-in model
+            so far, warm-up left out; of a program, between the last two messages.
     """
 
     epoch: int

@@ -164,7 +164,7 @@ def change_lines(standing: Standing, told: dict[WatchedPoint, tuple[object, ...]
     lines = []
     for each in standing.points:
         before = told.get(each.point)
-        if each.key == before or (before is None and each.in_state("later")):
+        if each.key == before:
             continue
         told[each.point] = each.key
         if before is None and not each.in_state("done", "failed", "queued", "starting", "running"):

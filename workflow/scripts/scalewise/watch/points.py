@@ -51,13 +51,15 @@ class WatchedPoint(BaseModel):
 
 
 class Criterion(BaseModel):
-    """The quantity by which an experiment is decided; without any it is the knee."""
+    """What an experiment is decided by, as far as it can be told while its runs are made.
+
+    Args:
+        min_efficiency: None where something else decides.
+    """
 
     model_config = ConfigDict(frozen=True)
 
     min_efficiency: float | None = None
-    deadline_minutes: float | None = None
-    max_device_hours: float | None = None
 
 
 class WatchedStudy(BaseModel):
@@ -95,11 +97,7 @@ class WatchedStudy(BaseModel):
                     )
                 )
             rule = planned.spec.decision
-            criteria[name] = Criterion(
-                min_efficiency=rule.min_efficiency,
-                deadline_minutes=rule.deadline_minutes,
-                max_device_hours=rule.max_device_hours,
-            )
+            criteria[name] = Criterion(min_efficiency=rule.min_efficiency)
         return cls(points=tuple(points), criteria=criteria, device_budget=device_budget)
 
 

@@ -20,7 +20,7 @@ PROGRESS = "SCALEWISE_PROGRESS"
 
 
 def watch_session(study: Study, workflow: Any, environ: Mapping[str, str] = os.environ) -> Watcher | None:
-    """A watcher for what Snakemake is about to run; None where that has no trainings.
+    """A watcher for what Snakemake is about to run; None where that has no trainings, or watching fails.
 
     The profiles have the study shown by ``show-failed-logs``: beside it the terminal then shows the log of
     what fails, and nothing else. Whoever asks Snakemake for more of its log, for less or for another form
@@ -31,6 +31,17 @@ def watch_session(study: Study, workflow: Any, environ: Mapping[str, str] = os.e
         workflow: Snakemake's, with all that is to be done known.
         environ: The environment of Snakemake.
     """
+    logger = logging.getLogger("snakemake.logging")
+    try:
+        return _watcher(study, workflow, environ, logger)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the study goes on
+        logger.warning(f"The study is not shown ({type(error).__name__}: {error}); Snakemake's log follows.")
+        return None
+
+
+def _watcher(
+    study: Study, workflow: Any, environ: Mapping[str, str], logger: logging.Logger
+) -> Watcher | None:
     asked = workflow.output_settings
     own = (asked.verbose, asked.quiet, asked.debug_dag, asked.printshellcmds, asked.log_handler_settings)
     shown = asked.show_failed_logs and not any(own) and environ.get(PROGRESS) != "off"
@@ -48,7 +59,7 @@ def watch_session(study: Study, workflow: Any, environ: Mapping[str, str] = os.e
         {name: planned.spec for name, planned in study.experiments.items()},
         Path.cwd(),
         session,
-        logging.getLogger("snakemake.logging"),
+        logger,
         display_for(sys.stderr, environ) if shown else None,
         slurm=None if budget is None else SlurmQueue(),
     )

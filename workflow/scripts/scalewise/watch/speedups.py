@@ -1,8 +1,13 @@
-"""Speedups so far, by the rule of the tables and without the libraries that those take long to load."""
+"""Speedups so far, by the rule of the tables and without the libraries that those take long to load.
+
+All runs that have completed count. The tables leave out those that were not made under the baseline's
+conditions, such as other software or another kind of device.
+"""
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,12 +17,15 @@ from scalewise.analysis.statistics.intervals import CONFIDENCE, Interval, welch_
 from scalewise.watch.points import WatchedPoint
 from scalewise.watch.standing import PointStanding
 
+NEVER_MORE = {"out-of-memory", "diverged"}
+"""Outcomes that another try would repeat, as the tables have them: such a point is no baseline."""
+
 _TINY = 1e-300
 
 
 @dataclass(frozen=True)
 class Speedup:
-    """A measured point against its baseline, the fewest devices of its series.
+    """A measured point against its baseline, the fewest devices of its series that can train it.
 
     Args:
         ratio: Of the throughputs; without bounds where neither has two runs.
@@ -35,18 +43,36 @@ class Speedup:
 
 def speedups(points: Sequence[PointStanding]) -> Iterator[Speedup]:
     """The speedup of every point that has completed runs, as has its baseline; none of the baseline."""
+    series: dict[tuple[str, str], list[PointStanding]] = defaultdict(list)
     for each in points:
-        mine = [other for other in points if _series(other) == _series(each)]
-        baseline = min(mine, key=lambda other: other.point.devices)
-        if each.rates and baseline.rates and each.point.devices > baseline.point.devices:
-            yield Speedup(each.point, baseline.point.devices, ratio(each.rates, baseline.rates))
+        series[_series(each)].append(each)
+    baselines = {name: baseline_of(mine) for name, mine in series.items()}
+    for each in points:
+        baseline = baselines[_series(each)]
+        if each.point.devices <= baseline.point.devices:
+            continue
+        above, below = tuple(each.rates), tuple(baseline.rates)
+        if above and below:
+            yield Speedup(each.point, baseline.point.devices, ratio(above, below))
+
+
+def baseline_of(series: Sequence[PointStanding]) -> PointStanding:
+    """The fewest devices of a series; those on which its training is known to be impossible do not count."""
+    possible = [each for each in series if not _is_impossible(each)]
+    return min(possible or series, key=lambda each: each.point.devices)
+
+
+def _is_impossible(standing: PointStanding) -> bool:
+    """Whether all of its runs have ended and say so."""
+    return all(facts.outcome in NEVER_MORE for facts in standing.runs.values())
 
 
 def _series(standing: PointStanding) -> tuple[str, str]:
     return standing.point.experiment, standing.point.series
 
 
-def ratio(above: Sequence[float], below: Sequence[float]) -> Interval:
+@lru_cache(maxsize=65536)
+def ratio(above: tuple[float, ...], below: tuple[float, ...]) -> Interval:
     """The ratio of two samples of rates, by Welch's t on logarithms, as the tables have it.
 
     Args:

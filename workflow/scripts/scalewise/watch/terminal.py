@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Protocol, TextIO
 
 from scalewise.watch.lines import change_lines, study_lines, table
@@ -17,6 +19,8 @@ LEAST_ROWS, LEAST_COLUMNS = 10, 40
 KEPT_ROWS = 6
 """Lines of a terminal that stay free for what steps say."""
 MAX_FINAL_ROWS = 60
+LAST_TURN_SECONDS = 1.0
+"""Most that the end waits for a write that is under way."""
 
 BOLD, DIM, PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
 
@@ -37,8 +41,32 @@ class Display(Protocol):
 def display_for(stream: TextIO, environ: Mapping[str, str]) -> Display:
     """The display that a stream can carry: a table in a terminal that obeys, else lines."""
     if stream.isatty() and environ.get("TERM", "dumb") != "dumb":
-        return Table(stream, color="NO_COLOR" not in environ)
+        return Table(stream, color=not environ.get("NO_COLOR"))
     return Lines(stream)
+
+
+class _Writing:
+    """The right to write to a stream: kept by one thread at a time, and by none after the end."""
+
+    def __init__(self) -> None:
+        self._lock, self._ended = threading.Lock(), False
+
+    @contextmanager
+    def turn(self) -> Iterator[bool]:
+        """For the length of a with statement: gives whether writing is still allowed."""
+        with self._lock:
+            yield not self._ended
+
+    @contextmanager
+    def last_turn(self) -> Iterator[bool]:
+        """The same for what is written last; a write that hangs is not waited for."""
+        mine = self._lock.acquire(timeout=LAST_TURN_SECONDS)
+        try:
+            allowed, self._ended = not self._ended, True
+            yield allowed
+        finally:
+            if mine:
+                self._lock.release()
 
 
 class Lines:
@@ -49,9 +77,15 @@ class Lines:
         self._told: dict[WatchedPoint, tuple[object, ...]] = {}
         self._ended: int | None = None
         self._of_study: list[str] = []
+        self._writing = _Writing()
 
     def show(self, standing: Standing) -> None:
         """Tell what is new; of the study as a whole, only when runs have ended."""
+        with self._writing.turn() as allowed:
+            if allowed:
+                self._tell(standing)
+
+    def _tell(self, standing: Standing) -> None:
         clock = time.strftime("%H:%M:%S", time.localtime(standing.now))
         news = change_lines(standing, self._told)
         ended = standing.count("done", "failed")
@@ -65,9 +99,15 @@ class Lines:
             self._stream.flush()
 
     def end(self, standing: Standing | None) -> None:
-        """Tell what is new since the last look."""
-        if standing is not None:
-            self.show(standing)
+        """Tell what is new since the last look, and how far the study has come if that is not all of it."""
+        with self._writing.last_turn() as allowed:
+            if not allowed or standing is None:
+                return
+            self._tell(standing)
+            if standing.count("done") < len(standing.runs):
+                lines = [line for line in study_lines(standing) if line not in self._of_study]
+                self._stream.write("".join(f"{line}\n" for line in lines))
+                self._stream.flush()
 
     def say(self, text: str) -> None:
         """Print a line."""
@@ -90,24 +130,35 @@ class Table:
         self._size = os.terminal_size((0, 0))
         self._rows = 0
         self._drawn: list[str] = []
+        self._writing = _Writing()
+        self._lines = Lines(stream)
 
     def show(self, standing: Standing) -> None:
-        """Draw the table, where it has changed."""
+        """Draw the table, where it has changed; a terminal that is too small for it gets lines."""
+        with self._writing.turn() as allowed:
+            if allowed:
+                self._show(standing)
+
+    def _show(self, standing: Standing) -> None:
         size = self._terminal_size()
         if size.lines < LEAST_ROWS or size.columns < LEAST_COLUMNS:
             self._give_back()
+            self._lines.show(standing)
             return
         lines = table(standing, size.columns - 1, size.lines - KEPT_ROWS)
         self._draw(lines, size)
 
     def end(self, standing: Standing | None) -> None:
         """Print the last state where the table was, and let the whole terminal scroll again."""
-        size = self._terminal_size()
-        self._give_back()
-        if standing is not None:
-            width = max(size.columns - 1, LEAST_COLUMNS)
-            lines = table(standing, width, MAX_FINAL_ROWS)
-            self._write("".join(f"{line}\n" for line in self._dressed(lines)))
+        with self._writing.last_turn() as allowed:
+            if not allowed:
+                return
+            size = self._terminal_size()
+            self._give_back()
+            if standing is not None:
+                width = max(size.columns - 1, LEAST_COLUMNS)
+                lines = table(standing, width, MAX_FINAL_ROWS)
+                self._write("".join(f"{line}\n" for line in self._dressed(lines)))
 
     def say(self, text: str) -> None:
         """Print a line."""

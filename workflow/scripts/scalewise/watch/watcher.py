@@ -29,6 +29,8 @@ POLL_SECONDS = 3.0
 """Time between two looks: they share the machine with what is measured on it."""
 MOST_SHARE = 0.005
 """Share of one CPU that looking may take: a study of many runs is looked at less often."""
+EVENT_SECONDS = 0.3
+"""Least time from an event of Snakemake to the look at what it has changed."""
 END_SECONDS = 2.0
 """Time that the last look may take; a file system that hangs must not keep Snakemake from its end."""
 ALIVE_SECONDS = 60.0
@@ -70,9 +72,10 @@ class Watcher:
         self._display = display
         self._silence = Silence()
         self._wake, self._ended = threading.Event(), threading.Event()
-        self._over = False
         self._guard = threading.Lock()
         self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
+        # apart from the looks: a slow Slurm or file system must not make the session look dead
+        self._recorder = threading.Thread(target=self._keep_record, name="watch-record", daemon=True)
         self._rounds = Rounds(asked={})
         self._rounds_seen: tuple[tuple[int, ...], ...] | None = None
         self._queue: dict[str, QueuedJob] = {}
@@ -98,22 +101,26 @@ class Watcher:
                 os.environ[STUDY_IS_SHOWN] = "1"
             atexit.register(self.end)
             self._thread.start()
+            self._recorder.start()
         except Exception as error:  # noqa: BLE001 - whatever it is, the study goes on
             self._give_up(error)
 
     def end(self) -> None:
         """Show the last state and give Snakemake its log back; does nothing the second time."""
         with self._guard:
-            if self._over:
+            if self._ended.is_set():
                 return
-            self._over = True
-        self._ended.set()
+            self._ended.set()
         self._wake.set()
         if self._thread.ident is not None:
             self._thread.join(END_SECONDS)
             if self._thread.is_alive() and self._display is not None:
-                self._display.end(None)  # its files are late: the terminal is given back all the same
+                # its files are late: the terminal is given back all the same, if it is still there
+                with suppress(Exception):
+                    self._display.end(None)
         self._restore()
+        if self._recorder.ident is not None:
+            self._recorder.join(END_SECONDS)
 
     def _stream_handlers(self) -> list[logging.Handler]:
         """The handlers that write to the terminal: a file's is a stream's, too, and stays as it is."""
@@ -132,9 +139,7 @@ class Watcher:
             self._logger.removeHandler(self._log)
 
     def _give_up(self, error: Exception) -> None:
-        """Leave the study to Snakemake's own log."""
-        with self._guard:
-            self._over = True
+        """Leave the study to Snakemake's own log; other processes still learn that it goes on."""
         self._restore()
         if self._display is None:
             return
@@ -151,18 +156,19 @@ class Watcher:
             while not self._ended.is_set():
                 began = time.thread_time()
                 standing = self._look()
+                if self._ended.is_set():
+                    break
                 if self._display is not None:
                     self._display.show(standing)
-                self._write()
-                used = time.thread_time() - began
-                self._wake.wait(max(POLL_SECONDS, used / MOST_SHARE))
-                if self._wake.is_set() and not self._ended.is_set():
+                pause = (time.thread_time() - began) / MOST_SHARE
+                since = time.monotonic()
+                if self._wake.wait(max(POLL_SECONDS, pause)):
                     # several events come together; and a run's files are written around its own
-                    self._ended.wait(0.3)
+                    self._ended.wait(max(EVENT_SECONDS, since + pause - time.monotonic()))
                 self._wake.clear()
+            last = self._look(over=True)
             if self._display is not None:
-                self._display.end(self._look(over=True))
-            self._write(ended=True)
+                self._display.end(last)
         except Exception as error:  # noqa: BLE001 - whatever it is, the study goes on
             self._give_up(error)
 
@@ -190,6 +196,19 @@ class Watcher:
         if seen != self._rounds_seen:
             self._rounds_seen, self._rounds = seen, read_rounds(self._specs, self._results)
         return self._rounds
+
+    def _keep_record(self) -> None:
+        """Write the record while the session goes on, at once at its end, and after the last look."""
+        with suppress(Exception):
+            pause = 0.0
+            while not self._ended.wait(pause):
+                began = time.thread_time()
+                self._write()
+                used = time.thread_time() - began
+                pause = min(max(POLL_SECONDS, used / MOST_SHARE), ALIVE_SECONDS)
+            self._write(ended=True)
+            self._thread.join(END_SECONDS)
+            self._write(ended=True)
 
     def _write(self, ended: bool = False) -> None:
         """Leave word for other processes, if there is news or they may wonder whether this one lives."""

@@ -109,7 +109,7 @@ def _now(standing: PointStanding, now: float) -> Iterator[str]:
         yield f"{repeat_text(working[0])}: {progress_text(standing.runs[working[0]])}"
     elif working:
         paces = (str(standing.runs[run].progress) for run in working)
-        yield f"{len(working)} runs: {', '.join(paces)}"
+        yield f"{len(working)} runs: {', '.join(paces)}{_rates_text(standing, working)}"
     if starting := standing.in_state("starting"):
         yield f"{repeat_text(starting[0]) if len(starting) == 1 else f'{len(starting)} runs'} starting"
     if queued := standing.in_state("queued"):
@@ -122,6 +122,16 @@ def _now(standing: PointStanding, now: float) -> Iterator[str]:
             yield ", ".join(outcomes)
         else:
             yield "done"
+
+
+def _rates_text(standing: PointStanding, working: Sequence[RunKey]) -> str:
+    """``, 5,000 to 5,100/s``: the samples per second of runs at work, the slowest and the fastest."""
+    told = (standing.runs[run].progress for run in working)
+    rates = sorted(each.samples_per_second for each in told if each is not None and each.samples_per_second)
+    if not rates:
+        return ""
+    texts = dict.fromkeys((rate_text(rates[0]), rate_text(rates[-1])))
+    return f", {' to '.join(texts)}/s"
 
 
 def repeat_text(run: RunKey) -> str:
@@ -180,8 +190,10 @@ def answer_lines(standing: Standing, found: Sequence[Speedup]) -> list[str]:
         shown = _telling(mine, rule)
         over = "" if shown.baseline == 1 else f" over {count_devices(shown.baseline)}"
         asked = "" if rule.min_efficiency is None else f", asked for {rule.min_efficiency:g}"
+        # other criteria want times and costs of whole trainings, which the report has
+        fastest = "fastest " if rule.min_efficiency is None else ""
         lines.append(
-            f"{which} so far: {count_devices(shown.point.devices)} {speedup_text(shown)}{over}, "
+            f"{which} {fastest}so far: {count_devices(shown.point.devices)} {speedup_text(shown)}{over}, "
             f"n = {shown.ratio.n}, efficiency {shown.efficiency:.2f}{asked}"
         )
     return lines

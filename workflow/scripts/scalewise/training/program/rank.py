@@ -368,7 +368,9 @@ class ProgramRank:
                 if not child.is_stopped():
                     with suppress(OSError):
                         self.rank_files.heartbeat()
-                    progress.tell(time.monotonic())
+                    # a program must not be taken for hung because its progress cannot be told
+                    with suppress(Exception):
+                        progress.tell(time.monotonic())
                 time.sleep(BEAT_SECONDS)
 
         threading.Thread(target=beat, name="beat", daemon=True).start()
