@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from playwright.sync_api import Page, expect
-from tests.unit.analysis.decision_cases import FOUR, UNKNOWN_WALLS, both, of, rule
+from tests.unit.analysis.decision_cases import (
+    FOUR,
+    MORE_BUT_BY_LUCK,
+    SINGLE,
+    UNKNOWN_WALLS,
+    both,
+    of,
+    rule,
+)
 
 from scalewise.analysis.report import page_files
 
@@ -56,8 +64,8 @@ def number(page: Page, name: str) -> Any:
 def test_the_first_answer_is_the_study_s_own(fields: OpenFields) -> None:
     page = fields(FOUR.facts(rule(min_efficiency=0.7)))
     assert answer(page).startswith(
-        "Use 4 devices: 3.00x as fast as 1 at efficiency 0.75, a run of 35.3 minutes, 2.36 device-hours; "
-        "8 would be 4.00x at 0.50, below the 0.70 asked for."
+        "Use 4 devices: 3.00x as fast as 1 (2.93 to 3.07, n = 3) at efficiency 0.75, a run of 35.3 minutes, "
+        "2.36 device-hours; 8 would be 4.00x (3.91 to 4.09, n = 3) at 0.50, below the 0.70 asked for."
     )
     assert "The study's own answer is the same." in answer(page)
     assert page.get_by_label("Ask for: Efficiency at least").is_checked()
@@ -81,6 +89,75 @@ def test_a_value_that_is_written_counts_and_reset_brings_the_study_s_own_back(fi
     expect(number(page, "queue_minutes")).to_have_value("")
     expect(page.locator(".what-if-answer")).to_contain_text("The study's own answer is the same.")
     assert [each["devices"] for each in page.evaluate("chosen")] == [4, 2, None, 4, None, 4]
+
+
+def test_every_speedup_stands_with_its_interval_and_n(fields: OpenFields) -> None:
+    page = fields(FOUR.facts(rule(min_efficiency=0.7)))
+    cells = page.locator(".what-if-counts tbody tr td:nth-child(2)").all_inner_texts()
+    found = FOUR.compared.of("throughput", ("all runs", 4), ("all runs", 1))
+    assert found is not None
+    low, high = found.bounds()
+    assert cells[0] == "1.00x"
+    assert cells[2].split() == f"3.00x {low:.2f} to {high:.2f}, n = 3".split()
+    page = fields(SINGLE.facts(rule(min_efficiency=0.7)))
+    assert "3.00x as fast as 1 (n = 1) at efficiency 0.75" in answer(page)
+
+
+def test_the_table_names_its_series_and_has_costs_only_with_a_price(fields: OpenFields) -> None:
+    page = fields(both(of({1: 100, 2: 190}, series="slow"), of({1: 120, 2: 230}, series="fast")).facts())
+    caption = page.locator(".what-if-counts caption")
+    assert caption.inner_text() == "Every device count under these criteria (fast)"
+    assert caption.bounding_box()["height"] > 10  # type: ignore[index]
+    assert not page.get_by_role("columnheader", name="Cost of a run").is_visible()
+    assert page.locator(".what-if-counts tbody tr").first.locator("td").count() == 5
+    number(page, "price").fill("2")
+    assert page.get_by_role("columnheader", name="Cost of a run").is_visible()
+
+
+def test_with_a_target_the_answer_says_what_it_is_of_and_which_runs_missed_it(fields: OpenFields) -> None:
+    page = fields(MORE_BUT_BY_LUCK.facts(rule(min_efficiency=0.1)))
+    assert page.get_by_role("columnheader", name="Speedup to the target").is_visible()
+    assert page.get_by_label("Ask for: Efficiency to the target at least").is_checked()
+    why = page.locator(".what-if-counts tbody tr").last.locator("td").last.inner_text()
+    assert why == "not shown to be 5 % sooner at the target (3 of 4 runs reached the target)"
+    page = fields(MORE_BUT_BY_LUCK.facts(rule(deadline_minutes=40)))
+    assert answer(page).startswith("Use 4 devices")
+    assert "to the target" in answer(page)
+    assert "3 of 4 runs reached the target." in answer(page)
+
+
+def test_what_a_gain_costs_in_accuracy_is_no_gain_in_speed(fields: OpenFields) -> None:
+    facts = FOUR.facts(rule(min_efficiency=0.7))
+    column = facts["point_columns"].index("accuracy_lost")
+    facts["points"][2][column] = 1.24
+    said = answer(fields(facts))
+    assert "3.00x the throughput of 1 (2.93 to 3.07, n = 3) at efficiency 0.75, 1.2 points of" in said
+    facts["points"][2][column] = 0.04
+    assert "as fast as" in answer(fields(facts))
+    assert "0.0 points" not in answer(fields(facts))
+
+
+def test_an_address_that_is_none_leaves_the_fields_alive(fields: OpenFields) -> None:
+    page = fields(FOUR.facts(rule(min_efficiency=0.7)))
+    page.goto(page.url + "#50%")
+    page.reload()
+    assert page.locator(".what-if").is_visible()
+    assert answer(page).startswith("Use 4 devices")
+
+
+def test_only_another_answer_is_read_out(fields: OpenFields) -> None:
+    page = fields(FOUR.facts(rule(min_efficiency=0.7)))
+    live = page.locator(".what-if [aria-live=polite]")
+    assert live.evaluate_all("all => all.map((each) => each.className)") == ["sentence"]
+    page.evaluate(
+        "globalThis.changes = 0; new MutationObserver((all) => { changes += all.length; })"
+        ".observe(document.querySelector('.what-if-answer .sentence'), {childList: true})"
+    )
+    slider = page.get_by_label("Efficiency at least, as a slider")
+    slider.fill("0.71")
+    assert page.evaluate("changes") <= 1
+    slider.fill("0.9")
+    assert page.evaluate("changes") >= 1
 
 
 def test_a_price_gives_every_device_count_its_cost(fields: OpenFields) -> None:
@@ -172,7 +249,7 @@ def test_runs_that_steps_ended_leave_deadline_and_device_hours_out(fields: OpenF
     assert number(page, "max_device_hours").is_disabled()
     assert "Deadline and device-hours cannot be judged" in page.locator("main").inner_text()
     assert answer(page).startswith(
-        "Use 4 devices: 3.00x as fast as 1 at efficiency 0.75, 1.33x the device-hours"
+        "Use 4 devices: 3.00x as fast as 1 (2.93 to 3.07, n = 3) at efficiency 0.75, 1.33x the device-hours"
     )
 
 

@@ -54,6 +54,26 @@
     return t > 0 ? 1 - both / 2 : both / 2;
   };
 
+  // the value that Student's t stays below at a level above one half
+  const studentQuantile = (freedom, level) => {
+    let low = 0, high = 1;
+    while (studentCdf(freedom, high) < level) high *= 2;
+    for (let halvings = 0; halvings < 60; halvings += 1) {
+      const middle = (low + high) / 2;
+      if (studentCdf(freedom, middle) < level) low = middle;
+      else high = middle;
+    }
+    return high;
+  };
+
+  // bounds at 95 %; null for single runs, whose scatter is not known
+  const interval = (ratio) => {
+    if (ratio.assumed || !ratio.standard_error) return null;
+    const reach = studentQuantile(ratio.freedom, 0.975) * ratio.standard_error;
+    const ends = [ratio.log_mean - reach, ratio.log_mean + reach].map(Math.exp);
+    return [Math.min(ends[0], ratio.estimate), Math.max(ends[1], ratio.estimate)];
+  };
+
   // one-sided p value that a ratio lies above a threshold
   const pAbove = (facts, ratio, threshold) => {
     const lead = ratio.log_mean - Math.log(threshold);
@@ -300,6 +320,8 @@
     );
     const between = (...places) => known.get(places.join());
     const points = evaluate(facts, rule);
+    for (const point of points)
+      if (point.devices !== point.gain_base) point.ratio = between(point.series, point.devices, point.series, point.gain_base);
     const bySeries = new Map();
     for (const point of points) bySeries.set(point.series, [...(bySeries.get(point.series) ?? []), point]);
     const choices = [...bySeries.values()].map((own) => choose(facts, own, rule, between)).filter(Boolean);
@@ -334,7 +356,20 @@
     const name = facts.names[point.series];
     return name === facts.no_options ? "" : ` (${name})`;
   };
-  const sooner = (facts) => (facts.measure === "time to target" ? "as soon at the target as" : "as fast as");
+  const toTarget = (facts) => facts.measure === "time to target";
+  // results that differ are not the same work done sooner
+  const sooner = (facts, point) =>
+    toTarget(facts) ? "as soon at the target as" : lostAccuracy(point) ? "the throughput of" : "as fast as";
+  const lostAccuracy = ({ accuracy_lost: lost }) => (lost >= 0.05 ? `${fixed(lost, 1)} points of accuracy lost` : "");
+  // "2.97 to 3.03, n = 3" of the ratio to the baseline; empty for the baseline itself
+  const boundsOf = ({ ratio }) => {
+    if (!ratio) return "";
+    const bounds = interval(ratio);
+    return `${bounds ? `${bounds.map(ratioText).join(" to ")}, ` : ""}n = ${ratio.n}`;
+  };
+  const inBrackets = (text) => (text ? ` (${text})` : "");
+  const missedTarget = (facts, point) =>
+    toTarget(facts) && point.n_reached < point.n ? `${point.n_reached} of ${point.n} runs reached the target` : "";
   const minutesText = (seconds) => `${threeDigits(seconds / 60)} minutes`;
   // what a whole run costs on the devices that are billed; empty without a price
   const costOf = (point, { price, currency }) =>
@@ -350,16 +385,16 @@
 
   // why the next count was not taken
   const whyNot = (facts, point, { best, rule }) => {
-    const reasons = shortcomings(point);
-    if (reasons.length) return reasons.join(", and ");
-    if (!missing(rule.deadline_minutes)) return "more than the deadline needs";
-    if (withoutCriterion(rule) && point.power <= best.power) return "past the knee";
-    return `not shown to be ${exact(100 * rule.min_gain)} % faster`;
+    const reasons = shortcomings(point), missed = inBrackets(missedTarget(facts, point));
+    if (reasons.length) return `${reasons.join(", and ")}${missed}`;
+    if (!missing(rule.deadline_minutes)) return `more than the deadline needs${missed}`;
+    if (withoutCriterion(rule) && point.power <= best.power) return `past the knee${missed}`;
+    return `not shown to be ${exact(100 * rule.min_gain)} % ${toTarget(facts) ? "sooner at the target" : "faster"}${missed}`;
   };
 
   const wouldBe = (facts, point, result) => {
     const miss = whyNot(facts, point, result);
-    const speed = `${point.devices} would be ${ratioText(point.gain)}x`;
+    const speed = `${point.devices} would be ${ratioText(point.gain)}x${inBrackets(boundsOf(point))}`;
     // the efficiency is in the reason already where it is what is missed
     return miss.startsWith("efficiency ")
       ? `${speed} at ${miss.slice("efficiency ".length)}`
@@ -379,7 +414,11 @@
     }
     const parts = [];
     if (best.devices !== best.gain_base)
-      parts.push(`${ratioText(best.gain)}x ${sooner(facts)} ${best.gain_base} at efficiency ${fixed(best.gain_efficiency, 2)}`);
+      parts.push(
+        `${ratioText(best.gain)}x ${sooner(facts, best)} ${best.gain_base}${inBrackets(boundsOf(best))} at efficiency ` +
+          `${fixed(best.gain_efficiency, 2)}${toTarget(facts) ? " to the target" : ""}`,
+        ...(toTarget(facts) || !lostAccuracy(best) ? [] : [lostAccuracy(best)]),
+      );
     if (best.wall_seconds !== null) parts.push(`a run of ${minutesText(best.wall_seconds)}`);
     parts.push(...costs(best, money));
     const said = `Use ${count(best.devices)}${nameOf(facts, best)}${parts.length ? `: ${parts.join(", ")}` : ""}`;
@@ -430,13 +469,13 @@
     const notes = openText(result);
     if (best && best.n_unsuccessful > 0)
       notes.push(`${best.unsuccessful} of ${best.n_unsuccessful + best.n} runs on ${count(best.devices)}.`);
-    if (best && best.accuracy_lost) notes.push(`It loses ${fixed(best.accuracy_lost, 1)} points of accuracy against the baseline.`);
+    if (best && missedTarget(facts, best)) notes.push(`${missedTarget(facts, best)}.`);
+    if (best && toTarget(facts) && lostAccuracy(best)) notes.push(`Against the baseline ${lostAccuracy(best)}.`);
     if (best && best.n === 1) notes.push("It rests on single runs.");
     if (best && best.billed_devices && best.billed_devices !== best.devices)
       notes.push(`Device-hours count the ${count(best.billed_devices)} that are billed.`);
     if (best && !missing(money.price) && !costOf(best, money))
       notes.push("What a whole run costs is not known, because its device-hours are not.");
-    if (!result.judged) notes.push("Deadline and device-hours are not judged: how long a whole run takes is not known.");
     notes.push(differs(facts, result));
     if (facts.chooses_devices) {
       const left = facts.unmeasured.length ? ` Not measured, and not judged here: ${facts.unmeasured.join(", ")}.` : "";
@@ -484,6 +523,15 @@
     return made;
   };
 
+  // a part of an address as text; as it stands where it is none that a browser writes
+  const plain = (part) => {
+    try {
+      return decodeURIComponent(part);
+    } catch {
+      return part;
+    }
+  };
+
   const wire = (section) => {
     const experiment = section.dataset.experiment;
     const holder = [...document.querySelectorAll("script.report-data")].find((each) => each.dataset.experiment === experiment);
@@ -491,6 +539,13 @@
     if (!facts || facts.left_out) return;
     const form = section.querySelector("form");
     const output = section.querySelector(".what-if-answer");
+    const [sentence, further] = output.children;
+    // read out when it has become another one, not at every step of the slider
+    const say = (text, notes, problem) => {
+      if (sentence.textContent !== text) sentence.textContent = text;
+      sentence.className = problem ? "problem" : "sentence";
+      further.replaceChildren(...notes.map((note) => element("p", note)));
+    };
     const body = section.querySelector(".what-if-counts tbody");
     const link = section.querySelector(".what-if-link");
     const field = (name) => form.querySelector(`[name="${name}"]`);
@@ -515,7 +570,9 @@
     };
 
     const showCounts = (result, money) => {
-      const known = (value, text) => (value === null ? "unknown" : text(value));
+      const known = (value, text) => (value === null ? "–" : text(value));
+      const priced = !missing(money.price);
+      section.querySelector(".what-if-cost").hidden = !priced;
       body.replaceChildren(
         ...result.points.map((point) => {
           const chosen = point === result.best;
@@ -526,9 +583,10 @@
             fixed(point.gain_efficiency, 2),
             known(point.done_minutes, threeDigits),
             known(point.device_hours, threeDigits),
-            costOf(point, money) || "–",
+            ...(priced ? [costOf(point, money) || "–"] : []),
           ];
           row.append(element("th", String(point.devices), { scope: "row" }), ...cells.map((text) => element("td", text)));
+          if (boundsOf(point)) row.cells[1].append(element("small", boundsOf(point)));
           const reason = chosen ? "chosen" : result.best ? whyNot(facts, point, result) : shortcomings(point).join(", and ");
           const fewer = result.best && point.devices < result.best.devices && !shortcomings(point).length;
           row.append(element("td", fewer ? `slower than ${result.best.devices}` : reason, { class: "reason" }));
@@ -544,12 +602,12 @@
       slider.value = rule.min_efficiency ?? slider.value;
       section.querySelector(".what-if-counts").hidden = problems.length > 0;
       if (problems.length) {
-        output.replaceChildren(element("p", `Not decided again. ${problems.join(" ")}`, { class: "problem" }));
+        say(`Not decided again. ${problems.join(" ")}`, [], true);
         return;
       }
       const result = decide(facts, rule);
       const { answer: said, notes } = describe(facts, result, money);
-      output.replaceChildren(element("p", said, { class: "sentence" }), ...notes.map((note) => element("p", note)));
+      say(said, notes, false);
       output.dataset.devices = result.devices ?? "";
       output.dataset.series = result.series;
       showCounts(result, money);
@@ -563,8 +621,8 @@
 
     // #experiment-what-if?criterion=min_efficiency&min_efficiency=0.6
     const fromLink = () => {
-      const [id, given] = [decodeURIComponent(location.hash.slice(1).split("?")[0]), location.hash.split("?")[1]];
-      if (id !== section.id || given === undefined) return;
+      const [id, given] = location.hash.slice(1).split("?");
+      if (plain(id) !== section.id || given === undefined) return;
       const values = new URLSearchParams(given);
       form.reset();
       for (const name of CRITERIA) tick(name).checked = values.getAll("criterion").includes(name) && !tick(name).disabled;
