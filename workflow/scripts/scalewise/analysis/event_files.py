@@ -1,4 +1,7 @@
-"""Event files for TensorBoard, from the records of runs that have ended: no training knows of them."""
+"""Event files for TensorBoard, from the records of runs that have ended: no training knows of them.
+
+A run that failed before it could leave a summary has none.
+"""
 
 from __future__ import annotations
 
