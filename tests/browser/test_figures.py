@@ -61,11 +61,11 @@ def test_a_mark_says_value_interval_runs_and_hosts_as_the_tables_of_the_study_ha
         box = mark.bounding_box()
         assert box is not None
         page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-        lines = page.locator("#tooltip > *").all_inner_texts()
-        assert page.locator("#tooltip").is_visible()
+        lines = page.locator(r"#page\.tooltip > *").all_inner_texts()
+        assert page.locator(r"#page\.tooltip").is_visible()
         said[lines[0]] = lines[1:]
         page.mouse.move(0, 0)
-        assert not page.locator("#tooltip").is_visible()
+        assert not page.locator(r"#page\.tooltip").is_visible()
     for series in UNKIND_SERIES.values():
         point = scaling[(scaling["series"] == series) & (scaling["devices"] == 2)].iloc[0]
         value, interval, n, names, hosts = said[f"{series}, 2 devices"]
@@ -84,12 +84,12 @@ def test_marks_are_walked_through_by_the_keyboard(page: Page) -> None:
     count = figure.locator("svg use.mark").count()
     heard = []
     for _ in range(count):
-        assert page.locator("#tooltip").is_visible()
-        heard.append(page.locator("#tooltip").inner_text())
+        assert page.locator(r"#page\.tooltip").is_visible()
+        heard.append(page.locator(r"#page\.tooltip").inner_text())
         page.keyboard.press("ArrowRight")
     assert len(set(heard)) == count
     page.keyboard.press("Escape")
-    assert not page.locator("#tooltip").is_visible()
+    assert not page.locator(r"#page\.tooltip").is_visible()
     assert figure.locator('.mark[tabindex="0"]').count() == 1
 
 

@@ -13,7 +13,7 @@ from playwright.sync_api import Page
 from tests.browser.conftest import OpenPage
 from tests.browser.sight import open_all, seen, texts
 
-SCALING, RUNS = "#chosen-scaling-table", "#listed-runs-table"
+SCALING, RUNS = r"#chosen\.scaling-table", r"#listed\.runs-table"
 
 
 @pytest.fixture

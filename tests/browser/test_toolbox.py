@@ -28,7 +28,7 @@ def shown_of(page: Page, series: str) -> set[bool]:
 
 def toggle(page: Page, selector: str, **data: str) -> None:
     """Change a box of the toolbox."""
-    box = page.locator(f"#toolbox {selector}")
+    box = page.locator(rf"#page\.toolbox {selector}")
     for key, value in data.items():
         box = box.and_(page.locator(f"[data-{key}={css_text(value)}]"))
     box.click()
@@ -45,7 +45,7 @@ def page(open_page: OpenPage, two_series: Path) -> Page:
     """The report on two series, with everything open, the toolbox too."""
     page = open_page(two_series, viewport={"width": 1600, "height": 900})
     open_all(page)
-    page.locator("#toolbox details").evaluate("each => each.open = true")
+    page.locator(r"#page\.toolbox details").evaluate("each => each.open = true")
     return page
 
 
@@ -88,10 +88,10 @@ def test_a_link_opens_what_it_leads_to(page: Page, two_series: Path) -> None:
 def test_every_decision_and_every_figure_has_a_link_to_itself(open_page: OpenPage, several: Path) -> None:
     page = open_page(several)
     targets = page.locator("a.permalink").evaluate_all("all => all.map(each => each.getAttribute('href'))")
-    decisions = [f"#{name}-decision" for name in ("chosen", "listed")]
+    decisions = [f"#{name}.decision" for name in ("chosen", "listed")]
     figures = page.locator("figure").evaluate_all("all => all.map(each => '#' + each.id)")
     assert set(decisions + figures) <= set(targets)
-    assert page.locator(", ".join(decisions)).count() == 2
+    assert page.locator(", ".join(each.replace(".", r"\.") for each in decisions)).count() == 2
 
 
 def background(page: Page) -> str:

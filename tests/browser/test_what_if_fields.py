@@ -192,7 +192,7 @@ def test_what_no_rule_can_take_is_refused_in_words(
     number(page, name).fill(value)
     assert answer(page) == f"Not decided again. {said}"
     assert number(page, name).get_attribute("aria-invalid") == "true"
-    assert page.locator(f"#study-what-if-{name}-problem").inner_text() == said
+    assert page.locator(rf"#study\.what-if-{name}-problem").inner_text() == said
     assert not page.locator(".what-if-counts").is_visible()
     number(page, name).fill("1")
     assert not answer(page).startswith("Not decided")

@@ -20,7 +20,7 @@ from scalewise.analysis.tables import collect
 @pytest.fixture
 def what_if(open_page: OpenPage, two_series: Path) -> Locator:
     """The fields of the report on two series."""
-    section = open_page(two_series).locator("#unkind-what-if")
+    section = open_page(two_series).locator(r"#unkind\.what-if")
     section.scroll_into_view_if_needed()
     return section
 
@@ -87,5 +87,5 @@ def test_an_answer_can_be_sent_as_a_link(what_if: Locator, open_page: OpenPage, 
     address = what_if.locator(".what-if-link").evaluate("each => each.href")
     page: Page = open_page(two_series)
     page.goto(address)
-    assert answered(page.locator("#unkind-what-if")) == answered(what_if)
-    assert page.locator('#unkind-what-if [name="max_device_hours"]').input_value() == "0.034"
+    assert answered(page.locator(r"#unkind\.what-if")) == answered(what_if)
+    assert page.locator(r'#unkind\.what-if [name="max_device_hours"]').input_value() == "0.034"

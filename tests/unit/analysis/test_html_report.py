@@ -104,10 +104,18 @@ def test_a_report_of_several_experiments_gives_all_answers_before_any_detail(sec
     assert text.index("Scaling") > 3
     assert [data for tag, data in page.text if tag == "h2"] == ["First study", "Second study", "Methods"]
     sections = [attrs.get("id") for tag, attrs in page.elements if tag == "section"]
-    named = ["first", "second", "methods"]
+    named = ["first", "second", "page.methods"]
     assert [each for each in sections if each in named] == named
     links = [attrs.get("href") for tag, attrs in page.elements if tag == "a"]
-    assert {"#first", "#second", "#first-decision", "#second-speedup"} <= set(links)
+    assert {"#first", "#second", "#first.decision", "#second.speedup"} <= set(links)
+
+
+@pytest.mark.parametrize("name", ["mnist-memory", "memory", "tooltip", "content", "methods", "toolbox"])
+def test_no_name_of_an_experiment_is_an_id_of_something_else(section: MakeSection, name: str) -> None:
+    page = Page(render([section("mnist"), section(name)], partial=False))
+    ids = [attrs["id"] for _, attrs in page.elements if "id" in attrs]
+    assert name in ids
+    assert len(ids) == len(set(ids))
 
 
 def test_the_file_needs_nothing_else(section: MakeSection) -> None:

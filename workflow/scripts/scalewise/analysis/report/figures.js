@@ -8,7 +8,7 @@
   const figures = new Map();
   for (const script of all("script.report-data")) figures.set(script.dataset.experiment, JSON.parse(script.textContent).figures);
 
-  let tooltip = document.getElementById("tooltip");
+  let tooltip = document.getElementById("page.tooltip");
   if (!tooltip) {
     tooltip = document.createElement("div");
     tooltip.id = "tooltip";

@@ -59,9 +59,9 @@ def inline_svg(path: Path, experiment: str, name: str) -> Markup:
     """
     root = _read(path)
     data = _facts(root)
-    prefix = f"{experiment}-{name}-"
+    prefix = f"{experiment}.{name}."
     # of many marks each names its shape: short names keep the page small
-    short = f"f{zlib.crc32(prefix.encode()):x}"
+    short = f"f{zlib.crc32(prefix.encode()):x}."
     for child in [child for child in root if child.tag in {"title", "metadata"}]:
         root.remove(child)
     for element in root.iter():

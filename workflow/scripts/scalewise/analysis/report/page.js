@@ -88,7 +88,7 @@
   };
 
   // toolbox
-  const toolbox = document.getElementById("toolbox");
+  const toolbox = document.getElementById("page.toolbox");
   const options = new Map();
   for (const script of all("script.report-data")) {
     for (const each of JSON.parse(script.textContent).series) options.set(each.name, each.options);
@@ -106,7 +106,7 @@
   const openAll = open => all("main details:not(.help)").forEach(each => { each.open = open; });
   toolbox.addEventListener("change", event => {
     if (event.target.matches(".series-toggle, .option-toggle")) showSeries();
-    if (event.target.id === "theme") setTheme(event.target.value);
+    if (event.target.id === "page.theme") setTheme(event.target.value);
   });
   toolbox.addEventListener("click", event => {
     const button = event.target.closest("button");
@@ -121,7 +121,7 @@
   const THEME = "scalewise-theme";
   const setTheme = theme => {
     root.dataset.theme = theme;
-    document.getElementById("theme").value = theme;
+    document.getElementById("page.theme").value = theme;
     try { localStorage.setItem(THEME, theme); } catch { /* a page that may not remember still changes */ }
   };
   try {

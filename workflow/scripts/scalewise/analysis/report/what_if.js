@@ -619,7 +619,7 @@
       );
     };
 
-    // #experiment-what-if?criterion=min_efficiency&min_efficiency=0.6
+    // #experiment.what-if?criterion=min_efficiency&min_efficiency=0.6
     const fromLink = () => {
       const [id, given] = location.hash.slice(1).split("?");
       if (plain(id) !== section.id || given === undefined) return;
