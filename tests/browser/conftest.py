@@ -24,7 +24,7 @@ def two_series(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The report on what has finished of two experiments, of which one chooses its counts."""
+    """The report on what has finished of three experiments, of which one chooses its counts."""
     return reports.several(tmp_path_factory.mktemp("several")).write_partial()
 
 

@@ -50,6 +50,11 @@ experiments:
     devices: {up_to: 16}
     steps: 300
     decision: {min_efficiency: 0.7}
+  nothing:
+    title: All runs failed
+    batch_size_per_device: 64
+    devices: [1, 2]
+    repeats: 1
   listed:
     title: Three counts, of which one failed
     batch_size_per_device: 32
@@ -86,14 +91,14 @@ def two_series(folder: Path) -> PlantedReport:
 
 
 def several(folder: Path) -> PlantedReport:
-    """One experiment that chooses its counts and measures some, and one that has not finished.
+    """One experiment that chooses its counts and measures some, one of which all runs failed, and another.
 
-    Of that all runs on 4 devices have failed, and one on 2.
+    Of the last all runs on 4 devices have failed, and one on 2.
     """
 
     def speed(run: Run) -> float | None:
-        failed = run.experiment == "listed" and (run.shape.world_size == 4 or run.name == "d2.r2")
-        return None if failed else Law(serial=0.05).speed(run)
+        lost = run.experiment == "listed" and (run.shape.world_size == 4 or run.name == "d2.r2")
+        return None if lost or run.experiment == "nothing" else Law(serial=0.05).speed(run)
 
     study = PlantedReport(folder, SEVERAL, speed)
     study.make_runs()

@@ -93,6 +93,18 @@ def test_marks_are_walked_through_by_the_keyboard(page: Page) -> None:
     assert figure.locator('.mark[tabindex="0"]').count() == 1
 
 
+def test_a_focused_mark_keeps_its_words_where_the_page_scrolls_to_it(page: Page) -> None:
+    page.evaluate("scrollTo(0, 0)")
+    figure = figure_of(page, "memory")
+    figure.locator('.mark[tabindex="0"]').focus()
+    page.wait_for_function("scrollY > 0")
+    page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    assert page.locator(r"#page\.tooltip").is_visible()
+    svg = figure.locator("svg")
+    svg.evaluate("each => each.focus()")
+    assert not svg.evaluate("each => each === document.activeElement")
+
+
 def test_marks_of_a_series_that_is_switched_off_are_not_walked_through(page: Page) -> None:
     page.locator(".series-toggle").first.evaluate("each => each.click()")
     off = page.locator(".series-toggle").first.get_attribute("data-series")

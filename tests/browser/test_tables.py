@@ -64,6 +64,13 @@ def test_a_column_of_numbers_is_sorted_as_numbers_and_back(page: Page) -> None:
     assert page.locator(f"{SCALING} [aria-sort]").count() == 1
 
 
+def test_what_is_not_known_is_last_in_both_orders(page: Page) -> None:
+    for order in ("ascending", "descending"):
+        assert sort_by(page, RUNS, "throughput (samples/s)") == order
+        rates = first_line(page, RUNS, "throughput (samples/s)")
+        assert [rate == "–" for rate in rates] == [False] * 5 + [True] * 4
+
+
 def test_a_column_is_sorted_by_the_keyboard_too(page: Page) -> None:
     page.locator(f"{SCALING} thead button", has_text="devices").first.focus()
     page.keyboard.press("Enter")
@@ -108,3 +115,10 @@ def test_a_table_is_saved_as_it_is_shown_and_its_numbers_are_those_of_the_study(
     assert rates == pytest.approx(scaling["throughput_samples_per_second"].tolist(), rel=1e-3)
     speedups = [float(row["speedup"]) for row in table]
     assert speedups == pytest.approx(scaling["speedup"].tolist(), abs=0.005)
+
+
+def test_a_table_is_saved_with_the_reasons_below_its_rows(page: Page) -> None:
+    tools = f".table-tools:has(+ .scroll {RUNS})"
+    runs = list(csv.DictReader(io.StringIO(saved(page, f"{tools} [data-action=table-csv]"))))
+    for run in runs:
+        assert (run["outcome"] == "failed") == ("a fault on purpose" in run["remark"]), run

@@ -54,6 +54,8 @@ def test_a_series_is_switched_off_in_all_tables_and_figures_and_nothing_else_is(
     before = seen(page, OF_NO_SERIES)
     toggle(page, ".series-toggle", series=OFF)
     assert shown_of(page, OFF) == {False}
+    of_series = page.locator(r"#unkind\.runs-table tbody tr, #unkind\.options-table tbody tr")
+    assert of_series.count() == of_series.and_(page.locator("[data-series]")).count() > 20
     assert shown_of(page, ON) == {True}
     assert seen(page, OF_NO_SERIES) == before
     toggle(page, ".series-toggle", series=OFF)
@@ -83,6 +85,24 @@ def test_a_link_opens_what_it_leads_to(page: Page, two_series: Path) -> None:
     page.goto(address)
     assert behind.is_visible()
     assert behind.evaluate("each => each.getBoundingClientRect().top < innerHeight")
+
+
+def test_an_address_that_is_none_stops_nothing(open_page: OpenPage, several: Path) -> None:
+    page = open_page(several)
+    page.evaluate("location.hash = '#%zz'")
+    page.reload()
+    assert page.locator(r"#page\.toolbox").is_visible()
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("main details:not([open], .help)").count() == 0
+
+
+def test_an_experiment_without_a_result_says_so_once_and_draws_nothing(
+    open_page: OpenPage, several: Path
+) -> None:
+    page = open_page(several)
+    assert page.locator("#nothing figure").count() == 0
+    assert page.locator("#nothing").get_by_text("No run has completed: no figures.").count() == 1
+    assert page.locator("#listed").get_by_text("4 devices: no result (3 failed).").count() == 1
 
 
 def test_every_decision_and_every_figure_has_a_link_to_itself(open_page: OpenPage, several: Path) -> None:

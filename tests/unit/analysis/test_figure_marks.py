@@ -14,7 +14,8 @@ from tests.unit.analysis import hand_made_study as made
 
 from scalewise.analysis.report import figures, scaling_figures, step_figures, style
 from scalewise.analysis.report.inline_figures import figure_data, inline_svg
-from scalewise.analysis.report.marks import tell_panels
+from scalewise.analysis.report.marks import point_values, tell_panels
+from scalewise.analysis.report.page_tables import number
 from scalewise.analysis.report.svg_file import compact
 from scalewise.analysis.scaling import scaling_table
 
@@ -112,6 +113,31 @@ def test_the_parts_of_a_bar_are_marks_that_sum_to_it(
     ):
         whole = sum(value for name, count, value in parts if (name, count) == (series, devices))
         assert whole == pytest.approx(devices / rate * 1e6, rel=0.02)
+
+
+def test_a_single_run_has_no_interval_and_a_speedup_the_runs_of_its_fewer_side() -> None:
+    points = pd.DataFrame(
+        {
+            "speedup": [1.0, 1.93, 3.5],
+            "speedup_low": [1.0, 1.93, 3.3],
+            "speedup_high": [1.0, 1.93, 3.7],
+            "speedup_confidence": [1.0, 0.0, 0.95],
+            "speedup_n": [None, 1, 2],
+            "n": [3, 1, 4],
+        }
+    )
+    values = pd.DataFrame(point_values(points, "speedup"))
+    assert values["n"].tolist() == [3, 1, 2]
+    assert values["low"].dropna().to_dict() == {0: 1.0, 2: 3.3}
+    assert values["high"].dropna().to_dict() == {0: 1.0, 2: 3.7}
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1234.5678, "1,235"), (123456.0, "123,456"), (12.3456, "12.3"), (0.0000123, "0.0000123")],
+)
+def test_a_number_of_a_table_is_written_without_an_exponent(value: float, text: str) -> None:
+    assert number(value, "{:.3g}") == text
 
 
 def test_ids_are_unique_over_a_page_and_every_reference_is_met(folder: Path) -> None:

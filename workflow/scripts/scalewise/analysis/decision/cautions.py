@@ -189,7 +189,7 @@ def _less_accurate(points: pd.DataFrame) -> Iterator[str]:
         return
     first = base.iloc[0]
     for _, point in points.iterrows():
-        if lost := accuracy_lost(point, first):
+        if lost := round(accuracy_lost(point, first), 1):
             yield (
                 f"Accuracy falls with devices: {format_ratio(point['speedup'])}x the throughput on "
                 f"{int(point['devices'])}, but {lost:.1f} points of accuracy lost "

@@ -45,11 +45,6 @@ class Table:
     columns: Sequence[Column]
     rows: Sequence[Mapping[str, Any]]
 
-    @property
-    def series_matter(self) -> bool:
-        """The rows are of points or runs, each of which belongs to a series."""
-        return all("series" in row for row in self.rows)
-
 
 SERIES, DEVICES, N = Column("series", "series", is_text=True), Column("devices", "devices"), Column("n", "n")
 

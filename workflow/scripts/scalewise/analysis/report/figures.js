@@ -8,14 +8,7 @@
   const figures = new Map();
   for (const script of all("script.report-data")) figures.set(script.dataset.experiment, JSON.parse(script.textContent).figures);
 
-  let tooltip = document.getElementById("page.tooltip");
-  if (!tooltip) {
-    tooltip = document.createElement("div");
-    tooltip.id = "tooltip";
-    tooltip.setAttribute("role", "tooltip");
-    document.body.append(tooltip);
-  }
-  tooltip.hidden = true;
+  const tooltip = document.getElementById("page.tooltip");
   tooltip.style.position = "fixed";
 
   // words
@@ -69,9 +62,11 @@
     tooltip.style.left = `${left}px`;
     tooltip.style.top = `${above > 4 ? above : box.bottom + 10}px`;
   };
-  const hide = () => { tooltip.hidden = true; };
+  // a focused mark keeps its words while the page scrolls, also where the focus is what made it scroll
+  let atFocus = null;
+  const hide = () => { tooltip.hidden = true; atFocus = null; };
   document.addEventListener("keydown", event => { if (event.key === "Escape") hide(); });
-  addEventListener("scroll", hide, { passive: true, capture: true });
+  addEventListener("scroll", () => { if (atFocus) atFocus(); else hide(); }, { passive: true, capture: true });
 
   // scales
   const forward = ([low, high, kind], value) => {
@@ -123,7 +118,13 @@
   const live = figure => {
     const svg = figure.querySelector("svg");
     const facts = figures.get(figure.dataset.experiment)?.[figure.dataset.figure];
-    if (!svg || !facts?.traces?.length) return;
+    const button = figure.querySelector('[data-action="scale"]');
+    if (!svg || !facts?.traces?.length) {
+      if (button) button.hidden = true;
+      return;
+    }
+    // an SVG that listens to the focus would take it itself
+    const drawing = svg.parentElement;
     for (const trace of facts.traces) if (!Array.isArray(trace.x)) trace.x = Array.from({ length: trace.x }, (_, index) => index + 1);
     const about = new Map();
     for (const group of all("[data-trace]", svg)) {
@@ -165,15 +166,15 @@
       }
       return found;
     };
-    svg.addEventListener("pointermove", event => {
+    drawing.addEventListener("pointermove", event => {
       const mark = nearest(event);
       if (mark) show(mark);
       else if (!svg.contains(document.activeElement)) hide();
     });
-    svg.addEventListener("pointerleave", () => { if (!svg.contains(document.activeElement)) hide(); });
-    svg.addEventListener("focusin", event => { if (about.has(event.target)) { stopAt(event.target); show(event.target); } });
-    svg.addEventListener("focusout", hide);
-    svg.addEventListener("keydown", event => {
+    drawing.addEventListener("pointerleave", () => { if (!svg.contains(document.activeElement)) hide(); });
+    drawing.addEventListener("focusin", event => { if (about.has(event.target)) { stopAt(event.target); show(event.target); atFocus = () => show(event.target); } });
+    drawing.addEventListener("focusout", hide);
+    drawing.addEventListener("keydown", event => {
       const shown = marks.filter(isShown);
       const here = shown.indexOf(document.activeElement);
       const to = { ArrowRight: here + 1, ArrowDown: here + 1, ArrowLeft: here - 1, ArrowUp: here - 1, Home: 0, End: shown.length - 1 }[event.key];
@@ -252,7 +253,6 @@
         return text;
       }));
     };
-    const button = figure.querySelector('[data-action="scale"]');
     const switches = facts.panels.flatMap(panel => [...panel.switch].map(name => panel[name][2]));
     const setScale = scale => {
       for (const group of all(".panel", svg)) redraw(group, scale);

@@ -104,6 +104,18 @@ def is_wide(path: Path) -> bool:
     return _width(_read(path)) > 300
 
 
+def in_place_of_marks(path: Path) -> str:
+    """The words of a figure that has nothing to show; empty for one with marks, or drawn by another version.
+
+    Args:
+        path: SVG file of the figure.
+    """
+    root = _read(path)
+    if root.find("metadata") is None or _facts(root)["traces"]:
+        return ""
+    return " ".join("".join(text.itertext()).strip() for text in root.iter("text"))
+
+
 def _read(path: Path) -> Element:
     root = fromstring(path.read_text(encoding="utf-8"))  # noqa: S314  our own drawing
     for element in root.iter():

@@ -100,14 +100,23 @@ def point_values(points: pd.DataFrame, column: str) -> dict[str, Iterable[float]
         points: A row for each device count.
         column: Estimates; their bounds are in the columns of that name with ``_low`` and ``_high``.
     """
+    # a speedup rests on the runs of two points
+    of_two = "speedup" in column or "efficiency" in column
+    n = points["speedup_n"].fillna(points["n"]) if of_two and "speedup_n" in points else points.get("n")
     names = {
         "value": column,
         "low": f"{column}_low",
         "high": f"{column}_high",
-        "n": "n",
         "confidence": _CONFIDENCES.get(column, f"{column}_confidence"),
     }
-    return {name: points[source] for name, source in names.items() if source in points}
+    values: dict[str, Any] = {name: points[source] for name, source in names.items() if source in points}
+    if n is not None:
+        values["n"] = n
+    if "confidence" in values:
+        # a run alone has bounds in the tables that are its value; those of a baseline are known
+        for bound in {"low", "high"} & set(values):
+            values[bound] = values[bound].where(values["confidence"] > 0)
+    return values
 
 
 def tell_legend(figure: Figure, names: Collection[str]) -> None:

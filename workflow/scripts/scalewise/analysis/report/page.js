@@ -19,15 +19,15 @@
   // tables
   const value = cell => cell.dataset.value ?? cell.firstChild?.textContent.trim() ?? "";
   const number = text => {
-    const found = text.replaceAll(",", "").match(/^[<≤]? ?(-?\d+(\.\d+)?)/);
-    return found ? Number(found[1]) : NaN;
+    const found = text.replaceAll(",", "").match(/^[<≤]? ?(∞|-?\d+(\.\d+)?(e[+-]?\d+)?)/i);
+    return found ? Number(found[1].replace("∞", "Infinity")) : NaN;
   };
   const compare = (one, other) => {
     const [a, b] = [number(one), number(other)];
-    if (!isNaN(a) && !isNaN(b)) return a - b;
-    if (isNaN(a) !== isNaN(b) && [one, other].some(text => /^[–∞]|^not |^$/.test(text))) return isNaN(a) ? 1 : -1;
+    if (!isNaN(a) && !isNaN(b)) return a === b ? 0 : a - b;
     return one.localeCompare(other, "en", { numeric: true });
   };
+  const isUnknown = text => /^–|^not |^$/.test(text);
   let hidden = new Set();
   const tables = all("table.data").map(table => {
     const body = table.tBodies[0];
@@ -40,13 +40,15 @@
     const filter = make("input", {
       type: "search", class: "table-filter", placeholder: "filter rows", "aria-label": `Filter ${table.caption.textContent}`,
     });
+    const count = make("span", { role: "status" });
     const show = () => {
       const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
       for (const group of rows) {
-        const text = group.map(row => row.textContent).join(" ").toLowerCase();
+        const text = group.flatMap(row => [...row.cells].flatMap(cell => [...cell.childNodes])).map(part => part.textContent).join(" ").toLowerCase();
         const shown = !hidden.has(group[0].dataset.series) && words.every(word => text.includes(word));
         for (const row of group) row.hidden = !shown;
       }
+      count.textContent = words.length ? `${rows.filter(([row]) => !row.hidden).length} of ${rows.length} rows` : "";
     };
     const sort = (index, head) => {
       const up = head.getAttribute("aria-sort") !== "ascending";
@@ -54,6 +56,8 @@
       head.setAttribute("aria-sort", up ? "ascending" : "descending");
       rows.sort(([a], [b]) => {
         const [one, other] = [value(a.cells[index]), value(b.cells[index])];
+        // what is not known is last, whatever the order
+        if (isUnknown(one) !== isUnknown(other)) return isUnknown(one) ? 1 : -1;
         return up ? compare(one, other) : compare(other, one);
       });
       body.append(...rows.flat());
@@ -64,25 +68,27 @@
       head.replaceChildren(button);
     });
     const csv = make("button", { type: "button", "data-action": "table-csv", "aria-label": `Save ${table.caption.textContent} as CSV` }, "CSV");
-    csv.addEventListener("click", () => save(`${table.id}.csv`, "text/csv", asCsv(heads, rows.map(group => group[0]))));
+    csv.addEventListener("click", () => save(`${table.id.replace(".", "-")}.csv`, "text/csv", asCsv(heads, rows)));
     const tools = make("div", { class: "table-tools" });
-    if (rows.length > 3) tools.append(filter);
+    if (rows.length > 3) tools.append(filter, count);
     tools.append(csv);
     filter.addEventListener("input", show);
     table.closest(".scroll").before(tools);
     return show;
   });
-  const asCsv = (heads, rows) => {
-    const shown = rows.filter(row => !row.hidden);
+  const asCsv = (heads, groups) => {
+    const remarks = new Map(groups.map(([row, ...below]) => [row, below.map(each => each.textContent.trim()).join(" ")]));
+    const shown = [...remarks.keys()].filter(row => !row.hidden);
+    const remarked = shown.some(row => remarks.get(row));
     const small = cell => cell.querySelector("small")?.textContent ?? "";
     const columns = heads.map((head, index) => [head.textContent, index, shown.some(row => small(row.cells[index]))]);
     const lines = [
-      columns.flatMap(([name, , two]) => (two ? [name, `${name}, below it`] : [name])),
-      ...shown.map(row => columns.flatMap(([, index, two]) => {
+      [...columns.flatMap(([name, , two]) => (two ? [name, `${name}, below it`] : [name])), ...(remarked ? ["remark"] : [])],
+      ...shown.map(row => [...columns.flatMap(([, index, two]) => {
         const cell = row.cells[index];
         const text = (cell.firstChild?.textContent ?? "").replace(/^(-?\d{1,3})((,\d{3})+)/, whole => whole.replaceAll(",", ""));
         return two ? [text, small(cell)] : [text];
-      })),
+      }), ...(remarked ? [remarks.get(row)] : [])]),
     ];
     return lines.map(line => line.map(csvCell).join(",") + "\n").join("");
   };
@@ -137,7 +143,7 @@
 
   // links
   const reveal = () => {
-    const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    const target = location.hash && document.getElementById(location.hash.slice(1));
     if (!target) return;
     for (let box = target.closest("details"); box; box = box.parentElement.closest("details")) box.open = true;
     target.scrollIntoView();
@@ -156,7 +162,7 @@
   // paper
   let closed = [];
   addEventListener("beforeprint", () => {
-    closed = all("main details:not([open])");
+    closed = all("main details:not([open], .help)");
     for (const each of closed) each.open = true;
   });
   addEventListener("afterprint", () => {

@@ -22,7 +22,7 @@ from scalewise.analysis.formatting import as_in_yaml, percent
 from scalewise.analysis.report import data_tables
 from scalewise.analysis.report.captions import CAPTIONS, TITLES, WHERE_COUNTS_ARE_CHOSEN
 from scalewise.analysis.report.figure_sentences import Findings, figure_sentences
-from scalewise.analysis.report.inline_figures import figure_data, inline_svg, is_wide
+from scalewise.analysis.report.inline_figures import figure_data, in_place_of_marks, inline_svg, is_wide
 from scalewise.analysis.report.page_files import as_script_data, scripts, style
 from scalewise.analysis.report.page_tables import (
     cost_rows,
@@ -40,6 +40,7 @@ from scalewise.analysis.report.unmeasured_points import (
     without_bounds_of_single_runs,
 )
 from scalewise.analysis.rounds.choice_summary import ChoiceSummary
+from scalewise.plan.config.shape import count_devices
 from scalewise.plan.runs.rounds import OTHER_ANSWER
 
 NO_CONFIDENCE = "not defined: one run a point"
@@ -150,6 +151,17 @@ def _series(section: Section) -> list[dict[str, Any]]:
     ]
 
 
+def _series_of(section: Section, row: pd.Series) -> str:
+    """The series that has an option's value, with the other options as in a row of options.csv."""
+    beside = row["beside"] if isinstance(row["beside"], str) else ""
+    for series in _series(section):
+        others = [f"{key} {value}" for key, value in series["options"].items() if key != row["option"]]
+        same = series["options"][row["option"]] == as_in_yaml(row["value"])
+        if same and sorted(others) == sorted(filter(None, beside.lower().split(", "))):
+            return str(series["name"])
+    return ""
+
+
 def _option_values(series: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     """Every value that an option takes, by option; options of one value have nothing to choose."""
     found: dict[str, dict[str, None]] = {}
@@ -161,7 +173,10 @@ def _option_values(series: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
 
 def _context(section: Section) -> dict[str, Any]:
     outcomes = section.runs["outcome"].value_counts()
-    shown = _shown(section)
+    empty = {
+        name: said for name in _shown(section) if (said := in_place_of_marks(section.figures / f"{name}.svg"))
+    }
+    shown = [name for name in _shown(section) if name not in empty]
     decision = _NOTHING_DECIDED | dict(section.decision)
     limiting = [*LIMITING, *(["efficiencies"] if decision["measure"] == "time to target" else [])]
     beyond = ["prediction"] if decision["beyond"] else []
@@ -178,6 +193,8 @@ def _context(section: Section) -> dict[str, Any]:
         "figures": figures,
         "option_sentences": _option_sentences(section, decision),
         "most_options": MAX_OPTION_SENTENCES,
+        "not_drawn": _not_drawn(section, empty),
+        "without_result": _without_result(section.scaling),
         "pair": [name for name in PAIR if name in figures],
         "limiting": [name for name in limiting if name in figures],
         "beyond": [name for name in beyond if name in figures],
@@ -209,6 +226,26 @@ def _context(section: Section) -> dict[str, Any]:
     }
 
 
+def _not_drawn(section: Section, empty: Mapping[str, str]) -> str:
+    """A sentence on the figures that have nothing to show; empty where all have something."""
+    if not empty:
+        return ""
+    if not (section.runs["outcome"] == "completed").any():
+        return "No run has completed: no figures."
+    return f"Not drawn: {'; '.join(empty.values())}."
+
+
+def _without_result(scaling: pd.DataFrame) -> list[str]:
+    """The planned points of which no run has a result, which a figure cannot show."""
+    alone = scaling["series"].nunique() == 1
+    return [
+        f"{count_devices(int(row['devices']))}{'' if alone else ' of ' + str(row['series'])}: no result"
+        f" ({int(row['n_failed'])} failed)."
+        for _, row in scaling.iterrows()
+        if not row["n"] and row["n_failed"]
+    ]
+
+
 def _tables(section: Section, decision: Mapping[str, Any]) -> dict[str, data_tables.Table | None]:
     """Every table by its name; None in place of one that has no row."""
     scaling, runs, choice = section.scaling, section.runs, section.choice
@@ -221,7 +258,9 @@ def _tables(section: Section, decision: Mapping[str, Any]) -> dict[str, data_tab
         point["remark"] = point["note"]
     prediction = section.prediction if section.prediction is not None else pd.DataFrame()
     found = [
-        data_tables.options([option_row(row) for _, row in section.options.iterrows()]),
+        data_tables.options(
+            [option_row(row) | {"series": _series_of(section, row)} for _, row in section.options.iterrows()]
+        ),
         data_tables.cost(cost_rows(shown, decision["series"]), with_target=told["with_target"]),
         data_tables.scaling(points, **told),
         data_tables.unmeasured(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 import pandas as pd
@@ -15,6 +16,8 @@ from scalewise.analysis.formatting import as_in_yaml
 from scalewise.analysis.report.time_parts import START_PARTS, STEP_PARTS, known_start_parts
 
 UNKNOWN = "–"
+LARGE = 1000
+"""Values of at least this are written whole, with a mark at the thousands."""
 
 LAW_NAMES = {
     "amdahl": "Amdahl (strong scaling)",
@@ -223,6 +226,7 @@ def run_row(row: pd.Series) -> dict[str, str]:
     starts = [column for column in START_PARTS if column in row.index]
     return {
         "run": row["run"],
+        "series": row["series"],
         "devices": str(row["devices"]),
         "outcome": row["outcome"],
         "reason": _remark(row),
@@ -260,6 +264,10 @@ def number(value: Any, form: str, factor: float = 1.0) -> str:
     if pd.isna(value):
         return UNKNOWN
     text = form.format(value * factor)
+    if form.endswith("g}"):
+        # plain digits: a form with an exponent is a reader's last choice
+        large = abs(value * factor) >= LARGE
+        text = f"{value * factor:,.0f}" if large else format(Decimal(text), "f")
     return text if text.strip("-0.%") else text.removeprefix("-")
 
 
