@@ -53,11 +53,13 @@ FIVE_HUNDRED_RUNS = GRID.format(
     sweep="{bucket_cap_mb: [1, 5, 10, 25, 50]}",
 )
 
-ALIVE = """new Promise((resolve, reject) => {
+ALIVE = """scalewiseData.then(() => new Promise((resolve, reject) => {
   const tools = document.querySelectorAll(".figure-tools");
-  if (!tools.length || [...tools].some(each => each.hidden)) reject(new Error("figures are not alive"));
+  const stop = document.querySelector('.mark[tabindex="0"]');
+  const alive = stop && tools.length && ![...tools].some(each => each.hidden);
+  if (!alive) reject(new Error("figures are not alive"));
   requestAnimationFrame(() => requestAnimationFrame(resolve));
-})"""
+}))"""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,30 @@ def test_without_scripts_everything_is_there_and_no_button_is_dead(open_page: Op
     assert all(drawn)
     open_all(plain)
     assert seen(plain, "button, input, select") == []
+
+
+@pytest.mark.parametrize(
+    ("part", "instead"),
+    [
+        pytest.param(
+            r"<head>", "<head><script>delete globalThis.DecompressionStream</script>", id="old browser"
+        ),
+        pytest.param(r'(class="report-data"[^>]*>)[^<]{9}', r"\1eJwAAAAAA", id="broken numbers"),
+    ],
+)
+def test_where_numbers_cannot_be_unpacked_the_page_says_so_and_stays_as_it_is_without_scripts(
+    open_page: OpenPage, two_series: Path, tmp_path: Path, part: str, instead: str
+) -> None:
+    text, replaced = re.subn(part, instead, two_series.read_text(encoding="utf-8"), count=1)
+    assert replaced
+    file = tmp_path / "report.html"
+    file.write_text(text, encoding="utf-8")
+    still, plain = open_page(file), open_page(two_series, java_script_enabled=False)
+    assert still.locator("main > .note").first.inner_text().startswith("The numbers behind the figures")
+    for selector in ("main tbody tr td:first-child", "figcaption", "figure:has(figcaption) svg"):
+        assert texts(still, selector) == texts(plain, selector), selector
+    open_all(still)
+    assert seen(still, ".what-if, .series-toggle, [data-action=scale], [data-action=csv]") == []
 
 
 def test_on_a_narrow_screen_the_page_is_not_scrolled_sideways(open_page: OpenPage, report: Path) -> None:

@@ -36,7 +36,9 @@ def fields(open_page: OpenPage, tmp_path: Path) -> OpenFields:
         environment = Environment(loader=FileSystemLoader(REPORT), autoescape=True, undefined=StrictUndefined)
         part = environment.get_template("what_if.html.j2").render(section={"name": "study", "what_if": facts})
         data = page_files.as_script_data({"what_if": facts})
-        script = (REPORT / "what_if.js").read_text(encoding="utf-8")
+        loader, script = (
+            (REPORT / name).read_text(encoding="utf-8") for name in ("report_data.js", "what_if.js")
+        )
         file = tmp_path / "fields.html"
         file.write_text(
             f"<!doctype html><html lang=en data-theme=auto><meta charset=utf-8><title>fields</title>"
@@ -45,7 +47,7 @@ def fields(open_page: OpenPage, tmp_path: Path) -> OpenFields:
             f'<script type="application/json" class="report-data" data-experiment="study">{data}</script>'
             "<script>globalThis.chosen = [];"
             "document.addEventListener('scalewise:chosen', ({detail}) => chosen.push(detail));</script>"
-            f"<script>{script}</script></html>",
+            f"<script>{loader}</script><script>{script}</script></html>",
             encoding="utf-8",
         )
         return open_page(file, **settings)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -14,7 +13,7 @@ import pytest
 from tests.unit.analysis import hand_made_study as made
 from tests.unit.analysis.decisions import decision_on
 from tests.unit.analysis.reference import welch_bounds, welch_p
-from tests.unit.analysis.report_page import Page, below, cells
+from tests.unit.analysis.report_page import Page, below, cells, unpacked
 
 from scalewise.analysis.analysis_spec import HELD_EQUAL, NOT_KNOWN
 from scalewise.analysis.report.captions import CAPTIONS
@@ -168,7 +167,7 @@ def test_no_name_ends_the_element_that_holds_the_data_of_the_scripts() -> None:
     data = {"name": '</script><!-- & "more"', "rates": [1.5, float("nan"), float("inf")], "n": 3}
     text = as_script_data(data)
     assert not set("<>&") & set(text)
-    assert json.loads(text) == data | {"rates": [1.5, None, None]}
+    assert unpacked(text) == data | {"rates": [1.5, None, None]}
 
 
 def test_a_partial_report_says_so_first(section: MakeSection) -> None:

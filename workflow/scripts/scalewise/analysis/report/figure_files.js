@@ -1,6 +1,6 @@
 // A figure as the reader sees it, as files: SVG, PDF, and the numbers behind its marks as CSV.
 "use strict";
-(() => {
+(async () => {
   const all = (selector, inside = document) => [...inside.querySelectorAll(selector)];
   const save = (name, type, content) => {
     const link = document.createElement("a");
@@ -166,8 +166,7 @@
     return Uint8Array.from(text, each => each.charCodeAt(0));
   };
 
-  const figures = new Map();
-  for (const script of all("script.report-data")) figures.set(script.dataset.experiment, JSON.parse(script.textContent).figures);
+  const figures = new Map([...await scalewiseData].map(([experiment, data]) => [experiment, data.figures]));
   for (const figure of all("figure.figure")) {
     const { experiment, figure: name } = figure.dataset;
     const facts = figures.get(experiment)?.[name] ?? { panels: [], traces: [] };

@@ -1,12 +1,11 @@
 // Figures: what a mark stands for on hover and focus, series that are hidden, logarithmic and linear axes.
 "use strict";
-(() => {
+(async () => {
   const SVG = "http://www.w3.org/2000/svg";
   const NEAR_PIXELS = 14;
   const ALONE = "all runs";
   const all = (selector, inside = document) => [...inside.querySelectorAll(selector)];
-  const figures = new Map();
-  for (const script of all("script.report-data")) figures.set(script.dataset.experiment, JSON.parse(script.textContent).figures);
+  const figures = new Map([...await scalewiseData].map(([experiment, data]) => [experiment, data.figures]));
 
   const tooltip = document.getElementById("page.tooltip");
   tooltip.style.position = "fixed";

@@ -93,12 +93,23 @@
     return lines.map(line => line.map(csvCell).join(",") + "\n").join("");
   };
 
+  // figures
+  const TOOLS = { scale: ["log", "logarithmic or linear"], svg: ["SVG", "save as SVG"], pdf: ["PDF", "save as PDF"], csv: ["CSV", "save its data as CSV"] };
+  for (const figure of all("figure.figure")) {
+    const title = figure.querySelector("figcaption b").textContent.replace(/\.$/, "");
+    const tools = make("div", { class: "figure-tools", hidden: "" });
+    for (const [action, [text, what]] of Object.entries(TOOLS)) {
+      tools.append(make("button", { type: "button", "data-action": action, "aria-label": `${title}: ${what}` }, text), "\n");
+    }
+    figure.querySelector(".under").prepend(tools);
+  }
+
   // toolbox
   const toolbox = document.getElementById("page.toolbox");
   const options = new Map();
-  for (const script of all("script.report-data")) {
-    for (const each of JSON.parse(script.textContent).series) options.set(each.name, each.options);
-  }
+  scalewiseData.then(read => {
+    for (const { series } of read.values()) for (const each of series) options.set(each.name, each.options);
+  });
   const showSeries = () => {
     const off = (selector, key) => all(selector, toolbox).filter(box => !box.checked).map(key);
     hidden = new Set(off(".series-toggle", box => box.dataset.series));

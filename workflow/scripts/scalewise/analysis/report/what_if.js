@@ -532,10 +532,9 @@
     }
   };
 
-  const wire = (section) => {
+  const wire = async (section) => {
     const experiment = section.dataset.experiment;
-    const holder = [...document.querySelectorAll("script.report-data")].find((each) => each.dataset.experiment === experiment);
-    const facts = holder && JSON.parse(holder.textContent).what_if;
+    const facts = (await scalewiseData).get(experiment)?.what_if;
     if (!facts || facts.left_out) return;
     const form = section.querySelector("form");
     const output = section.querySelector(".what-if-answer");
