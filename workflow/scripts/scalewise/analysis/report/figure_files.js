@@ -28,6 +28,7 @@
     }
     svg.setAttribute("xmlns", "http://www.w3.org/2000/svg");
     svg.setAttribute("role", "img");
+    svg.setAttribute("font-family", getComputedStyle(figure).getPropertyValue("--figure-font"));
     svg.setAttribute("width", `${width}pt`);
     svg.setAttribute("height", `${height}pt`);
     return svg;

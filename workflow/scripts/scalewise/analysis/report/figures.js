@@ -5,6 +5,20 @@
   const NEAR_PIXELS = 14;
   const ALONE = "all runs";
   const all = (selector, inside = document) => [...inside.querySelectorAll(selector)];
+
+  // the marks of curves stand in the page as markers of one path, at which nobody can point
+  for (const points of all("path.points")) {
+    const marker = document.getElementById(points.getAttribute("style").slice(12, -1));
+    const places = points.getAttribute("d").match(/[\d.]+/g);
+    for (let at = 0; at < places.length; at += 2) {
+      const mark = document.createElementNS(SVG, "use");
+      const attributes = { class: "mark", href: marker.firstElementChild.getAttribute("href"), x: places[at], y: places[at + 1] };
+      for (const [name, value] of Object.entries(attributes)) mark.setAttribute(name, value);
+      points.before(mark);
+    }
+    points.remove();
+  }
+
   const figures = new Map([...await scalewiseData].map(([experiment, data]) => [experiment, data.figures]));
 
   const tooltip = document.getElementById("page.tooltip");

@@ -14,6 +14,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from scalewise.analysis.report.captions import TITLES
+from scalewise.analysis.report.svg_in_page import shorten
 from scalewise.analysis.report.svg_markup import markup
 
 LEAST_TEXT_PIXELS = 9.0
@@ -66,6 +67,7 @@ def inline_svg(path: Path, experiment: str, name: str) -> Markup:
         root.remove(child)
     for element in root.iter():
         _fit_into_page(element, short)
+    shorten(root, [str(number) for number, each in enumerate(data["traces"]) if each["kind"] == "epochs"])
     title, description = Element("title", {"id": f"{prefix}title"}), Element("desc", {"id": f"{prefix}desc"})
     title.text, description.text = TITLES.get(name, name), _description(data)
     root[:0] = [title, description]
@@ -73,7 +75,7 @@ def inline_svg(path: Path, experiment: str, name: str) -> Markup:
         "role": "img",
         "aria-labelledby": f"{prefix}title {prefix}desc",
         "viewBox": root.get("viewBox", "0 0 241 100"),
-        **{key: value for key, value in root.attrib.items() if key in {"font-family", "stroke-linejoin"}},
+        **{key: value for key, value in root.attrib.items() if key in {"fill", "stroke-linejoin"}},
         "style": _size(root),
     }
     drawing = markup(root, standalone=False)
