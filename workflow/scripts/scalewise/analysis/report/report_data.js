@@ -17,7 +17,7 @@ globalThis.scalewiseData = (async () => {
     note.textContent = "The numbers behind the figures could not be unpacked, which old browsers cannot do: marks do not tell their values, and nothing can be decided again. All figures, sentences and tables are here.";
     document.querySelector("main, body").prepend(note);
     // series and axes are changed by those numbers
-    for (const dead of document.querySelectorAll("#toolbox fieldset, #toolbox [data-action=scale]")) dead.closest("fieldset, .tools")?.remove();
+    for (const dead of document.querySelectorAll("aside fieldset, aside [data-action=scale]")) dead.closest("fieldset, .tools")?.remove();
     state.read = "false";
     return new Map();
   }
