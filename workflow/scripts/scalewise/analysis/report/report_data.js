@@ -15,7 +15,7 @@ globalThis.scalewiseData = (async () => {
     const note = document.createElement("div");
     note.className = "note";
     note.textContent = "The numbers behind the figures could not be unpacked, which old browsers cannot do: marks do not tell their values, and nothing can be decided again. All figures, sentences and tables are here.";
-    document.querySelector("main, body").prepend(note);
+    (document.querySelector("main") ?? document.body).prepend(note);
     // series and axes are changed by those numbers
     for (const dead of document.querySelectorAll("aside fieldset, aside [data-action=scale]")) dead.closest("fieldset, .tools")?.remove();
     state.read = "false";
