@@ -34,7 +34,8 @@ def fields(open_page: OpenPage, tmp_path: Path) -> OpenFields:
 
     def open_fields(facts: Mapping[str, Any], **settings: Any) -> Page:
         environment = Environment(loader=FileSystemLoader(REPORT), autoescape=True, undefined=StrictUndefined)
-        part = environment.get_template("what_if.html.j2").render(section={"name": "study", "what_if": facts})
+        section = {"name": "study", "title": "A study", "what_if": facts}
+        part = environment.get_template("what_if.html.j2").render(section=section)
         data = page_files.as_script_data({"what_if": facts})
         loader, script = (
             (REPORT / name).read_text(encoding="utf-8") for name in ("report_data.js", "what_if.js")
