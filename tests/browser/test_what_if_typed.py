@@ -74,7 +74,7 @@ def test_a_value_that_makes_no_sense_is_named_and_nothing_is_decided(what_if: Lo
     field = what_if.locator('[name="min_efficiency"]')
     field.fill(value)
     assert field.get_attribute("aria-invalid") == "true"
-    assert what_if.locator(f"#{field.get_attribute('aria-describedby')}").inner_text()
+    assert what_if.locator(f"[id='{field.get_attribute('aria-describedby')}']").inner_text()
     assert said.inner_text().startswith("Not decided again.")
     what_if.get_by_role("button", name="Reset").click()
     what_if.page.wait_for_timeout(50)
