@@ -15,7 +15,7 @@ from xml.etree.ElementTree import Element, SubElement, fromstring
 
 from scalewise.analysis.report.hatches import hatch_pattern
 from scalewise.analysis.report.marks import X_AXIS, Y_AXIS
-from scalewise.analysis.report.svg_markup import hoist, markup
+from scalewise.analysis.report.svg_markup import PAINT, hoist, markup
 from scalewise.analysis.report.text_width import text_width
 
 FONTS = "system-ui,-apple-system,'Segoe UI',Roboto,Helvetica,Arial,'Liberation Sans','DejaVu Sans',sans-serif"
@@ -25,18 +25,7 @@ _ROUNDING = 0.01
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
 _PART = re.compile(r"[MLQCZz]|-?\d+(?:\.\d+)?(?:e-?\d+)?")
 _CAP = re.compile(r"M(-?[\d.]+) 0 ?(-?[\d.]+) 0")
-_LOOK = (
-    "fill",
-    "stroke",
-    "stroke-width",
-    "stroke-linecap",
-    "stroke-linejoin",
-    "stroke-dasharray",
-    "stroke-dashoffset",
-    "fill-opacity",
-    "stroke-opacity",
-    "opacity",
-)
+_LOOK = (*PAINT, "opacity")
 _TICK = re.compile(r"[xy]tick_\d+")
 _ROTATED = re.compile(r"rotate\((-?[\d.]+)")
 _MOVED = re.compile(r"translate\((-?[\d.]+) (-?[\d.]+)\)")

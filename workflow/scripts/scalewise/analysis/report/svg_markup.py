@@ -5,7 +5,7 @@ from __future__ import annotations
 from xml.etree.ElementTree import Element
 from xml.sax.saxutils import escape, quoteattr
 
-_INHERITED = (
+PAINT = (
     "fill",
     "stroke",
     "stroke-width",
@@ -15,9 +15,9 @@ _INHERITED = (
     "stroke-dashoffset",
     "fill-opacity",
     "stroke-opacity",
-    "font-size",
-    "text-anchor",
 )
+"""Attributes of how a shape is painted, which its children inherit."""
+_INHERITED = (*PAINT, "font-size", "text-anchor")
 _NAMESPACES = ' xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
 
 
