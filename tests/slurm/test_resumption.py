@@ -267,7 +267,8 @@ def test_run_that_crashes_at_every_start_is_tried_three_times_and_says_why(
 def test_results_that_appear_late_on_the_login_node_are_waited_for(
     requeued: RequeuedRuns, record_property: Record
 ) -> None:
-    assert "for missing files:\nresults/late/" in requeued.output
+    (log,) = (requeued.study.folder / ".snakemake" / "log").glob("*.log")
+    assert "for missing files:\nresults/late/" in log.read_text()
     assert "Missing files after" not in requeued.output
     assert requeued.study.summary("late", "d1.r1").outcome == "completed"
     assert len(requeued.study.jobs_of("late", "d1.r1")) == 1

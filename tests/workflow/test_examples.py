@@ -139,8 +139,7 @@ def test_princetons_to_do_is_drawn(workplace: Workplace, mirror: Path, cluster: 
     results = _run_to_its_report(experiments, workplace, mirror)
     for figure in ("loss", "accuracy"):
         drawn = (results / "princeton-mnist" / "figures" / f"{figure}.svg").read_text()
-        # text is drawn as paths, each below a comment that says it
-        assert set(re.findall(r"(\d+) CPUs? per device -->", drawn)) == {"1", "2"}
+        assert set(re.findall(r">(\d+) CPUs? per device</text>", drawn)) == {"1", "2"}
     epochs = pd.read_csv(results / "princeton-mnist" / "epochs.csv")
     assert set(zip(epochs["devices"], epochs["cpus_per_device"], strict=True)) == {
         (1, 1),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -248,7 +249,9 @@ def test_a_study_goes_from_records_to_a_report(tmp_path: Path, write_run: WriteR
     assert decided["sentence"] in page
     assert "No decision: no completed run (not run yet)." in page
     assert "2026-01-01T00:00:00+00:00 to 2026-01-01T00:01:30+00:00" in page
-    assert page.count("<svg") >= len(CAPTIONS)
+    drawn = re.findall(r'<figure id="done\.([a-z]+)"', page)
+    assert set(drawn) == set(CAPTIONS) - {"prediction", "efficiencies"}
+    assert page.count("<svg") == len(drawn)
     scaling = pd.read_csv(tmp_path / "done" / "scaling.csv")
     assert scaling["speedup"].tolist() == pytest.approx([1.0, 1901.5 / 1001.5])
 
