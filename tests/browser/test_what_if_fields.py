@@ -46,8 +46,6 @@ def fields(open_page: OpenPage, tmp_path: Path) -> OpenFields:
             f"<meta name=viewport content='width=device-width'><style>{page_files.style()}</style>"
             f"<main><h1>Study</h1>{part}</main>"
             f'<script type="application/json" class="report-data" data-experiment="study">{data}</script>'
-            "<script>globalThis.chosen = [];"
-            "document.addEventListener('scalewise:chosen', ({detail}) => chosen.push(detail));</script>"
             f"<script>{loader}</script><script>{script}</script></html>",
             encoding="utf-8",
         )
@@ -72,7 +70,6 @@ def test_the_first_answer_is_the_study_s_own(fields: OpenFields) -> None:
     )
     assert "The study's own answer is the same." in answer(page)
     assert page.get_by_label("Ask for: Efficiency at least").is_checked()
-    assert page.evaluate("chosen") == [{"experiment": "study", "series": "all runs", "devices": 4}]
 
 
 def test_a_value_that_is_written_counts_and_reset_brings_the_study_s_own_back(fields: OpenFields) -> None:
@@ -91,7 +88,6 @@ def test_a_value_that_is_written_counts_and_reset_brings_the_study_s_own_back(fi
     page.get_by_role("button", name="Reset").click()
     expect(number(page, "queue_minutes")).to_have_value("")
     expect(page.locator(".what-if-answer")).to_contain_text("The study's own answer is the same.")
-    assert [each["devices"] for each in page.evaluate("chosen")] == [4, 2, None, 4, None, 4]
 
 
 def test_every_speedup_stands_with_its_interval_and_n(fields: OpenFields) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import fromstring
 
+import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 from tests.unit.analysis import hand_made_study as made
@@ -66,8 +67,8 @@ def marks(svg: str, kind: str, data: dict[str, Any]) -> list[tuple[str, int, flo
         drawn = [mark for mark in group.iter() if mark.get("class") == "mark"]
         numbers = trace.get("marks", range(len(trace["x"])))
         for mark, index in zip(drawn, numbers, strict=True):
-            assert int(mark.attrib["data-devices"]) == trace["x"][index]
-            found.append((group.attrib["data-series"], trace["x"][index], trace["value"][index]))
+            assert {"x", "d"} & set(mark.attrib)
+            found.append((trace["series"], trace["x"][index], trace["value"][index]))
     return found
 
 
@@ -78,7 +79,7 @@ def test_marks_are_the_points_of_the_table(
     folder: Path, runs: pd.DataFrame, scaling: pd.DataFrame, name: str, column: str
 ) -> None:
     data = figure_data(folder, [name], runs)[name]
-    shown = sorted(marks(inline_svg(folder / f"{name}.svg", "study", name), "measured", data))
+    shown = sorted(marks(inline_svg(folder / f"{name}.svg", name, "0."), "measured", data))
     points = sorted(zip(scaling["series"], scaling["devices"], scaling[column], strict=True))
     assert [mark[:2] for mark in shown] == [point[:2] for point in points]
     assert [mark[2] for mark in shown] == pytest.approx([point[2] for point in points], rel=1e-5)
@@ -91,7 +92,7 @@ def test_marks_are_the_points_of_the_table(
 
 def test_every_run_has_a_mark_and_every_point_its_runs_and_hosts(folder: Path, runs: pd.DataFrame) -> None:
     data = figure_data(folder, ["throughput"], runs)
-    shown = marks(inline_svg(folder / "throughput.svg", "study", "throughput"), "run", data["throughput"])
+    shown = marks(inline_svg(folder / "throughput.svg", "throughput", "0."), "run", data["throughput"])
     assert sorted(value for _, _, value in shown) == pytest.approx(
         sorted(runs["throughput_samples_per_second"]), rel=1e-5
     )
@@ -107,7 +108,7 @@ def test_the_parts_of_a_bar_are_marks_that_sum_to_it(
     steps = {**data, "traces": [dict(trace) for trace in data["traces"]]}
     for trace in steps["traces"]:
         trace["kind"] = trace["unit"]
-    parts = marks(inline_svg(folder / "step.svg", "study", "step"), "µs per sample", steps)
+    parts = marks(inline_svg(folder / "step.svg", "step", "0."), "µs per sample", steps)
     for series, devices, rate in zip(
         scaling["series"], scaling["devices"], scaling["throughput_samples_per_second"], strict=True
     ):
@@ -142,9 +143,9 @@ def test_a_number_of_a_table_is_written_without_an_exponent(value: float, text: 
 
 def test_ids_are_unique_over_a_page_and_every_reference_is_met(folder: Path) -> None:
     page = "".join(
-        inline_svg(folder / f"{name}.svg", experiment, name)
-        for experiment in ("first", "second")
-        for name in ("speedup", "throughput", "step")
+        inline_svg(folder / f"{name}.svg", name, f"{experiment}.{place}.")
+        for experiment in (0, 1)
+        for place, name in enumerate(("speedup", "throughput", "step"))
     )
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids))
@@ -153,13 +154,17 @@ def test_ids_are_unique_over_a_page_and_every_reference_is_met(folder: Path) -> 
     assert set(" ".join(re.findall(r'aria-labelledby="([^"]+)"', page)).split()) <= set(ids)
 
 
-def test_everything_of_a_series_can_be_hidden_and_nothing_in_its_name_is_markup(folder: Path) -> None:
+def test_everything_of_a_series_can_be_hidden_and_nothing_in_its_name_is_markup(
+    folder: Path, runs: pd.DataFrame
+) -> None:
     for name in ("speedup", "throughput", "step"):
-        page = inline_svg(folder / f"{name}.svg", "study", name)
+        page = inline_svg(folder / f"{name}.svg", name, "0.")
         assert "<script" not in page
+        traces = figure_data(folder, [name], runs)[name]["traces"]
         named = {group.get("data-series") for group in fromstring(page).iter()} - {None}
-        assert named == set(NAMES)
-    legend = fromstring(inline_svg(folder / "throughput.svg", "study", "throughput"))
+        of_traces = {traces[int(group.get("data-trace", 0))]["series"] for group in fromstring(page).iter()}
+        assert named | of_traces == set(NAMES)
+    legend = fromstring(inline_svg(folder / "throughput.svg", "throughput", "0."))
     of_series = {
         text.text: group.get("data-series")
         for group in legend.iter()
@@ -169,18 +174,47 @@ def test_everything_of_a_series_can_be_hidden_and_nothing_in_its_name_is_markup(
     assert of_series == {name: name for name in NAMES}
 
 
-def test_text_and_axes_take_their_colours_from_the_page_and_from_no_page_in_a_file(folder: Path) -> None:
-    page = inline_svg(folder / "speedup.svg", "study", "speedup")
-    assert "var(--ink,#262626)" in page
-    assert not re.search(r'"#(262626|cccccc|ffffff)"', page)
-    assert "var(" not in (folder / "speedup.svg").read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", ["speedup", "throughput", "step"])
+def test_text_and_axes_take_their_colours_from_the_page(folder: Path, name: str) -> None:
+    sheet = (Path(style.__file__).parent / "report.css").read_text(encoding="utf-8")
+    drawing = fromstring(inline_svg(folder / f"{name}.svg", name, "0."))
+    axes = [part for axis in drawing.iter() if "axis" in axis.get("class", "") for part in axis.iter()]
+    background = [part for part in drawing.iter() if part.get("class") == "back"]
+    coloured = {
+        f'[{key}="{part.get(key)}"]'
+        for part in [*drawing.iter("text"), *axes, *background]
+        for key in ("fill", "stroke")
+        if part.get(key, "none") != "none"
+    }
+    assert len(coloured) >= 3
+    for colour in coloured:
+        assert re.search(rf"{re.escape(colour)}[^{{]*{{ (fill|stroke): var\(--", sheet), colour
+
+
+def test_a_file_says_frames_round_marks_and_what_stays_in_its_panel_in_few_words(folder: Path) -> None:
+    drawn = (folder / "throughput.svg").read_text(encoding="utf-8")
+    assert re.search(r'd="M([\d.]+) ([\d.]+) \1 ([\d.]+) ([\d.]+) \3 \4 \2Z"', drawn)
+    assert re.search(r'<circle id="m\d+" r="2"/>', drawn)
+    assert "clip-path" not in drawn
+
+
+def test_a_line_that_leaves_its_panel_is_cut_and_no_other_is(tmp_path: Path) -> None:
+    figure, axes = plt.subplots()
+    axes.plot([1, 2], [1, 2], color="#ff0000")
+    axes.plot([1, 9], [1, 9], color="#0000ff")
+    axes.set(xlim=(0, 3), ylim=(0, 3))
+    tell_panels(figure, stacked=False)
+    figure.savefig(tmp_path / "drawn.svg")
+    plt.close(figure)
+    drawn = compact((tmp_path / "drawn.svg").read_text(encoding="utf-8"), "lines")
+    assert re.findall(r'stroke="(#[^"]+)"[^>]* clip-path="url\(#c\d+\)"', drawn) == ["#0000ff"]
 
 
 def test_a_file_that_another_version_has_drawn_is_shown_without_marks(tmp_path: Path) -> None:
     (tmp_path / "speedup.svg").write_text(
         '<svg xmlns="http://www.w3.org/2000/svg"><path d="M0 0L1 1"/></svg>'
     )
-    assert 'd="M0 0L1 1"' in inline_svg(tmp_path / "speedup.svg", "study", "speedup")
+    assert 'd="M0 0L1 1"' in inline_svg(tmp_path / "speedup.svg", "speedup", "0.")
     data = figure_data(tmp_path, ["speedup"], pd.DataFrame({"outcome": [], "series": [], "devices": []}))
     assert data["speedup"] == {"panels": [], "traces": []}
 

@@ -10,18 +10,20 @@ from scalewise.analysis.report.svg_markup import markup
 DRAWING = """\
 <svg><defs><path id="m" d="M0 0"/></defs><g class="panel">
 <g class="lines" fill="none"><path d="M5 20 5 1M7.5 20 7.5 1M5 20 9 20M5 1 7 2"/></g>
-<path d="M5 20 5 1M9 20 9 1M5 20 9 20M5 1 9 1" fill="none"/>
-<g data-trace="0" fill="blue"><path d="M1 2 3 4" fill="none"/>{marks}</g>
+<path d="M5 20 9 1" fill="none" stroke="#cccccc"/>
+<g data-trace="0" data-series="a" fill="blue"><path d="M1 2 3 4" fill="none"/>{marks}</g>
 <g data-trace="1" fill="blue">{marks}</g></g></svg>"""
-MARKS = "".join(f'<use class="mark" href="#m" x="{x}" y="2.5"/>' for x in (1, 2, 3))
+MARKS = "".join(f'<use class="mark" data-devices="1" href="#m" x="{x}" y="2.5"/>' for x in (1, 2, 3))
 
 
-def test_lines_and_the_frame_take_fewer_characters_and_no_fill_where_the_root_says_it() -> None:
+def test_what_the_script_and_the_root_know_and_long_colours_are_left_out() -> None:
     root = fromstring(DRAWING.format(marks=MARKS))
     shorten(root, [])
     text = markup(root, standalone=False)
     assert '<path d="M5 20V1M7.5 20V1M5 20H9M5 1 7 2"/>' in text
-    assert '<path d="M5 20 5 1 9 1 9 20Z"/>' in text
+    assert '<path d="M5 20 9 1" stroke="#ccc"/>' in text
+    assert "data-series" not in text
+    assert "data-devices" not in text
     assert '<path d="M1 2 3 4" fill="none"/>' in text, "a group between says blue"
     assert text.startswith('<svg fill="none">')
 

@@ -101,7 +101,6 @@ def conclude(experiment: AnalysisSpec, tables: Tables, *, with_laws: bool = True
         series_compete=series_compete(spec.swept),
         target=experiment.target,
         queue_minutes=experiment.queue_minutes,
-        not_judged=not_judged,
         whole_runs=spec.steps is None,
         chooses_devices=spec.chooses_devices,
         confounded=confounded,

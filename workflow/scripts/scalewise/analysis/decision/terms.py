@@ -18,7 +18,6 @@ class Terms:
         series_compete: Any series may be chosen; else the first of the configuration alone.
         target: The goal that counts as trained; None where there is none.
         queue_minutes: Usual wait in the queue by device count, where the site gives it.
-        not_judged: The criteria that steps make impossible to judge, a sentence; empty where all can be.
         whole_runs: Runs went to their end; where steps end them nobody knows how long a whole one takes.
         chooses_devices: The study measured those device counts that its own criteria needed.
         confounded: Sentences on what changed together with the devices.
@@ -28,7 +27,6 @@ class Terms:
     series_compete: bool
     target: Goal | None = None
     queue_minutes: Mapping[int, float] = field(default_factory=dict)
-    not_judged: str = ""
     whole_runs: bool = True
     chooses_devices: bool = False
     confounded: Sequence[str] = ()

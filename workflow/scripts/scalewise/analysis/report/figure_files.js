@@ -2,13 +2,6 @@
 "use strict";
 (async () => {
   const all = (selector, inside = document) => [...inside.querySelectorAll(selector)];
-  const save = (name, type, content) => {
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(new Blob([content], { type }));
-    link.download = name;
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
-  };
 
   // the drawing in light colours, without what is hidden and what only a page can use
   const drawingOf = figure => {
@@ -17,9 +10,6 @@
     for (const element of [svg, ...all("*", svg)]) {
       if (element.style?.display === "none") { element.remove(); continue; }
       for (const name of ["tabindex", "role", "aria-label", "style"]) element.removeAttribute(name);
-      for (const { name, value } of [...element.attributes]) {
-        if (value.startsWith("var(")) element.setAttribute(name, value.slice(value.indexOf(",") + 1, -1));
-      }
       const link = element.getAttribute("href");
       if (link) {
         element.removeAttribute("href");
@@ -47,12 +37,8 @@
       trace.label, trace.unit === "%" ? "fraction" : trace.unit,
       ...["value", "low", "high", "confidence", "n", "runs"].map(name => at(trace[name], index)),
     ]));
-    // a spreadsheet would run text that begins like a formula
-    const cell = each => {
-      const text = typeof each === "string" && /^[=+@-]/.test(each) ? `'${each}` : String(each);
-      return /[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
-    };
-    return [...new Set([names, ...rows].map(row => row.map(cell).join(",") + "\n"))].join("");
+    const told = new Map(rows.map(row => [String(row), row]));
+    return scalewiseSave.csv([names, ...told.values()]);
   };
 
   // PDF: paths, marks and text in Helvetica, which every reader of PDF has
@@ -90,7 +76,11 @@
     }
     return found.join("\n");
   };
-  const INHERITED = ["fill", "stroke", "stroke-width", "stroke-linecap", "stroke-linejoin", "stroke-dasharray", "stroke-dashoffset", "fill-opacity", "stroke-opacity", "font-size", "text-anchor", "opacity"];
+  const circle = r => {
+    const k = 0.5523 * r;
+    return `M${r} 0C${r} ${k} ${k} ${r} 0 ${r} ${-k} ${r} ${-r} ${k} ${-r} 0 ${-r} ${-k} ${-k} ${-r} 0 ${-r} ${k} ${-r} ${r} ${-k} ${r} 0Z`;
+  };
+  const INHERITED = ["fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-dashoffset", "fill-opacity", "stroke-opacity", "font-size", "text-anchor", "opacity"];
   const pdfOf = svg => {
     const [, , width, height] = svg.getAttribute("viewBox").split(" ").map(Number);
     const byId = id => svg.querySelector(`[id="${id}"]`);
@@ -108,8 +98,7 @@
       if (fills) found.push(look.fill.startsWith("url") ? `/Pattern cs /${nameOf(patterns, look.fill, "P")} scn` : `${colourOf(look.fill)} rg`);
       if (strokes) {
         const dashes = (look["stroke-dasharray"] ?? "").split(/[ ,]+/).filter(each => Number(each) >= 0 && each).join(" ");
-        const [cap, join] = [{ round: 1, square: 2 }[look["stroke-linecap"]] ?? 0, look["stroke-linejoin"] === "round" ? 1 : 0];
-        found.push(`${colourOf(look.stroke)} RG ${look["stroke-width"] ?? 1} w ${cap} J ${join} j [${dashes}] ${look["stroke-dashoffset"] ?? 0} d`);
+        found.push(`${colourOf(look.stroke)} RG ${look["stroke-width"] ?? 1} w 0 J 1 j [${dashes}] ${look["stroke-dashoffset"] ?? 0} d`);
       }
       return [found.join("\n"), fills && strokes ? "B" : fills ? "f" : strokes ? "S" : "n"];
     };
@@ -127,7 +116,7 @@
       const [x, y] = ["x", "y"].map(name => Number(element.getAttribute(name)));
       if (kind === "use") {
         const shape = linked(element.getAttribute("xlink:href"));
-        return `q\n${before}${set}\n1 0 0 1 ${x} ${y} cm\n${operators(shape.getAttribute("d"))}\n${paint}\nQ`;
+        return `q\n${before}${set}\n1 0 0 1 ${x} ${y} cm\n${operators(shape.getAttribute("d") ?? circle(shape.getAttribute("r")))}\n${paint}\nQ`;
       }
       if (kind !== "text") return "";
       const [size, said] = [Number(look["font-size"] ?? 8), latin(element.textContent)];
@@ -180,7 +169,7 @@
       const button = figure.querySelector(`.figure-tools [data-action="${kind}"]`);
       if (!button) continue;
       if (kind === "csv" && !facts.traces.length) button.hidden = true;
-      else button.addEventListener("click", () => save(`${experiment}-${name}.${kind}`, ...make()));
+      else button.addEventListener("click", () => scalewiseSave.file(`${experiment}-${name}.${kind}`, ...make()));
     }
     const tools = figure.querySelector(".figure-tools");
     if (tools) tools.hidden = false;

@@ -142,11 +142,12 @@
     const about = new Map();
     for (const group of all("[data-trace]", svg)) {
       const trace = facts.traces[group.dataset.trace];
+      group.dataset.series = trace.series;
       all(".mark", group).forEach((mark, place) => {
         const index = trace.marks ? trace.marks[place] : place;
         about.set(mark, [trace, index]);
-        mark.dataset.series ??= trace.series;
-        mark.dataset.devices ??= trace.devices ?? trace.x[index];
+        mark.dataset.series = trace.series;
+        mark.dataset.devices = trace.devices ?? trace.x[index];
         mark.setAttribute("tabindex", "-1");
         mark.setAttribute("role", "img");
         mark.setAttribute("aria-label", linesOf(figure, trace, index).slice(0, 4).join("; "));

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,17 +21,6 @@ LEAST_TEXT_PIXELS = 9.0
 LEAST_TEXT_POINTS = 6.5
 MOST_PIXELS_A_POINT = 2.1
 """A figure grows with its place in the page up to this."""
-_COLOURS = {
-    "#000000": "--ink",
-    "#262626": "--ink",
-    "#333333": "--ink",
-    "#595959": "--soft",
-    "#666666": "--soft",
-    "#cccccc": "--line",
-    "#ededed": "--shade",
-    "#ffffff": "--back",
-}
-"""Colours of text, axes and background -> variables of the page's style sheet that take their place."""
 _NAMESPACE = re.compile(r"\{[^}]*\}")
 _REFERENCE = re.compile(r"#([\w-]+)")
 _KINDS = {
@@ -46,27 +34,25 @@ _KINDS = {
 }
 
 
-def inline_svg(path: Path, experiment: str, name: str) -> Markup:
+def inline_svg(path: Path, name: str, prefix: str) -> Markup:
     """A figure's file as an element of a page, with a title and a description for who hears it.
 
     Args:
         path: SVG file of the figure.
-        experiment: Name of the experiment; no two ids of a page are alike.
         name: Name of the figure.
+        prefix: Begins every id; no other figure of the page has it. Each of many marks names its shape, so a
+            short one keeps the page small.
 
     Returns:
         The drawing in a box that scrolls sideways where the screen is narrow. Text, axes and background take
-        their colours from the page.
+        their colours from the page's style sheet.
     """
     root = _read(path)
     data = _facts(root)
-    prefix = f"{experiment}.{name}."
-    # of many marks each names its shape: short names keep the page small
-    short = f"f{zlib.crc32(prefix.encode()):x}."
     for child in [child for child in root if child.tag in {"title", "metadata"}]:
         root.remove(child)
     for element in root.iter():
-        _fit_into_page(element, short)
+        _fit_into_page(element, prefix)
     shorten(root, [str(number) for number, each in enumerate(data["traces"]) if each["kind"] == "epochs"])
     title, description = Element("title", {"id": f"{prefix}title"}), Element("desc", {"id": f"{prefix}desc"})
     title.text, description.text = TITLES.get(name, name), _description(data)
@@ -79,7 +65,7 @@ def inline_svg(path: Path, experiment: str, name: str) -> Markup:
         "style": _size(root),
     }
     drawing = markup(root, standalone=False)
-    return Markup(f'<div class="drawing" style="overflow-x:auto">{drawing}</div>')  # noqa: S704  escaped above
+    return Markup(f'<div class="drawing">{drawing}</div>')  # noqa: S704  escaped above
 
 
 def figure_data(figures: Path, names: Sequence[str], runs: pd.DataFrame) -> dict[str, Any]:
@@ -152,17 +138,12 @@ def _fit_into_page(element: Element, prefix: str) -> None:
             element.set(key, prefix + value)
         elif key == "href" or value.startswith("url("):
             element.set(key, _REFERENCE.sub(lambda match: f"#{prefix}{match[1]}", value))
-        elif value in _COLOURS:
-            element.set(key, f"var({_COLOURS[value]},{value})")
 
 
 def _size(root: Element) -> str:
     width = _width(root)
     least = width * LEAST_TEXT_PIXELS / LEAST_TEXT_POINTS
-    return (
-        f"display:block;width:100%;min-width:{least:.0f}px;max-width:{width * MOST_PIXELS_A_POINT:.0f}px;"
-        "height:auto;margin:auto"
-    )
+    return f"min-width:{least:.0f}px;max-width:{width * MOST_PIXELS_A_POINT:.0f}px"
 
 
 def _width(root: Element) -> float:

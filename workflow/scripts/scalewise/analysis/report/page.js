@@ -9,12 +9,6 @@
     element.textContent = text;
     return element;
   };
-  const save = (name, type, text) => {
-    const link = make("a", { download: name, href: URL.createObjectURL(new Blob([text], { type })) });
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
-  };
-  const csvCell = text => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
 
   // tables
   const value = cell => cell.dataset.value ?? cell.firstChild?.textContent.trim() ?? "";
@@ -68,7 +62,7 @@
       head.replaceChildren(button);
     });
     const csv = make("button", { type: "button", "data-action": "table-csv", "aria-label": `Save ${table.caption.textContent} as CSV` }, "CSV");
-    csv.addEventListener("click", () => save(`${table.id.replace(".", "-")}.csv`, "text/csv", asCsv(heads, rows)));
+    csv.addEventListener("click", () => scalewiseSave.file(`${table.id.replace(".", "-")}.csv`, "text/csv", scalewiseSave.csv(linesOf(heads, rows))));
     const tools = make("div", { class: "table-tools" });
     if (rows.length > 3) tools.append(filter, count);
     tools.append(csv);
@@ -76,13 +70,13 @@
     table.closest(".scroll").before(tools);
     return show;
   });
-  const asCsv = (heads, groups) => {
+  const linesOf = (heads, groups) => {
     const remarks = new Map(groups.map(([row, ...below]) => [row, below.map(each => each.textContent.trim()).join(" ")]));
     const shown = [...remarks.keys()].filter(row => !row.hidden);
     const remarked = shown.some(row => remarks.get(row));
     const small = cell => cell.querySelector("small")?.textContent ?? "";
     const columns = heads.map((head, index) => [head.textContent, index, shown.some(row => small(row.cells[index]))]);
-    const lines = [
+    return [
       [...columns.flatMap(([name, , two]) => (two ? [name, `${name}, below it`] : [name])), ...(remarked ? ["remark"] : [])],
       ...shown.map(row => [...columns.flatMap(([, index, two]) => {
         const cell = row.cells[index];
@@ -90,7 +84,6 @@
         return two ? [text, small(cell)] : [text];
       }), ...(remarked ? [remarks.get(row)] : [])]),
     ];
-    return lines.map(line => line.map(csvCell).join(",") + "\n").join("");
   };
 
   // figures

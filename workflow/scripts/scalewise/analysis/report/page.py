@@ -128,7 +128,7 @@ def render(sections: Sequence[Section], *, partial: bool) -> str:
     series = [each for section in sections for each in _series(section)]
     return template.render(
         heading=heading,
-        sections=[_context(section) for section in sections],
+        sections=[_context(section, number) for number, section in enumerate(sections)],
         partial=partial,
         no_confidence=NO_CONFIDENCE,
         single=len(sections) == 1,
@@ -171,7 +171,7 @@ def _option_values(series: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     return {key: list(values) for key, values in found.items() if len(values) > 1}
 
 
-def _context(section: Section) -> dict[str, Any]:
+def _context(section: Section, number: int) -> dict[str, Any]:
     outcomes = section.runs["outcome"].value_counts()
     empty = {
         name: said for name in _shown(section) if (said := in_place_of_marks(section.figures / f"{name}.svg"))
@@ -181,7 +181,7 @@ def _context(section: Section) -> dict[str, Any]:
     limiting = [*LIMITING, *(["efficiencies"] if decision["measure"] == "time to target" else [])]
     beyond = ["prediction"] if decision["beyond"] else []
     first = [*PAIR, *limiting, *beyond]
-    figures = _figures(section, shown, decision)
+    figures = _figures(section, number, shown, decision)
     more = [name for name in shown if name not in first]
     return {
         "name": section.name,
@@ -306,7 +306,7 @@ def _shown(section: Section) -> list[str]:
 
 
 def _figures(
-    section: Section, names: Sequence[str], decision: Mapping[str, Any]
+    section: Section, number: int, names: Sequence[str], decision: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
     """Drawing, title, sentence and caption of each figure, by its name."""
     scaling, choice = section.scaling, section.choice
@@ -321,17 +321,20 @@ def _figures(
             runs=section.runs,
         )
     )
-    return {name: _figure(section, name, sentences.get(name, "")) for name in names}
+    return {
+        name: _figure(section, name, f"{number}.{place}.", sentences.get(name, ""))
+        for place, name in enumerate(names)
+    }
 
 
-def _figure(section: Section, name: str, sentence: str) -> dict[str, Any]:
+def _figure(section: Section, name: str, prefix: str, sentence: str) -> dict[str, Any]:
     path = section.figures / f"{name}.svg"
     captions = [CAPTIONS[name]]
     if section.choice is not None and name in WHERE_COUNTS_ARE_CHOSEN:
         captions.append(WHERE_COUNTS_ARE_CHOSEN[name])
     return {
         "title": TITLES[name],
-        "svg": inline_svg(path, section.name, name),
+        "svg": inline_svg(path, name, prefix),
         "sentence": sentence,
         "caption": " ".join(captions),
         "wide": is_wide(path),

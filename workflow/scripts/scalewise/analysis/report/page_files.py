@@ -14,7 +14,7 @@ from typing import Any
 from markupsafe import Markup
 
 STYLES = ("report.css", "what_if.css")
-SCRIPTS = ("report_data.js", "page.js", "figures.js", "figure_files.js", "what_if.js")
+SCRIPTS = ("report_data.js", "saving.js", "page.js", "figures.js", "figure_files.js", "what_if.js")
 _COMMENTS = re.compile(r"^\s*(?://[^\n]*|/\*.*?\*/\s*)$", re.MULTILINE | re.DOTALL)
 
 

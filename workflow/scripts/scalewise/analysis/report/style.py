@@ -61,6 +61,7 @@ def set_style() -> None:
             "grid.linewidth": 0.5,
             "lines.linewidth": 1.2,
             "lines.markersize": 4.0,
+            "lines.solid_capstyle": "butt",  # as in SVG where nothing is said
             "hatch.linewidth": 0.6,
             "text.parse_math": False,  # a dollar sign in a name is one
             "svg.hashsalt": "scalewise",  # equal data, equal file

@@ -24,6 +24,11 @@ _HREF = "{http://www.w3.org/1999/xlink}href"
 _ROUNDING = 0.01
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
 _PART = re.compile(r"[MLQCZz]|-?\d+(?:\.\d+)?(?:e-?\d+)?")
+_FRAME = re.compile(
+    r"M([\d.]+) ([\d.]+) \1 ([\d.]+)M([\d.]+) \2 \4 \3M\1 \2 \4 \2M\1 \3 \4 \3",
+)
+_CIRCLE = re.compile(r"M0 ([\d.]+)C[\d. -]+Z")
+"""Of the markers the round one alone has curves."""
 _CAP = re.compile(r"M(-?[\d.]+) 0 ?(-?[\d.]+) 0")
 _LOOK = (*PAINT, "opacity")
 _TICK = re.compile(r"[xy]tick_\d+")
@@ -85,6 +90,8 @@ class _Compaction:
             _as_kept(trace, self._drawn.get(number, [])) for number, trace in enumerate(self._data["traces"])
         ]
         self._metadata.text = json.dumps(self._data, separators=(",", ":"))
+        for path in self._out.iter("path"):
+            path.set("d", _FRAME.sub(r"M\1 \2 \1 \3 \4 \3 \4 \2Z", path.attrib["d"]))
         hoist(self._out)
         if not len(self._defs):
             self._out.remove(self._defs)
@@ -174,8 +181,7 @@ class _Compaction:
             drawn["d"] = f"M{left:g} {top:g}H{right:g}V{bottom:g}H{left:g}Z"
             self._drawn.setdefault(self._number(place), []).append(facts["index"])
         elif path.get("clip-path") and place.out.get("class") != "lines":
-            assert place.panel is not None
-            drawn["clip-path"] = f"url(#{self._panel_clip(place.panel)})"
+            drawn |= self._clip(place.panel, data)
         self._line(place.out, drawn)
 
     @staticmethod
@@ -192,10 +198,8 @@ class _Compaction:
         shape = self._sources[use.attrib[_HREF][1:]].attrib["d"]
         if x == 0 and abs(y - self._height) < _ROUNDING:
             # an area, which matplotlib draws as a shape of its own at the lower left corner
-            drawn = {"d": _path_data(shape, below=y)} | _look(use)
-            if place.panel is not None:
-                drawn["clip-path"] = f"url(#{self._panel_clip(place.panel)})"
-            SubElement(place.out, "path", drawn)
+            data = _path_data(shape, below=y)
+            SubElement(place.out, "path", {"d": data} | _look(use) | self._clip(place.panel, data))
             return
         trace = place.facts.get("trace")
         if trace is None and place.panel is not None and (cap := _CAP.fullmatch(_path_data(shape, 2))):
@@ -247,9 +251,18 @@ class _Compaction:
         """The number of the trace that an artist draws."""
         return self._trace_numbers[json.dumps([place.panel, place.facts["trace"]], sort_keys=True)]
 
-    def _panel_clip(self, panel: int) -> str:
+    def _clip(self, panel: int | None, data: str) -> dict[str, str]:
+        """The attribute that keeps a path in its panel; none where it is there anyway."""
+        if panel is None:
+            return {}
         left, top, right, bottom = self._data["panels"][panel]["box"]
-        return self._defined("c", f"M{left:g} {top:g}H{right:g}V{bottom:g}H{left:g}Z")
+        numbers = [float(number) for number in _NUMBER.findall(data)]
+        most_left, highest, most_right, lowest = _box(numbers)
+        if left <= most_left and most_right <= right and top <= highest and lowest <= bottom:
+            return {}
+        return {
+            "clip-path": f"url(#{self._defined('c', f'M{left:g} {top:g}H{right:g}V{bottom:g}H{left:g}Z')})"
+        }
 
     def _defined(self, kind: str, data: str) -> str:
         key = kind + data
@@ -258,6 +271,8 @@ class _Compaction:
             if kind == "c":
                 clip = SubElement(self._defs, "clipPath", {"id": name})
                 SubElement(clip, "path", {"d": data})
+            elif circle := _CIRCLE.fullmatch(data):
+                SubElement(self._defs, "circle", {"id": name, "r": circle[1]})
             else:
                 SubElement(self._defs, "path", {"id": name, "d": data})
         return self._names[key]

@@ -6,11 +6,10 @@ import re
 from collections.abc import Collection, Mapping
 from xml.etree.ElementTree import Element, SubElement
 
-_FRAME = re.compile(
-    r"M([\d.]+) ([\d.]+) \1 ([\d.]+)M([\d.]+) \2 \4 \3M\1 \2 \4 \2M\1 \3 \4 \3",
-)
 _UPRIGHT = re.compile(r"M([\d.]+) ([\d.]+) \1 ([\d.]+)(?![\d. -])")
 _LEVEL = re.compile(r"M([\d.]+) ([\d.]+) ([\d.]+) \2(?![\d. -])")
+_TWICE = re.compile(r"#(.)\1(.)\2(.)\3")
+"""A colour each of whose channels is one digit twice, which can be written once."""
 _LEAST_POINTS = 3
 """Fewer marks are as short by themselves, and a single point has no path."""
 
@@ -27,11 +26,18 @@ def shorten(root: Element, curves: Collection[str]) -> None:
     for group in root.iter("g"):
         if group.get("data-trace") in curves and defs is not None:
             _marks_as_path(group, defs)
-        for path in group.findall("path"):
-            data = path.get("d", "")
-            if group.get("class") == "lines":
-                data = _LEVEL.sub(r"M\1 \2H\3", _UPRIGHT.sub(r"M\1 \2V\3", data))
-            path.set("d", _FRAME.sub(r"M\1 \2 \1 \3 \4 \3 \4 \2Z", data))
+        if "data-trace" in group.attrib:
+            # the script knows it by the trace, as it does the devices of each mark
+            group.attrib.pop("data-series", None)
+        if group.get("class") == "lines":
+            for path in group.findall("path"):
+                upright = _UPRIGHT.sub(r"M\1 \2V\3", path.get("d", ""))
+                path.set("d", _LEVEL.sub(r"M\1 \2H\3", upright))
+    for element in root.iter():
+        element.attrib.pop("data-devices", None)
+        for name in ("fill", "stroke"):
+            if name in element.attrib:
+                element.set(name, _TWICE.sub(r"#\1\2\3", element.attrib[name]))
     root.set("fill", "none")
     for child in root:
         if child.tag != "defs":

@@ -9,8 +9,6 @@ PAINT = (
     "fill",
     "stroke",
     "stroke-width",
-    "stroke-linecap",
-    "stroke-linejoin",
     "stroke-dasharray",
     "stroke-dashoffset",
     "fill-opacity",

@@ -575,7 +575,7 @@
       body.replaceChildren(
         ...result.points.map((point) => {
           const chosen = point === result.best;
-          const row = element("tr", undefined, { "data-series": facts.names[point.series], "data-devices": point.devices });
+          const row = element("tr");
           if (chosen) row.className = "chosen";
           const cells = [
             `${ratioText(point.gain)}x`,
@@ -607,15 +607,10 @@
       const result = decide(facts, rule);
       const { answer: said, notes } = describe(facts, result, money);
       say(said, notes, false);
-      output.dataset.devices = result.devices ?? "";
-      output.dataset.series = result.series;
       showCounts(result, money);
       const given = new URLSearchParams(CRITERIA.filter((name) => tick(name).checked).map((name) => ["criterion", name]));
       for (const name of names) if (field(name).value !== field(name).defaultValue) given.append(name, field(name).value);
       link.href = `#${section.id}?${given}`;
-      document.dispatchEvent(
-        new CustomEvent("scalewise:chosen", { detail: { experiment, series: result.series, devices: result.devices } }),
-      );
     };
 
     // #experiment.what-if?criterion=min_efficiency&min_efficiency=0.6

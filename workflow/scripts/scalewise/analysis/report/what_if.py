@@ -93,14 +93,13 @@ def facts(
     names = list(dict.fromkeys(found.points["series"]))
     return {
         "rule": terms.rule.model_dump(),
-        "own": {"devices": decision.devices, "series": decision.series, "clear": decision.clear},
+        "own": {"devices": decision.devices, "series": decision.series},
         "measure": found.measure,
         "names": names,
         "first": names.index(found.first),
         "no_options": NO_OPTIONS,
         "queue_minutes": {str(devices): wait for devices, wait in terms.queue_minutes.items()},
         "whole_runs": terms.whole_runs,
-        "not_judged": terms.not_judged,
         "chooses_devices": terms.chooses_devices,
         "unmeasured": [] if choice is None else [each.devices for each in choice.unmeasured],
         "open_anyway": list(_open_anyway(terms, found, choice)),
