@@ -67,14 +67,14 @@ def test_an_alternative_that_loses_accuracy_says_so_in_its_own_sentence(answer: 
     alternative = decision.alternatives[1]
     assert alternative.startswith("4 devices: 2.90x the throughput of 1 (")
     assert "5.0 points of accuracy lost, efficiency 0.72" in alternative
-    assert any("5.0 points of accuracy lost (93.0%, on 1 98.0%)" in line for line in decision.cautions)
+    assert any("5.0 points of accuracy lost (93.0 %, on 1 98.0 %)" in line for line in decision.cautions)
     assert "as fast as" in decision.sentence, "2 devices lose nothing"
 
 
 def test_devices_on_which_no_run_reaches_the_target_are_named_and_no_answer(answer: Decide) -> None:
     decision = answer(unreached(4))
     assert (decision.devices, decision.measure) == (2, "time to target")
-    assert "0 of 3 runs on 4 devices reached 97.0% accuracy." in decision.cautions
+    assert "0 of 3 runs on 4 devices reached 97.0 % accuracy." in decision.cautions
 
 
 def test_a_chosen_point_that_loses_accuracy_is_not_called_faster(answer: Decide) -> None:
@@ -101,7 +101,7 @@ def test_where_no_run_reaches_the_target_throughput_decides_and_that_is_said(ans
 
     decision = answer(no_run)
     assert (decision.devices, decision.measure) == (2, "throughput")
-    assert decision.cautions[0].startswith("No run reached 97.0% accuracy, so throughput decides")
+    assert decision.cautions[0].startswith("No run reached 97.0 % accuracy, so throughput decides")
 
 
 def test_accuracy_within_the_intervals_is_not_called_lost(answer: Decide) -> None:
@@ -131,13 +131,13 @@ def test_time_to_accuracy_is_shown_as_the_product_of_its_two_efficiencies(answer
 
     *_, times, products = answer(slower_learning).alternatives
     assert times == (
-        "Training time to 97.0% accuracy: 19.00 s on 1 device, 11.00 s on 2 devices, 9.00 s on 4 "
+        "Training time to 97.0 % accuracy: 19.00 s on 1 device, 11.00 s on 2 devices, 9.00 s on 4 "
         "devices (in 2 of 3 runs)."
     )
     low, high = welch_bounds(slow, fast)
     two, four = products.split("; 1.27x as soon on 4 devices ")
     assert two == (
-        f"To 97.0% accuracy: 1.73x as soon on 2 devices ({low:.2f} to {high:.2f}, n = 3, 95%; throughput "
+        f"To 97.0 % accuracy: 1.73x as soon on 2 devices ({low:.2f} to {high:.2f}, n = 3, 95 %; throughput "
         "1.90x, samples needed 1.10x as many)"
     )
     # 19 s against (9 + 12 + 9) / 2

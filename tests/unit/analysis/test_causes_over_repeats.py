@@ -65,12 +65,12 @@ def test_compute_is_held_against_the_baseline_where_fewer_devices_are_out_of_mem
     known = study({2: EVEN, 8: [2.0, 2.02, 1.98]})
     impossible = make_runs({(ALONE, 1): ["out-of-memory"] * 3})
     (said,) = sentences(pd.concat([impossible, known], ignore_index=True))
-    assert said.startswith("Compute does not scale at 8 devices (50% of the step, 95% interval 4")
+    assert said.startswith("Compute does not scale at 8 devices (50 % of the step, 95 % interval 4")
 
 
 def test_jitter_is_named_with_its_own_advice(study: Runs) -> None:
     (said,) = sentences(study({1: EVEN, 8: EVEN}, {8: {"jitter_seconds": 0.03}}))
-    assert said.startswith("Jitter, ranks that are late by turns, at 8 devices (19% of the step")
+    assert said.startswith("Jitter, ranks that are late by turns, at 8 devices (19 % of the step")
     assert "communication_hook" not in said
     assert "samples of unequal length" in said
 
@@ -92,7 +92,7 @@ def test_a_loss_that_the_scatter_of_the_runs_explains_is_not_named_but_said_with
     base = [0.9, 1.0, 1.1]
     (said,) = sentences(study({1: base, 4: [1.0, 1.15, 1.3]}))
     assert said.startswith("May be, but too few or too different runs tell: compute beyond its ideal at 4")
-    assert "95% interval -" in said
+    assert "95 % interval -" in said
     assert causes(study({1: EVEN, 4: [1.14, 1.15, 1.16]})) == [(4, COMPUTE)]
 
 
@@ -115,7 +115,7 @@ def test_a_single_run_shows_what_it_waited_but_not_what_its_computing_lost(study
     assert causes(runs) == []
     (said,) = sentences(runs)
     assert said.startswith("May be")
-    assert "compute beyond its ideal at 4 devices (33% of the step)" in said
+    assert "compute beyond its ideal at 4 devices (33 % of the step)" in said
 
 
 def test_the_interval_of_a_difference_is_welchs() -> None:
@@ -132,8 +132,8 @@ def test_small_losses_that_add_up_are_told_together(study: Runs) -> None:
     small = {"communication_seconds": 0.009, "loader_seconds": 0.008, "straggler_seconds": 0.005}
     (said,) = sentences(study({1: EVEN, 8: [1.08, 1.07, 1.09]}, {8: small}))
     assert said.startswith(
-        "No single cause at 8 devices: compute beyond its ideal 6%, communication 6%, loader wait 5%, "
-        "waiting for one slow rank 3%, together 20% of the step, 95% interval "
+        "No single cause at 8 devices: compute beyond its ideal 6 %, communication 6 %, loader wait 5 %, "
+        "waiting for one slow rank 3 %, together 20 % of the step, 95 % interval "
     )
 
 
@@ -142,19 +142,19 @@ def test_losses_sum_to_what_the_efficiency_lacks(study: Runs) -> None:
     runs = study({1: [1.0] * 3, 8: [1.08] * 3}, {1: {"loader_seconds": 0.05}, 8: small})
     (said,) = sentences(runs)
     base, point = (runs[runs["devices"] == devices]["step_seconds"].mean() for devices in (1, 8))
-    assert f"together {1 - base / (8 * point):.0%} of the step" in said
+    assert f"together {100 - 100 * base / (8 * point):.0f} % of the step" in said
 
 
 def test_a_wait_that_the_baseline_has_too_is_told_from_what_stops_scaling(study: Runs) -> None:
     half = {devices: {"loader_seconds": 0.5 / devices} for devices in (1, 4)}
     own, alike = sentences(study({1: EVEN, 4: EVEN}, half))
-    assert own.startswith("Loader-bound at 1 device (33% of the step")
+    assert own.startswith("Loader-bound at 1 device (33 % of the step")
     assert own.endswith("It is the baseline's own, which no efficiency holds.")
-    assert alike.startswith("Loader-bound at 4 devices (33% of the step")
+    assert alike.startswith("Loader-bound at 4 devices (33 % of the step")
     assert alike.endswith("The baseline waits alike, so the efficiency hardly lacks it.")
     half[4] = {"loader_seconds": 0.5}
     worse, _ = sentences(study({1: EVEN, 4: EVEN}, half))
-    assert worse.startswith("Loader-bound at 4 devices (50% of the step")
+    assert worse.startswith("Loader-bound at 4 devices (50 % of the step")
     assert "baseline" not in worse
 
 
@@ -207,7 +207,7 @@ def test_a_node_is_named_where_all_its_ranks_are_slow_whichever_is_the_slowest(s
         hosts="node0, node1",
     )  # fmt: skip
     (said,) = sentences(runs)
-    assert said.startswith("Node node1 is slower than the others at 8 devices (34% of the step")
+    assert said.startswith("Node node1 is slower than the others at 8 devices (34 % of the step")
     assert said.endswith("leave it out, or ask the site.")
     (of_a_few,) = sentences(runs.assign(slow_host=["", "", "", "", "", "node1"]))
     assert "and not the same in all runs" in of_a_few
@@ -223,7 +223,7 @@ def test_a_slow_node_that_takes_part_in_some_runs_is_named_with_what_it_costs_th
     runs.loc[late, "straggler_seconds"] = 0.001
     runs["step_seconds"] = runs[PARTS].sum(axis=1)
     (said,) = sentences(runs)
-    assert said.startswith("Node node1 is slower than the others at 8 devices (34% of the step")
+    assert said.startswith("Node node1 is slower than the others at 8 devices (34 % of the step")
     assert "in the 2 of 4 runs that it takes part in" in said
     assert causes(runs) == [(8, STRAGGLER)]
 

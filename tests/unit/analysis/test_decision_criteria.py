@@ -99,7 +99,7 @@ def test_a_deadline_takes_the_fewest_devices_that_keep_it(by: Decide) -> None:
     decision = by(deadline_minutes=40)
     assert decision.devices == 4
     assert decision.sentence == (
-        "Use 4 devices: a run takes 35.3 minutes (35.0 to 35.7, n = 3, 75%), within the 40 asked for; 2 "
+        "Use 4 devices: a run takes 35.3 minutes (35.0 to 35.7, n = 3, 75 %), within the 40 asked for; 2 "
         "would take 54.6."
     )
     assert by(deadline_minutes=60).devices == 2
@@ -120,7 +120,7 @@ def test_a_deadline_is_held_against_a_bound_that_further_runs_keep(by: Decide) -
 def test_the_sites_queue_counts_for_a_deadline_and_is_named_as_the_sites(by: Decide) -> None:
     decision = by(deadline_minutes=60, queue_minutes={1: 5, 2: 5, 4: 7.5, 8: 60, 16: 60})
     assert decision.devices == 4
-    assert "(35.0 to 35.7, n = 3, 75%) + 7.5 minutes in the queue, by the site file, within the 60" in (
+    assert "(35.0 to 35.7, n = 3, 75 %) + 7.5 minutes in the queue, by the site file, within the 60" in (
         decision.sentence
     )
     assert decision.sentence.endswith("; 2 may take up to 61.4.")
@@ -139,7 +139,7 @@ def test_a_deadline_that_nothing_keeps_names_the_fastest_and_by_how_much_it_miss
     assert (decision.devices, decision.series, decision.numbers) == (None, ALONE, {})
     assert decision.sentence == (
         "No run is done within the 20 minutes asked for: the fastest, on 8 devices, takes 27.0 minutes (26.8 "
-        f"to 27.3, n = 3, 75%), up to {longest_minutes(8) - 20:.2f} minutes too long."
+        f"to 27.3, n = 3, 75 %), up to {longest_minutes(8) - 20:.2f} minutes too long."
     )
     assert len(decision.alternatives) == len(POINTS)
     assert "a run takes 3.60 device-hours and 27.0 minutes" in decision.alternatives[3]
@@ -150,7 +150,7 @@ def test_a_budget_takes_the_shortest_run_that_keeps_to_it(by: Decide) -> None:
     assert decision.devices == 4
     assert decision.sentence == (
         "Use 4 devices: a run takes 2.36 device-hours, within the 3 asked for, and 35.3 minutes (35.0 to "
-        "35.7, n = 3, 75%); 8 would take 3.60 device-hours."
+        "35.7, n = 3, 75 %); 8 would take 3.60 device-hours."
     )
     assert by(max_device_hours=10).devices == 8, "16 are slower"
 
@@ -292,7 +292,7 @@ def test_more_devices_that_may_be_efficient_enough_are_named_as_a_doubt(by: Deci
     (doubt,) = (caution for caution in decision.cautions if "not clear" in caution)
     assert doubt.startswith(
         "The efficiency of 2 devices, 0.69, is below the 0.70 asked for, but not clear of it: "
-        f"{low / 2:.2f} to {high / 2:.2f}, n = 3, 90%. "
+        f"{low / 2:.2f} to {high / 2:.2f}, n = 3, 90 %. "
     )
     assert not decision.clear
     clearly = by({(ALONE, 1): spread(100), (ALONE, 2): spread(120)}, min_efficiency=0.7)

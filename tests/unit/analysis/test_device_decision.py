@@ -57,7 +57,7 @@ def test_the_sentence_carries_speedup_interval_efficiency_and_price(answer: Deci
     sentence = answer(FOUR, 0.7).sentence
     low, high = welch_bounds(spread(300), spread(100))
     assert sentence == (
-        f"Use 4 devices: 3.00x as fast as 1 ({low:.2f} to {high:.2f}, n = 3, 95%), efficiency 0.75, "
+        f"Use 4 devices: 3.00x as fast as 1 ({low:.2f} to {high:.2f}, n = 3, 95 %), efficiency 0.75, "
         "1.33x the device-hours of training and 4.00x those of a whole run. 8 would be 4.00x at 0.50."
     )
 
@@ -152,8 +152,8 @@ def test_accuracy_that_falls_with_devices_is_said(answer: Decide) -> None:
     points = {(ALONE, 1): spread(100), (ALONE, 2): spread(180)}
     (caution,) = answer(points, change=lower).cautions
     assert caution == (
-        "Accuracy falls with devices: 1.80x the throughput on 2, but 7.0 points of accuracy lost (91.0%, on "
-        "1 98.0%)."
+        "Accuracy falls with devices: 1.80x the throughput on 2, but 7.0 points of accuracy lost (91.0 %, on "
+        "1 98.0 %)."
     )
 
     def overlapping(runs: pd.DataFrame) -> None:
@@ -175,7 +175,8 @@ def test_a_device_count_none_of_whose_runs_completed_is_said_too(answer: Decide)
 
 
 @pytest.mark.parametrize(
-    ("repeats", "words"), [(1, "1 completed run, which is taken to scatter by 5%;"), (2, "2 completed runs;")]
+    ("repeats", "words"),
+    [(1, "1 completed run, which is taken to scatter by 5 %;"), (2, "2 completed runs;")],
 )
 def test_fewer_than_three_repeats_are_said(answer: Decide, repeats: int, words: str) -> None:
     points = {(ALONE, 1): spread(100)[:repeats], (ALONE, 2): [180.0, 180.5][:repeats]}
@@ -190,9 +191,9 @@ def test_a_target_that_was_missed_is_said_beside_the_decision(make_runs: Runs) -
     runs.loc[runs["devices"] == 2, "time_to_accuracy_seconds"] = [5.0, 5.0, float("nan")]
     runs.loc[runs["devices"] == 2, "epochs_to_accuracy"] = [3.0, 3.0, float("nan")]
     decision = decision_on(runs, DecisionRule(min_efficiency=0.7), target=0.97)
-    assert "2 of 3 runs on 2 devices reached 97.0% accuracy." in decision.cautions
+    assert "2 of 3 runs on 2 devices reached 97.0 % accuracy." in decision.cautions
     assert (
-        "Training time to 97.0% accuracy: 9.00 s on 1 device, 5.00 s on 2 devices (in 2 of 3 runs)."
+        "Training time to 97.0 % accuracy: 9.00 s on 1 device, 5.00 s on 2 devices (in 2 of 3 runs)."
         in decision.alternatives
     )
 
@@ -215,11 +216,11 @@ def test_a_speedup_that_may_be_none_is_no_reason_for_more_devices(answer: Decide
     assert low < 1.05 < high
     decision = answer({(ALONE, 1): one, (ALONE, 2): two})
     assert (decision.devices, decision.clear) == (1, False)
-    assert "not shown to be the gain of 5% asked for. Whether 2 are better is not clear" in decision.sentence
+    assert "not shown to be the gain of 5 % asked for. Whether 2 are better is not clear" in decision.sentence
     (caution,) = decision.cautions
     assert caution.startswith(
         "Whether 2 devices are worth having is open: 2 are 1.80x as fast as 1 "
-        f"({low:.2f} to {high:.2f}, n = 3, 95%), and 1.05x is asked for. About "
+        f"({low:.2f} to {high:.2f}, n = 3, 95 %), and 1.05x is asked for. About "
     )
     assert caution.endswith(" more repeats of each would tell.")
 
@@ -251,7 +252,7 @@ def test_what_an_option_gains_is_said_apart_from_scaling(
     assert first.startswith("gradient_as_bucket_view true instead of false, on 1 device: ")
     assert second.startswith("gradient_as_bucket_view true instead of false, on 2 devices: ")
     low, high = welch_bounds(spread(180 * faster), spread(180))
-    ratio = f"{faster:.2f}x the throughput ({low:.2f} to {high:.2f}, n = 3, 95%): {verdict}."
+    ratio = f"{faster:.2f}x the throughput ({low:.2f} to {high:.2f}, n = 3, 95 %): {verdict}."
     assert second.endswith(f"{ratio} 0.500x the peak memory.")
     assert verdict in first
 

@@ -63,7 +63,7 @@ def test_a_fitted_law_is_drawn_with_its_band_in_place_of_joining_lines(scaling: 
     plain = scaling_figures.speedup(scaling)
     figure = scaling_figures.speedup(scaling, made.laws([ALONE]))
     (axes,) = figure.axes
-    assert named(figure) == ["Amdahl's law, 95% band"]
+    assert named(figure) == ["Amdahl's law, 95 % band"]
     assert named(plain) == []
     assert bands(axes) == 1
     assert bands(plain.axes[0]) == 0
@@ -209,7 +209,7 @@ def test_two_efficiencies_and_their_product_are_shown_apart(scaling: pd.DataFram
     assert "not reached: 16 devices" in words(figure)
 
 
-@pytest.mark.parametrize(("target", "why"), [(None, "no target is set"), (0.99, "99.0% accuracy")])
+@pytest.mark.parametrize(("target", "why"), [(None, "no target is set"), (0.99, "99.0 % accuracy")])
 def test_where_no_target_is_set_or_reached_the_panels_say_so(
     scaling: pd.DataFrame, target: float | None, why: str
 ) -> None:
@@ -220,7 +220,7 @@ def test_where_no_target_is_set_or_reached_the_panels_say_so(
 
 
 def test_nothing_is_asked_for_where_the_criterion_is_another(scaling: pd.DataFrame) -> None:
-    assert words(efficiency_figures.efficiency(scaling, None)) == ["ideal: 100%"]
+    assert words(efficiency_figures.efficiency(scaling, None)) == ["ideal: 100 %"]
 
 
 @pytest.mark.slow

@@ -86,8 +86,8 @@ def test_the_gain_stands_with_its_interval_and_with_what_most_of_the_lost_time_w
         "n = 3)."
     )
     assert found["accuracy"] == (
-        "Final test accuracy is 98.0% on 1 device (97.0% to 99.0%, n = 3) and 97.5% on 2 (97.0% to 98.0%, "
-        "n = 3)."
+        "Final test accuracy is 98.0 % on 1 device (97.0 % to 99.0 %, n = 3) and 97.5 % on 2 "
+        "(97.0 % to 98.0 %, n = 3)."
     )
     assert found["memory"] == (
         "The fullest device holds 700 MB on 1 device (690 to 710, n = 3) and 500 on 2 (490 to 510, n = 3)."

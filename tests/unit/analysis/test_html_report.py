@@ -196,7 +196,7 @@ def test_the_tables_show_values_bounds_and_units(section: MakeSection) -> None:
     low, high = welch_bounds([178.0, 180.0, 182.0], [98.0, 100.0, 102.0])
     assert f"1.80||{low:.2f} to {high:.2f}" in two
     assert f"0.90||{low / 2:.2f} to {high / 2:.2f}" in two
-    assert "98.0%" in two
+    assert "98.0 %" in two
     (_, _, busy) = cells(html, "Devices at work")
     assert "|700|" in busy
 
@@ -273,8 +273,8 @@ def test_what_the_devices_did_with_their_time_is_shown_with_the_cause_where_they
         [section(mean_utilization=[0.9] * 3 + [0.3] * 3, monitor_note=[note] + [""] * 5)], partial=False
     )
     _, one, two, why = cells(html, "Devices at work")
-    assert one == "|all runs|1|3|90%|resident|1.0%|10.0%|700|–|5.00|20.0|"
-    assert two == "|all runs|2|3|30%|resident|1.0%|10.0%|700|–|5.00|20.0|"
+    assert one == "|all runs|1|3|90 %|resident|1.0 %|10.0 %|700|–|5.00|20.0|"
+    assert two == "|all runs|2|3|30 %|resident|1.0 %|10.0 %|700|–|5.00|20.0|"
     assert "Launch-bound" in why
     assert f"{note} (1 of 6 runs)." in Page(html).all_text()
 
@@ -288,14 +288,14 @@ def test_no_value_is_shown_as_nan_or_none(section: MakeSection) -> None:
 
 def test_the_confidence_that_the_intervals_have_is_stated(section: MakeSection) -> None:
     text = Page(render([section()], partial=False)).all_text()
-    assert "a confidence of 75% for medians and 95% for speedups" in text
+    assert "a confidence of 75 % for medians and 95 % for speedups" in text
 
 
 def test_one_run_a_point_carries_no_interval_and_the_report_says_so(section: MakeSection) -> None:
     points: dict[tuple[str, int], list[float | str]] = {(ALONE, 1): [100.0], (ALONE, 2): [180.0]}
     text = Page(render([section(points=points)], partial=False)).all_text()
     assert "not defined: one run a point" in text
-    assert "0% for medians" not in text
+    assert "0 % for medians" not in text
 
 
 @pytest.fixture
@@ -377,13 +377,13 @@ def test_a_steps_parts_and_the_start_of_a_run_stand_in_a_table(whole: Section) -
     assert last[1:4] == [ALONE, "16", "3"]
     point = whole.scaling.iloc[-1]
     parts = [f"{point[name] * 1e3:.3g}" for name in STEP[1:5]]
-    shares = [f"{point[name] / point['step_seconds']:.1%}" for name in STEP[1:5]]
+    shares = [f"{100 * point[name] / point['step_seconds']:.1f} %" for name in STEP[1:5]]
     assert [cell for pair in zip(parts, shares, strict=True) for cell in pair] == last[5:13]
 
 
 def test_a_law_is_shown_with_its_intervals_and_a_refused_one_with_the_reason(whole: Section) -> None:
     fitted, refused = cells(render([whole], partial=False), "Laws of scaling")[1:]
-    assert "|15 runs on 5 device counts|serial fraction 0.025 (0.02 to 0.03)|95%|" in fitted
+    assert "|15 runs on 5 device counts|serial fraction 0.025 (0.02 to 0.03)|95 %|" in fitted
     assert "|Not fitted: 5 device counts; the universal scalability law needs 6|" in refused
 
 

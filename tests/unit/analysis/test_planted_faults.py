@@ -108,7 +108,7 @@ def test_the_devices_that_reach_the_target_soonest_are_used_and_not_those_with_m
     assert {decision.devices for decision in found} == {4}
     assert {decision.measure for decision in found} == {"time to target"}
     sentence = found[0].sentence
-    assert sentence.startswith("Use 4 devices: 90.0% accuracy in ")
+    assert sentence.startswith("Use 4 devices: 90.0 % accuracy in ")
     assert sentence.index("x as soon as 1 (") < sentence.index("; throughput 3.")
     without = Planted(WEAK, rule)
     assert answer(without, run_table(without, draws, 0.01, 3, CALM)).devices == 8
@@ -126,7 +126,7 @@ def test_runs_that_never_reach_the_target_cost_what_they_spent() -> None:
     assert four["expected_seconds_to_accuracy"] == pytest.approx(8e6 / 3600 + 6000, rel=0.01)
     decision = answer(planted, runs)
     assert decision.devices == 2
-    assert "3 of 6 runs on 4 devices reached 90.0% accuracy." in decision.cautions
+    assert "3 of 6 runs on 4 devices reached 90.0 % accuracy." in decision.cautions
 
 
 # --- runs under other conditions ----------------------------------------------------------------------

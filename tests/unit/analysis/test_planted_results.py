@@ -74,7 +74,7 @@ def test_more_devices_that_reach_the_target_later_are_not_recommended(
     assert by_throughput["devices"] == 8
     assert (by_target["devices"], by_target["measure"]) == (4, "time to target")
     assert by_target["sentence"].startswith(
-        "Use 4 devices: 97.0% accuracy in 6.00 s of training, 2.50x as soon as 1"
+        "Use 4 devices: 97.0 % accuracy in 6.00 s of training, 2.50x as soon as 1"
     )
     assert "; throughput 3.60x at efficiency 0.90" in by_target["sentence"]
     at_eight = scaling[scaling["devices"] == 8].iloc[0]

@@ -101,7 +101,7 @@ def test_the_wait_for_data_is_no_cause_where_nobody_can_tell_it(tmp_path: Path) 
     (legend,) = step_figures.step(*tables).legends
     assert legend.get_texts()[0].get_text() == "compute and wait for data"
     limits = " ".join(decision["limits"])
-    assert "Communication-bound at 2 devices (33% of the step" in limits
+    assert "Communication-bound at 2 devices (33 % of the step" in limits
     assert "under no_sync" in limits
     assert "communication_hook" not in limits
     assert "Loader-bound" not in limits

@@ -86,7 +86,7 @@ def test_the_method_is_told_in_two_sentences_with_the_baselines_absolute_figure(
     told = method.removesuffix(" The recommended row is in bold.")
     assert len(re.findall(r"\.(?: |$)", told)) == 2
     assert "median of n runs" in told
-    assert "75% to 95% confidence" in told
+    assert "75 % to 95 % confidence" in told
     assert "relative to 1 device, 100 samples/s" in told
 
 

@@ -145,7 +145,7 @@ def test_a_deadline_is_not_judged_by_runs_that_were_all_cut_off(tmp_path: Path, 
     assert decision["devices"] is None
     assert decision["sentence"] == (
         "No run is done within the 1 minute asked for: the fastest, on 1 device, takes 1.50 minutes (1.50 to "
-        "1.50, n = 3, 75%), up to 0.500 minutes too long; of 2 devices it is not known."
+        "1.50, n = 3, 75 %), up to 0.500 minutes too long; of 2 devices it is not known."
     )
     (note,) = (line for line in decision["cautions"] if "went on from a checkpoint" in line)
     assert note.endswith("There is none at 2 devices.")

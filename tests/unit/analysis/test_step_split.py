@@ -200,7 +200,7 @@ def test_exposed_communication_is_named_with_its_share_and_what_to_do(make_runs:
     runs = study(make_runs, {1: (1.0, 0, 0, 0), 4: (0.25, 0.12, 0, 0.01), 8: (0.125, 0.14, 0, 0.01)})
     (said,) = sentences(runs)
     assert said == (
-        "Communication-bound at 4 devices (32% of the step, exposed) and 8 devices (51% of the step, "
+        "Communication-bound at 4 devices (32 % of the step, exposed) and 8 devices (51 % of the step, "
         "exposed): raise the batch size per device or accumulation_steps, set communication_hook, or use "
         "fewer devices."
     )
@@ -211,7 +211,7 @@ def test_exposed_communication_is_named_with_its_share_and_what_to_do(make_runs:
 )
 def test_a_starved_loader_is_told_what_helps_that_loader(make_runs: Runs, loader: str, cure: str) -> None:
     (said,) = sentences(study(make_runs, {1: (1.0, 0, 0, 0), 8: (0.125, 0.01, 0.1, 0)}, loader=loader))
-    assert said.startswith("Loader-bound at 8 devices (43% of the step): ")
+    assert said.startswith("Loader-bound at 8 devices (43 % of the step): ")
     assert cure in said
 
 
@@ -220,8 +220,8 @@ def test_a_slow_rank_is_named_with_its_node(make_runs: Runs) -> None:
     runs = runs.assign(slowest_rank=3, slowest_host="node7")
     (said,) = sentences(runs)
     assert said == (
-        "Rank 3 on node7 is slower than the others at 8 devices (50% of the step lost waiting for it): leave "
-        "the node out, or ask the site."
+        "Rank 3 on node7 is slower than the others at 8 devices (50 % of the step lost waiting for it): "
+        "leave the node out, or ask the site."
     )
     (on_one_node,) = sentences(runs.assign(nodes=1))
     assert "leave the node out" not in on_one_node
@@ -234,10 +234,10 @@ def test_a_slow_rank_is_named_with_its_node(make_runs: Runs) -> None:
 def test_compute_that_does_not_shrink_is_the_limit_of_strong_scaling_alone(make_runs: Runs) -> None:
     runs = study(make_runs, {1: (1.0, 0, 0, 0), 4: (0.9, 0.1, 0, 0)})
     (said,) = sentences(runs)
-    assert said.startswith("Compute does not scale at 4 devices (65% of the step): raise the batch size")
+    assert said.startswith("Compute does not scale at 4 devices (65 % of the step): raise the batch size")
     assert sentences(study(make_runs, {1: (1.0, 0, 0, 0), 4: (1.02, 0.05, 0, 0)}), "weak") == []
     (slowed,) = sentences(study(make_runs, {1: (1.0, 0, 0, 0), 4: (1.5, 0.05, 0, 0)}), "weak")
-    assert slowed.startswith("Compute does not scale at 4 devices (32% of the step)")
+    assert slowed.startswith("Compute does not scale at 4 devices (32 % of the step)")
 
 
 def test_the_largest_loss_is_the_one_that_is_named(make_runs: Runs) -> None:
@@ -252,7 +252,7 @@ def test_a_series_is_named_where_there_are_several(make_runs: Runs) -> None:
     runs = study(make_runs, {1: (1.0, 0, 0, 0), 8: (0.125, 0.1, 0, 0)})
     both = pd.concat([runs.assign(series="hook-none"), runs.assign(series="hook-fp16")])
     (said,) = sentences(both)
-    assert "8 devices of hook-none (44% of the step, exposed) and 8 devices of hook-fp16 (44%" in said
+    assert "8 devices of hook-none (44 % of the step, exposed) and 8 devices of hook-fp16 (44 %" in said
 
 
 def test_a_run_that_is_mostly_start_up_is_said_in_seconds(make_runs: Runs) -> None:

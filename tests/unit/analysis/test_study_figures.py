@@ -72,7 +72,7 @@ def test_all_figures_are_written_as_svg_and_pdf(drawn: Drawn) -> None:
     assert len(FILES) == 18
     for name, content in drawn[0].items():
         assert content.startswith(b"%PDF" if name.endswith("pdf") else b"<svg"), name
-        assert len(content) > (3000 if "prediction" not in name else 500), name
+        assert len(content) > (2500 if "prediction" not in name else 500), name
 
 
 @pytest.mark.slow
@@ -123,7 +123,7 @@ def test_efficiency_shows_what_was_asked_for(study: pd.DataFrame) -> None:
     figure = efficiency(scaling_table(study, "strong"), 0.85)
     (axes,) = figure.axes
     assert axes.get_ylabel() == "parallel efficiency"
-    assert {"ideal: 100%", "asked for: 85%"} <= words(axes)
+    assert {"ideal: 100 %", "asked for: 85 %"} <= words(axes)
     figure.draw_without_rendering()
     assert all(label.get_text().endswith("%") for label in axes.get_yticklabels())
 
@@ -151,7 +151,7 @@ def test_accuracy_curves_show_the_target(study: pd.DataFrame, make_epochs: Runs)
     figure = epoch_figures.accuracy(make_epochs(study), 0.97)
     (axes,) = figure.axes
     assert axes.get_ylabel() == "test accuracy"
-    assert "target: 97.0%" in words(axes)
+    assert "target: 97.0 %" in words(axes)
     (legend,) = figure.legends
     assert legend.get_title().get_text() == "devices"
     (axes,) = epoch_figures.accuracy(make_epochs(study), None).axes

@@ -68,7 +68,7 @@ def test_points_that_were_under_half_busy_are_named_with_cause_and_cure(make_run
         [0.9, 0.1],  # one busy repeat is not the median
     ]
     assert flagged(runs) == [
-        "Busy less than 50% of the training: 2 devices (41%), 4 devices (33%). " + ADVICE["communication"]
+        "Busy less than 50 % of the training: 2 devices (41 %), 4 devices (33 %). " + ADVICE["communication"]
     ]
 
 
@@ -77,10 +77,10 @@ def test_each_cause_is_said_once_with_the_series_it_is_of(make_runs: Runs) -> No
     runs = make_runs(points, loader="workers", mean_utilization=0.25, loader_wait_fraction=0.6)
     runs.loc[runs["series"] == "cpus-per-device-4", "loader_wait_fraction"] = 0.01
     first, second = flagged(runs)
-    assert first.startswith("Busy less than 50% of the training: cpus-per-device-1 on 1 device (25%), cpus")
+    assert first.startswith("Busy less than 50 % of the training: cpus-per-device-1 on 1 device (25 %), cpus")
     assert first.endswith(ADVICE["loader"])
     assert second.endswith(ADVICE["launch"])
-    assert "cpus-per-device-4 on 4 devices (25%)" in second
+    assert "cpus-per-device-4 on 4 devices (25 %)" in second
     (all_points,) = flagged(runs.assign(loader_wait_fraction=0.6))
     assert "and 3 more points. Loader-bound" in all_points
 
@@ -90,9 +90,9 @@ def test_one_device_waits_for_no_other_where_communication_was_not_measured(make
         {(ALONE, 1): [100.0], (ALONE, 2): [190.0]}, mean_utilization=0.2, communication_fraction=None
     )
     one, two = flagged(runs)
-    assert "1 device (20%)" in one
+    assert "1 device (20 %)" in one
     assert one.endswith(ADVICE["launch"])
-    assert "2 devices (20%)" in two
+    assert "2 devices (20 %)" in two
     assert two.endswith(ADVICE["unknown"])
 
 

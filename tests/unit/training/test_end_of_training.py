@@ -81,7 +81,7 @@ def test_the_log_tells_how_well_a_runs_own_throughput_is_known() -> None:
         ended="interval",
     )
     assert describe_interval(own) == (
-        "throughput of this run known to 0.81 % (95% confidence, 24 windows after 35 steps of warm-up)"
+        "throughput of this run known to 0.81 % (95 % confidence, 24 windows after 35 steps of warm-up)"
     )
     few = own.model_copy(update={"half_width_fraction": None})
     assert "too few windows for an interval" in describe_interval(few)

@@ -105,5 +105,5 @@ def test_a_transformer_that_its_head_alone_would_outgrow_is_refused_with_both_nu
     with pytest.raises(TransformerSizeError) as caught:
         build("transformer-1M", CIFAR, 1_000_000)
     message = str(caught.value)
-    assert "1,000,000 parameters within 5%" in message
+    assert "1,000,000 parameters within 5 %" in message
     assert "Ask for about as many, or for more." in message

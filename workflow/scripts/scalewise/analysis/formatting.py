@@ -20,8 +20,8 @@ def pluralize(number: str, unit: str) -> str:
 
 
 def goal_text(goal: Goal) -> str:
-    """``97.0% accuracy``, ``val_loss=([0-9.]+) at most 2.9``."""
-    return goal if isinstance(goal, str) else f"{goal:.1%} accuracy"
+    """``97.0 % accuracy``, ``val_loss=([0-9.]+) at most 2.9``."""
+    return goal if isinstance(goal, str) else f"{percent(goal)} accuracy"
 
 
 def point_text(devices: float, series: str) -> str:

@@ -284,7 +284,7 @@ def describe(record: EpochRecord, epochs: int) -> str:
     """The line of train.log that tells of an epoch."""
     return (
         f"epoch {record.epoch}/{epochs}  train loss {record.train_loss:.4f}  test loss "
-        f"{record.test_loss:.4f}  accuracy {record.test_accuracy:.2%}  "
+        f"{record.test_loss:.4f}  accuracy {100 * record.test_accuracy:.2f} %  "
         f"{record.samples_per_second:,.0f} samples/s  {record.train_seconds:.2f} s"
     )
 
@@ -304,7 +304,7 @@ def describe_interval(own: OwnInterval) -> str:
         return f"throughput of this run: too few windows for an interval {warmup}"
     return (
         f"throughput of this run known to {100 * own.half_width_fraction:.2g} % "
-        f"({own.confidence:.0%} confidence, {own.windows} windows {warmup})"
+        f"({100 * own.confidence:.0f} % confidence, {own.windows} windows {warmup})"
     )
 
 

@@ -31,7 +31,7 @@ from scalewise.analysis.bottlenecks.losses import (
     number,
 )
 from scalewise.analysis.bottlenecks.slow_places import SlowPlace, find_slow_place, most_frequent_rank
-from scalewise.analysis.formatting import MAX_PLACES, format_3sig, percent_in_digits, point_text
+from scalewise.analysis.formatting import MAX_PLACES, format_3sig, percent, percent_in_digits, point_text
 from scalewise.analysis.statistics.intervals import Interval
 
 TOLD_FROM = 0.005
@@ -280,7 +280,7 @@ def _together(each: PointLosses) -> str:
     assert each.total is not None
     listed = sorted(each.losses, key=lambda loss: -loss.share.estimate)
     parts = [
-        f"{_NOUNS[loss.cause]} {loss.share.estimate:.0%}"
+        f"{_NOUNS[loss.cause]} {percent(loss.share.estimate, 0)}"
         for loss in listed
         if abs(loss.share.estimate) >= TOLD_FROM
     ]
@@ -327,12 +327,12 @@ def _uncertain(scaling: pd.DataFrame) -> Iterator[str]:
 
 
 def _share(share: Interval) -> str:
-    """``32% of the step, 95% interval 30 to 34%``; without an interval where there is none, or no width."""
-    text = f"{share.estimate:.0%} of the step"
-    low, high = f"{share.low:.0%}", f"{share.high:.0%}"
+    """``32 % of the step, 95 % interval 30 to 34 %``; the first part alone where no interval is known."""
+    text = f"{percent(share.estimate, 0)} of the step"
+    low, high = percent(share.low, 0), percent(share.high, 0)
     if share.confidence == 0 or low == high:
         return text
-    return f"{text}, {share.confidence:.0%} interval {low.removesuffix('%')} to {high}"
+    return f"{text}, {percent(share.confidence, 0)} interval {low.removesuffix(' %')} to {high}"
 
 
 def _listed(places: list[str]) -> str:

@@ -8,7 +8,7 @@ import pandas as pd
 
 from scalewise.analysis.analysis_spec import PROGRAM
 from scalewise.analysis.bottlenecks.losses import NAMED_FROM, waiting_shares
-from scalewise.analysis.formatting import MAX_PLACES
+from scalewise.analysis.formatting import MAX_PLACES, percent
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.runs.runs import NO_OPTIONS
 
@@ -113,12 +113,13 @@ def _waiting(scaling: pd.DataFrame) -> Iterator[str]:
     causes = scaling.apply(cause_at, axis=1)
     for cause, points in scaling[causes != ""].groupby(causes[causes != ""], sort=False):
         places = [
-            f"{_series(point)}{count_devices(int(point['devices']))} ({point['mean_utilization']:.0%})"
+            f"{_series(point)}{count_devices(int(point['devices']))} "
+            f"({percent(point['mean_utilization'], 0)})"
             for _, point in points.iterrows()
         ]
         more = len(places) - MAX_PLACES
         named = ", ".join(places[:MAX_PLACES]) + (f" and {more} more points" if more > 0 else "")
-        yield f"Busy less than {BUSY_ENOUGH:.0%} of the training: {named}. {cause}"
+        yield f"Busy less than {percent(BUSY_ENOUGH, 0)} of the training: {named}. {cause}"
 
 
 def _throttled(runs: pd.DataFrame) -> Iterator[str]:

@@ -18,6 +18,7 @@ from scalewise.analysis.formatting import (
     format_exact,
     format_ratio,
     goal_text,
+    percent,
 )
 from scalewise.analysis.scaling import OF_WALLS
 from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS
@@ -106,7 +107,8 @@ def _open(question: OpenQuestion, measure: Measure) -> str:
         low, high = (bound * fewer / more for bound in ratio.bounds(1 - 2 * SIGNIFICANCE))
         return (
             f"The efficiency{of} of {count_devices(other)}, {shown}, is {side} the {limit} asked for, but "
-            f"not clear of it: {low:.2f} to {high:.2f}, n = {ratio.n}, {1 - 2 * SIGNIFICANCE:.0%}. {cure}."
+            f"not clear of it: {low:.2f} to {high:.2f}, n = {ratio.n}, {percent(1 - 2 * SIGNIFICANCE, 0)}. "
+            f"{cure}."
         )
     least = f"{format_ratio(question.threshold)}x"
     if question.kind == "more":
@@ -149,7 +151,7 @@ def of_points(
     fewest = int((points if rests_on is None else rests_on)["speedup_n"].min())
     if fewest < ENOUGH_REPEATS:
         runs = "1 completed run" if fewest == 1 else f"{fewest} completed runs"
-        assumed = f", which is taken to scatter by {ASSUMED_SCATTER:.0%}" if fewest == 1 else ""
+        assumed = f", which is taken to scatter by {percent(ASSUMED_SCATTER, 0)}" if fewest == 1 else ""
         yield UNEXPLAINED, f"Some points rest on {runs}{assumed}; use {ENOUGH_REPEATS} or more repeats."
     for sentence in filter(None, (superlinear_warning(point) for _, point in points.iterrows())):
         yield UNEXPLAINED, sentence
@@ -193,7 +195,8 @@ def _less_accurate(points: pd.DataFrame) -> Iterator[str]:
             yield (
                 f"Accuracy falls with devices: {format_ratio(point['speedup'])}x the throughput on "
                 f"{int(point['devices'])}, but {lost:.1f} points of accuracy lost "
-                f"({point['final_accuracy']:.1%}, on {int(first['devices'])} {first['final_accuracy']:.1%})."
+                f"({percent(point['final_accuracy'])}, on {int(first['devices'])} "
+                f"{percent(first['final_accuracy'])})."
             )
 
 

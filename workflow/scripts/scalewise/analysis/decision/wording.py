@@ -22,6 +22,7 @@ from scalewise.analysis.formatting import (
     format_exact,
     format_ratio,
     goal_text,
+    percent,
     pluralize,
 )
 from scalewise.analysis.statistics.intervals import CONFIDENCE, ENOUGH_REPEATS
@@ -65,7 +66,7 @@ def answer(
             return f"{at}no result on more devices."
         following = more.iloc[0]
         past_the_knee = f"efficiency {following['gain_efficiency']:.2f}, past the knee"
-        small = f"not shown to be the gain of {rule.min_gain:.0%} asked for"
+        small = f"not shown to be the gain of {percent(rule.min_gain, 0)} asked for"
         knee = following["power"] <= best["power"]
         why = _join(shortcomings(following)) or (past_the_knee if rule.without_criterion and knee else small)
         return f"{at}{int(following['devices'])} would be {_speedup(following, measure)}: {why}."
@@ -344,7 +345,7 @@ def _gain(point: pd.Series, points: pd.DataFrame, target: Goal | None, measure: 
 
 
 def _short(target: Goal) -> str:
-    return target if isinstance(target, str) else f"{target:.1%}"
+    return target if isinstance(target, str) else percent(target)
 
 
 def _speedup(point: pd.Series, measure: Measure, relation: str = "as fast as") -> str:
@@ -361,7 +362,7 @@ def _bounds(low: str, high: str, n: float, confidence: float) -> str:
     """An interval with its repeats and its confidence; one repeat has none."""
     if n < 2 or confidence == 0:
         return f"n = {n:.0f}"
-    stated = "" if math.isnan(confidence) else f", {confidence:.0%}"
+    stated = "" if math.isnan(confidence) else f", {percent(confidence, 0)}"
     return f"{low} to {high}, n = {n:.0f}{stated}"
 
 

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from scalewise.analysis.formatting import Goal, goal_text
+from scalewise.analysis.formatting import Goal, goal_text, percent
 from scalewise.analysis.report.marks import tell_legend
 from scalewise.analysis.report.series_lines import (
     bounds,
@@ -45,12 +45,17 @@ def efficiency(
         expected: Output of ``expected_points``; None of a study that measures every count.
     """
     figure, axes = points_figure(
-        scaling, HARDWARE, "parallel efficiency", PercentFormatter(1), least_top=1.0, expected=expected
+        scaling,
+        HARDWARE,
+        "parallel efficiency",
+        PercentFormatter(1, symbol=" %"),
+        least_top=1.0,
+        expected=expected,
     )
     _ideal(axes)
     if min_efficiency is not None:
         axes.axhline(min_efficiency, color=GREY, linestyle="--", linewidth=0.9)
-        line_label(axes, min_efficiency, f"asked for: {min_efficiency:.0%}")
+        line_label(axes, min_efficiency, f"asked for: {percent(min_efficiency, 0)}")
     return figure
 
 
@@ -91,7 +96,7 @@ def efficiencies(scaling: pd.DataFrame, target: Goal | None) -> Figure:
         device_axis(axes, table["devices"], PAGE_MM / 3)
     tops = [table[bounds(column)].max().max() for column in (HARDWARE, STATISTICAL, BOTH)]
     panels[0].set_ylim(0, max([1.0, *(top for top in tops if pd.notna(top))]) * 1.12)
-    panels[0].yaxis.set_major_formatter(PercentFormatter(1))
+    panels[0].yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
     panels[0].set_ylabel("efficiency")
     legend_below(figure, *series_legend(names))
     tell_legend(figure, names)
@@ -100,7 +105,7 @@ def efficiencies(scaling: pd.DataFrame, target: Goal | None) -> Figure:
 
 def _ideal(axes: Axes) -> None:
     axes.axhline(1.0, color=GREY, linestyle=":", linewidth=0.9)
-    line_label(axes, 1.0, "ideal: 100%", right=True)
+    line_label(axes, 1.0, "ideal: 100 %", right=True)
 
 
 def _reached(table: pd.DataFrame, column: str) -> bool:

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from scalewise.analysis.formatting import percent
 from scalewise.analysis.report.marks import EPOCHS, tell, trace
 from scalewise.analysis.report.panels import grid, label_left
 from scalewise.analysis.report.style import (
@@ -93,10 +94,10 @@ def accuracy(epochs: pd.DataFrame, target: float | None) -> Figure:
     for axes, (_, table) in zip(panels.row(0), series, strict=False):
         if target is not None:
             axes.axhline(target, color=GREY, linestyle="--", linewidth=0.9)
-            line_label(axes, target, f"target: {target:.1%}", below=True)
+            line_label(axes, target, f"target: {percent(target)}", below=True)
         _draw(axes, table, "test_accuracy", _counts(epochs))
         axes.set_xlabel("epoch")
-        axes.yaxis.set_major_formatter(PercentFormatter(1))
+        axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
     label_left(panels.row(0), "test accuracy")
     _legend(panels.figure, panels.row(0)[0])
     return panels.figure

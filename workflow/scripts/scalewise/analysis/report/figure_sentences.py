@@ -19,6 +19,7 @@ from scalewise.analysis.formatting import (
     format_distinct,
     format_exact,
     format_ratio,
+    percent,
     point_text,
 )
 from scalewise.analysis.report.sentence_parts import (
@@ -214,7 +215,7 @@ def throughput(findings: Findings) -> str:
 
 def accuracy(findings: Findings) -> str:
     """The accuracy at the end of training on the fewest devices, on those of the answer and on the most."""
-    return _along_devices(findings, "final_accuracy", "Final test accuracy is", lambda value: f"{value:.1%}")
+    return _along_devices(findings, "final_accuracy", "Final test accuracy is", percent)
 
 
 def memory(findings: Findings) -> str:

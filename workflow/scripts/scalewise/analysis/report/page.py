@@ -372,6 +372,6 @@ def _confidences(scaling: pd.DataFrame) -> str:
         values = values[(values > 0) & (values < 1)]
         if len(values):
             least, most = values.min(), values.max()
-            span = f"{least:.0%}" if least == most else f"{least:.0%} to {most:.0%}"
+            span = percent(least, 0) if least == most else f"{percent(least, 0)} to {percent(most, 0)}"
             parts.append(f"{span} for {what}")
     return " and ".join(parts) or NO_CONFIDENCE

@@ -12,7 +12,7 @@ import pandas as pd
 from scalewise.analysis.analysis_spec import THROUGHPUT
 from scalewise.analysis.bottlenecks.resumption import resumed_text
 from scalewise.analysis.bottlenecks.utilization import cause_at
-from scalewise.analysis.formatting import as_in_yaml
+from scalewise.analysis.formatting import as_in_yaml, percent
 from scalewise.analysis.report.time_parts import START_PARTS, STEP_PARTS, known_start_parts
 
 UNKNOWN = "–"
@@ -48,14 +48,14 @@ def point_row(row: pd.Series) -> dict[str, Any]:
         "wall": _wall(row),
         "time_to_accuracy": spread(row, "time_to_accuracy_seconds", "{:.2f}"),
         "reached": f"{row['n_reached']} of {row['n']}",
-        "accuracy": spread(row, "final_accuracy", "{:.1%}"),
+        "accuracy": spread(row, "final_accuracy", "{:.1f} %", 100),
         "memory": number(row["peak_memory_bytes"], "{:,.0f}", 1e-6),
         "evaluation_memory": number(row.get("evaluation_peak_memory_bytes"), "{:,.0f}", 1e-6),
         "device_hours": number(row["device_hours"], "{:.4f}"),
-        "busy": number(row["mean_utilization"], "{:.0%}"),
-        "wait": number(row["loader_wait_fraction"], "{:.1%}"),
+        "busy": number(row["mean_utilization"], "{:.0f} %", 100),
+        "wait": number(row["loader_wait_fraction"], "{:.1f} %", 100),
         "loader": row["loader"] if isinstance(row["loader"], str) else UNKNOWN,
-        "communication": number(row["communication_fraction"], "{:.1%}"),
+        "communication": number(row["communication_fraction"], "{:.1f} %", 100),
         "energy": number(row["energy_joules"], "{:,.2f}", 1e-3),
         "samples_per_joule": number(row["samples_per_joule"], "{:,.1f}"),
         "cause": cause_at(row),
@@ -116,7 +116,7 @@ def _step_row(row: pd.Series, runs: pd.DataFrame, start_columns: Sequence[str]) 
 
 def _part(seconds: Any, step: Any) -> dict[str, str]:
     """Milliseconds, and below them the share of the step."""
-    share = UNKNOWN if pd.isna(seconds) or pd.isna(step) or not step else f"{seconds / step:.1%}"
+    share = UNKNOWN if pd.isna(seconds) or pd.isna(step) or not step else percent(seconds / step)
     return {"value": number(seconds, "{:.3g}", 1e3), "interval": "" if share == UNKNOWN else share}
 
 
@@ -139,7 +139,7 @@ def _law_row(law: Mapping[str, Any], points: pd.DataFrame) -> dict[str, str]:
         "law": LAW_NAMES.get(law["law"], law["law"]),
         "n": f"{int(points['n'].sum() - left_out)} runs on {int((points['n'] > 0).sum())} device counts",
         "parameters": "" if law["refused"] else "; ".join(found),
-        "confidence": "" if law["refused"] else f"{law['confidence']:.0%}",
+        "confidence": "" if law["refused"] else percent(law["confidence"], 0),
         "refused": law["refused"],
     }
 
@@ -233,11 +233,11 @@ def run_row(row: pd.Series) -> dict[str, str]:
         "throughput": number(row[THROUGHPUT], rate_form(row[THROUGHPUT])),
         "train_seconds": number(row["train_seconds"], "{:.2f}"),
         "time_to_accuracy": number(row["time_to_accuracy_seconds"], "{:.2f}"),
-        "accuracy": number(row["final_accuracy"], "{:.2%}"),
+        "accuracy": number(row["final_accuracy"], "{:.2f} %", 100),
         "memory": number(row["peak_memory_bytes"], "{:,.0f}", 1e-6),
         "evaluation_memory": number(row.get("evaluation_peak_memory_bytes"), "{:,.0f}", 1e-6),
-        "wait": number(row["loader_wait_fraction"], "{:.1%}"),
-        "busy": number(row["mean_utilization"], "{:.0%}"),
+        "wait": number(row["loader_wait_fraction"], "{:.1f} %", 100),
+        "busy": number(row["mean_utilization"], "{:.0f} %", 100),
         "energy": number(row["energy_joules"], "{:,.2f}", 1e-3),
         "startup": number(row[starts].sum(min_count=1), "{:.1f}"),
         "fingerprint": row["fingerprint"] if isinstance(row.get("fingerprint"), str) else UNKNOWN,
@@ -268,7 +268,7 @@ def number(value: Any, form: str, factor: float = 1.0) -> str:
         # plain digits: a form with an exponent is a reader's last choice
         large = abs(value * factor) >= LARGE
         text = f"{value * factor:,.0f}" if large else format(Decimal(text), "f")
-    return text if text.strip("-0.%") else text.removeprefix("-")
+    return text if text.strip("-0. %") else text.removeprefix("-")
 
 
 def spread(row: pd.Series, name: str, form: str, factor: float = 1.0) -> dict[str, str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pandas as pd
 
 from scalewise.analysis.decision.decision import Decision
-from scalewise.analysis.formatting import format_3sig, format_ratio
+from scalewise.analysis.formatting import format_3sig, format_ratio, percent
 from scalewise.analysis.report.unmeasured_points import expected_points, without_bounds_of_single_runs
 from scalewise.analysis.rounds.choice_summary import ChoiceSummary
 from scalewise.analysis.scaling import OF_WALLS
@@ -145,7 +145,7 @@ def _method(points: pd.DataFrame) -> str:
     levels = levels[(levels > 0) & (levels < 1)]
     intervals = "one run has no interval"
     if len(levels):
-        low, high = f"{levels.min():.0%}", f"{levels.max():.0%}"
+        low, high = percent(levels.min(), 0), percent(levels.max(), 0)
         confidence = low if low == high else f"{low} to {high}"
         intervals = (
             "intervals of medians come from the ranks of the runs, those of ratios from Welch's t on "

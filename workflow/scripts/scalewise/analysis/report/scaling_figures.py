@@ -146,7 +146,7 @@ def prediction(scaling: pd.DataFrame, predicted: pd.DataFrame) -> Figure:
     label_left(panels.row(0), "step (ms)")
     first = panels.axes[0][1]
     from_zero(first, pd.concat([predicted, scaling]), "parallel_efficiency", 1.0)
-    first.yaxis.set_major_formatter(PercentFormatter(1))
+    first.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
     label_left(panels.row(1), "parallel efficiency")
     measured, labels = series_legend(["measured"], joined=False)
     handles = [*measured, _with_band(_PREDICTED_DASH), Line2D([], [], color=GREY, linestyle=":")]
@@ -263,7 +263,7 @@ def _speedup_legend(
     for key in dict.fromkeys(law["law"] for law in fitted):
         name, style, _ = LAWS[key]
         handles.append(_with_band(style))
-        labels.append(f"{name}, 95% band")
+        labels.append(f"{name}, 95 % band")
     if predicted:
         line = Line2D([], [], color="0.2", linestyle=_PREDICTED_DASH, linewidth=1.0)
         handles.append(line if expected else _with_band(_PREDICTED_DASH))

@@ -32,7 +32,7 @@ from scalewise.plan.runs.runs import NO_OPTIONS
 DODGE = 0.02
 MOST_IN_A_COLUMN = 5
 """Series that can share a panel one column wide."""
-MEASURED, EXPECTED = "measured", "not measured: expected, with 95% band"
+MEASURED, EXPECTED = "measured", "not measured: expected, with 95 % band"
 """Labels of a legend, where a study has not measured every device count."""
 _HOLLOW: dict[str, Any] = {"markerfacecolor": "white", "markeredgewidth": 0.9, "markersize": 3.4}
 _BAND_OPACITY = 0.5

@@ -252,8 +252,8 @@ class _Compaction:
         return self._trace_numbers[json.dumps([place.panel, place.facts["trace"]], sort_keys=True)]
 
     def _clip(self, panel: int | None, data: str) -> dict[str, str]:
-        """The attribute that keeps a path in its panel; none where it is there anyway."""
-        if panel is None:
+        """The attribute that keeps a path in its panel; none where it is there anyway, or nowhere."""
+        if panel is None or not data:
             return {}
         left, top, right, bottom = self._data["panels"][panel]["box"]
         numbers = [float(number) for number in _NUMBER.findall(data)]

@@ -101,7 +101,8 @@ def architecture(parameters: int, image: torch.Size, classes: int) -> Architectu
     nearest = min(candidates, key=error)
     raise TransformerSizeError(
         f"no transformer on images of {list(image)} and {classes} classes has {parameters:,} parameters "
-        f"within {TOLERANCE:.0%}: the nearest has {nearest.parameters:,}. Ask for about as many, or for more."
+        f"within {100 * TOLERANCE:.0f} %: the nearest has {nearest.parameters:,}. "
+        "Ask for about as many, or for more."
     )
 
 
