@@ -29,9 +29,9 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def twelve_series(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The report on twelve series."""
-    return reports.twelve_series(tmp_path_factory.mktemp("twelve-series")).write()
+def six_series(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report on six series."""
+    return reports.six_series(tmp_path_factory.mktemp("six-series")).write()
 
 
 @pytest.fixture(scope="session")

@@ -62,10 +62,10 @@ experiments:
     repeats: 3
 """
 
-TWELVE_SERIES = """\
+SIX_SERIES = """\
 experiments:
   many:
-    title: Twelve series
+    title: Six series
     dataset: digits
     model: digits_cnn
     scaling: weak
@@ -76,7 +76,6 @@ experiments:
     runtime_minutes: 3
     sweep:
       gradient_as_bucket_view: [false, true]
-      bucket_cap_mb: [5, 25]
       precision: [fp32, bf16, fp16]
     decision: {min_efficiency: 0.6}
 """
@@ -105,9 +104,9 @@ def several(folder: Path) -> PlantedReport:
     return study
 
 
-def twelve_series(folder: Path) -> PlantedReport:
-    """Twelve series on two counts."""
-    study = PlantedReport(folder, TWELVE_SERIES)
+def six_series(folder: Path) -> PlantedReport:
+    """Six series on two counts."""
+    study = PlantedReport(folder, SIX_SERIES)
     study.make_runs()
     study.analyse()
     return study

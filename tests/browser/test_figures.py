@@ -29,6 +29,10 @@ def page(open_page: OpenPage, two_series: Path) -> Page:
     return page
 
 
+CAP_POINTS = 5.0
+"""Width of the lines that end the bar of an interval, on whatever scale."""
+
+
 def figure_of(page: Page, name: str) -> Locator:
     """A figure of the report's first experiment."""
     return page.locator(f'figure[data-figure="{name}"]').first
@@ -138,6 +142,15 @@ def straightness(
     return of_ticks, max(shifts) - min(shifts)
 
 
+def caps(figure: Locator) -> list[tuple[float, float]]:
+    """Left and right of the lines that end the bars of intervals, in units of the drawing."""
+    found: list[tuple[float, float]] = figure.locator("svg path.caps").evaluate_all(
+        "all => all.flatMap(each => [...each.getAttribute('d').matchAll(/M([\\d.]+) [\\d.]+ ([\\d.]+)/g)])"
+        ".map(([, from, to]) => [Number(from), Number(to)])"
+    )
+    return found
+
+
 @pytest.mark.parametrize(
     ("name", "column"), [("speedup", "speedup"), ("throughput", "throughput_samples_per_second")]
 )
@@ -160,7 +173,11 @@ def test_marks_stand_where_the_axis_says_on_logarithmic_and_linear_axes(
             of_ticks, of_points = straightness(along(figure, axis), points, scale)
             assert of_ticks < 0.3, (scale, axis)
             assert of_points < 0.6, (scale, axis)
+        for start, end in caps(figure):
+            assert end - start == pytest.approx(CAP_POINTS, abs=0.2), scale
+            assert min(abs((start + end) / 2 - mark["at"][0]) for mark in marks) < 0.2, scale
         places.append((scale, [mark["at"] for mark in marks]))
+    assert caps(figure)
     assert places[0][0] != places[1][0]
     assert places[0] == places[2]
     assert places[0][1] != places[1][1]

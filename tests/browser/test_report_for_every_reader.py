@@ -13,7 +13,7 @@ from tests.browser.conftest import OpenPage
 from tests.browser.reports import UNKIND
 from tests.browser.sight import open_all, seen, texts, unseen
 
-REPORTS = ["two_series", "several", "twelve_series"]
+REPORTS = ["two_series", "several", "six_series"]
 
 NARROW = {"width": 390, "height": 844}
 

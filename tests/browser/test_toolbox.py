@@ -63,16 +63,16 @@ def test_a_series_is_switched_off_in_all_tables_and_figures_and_nothing_else_is(
 
 
 def test_a_value_of_an_option_switches_off_the_series_that_have_it(
-    open_page: OpenPage, twelve_series: Path
+    open_page: OpenPage, six_series: Path
 ) -> None:
-    page = open_page(twelve_series, viewport={"width": 1600, "height": 900})
+    page = open_page(six_series, viewport={"width": 1600, "height": 900})
     open_all(page)
     names = page.locator(".series-toggle").evaluate_all("all => all.map(each => each.dataset.series)")
-    assert len(names) == 12
+    assert len(names) == 6
     toggle(page, ".option-toggle", option="precision", value="fp16")
     toggle(page, ".option-toggle", option="gradient_as_bucket_view", value="true")
     off = {name for name in names if "fp16" in name or "bucket-view-on" in name}
-    assert len(off) == 8
+    assert len(off) == 4
     for name in names:
         assert shown_of(page, name) == {name not in off}, name
 

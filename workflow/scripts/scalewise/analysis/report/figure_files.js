@@ -18,6 +18,7 @@
     }
     svg.setAttribute("xmlns", "http://www.w3.org/2000/svg");
     svg.setAttribute("role", "img");
+    svg.setAttribute("aria-label", figure.querySelector("figcaption b").textContent);
     svg.setAttribute("font-family", getComputedStyle(figure).getPropertyValue("--figure-font"));
     svg.setAttribute("width", `${width}pt`);
     svg.setAttribute("height", `${height}pt`);

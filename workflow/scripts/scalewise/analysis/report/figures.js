@@ -228,13 +228,20 @@
       for (const element of all(":scope path, :scope use, :scope text.moves", group)) {
         if (element.closest(".axis")) continue;
         const was = keep(element);
-        if (element.localName === "path") {
+        const shift = Number(element.closest("[data-shift]")?.dataset.shift ?? 0);
+        const [xOf, yOf] = [x => toX(Number(x) - shift) + shift, y => toY(Number(y)).toFixed(1)];
+        if (element.classList.contains("caps")) {
+          // the ends of an interval's bar stay as wide as they are
+          element.setAttribute("d", was.d.replace(/M([\d.]+) ([\d.]+) ([\d.]+) [\d.]+/g, (_, from, y, to) => {
+            const [x, half] = [xOf((Number(from) + Number(to)) / 2), (to - from) / 2];
+            return `M${(x - half).toFixed(1)} ${yOf(y)} ${(x + half).toFixed(1)} ${yOf(y)}`;
+          }));
+        } else if (element.localName === "path") {
           let turn = 0;
-          element.setAttribute("d", was.d.replace(/-?\d+(\.\d+)?/g, each => ` ${(turn++ % 2 ? toY : toX)(Number(each)).toFixed(1)}`));
+          element.setAttribute("d", was.d.replace(/-?\d+(\.\d+)?/g, each => ` ${turn++ % 2 ? yOf(each) : xOf(each).toFixed(1)}`));
         } else {
-          const shift = Number(element.closest("[data-shift]")?.dataset.shift ?? 0);
-          element.setAttribute("x", (toX(Number(was.x) - shift) + shift).toFixed(1));
-          element.setAttribute("y", toY(Number(was.y)).toFixed(1));
+          element.setAttribute("x", xOf(was.x).toFixed(1));
+          element.setAttribute("y", yOf(was.y));
         }
       }
       for (const name of panel.switch) ticksOf(group, panel, name, axes[name]);

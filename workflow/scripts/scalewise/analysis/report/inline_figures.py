@@ -35,7 +35,7 @@ _KINDS = {
 
 
 def inline_svg(path: Path, name: str, prefix: str) -> Markup:
-    """A figure's file as an element of a page, with a title and a description for who hears it.
+    """A figure's file as an element of a page, with its title and a description for who hears it.
 
     Args:
         path: SVG file of the figure.
@@ -54,12 +54,10 @@ def inline_svg(path: Path, name: str, prefix: str) -> Markup:
     for element in root.iter():
         _fit_into_page(element, prefix)
     shorten(root, [str(number) for number, each in enumerate(data["traces"]) if each["kind"] == "epochs"])
-    title, description = Element("title", {"id": f"{prefix}title"}), Element("desc", {"id": f"{prefix}desc"})
-    title.text, description.text = TITLES.get(name, name), _description(data)
-    root[:0] = [title, description]
     root.attrib = {
         "role": "img",
-        "aria-labelledby": f"{prefix}title {prefix}desc",
+        # an element of that name would be a second tooltip over every mark
+        "aria-label": _description(TITLES.get(name, name), data),
         "viewBox": root.get("viewBox", "0 0 241 100"),
         **{key: value for key, value in root.attrib.items() if key in {"fill", "stroke-linejoin"}},
         "style": _size(root),
@@ -150,8 +148,9 @@ def _width(root: Element) -> float:
     return float(root.get("viewBox", "0 0 241 100").split()[2])
 
 
-def _description(data: dict[str, Any]) -> str:
-    return " ".join(_sentences(data)) or "Nothing to show."
+def _description(title: str, data: dict[str, Any]) -> str:
+    # a figure of one quantity is often called by it
+    return " ".join(dict.fromkeys([f"{title}.", *_sentences(data)]))
 
 
 def _sentences(data: dict[str, Any]) -> Iterator[str]:

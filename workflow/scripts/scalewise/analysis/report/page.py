@@ -231,7 +231,7 @@ def _not_drawn(section: Section, empty: Mapping[str, str]) -> str:
     if not empty:
         return ""
     if not (section.runs["outcome"] == "completed").any():
-        return "No run has completed: no figures."
+        return "No run has completed: nothing measured is drawn."
     return f"Not drawn: {'; '.join(empty.values())}."
 
 

@@ -206,7 +206,7 @@ class _Compaction:
             # the end of an interval's bar is a line like the bar
             left, right = sorted(float(each) for each in cap.groups())
             data = f"M{_short(x + left)} {_short(y)} {_short(x + right)} {_short(y)}"
-            self._line(place.out, {"d": data} | _look(use) | {"fill": "none"})
+            self._line(place.out, {"class": "caps", "d": data} | _look(use) | {"fill": "none"})
             return
         where = {"href": f"#{self._defined('m', _path_data(shape, 2))}", "x": _short(x), "y": _short(y)}
         marks = place.out
@@ -349,7 +349,9 @@ def _but_data(path: Element | dict[str, str]) -> dict[str, str]:
     """The attributes of a path that say how it looks; a mark is like no other."""
     attributes = dict(path.attrib if isinstance(path, Element) else path)
     shape = attributes.pop("d")
-    return attributes | ({"d": shape} if "class" in attributes or attributes.get("fill") != "none" else {})
+    return attributes | (
+        {"d": shape} if attributes.get("class") == "mark" or attributes.get("fill") != "none" else {}
+    )
 
 
 def _as_kept(trace: dict[str, Any], drawn: list[int]) -> dict[str, Any]:
