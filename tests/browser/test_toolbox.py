@@ -101,7 +101,9 @@ def test_an_experiment_without_a_result_says_so_once_and_draws_nothing(
 ) -> None:
     page = open_page(several)
     assert page.locator("#nothing figure").count() == 0
-    assert page.locator("#nothing").get_by_text("No run has completed: no figures.").count() == 1
+    assert (
+        page.locator("#nothing").get_by_text("No run has completed: nothing measured is drawn.").count() == 1
+    )
     assert page.locator("#listed").get_by_text("4 devices: no result (3 failed).").count() == 1
 
 

@@ -128,7 +128,7 @@ def test_the_file_needs_nothing_else(section: MakeSection) -> None:
     assert "url(" not in html
     assert figures(page) == [name for name in CAPTIONS if name != "prediction"]
     for name in figures(page):
-        assert f">{name}<title" in html
+        assert f">{name}<" in html
 
 
 def figures(page: Page) -> list[str]:
@@ -142,7 +142,7 @@ def test_every_image_is_described_for_those_who_cannot_see_it(section: MakeSecti
     assert len(drawn) == len(figures(page))
     for attrs in drawn:
         assert attrs["role"] == "img"
-        assert re.match(r"[A-Z][a-z ]+\. ", str(attrs["aria-label"]))
+        assert re.match(r"[A-Z][a-z ]+\.", str(attrs["aria-label"]))
 
 
 def test_whatever_a_user_writes_is_text_and_never_markup(section: MakeSection) -> None:

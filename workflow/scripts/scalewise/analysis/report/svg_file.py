@@ -27,8 +27,8 @@ _PART = re.compile(r"[MLQCZz]|-?\d+(?:\.\d+)?(?:e-?\d+)?")
 _FRAME = re.compile(
     r"M([\d.]+) ([\d.]+) \1 ([\d.]+)M([\d.]+) \2 \4 \3M\1 \2 \4 \2M\1 \3 \4 \3",
 )
+# of the markers the round one alone has curves
 _CIRCLE = re.compile(r"M0 ([\d.]+)C[\d. -]+Z")
-"""Of the markers the round one alone has curves."""
 _CAP = re.compile(r"M(-?[\d.]+) 0 ?(-?[\d.]+) 0")
 _LOOK = (*PAINT, "opacity")
 _TICK = re.compile(r"[xy]tick_\d+")

@@ -607,6 +607,8 @@
       const result = decide(facts, rule);
       const { answer: said, notes } = describe(facts, result, money);
       say(said, notes, false);
+      output.dataset.devices = result.devices ?? "";
+      output.dataset.series = result.series;
       showCounts(result, money);
       const given = new URLSearchParams(CRITERIA.filter((name) => tick(name).checked).map((name) => ["criterion", name]));
       for (const name of names) if (field(name).value !== field(name).defaultValue) given.append(name, field(name).value);
