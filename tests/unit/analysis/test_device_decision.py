@@ -152,8 +152,7 @@ def test_accuracy_that_falls_with_devices_is_said(answer: Decide) -> None:
     points = {(ALONE, 1): spread(100), (ALONE, 2): spread(180)}
     (caution,) = answer(points, change=lower).cautions
     assert caution == (
-        "Accuracy falls with devices: 1.80x the throughput on 2, but 7.0 points of accuracy lost (91.0 %, on "
-        "1 98.0 %)."
+        "Accuracy falls with devices from 98.0 % on 1: 7.0 points lost on 2 (91.0 %) at 1.80x the throughput."
     )
 
     def overlapping(runs: pd.DataFrame) -> None:

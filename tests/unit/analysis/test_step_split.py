@@ -255,6 +255,17 @@ def test_a_series_is_named_where_there_are_several(make_runs: Runs) -> None:
     assert "8 devices of hook-none (44 % of the step, exposed) and 8 devices of hook-fp16 (44 %" in said
 
 
+def test_a_series_of_many_points_is_named_once(make_runs: Runs) -> None:
+    runs = study(
+        make_runs, {1: (1.0, 0, 0, 0), 2: (0.5, 0.1, 0, 0), 4: (0.25, 0.1, 0, 0), 8: (0.125, 0.1, 0, 0)}
+    )
+    (said,) = sentences(runs.assign(series="hook-none"))
+    assert said.startswith(
+        "Communication-bound at 2 devices (17 % of the step, exposed), 4 devices (29 % of the step, exposed) "
+        "and 8 devices (44 % of the step, exposed) of hook-none: raise "
+    )
+
+
 def test_a_run_that_is_mostly_start_up_is_said_in_seconds(make_runs: Runs) -> None:
     runs = study(make_runs, {1: (1.0, 0, 0, 0), 2: (0.5, 0, 0, 0)}, wall_seconds=10.0)
     assert sentences(runs) == []

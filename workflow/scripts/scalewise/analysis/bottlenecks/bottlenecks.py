@@ -33,6 +33,11 @@ from scalewise.analysis.bottlenecks.losses import (
 from scalewise.analysis.bottlenecks.slow_places import SlowPlace, find_slow_place, most_frequent_rank
 from scalewise.analysis.formatting import MAX_PLACES, format_3sig, percent, percent_in_digits, point_text
 from scalewise.analysis.statistics.intervals import Interval
+from scalewise.plan.config.shape import count_devices
+from scalewise.plan.runs.runs import NO_OPTIONS
+
+PLACE = "{place}"
+"""Stands for a point in a text that is listed with others."""
 
 TOLD_FROM = 0.005
 """Share of the step from which on a loss is listed among those that add up."""
@@ -151,14 +156,14 @@ def startup_sentences(scaling: pd.DataFrame) -> list[str]:
     long = scaling[shares > NAMED_FROM]
     if long.empty:
         return []
-    places = [
-        f"{format_3sig(point['startup_seconds'])} of {format_3sig(point['wall_seconds'])} s "
-        f"at {_where(point)}"
-        for _, point in long.iterrows()
+    points = [point for _, point in long.iterrows()]
+    seconds = [
+        f"{format_3sig(point['startup_seconds'])} of {format_3sig(point['wall_seconds'])} s at {PLACE}"
+        for point in points
     ]
     return [
-        f"Start-up takes {_listed(places)}: train longer in one job, or judge by throughput, which is "
-        "without it."
+        f"Start-up takes {_listed(points, seconds)}: train longer in one job, or judge by throughput, which "
+        "is without it."
     ]
 
 
@@ -221,10 +226,11 @@ def _sentence(limits: Sequence[Bottleneck]) -> str:
     if cause == STRAGGLER:
         return f"{_slow_rank(limits[0])}{limits[0].beside}"
     exposed = ", exposed" if cause == COMMUNICATION else ""
-    places = [f"{_where(limit.point)} ({_share(limit.share)}{exposed})" for limit in limits]
+    places = [f"{PLACE} ({_share(limit.share)}{exposed})" for limit in limits]
+    listed = _listed([limit.point for limit in limits], places)
     older = cause == COMMUNICATION and any(limit.runs["jitter_seconds"].isna().any() for limit in limits)
     unknown = " These records do not tell waiting for late ranks from the exchange." if older else ""
-    return f"{_TITLES[cause]} at {_listed(places)}: {limits[0].advice}{unknown}{limits[0].beside}"
+    return f"{_TITLES[cause]} at {listed}: {limits[0].advice}{unknown}{limits[0].beside}"
 
 
 def _slow_rank(limit: Bottleneck) -> str:
@@ -299,8 +305,9 @@ def _not_shown(points: Sequence[PointLosses]) -> Iterator[str]:
         if loss.is_large and not loss.is_shown
     ]
     if maybe:
-        places = [f"{_NOUNS[loss.cause]} at {_where(point)} ({_share(loss.share)})" for point, loss in maybe]
-        yield f"May be, but too few or too different runs tell: {_listed(places)}. More repeats would tell."
+        places = [f"{_NOUNS[loss.cause]} at {PLACE} ({_share(loss.share)})" for _, loss in maybe]
+        listed = _listed([point for point, _ in maybe], places)
+        yield f"May be, but too few or too different runs tell: {listed}. More repeats would tell."
 
 
 def _untold_loader(points: Sequence[PointLosses]) -> Iterator[str]:
@@ -308,8 +315,8 @@ def _untold_loader(points: Sequence[PointLosses]) -> Iterator[str]:
     untold = [each.point for each in points if each.runs["loader_seconds"].isna().all()]
     if untold:
         yield (
-            f"How long devices wait for data is not known at {_listed([_where(point) for point in untold])}: "
-            "no DataLoader of PyTorch feeds the training. Compute holds it."
+            f"How long devices wait for data is not known at {_listed(untold, [PLACE] * len(untold))}: no "
+            " DataLoader of PyTorch feeds the training. Compute holds it."
         )
 
 
@@ -335,12 +342,21 @@ def _share(share: Interval) -> str:
     return f"{text}, {percent(share.confidence, 0)} interval {low.removesuffix(' %')} to {high}"
 
 
-def _listed(places: list[str]) -> str:
-    """``a``, ``a and b``, ``a, b and 3 more points``."""
-    more = len(places) - MAX_PLACES
+def _listed(points: Sequence[pd.Series], texts: Sequence[str]) -> str:
+    """``a``, ``a and b``, ``a, b and 3 more points``, each with its point in place of ``PLACE``.
+
+    More than two points of one series have its name behind the last of them.
+    """
+    series = {str(point["series"]) for point in points}
+    once = len(points) > 2 and len(series) == 1 and NO_OPTIONS not in series
+    places = [count_devices(int(point["devices"])) if once else _where(point) for point in points]
+    listed = [text.replace(PLACE, place) for text, place in zip(texts, places, strict=True)]
+    of_series = f" of {series.pop()}" if once else ""
+    more = len(listed) - MAX_PLACES
     if more > 0:
-        return f"{', '.join(places[:MAX_PLACES])} and {more} more points"
-    return " and ".join([", ".join(places[:-1]), places[-1]]) if len(places) > 1 else places[0]
+        return f"{', '.join(listed[:MAX_PLACES])} and {more} more points{of_series}"
+    joined = " and ".join([", ".join(listed[:-1]), listed[-1]]) if len(listed) > 1 else listed[0]
+    return f"{joined}{of_series}"
 
 
 def _where(point: pd.Series) -> str:

@@ -190,14 +190,17 @@ def _less_accurate(points: pd.DataFrame) -> Iterator[str]:
     if base.empty:
         return
     first = base.iloc[0]
-    for _, point in points.iterrows():
-        if lost := round(accuracy_lost(point, first), 1):
-            yield (
-                f"Accuracy falls with devices: {format_ratio(point['speedup'])}x the throughput on "
-                f"{int(point['devices'])}, but {lost:.1f} points of accuracy lost "
-                f"({percent(point['final_accuracy'])}, on {int(first['devices'])} "
-                f"{percent(first['final_accuracy'])})."
-            )
+    less = [
+        f"{lost:.1f} points lost on {int(point['devices'])} ({percent(point['final_accuracy'])}) at "
+        f"{format_ratio(point['speedup'])}x the throughput"
+        for _, point in points.iterrows()
+        if (lost := round(accuracy_lost(point, first), 1))
+    ]
+    if less:
+        yield (
+            f"Accuracy falls with devices from {percent(first['final_accuracy'])} on "
+            f"{int(first['devices'])}: {', '.join(less)}."
+        )
 
 
 def _without_result(planned: pd.DataFrame, target: Goal | None) -> Iterator[Caution]:

@@ -370,7 +370,8 @@
   const inBrackets = (text) => (text ? ` (${text})` : "");
   const missedTarget = (facts, point) =>
     toTarget(facts) && point.n_reached < point.n ? `${point.n_reached} of ${point.n} runs reached the target` : "";
-  const minutesText = (seconds) => `${threeDigits(seconds / 60)} minutes`;
+  const durationText = (seconds) =>
+    seconds < 60 ? `${threeDigits(seconds)} s` : `${threeDigits(seconds / 60)} minutes`;
   // what a whole run costs on the devices that are billed; empty without a price
   const costOf = (point, { price, currency }) =>
     missing(price) || point.device_hours === null
@@ -419,7 +420,7 @@
           `${fixed(best.gain_efficiency, 2)}${toTarget(facts) ? " to the target" : ""}`,
         ...(toTarget(facts) || !lostAccuracy(best) ? [] : [lostAccuracy(best)]),
       );
-    if (best.wall_seconds !== null) parts.push(`a run of ${minutesText(best.wall_seconds)}`);
+    if (best.wall_seconds !== null) parts.push(`a run of ${durationText(best.wall_seconds)}`);
     parts.push(...costs(best, money));
     const said = `Use ${count(best.devices)}${nameOf(facts, best)}${parts.length ? `: ${parts.join(", ")}` : ""}`;
     // with a deadline fewer devices are wanted, else more
