@@ -67,7 +67,7 @@ def test_an_alternative_that_loses_accuracy_says_so_in_its_own_sentence(answer: 
     alternative = decision.alternatives[1]
     assert alternative.startswith("4 devices: 2.90x the throughput of 1 (")
     assert "5.0 points of accuracy lost, efficiency 0.72" in alternative
-    assert any("5.0 points of accuracy lost (93.0 %, on 1 98.0 %)" in line for line in decision.cautions)
+    assert any("from 98.0 % on 1: 5.0 points lost on 4 (93.0 %)" in line for line in decision.cautions)
     assert "as fast as" in decision.sentence, "2 devices lose nothing"
 
 
