@@ -105,7 +105,10 @@ def test_the_wait_for_data_is_no_cause_where_nobody_can_tell_it(tmp_path: Path) 
     assert "under no_sync" in limits
     assert "communication_hook" not in limits
     assert "Loader-bound" not in limits
-    assert "How long devices wait for data is not known at 1 device and 2 devices" in limits
+    assert (
+        "How long devices wait for data is not known at 1 device and 2 devices: no DataLoader of PyTorch"
+        in limits
+    )
 
 
 def test_a_loader_that_is_seen_to_wait_is_named_with_a_cure_that_a_program_has(tmp_path: Path) -> None:

@@ -316,7 +316,7 @@ def _untold_loader(points: Sequence[PointLosses]) -> Iterator[str]:
     if untold:
         yield (
             f"How long devices wait for data is not known at {_listed(untold, [PLACE] * len(untold))}: no "
-            " DataLoader of PyTorch feeds the training. Compute holds it."
+            "DataLoader of PyTorch feeds the training. Compute holds it."
         )
 
 
