@@ -30,13 +30,6 @@ def point_text(devices: float, series: str) -> str:
     return where if series == NO_OPTIONS else f"{where} of {series}"
 
 
-def format_ratio(value: float) -> str:
-    """A ratio in three digits, two of them after the point below 10: ``3.60``, ``12.3``, ``123``."""
-    if value < 10:
-        return f"{value:.2f}"
-    return f"{value:.1f}" if value < 100 else f"{value:,.0f}"
-
-
 def format_3sig(value: float) -> str:
     """A measured value in three significant digits, without an exponent: ``0.0123``, ``4.20``, ``1,230``."""
     if math.isnan(value):

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from scalewise.analysis.statistics.intervals import Interval
 from scalewise.plan.config.shape import count_devices
-from scalewise.plan.terminal.choice_lines import hours_text
-from scalewise.plan.terminal.predictions import digits
+from scalewise.plan.terminal.words import digits, format_ratio, hours_text
 from scalewise.watch.forecast import Forecast
 from scalewise.watch.points import Criterion, RunKey
 from scalewise.watch.run_files import RunFacts
@@ -41,14 +40,7 @@ def speedup_text(speedup: Speedup | None, bounds: bool = True) -> str:
     ratio = speedup.ratio
     if not bounds or ratio.confidence == 0:
         return f"{ratio.estimate:.2f}x"
-    return f"{ratio.estimate:.2f}x ({ratio_text(ratio.low)} to {ratio_text(ratio.high)})"
-
-
-def ratio_text(value: float) -> str:
-    """A ratio in three digits, two of them after the point below 10: ``3.60``, ``12.3``, ``123``."""
-    if value < 10:
-        return f"{value:.2f}"
-    return f"{value:.1f}" if value < 100 else f"{value:,.0f}"
+    return f"{ratio.estimate:.2f}x ({format_ratio(ratio.low)} to {format_ratio(ratio.high)})"
 
 
 def duration_text(seconds: float) -> str:

@@ -35,9 +35,7 @@ from scalewise.analysis.formatting import MAX_PLACES, format_3sig, percent, perc
 from scalewise.analysis.statistics.intervals import Interval
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.runs.runs import NO_OPTIONS
-
-PLACE = "{place}"
-"""Stands for a point in a text that is listed with others."""
+from scalewise.plan.terminal.words import listed
 
 TOLD_FROM = 0.005
 """Share of the step from which on a loss is listed among those that add up."""
@@ -157,13 +155,14 @@ def startup_sentences(scaling: pd.DataFrame) -> list[str]:
     if long.empty:
         return []
     points = [point for _, point in long.iterrows()]
+    places, of_series = _places(points)
     seconds = [
-        f"{format_3sig(point['startup_seconds'])} of {format_3sig(point['wall_seconds'])} s at {PLACE}"
-        for point in points
+        f"{format_3sig(point['startup_seconds'])} of {format_3sig(point['wall_seconds'])} s at {place}"
+        for point, place in zip(points, places, strict=True)
     ]
     return [
-        f"Start-up takes {_listed(points, seconds)}: train longer in one job, or judge by throughput, which "
-        "is without it."
+        f"Start-up takes {_first(seconds)}{of_series}: train longer in one job, or judge by throughput, "
+        "which is without it."
     ]
 
 
@@ -226,11 +225,13 @@ def _sentence(limits: Sequence[Bottleneck]) -> str:
     if cause == STRAGGLER:
         return f"{_slow_rank(limits[0])}{limits[0].beside}"
     exposed = ", exposed" if cause == COMMUNICATION else ""
-    places = [f"{PLACE} ({_share(limit.share)}{exposed})" for limit in limits]
-    listed = _listed([limit.point for limit in limits], places)
+    places, of_series = _places([limit.point for limit in limits])
+    shares = [
+        f"{place} ({_share(limit.share)}{exposed})" for limit, place in zip(limits, places, strict=True)
+    ]
     older = cause == COMMUNICATION and any(limit.runs["jitter_seconds"].isna().any() for limit in limits)
     unknown = " These records do not tell waiting for late ranks from the exchange." if older else ""
-    return f"{_TITLES[cause]} at {listed}: {limits[0].advice}{unknown}{limits[0].beside}"
+    return f"{_TITLES[cause]} at {_first(shares)}{of_series}: {limits[0].advice}{unknown}{limits[0].beside}"
 
 
 def _slow_rank(limit: Bottleneck) -> str:
@@ -305,17 +306,24 @@ def _not_shown(points: Sequence[PointLosses]) -> Iterator[str]:
         if loss.is_large and not loss.is_shown
     ]
     if maybe:
-        places = [f"{_NOUNS[loss.cause]} at {PLACE} ({_share(loss.share)})" for _, loss in maybe]
-        listed = _listed([point for point, _ in maybe], places)
-        yield f"May be, but too few or too different runs tell: {listed}. More repeats would tell."
+        places, of_series = _places([point for point, _ in maybe])
+        losses = [
+            f"{_NOUNS[loss.cause]} at {place} ({_share(loss.share)})"
+            for (_, loss), place in zip(maybe, places, strict=True)
+        ]
+        yield (
+            f"May be, but too few or too different runs tell: {_first(losses)}{of_series}. More repeats "
+            "would tell."
+        )
 
 
 def _untold_loader(points: Sequence[PointLosses]) -> Iterator[str]:
     """A sentence where nobody could tell the wait for data."""
     untold = [each.point for each in points if each.runs["loader_seconds"].isna().all()]
     if untold:
+        places, of_series = _places(untold)
         yield (
-            f"How long devices wait for data is not known at {_listed(untold, [PLACE] * len(untold))}: no "
+            f"How long devices wait for data is not known at {_first(places)}{of_series}: no "
             "DataLoader of PyTorch feeds the training. Compute holds it."
         )
 
@@ -342,21 +350,18 @@ def _share(share: Interval) -> str:
     return f"{text}, {percent(share.confidence, 0)} interval {low.removesuffix(' %')} to {high}"
 
 
-def _listed(points: Sequence[pd.Series], texts: Sequence[str]) -> str:
-    """``a``, ``a and b``, ``a, b and 3 more points``, each with its point in place of ``PLACE``.
-
-    More than two points of one series have its name behind the last of them.
-    """
+def _places(points: Sequence[pd.Series]) -> tuple[list[str], str]:
+    """Each point in words, and what follows their list: the series, where more than two points share one."""
     series = {str(point["series"]) for point in points}
-    once = len(points) > 2 and len(series) == 1 and NO_OPTIONS not in series
-    places = [count_devices(int(point["devices"])) if once else _where(point) for point in points]
-    listed = [text.replace(PLACE, place) for text, place in zip(texts, places, strict=True)]
-    of_series = f" of {series.pop()}" if once else ""
-    more = len(listed) - MAX_PLACES
-    if more > 0:
-        return f"{', '.join(listed[:MAX_PLACES])} and {more} more points{of_series}"
-    joined = " and ".join([", ".join(listed[:-1]), listed[-1]]) if len(listed) > 1 else listed[0]
-    return f"{joined}{of_series}"
+    if len(points) > 2 and len(series) == 1 and NO_OPTIONS not in series:
+        return [count_devices(int(point["devices"])) for point in points], f" of {series.pop()}"
+    return [_where(point) for point in points], ""
+
+
+def _first(texts: Sequence[str]) -> str:
+    """``a``, ``a and b``, ``a, b and 3 more points``."""
+    more = len(texts) - MAX_PLACES
+    return listed([*texts[:MAX_PLACES], f"{more} more points"] if more > 0 else texts)
 
 
 def _where(point: pd.Series) -> str:

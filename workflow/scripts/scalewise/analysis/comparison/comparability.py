@@ -13,9 +13,10 @@ from typing import Literal, NamedTuple
 import pandas as pd
 
 from scalewise.analysis.comparison.fingerprint import NOT_RECORDED, imported_elsewhere, recorded_later
-from scalewise.analysis.formatting import as_in_yaml, format_ratio, percent
+from scalewise.analysis.formatting import as_in_yaml, percent
 from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS, Interval
 from scalewise.plan.config.shape import count_devices
+from scalewise.plan.terminal.words import format_ratio
 from scalewise.records import Provenance
 
 NOT_IMPORTED = "not imported"

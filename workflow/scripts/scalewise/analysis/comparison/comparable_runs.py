@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 import pandas as pd
 
 from scalewise.analysis.comparison.comparability import Measured, compare, named
-from scalewise.analysis.formatting import format_ratio
 from scalewise.plan.config.shape import count_devices
+from scalewise.plan.terminal.words import format_ratio
 
 Conditions = Mapping[str, Mapping[str, str]]
 """Conditions by the id of their fingerprint."""

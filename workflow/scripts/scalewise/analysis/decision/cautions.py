@@ -16,7 +16,6 @@ from scalewise.analysis.formatting import (
     format_3sig,
     format_distinct,
     format_exact,
-    format_ratio,
     goal_text,
     percent,
 )
@@ -25,6 +24,7 @@ from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS
 from scalewise.analysis.statistics.ratios import ASSUMED_SCATTER, ROUNDING
 from scalewise.plan.config.experiment import DecisionRule
 from scalewise.plan.config.shape import count_devices
+from scalewise.plan.terminal.words import format_ratio
 
 UNRELIABLE, CONFOUNDED, UNDECIDED, LOSS, UNEXPLAINED, MEASUREMENT, CONTEXT = range(7)
 """Harm done by relying on an answer in spite of a caution, the most first: it may not run at all;

@@ -20,7 +20,6 @@ from scalewise.analysis.formatting import (
     as_in_yaml,
     format_3sig,
     format_exact,
-    format_ratio,
     goal_text,
     percent,
     pluralize,
@@ -30,6 +29,7 @@ from scalewise.analysis.statistics.ratios import Ratio, runs_to_tell
 from scalewise.plan.config.experiment import DecisionRule
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.runs.runs import NO_OPTIONS
+from scalewise.plan.terminal.words import format_ratio
 
 
 def answer(

@@ -20,7 +20,7 @@ import pandas as pd
 
 from scalewise.analysis.comparison.comparable_runs import comparable, left_out, reference_fingerprint
 from scalewise.analysis.comparison.fingerprint import Fingerprint, complete, made_with
-from scalewise.analysis.formatting import format_ratio, percent
+from scalewise.analysis.formatting import percent
 from scalewise.analysis.prediction.all_reduce_model import AllReduceModel, NotMeasuredError
 from scalewise.analysis.prediction.measured_exchange import MeasuredStep, measured_exchange
 from scalewise.analysis.prediction.program_step import (
@@ -42,6 +42,7 @@ from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.config.shape import Shape, count_devices
 from scalewise.plan.runs.runs import Options, combinations, global_batch, points, series_name, settings_of
 from scalewise.plan.terminal.predictions import PREDICTION, PROJECTION, REMARKS, REMARKS_ON_PROJECTION
+from scalewise.plan.terminal.words import format_ratio, listed
 from scalewise.records import SUMMARY, AllReduceMeasurement, Measurements, read_summary, write_text
 
 PREDICTION_COLUMNS = [
@@ -427,7 +428,7 @@ def _program_notes(
     several = [row for row in rows if row["devices"] > 1]
     if not several:
         return
-    sizes = _listed(sorted({f"{base.gradient_bytes / 1e6:,.1f}" for base in runs.programs}))
+    sizes = listed(sorted({f"{base.gradient_bytes / 1e6:,.1f}" for base in runs.programs}))
     passes = settings.accumulation_steps
     in_each = f", done in each of its {passes} passes" if passes > 1 else ""
     yield (
@@ -455,7 +456,7 @@ def _program_notes(
             by_anchor.setdefault(row["from_steps_on"], []).append(str(row["devices"]))
     for anchor, devices in by_anchor.items():
         yield (
-            f"on {_listed(devices)} devices the band is narrower: DDP's own counters tell what waited for "
+            f"on {listed(devices)} devices the band is narrower: DDP's own counters tell what waited for "
             f"the exchange in the study's steps on {anchor}. Of a longer exchange, as large a share or as "
             "much of it hides as there."
         )
@@ -486,12 +487,12 @@ def _inference_notes(
     inferred = [row for row in rows if row["devices"] > 1 and row["extrapolated"]]
     by_bases: dict[tuple[str, str], list[str]] = {}
     for row in inferred:
-        nodes = _listed([str(base.nodes) for base in network.bases(Shape.parse(row["shape"]))])
+        nodes = listed([str(base.nodes) for base in network.bases(Shape.parse(row["shape"]))])
         by_bases.setdefault((nodes, row["from_steps_on"]), []).append(str(row["devices"]))
     for (nodes, steps), devices in by_bases.items():
         counts = f"the all-reduce over {', '.join(devices)} devices was not measured; it is"
         if steps and not of_program:
-            yield f"{counts} extrapolated from the study's own steps on {_listed(steps.split())}."
+            yield f"{counts} extrapolated from the study's own steps on {listed(steps.split())}."
         else:
             unsafe = " Two nodes alone are no safe base: they can be slower a step than four."
             yield f"{counts} extrapolated from {nodes} nodes.{unsafe if nodes == '2' else ''}"
@@ -501,11 +502,6 @@ def _inference_notes(
             "that grows by log2 of the nodes. No band holds a network that is narrower between distant nodes "
             "or shared with others, a library that changes its algorithm, or a single slow node."
         )
-
-
-def _listed(words: Sequence[str]) -> str:
-    """``2, 3 and 4``."""
-    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 def _link_notes(network: AllReduceModel) -> Iterator[str]:

@@ -18,7 +18,6 @@ from scalewise.analysis.formatting import (
     format_3sig,
     format_distinct,
     format_exact,
-    format_ratio,
     percent,
     point_text,
 )
@@ -28,7 +27,6 @@ from scalewise.analysis.report.sentence_parts import (
     bounds,
     devices_text,
     doubt,
-    join,
     known,
     largest_loss,
     medians_of,
@@ -37,6 +35,7 @@ from scalewise.analysis.report.sentence_parts import (
     rate_text,
 )
 from scalewise.plan.runs.runs import NO_OPTIONS
+from scalewise.plan.terminal.words import format_ratio, listed
 
 
 @dataclass(frozen=True)
@@ -118,7 +117,7 @@ def speedup(findings: Findings) -> str:
         parts.append(f"{who} {verb} {gain}{doubt(point, 'speedup', 'gain')}{lost}")
     last = points[-1]
     several = len(points) > 1
-    return f"{join(parts)}{_other_series(findings, last)}{largest_loss(last, several=several)}."
+    return f"{listed(parts)}{_other_series(findings, last)}{largest_loss(last, several=several)}."
 
 
 def efficiency(findings: Findings) -> str:
@@ -257,7 +256,7 @@ def loss(findings: Findings) -> str:
         for index, (devices, middle, size) in enumerate(medians.itertuples(name=None))
     ]
     after = f"1 {unit}" if last == 1 else f"{last:,} {unit}s"
-    return f"After {after} the {what} is {join(parts)}." if parts else ""
+    return f"After {after} the {what} is {listed(parts)}." if parts else ""
 
 
 def _of_series(findings: Findings, epochs: pd.DataFrame, series: str) -> pd.Series:
@@ -312,7 +311,7 @@ def _along_devices(
         f"{devices_text(point) if not index else point['devices']} {bounds(point, column, form)}"
         for index, point in enumerate(points)
     ]
-    return f"{what} {join(parts)}." if parts else ""
+    return f"{what} {listed(parts)}." if parts else ""
 
 
 def _other_series(findings: Findings, point: pd.Series) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
 
 from scalewise.analysis.comparison.comparability import accuracy_lost
-from scalewise.analysis.formatting import format_3sig, format_ratio, percent_in_digits, point_text
+from scalewise.analysis.formatting import format_3sig, percent_in_digits, point_text
+from scalewise.plan.terminal.words import format_ratio, listed
 
 SOONER = "time_to_accuracy_speedup"
 LEAST_SHARE = 0.01
@@ -89,7 +90,7 @@ def parts_of_step(point: pd.Series) -> str:
         f"{percent_in_digits(share)} {'went ' if not index else ''}to {noun}"
         for index, (share, noun) in enumerate(_losses(point))
     ]
-    said = f", of which {join(shares)}" if shares else ""
+    said = f", of which {listed(shares)}" if shares else ""
     if math.isnan(known(point, "communication_seconds")):
         return f"{said}; how much of it is communication is not known"
     computing = known(point, "compute_seconds") / known(point, "step_seconds")
@@ -128,8 +129,3 @@ def milliseconds(seconds: float) -> str:
 def rate_text(value: float) -> str:
     """A rate, in whole numbers from 100 on."""
     return format_3sig(value) if value < 100 else f"{value:,.0f}"
-
-
-def join(parts: Sequence[str]) -> str:
-    """``a, b and c``."""
-    return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1]))) if parts else ""

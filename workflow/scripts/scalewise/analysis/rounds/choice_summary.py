@@ -14,7 +14,8 @@ from scalewise.analysis.formatting import format_3sig, pluralize
 from scalewise.plan.runs.rounds import OTHER_ANSWER, Round, SeriesChoice, UnmeasuredPoint
 from scalewise.plan.runs.runs import parse_point_name, points
 from scalewise.plan.runs.spending import Spending
-from scalewise.plan.terminal.choice_lines import NEGLIGIBLE, chance_text, counts_text, next_text, share_text
+from scalewise.plan.terminal.choice_lines import NEGLIGIBLE, chance_text, counts_text, next_text
+from scalewise.plan.terminal.words import share_text
 
 if TYPE_CHECKING:
     # the page needs no statistics

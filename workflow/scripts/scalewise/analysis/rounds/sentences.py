@@ -9,7 +9,8 @@ from scalewise.plan.config.experiment import Repeats
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.runs.rounds import JudgedPoint, Round, Verdict
 from scalewise.plan.runs.runs import NO_OPTIONS, parse_point_name
-from scalewise.plan.terminal.choice_lines import listed, round_story
+from scalewise.plan.terminal.choice_lines import round_story
+from scalewise.plan.terminal.words import listed
 
 ASKS_FOR_MORE = {"too wide", "undecided", "other session"}
 """Verdicts after which more repeats follow."""

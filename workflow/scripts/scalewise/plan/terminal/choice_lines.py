@@ -35,7 +35,8 @@ from scalewise.plan.runs.runs import (
 )
 from scalewise.plan.runs.spending import Spending
 from scalewise.plan.study import PlannedExperiment
-from scalewise.plan.terminal.predictions import digits, read_predictions
+from scalewise.plan.terminal.predictions import read_predictions
+from scalewise.plan.terminal.words import digits, hours_text, listed, share_text
 
 MAX_COUNTS = 12
 """Device counts that one line names; of more the first and the last."""
@@ -60,21 +61,6 @@ def chance_text(chance: float) -> str:
     if chance < NEGLIGIBLE:
         return "less than 0.1 %"
     return "more than 99 %" if chance > 0.99 else f"{digits(100 * chance)} %"
-
-
-def share_text(share: float) -> str:
-    """``14 %``, ``3.1 %``, ``104 %``."""
-    return f"{digits(100 * share)} %"
-
-
-def hours_text(hours: float) -> str:
-    """Device-hours in three digits, those from 100 on whole: ``0.0312``, ``14.2``, ``1,230``."""
-    return f"{hours:,.0f}" if hours >= 99.95 else digits(hours, 3)
-
-
-def listed(words: Sequence[str]) -> str:
-    """``1``, ``1 and 4``, ``1, 4 and 8``."""
-    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 def counts_text(counts: Sequence[int]) -> str:

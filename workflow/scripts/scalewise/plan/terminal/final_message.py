@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from scalewise.plan.terminal.choice_lines import chance_text, hours_text, share_text
+from scalewise.plan.terminal.choice_lines import chance_text
 from scalewise.plan.terminal.predictions import PREDICTION
+from scalewise.plan.terminal.words import hours_text, share_text
 from scalewise.records import FAILURE
 
 MAX_CAUTIONS = 2

@@ -20,10 +20,10 @@ from scalewise.plan.terminal.final_message import EarlierFiles
 from scalewise.plan.terminal.predictions import (
     PREDICTION,
     PredictedPoint,
-    digits,
     read_predictions,
     read_remarks,
 )
+from scalewise.plan.terminal.words import digits
 from scalewise.records import SUMMARY
 
 MAX_ROWS = 40

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scalewise.plan.config.shape import Shape
+from scalewise.plan.terminal.words import digits
 
 PREDICTION, REMARKS = "prediction.csv", "prediction.json"
 PROJECTION, REMARKS_ON_PROJECTION = "projection.csv", "projection.json"
@@ -102,11 +103,3 @@ def _expectation(row: Mapping[str, str]) -> PredictedPoint:
     interpolated = row.get("interpolated") == str(True)
     shape = Shape.parse(row["shape"])
     return PredictedPoint(row["series"], shape, speedup, low, high, efficiency, hours, interpolated)
-
-
-def digits(value: float, significant: int = 2) -> str:
-    """A positive number with as many significant digits, never with an exponent."""
-    if value <= 0:
-        return f"{value:g}"
-    decimals = max(significant - 1 - math.floor(math.log10(value)), 0)
-    return f"{value:.{decimals}f}"
