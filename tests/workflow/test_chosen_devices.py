@@ -23,17 +23,17 @@ pytestmark = needs_two_cores
 PROGRAM = Path(__file__).parents[1] / "planted_speeds.py"
 SITE = """\
 accelerator: cpu
-devices_per_node: 4
-cpus_per_node: 4
+devices_per_node: 6
+cpus_per_node: 6
 """
 STUDY = f"""\
 experiments:
   planted:
     program: {PROGRAM}
-    arguments: ["{{batch_size_per_device}}", "1=1", "2=0.97", "3=0.94", "4=0.8"]
+    arguments: ["{{batch_size_per_device}}", "1=1", "2=0.97", "3=0.94", "6=0.7"]
     scaling: weak
     batch_size_per_device: 4
-    devices: {{among: [1, 2, 3, 4]}}
+    devices: {{among: [1, 2, 3, 6]}}
     steps: 15
     warmup_steps: 5
     repeats: 2
@@ -135,7 +135,7 @@ def test_a_study_interrupted_in_each_round_goes_on_and_measures_nothing_twice(st
 def test_a_raised_criterion_uses_the_runs_that_are_there(study: Chosen) -> None:
     outcome = study.run(old="min_efficiency: 0.85", new="min_efficiency: 0.4")
     assert outcome.code == 0, outcome.text
-    assert study.decision["devices"] == 4, study.decision
+    assert study.decision["devices"] == 6, study.decision
     assert ends(study.folder / "runs").items() >= study.ended.items()
 
 
