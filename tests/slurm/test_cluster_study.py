@@ -36,14 +36,15 @@ def digits(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clust
     snakemake = study.start()
     assert snakemake.stdout is not None
     output, queued = "", set()
-    for line in snakemake.stdout:
-        output += line
-        if told := re.search(r"digits, (.*): 0 of 1 runs done; 1 in the queue", line):
-            queued.add(told[1])
-        if len(queued) == len(SHAPES):
-            break
-    lab.run("scancel", others)
-    output += snakemake.stdout.read()
+    with snakemake.stdout as lines:
+        for line in lines:
+            output += line
+            if told := re.search(r"digits, (.*): 0 of 1 runs done; 1 in the queue", line):
+                queued.add(told[1])
+            if len(queued) == len(SHAPES):
+                break
+        lab.run("scancel", others)
+        output += lines.read()
     assert snakemake.wait() == 0, output
     (study.folder / "output.txt").write_text(output)
     yield study
