@@ -11,6 +11,7 @@ from tests.slurm.study import ClusterStudy
 from scalewise.plan.runs.rounds import read_round, round_file
 
 PLANTED = Path(__file__).parents[1] / "planted_speeds.py"
+EFFICIENCIES = ("1=1", "2=0.96", "4=0.92", "6=0.7", "8=0.6")
 
 
 def test_what_rounds_ask_for_becomes_jobs_and_the_report_has_the_planted_answer(
@@ -23,7 +24,7 @@ def test_what_rounds_ask_for_becomes_jobs_and_the_report_has_the_planted_answer(
             "wide": {"devices": [2], "repeats": {"min": 2, "max": 3, "until_interval": 1e-6}},
             "chosen": {
                 "program": str(PLANTED),
-                "arguments": ["{batch_size_per_device}", "1=1", "2=0.96", "4=0.92", "6=0.7", "8=0.6"],
+                "arguments": ["{folder}", "{batch_size_per_device}", *EFFICIENCIES],
                 "scaling": "weak",
                 "batch_size_per_device": 4,
                 "devices": {"up_to": 8},

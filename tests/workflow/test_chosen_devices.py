@@ -30,7 +30,7 @@ STUDY = f"""\
 experiments:
   planted:
     program: {PROGRAM}
-    arguments: ["{{batch_size_per_device}}", "1=1", "2=0.97", "3=0.94", "6=0.7"]
+    arguments: ["{{folder}}", "{{batch_size_per_device}}", "1=1", "2=0.97", "3=0.94", "6=0.7"]
     scaling: weak
     batch_size_per_device: 4
     devices: {{among: [1, 2, 3, 6]}}
