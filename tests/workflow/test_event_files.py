@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tests.workflow.conftest import Study
 
 from scalewise.analysis.event_files import EVENT_FILE, write_event_files
-from scalewise.records import read_summary
+from scalewise.records import SUMMARY, read_summary
 
 COLUMNS = {
     "loss/train": "train_loss",
@@ -58,3 +58,12 @@ def test_the_same_records_make_the_same_files(study: Study, tmp_path: Path) -> N
     assert [path.name for path in written] == [EVENT_FILE] * 2
     for path in written:
         assert path.read_bytes() == (strong / path.relative_to(tmp_path)).read_bytes()
+
+
+def test_of_runs_of_which_some_have_failed_the_others_are_written(study: Study, tmp_path: Path) -> None:
+    strong = study.results / "strong"
+    shutil.copytree(strong / "runs", tmp_path / "runs")
+    failed, completed = sorted(tmp_path.glob("runs/*"))
+    (failed / SUMMARY).unlink()
+    write_event_files(strong / "runs.csv", tmp_path)
+    assert [path.parent.name for path in tmp_path.glob("tensorboard/*/*")] == [completed.name]

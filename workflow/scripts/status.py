@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -19,6 +20,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--follow", action="store_true", help="go on showing it until the study has ended")
     options = parser.parse_args(arguments)
     if options.follow:
+        # as after Ctrl-C: the terminal is given back
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         return follow_status(options.folder, dict(os.environ))
     return print_status(options.folder)
 

@@ -11,6 +11,9 @@ from scalewise.execution.messages import Progress
     ("progress", "text", "fraction"),
     [
         pytest.param(Progress(epoch=3, epochs=4, step=30), "epoch 3/4", 0.75, id="epochs"),
+        pytest.param(
+            Progress(epoch=1, epochs=4, step=19, steps_per_epoch=10), "epoch 1/4", 0.475, id="within an epoch"
+        ),
         pytest.param(Progress(epoch=3, epochs=4, step=30, steps=40), "step 30/40", 0.75, id="steps"),
         pytest.param(Progress(epoch=0, epochs=0, step=30), "step 30", None, id="a program to its own end"),
         pytest.param(Progress(epoch=0, epochs=0, step=30, steps=120), "step 30/120", 0.25, id="a program"),

@@ -20,7 +20,6 @@ def point(
         experiment=experiment,
         series=series,
         devices=devices,
-        shape=f"1x{devices}",
         name=f"d{devices}" + (f".{series}" if series else ""),
         most=9,
         billed_devices=devices if billed is None else billed,

@@ -4,91 +4,17 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.watch.followed_run import EPOCH, RUN, Follower
 
-from scalewise.execution.messages import Progress
-from scalewise.execution.rank_files import RankFiles
 from scalewise.records import JobTime, JobTimes
-from scalewise.watch.jobs import Job, JobLog, Silence
+from scalewise.watch.jobs import Job, Silence
 from scalewise.watch.points import RunKey
-from scalewise.watch.run_files import RunFacts, RunFiles
-from scalewise.watch.slurm_queue import QueuedJob
-
-RUN: RunKey = ("digits", "d2.r1")
-BEGAN = "2026-11-22T10:00:00.000+00:00"
-EPOCH = datetime.fromisoformat(BEGAN).timestamp()
-
-
-class Follower:
-    """A run that is followed as the watcher does, and a Snakemake that tells of it."""
-
-    def __init__(self, results: Path, on_cluster: bool = False) -> None:
-        self.files = RunFiles(results, on_cluster)
-        self.folder = self.files.folder(RUN)
-        self.folder.mkdir(parents=True)
-        self.log = JobLog(self.files.before, now=lambda: 0.0)
-        self.snakemake = logging.Logger("snakemake")
-        self.snakemake.addHandler(self.log)
-        self.clock = EPOCH
-
-    def tell(self, event: str | None, message: str = "", **told: Any) -> None:
-        self.snakemake.info(message, extra={"event": event, **told})
-
-    def hand_over(self, job: int = 7, slurm: str = "") -> None:
-        wildcards = {"experiment": RUN[0], "run": RUN[1]}
-        self.tell("job_info", jobid=job, rule_name="train", wildcards=wildcards)
-        if slurm:
-            self.tell(None, f"Job {job} has been submitted with SLURM jobid {slurm} (log: x.log).")
-
-    def jobs_taken(self, *seconds: float, shape: str = "1x2") -> None:
-        """What the job of a run writes: at its start its limit, and at its end its length."""
-        starts = [datetime.fromtimestamp(EPOCH + 1000 * number, UTC) for number in range(len(seconds))]
-        jobs = [
-            JobTime(started_at=start.isoformat(), seconds=each)
-            for start, each in zip(starts, seconds, strict=True)
-        ]
-        self.clock = max(self.clock, starts[-1].timestamp())
-        self.write("job_times.json", JobTimes(shape=shape, jobs=jobs).model_dump_json())
-
-    def job_ends(self, *seconds: float) -> None:
-        """The same, so long after the start of the last one."""
-        self.clock = EPOCH + 1000 * (len(seconds) - 1) + seconds[-1] - 1
-        self.jobs_taken(*seconds)
-
-    def write(self, name: str, text: str) -> Path:
-        """A file that is newer than all before, by the clock of its server."""
-        path = self.folder / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-        return self.newer(path)
-
-    def newer(self, path: Path) -> Path:
-        self.clock += 1
-        os.utime(path, (self.clock, self.clock))
-        return path
-
-    def progress(self, epoch: int) -> None:
-        files = RankFiles(self.folder / "attempt")
-        files.folder.mkdir(exist_ok=True)
-        files.progress(Progress(epoch=epoch, epochs=4, samples_per_second=123.0))
-        self.newer(files.folder / "progress.json")
-
-    def summary(self, outcome: str = "completed", rate: float | None = 200.0) -> None:
-        provenance = {"started_at": BEGAN, "ended_at": "2026-11-22T10:01:00.000+00:00"}
-        measured = {"throughput_samples_per_second": rate}
-        record = {"outcome": outcome, "measurements": measured, "provenance": provenance}
-        self.write("summary.json", json.dumps(record))
-
-    def look(self, in_session: bool = True, slurm: str = "", asked_later: float = 60.0) -> RunFacts:
-        """How it stands, Slurm asked so many seconds after the last thing that was written."""
-        told = QueuedJob(slurm, asked_at=self.clock + asked_later) if slurm else None
-        return self.files.look(RUN, self.log.jobs().get(RUN), in_session, told)
 
 
 @pytest.fixture
@@ -122,11 +48,44 @@ def test_a_run_is_followed_from_the_queue_to_its_figures(tmp_path: Path) -> None
 def test_the_time_of_a_job_is_its_own_and_not_its_limit_before_it_has_ended(run: Follower) -> None:
     run.hand_over()
     run.jobs_taken(600.0)
+    run.clock += 58
     run.summary()
-    assert run.look().job_seconds == (60.0,)
+    assert run.look().job_seconds == (59.0,)
 
-    run.jobs_taken(61.5)
+    run.job_ends(61.5)
     assert run.look().job_seconds == (61.5,)
+
+
+def test_the_time_of_a_job_that_was_killed_is_not_its_limit(run: Follower) -> None:
+    run.hand_over()
+    run.jobs_taken(86400.0)
+    run.clock += 200
+    run.progress(2)
+    run.tell("job_error", jobid=7)
+    # for as long as it gave signs of life
+    killed = run.look()
+    assert (killed.state, killed.job_seconds) == ("failed", (201.0,))
+
+    run.hand_over(job=8)
+    run.jobs_taken(86400.0, 86400.0)
+    # the next one began 1000 seconds after it
+    assert (run.look().state, run.look().job_seconds) == ("starting", (1000.0,))
+    run.job_ends(86400.0, 60.0)
+    run.summary()
+    assert run.look().job_seconds == (1000.0, 60.0)
+
+
+def test_a_file_that_is_away_for_a_moment_ends_nothing(
+    run: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.hand_over()
+    run.jobs_taken(600.0)
+    run.summary()
+    before = run.look()
+    monkeypatch.setattr("scalewise.watch.run_files.identity", lambda _path: ())
+    assert run.look().state == "starting"
+    monkeypatch.undo()
+    assert run.look() == before
 
 
 def test_on_this_machine_a_run_starts_as_soon_as_it_is_handed_over(run: Follower) -> None:
@@ -250,17 +209,17 @@ def test_a_job_that_has_ended_took_its_own_time_though_nobody_says_what_came_of_
     assert facts.elapsed(EPOCH + 86400) == 0
 
 
-def test_of_a_later_job_of_a_run_it_is_kept_where_it_began(run: Follower) -> None:
+def test_of_each_job_of_a_run_it_is_kept_where_it_began(run: Follower) -> None:
     run.hand_over()
     run.jobs_taken(600.0)
+    run.progress(0)
+    first = run.look().first_seen
+    assert first == (0.0, run.clock)
     run.progress(2)
-    assert run.look().resumed is None
+    assert run.look().first_seen == first
     run.jobs_taken(30.0, 600.0)
     run.progress(2)
-    first = run.look().resumed
-    assert first == (0.5, run.clock)
-    run.progress(3)
-    assert run.look().resumed == first
+    assert run.look().first_seen == (0.5, run.clock)
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"epoch": 1', "null", "[]", '{"epoch": "x", "epochs": 2}'])

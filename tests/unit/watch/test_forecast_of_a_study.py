@@ -17,7 +17,9 @@ from tests.unit.watch.standings import (
 )
 
 from scalewise.watch.forecast import forecast
+from scalewise.watch.points import Rounds
 from scalewise.watch.slurm_queue import QueuedJob
+from scalewise.watch.words import forecast_text
 
 
 def test_on_one_machine_runs_follow_each_other_and_take_what_their_point_took() -> None:
@@ -41,12 +43,32 @@ def test_a_run_at_work_is_held_to_its_own_pace_once_it_has_come_some_way() -> No
 
 def test_what_an_earlier_job_of_a_run_has_done_is_not_its_own_pace() -> None:
     began = running(85, 100, elapsed=70)
-    resumed = replace(began, resumed=(0.8, NOW - 60))
+    resumed = replace(began, job_seconds=(50.0,), first_seen=(0.8, NOW - 60))
     told = forecast(standing_of({point(1): [resumed]}))
     # 5 % in 60 seconds: 15 % are to come
     assert told.ends == pytest.approx(NOW + 180)
-    barely = replace(began, resumed=(0.849, NOW - 60))
+    barely = replace(began, job_seconds=(50.0,), first_seen=(0.849, NOW - 60))
     assert forecast(standing_of({point(1): [barely]})).ends is None
+
+
+def test_the_start_of_a_run_is_no_part_of_its_pace() -> None:
+    at_work = replace(running(2, 10, elapsed=80), first_seen=(0.0, NOW - 20))
+    # 20 % in 20 seconds after a start of 60; the other run has both before it
+    told = forecast(standing_of({point(1): [at_work, WAITING]}))
+    assert told.ends == pytest.approx(NOW + 80 + 160)
+    # whoever looks for the first time counts from the start
+    looked = replace(at_work, first_seen=(0.2, NOW))
+    assert forecast(standing_of({point(1): [looked]})).ends == pytest.approx(NOW + 320)
+
+
+def test_a_round_that_is_to_be_judged_may_add_to_cost_and_end() -> None:
+    standing = standing_of({point(1): [done(100, 60), WAITING]})
+    assert not forecast(standing).may_grow
+    open_rounds = replace(standing, rounds=Rounds(asked={}, may_ask_for_more=True))
+    told = forecast(open_rounds)
+    assert told.may_grow
+    assert "at least 0.0167 to go, done " in forecast_text(open_rounds, told)
+    assert " at the earliest (in 60 s)" in forecast_text(open_rounds, told)
 
 
 def test_a_run_that_was_resumed_took_all_its_jobs_and_tells_only_where_no_other_does() -> None:

@@ -6,10 +6,12 @@ import io
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.unit.watch.followed_run import Follower
 from tests.unit.watch.standings import point
 
 from scalewise.execution.supervisor import STUDY_IS_SHOWN
@@ -17,8 +19,9 @@ from scalewise.watch.points import Criterion, WatchedStudy
 from scalewise.watch.record import RECORD, read_watch_record
 from scalewise.watch.slurm_queue import QueuedJob, SlurmQueue, parse_queue
 from scalewise.watch.standing import Standing
+from scalewise.watch.status import print_status
 from scalewise.watch.terminal import Lines, Table
-from scalewise.watch.watcher import Watcher
+from scalewise.watch.watcher import STILL_SECONDS, Watcher
 
 STUDY = WatchedStudy(points=(point(1), point(2)), criteria={"digits": Criterion()})
 SESSION = [("digits", "d1.r1"), ("digits", "d2.r1")]
@@ -52,6 +55,17 @@ class Session:
         self.watcher.start()
         assert self.shown.wait(60)
 
+    def await_log(self) -> None:
+        """Until Snakemake has its log on the terminal again."""
+        until = time.monotonic() + 60
+        while STUDY_IS_SHOWN in os.environ or "log follows" not in self.terminal.getvalue():
+            assert time.monotonic() < until
+            time.sleep(0.01)
+
+
+def fail(_standing: Standing) -> None:
+    raise RuntimeError("no such luck")
+
 
 @pytest.fixture(autouse=True)
 def _no_study_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,12 +90,9 @@ def test_the_log_is_silent_while_it_watches_and_back_at_its_end(tmp_path: Path) 
 
 
 def test_whatever_goes_wrong_gives_the_log_back_and_says_so(tmp_path: Path) -> None:
-    def fail(_standing: Standing) -> None:
-        raise RuntimeError("no such luck")
-
     session = Session(tmp_path, fail)
     session.start()
-    session.watcher._thread.join(60)
+    session.await_log()
     session.logger.info("Select jobs to execute...")
     session.watcher.end()
 
@@ -156,16 +167,65 @@ def test_a_terminal_that_is_gone_is_no_error_at_the_end(
 
 
 def test_a_study_that_is_no_longer_shown_goes_on_for_others_until_its_end(tmp_path: Path) -> None:
-    def fail(_standing: Standing) -> None:
-        raise RuntimeError("no such luck")
-
     session = Session(tmp_path, fail)
     session.start()
-    session.watcher._thread.join(60)
+    session.await_log()
+    run = Follower(tmp_path / "results", snakemake=session.logger)
+    run.hand_over()
+    run.jobs_taken(60.0)
+    run.summary()
+    run.tell("job_finished", job_id=7)
     session.watcher.end()
-    record = read_watch_record(tmp_path)
-    assert record is not None
-    assert record.ended
+
+    told = io.StringIO()
+    assert print_status(tmp_path, told) == 0
+    *_, second, last = told.getvalue().splitlines()
+    assert second.split() == ["2", "1", "of", "1", "200", "done"]
+    assert last.startswith("1 of 2 runs done")
+
+
+def test_whoever_does_not_wait_for_the_end_has_the_log_back_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = Session(tmp_path)
+    session.start()
+    thread = session.watcher._thread
+
+    def interrupted(_seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(thread, "join", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            session.watcher.end()
+    thread.join(60)
+    assert STUDY_IS_SHOWN not in os.environ
+    assert session.logger.handlers[0].filters == []
+
+
+def test_a_job_that_was_put_back_by_force_is_asked_about(tmp_path: Path) -> None:
+    study = STUDY.model_copy(update={"device_budget": 4})
+    asked, still = list[frozenset[str]](), [10.0]
+
+    class Queue(SlurmQueue):
+        def jobs(self, wanted: frozenset[str]) -> dict[str, QueuedJob]:
+            asked.append(wanted)
+            return {job: QueuedJob("PENDING", asked_at=run.clock + STILL_SECONDS + 9) for job in wanted}
+
+    logger = logging.Logger("snakemake", logging.INFO)
+    run = Follower(tmp_path / "results", snakemake=logger)
+    watcher = Watcher(study, {}, tmp_path, SESSION, logger, None, Queue(), now=lambda: run.clock + still[0])
+    logger.addHandler(watcher._log)
+    run.hand_over(slurm="41")
+    run.jobs_taken(86400.0)
+    run.progress(1)
+    at_work = watcher._look().runs[SESSION[1]]
+    # its node was lost: what its ranks have told last stays
+    still[0] = STILL_SECONDS + 10.0
+    put_back = watcher._look().runs[SESSION[1]]
+    assert asked == [frozenset(), frozenset({"41"})]
+    assert (at_work.state, put_back.state) == ("running", "queued")
+    assert put_back.job_seconds == (1.0,)
 
 
 def test_other_processes_learn_what_it_knows_and_that_it_has_ended(tmp_path: Path) -> None:

@@ -40,14 +40,16 @@ class Progress(_Note):
         epochs: Epochs of the whole training, where they end it; 0 for a program, whose epochs nobody knows.
         step: Optimizer steps done since the training began.
         steps: Optimizer steps of the whole training, where they end it; None where something else does.
+        steps_per_epoch: Optimizer steps of an epoch; None where nobody knows.
         samples_per_second: Throughput by the clock of rank 0; None before there is any. Of a built-in model
-            so far, warm-up left out; of a program, between the last two messages.
+            in the latest windows, warm-up left out; of a program, between the last two messages.
     """
 
     epoch: int
     epochs: int
     step: int = 0
     steps: int | None = None
+    steps_per_epoch: int | None = None
     samples_per_second: float | None = None
 
     @property
@@ -55,6 +57,8 @@ class Progress(_Note):
         """Share of the training that is done; None where its length is not known."""
         if self.steps is not None:
             return self.step / self.steps
+        if self.epochs and self.steps_per_epoch:
+            return self.step / (self.epochs * self.steps_per_epoch)
         return self.epoch / self.epochs if self.epochs else None
 
     def __str__(self) -> str:

@@ -24,12 +24,14 @@ class Forecast:
         to_go: Device-hours of the runs that are to come; None before anything tells.
         ends: The end of the last run, seconds since the epoch; None before anything tells.
         waits: Whether the end rests on jobs in the queue whose start nobody has estimated.
+        may_grow: Whether a round that is still to be judged may ask for more runs.
     """
 
     spent: float
     to_go: float | None
     ends: float | None
     waits: bool
+    may_grow: bool = False
 
 
 def forecast(standing: Standing) -> Forecast:
@@ -46,7 +48,7 @@ def forecast(standing: Standing) -> Forecast:
     of_run = {run: point.point for point in standing.points for run in point.runs}
     to_go = sum(seconds * of_run[run].billed_devices for run, seconds in left.items())
     ends, waits = _end(standing, left, of_run)
-    return Forecast(spent / 3600, to_go / 3600, ends, waits)
+    return Forecast(spent / 3600, to_go / 3600, ends, waits, standing.rounds.may_ask_for_more)
 
 
 def seconds_left(standing: Standing) -> dict[RunKey, float] | None:
@@ -60,7 +62,7 @@ def seconds_left(standing: Standing) -> dict[RunKey, float] | None:
         for run in point.in_state("waiting", "queued", "starting", "running"):
             facts = point.runs[run]
             if facts.state == "running" and (own := _own_pace(facts, standing.now)) is not None:
-                left[run] = own * (1 - _fraction(facts))
+                left[run] = own.seconds * (1 - _fraction(facts))
             elif seconds is None:
                 return None
             else:
@@ -77,22 +79,37 @@ def _takes(standing: PointStanding, now: float) -> float | None:
     whole = [jobs for jobs in taken if len(jobs) == 1]
     done = [sum(jobs) for jobs in whole or taken]
     paces = [_own_pace(standing.runs[run], now) for run in standing.in_state("running")]
-    known = done or [pace for pace in paces if pace is not None]
+    known = done or [pace.startup_seconds + pace.seconds for pace in paces if pace is not None]
     return median(known) if known else None
 
 
-def _own_pace(facts: RunFacts, now: float) -> float | None:
-    """Seconds that a whole run takes at the pace of one at work; None before that tells.
+@dataclass(frozen=True)
+class _Pace:
+    """The pace of a run at work.
 
-    What an earlier job had done when this one was first seen is left out, as is the time before.
+    Args:
+        seconds: Time that a whole training takes at it.
+        startup_seconds: Time of its job before.
+    """
+
+    seconds: float
+    startup_seconds: float
+
+
+def _own_pace(facts: RunFacts, now: float) -> _Pace | None:
+    """The pace of a run at work; None before that tells.
+
+    It is counted from where the job was first seen at work: its start-up is left out, and what earlier jobs
+    have done. Whoever looks later counts a first job from its start.
     """
     if facts.progress is None or facts.progress.fraction is None or facts.began is None:
         return None
-    first, since = facts.resumed or (0.0, facts.began)
-    gained = _fraction(facts) - first
-    if gained <= 0 or gained < ENOUGH_DONE * (1 - first):
-        return None
-    return max(now - since, 0.0) / gained
+    from_start = (0.0, facts.began)
+    for first, since in (facts.first_seen or from_start, *([] if facts.job_seconds else [from_start])):
+        gained = _fraction(facts) - first
+        if gained > 0 and gained >= ENOUGH_DONE * (1 - first):
+            return _Pace(max(now - since, 0.0) / gained, max(since - facts.began, 0.0))
+    return None
 
 
 def _fraction(facts: RunFacts) -> float:

@@ -94,7 +94,9 @@ def _left_out(points: Sequence[PointStanding]) -> str:
 def _columns(
     shown: Sequence[PointStanding], standing: Standing, found: Sequence[Speedup], width: int
 ) -> list[str]:
-    """Heading and rows, told shorter until they fit the width."""
+    """Heading and rows, told shorter until they fit the width; nothing where no point is shown."""
+    if not shown:
+        return []
     by_point = {each.point: each for each in found}
     columns = {
         "experiment": [each.point.experiment for each in shown],

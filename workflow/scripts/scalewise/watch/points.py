@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from scalewise.plan.config.experiment import AnyExperiment
-from scalewise.plan.runs.rounds import known_rounds, requested_repeats
+from scalewise.plan.runs.rounds import is_settled, known_rounds, requested_repeats
 from scalewise.plan.runs.runs import NO_OPTIONS, series_name
 from scalewise.plan.study import Study
 from scalewise.plan.terminal.choice_lines import answer_text
@@ -34,7 +34,6 @@ class WatchedPoint(BaseModel):
     experiment: str
     series: str
     devices: int
-    shape: str
     name: str
     most: int
     billed_devices: float
@@ -90,7 +89,6 @@ class WatchedStudy(BaseModel):
                         experiment=name,
                         series="" if series == NO_OPTIONS else series,
                         devices=run.shape.world_size,
-                        shape=str(run.shape),
                         name=run.point,
                         most=most,
                         billed_devices=float(study.site.billed_devices(run.shape)),
@@ -107,12 +105,14 @@ class Rounds(BaseModel):
     Args:
         asked: Repeats that are asked for, by experiment and the name of the point.
         lines: Findings on the answer of a study that chooses its device counts.
+        may_ask_for_more: Whether more runs than those may follow.
     """
 
     model_config = ConfigDict(frozen=True)
 
     asked: dict[str, dict[str, int]]
     lines: tuple[str, ...] = ()
+    may_ask_for_more: bool = False
 
     def asked_of(self, point: WatchedPoint) -> int:
         """Repeats that are asked for."""
@@ -126,18 +126,19 @@ def read_rounds(specs: Mapping[str, AnyExperiment], results: Path) -> Rounds:
         specs: Every experiment's keys, by name.
         results: Folder of all experiments.
     """
-    asked, lines = {}, []
+    asked, lines, settled = {}, [], True
     for name, spec in specs.items():
         try:
             rounds = known_rounds(spec, results / name)
         except (OSError, RecordError):
             rounds = []
         asked[name] = requested_repeats(spec, rounds)
+        settled = settled and is_settled(spec, rounds)
         for choice in rounds[-1].choices if rounds else ():
             which = "" if choice.series == NO_OPTIONS else f" ({choice.series})"
             if told := answer_text(rounds[-1], choice):
                 lines.append(f"{name}{which}, round {rounds[-1].number}: {told}")
-    return Rounds(asked=asked, lines=tuple(lines))
+    return Rounds(asked=asked, lines=tuple(lines), may_ask_for_more=not settled)
 
 
 RunState = Literal["later", "waiting", "queued", "starting", "running", "done", "failed"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from scalewise.execution.messages import Progress
 from scalewise.execution.rank_files import PROGRESS
-from scalewise.records import FAILURE, JOB_TIMES, SUMMARY, JobTimes, seconds_between
+from scalewise.records import FAILURE, JOB_TIMES, SUMMARY, JobTimes
 from scalewise.watch.jobs import Before, Job
 from scalewise.watch.points import RunKey, RunState
 from scalewise.watch.slurm_queue import QueuedJob
@@ -35,8 +35,9 @@ class RunFacts:
         progress: What the ranks told last; None before their first steps.
         job_seconds: Length of each job that has ended.
         began: Start of the job that is at work, seconds since the epoch.
-        resumed: Fraction of the training and time at which this job was first seen at work, where an earlier
-            job may have done a part; None for a run's first job.
+        first_seen: Fraction of the training that was done when this job was first seen at work, and the time
+            of that; None before it has told.
+        told_at: Time at which the job at work told its progress, seconds since the epoch; no news by itself.
     """
 
     state: RunState
@@ -45,7 +46,8 @@ class RunFacts:
     progress: Progress | None = None
     job_seconds: tuple[float, ...] = ()
     began: float | None = None
-    resumed: tuple[float, float] | None = None
+    first_seen: tuple[float, float] | None = None
+    told_at: float | None = field(default=None, compare=False)
 
     def elapsed(self, now: float) -> float:
         """Seconds for which its job has been at work; clocks of two hosts may differ a little."""
@@ -54,11 +56,10 @@ class RunFacts:
 
 @dataclass(frozen=True)
 class _Ended:
-    """The end of a run: its outcome, its samples per second if it completed, and how long it took."""
+    """The end of a run: its outcome, and its samples per second if it completed."""
 
     outcome: Told
     throughput: float | None = None
-    seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ class RunFiles:
     def __init__(self, results: Path, on_cluster: bool = False) -> None:
         self._results, self._on_cluster = results, on_cluster
         self._read: dict[Path, tuple[tuple[int, ...], Any]] = {}
-        self._resumed: dict[tuple[RunKey, str], tuple[float, float]] = {}
+        self._first_seen: dict[tuple[RunKey, str], tuple[float, float]] = {}
 
     def folder(self, run: RunKey) -> Path:
         """The folder of a run."""
@@ -150,52 +151,45 @@ class RunFiles:
         """
         folder = self.folder(run)
         times = self._cached(folder / JOB_TIMES, _job_times)
-        seconds = tuple(each.seconds for each in times.jobs) if times else ()
+        latest = _Latest.of(times, identity(folder / JOB_TIMES))
+        told = identity(folder / "attempt" / PROGRESS)
+        summary, failure = identity(folder / SUMMARY), identity(folder / FAILURE)
+        seconds = _job_seconds(times, latest, told, summary, failure)
         if job is None:
             if in_session:
                 return RunFacts("waiting", job_seconds=seconds)
             ended = self._ended(folder)
             return RunFacts("later", job_seconds=seconds) if ended is None else _facts(ended, seconds)
-        summary = identity(folder / SUMMARY)
         if job.state == "finished" or (summary and summary != job.before.summary):
-            ended = self._ended(folder) or _Ended("")
-            if seconds and ended.seconds is not None and summary[-1] > identity(folder / JOB_TIMES)[-1]:
-                # until its job has ended, the file tells the most that it may take
-                seconds = (*seconds[:-1], ended.seconds)
-            return _facts(ended, seconds)
+            return _facts(self._ended(folder) or _Ended(""), seconds)
         if job.state == "failed":
             return _facts(self._failed(folder, job.before), seconds, failed=True)
-        latest = _Latest.of(times, identity(folder / JOB_TIMES))
-        told = identity(folder / "attempt" / PROGRESS)
         if latest is None or latest.is_before(job.before):
             queued: RunState = "queued" if self._on_cluster and not _is(slurm, "RUNNING") else "starting"
             return RunFacts(queued, job_seconds=seconds)
         if _is_put_back(slurm, latest, told):
-            # until it has ended in order, the file tells the most that a job may take
-            took = latest.seconds if latest.has_ended else latest.seconds_until(told)
-            return RunFacts("queued", job_seconds=(*seconds[:-1], took))
-        failure = identity(folder / FAILURE)
+            return RunFacts("queued", job_seconds=seconds)
         # Snakemake hears of it later; a job that has not ended may try again by itself
         if latest.has_ended and failure and failure != job.before.failure:
             return _facts(self._failed(folder, job.before), seconds, failed=True)
-        progress = None
+        progress = told_at = None
         # both times are the file server's; what an earlier job left is older
         if told and told[-1] >= latest.began_on_server:
             progress = self._cached(folder / "attempt" / PROGRESS, _progress)
+            told_at = told[-1] / NANO
         state: RunState = "running" if progress else "starting"
         if latest.has_ended:
             return RunFacts(state, "", None, progress, seconds)
-        resumed = self._resumed_at(run, latest, progress, told) if len(seconds) > 1 else None
-        return RunFacts(state, "", None, progress, seconds[:-1], latest.began, resumed)
+        first = self._first_progress(run, latest, progress, told_at)
+        return RunFacts(state, "", None, progress, seconds[:-1], latest.began, first, told_at)
 
-    def _resumed_at(
-        self, run: RunKey, latest: _Latest, progress: Progress | None, told: tuple[int, ...]
+    def _first_progress(
+        self, run: RunKey, latest: _Latest, progress: Progress | None, told_at: float | None
     ) -> tuple[float, float] | None:
         """Fraction and time of the first progress that was seen of a job."""
-        if progress is None or progress.fraction is None:
+        if progress is None or progress.fraction is None or told_at is None:
             return None
-        first = (progress.fraction, told[-1] / NANO)
-        return self._resumed.setdefault((run, latest.started_at), first)
+        return self._first_seen.setdefault((run, latest.started_at), (progress.fraction, told_at))
 
     def _ended(self, folder: Path) -> _Ended | None:
         found: _Ended | None = self._cached(folder / SUMMARY, _summary)
@@ -233,6 +227,31 @@ def identity(path: Path) -> tuple[int, ...]:
     return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
+def _job_seconds(
+    times: JobTimes | None, latest: _Latest | None, *signs: tuple[int, ...]
+) -> tuple[float, ...]:
+    """The length of each job of a run.
+
+    Of a job that was killed the file tells the most that it may have taken. It has ended before the next one
+    began; the last one took as long as its signs of life tell.
+
+    Args:
+        times: The file's content.
+        latest: The last job in it.
+        signs: What identifies the files that a job writes while it goes on or at its end.
+    """
+    if times is None or latest is None:
+        return ()
+    starts = [_epoch_seconds(job.started_at) for job in times.jobs]
+    seconds = [
+        job.seconds if begun is None or later is None else min(job.seconds, max(later - begun, 0.0))
+        for job, begun, later in zip(times.jobs, starts, [*starts[1:], None], strict=True)
+    ]
+    if not latest.has_ended:
+        seconds[-1] = min(latest.seconds, max(latest.seconds_until(sign) for sign in signs))
+    return tuple(seconds)
+
+
 def _is(slurm: QueuedJob | None, state: str) -> bool:
     return slurm is not None and slurm.state == state
 
@@ -264,11 +283,7 @@ def _summary(text: bytes) -> _Ended:
     measured = found["measurements"] or {}
     rate = measured.get("throughput_samples_per_second")
     completed = found["outcome"] == "completed"
-    provenance = found["provenance"]
-    seconds = None
-    if provenance is not None:
-        seconds = seconds_between(provenance["started_at"], provenance["ended_at"])
-    return _Ended(found["outcome"], float(rate) if completed and rate else None, seconds)
+    return _Ended(found["outcome"], float(rate) if completed and rate else None)
 
 
 def _failure(text: bytes) -> _Ended:

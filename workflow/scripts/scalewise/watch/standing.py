@@ -39,11 +39,6 @@ class PointStanding:
         return median_interval(self.rates) if self.rates else None
 
     @property
-    def is_over(self) -> bool:
-        """Whether no run that is asked for is to come, as far as this session goes."""
-        return not self.in_state("waiting", "queued", "starting", "running")
-
-    @property
     def key(self) -> tuple[object, ...]:
         """Changes when there is news of the point, and not with every step of a run."""
         counts = (len(self.in_state(state)) for state in ("done", "failed", "queued"))

@@ -13,7 +13,7 @@ from scalewise.watch.look import Looker
 from scalewise.watch.record import RECORD, WatchRecord, WatchRecordError, read_watch_record
 from scalewise.watch.standing import Standing
 from scalewise.watch.terminal import Display, display_for
-from scalewise.watch.watcher import ALIVE_SECONDS, POLL_SECONDS
+from scalewise.watch.watcher import ALIVE_SECONDS, MOST_SHARE, POLL_SECONDS
 from scalewise.watch.words import clock_text, duration_text
 
 NOT_STARTED = (
@@ -137,13 +137,15 @@ def follow_status(folder: Path, environ: dict[str, str], stream: TextIO = sys.st
         return print_status(folder, stream)
     display: Display = display_for(stream, environ)
     record, standing = seen
-    said = ""
+    said, began = "", time.process_time()
     try:
         while not standing.over:
             if said != (said := head_line(record, time.time())):
                 display.say(said)
             display.show(standing)
-            time.sleep(POLL_SECONDS)
+            # what is measured may be measured on this machine
+            time.sleep(max(POLL_SECONDS, (time.process_time() - began) / MOST_SHARE))
+            began = time.process_time()
             record, standing = status.look(time.time()) or (record, standing)
     except KeyboardInterrupt:
         pass

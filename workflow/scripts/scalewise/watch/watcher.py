@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from scalewise.watch.jobs import JobLog, Silence
 from scalewise.watch.look import Looker
 from scalewise.watch.points import Rounds, RunKey, WatchedStudy, read_rounds
 from scalewise.watch.record import WatchRecord, write_watch_record
-from scalewise.watch.run_files import identity
+from scalewise.watch.run_files import RunFacts, identity
 from scalewise.watch.slurm_queue import QueuedJob, SlurmQueue
 from scalewise.watch.standing import Standing
 from scalewise.watch.terminal import Display
@@ -33,6 +34,8 @@ EVENT_SECONDS = 0.3
 """Least time from an event of Snakemake to the look at what it has changed."""
 END_SECONDS = 2.0
 """Time that the last look may take; a file system that hangs must not keep Snakemake from its end."""
+STILL_SECONDS = 180.0
+"""A job whose ranks have told nothing for so long may have been put back into the queue."""
 ALIVE_SECONDS = 60.0
 """Time between two writings of the record where nothing happens."""
 
@@ -41,7 +44,7 @@ class Watcher:
     """Shows how a study stands from ``start`` to ``end``, in place of Snakemake's own log.
 
     That log goes on into its file. Warnings and errors are still shown. Whatever goes wrong while watching
-    ends the watching alone.
+    ends the showing alone: other processes still learn how the study stands.
 
     Args:
         study: The points to show.
@@ -78,6 +81,9 @@ class Watcher:
         self._recorder = threading.Thread(target=self._keep_record, name="watch-record", daemon=True)
         self._rounds = Rounds(asked={})
         self._rounds_seen: tuple[tuple[int, ...], ...] | None = None
+        self._first_asked = self._read_rounds().asked
+        self._looker = Looker(study, self._results, self._session, self._first_asked)
+        self._log = JobLog(self._looker.files.before, self._wake.set)
         self._queue: dict[str, QueuedJob] = {}
         self._began = now()
         self._written: tuple[Any, ...] = (0.0,)
@@ -90,9 +96,6 @@ class Watcher:
     def start(self) -> None:
         """Begin; Snakemake's own log then goes to its file alone."""
         try:
-            self._first_asked = self._read_rounds().asked
-            self._looker = Looker(self._study, self._results, self._session, self._first_asked)
-            self._log = JobLog(self._looker.files.before, self._wake.set)
             self._logger.addHandler(self._log)
             if self._display is not None:
                 for handler in self._stream_handlers():
@@ -103,7 +106,7 @@ class Watcher:
             self._thread.start()
             self._recorder.start()
         except Exception as error:  # noqa: BLE001 - whatever it is, the study goes on
-            self._give_up(error)
+            self._hide(error)
 
     def end(self) -> None:
         """Show the last state and give Snakemake its log back; does nothing the second time."""
@@ -112,13 +115,16 @@ class Watcher:
                 return
             self._ended.set()
         self._wake.set()
-        if self._thread.ident is not None:
-            self._thread.join(END_SECONDS)
-            if self._thread.is_alive() and self._display is not None:
+        try:
+            if self._thread.ident is not None:
+                self._thread.join(END_SECONDS)
+        finally:
+            # also where somebody does not wait for the end of this
+            if self._thread.is_alive():
                 # its files are late: the terminal is given back all the same, if it is still there
-                with suppress(Exception):
-                    self._display.end(None)
-        self._restore()
+                self._draw(lambda display: display.end(None))
+            self._give_log_back()
+            self._logger.removeHandler(self._log)
         if self._recorder.ident is not None:
             self._recorder.join(END_SECONDS)
 
@@ -130,26 +136,34 @@ class Watcher:
             if isinstance(handler, logging.StreamHandler) and not isinstance(handler, logging.FileHandler)
         ]
 
-    def _restore(self) -> None:
+    def _give_log_back(self) -> None:
+        """Let Snakemake's log onto the terminal again; the jobs are still followed through it."""
         self._silence.on = False
         os.environ.pop(STUDY_IS_SHOWN, None)
         for handler in self._stream_handlers():
             handler.removeFilter(self._silence)
-        if hasattr(self, "_log"):
-            self._logger.removeHandler(self._log)
 
-    def _give_up(self, error: Exception) -> None:
-        """Leave the study to Snakemake's own log; other processes still learn that it goes on."""
-        self._restore()
-        if self._display is None:
+    def _hide(self, error: Exception) -> None:
+        """Leave the terminal to Snakemake's own log."""
+        display, self._display = self._display, None
+        if display is None or self._ended.is_set():
             return
-        try:
-            self._display.end(None)
-            self._display.say(
+        self._give_log_back()
+        # the terminal may be gone: then there is nobody to tell
+        with suppress(Exception):
+            display.end(None)
+            display.say(
                 f"The study is no longer shown ({type(error).__name__}: {error}); Snakemake's log follows."
             )
-        except Exception:  # noqa: BLE001, S110 - the terminal is gone: there is nobody to tell
-            pass
+
+    def _draw(self, draw: Callable[[Display], None]) -> None:
+        """Draw where the study is shown; where that fails, it is shown no longer."""
+        if (display := self._display) is None:
+            return
+        try:
+            draw(display)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the study goes on
+            self._hide(error)
 
     def _watch(self) -> None:
         try:
@@ -158,8 +172,7 @@ class Watcher:
                 standing = self._look()
                 if self._ended.is_set():
                     break
-                if self._display is not None:
-                    self._display.show(standing)
+                self._draw(partial(_show, standing))
                 pause = (time.thread_time() - began) / MOST_SHARE
                 since = time.monotonic()
                 if self._wake.wait(max(POLL_SECONDS, pause)):
@@ -167,10 +180,10 @@ class Watcher:
                     self._ended.wait(max(EVENT_SECONDS, since + pause - time.monotonic()))
                 self._wake.clear()
             last = self._look(over=True)
-            if self._display is not None:
-                self._display.end(last)
+            self._draw(lambda display: display.end(last))
         except Exception as error:  # noqa: BLE001 - whatever it is, the study goes on
-            self._give_up(error)
+            self._hide(error)
+            self._queue = {}  # nobody asks any more
 
     def _look(self, over: bool = False) -> Standing:
         jobs = self._log.jobs()
@@ -178,13 +191,12 @@ class Watcher:
         standing = self._looker.look(jobs, self._queue, self._rounds, self._now(), over)
         if self._slurm is None or over:
             return standing
-        # of one whose ranks have told their progress, the files know more
-        early = {
+        asked = {
             jobs[run].slurm_id
             for run, facts in standing.runs.items()
-            if run in jobs and facts.state in {"queued", "starting"}
+            if run in jobs and _may_be_queued(facts, standing.now)
         }
-        before, self._queue = self._queue, self._slurm.jobs(frozenset(early - {""}))
+        before, self._queue = self._queue, self._slurm.jobs(frozenset(asked - {""}))
         if self._queue != before:
             standing = self._looker.look(jobs, self._queue, self._rounds, self._now())
         return standing
@@ -233,3 +245,14 @@ class Watcher:
         # a disk that is full is for the runs to tell of
         with suppress(OSError):
             write_watch_record(self._folder, record)
+
+
+def _show(standing: Standing, display: Display) -> None:
+    display.show(standing)
+
+
+def _may_be_queued(facts: RunFacts, now: float) -> bool:
+    """Whether Slurm may know more of a run than its files, which tell nothing of a job put back by force."""
+    if facts.state == "running":
+        return facts.told_at is not None and now - facts.told_at > STILL_SECONDS
+    return facts.state in {"queued", "starting"}

@@ -162,12 +162,11 @@ def forecast_text(standing: Standing, told: Forecast) -> str:
     if told.to_go is None or told.ends is None:
         parts.append("how long the rest takes is known once a run has come some way")
         return ", ".join(parts)
-    parts.append(f"about {hours_text(told.to_go)} to go")
+    parts.append(f"{'at least' if told.may_grow else 'about'} {hours_text(told.to_go)} to go")
     last, wait = clock_text(told.ends, standing.now), duration_text(told.ends - standing.now)
-    # what is known of the queue is in it; what is not can only add to it
-    parts.append(
-        f"done {last} at the earliest (in {wait})" if told.waits else f"done about {last} (in {wait})"
-    )
+    # what is known of the queue and of the rounds is in it; what is not can only add to it
+    earliest = told.waits or told.may_grow
+    parts.append(f"done {last} at the earliest (in {wait})" if earliest else f"done about {last} (in {wait})")
     return ", ".join(parts)
 
 

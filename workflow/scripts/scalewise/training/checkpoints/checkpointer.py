@@ -173,7 +173,11 @@ class Checkpointer:
         """Tell those outside how far the training has come."""
         settings = self._trainer.settings
         self.reporter.progress = Progress(
-            epoch=state.epoch, epochs=settings.epochs, step=state.steps, steps=settings.last_step
+            epoch=state.epoch,
+            epochs=settings.epochs,
+            step=state.steps,
+            steps=settings.last_step,
+            steps_per_epoch=len(self._trainer.sampler),
         )
 
     # --- writing
