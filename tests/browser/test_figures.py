@@ -92,6 +92,8 @@ def test_marks_are_walked_through_by_the_keyboard(page: Page) -> None:
         heard.append(page.locator(r"#page\.tooltip").inner_text())
         page.keyboard.press("ArrowRight")
     assert len(set(heard)) == count
+    marks = figure.locator("svg use.mark").evaluate_all("all => all.map(each => each.ariaLabel)")
+    assert [label.split("; ") for label in marks] == [words.split("\n") for words in heard]
     page.keyboard.press("Escape")
     assert not page.locator(r"#page\.tooltip").is_visible()
     assert figure.locator('.mark[tabindex="0"]').count() == 1

@@ -62,6 +62,15 @@ def test_a_series_is_switched_off_in_all_tables_and_figures_and_nothing_else_is(
     assert shown_of(page, OFF) == {True}
 
 
+def test_whoever_comes_back_to_the_page_finds_boxes_that_say_what_is_shown(page: Page) -> None:
+    toggle(page, ".series-toggle", series=OFF)
+    page.goto("about:blank")
+    page.go_back()
+    box = page.locator(rf"#page\.toolbox .series-toggle[data-series={css_text(OFF)}]")
+    open_all(page)
+    assert box.is_checked() == (True in shown_of(page, OFF))
+
+
 def test_a_value_of_an_option_switches_off_the_series_that_have_it(
     open_page: OpenPage, six_series: Path
 ) -> None:

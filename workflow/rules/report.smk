@@ -20,6 +20,7 @@ rule plot_figures:
         "results/{experiment}/epochs.csv",
         "results/{experiment}/scaling.csv",
         "results/{experiment}/laws.json",
+        "results/{experiment}/decision.json",
         prediction=lambda wc: (
             [f"results/{wc.experiment}/prediction.csv"]
             if wc.experiment in PREDICTED
@@ -28,11 +29,6 @@ rule plot_figures:
         projection=lambda wc: (
             [f"results/{wc.experiment}/projection.csv"]
             if wc.experiment in PROJECTED
-            else []
-        ),
-        choice=lambda wc: (
-            [f"results/{wc.experiment}/decision.json"]
-            if SPECS[wc.experiment].chooses_devices
             else []
         ),
     output:

@@ -97,8 +97,11 @@ def test_every_run_has_a_mark_and_every_point_its_runs_and_hosts(folder: Path, r
         sorted(runs["throughput_samples_per_second"]), rel=1e-5
     )
     named, hosts = data["runs"][NAMES[0]]["8"]
-    assert named == ", ".join(f"d8.{NAMES[0]}.r{repeat}" for repeat in (1, 2, 3))
-    assert hosts == "node-a, node-b"
+    assert named == [f"d8.{NAMES[0]}.r{repeat}" for repeat in (1, 2, 3)]
+    assert hosts == ["node-a, node-b"]
+    elsewhere = runs.assign(hosts=[f"node{place % 3}" for place in range(len(runs))])
+    mine = elsewhere[(elsewhere["series"] == NAMES[0]) & (elsewhere["devices"] == 8)]
+    assert figure_data(folder, [], elsewhere)["runs"][NAMES[0]]["8"][1] == mine["hosts"].tolist()
 
 
 def test_the_parts_of_a_bar_are_marks_that_sum_to_it(
@@ -112,6 +115,7 @@ def test_the_parts_of_a_bar_are_marks_that_sum_to_it(
     for series, devices, rate in zip(
         scaling["series"], scaling["devices"], scaling["throughput_samples_per_second"], strict=True
     ):
+        assert all(trace["n"] == 3 for trace in data["traces"])
         whole = sum(value for name, count, value in parts if (name, count) == (series, devices))
         assert whole == pytest.approx(devices / rate * 1e6, rel=0.02)
 
@@ -131,6 +135,9 @@ def test_a_single_run_has_no_interval_and_a_speedup_the_runs_of_its_fewer_side()
     assert values["n"].tolist() == [3, 1, 2]
     assert values["low"].dropna().to_dict() == {0: 1.0, 2: 3.3}
     assert values["high"].dropna().to_dict() == {0: 1.0, 2: 3.7}
+    # of some columns the tables keep no confidence
+    unsure = points.drop(columns="speedup_confidence")
+    assert pd.DataFrame(point_values(unsure, "speedup"))["low"].dropna().to_dict() == {2: 3.3}
 
 
 @pytest.mark.parametrize(

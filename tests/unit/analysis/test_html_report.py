@@ -243,6 +243,18 @@ def test_a_swept_null_stands_in_the_table_of_options_as_the_default(section: Mak
     assert rows[-1].startswith("|hook fp16|default|2|")
 
 
+def test_a_row_of_options_is_of_its_series_however_two_tables_write_its_values(section: MakeSection) -> None:
+    swept: dict[str, list[Any]] = {"opt": ["Adam", "SGD"], "cap": [0.5, 50]}
+    names = [f"{opt} {cap}" for opt in swept["opt"] for cap in swept["cap"]]
+    points: dict[tuple[str, int], list[float | str]] = {(name, 2): [100.0, 101.0] for name in names}
+    opts, caps = ([value for name in names for value in [name.split()[part]] * 2] for part in (0, 1))
+    study = section(points=points, swept=swept, opt=opts, cap=[float(cap) for cap in caps])
+    rows = below(render([study], partial=False), "What options gain").split("</table>", maxsplit=1)[0]
+    assert set(re.findall(r'<tr data-series="([^"]*)"', rows)) <= {*names}
+    of_series = re.findall(r"<tr[^>]*data-series", rows)
+    assert len(of_series) == len(re.findall(r"<tr", rows)) - 1 == 4
+
+
 def test_of_many_comparisons_those_on_the_answer_stand_in_the_open_and_all_one_click_away(
     section: MakeSection,
 ) -> None:

@@ -65,7 +65,11 @@ def compute(experiment: AnalysisSpec, runs_folder: Path, folder: Path, *, tolera
     )
     for name, table in (
         (RUNS, found.runs),
-        (EPOCHS, tables.epochs),
+        # runs under other conditions are series of their own, here as in the other tables
+        (
+            EPOCHS,
+            tables.epochs.assign(series=tables.epochs["run"].map(found.runs.set_index("run")["series"])),
+        ),
         (SCALING, found.scaling),
         (GAINS, found.compared.table()),
         (OPTIONS, found.options),

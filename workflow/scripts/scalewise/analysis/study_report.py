@@ -82,7 +82,7 @@ def _section(name: str, folder: Path, label: Mapping[str, Any]) -> Section:
         repeats=decision["repeats"],
         choice=read_choice(folder),
         epochs=_epochs(folder),
-        min_efficiency=_min_efficiency(label),
+        min_efficiency=None if decision["measure"] == "time to target" else _min_efficiency(label),
         what_if=_what_if(folder),
     )
 
@@ -96,11 +96,10 @@ def _epochs(folder: Path) -> pd.DataFrame | None:
 
 
 def _min_efficiency(label: Mapping[str, Any]) -> float | None:
-    """The least parallel efficiency that the experiment asks for."""
+    """The least efficiency that the experiment asks for."""
     if "definition" not in label:
         return None
-    experiment = AnalysisSpec.from_json(label["definition"])
-    return None if experiment.target else experiment.spec.decision.min_efficiency
+    return AnalysisSpec.from_json(label["definition"]).spec.decision.min_efficiency
 
 
 def _what_if(folder: Path) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from scalewise.analysis.formatting import Goal, goal_text, percent
+from scalewise.analysis.formatting import Goal, format_exact, goal_text
 from scalewise.analysis.report.marks import tell_legend
 from scalewise.analysis.report.series_lines import (
     bounds,
@@ -53,22 +53,23 @@ def efficiency(
         expected=expected,
     )
     _ideal(axes)
-    if min_efficiency is not None:
-        axes.axhline(min_efficiency, color=GREY, linestyle="--", linewidth=0.9)
-        line_label(axes, min_efficiency, f"asked for: {percent(min_efficiency, 0)}")
+    _asked_for(axes, min_efficiency)
     return figure
 
 
-def efficiencies(scaling: pd.DataFrame, target: Goal | None) -> Figure:
+def efficiencies(scaling: pd.DataFrame, target: Goal | None, min_efficiency: float | None = None) -> Figure:
     """Hardware and statistical efficiency and what they come to together, each in a panel.
 
     Args:
         scaling: Points with a speedup.
         target: The goal that counts as trained; None where there is none, and two panels say so.
+        min_efficiency: The least that was asked for of both together, a fraction; None without that.
     """
     ratio = scaling["devices"] / scaling["baseline_devices"]
     faster = bounds("time_to_accuracy_speedup")
     table = with_columns(scaling, [*bounds(HARDWARE), *bounds(STATISTICAL), *faster])
+    reached = _reached_n(table)
+    table = table.assign(**{f"{STATISTICAL}_n": reached, f"{BOTH}_n": reached})
     table = table.assign(
         **{
             name: table[source] / ratio
@@ -92,6 +93,7 @@ def efficiencies(scaling: pd.DataFrame, target: Goal | None) -> Figure:
             _ideal(axes)
             draw_series(axes, table, column, names)
             if column == BOTH:
+                _asked_for(axes, min_efficiency)
                 _name_unreached(axes, table, names)
         device_axis(axes, table["devices"], PAGE_MM / 3)
     tops = [table[bounds(column)].max().max() for column in (HARDWARE, STATISTICAL, BOTH)]
@@ -103,9 +105,26 @@ def efficiencies(scaling: pd.DataFrame, target: Goal | None) -> Figure:
     return figure
 
 
+def _reached_n(table: pd.DataFrame) -> pd.Series:
+    """Runs behind a ratio to the target: those that reached it, of the smaller of its two sides."""
+    told = with_columns(table, ["n_reached", "time_to_accuracy_baseline_devices"])
+    by_point = told.set_index(["series", "devices"])["n_reached"]
+    base = [
+        by_point.get(key, float("nan"))
+        for key in zip(told["series"], told["time_to_accuracy_baseline_devices"], strict=True)
+    ]
+    return told["n_reached"].clip(upper=pd.Series(base, index=told.index))
+
+
 def _ideal(axes: Axes) -> None:
     axes.axhline(1.0, color=GREY, linestyle=":", linewidth=0.9)
     line_label(axes, 1.0, "ideal: 100 %", right=True)
+
+
+def _asked_for(axes: Axes, least: float | None) -> None:
+    if least is not None:
+        axes.axhline(least, color=GREY, linestyle="--", linewidth=0.9)
+        line_label(axes, least, f"asked for: {format_exact(100 * least)} %")
 
 
 def _reached(table: pd.DataFrame, column: str) -> bool:

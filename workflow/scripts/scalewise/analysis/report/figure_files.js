@@ -26,7 +26,7 @@
   };
 
   const csvOf = (figure, facts, runs) => {
-    const namesOf = trace => trace.x.map((x, index) => runs?.[trace.series]?.[x]?.[0].split(", ")[trace.x.slice(0, index).filter(each => each === x).length]);
+    const namesOf = trace => trace.x.map((x, index) => runs?.[trace.series]?.[x]?.[0][trace.x.slice(0, index).filter(each => each === x).length]);
     const hidden = new Set(all("svg [data-series]:not(.mark)", figure).filter(part => part.style.display === "none").map(part => part.dataset.series));
     const names = ["panel", "kind", "series", "devices", "against", "at", "quantity", "unit", "value", "low", "high", "confidence", "n", "run"];
     const at = (column, index) => (Array.isArray(column) ? column[index] : column) ?? "";

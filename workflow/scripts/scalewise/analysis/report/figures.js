@@ -55,10 +55,16 @@
     if (interval) lines.push(interval);
     const n = at(trace.n, index);
     if (n !== null) lines.push(`n = ${n}`);
-    const [runs, hosts] = figures.get(figure.dataset.experiment).runs?.[trace.series]?.[devices] ?? [];
-    if (trace.kind === "run") lines.push(`run ${runs?.split(", ")[trace.x.slice(0, index).filter(x => x === devices).length] ?? ""}`);
-    else if (runs && trace.kind !== "expected") lines.push(`runs ${runs}`);
-    if (hosts && trace.kind !== "expected") lines.push(`on ${hosts}`);
+    if (trace.kind === "expected") return lines;
+    const [runs, hosts] = figures.get(figure.dataset.experiment).runs?.[trace.series]?.[devices] ?? [[], []];
+    let on = [...new Set(hosts)];
+    if (trace.kind === "run") {
+      const place = trace.x.slice(0, index).filter(x => x === devices).length;
+      lines.push(`run ${runs[place] ?? ""}`);
+      on = [hosts[place] ?? hosts[0] ?? ""];
+    } else if (runs.length) lines.push(`runs ${runs.join(", ")}`);
+    const named = on.filter(Boolean).join("; ");
+    if (named) lines.push(`on ${named}`);
     return lines;
   };
 
@@ -150,7 +156,7 @@
         mark.dataset.devices = trace.devices ?? trace.x[index];
         mark.setAttribute("tabindex", "-1");
         mark.setAttribute("role", "img");
-        mark.setAttribute("aria-label", linesOf(figure, trace, index).slice(0, 4).join("; "));
+        mark.setAttribute("aria-label", linesOf(figure, trace, index).join("; "));
       });
     }
     const marks = [...about.keys()];

@@ -81,6 +81,7 @@ def draw_all(
     *,
     min_efficiency: float | None,
     target: Goal | None,
+    to_target: bool = False,
     laws: Sequence[Mapping[str, Any]] = (),
     prediction: pd.DataFrame | None = None,
     expected: pd.DataFrame | None = None,
@@ -92,8 +93,9 @@ def draw_all(
         runs: Output of ``collect``.
         epochs: Epochs of the same runs, from ``collect``.
         folder: Receives ``{name}.svg`` and ``{name}.pdf``.
-        min_efficiency: Line in the efficiency figure; None without that criterion.
+        min_efficiency: The least efficiency that was asked for, a fraction; None without that criterion.
         target: The goal that counts as trained; an accuracy is drawn in the accuracy figure.
+        to_target: Whether the efficiency is asked of the time to the target, and not of throughput.
         laws: Contents of laws.json; those that were refused are not drawn.
         prediction: Contents of prediction.csv; None where nothing was predicted.
         expected: Output of ``expected_points``; None of a study that measures every count.
@@ -113,6 +115,7 @@ def draw_all(
     if len(done):
         no_epoch = "a program tells none" if of_programs else "no run was long enough to evaluate"
         no_loss = "no loss was seen" if of_programs else no_epoch
+    asked_of_both = min_efficiency if to_target else None
     no_baseline = "no series with a completed baseline to show" if len(measured) else no_run
     drawings: dict[str, tuple[pd.DataFrame, str, Callable[[], Figure]]] = {
         "speedup": (
@@ -120,9 +123,13 @@ def draw_all(
             no_baseline,
             lambda: scaling_figures.speedup(relative, laws, prediction, expected),
         ),
-        "efficiency": (relative, no_baseline, lambda: efficiency(relative, min_efficiency, expected)),
+        "efficiency": (
+            relative,
+            no_baseline,
+            lambda: efficiency(relative, None if to_target else min_efficiency, expected),
+        ),
         "step": (measured, no_run, lambda: step_figures.step(measured, runs)),
-        "efficiencies": (relative, no_baseline, lambda: efficiencies(relative, target)),
+        "efficiencies": (relative, no_baseline, lambda: efficiencies(relative, target, asked_of_both)),
         "prediction": (
             predicted,
             "nothing was predicted",

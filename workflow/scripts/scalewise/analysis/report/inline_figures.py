@@ -75,8 +75,8 @@ def figure_data(figures: Path, names: Sequence[str], runs: pd.DataFrame) -> dict
         runs: Contents of runs.csv.
 
     Returns:
-        Name of a figure -> its panels and traces; ``runs`` -> series -> devices -> names and hosts of the
-        completed runs.
+        Name of a figure -> its panels and traces; ``runs`` -> series -> devices -> names of the
+        completed runs, and the hosts of each, or of all where they are the same.
     """
     return {name: _facts(_read(figures / f"{name}.svg")) for name in names} | {"runs": _runs(runs)}
 
@@ -119,14 +119,15 @@ def _facts(root: Element) -> dict[str, Any]:
     return {"panels": [], "traces": []} | data
 
 
-def _runs(runs: pd.DataFrame) -> dict[str, dict[str, list[str]]]:
+def _runs(runs: pd.DataFrame) -> dict[str, dict[str, list[list[str]]]]:
     done = runs[runs["outcome"] == "completed"]
     hosts = done["hosts"] if "hosts" in done else pd.Series("", index=done.index)
-    told: dict[str, dict[str, list[str]]] = {}
+    told: dict[str, dict[str, list[list[str]]]] = {}
     for (series, devices), points in done.groupby(["series", "devices"], sort=False):
-        of_point = [str(each) for each in dict.fromkeys(hosts[points.index].dropna()) if each]
-        named = [", ".join(points["run"].astype(str)), "; ".join(of_point)]
-        told.setdefault(str(series), {})[str(devices)] = named
+        of_runs = hosts[points.index].fillna("").astype(str).tolist()
+        # often all were on the same
+        same = of_runs[:1] if len(set(of_runs)) == 1 else of_runs
+        told.setdefault(str(series), {})[str(devices)] = [points["run"].astype(str).tolist(), same]
     return told
 
 
@@ -157,7 +158,8 @@ def _sentences(data: dict[str, Any]) -> Iterator[str]:
     panels, traces = data["panels"], data["traces"]
     quantities = list(dict.fromkeys(trace["label"] for trace in traces if trace["kind"] != "part"))
     if quantities:
-        yield f"{', '.join(quantities).capitalize()}."
+        named = ", ".join(quantities)
+        yield f"{named[:1].upper()}{named[1:]}."
     if len(panels) > 1:
         yield f"{len(panels)} panels."
     kinds = dict.fromkeys(trace["kind"] for trace in traces)

@@ -100,9 +100,10 @@ def point_values(points: pd.DataFrame, column: str) -> dict[str, Iterable[float]
         points: A row for each device count.
         column: Estimates; their bounds are in the columns of that name with ``_low`` and ``_high``.
     """
-    # a speedup rests on the runs of two points
+    # a ratio rests on the runs of two points
     of_two = "speedup" in column or "efficiency" in column
-    n = points["speedup_n"].fillna(points["n"]) if of_two and "speedup_n" in points else points.get("n")
+    own = next((name for name in (f"{column}_n", "speedup_n") if of_two and name in points), None)
+    n = points.get("n") if own is None else points[own].fillna(points["n"])
     names = {
         "value": column,
         "low": f"{column}_low",
@@ -112,10 +113,11 @@ def point_values(points: pd.DataFrame, column: str) -> dict[str, Iterable[float]
     values: dict[str, Any] = {name: points[source] for name, source in names.items() if source in points}
     if n is not None:
         values["n"] = n
-    if "confidence" in values:
+    if {"low", "high"} <= set(values):
         # a run alone has bounds in the tables that are its value; those of a baseline are known
-        for bound in {"low", "high"} & set(values):
-            values[bound] = values[bound].where(values["confidence"] > 0)
+        real = values["confidence"] > 0 if "confidence" in values else values["low"] < values["high"]
+        for bound in ("low", "high"):
+            values[bound] = values[bound].where(real)
     return values
 
 

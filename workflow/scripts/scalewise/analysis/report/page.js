@@ -13,12 +13,14 @@
   // tables
   const value = cell => cell.dataset.value ?? cell.firstChild?.textContent.trim() ?? "";
   const number = text => {
-    const found = text.replaceAll(",", "").match(/^[<≤]? ?(∞|-?\d+(\.\d+)?(e[+-]?\d+)?)/i);
+    // a text that begins with digits, as a fingerprint may, is none
+    const found = text.replaceAll(",", "").match(/^[<≤]? ?(∞|-?\d+(\.\d+)?(e[+-]?\d+)?)(?=x?(\s|%|$))/i);
     return found ? Number(found[1].replace("∞", "Infinity")) : NaN;
   };
   const compare = (one, other) => {
     const [a, b] = [number(one), number(other)];
     if (!isNaN(a) && !isNaN(b)) return a === b ? 0 : a - b;
+    if (isNaN(a) !== isNaN(b)) return isNaN(a) ? 1 : -1;
     return one.localeCompare(other, "en", { numeric: true });
   };
   const isUnknown = text => /^–|^not |^$/.test(text);

@@ -153,13 +153,21 @@ def _series(section: Section) -> list[dict[str, Any]]:
 
 def _series_of(section: Section, row: pd.Series) -> str:
     """The series that has an option's value, with the other options as in a row of options.csv."""
-    beside = row["beside"] if isinstance(row["beside"], str) else ""
+    beside = row["beside"].split(", ") if isinstance(row["beside"], str) else []
+    told = sorted(_plain(each) for each in beside if each)
     for series in _series(section):
-        others = [f"{key} {value}" for key, value in series["options"].items() if key != row["option"]]
-        same = series["options"][row["option"]] == as_in_yaml(row["value"])
-        if same and sorted(others) == sorted(filter(None, beside.lower().split(", "))):
+        others = [
+            _plain(f"{key} {value}") for key, value in series["options"].items() if key != row["option"]
+        ]
+        same = _plain(series["options"][row["option"]]) == _plain(as_in_yaml(row["value"]))
+        if same and sorted(others) == told:
             return str(series["name"])
     return ""
+
+
+def _plain(text: str) -> str:
+    """A text by which two tables name a value alike: in one of them 50 may be 50.0, and true True."""
+    return text.lower().removesuffix(".0")
 
 
 def _option_values(series: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:

@@ -57,11 +57,13 @@ class _Bars:
 
     Args:
         devices: Device count of each bar.
+        n: Runs behind each bar.
         unit: Unit of their heights.
     """
 
     series: str
     devices: list[int]
+    n: list[int]
     unit: str
 
 
@@ -153,7 +155,7 @@ def _draw_step(axes: Axes, points: pd.DataFrame, parts: Sequence[Part], width_mm
     shares = shares / np.where(known, shares.sum(axis=0), np.maximum(shares.sum(axis=0), 1.0))
     rest = 1 - shares.sum(axis=0)
     rest[rest < _LEAST_SHOWN] = 0.0
-    bars = _Bars(points["series"].iloc[0], points["devices"].tolist(), "µs per sample")
+    bars = _Bars(points["series"].iloc[0], points["devices"].tolist(), points["n"].tolist(), "µs per sample")
     _stack(axes, totals * np.vstack([shares, rest]), [*parts, UNKNOWN], bars)
     crowded = width_mm / len(points) < _LEAST_LABEL_MM
     for place, (total, seconds) in enumerate(zip(totals, points["step_seconds"], strict=True)):
@@ -177,8 +179,10 @@ def _draw_starts(
 ) -> None:
     columns = [part.column for part in parts]
     done = with_columns(runs[runs["outcome"] == "completed"], columns)
-    medians = done.groupby("devices")[columns].median().reindex(devices).fillna(0)
-    _stack(axes, medians.to_numpy().T, parts, _Bars(series, devices, "s"))
+    by_devices = done.groupby("devices")
+    medians = by_devices[columns].median().reindex(devices).fillna(0)
+    counts = by_devices.size().reindex(devices, fill_value=0)
+    _stack(axes, medians.to_numpy().T, parts, _Bars(series, devices, counts.tolist(), "s"))
     _name_bars(axes, devices)
 
 
@@ -199,7 +203,7 @@ def _stack(axes: Axes, heights: np.ndarray, parts: Sequence[Part], bars: _Bars) 
             linewidth=0, zorder=2,
         )  # fmt: skip
         quantity = f"{part.label}|{bars.unit}"
-        facts = trace(PART, bars.series, quantity, bars.devices, {"value": height})
+        facts = trace(PART, bars.series, quantity, bars.devices, {"value": height, "n": bars.n})
         for index, patch in enumerate(drawn):
             tell(patch, series=bars.series, trace=facts, index=index, hatch=part.hatch)
 
