@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
+from scalewise.plan.config.experiment import Experiment, Target
 from scalewise.plan.study import Study, load_study
-from scalewise.watch.points import WatchedStudy
+from scalewise.watch.points import Criterion, WatchedStudy
 from scalewise.watch.session import watch_session
 
 STUDY = """\
@@ -101,3 +102,12 @@ def test_the_points_of_a_study_are_watched_in_the_order_of_its_file(study: Study
     assert {watched.points[1].run(repeat) for repeat in (1, 2, 3)} <= set(study.runs)
     assert watched.criteria["digits"].min_efficiency == 0.7
     assert WatchedStudy.model_validate_json(watched.model_dump_json()) == watched
+
+
+def test_an_efficiency_that_is_asked_of_the_time_to_a_target_is_not_held_against_throughput(
+    study: Study,
+) -> None:
+    spec = study.experiments["digits"].spec
+    assert isinstance(spec, Experiment)
+    with_target = spec.model_copy(update={"target": Target(accuracy=0.97)})
+    assert Criterion.of(with_target).min_efficiency is None

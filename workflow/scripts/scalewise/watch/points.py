@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from scalewise.plan.config.experiment import AnyExperiment
+from scalewise.plan.config.experiment import AnyExperiment, Experiment
 from scalewise.plan.runs.rounds import is_settled, known_rounds, requested_repeats
 from scalewise.plan.runs.runs import NO_OPTIONS, series_name
 from scalewise.plan.study import Study
@@ -53,12 +53,18 @@ class Criterion(BaseModel):
     """What an experiment is decided by, as far as it can be told while its runs are made.
 
     Args:
-        min_efficiency: None where something else decides.
+        min_efficiency: Least parallel efficiency; None where something else decides.
     """
 
     model_config = ConfigDict(frozen=True)
 
     min_efficiency: float | None = None
+
+    @classmethod
+    def of(cls, spec: AnyExperiment) -> Criterion:
+        """The criterion of an experiment; with a goal the efficiency asked for is that of the time to it."""
+        goal = spec.target if isinstance(spec, Experiment) else spec.metric
+        return cls(min_efficiency=None if goal else spec.decision.min_efficiency)
 
 
 class WatchedStudy(BaseModel):
@@ -94,8 +100,7 @@ class WatchedStudy(BaseModel):
                         billed_devices=float(study.site.billed_devices(run.shape)),
                     )
                 )
-            rule = planned.spec.decision
-            criteria[name] = Criterion(min_efficiency=rule.min_efficiency)
+            criteria[name] = Criterion.of(planned.spec)
         return cls(points=tuple(points), criteria=criteria, device_budget=device_budget)
 
 
