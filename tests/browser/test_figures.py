@@ -43,6 +43,11 @@ def numbers(text: str) -> list[float]:
     return [float(found.replace(",", "")) for found in NUMBER.findall(text)]
 
 
+def painted(page: Page) -> None:
+    """Until the page has told its scripts that it was scrolled, which hides what a pointer shows."""
+    page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
 def measured_marks(figure: Locator) -> list[dict[str, Any]]:
     """The marks of measured points with their series, devices and place on the screen."""
     found: list[dict[str, Any]] = figure.locator("svg use.mark").evaluate_all(
@@ -60,6 +65,7 @@ def test_a_mark_says_value_interval_runs_and_hosts_as_the_tables_of_the_study_ha
     scaling, runs = pd.read_csv(folder / "scaling.csv"), pd.read_csv(folder / "runs.csv")
     figure = figure_of(page, "speedup")
     figure.scroll_into_view_if_needed()
+    painted(page)
     said = {}
     for mark in figure.locator("svg use.mark").all():
         box = mark.bounding_box()
@@ -104,7 +110,7 @@ def test_a_focused_mark_keeps_its_words_where_the_page_scrolls_to_it(page: Page)
     figure = figure_of(page, "memory")
     figure.locator('.mark[tabindex="0"]').focus()
     page.wait_for_function("scrollY > 0")
-    page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    painted(page)
     assert page.locator(r"#page\.tooltip").is_visible()
     svg = figure.locator("svg")
     svg.evaluate("each => each.focus()")
