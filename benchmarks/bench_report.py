@@ -79,7 +79,7 @@ class Case:
 
 
 def rows() -> list[Row]:
-    """Three rows for each study; one that says so where there is no browser."""
+    """Four rows for each study; one that says so where there is no browser."""
     if reason := missing():
         return [Row(what="report in a browser", ours=reason, n=0)]
     cases = (
@@ -109,6 +109,7 @@ def _rows_of(case: Case, report: Path) -> list[Row]:
             target="" if case.kilobytes is None else f"at most {case.kilobytes:,.0f} kB",
             met=case.kilobytes is None or size <= case.kilobytes,
         ),
+        Row(what=f"report: {case.what}, printed as PDF", ours=f"{_printed(report) / 1e3:,.0f} kB", n=1),
         Row(
             what=f"report: {case.what}, until it is alive",
             ours=soon.show("s"),
@@ -135,6 +136,15 @@ def _opened(report: Path) -> tuple[float, float]:
         page.goto(report.absolute().as_uri())
         page.evaluate(ALIVE)
         return time.perf_counter() - begun, _page_bytes(browser) / 1e6
+
+
+def _printed(report: Path) -> int:
+    """Bytes of the page printed into a file."""
+    with started() as browser:
+        page = browser.new_page()
+        page.goto(report.absolute().as_uri())
+        page.evaluate(ALIVE)
+        return len(page.pdf())
 
 
 def _page_bytes(browser: Browser) -> int:

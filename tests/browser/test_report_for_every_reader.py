@@ -94,8 +94,14 @@ def test_on_paper_everything_is_open_and_nothing_is_to_be_clicked(open_page: Ope
     for selector in ("figure svg", "figcaption", "table", "tbody tr"):
         assert unseen(page, f"main {selector}:not(.what-if *)") == []
     assert seen(page, r"button:not(thead *), input, select, #page\.toolbox") == []
+    # a browser prints a pattern as an image of the page
+    before = page.locator("[data-hatch]").count()
+    assert page.locator("main [fill^='url(']").count() == 0
     page.evaluate("dispatchEvent(new Event('afterprint'))")
-    assert page.pdf().startswith(b"%PDF-")
+    assert (page.locator("main [fill^='url(']").count() > 0) == (before > 0)
+    printed = page.pdf()
+    assert printed.startswith(b"%PDF-")
+    assert b"/Subtype /Image" not in printed
 
 
 def serious(page: Page) -> list[str]:

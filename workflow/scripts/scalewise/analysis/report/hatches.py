@@ -1,4 +1,7 @@
-"""Hatches as small tiles that repeat: lines and dots 3 points apart, as matplotlib draws them in print."""
+"""Hatches as small tiles that repeat: lines and dots 3 points apart, as matplotlib draws them in print.
+
+``paper.js`` draws the same where the page is printed.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,8 @@ def hatch_pattern(name: str, colour: str, hatch: str) -> Element:
     side, lines = _TILES[hatch[0]]
     size = f"{side:g}"
     pattern = Element(
-        "pattern", {"id": name, "patternUnits": "userSpaceOnUse", "width": size, "height": size}
+        "pattern",
+        {"id": name, "patternUnits": "userSpaceOnUse", "width": size, "height": size, "data-hatch": hatch[0]},
     )
     SubElement(pattern, "path", {"d": f"M0 0H{size}V{size}H0Z", "fill": colour})
     dots = {"stroke-linecap": "round"} if hatch[0] == "." else {}

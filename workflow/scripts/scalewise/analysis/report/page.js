@@ -1,4 +1,4 @@
-// Tables, toolbox, links and printing. Without this script the page has all its figures, sentences and tables.
+// Tables, toolbox and links. Without this script the page has all its figures, sentences and tables.
 "use strict";
 (() => {
   const root = document.documentElement;
@@ -163,15 +163,5 @@
       link.textContent = "copied";
       setTimeout(() => { link.textContent = "#"; }, 1500);
     }, () => { /* the address bar has the link */ });
-  });
-
-  // paper
-  let closed = [];
-  addEventListener("beforeprint", () => {
-    closed = all("main details:not([open], .help)");
-    for (const each of closed) each.open = true;
-  });
-  addEventListener("afterprint", () => {
-    for (const each of closed) each.open = false;
   });
 })();

@@ -14,7 +14,15 @@ from typing import Any
 from markupsafe import Markup
 
 STYLES = ("report.css", "what_if.css")
-SCRIPTS = ("report_data.js", "saving.js", "page.js", "figures.js", "figure_files.js", "what_if.js")
+SCRIPTS = (
+    "report_data.js",
+    "saving.js",
+    "page.js",
+    "figures.js",
+    "figure_files.js",
+    "what_if.js",
+    "paper.js",
+)
 _COMMENTS = re.compile(r"^\s*(?://[^\n]*|/\*.*?\*/\s*)$", re.MULTILINE | re.DOTALL)
 
 
