@@ -71,6 +71,13 @@ def test_an_alternative_that_loses_accuracy_says_so_in_its_own_sentence(answer: 
     assert "as fast as" in decision.sentence, "2 devices lose nothing"
 
 
+def test_what_is_open_of_the_time_to_a_target_is_not_told_as_speed(answer: Decide) -> None:
+    decision = answer(on(2, time_to_accuracy_seconds=[1.0, 1.6, 2.9]))
+    assert decision.devices == 1
+    assert "Whether 2 devices are worth having is open: 2 reach the target 1." in decision.cautions[0]
+    assert "x as soon as 1 (" in decision.cautions[0]
+
+
 def test_devices_on_which_no_run_reaches_the_target_are_named_and_no_answer(answer: Decide) -> None:
     decision = answer(unreached(4))
     assert (decision.devices, decision.measure) == (2, "time to target")

@@ -71,7 +71,9 @@ def test_runs_at_work_together_show_how_fast_they_are() -> None:
 
 def test_without_an_efficiency_to_keep_the_fastest_point_is_told_and_called_so() -> None:
     runs = {point(1): [done(100)], point(4): [done(380)], point(8): [done(500)]}
-    assert table(standing_of(runs), 120, 40)[4].startswith("digits fastest so far: 8 devices 5.00x, n = 1")
+    assert table(standing_of(runs), 120, 40)[4].startswith(
+        "digits, highest throughput so far: 8 devices 5.00x, n = 1"
+    )
 
 
 def large(series: int, counts: int) -> Standing:

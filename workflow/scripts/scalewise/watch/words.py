@@ -182,9 +182,9 @@ def answer_lines(standing: Standing, found: Sequence[Speedup]) -> list[str]:
         over = "" if shown.baseline == 1 else f" over {count_devices(shown.baseline)}"
         asked = "" if rule.min_efficiency is None else f", asked for {rule.min_efficiency:g}"
         # other criteria want times and costs of whole trainings, which the report has
-        fastest = "fastest " if rule.min_efficiency is None else ""
+        by_rate = ", highest throughput" if rule.min_efficiency is None else ""
         lines.append(
-            f"{which} {fastest}so far: {count_devices(shown.point.devices)} {speedup_text(shown)}{over}, "
+            f"{which}{by_rate} so far: {count_devices(shown.point.devices)} {speedup_text(shown)}{over}, "
             f"n = {shown.ratio.n}, efficiency {shown.efficiency:.2f}{asked}"
         )
     return lines

@@ -292,8 +292,9 @@ def _together(each: PointLosses) -> str:
         if abs(loss.share.estimate) >= TOLD_FROM
     ]
     return (
-        f"No single cause at {_where(each.point)}: {', '.join(parts)}, together {_share(each.total.share)}. "
-        "Raise the batch size per device, which lessens most of them, or use fewer devices."
+        f"No single cause at {_where(each.point)}: {', '.join(parts)}, together {_share(each.total.share)}; "
+        "means over the runs. Raise the batch size per device, which lessens most of them, or use fewer "
+        "devices."
     )
 
 

@@ -62,7 +62,7 @@ def of_choice(
             LOSS,
             f"{count_devices(int(best['devices']))} reach the target later than "
             f"{int(best['time_to_accuracy_baseline_devices'])}: the samples they need more outweigh their "
-            f"throughput ({format_ratio(best['time_to_accuracy_speedup'])}x as fast to the target).",
+            f"throughput ({format_ratio(best['time_to_accuracy_speedup'])}x as soon at the target).",
         )
     yield from of_deadline(points[points["devices"] < best["devices"]], rule)
     most = rule.max_device_hours
@@ -92,7 +92,9 @@ def _open(question: OpenQuestion, measure: Measure) -> str:
     """The sentence on two counts between which the runs cannot tell, and what would."""
     ratio, other = question.ratio, question.devices
     fewer, more = sorted((other, question.than))
-    found = f"{more} are {format_ratio(ratio.estimate)}x as fast as {fewer} ({ratio_bounds(ratio)})"
+    to_target = measure == "time to target"
+    reach, relation = ("reach the target", "as soon as") if to_target else ("are", "as fast as")
+    found = f"{more} {reach} {format_ratio(ratio.estimate)}x {relation} {fewer} ({ratio_bounds(ratio)})"
     cure = cure_text(question)
     if question.kind == "knee":
         return (
@@ -102,7 +104,7 @@ def _open(question: OpenQuestion, measure: Measure) -> str:
     if question.kind in {"efficient", "inefficient"}:
         efficiency, asked = (value * fewer / more for value in (ratio.estimate, question.threshold))
         shown, limit = format_distinct(efficiency, asked)
-        of = " to the target" if measure == "time to target" else ""
+        of = " to the target" if to_target else ""
         side = "below" if efficiency < asked else "above"
         low, high = (bound * fewer / more for bound in ratio.bounds(1 - 2 * SIGNIFICANCE))
         return (

@@ -117,7 +117,7 @@ def speedup(findings: Findings) -> str:
         parts.append(f"{who} {verb} {gain}{doubt(point, 'speedup', 'gain')}{lost}")
     last = points[-1]
     several = len(points) > 1
-    return f"{listed(parts)}{_other_series(findings, last)}{largest_loss(last, several=several)}."
+    return f"{listed(parts)}{largest_loss(last, several=several)}{_other_series(findings, last)}."
 
 
 def efficiency(findings: Findings) -> str:
@@ -333,6 +333,6 @@ def _other_series(findings: Findings, point: pd.Series) -> str:
     ratios = others[THROUGHPUT] / mine
     n = f"n = {int(min(others['n'].min(), point['n']))}"
     if len(others) == 1:
-        return f"; {others['series'].iloc[0]}: {format_ratio(ratios.iloc[0])}x the throughput ({n})"
+        return f"; {others['series'].iloc[0]} has {format_ratio(ratios.iloc[0])}x that throughput ({n})"
     least, most = format_ratio(ratios.min()), format_ratio(ratios.max())
-    return f"; the other {len(others)} series: {least}x to {most}x the throughput ({n})"
+    return f"; the other {len(others)} series have {least}x to {most}x that throughput ({n})"
