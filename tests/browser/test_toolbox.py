@@ -86,6 +86,23 @@ def test_a_value_of_an_option_switches_off_the_series_that_have_it(
         assert shown_of(page, name) == {name not in off}, name
 
 
+def test_all_figures_get_another_scale_in_one_place_and_their_own_back(page: Page) -> None:
+    def ticks() -> list[str]:
+        found: list[str] = page.locator("figure.figure .axis.y .labels").evaluate_all(
+            "all => all.map(each => each.textContent)"
+        )
+        return found
+
+    drawn = ticks()
+    scales = {}
+    for scale in ("log", "linear", "drawn"):
+        page.locator(rf"#page\.toolbox [data-scale={scale}]").click()
+        scales[scale] = ticks()
+    assert scales["drawn"] == drawn
+    assert len({*map(str, (drawn, scales["log"], scales["linear"]))}) >= 2
+    assert scales["log"] != scales["linear"]
+
+
 def test_a_link_opens_what_it_leads_to(page: Page, two_series: Path) -> None:
     page.locator("main details").evaluate_all("all => all.forEach(each => each.open = false)")
     behind = page.locator("main details figure[id]").last
