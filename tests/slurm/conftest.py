@@ -68,8 +68,9 @@ def _left_as_found(request: pytest.FixtureRequest) -> Iterator[None]:
         until(settled, lambda: "it is busy", 120)
         return
     jobs, states = lab.queue(), lab.node_states()
+    said = lab.run("scontrol", "show", "job", *jobs[:1], check=False).stdout + lab.log("slurmctld", lines=60)
     _mend(lab)
-    pytest.fail(f"The test leaves jobs {jobs} in the queue and nodes {states}.")
+    pytest.fail(f"The test leaves jobs {jobs} in the queue and nodes {states}.\n{said}")
 
 
 def _mend(lab: Lab) -> None:

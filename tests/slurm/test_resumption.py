@@ -213,7 +213,7 @@ def test_run_longer_than_its_walltime_comes_to_its_end_in_hops_and_learns_the_sa
     assert [(stop.stop_source, stop.saved) for stop in stops] == [("SIGUSR1", True)] * HOPS[run]
     found = resumption(summary)
     assert found.resumed_at_steps == [stop.step for stop in stops]
-    assert found.starts == 1 + HOPS[run]
+    assert found.starts == 1 + HOPS[run], (requeued.study.run(run, "d2.r1") / "train.log").read_text()
     assert found.lost_steps <= HOPS[run]
     assert_same(requeued, requeued.study, run)
     record_property("figure", f"{run}: {HOPS[run]} hops under 1 job id, {retold(found)}")
