@@ -44,7 +44,7 @@
   addEventListener("beforeprint", () => {
     closed = all("main details:not([open], .help)");
     for (const each of closed) each.open = true;
-    all('main [fill^="url("]').forEach(asLines);
+    all("main [fill^=url]").forEach(asLines);
   });
   addEventListener("afterprint", () => {
     for (const each of closed) each.open = false;
