@@ -203,6 +203,31 @@ def test_whoever_does_not_wait_for_the_end_has_the_log_back_all_the_same(
     assert session.logger.handlers[0].filters == []
 
 
+def test_a_last_look_that_fails_gives_the_terminal_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal, shown = io.StringIO(), threading.Event()
+    watcher = Watcher(
+        STUDY, {}, tmp_path, SESSION, logging.Logger("snakemake", logging.INFO), Drawn(terminal)
+    )
+    look = watcher._look
+
+    def fail_at_the_end(over: bool = False) -> Standing:
+        if over:
+            raise RuntimeError("no such luck")
+        shown.set()
+        return look()
+
+    monkeypatch.setattr(watcher, "_look", fail_at_the_end)
+    watcher.start()
+    assert shown.wait(60)
+    while not terminal.getvalue():
+        time.sleep(0.01)
+    watcher.end()
+    _, last = terminal.getvalue().rsplit("\x1b[r", 1)
+    assert "no longer shown (RuntimeError: no such luck)" in last
+
+
 def test_a_job_that_was_put_back_by_force_is_asked_about(tmp_path: Path) -> None:
     study = STUDY.model_copy(update={"device_budget": 4})
     asked, still = list[frozenset[str]](), [10.0]

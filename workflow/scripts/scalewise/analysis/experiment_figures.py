@@ -39,7 +39,7 @@ def draw(experiment: AnalysisSpec, folder: Path, *, predicted: bool = True) -> N
         pd.read_csv(folder / EPOCHS),
         folder / "figures",
         min_efficiency=experiment.spec.decision.min_efficiency,
-        to_target=read_json(folder / DECISION)["measure"] == "time to target",
+        to_target=read_json(folder / DECISION).get("measure") == "time to target",
         target=experiment.target,
         laws=read_json(folder / LAWS),
         prediction=read_prediction(folder) if predicted else None,

@@ -82,7 +82,7 @@ def _section(name: str, folder: Path, label: Mapping[str, Any]) -> Section:
         repeats=decision["repeats"],
         choice=read_choice(folder),
         epochs=_epochs(folder),
-        min_efficiency=None if decision["measure"] == "time to target" else _min_efficiency(label),
+        min_efficiency=None if decision.get("measure") == "time to target" else _min_efficiency(label),
         what_if=_what_if(folder),
     )
 

@@ -146,7 +146,7 @@ class Watcher:
     def _hide(self, error: Exception) -> None:
         """Leave the terminal to Snakemake's own log."""
         display, self._display = self._display, None
-        if display is None or self._ended.is_set():
+        if display is None:
             return
         self._give_log_back()
         # the terminal may be gone: then there is nobody to tell
