@@ -7,7 +7,6 @@ resumed")`, `record_property("message", "experiments.yaml:3: ...")`.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 from tests.reliability.catalogue import BAD_INPUTS, FAULTS
 from tests.reliability.evidence import Evidence, Outcome, Shown
+from tests.words_of_tests import words_of
 
 NUMBERS = tuple(fault.number for fault in FAULTS)
 KEYS = tuple(given.key for given in BAD_INPUTS)
@@ -55,7 +55,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         faults, inputs = _marked(item, "fault"), _marked(item, "refuses")
         if faults or inputs:
-            item.user_properties.append((MARKS, (_words(item), faults, inputs)))
+            item.user_properties.append((MARKS, (words_of(item), faults, inputs)))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -155,12 +155,3 @@ def _problems(item: pytest.Item) -> Iterable[str]:
 
 def _example(name: str) -> str:
     return "10" if name == "fault" else f'"{BAD_INPUTS[0].key}"'
-
-
-def _words(item: pytest.Item) -> str:
-    """The first paragraph of a test's docstring, or its name in words."""
-    function = getattr(item, "function", None)
-    docstring = inspect.getdoc(function) if function is not None else None
-    if docstring:
-        return " ".join(docstring.partition("\n\n")[0].split()).removesuffix(".")
-    return item.name.partition("[")[0].removeprefix("test_").replace("_", " ")
