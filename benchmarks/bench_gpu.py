@@ -1,221 +1,345 @@
-"""The WideResNet of Sigma2's Olivia guide on one GPU: its ways of training it, and ours, in images/s.
+"""One GPU, part by part: trainings of tutorials against ours, what keeps ours from the GPU's peak.
 
-- the guide on one GPU: fp32, batch 32, a per-sample loader in the process itself;
-- the guide on several, here on one: fp16 with a scaler, batch 256, 8 loader processes;
-- ours: bf16, channels_last, the images on the GPU, compiled, batch 256.
+- ``wide-resnet``: the network of Sigma2's Olivia guide, in CIFAR-100's shape. The guide on one GPU: fp32,
+  batch 32, a per-sample loader in the process itself; its way on several, here on one: fp16 with a scaler,
+  batch 256, 8 loader processes; ours: bf16, channels_last, compiled, the images on the GPU, batch 256. All
+  with crop and flip. Then the share of the GPU's peak, and where the time of a step goes.
+- ``loop``: our training loop against a bare one, the same network.
+- ``loader``: the resident loader against torchvision's, nothing trained.
+- ``resnet18``: at 224 pixels, with ours of all options against ours of none.
+- ``transformer``: transformer-100M, likewise.
 
-All with crop and flip, on random images of 3x32x32 in 100 classes: CIFAR-100's shape, so it says nothing of
-accuracy. "fp32" is torch's default, which convolves in tf32. Then the memory of ours, with
-gradient_as_bucket_view and without.
+Images are random, so nothing is said of accuracy. "fp32" of the guide is torch's default, which convolves in
+TF32; without options ours are told TF32 for all products.
 
-    python benchmarks/run.py gpu
+    python benchmarks/run.py gpu                       all parts
+    python benchmarks/run.py gpu --only loop           one of them
+    python benchmarks/run.py gpu --accelerator cpu     a rehearsal of the same code, made small
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
-from typing import Any, Literal
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, TypeVar
 
-import torch
-from torch import nn, optim
-from torch.nn.functional import cross_entropy
-from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader
-from torchvision import transforms
+from .gpu_record import GpuRecord, Part, describe_machine, gpu_missing
+from .gpu_training import (
+    CROPS,
+    Accelerator,
+    Measured,
+    Work,
+    batches_alone,
+    guide,
+    image_flops,
+    loop_and_bare_loop,
+    ours,
+    product_rates,
+)
+from .measure import Row, Spent, spread
 
-from scalewise.training.data.datasets import Dataset
-from scalewise.training.data.loaders import channel_statistics
-from scalewise.training.loop import TrainingState, train_epoch
-from scalewise.training.measure.memory import CudaGauge, PosixGauge
-from scalewise.training.models.builders import build
-from scalewise.training.trainer import Trainer
+T = TypeVar("T")
 
-from .measure import Row, spend, spread
-from .one_rank import one_rank, project_task
-from .stand_in_images import PilImages, per_sample
+PEAKS = {
+    "B200": 2250e12,
+    "H200": 989.4e12,
+    "H100 PCIe": 756e12,
+    "H100 NVL": 835e12,
+    "H100": 989.4e12,
+    "A100": 312e12,
+}
+"""Dense bf16 FLOP/s by NVIDIA's data sheets; the first whose name is a part of the GPU's."""
 
-Accelerator = Literal["cpu", "cuda"]
-CLASSES, CROP_PADDING = 100, 4
-OURS = {
-    "precision": "bf16",
-    "channels_last": True,
-    "compile": True,
-    "crop_padding": CROP_PADDING,
-    "horizontal_flip": True,
+TARGETS = {"H200": 27_000, "H100": 23_000}
+"""Images/s of the WideResNet to reach, likewise."""
+
+LEAST_RESIDENT = 10.0
+MOST_OVERHEAD = 1.01
+LONGEST_SECONDS = 3600.0
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What all parts share.
+
+    Args:
+        accelerator: ``cpu`` rehearses.
+        deadline: monotonic seconds at which whatever is still measured is cut off.
+        gpu: its name.
+    """
+
+    accelerator: Accelerator
+    deadline: float
+    gpu: str
+
+    def work(self, model: str, pixels: int, batch: int, steps: int, rounds: int) -> Work:
+        """What is trained; two steps of small images on a CPU."""
+        work = Work(model, pixels, batch, steps, rounds, accelerator=self.accelerator)
+        if self.accelerator == "cuda":
+            return work
+        small = "transformer-1M" if model.startswith("transformer") else "digits_cnn"
+        return replace(work, model=small, pixels=8, batch=8, steps=2, rounds=2, workers=1, compile=False)
+
+    def measure(self, way: Callable[..., T], *arguments: object) -> T:
+        """Measure in a process of its own: neither its memory nor its choice of algorithms is another's.
+
+        Raises:
+            TimeoutError: it was cut off at the deadline.
+            RuntimeError: it failed; the message is its last line.
+        """
+        context = get_context("spawn")
+        receiver, sender = context.Pipe(duplex=False)
+        process = context.Process(target=_answer, args=(sender, way, arguments))
+        process.start()
+        sender.close()
+        try:
+            left = max(self.deadline - time.monotonic(), 0.0)
+            if not receiver.poll(left):
+                raise TimeoutError("cut off: no time was left")
+            value, problem = receiver.recv()
+        except EOFError:
+            process.join()
+            raise RuntimeError(f"its process ended with {process.exitcode}") from None
+        finally:
+            process.kill()
+            process.join()
+        if problem:
+            raise RuntimeError(problem)
+        found: T = value
+        return found
+
+    def named(self, table: Mapping[str, float]) -> float | None:
+        """The table's value for this GPU, if it has one."""
+        return next((value for name, value in table.items() if name in self.gpu), None)
+
+
+def _answer(sender: Connection, way: Callable[..., object], arguments: Sequence[object]) -> None:
+    try:
+        sender.send((way(*arguments), ""))
+    except Exception as error:  # noqa: BLE001  told by the process that asked
+        traceback.print_exc()
+        sender.send((None, f"{type(error).__name__}: {error}".splitlines()[0]))
+
+
+def rows(
+    only: Sequence[str] = (),
+    file: Path | None = None,
+    accelerator: Accelerator = "cuda",
+    limit_seconds: float = LONGEST_SECONDS,
+) -> list[Row]:
+    """The tables of all parts, or of some; one line that says so where there is no GPU.
+
+    Args:
+        only: parts; empty for all.
+        file: a record that is told each part as it ends.
+        accelerator: ``cpu`` rehearses, made small.
+        limit_seconds: for all parts together; those for which none are left are named.
+    """
+    if accelerator == "cuda" and (why := gpu_missing()):
+        return [Row(what="gpu", ours=why, n=0)]
+    deadline = time.monotonic() + limit_seconds
+    # in a process of its own too: this one holds nothing of the GPU
+    unnamed = Bench(accelerator, deadline, "")
+    machine = unnamed.measure(describe_machine, accelerator)
+    bench = replace(unnamed, gpu=machine["GPU"])
+    print(", ".join(f"{name} {value}" for name, value in machine.items()), flush=True)
+    if file is not None:
+        replace(GpuRecord.read(file), machine=machine).write(file)
+    table = []
+    for name in only or PARTS:
+        part = measured_part(name, bench)
+        table += [*part.rows, *([_missing(part)] if part.missing else [])]
+        if file is not None:
+            GpuRecord.read(file).with_part(part).write(file)
+    return table
+
+
+def measured_part(name: str, bench: Bench) -> Part:
+    """A part's rows as far as they were measured, and why the others were not."""
+    print(f"gpu: {name} ...", file=sys.stderr, flush=True)
+    began, found, missing = time.monotonic(), [], ""
+    try:
+        for row in PARTS[name](bench):
+            found.append(row)
+    except (TimeoutError, RuntimeError) as error:
+        missing = f"{error}. `python benchmarks/run.py gpu --only {name}` measures it alone"
+    return Part(name, round(time.monotonic() - began, 1), found, missing)
+
+
+def _missing(part: Part) -> Row:
+    return Row(what=f"gpu: {part.name}, not measured", ours=part.missing, n=0, target="measured", met=False)
+
+
+# --- parts --------------------------------------------------------------------------------------------
+
+
+def wide_resnet(bench: Bench) -> Iterator[Row]:
+    """The guide's ways, ours, their memory, the share of the peak, and where the rest goes."""
+    work = bench.work("wide_resnet", 32, batch=256, steps=100, rounds=5)
+    fast = work.fast | CROPS
+    plain, viewed = bench.measure(ours, work, [fast, fast | {"gradient_as_bucket_view": True}], True)
+    several = bench.measure(guide, work, True)
+    single = bench.measure(guide, replace(work, batch=min(32, work.batch)), False)
+    product = bench.measure(product_rates, work)
+    what = "gpu: WideResNet, images/s"
+    yield rate_row(f"{what}, the guide's way on one GPU: fp32, batch 32, no workers", single)
+    yield rate_row(
+        f"{what}, the guide's way on several: fp16, batch {work.batch}, {work.workers} workers", several
+    )
+    target = bench.named(TARGETS)
+    yield rate_row(
+        f"{what}, ours: bf16, channels_last, compile, resident, batch {work.batch}",
+        *(plain, several),
+        least=target,
+    )
+    yield rate_row(f"{what}, ours with gradient_as_bucket_view, against ours without", viewed, plain)
+    yield Row(
+        what=f"gpu: WideResNet, peak of ours, {plain.memory_kind}, gradient_as_bucket_view on, off",
+        ours=f"{viewed.peak_bytes / 1e6:,.0f} MB",
+        reference=f"{plain.peak_bytes / 1e6:,.0f} MB",
+        ratio=f"{viewed.peak_bytes / plain.peak_bytes:.3f}",
+        n=1,
+    )
+    yield from share_rows(bench, "WideResNet", work, plain, product)
+    for kind, share in plain.shares.items():
+        yield Row(what=f"gpu: WideResNet, a step of ours: {kind}", ours=f"{share:.1%}", n=1)
+
+
+def loop(bench: Bench) -> Iterator[Row]:
+    """Wall time: the host runs ahead of the GPU, and what of it does not fit behind the GPU's work shows."""
+    work = bench.work("wide_resnet", 32, batch=256, steps=100, rounds=10)
+    pairs = bench.measure(loop_and_bare_loop, work)
+    yield time_row(
+        f"gpu: a step of our loop, against a bare loop: WideResNet, bf16, compile, batch {work.batch}",
+        pairs,
+        work.steps,
+        most=MOST_OVERHEAD if bench.accelerator == "cuda" else None,
+    )
+
+
+def loader(bench: Bench) -> Iterator[Row]:
+    """CIFAR's shape, crop and flip."""
+    work = bench.work("wide_resnet", 32, batch=256, steps=200, rounds=5)
+    pairs = bench.measure(batches_alone, work)
+    mine, other = ([work.samples / pair[side].wall for pair in pairs] for side in (spent_ours, spent_other))
+    ratio = spread([one / two for one, two in zip(mine, other, strict=True)])
+    least = LEAST_RESIDENT if bench.accelerator == "cuda" else None
+    yield Row(
+        what=f"gpu: resident loader, against torchvision with {work.workers} workers, images/s",
+        ours=spread(mine).show(digits=0),
+        reference=spread(other).show(digits=0),
+        ratio=ratio.show(digits=1),
+        n=len(pairs),
+        target="" if least is None else f"at least {least:g}",
+        met=least is None or ratio.median >= least,
+    )
+
+
+spent_ours, spent_other = 0, 1
+
+
+def resnet18(bench: Bench) -> Iterator[Row]:
+    """ResNet-18 at ImageNet's size."""
+    work = bench.work("resnet18", 224, batch=256, steps=10, rounds=7)
+    yield from with_and_without_options(bench, "ResNet-18, 224 pixels", work, work.fast)
+
+
+def transformer(bench: Bench) -> Iterator[Row]:
+    """A vision transformer of 100 million parameters on 64 patches."""
+    work = bench.work("transformer-100M", 32, batch=256, steps=20, rounds=7)
+    fast = work.fast | {"channels_last": False}
+    yield from with_and_without_options(bench, "transformer-100M, 32 pixels", work, fast)
+
+
+def with_and_without_options(bench: Bench, what: str, work: Work, fast: Mapping[str, Any]) -> Iterator[Row]:
+    """Ours with all that makes it fast, against ours in TF32 and no other option."""
+    plain: dict[str, Any] = {"precision": "tf32" if bench.accelerator == "cuda" else "fp32"}
+    quick, slow = bench.measure(ours, work, [dict(fast), plain])
+    yield rate_row(
+        f"gpu: {what}, images/s, ours with all options against TF32 alone, batch {work.batch}",
+        *(quick, slow),
+    )
+    yield from share_rows(bench, what, work, quick)
+
+
+PARTS: dict[str, Callable[[Bench], Iterator[Row]]] = {
+    "wide-resnet": wide_resnet,
+    "loop": loop,
+    "loader": loader,
+    "resnet18": resnet18,
+    "transformer": transformer,
 }
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """How much to measure.
+# --- rows ---------------------------------------------------------------------------------------------
+
+
+def rate_row(
+    what: str, measured: Measured, reference: Measured | None = None, least: float | None = None
+) -> Row:
+    """Images/s, and how many times the reference's median.
 
     Args:
-        model: the network's name.
-        pixels: height and width of an image.
-        steps: of a timed pass, after which the device is waited for.
-        rounds: timed passes, after one that is not timed.
-        single_batch: of the guide on one GPU.
-        batch: of the others.
-        workers: loader processes of the guide on several GPUs.
+        what: was measured.
+        measured: images/s of each pass, among others.
+        reference: what it is held against.
+        least: median to reach.
     """
-
-    model: str = "wide_resnet"
-    pixels: int = 32
-    steps: int = 100
-    rounds: int = 5
-    single_batch: int = 32
-    batch: int = 256
-    workers: int = 8
-
-
-@dataclass(frozen=True)
-class Measured:
-    """One way of training.
-
-    Args:
-        rates: images/s of each timed pass.
-        peak_bytes: of memory.
-        memory_kind: what that counts.
-        device_name: of the GPU, or CPU.
-    """
-
-    rates: list[float]
-    peak_bytes: int
-    memory_kind: str
-    device_name: str
-
-
-TINY = Sizes("digits_cnn", pixels=8, steps=2, rounds=2, single_batch=4, batch=8, workers=1)
-"""Takes the same path in seconds on a CPU: ``rows(TINY, "cpu")``."""
-
-
-def rows(sizes: Sizes | None = None, accelerator: Accelerator = "cuda") -> list[Row]:
-    """The three ways, then memory; one line that says so where there is no GPU."""
-    if accelerator == "cuda" and not torch.cuda.is_available():
-        return [Row(what="gpu: WideResNet, batch 256", ours="no GPU here", n=0)]
-    sizes = sizes or Sizes()
-    single = in_a_process(guide, sizes, accelerator, False)
-    several = in_a_process(guide, sizes, accelerator, True)
-    ours = in_a_process(project, sizes, accelerator, False)
-    viewed = in_a_process(project, sizes, accelerator, True)
-    return [
-        rate_row(f"the guide's way: fp32, batch {sizes.single_batch}, 0 workers", single, single),
-        rate_row(f"the guide's way: fp16, batch {sizes.batch}, {sizes.workers} workers", several, single),
-        rate_row(f"ours, batch {sizes.batch}, against the line above", ours, several),
-        rate_row("ours with gradient_as_bucket_view, against ours without", viewed, ours),
-        Row(
-            what=f"gpu: peak of ours, {ours.memory_kind}, gradient_as_bucket_view on against off",
-            ours=f"{viewed.peak_bytes / 1e6:,.0f} MB",
-            reference=f"{ours.peak_bytes / 1e6:,.0f} MB",
-            ratio=f"{viewed.peak_bytes / ours.peak_bytes:.3f}",
-            n=1,
-        ),
-    ]
-
-
-def in_a_process(
-    way: Callable[[Sizes, Accelerator, bool], Measured], sizes: Sizes, accelerator: Accelerator, option: bool
-) -> Measured:
-    """A process for each, so that neither its memory nor its choice of algorithms is another's."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(way, sizes, accelerator, option).result()
-
-
-def rate_row(what: str, measured: Measured, reference: Measured) -> Row:
-    """Images/s on this device, and how many times the reference's median."""
-    is_reference = measured is reference
-    ratio = spread(measured.rates).median / spread(reference.rates).median
+    rates = spread(measured.rates)
+    ratio = "" if reference is None else f"{rates.median / spread(reference.rates).median:.2f}"
     return Row(
-        what=f"gpu: images/s, {measured.device_name}, {what}",
-        ours=spread(measured.rates).show(digits=0),
-        reference="" if is_reference else spread(reference.rates).show(digits=0),
-        ratio="" if is_reference else f"{ratio:.2f}",
+        what=what,
+        ours=rates.show(digits=0),
+        reference="" if reference is None else spread(reference.rates).show(digits=0),
+        ratio=ratio,
         n=len(measured.rates),
+        target="" if least is None else f"at least {least:,.0f}",
+        met=least is None or rates.median >= least,
     )
 
 
-def random_images(samples: int, pixels: int) -> Dataset:
-    """Random pixels; every class is there."""
-    generator = torch.Generator().manual_seed(1)
-    images = torch.randint(0, 256, (samples, 3, pixels, pixels), dtype=torch.uint8, generator=generator)
-    labels = torch.arange(samples) % CLASSES
-    return Dataset(images, labels, images[:CLASSES], labels[:CLASSES], CLASSES)
-
-
-def guide(sizes: Sizes, accelerator: Accelerator, several_gpus: bool) -> Measured:
-    """The guide's own loop: as on one GPU, or as on several, where it takes all of its options."""
-    batch, workers = (sizes.batch, sizes.workers) if several_gpus else (sizes.single_batch, 0)
-    dataset = random_images(sizes.steps * batch, sizes.pixels)
-    random = (transforms.RandomCrop(sizes.pixels, padding=CROP_PADDING), transforms.RandomHorizontalFlip())
-    transform = per_sample(*channel_statistics(dataset.train_images), *random)
-    samples = PilImages(dataset.train_images, dataset.train_labels, transform)
-    loader = DataLoader(
-        samples,
-        batch,
-        shuffle=True,
-        num_workers=workers,
-        pin_memory=accelerator == "cuda",
-        persistent_workers=workers > 0,
-    )
-    network = build(sizes.model, dataset.train_images.shape[1:], CLASSES)
-    with one_rank(accelerator) as (_, device):
-        return train_guide(network.to(device), loader, several_gpus, sizes.rounds, device)
-
-
-def train_guide(
-    network: nn.Module, loader: DataLoader[Any], several_gpus: bool, rounds: int, device: torch.device
-) -> Measured:
-    """Passes over the loader: plain SGD in one process, or DDP, momentum and fp16 with a scaler."""
-    model = DistributedDataParallel(network) if several_gpus else network
-    optimizer = optim.SGD(network.parameters(), lr=0.01, momentum=0.9 if several_gpus else 0.0)
-    scaler = torch.amp.GradScaler(device.type, enabled=several_gpus)
-
-    def epoch() -> None:
-        model.train()
-        for data, target in loader:
-            images, labels = (part.to(device, non_blocking=True) for part in (data, target))
-            optimizer.zero_grad()
-            with torch.autocast(device.type, torch.float16, enabled=several_gpus):
-                loss = cross_entropy(model(images), labels)
-            scaler.scale(loss).backward()
-            scaler.step(optimizer)
-            scaler.update()
-        loss.item()  # waits for the device
-
-    return measure(epoch, len(loader.dataset), rounds, device)  # type: ignore[arg-type]
-
-
-def project(sizes: Sizes, accelerator: Accelerator, view: bool) -> Measured:
-    """Our training, with gradient_as_bucket_view or without."""
-    dataset = random_images(sizes.steps * sizes.batch, sizes.pixels)
-    options = OURS | {
-        "model": sizes.model,
-        "global_batch_size": sizes.batch,
-        "gradient_as_bucket_view": view,
-    }
-    with one_rank(accelerator) as (identity, device):
-        return train_ours(project_task(options, dataset, identity, device), sizes.rounds)
-
-
-def train_ours(trainer: Trainer, rounds: int) -> Measured:
-    """Epochs of the project's own loop."""
-    epochs = itertools.count()
-    return measure(
-        lambda: train_epoch(trainer, TrainingState.start(trainer.device, next(epochs))),
-        len(trainer.train),
-        rounds,
-        trainer.device,
+def time_row(what: str, pairs: Sequence[tuple[Spent, Spent]], steps: int, most: float | None = None) -> Row:
+    """Wall time of a step of ours and of the reference, taken in turn."""
+    mine, other = ([1e3 * pair[side].wall / steps for pair in pairs] for side in (spent_ours, spent_other))
+    ratio = spread([one / two for one, two in zip(mine, other, strict=True)])
+    return Row(
+        what=what,
+        ours=spread(mine).show("ms", 3),
+        reference=spread(other).show("ms", 3),
+        ratio=ratio.show(digits=4),
+        n=len(pairs),
+        target="" if most is None else f"at most {most}",
+        met=most is None or ratio.median <= most,
     )
 
 
-def measure(epoch: Callable[[], object], samples: int, rounds: int, device: torch.device) -> Measured:
-    """Samples per second of wall time, after an epoch in which libraries load and choose."""
-    epoch()
-    rates = [samples / spend(epoch).wall for _ in range(rounds)]
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
-    gauge = CudaGauge(device) if device.type == "cuda" else PosixGauge()
-    return Measured(rates, gauge.peak(), gauge.kind, name)
+def share_rows(
+    bench: Bench, what: str, work: Work, measured: Measured, product: Sequence[float] = ()
+) -> Iterator[Row]:
+    """Share of the bf16 peak that the products of a training reach: the data sheet's, and a product's."""
+    flops = image_flops(work.model, work.pixels)
+    rate = spread(measured.rates).median * flops
+    made = f"{rate / 1e12:,.0f} TFLOP/s ({flops / 1e9:.2f} GFLOP an image)"
+    if (peak := bench.named(PEAKS)) is not None:
+        yield Row(
+            what=f"gpu: {what}, share of the data sheet's bf16 peak",
+            ours=made,
+            reference=f"{peak / 1e12:,.0f} TFLOP/s",
+            ratio=f"{rate / peak:.3f}",
+            n=len(measured.rates),
+        )
+    if product:
+        reached = spread([each / 1e12 for each in product])
+        yield Row(
+            what=f"gpu: {what}, share of what a large bf16 product reaches",
+            ours=made,
+            reference=reached.show("TFLOP/s", 0),
+            ratio=f"{rate / 1e12 / reached.median:.3f}",
+            n=len(product),
+        )

@@ -26,6 +26,8 @@ BENCHMARKS = (
     *("design", "own-cost", "own-agreement", "report"),
 )
 
+GPU_PARTS = ("wide-resnet", "loop", "loader", "resnet18", "transformer")
+
 NAMED_ONLY = ("study", "prediction", "truth", "own-scripts")
 """Not among all, a quarter of an hour or more each: study on a machine that does nothing else, prediction as
 root with Slurm, truth on all cores, own-scripts with packages that Scalewise does not need."""
@@ -44,23 +46,43 @@ def main(arguments: list[str] | None = None) -> int:
         default=[],
         help="published, design: CSV file in place of the default ones",
     )
-    parser.add_argument("--json", type=Path, help="published, design: file that receives every point or case")
+    parser.add_argument(
+        "--json", type=Path, help="published, design, gpu: file that receives every point, case or part"
+    )
     parser.add_argument(
         "--repositories", type=Path, help="own-scripts: folder of git repositories, owner+name"
     )
     parser.add_argument("--python", type=Path, help="own-scripts: interpreter that has the scripts' packages")
-    parser.add_argument("--only", action="append", default=[], help="own-scripts: one of them, by its name")
+    parser.add_argument(
+        "--only", action="append", default=[], help="own-scripts, gpu: one script or part, by its name"
+    )
+    parser.add_argument(
+        "--accelerator", choices=["cuda", "cpu"], default="cuda", help="gpu: cpu rehearses it, made small"
+    )
+    parser.add_argument(
+        "--limit-seconds", type=float, help="gpu: for all parts together; what has not ended then is cut off"
+    )
     options = parser.parse_args(arguments)
     names = options.names or list(BENCHMARKS)
     if unknown := set(names) - set(known):
         parser.error(f"no benchmark named {', '.join(sorted(unknown))}; known: {', '.join(known)}")
-    if (options.table or options.json) and names not in (["published"], ["design"]):
-        parser.error("--table and --json are for published alone, or design alone")
+    if options.table and names not in (["published"], ["design"]):
+        parser.error("--table is for published alone, or design alone")
+    if options.json and names not in (["published"], ["design"], ["gpu"]):
+        parser.error("--json is for published alone, design alone, or gpu alone")
     if missing := [str(path) for path in options.table if not path.is_file()]:
         parser.error(f"there is no file {', '.join(missing)}")
-    if (options.repositories or options.python or options.only) and names != ["own-scripts"]:
-        parser.error("--repositories, --python and --only are for own-scripts alone")
+    if (options.repositories or options.python) and names != ["own-scripts"]:
+        parser.error("--repositories and --python are for own-scripts alone")
+    if options.only and names not in (["own-scripts"], ["gpu"]):
+        parser.error("--only is for own-scripts alone, or gpu alone")
+    if (options.accelerator == "cpu" or options.limit_seconds is not None) and names != ["gpu"]:
+        parser.error("--accelerator and --limit-seconds are for gpu alone")
+    if "gpu" in names and (unknown := set(options.only) - set(GPU_PARTS)):
+        parser.error(f"gpu has no part named {', '.join(sorted(unknown))}; known: {', '.join(GPU_PARTS)}")
+    limit = () if options.limit_seconds is None else (options.limit_seconds,)
     arguments_of = {
+        "gpu": (options.only, options.json, options.accelerator, *limit),
         "published": (options.table, options.json),
         "design": (options.table, options.json),
         "own-scripts": (options.repositories, options.python, options.only),

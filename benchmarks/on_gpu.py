@@ -1,0 +1,119 @@
+"""Everything that only a GPU can show, in under nine minutes: ``make gpu``.
+
+    python -m benchmarks.on_gpu                                the tests marked gpu, then the benchmark
+    python -m benchmarks.on_gpu --accelerator cpu              a rehearsal where there is no GPU
+    pytest -m gpu --gpu-json build/gpu.json                    the tests alone
+    python benchmarks/run.py gpu --json build/gpu.json         the benchmark alone
+
+It needs what is installed, no network and no Slurm. What has been shown stands in one JSON file, after every
+test and every part; the page gets its tables from it. The exit status is 1 where a test failed or a target
+was missed, and 0, with 0 tests run, where there is no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from .gpu_page import write_tables
+from .gpu_record import GpuRecord, gpu_missing
+
+ROOT = Path(__file__).resolve().parents[1]
+
+ALL_SECONDS = 505.0
+"""Of tests and benchmark together: what is cut off then may take two graces more, of nine minutes."""
+
+MOST_TEST_SECONDS = 270.0
+"""Of these, for the tests: the benchmark is to get the other half."""
+
+GRACE_SECONDS = 15.0
+"""For what is interrupted to end in order."""
+
+STREAMS = 4
+"""Tests that run at once: they wait for processes to start, and none is about speed."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run tests and benchmark, write record and page, and return the exit status."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--json", type=Path, default=ROOT / "build" / "gpu.json", help="the record to write")
+    parser.add_argument("--into", type=Path, help="the page whose tables are replaced, such as docs/gpu.md")
+    parser.add_argument("--accelerator", choices=["cuda", "cpu"], default="cuda", help="cpu: a rehearsal")
+    options = parser.parse_args(arguments)
+    if options.accelerator == "cuda" and (why := gpu_missing()):
+        print(
+            f"{why}. 0 tests run; `python -m benchmarks.on_gpu --accelerator cpu` rehearses them on the CPU."
+        )
+        return 0
+    began = time.monotonic()
+    record: Path = options.json.absolute()
+    record.unlink(missing_ok=True)  # an earlier one tells of another machine, or of another commit
+    chosen = ["--accelerator", options.accelerator]
+    scripts = str(ROOT / "workflow" / "scripts")
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([scripts, str(ROOT)]),
+        "SCALEWISE_COMMIT": os.environ.get("SCALEWISE_COMMIT") or commit(),
+    }
+    tests = [
+        "-m",
+        "pytest",
+        "-m",
+        "gpu",
+        "--quiet",
+        "--numprocesses",
+        str(STREAMS),
+        "--gpu-json",
+        str(record),
+    ]
+    statuses = [run([*tests, "--no-loadscope-reorder", *chosen], environment, MOST_TEST_SECONDS)]
+    left = max(ALL_SECONDS - (time.monotonic() - began), 1.0)
+    bench = ["benchmarks/run.py", "gpu", "--json", str(record), "--limit-seconds", f"{left:.0f}", *chosen]
+    statuses.append(run(bench, environment, left + GRACE_SECONDS))
+    if options.into is not None:
+        write_tables(options.into, GpuRecord.read(record))
+    print(f"{time.monotonic() - began:.0f} s; {record}")
+    return 1 if any(statuses) else 0
+
+
+def run(words: Sequence[str], environment: Mapping[str, str], limit_seconds: float) -> int:
+    """Run a Python program in a group of its own, end it at the limit, and return its exit status."""
+    process = subprocess.Popen([sys.executable, *words], cwd=ROOT, env=environment, start_new_session=True)
+    try:
+        return process.wait(limit_seconds)
+    except subprocess.TimeoutExpired:
+        print(f"cut off after {limit_seconds:.0f} s: {' '.join(words)}", file=sys.stderr)
+    finally:
+        end(process)
+    return process.returncode or 1
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End what still runs of a program and of what it has started, first as Ctrl-C does."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE_SECONDS)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def commit() -> str:
+    """The checkout's commit, with a mark where files differ from it; unknown outside a checkout."""
+    words = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        found = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return found.stdout.strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
