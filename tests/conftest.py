@@ -13,7 +13,7 @@ from tests.preloaded_ranks import preloaded_ranks
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-pytest_plugins = ["pytester", "tests.reliability.plugin"]
+pytest_plugins = ["pytester", "tests.reliability.plugin", "tests.gpu.plugin"]
 
 TESTS = Path(__file__).parent.name
 
@@ -26,6 +26,8 @@ STREAMS = {
     "reliability": "studies",
     # one browser and the reports that it shows are shared
     "browser": "browser",
+    # one study on a GPU, which all of them read
+    "gpu": "studies on a GPU",
 }
 """Folders whose tests must not run side by side."""
 

@@ -9,16 +9,29 @@ from pathlib import Path
 import pytest
 from tests.cores import skip_without_two_cores
 from tests.distributed.interrupted_runs import Kill, Runs
-from tests.distributed.trainings import Trainings, train_all
+from tests.distributed.trainings import Place, Trainings, trainings_in
 from tests.distributed.whole_runs import Start, clean_up, starter
 
 from scalewise.plan.jobs.launch import ENVIRONMENT_VARIABLE, SiteLaunch
 
 
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Trainings:
+def trained_for(tmp_path_factory: pytest.TempPathFactory, accelerator: str) -> Callable[[Place], Trainings]:
+    """Every variant, for CPUs or for a GPU."""
     skip_without_two_cores()
-    return train_all(tmp_path_factory.mktemp("trainings"))
+
+    @cache
+    def trained(place: Place) -> Trainings:
+        chosen = accelerator if place == "gpu" else "cpu"
+        return trainings_in(tmp_path_factory.mktemp(place), place, chosen)
+
+    return trained
+
+
+@pytest.fixture(scope="session", params=["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
+def trained(request: pytest.FixtureRequest, trained_for: Callable[[Place], Trainings]) -> Trainings:
+    """Every variant: on CPUs, and on a GPU where there is one."""
+    return trained_for(request.param)
 
 
 @pytest.fixture(autouse=True)

@@ -68,3 +68,19 @@ def build_heavy(image: torch.Size, classes: int) -> nn.Module:
     network = Perilous(image, classes)
     network.ballast = nn.Parameter(torch.zeros(10_000_000), requires_grad=False)
     return network
+
+
+class Steep(nn.Module):
+    """Its gradients are too large for fp16 until its scaler has come down from 2^16."""
+
+    def __init__(self, image: torch.Size, classes: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(image.numel(), classes)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.layer(images.flatten(1))
+        return 4096 * logits
+
+
+def build_steep(image: torch.Size, classes: int) -> nn.Module:
+    return Steep(image, classes)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
-import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -19,6 +18,8 @@ from typing import Any
 
 import torch
 import torch._dynamo
+import torch.distributed as dist
+from tests.distributed.probe_group import probe_group
 
 from scalewise.execution.rank_files import RankFiles
 from scalewise.plan.config.settings import Settings
@@ -26,9 +27,7 @@ from scalewise.records import Definition, EpochRecord
 from scalewise.training.checkpoints.state import SHARED, own_name, own_state, resume, shared_state
 from scalewise.training.checkpoints.storage import load, save
 from scalewise.training.data import datasets
-from scalewise.training.distributed.devices import claim_cpus, claim_device
-from scalewise.training.distributed.identity import Identity, identify
-from scalewise.training.distributed.process_group import barrier, process_group
+from scalewise.training.distributed.identity import Identity
 from scalewise.training.loop import TrainingState, train
 from scalewise.training.trainer import Trainer, build_loaders, build_trainer
 
@@ -59,7 +58,7 @@ class Probe:
                 save(files[1], own_state(trainer, state))
                 if self._identity.rank == 0:
                     save(files[0], shared_state(trainer, state))
-                barrier(self._device)
+                dist.barrier()
             else:
                 return self._ended(trainer, state)
         raise AssertionError("stopped after its last step")
@@ -86,7 +85,8 @@ class Probe:
             if value.dim()
         }
         counts = {name: float(value) for name, value in weights.items() if not value.dim()}
-        return {"weights": sums, "counts": counts, "epochs": kept, "steps": state.steps}
+        scale = trainer.precision.state().get("scale")
+        return {"weights": sums, "counts": counts, "epochs": kept, "steps": state.steps, "scale": scale}
 
 
 def unheard(_record: EpochRecord) -> None:
@@ -102,13 +102,8 @@ def main() -> None:
     # what torch consists of need not be looked through between trainings
     gc.freeze()
     definitions, dataset_file, folder = map(Path, sys.argv[1:])
-    rank_files = RankFiles(folder)
-    rank_setup = rank_files.rank_setup()
-    identity = identify(os.environ, rank_setup.launcher)
-    claim_cpus("cpu", identity, rank_setup.cpus_per_device)
-    device = claim_device("cpu", identity.local_rank)
     found = {}
-    with process_group(rank_files, rank_setup, identity, device):
+    with probe_group(RankFiles(folder)) as (identity, device):
         probe = Probe(datasets.load(dataset_file), identity, device, folder)
         for name, chosen in json.loads(definitions.read_text(encoding="utf-8")).items():
             definition = Definition.model_validate(chosen["definition"])

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from tests.cores import needs_two_cores
 from tests.distributed.interrupted_runs import some_digits
+from tests.distributed.probe_group import share_one_gpu
+from tests.distributed.trainings import SEEN_BY_PROBES
 from tests.reliability.thoroughness import times
 from tests.small_runs import definition_of, rank_launch
 
@@ -27,7 +29,6 @@ from scalewise.training.data.datasets import prepare
 pytestmark = needs_two_cores
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
 
 GLOBAL_BATCH = 84
 """Of 331 samples: 4 steps an epoch, the last of 79, which no number of ranks here divides."""
@@ -45,10 +46,13 @@ STOPS = (1, 4, 11, 12)
 """After the first step; at the end of an epoch; in the middle of one, after powersgd has begun; and after the
 last step of all, when only its evaluation is missing."""
 
+FULL_SPEED = "as fast as it can"
+"""Which algorithms of cuDNN are the fastest is found anew by each start."""
+
 VARIANTS: dict[str, dict[str, Any]] = {
     "momentum": {},
     "flips": {"horizontal_flip": True, "crop_padding": 0},
-    "as fast as it can": {"deterministic": False},
+    FULL_SPEED: {"deterministic": False},
     "adam, onecycle": {"optimizer": "adam", "learning_rate": 1e-3, "schedule": "onecycle"},
     "adamw, cosine, warm-up": ADAMW | {"schedule": "cosine", "learning_rate_warmup_epochs": 1.5},
     "adadelta, step, warm-up": {
@@ -64,6 +68,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "workers": {"loader": "workers", "cpus_per_device": 2},
     "bf16": {"precision": "bf16"},
     "fp16": {"precision": "fp16", "model": "linear"},
+    "fp16, overflows": {
+        "precision": "fp16",
+        "model": f"{HERE / 'perilous_model.py'}:build_steep",
+        "learning_rate": 1e-9,
+    },
     "channels last": {"channels_last": True},
     "bucket view, accumulation": {"gradient_as_bucket_view": True, "accumulation_steps": 2},
     "static graph": {"static_graph": True},
@@ -78,7 +87,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 OF_EACH_STATE = ("momentum", "powersgd", "zero1", "fsdp")
 """One for each kind of what is kept; the others are stopped twice, unless all is asked for."""
 
-WORLD_SIZES = (1, 2, 4) if times(0, 1) else (4,)
+ON_CPUS = (1, 2, 4) if times(0, 1) else (4,)
 """Sums over more than two ranks show most: they depend on their order."""
 
 
@@ -94,8 +103,20 @@ def stops(name: str) -> tuple[int, ...]:
     return STOPS if name in OF_EACH_STATE or times(0, 1) else STOPS[1:3]
 
 
+def variants(world_size: int, accelerator: str) -> list[str]:
+    """Those that can be resumed to the bit on so many ranks."""
+    if accelerator == "cpu":
+        return list(VARIANTS)
+    names = [name for name in VARIANTS if name != FULL_SPEED]
+    shared = share_one_gpu(accelerator, world_size)
+    return [name for name in names if not (shared and VARIANTS[name].get("parallelism") == "fsdp")]
+
+
+Found = Callable[[int, str], dict[str, Any]]
+
+
 @pytest.fixture(scope="module")
-def of_world(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], dict[str, Any]]:
+def of_world(tmp_path_factory: pytest.TempPathFactory) -> Found:
     """What trainings of so many ranks ended with; one launch for all of them."""
     folder = tmp_path_factory.mktemp("resumed")
     own, dataset = folder / "some.safetensors", folder / "prepared.safetensors"
@@ -103,22 +124,23 @@ def of_world(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], dict[s
     prepare(str(own), dataset)
 
     @cache
-    def found(world_size: int) -> dict[str, Any]:
-        output = folder / f"world{world_size}"
-        RankFiles(output).begin(rank_setup_for(rank_launch(world_size), SiteLaunch(), 120))
+    def found(world_size: int, accelerator: str) -> dict[str, Any]:
+        output = folder / f"{accelerator}{world_size}"
+        launch = rank_launch(world_size, accelerator=accelerator)
+        RankFiles(output).begin(rank_setup_for(launch, SiteLaunch(), 120))
         chosen = {
             name: {"definition": definition(name, world_size).model_dump(), "stops": stops(name)}
-            for name in VARIANTS
+            for name in variants(world_size, accelerator)
         }
         (output / "definitions.json").write_text(json.dumps(chosen), encoding="utf-8")
-        launch = ["torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
+        torchrun = ["torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
         arguments = [output / "definitions.json", dataset, output]
         ended = subprocess.run(
             [
-                *(sys.executable, "-m", *launch, f"--nproc-per-node={world_size}"),
+                *(sys.executable, "-m", *torchrun, f"--nproc-per-node={world_size}"),
                 *(str(HERE / "resume_probe.py"), *map(str, arguments)),
             ],
-            env=os.environ | {"PYTHONPATH": str(ROOT / "workflow" / "scripts"), "OMP_NUM_THREADS": "1"},
+            env=os.environ | {"PYTHONPATH": SEEN_BY_PROBES, "OMP_NUM_THREADS": "1"},
             capture_output=True,
             text=True,
             check=False,
@@ -131,27 +153,48 @@ def of_world(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], dict[s
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-@pytest.mark.parametrize("world_size", WORLD_SIZES)
+@pytest.mark.parametrize("world_size", ON_CPUS)
 def test_a_training_that_was_stopped_again_and_again_ends_with_the_same_bits(
-    of_world: Callable[[int], dict[str, Any]], world_size: int, name: str
+    of_world: Found, world_size: int, name: str
 ) -> None:
-    found = of_world(world_size)[name]
+    same_bits(of_world(world_size, "cpu")[name], name)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", [name for name in VARIANTS if name != FULL_SPEED])
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_training_on_a_gpu_that_was_stopped_again_and_again_ends_with_the_same_bits(
+    of_world: Found, world_size: int, name: str, accelerator: str
+) -> None:
+    """A training on a GPU, and one of two ranks, that was stopped again and again ends with the same bits.
+
+    What CUDA draws at random, its scaler and its optimizer's states go on.
+    """
+    if name not in variants(world_size, accelerator):
+        pytest.skip("fsdp needs NCCL, which takes one rank a GPU: needs two GPUs")
+    same_bits(of_world(world_size, accelerator)[name], name)
+
+
+def same_bits(found: dict[str, Any], name: str) -> None:
+    """Holds what was resumed against the whole."""
     assert found["resumed"] == found["whole"]
     assert len(found["whole"]["epochs"]) >= (0 if "steps" in VARIANTS[name] else 2)
     assert found["whole"]["weights"]
+    if name == "fp16, overflows":
+        assert found["whole"]["scale"] < 2**16
 
 
 def test_steps_end_a_training_in_the_middle_of_an_epoch_without_an_evaluation_and_after_all_epochs_too(
-    of_world: Callable[[int], dict[str, Any]],
+    of_world: Found,
 ) -> None:
     """Of 4 steps an epoch: the third epoch, of one that was asked for, is cut short."""
-    ended = of_world(4)["steps"]["whole"]
+    ended = of_world(4, "cpu")["steps"]["whole"]
     assert ended["steps"] == VARIANTS["steps"]["steps"] + SHARED["warmup_steps"] == 11
     assert ended["epochs"] == []
 
 
-def test_other_options_end_with_other_bits(of_world: Callable[[int], dict[str, Any]]) -> None:
+def test_other_options_end_with_other_bits(of_world: Found) -> None:
     """Or the comparison would compare nothing."""
     names = ("momentum", "flips", "adam, onecycle", "accumulation", "powersgd", "zero1")
-    weights = {json.dumps(of_world(4)[name]["whole"]["weights"]) for name in names}
+    weights = {json.dumps(of_world(4, "cpu")[name]["whole"]["weights"]) for name in names}
     assert len(weights) == len(names)

@@ -2,14 +2,67 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
-from tests.distributed.trainings import Trainings, largest_difference
+from tests.distributed.trainings import Place, Trainings, largest_difference
 
 
 def test_two_ranks_learn_what_one_process_learns_from_the_whole_batch(trained: Trainings) -> None:
     one, two = trained.of("linear", world_size=1), trained.of("linear", world_size=2)
     assert largest_difference(one.end, two.end) < 1e-4
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize(
+    ("name", "allowed"),
+    [("linear", 1e-4), ("accumulated", 1e-4), ("workers", 1e-4), ("adamw", 1e-3), ("fsdp", 1e-3)],
+)
+def test_a_gpu_learns_what_one_process_on_a_cpu_learns(
+    trained_for: Callable[[Place], Trainings],
+    name: str,
+    allowed: float,
+    world_size: int,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """One rank of a GPU by NCCL, and two that share it by gloo, learn what one process on a CPU learns."""
+    on_gpu, on_cpu = trained_for("gpu").of(name, world_size), trained_for("cpu").of(name, world_size=1)
+    difference = largest_difference(on_gpu.end, on_cpu.end)
+    record_property("figure", f"largest difference of a weight {difference:.1e}")
+    assert difference < allowed
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("name", "usual"),
+    [
+        *(("zero1", "adamw"), ("fsdp", "adamw"), ("fsdp-accumulated", "adamw"), ("fsdp-cnn", "cnn")),
+        *(("bucket-view", "deep"), ("static", "deep"), ("small-buckets", "deep")),
+        *(("channels-last", "cnn"), ("workers", "linear"), ("accumulated", "linear")),
+    ],
+)
+def test_options_of_a_gpu_by_nccl_learn_the_same(
+    trained_for: Callable[[Place], Trainings], name: str, usual: str
+) -> None:
+    trained = trained_for("gpu")
+    ends = (trained.of(which, world_size=1).end for which in (name, usual))
+    assert largest_difference(*ends) < 1e-3
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("name", "usual"),
+    [
+        *(("bf16", "cnn"), ("fp16", "linear"), ("tf32", "cnn")),
+        *((hook, "deep") for hook in ("fp16-hook", "bf16-hook", "powersgd-1", "powersgd-2")),
+    ],
+)
+def test_rounded_numbers_of_a_gpu_by_nccl_learn_nearly_but_not_exactly_the_same(
+    trained_for: Callable[[Place], Trainings], name: str, usual: str
+) -> None:
+    learned_nearly_the_same(trained_for("gpu"), name, usual, world_size=1)
 
 
 def test_training_moves_the_weights_that_are_compared(trained: Trainings) -> None:
@@ -86,7 +139,12 @@ def test_compiled_code_learns_the_same(trained: Trainings) -> None:
 def test_rounded_numbers_learn_nearly_but_not_exactly_the_same(
     trained: Trainings, name: str, usual: str
 ) -> None:
-    difference = largest_difference(trained.of(name).end, trained.of(usual).end)
-    assert 0 < difference < 0.3
-    last, expected = (trained.of(which).seen.epochs[-1]["train_loss"] for which in (name, usual))
+    learned_nearly_the_same(trained, name, usual)
+
+
+def learned_nearly_the_same(trained: Trainings, name: str, usual: str, world_size: int = 2) -> None:
+    """Holds rounded numbers against the usual ones."""
+    rounded, exact = (trained.of(which, world_size) for which in (name, usual))
+    assert 0 < largest_difference(rounded.end, exact.end) < 0.3
+    last, expected = (each.seen.epochs[-1]["train_loss"] for each in (rounded, exact))
     assert last == pytest.approx(expected, rel=0.1)

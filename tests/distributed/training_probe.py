@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 import psutil
 import torch
 from safetensors.torch import save_file
+from tests.distributed.probe_group import probe_group
 from torch import nn
 from torch._dynamo.utils import counters
 from torch.distributed.tensor import DTensor
@@ -29,9 +29,7 @@ from scalewise.execution.rank_files import RankFiles
 from scalewise.plan.config.settings import Settings
 from scalewise.records import Definition, EpochRecord
 from scalewise.training.data import datasets
-from scalewise.training.distributed.devices import claim_cpus, claim_device
-from scalewise.training.distributed.identity import Identity, identify
-from scalewise.training.distributed.process_group import process_group
+from scalewise.training.distributed.identity import Identity
 from scalewise.training.loop import TrainingState, train
 from scalewise.training.trainer import Trainer, build_loaders, build_trainer
 
@@ -199,12 +197,7 @@ def main() -> None:
     # what torch consists of need not be looked through between trainings
     gc.freeze()
     variants, dataset_file, folder = map(Path, sys.argv[1:])
-    rank_files = RankFiles(folder)
-    rank_setup = rank_files.rank_setup()
-    identity = identify(os.environ, rank_setup.launcher)
-    claim_cpus("cpu", identity, rank_setup.cpus_per_device)
-    device = claim_device("cpu", identity.local_rank)
-    with process_group(rank_files, rank_setup, identity, device):
+    with probe_group(RankFiles(folder)) as (identity, device):
         dataset = datasets.load(dataset_file)
         for variant in json.loads(variants.read_text(encoding="utf-8")):
             probe(variant, dataset, identity, device, folder)

@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+import pytest
 from safetensors.numpy import save_file as save_arrays
 from safetensors.torch import load_file
 from sklearn.datasets import load_digits
+from tests.distributed.probe_group import share_one_gpu
 from tests.distributed.training_probe import Seen
 from tests.small_runs import definition_of, rank_launch
 from torch import Tensor
@@ -29,7 +31,9 @@ from scalewise.training.data.datasets import prepare
 from scalewise.training.data.weights_file import write_weights
 
 HERE = Path(__file__).parent
-SCRIPTS = HERE.parents[1] / "workflow" / "scripts"
+ROOT = HERE.parents[1]
+SEEN_BY_PROBES = os.pathsep.join([str(ROOT / "workflow" / "scripts"), str(ROOT)])
+"""PYTHONPATH of programs that torchrun starts: the package, and what tests share."""
 
 TRAIN_SAMPLES, TEST_SAMPLES = 475, 121
 GLOBAL_BATCH = 120
@@ -54,6 +58,8 @@ ONCE = {"epochs": 1}
 
 SHARED: dict[str, Any] = {"model": "linear", "epochs": 3, "learning_rate": 0.05, "warmup_steps": 2}
 
+Place = Literal["cpu", "gpu"]
+
 VARIANTS: dict[str, dict[str, Any]] = {
     "linear": {},
     "cnn": CNN,
@@ -73,6 +79,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     # numbers and layouts
     "bf16": CNN | {"precision": "bf16"},
     "fp16": {"precision": "fp16"},
+    "tf32": CNN | {"precision": "tf32"},
     "channels-last": CNN | {"channels_last": True},
     "compiled": {"compile": True} | ONCE,
     # exchange of gradients
@@ -81,6 +88,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "static": {"model": DEEP, "static_graph": True},
     "small-buckets": {"model": DEEP, "bucket_cap_mb": 1},
     "fp16-hook": {"model": DEEP, "communication_hook": "fp16"},
+    "bf16-hook": {"model": DEEP, "communication_hook": "bf16"},
     "powersgd-1": {"model": DEEP, "communication_hook": "powersgd"},
     "powersgd-2": {"model": DEEP, "communication_hook": "powersgd", "powersgd_rank": 2},
     # models in parts
@@ -91,6 +99,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "fsdp-cnn": CNN | {"parallelism": "fsdp"},
     "pretrained": {"model": "resnet18", "image_size": 64, "pretrained": True},
 }
+NCCL_ALONE = {"bf16-hook", *(name for name in VARIANTS if name.startswith("fsdp"))}
+"""Variants that gloo cannot train on a GPU."""
+
+GPU_ALONE = {"bf16-hook", "tf32"}
+"""Variants that CPUs cannot train."""
+
 ON_ONE_RANK = ("linear", "cnn", "accumulated", "adamw", "fsdp", "fsdp-accumulated", "workers")
 
 
@@ -122,24 +136,56 @@ class Training:
 
 @dataclass(frozen=True)
 class Trainings:
-    """All that was trained.
+    """All variants, trained on first demand: a launch for each number of ranks.
 
     Args:
         folder: of one folder for each number of ranks.
         dataset: the prepared file.
         weights: of torchvision's ResNet-18, for the variant ``pretrained``.
+        place: that they are trained for; on a GPU one rank trains all of them.
+        accelerator: that they are trained on: ``cpu`` also for a GPU, in a rehearsal.
     """
 
     folder: Path
     dataset: Path
     weights: Path
+    place: Place
+    accelerator: str
 
     @cache  # noqa: B019 - lives as long as the session
     def of(self, name: str, world_size: int = 2, rank: int = 0) -> Training:
-        """One rank of one variant."""
-        path = self.folder / f"world{world_size}" / f"{name}.rank{rank}"
+        """One rank of one variant; skips the test where this machine cannot train it."""
+        if self.place == "gpu" and name in NCCL_ALONE and share_one_gpu(self.accelerator, world_size):
+            pytest.skip(f"{name} needs NCCL, which takes one rank a GPU: needs two GPUs")
+        if self.place == "gpu" and name in GPU_ALONE and self.accelerator == "cpu":
+            pytest.skip(f"{name} needs a GPU: no rehearsal on a CPU")
+        path = self._launched(world_size) / f"{name}.rank{rank}"
         values = json.loads(path.with_name(f"{path.name}.json").read_text(encoding="utf-8"))
         return Training(Seen(**values), load_file(path.with_name(f"{path.name}.safetensors")))
+
+    @cache  # noqa: B019 - as above
+    def _launched(self, world_size: int) -> Path:
+        """The folder of what so many ranks have trained."""
+        output = self.folder / f"world{world_size}"
+        launch = rank_launch(world_size, accelerator=self.accelerator)
+        RankFiles(output).begin(rank_setup_for(launch, SiteLaunch(), 120))
+        chosen = [
+            _variant(name, world_size, self.folder, self.weights) for name in self._variants(world_size)
+        ]
+        (output / "variants.json").write_text(json.dumps(chosen), encoding="utf-8")
+        _start_ranks(world_size, output / "variants.json", self.dataset, output)
+        return output
+
+    def _variants(self, world_size: int) -> list[str]:
+        """The variants that so many ranks train."""
+        if self.place == "cpu":
+            return [
+                name for name in VARIANTS if name not in GPU_ALONE and (world_size > 1 or name in ON_ONE_RANK)
+            ]
+        left_out = GPU_ALONE if self.accelerator == "cpu" else set()
+        if share_one_gpu(self.accelerator, world_size):
+            left_out = NCCL_ALONE
+        return [name for name in VARIANTS if name not in left_out]
 
 
 def largest_difference(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
@@ -149,8 +195,8 @@ def largest_difference(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -
     return max(float((one[name].double() - other[name].double()).abs().max()) for name in one)
 
 
-def train_all(folder: Path) -> Trainings:
-    """Train every variant, on two ranks and some of them on one too."""
+def trainings_in(folder: Path, place: Place, accelerator: str) -> Trainings:
+    """All variants below a folder, of which none is trained yet."""
     arrays = folder / "digits.safetensors"
     _colour_digits(arrays)
     dataset = folder / "prepared.safetensors"
@@ -158,14 +204,7 @@ def train_all(folder: Path) -> Trainings:
     (folder / "deep.py").write_text(DEEP_MODEL, encoding="utf-8")
     weights = folder / "resnet18.safetensors"
     write_weights(resnet18(weights=None).state_dict(), weights)
-    for world_size in (1, 2):
-        names = ON_ONE_RANK if world_size == 1 else tuple(VARIANTS)
-        output = folder / f"world{world_size}"
-        RankFiles(output).begin(rank_setup_for(rank_launch(world_size), SiteLaunch(), 120))
-        variants = [_variant(name, world_size, folder, weights) for name in names]
-        (output / "variants.json").write_text(json.dumps(variants), encoding="utf-8")
-        _start_ranks(world_size, output / "variants.json", dataset, output)
-    return Trainings(folder, dataset, weights)
+    return Trainings(folder, dataset, weights, place, accelerator)
 
 
 def _variant(name: str, world_size: int, folder: Path, weights: Path) -> dict[str, Any]:
@@ -200,7 +239,7 @@ def _start_ranks(world_size: int, *arguments: Path) -> None:
     launch.append(f"--nproc-per-node={world_size}")
     ended = subprocess.run(
         [sys.executable, "-m", *launch, str(HERE / "training_probe.py"), *map(str, arguments)],
-        env=os.environ | {"PYTHONPATH": str(SCRIPTS), "OMP_NUM_THREADS": "1"},
+        env=os.environ | {"PYTHONPATH": SEEN_BY_PROBES, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=False,

@@ -100,10 +100,18 @@ def heeds(pid: int, number: int) -> bool:
 Start = Callable[..., Training]
 
 
-def starter(folder: Path) -> tuple[Start, list[Training]]:
-    """Starts runs below a folder; its lock is apart from that of a user's training on this machine."""
+TWO_CPUS = "accelerator: cpu\ndevices_per_node: 2\ncpus_per_node: 2\n"
+
+
+def starter(folder: Path, facts: str = TWO_CPUS) -> tuple[Start, list[Training]]:
+    """Starts runs below a folder; its lock is apart from that of a user's training on this machine.
+
+    Args:
+        folder: of all of them.
+        facts: of the machine, as the text of a site file.
+    """
     site = folder / "site.yaml"
-    site.write_text("accelerator: cpu\ndevices_per_node: 2\ncpus_per_node: 2\n", encoding="utf-8")
+    site.write_text(facts, encoding="utf-8")
     digits = place_digits(folder / "digits.safetensors")
     started: list[Training] = []
 

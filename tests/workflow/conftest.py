@@ -79,7 +79,7 @@ class Workplace:
 
     def snakemake(self, *arguments: str, config: str | None = None, site: str | None = SITE) -> Outcome:
         """Run snakemake there; the texts become its configuration and its site file."""
-        command = [str(Path(sys.executable).with_name("snakemake")), "-s", str(SNAKEFILE)]
+        command = [sys.executable, "-m", "snakemake", "-s", str(SNAKEFILE)]
         if config is not None:
             (self.folder / "study.yaml").write_text(config)
             command += ["--configfile", "study.yaml"]

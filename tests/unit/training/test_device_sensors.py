@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import time
@@ -183,12 +184,63 @@ def test_a_limit_that_a_gpu_does_not_tell_is_unknown_and_no_number() -> None:
     assert limits == GpuLimits(power_watts=None, sm_clock_mhz=1980, memory_clock_mhz=2619)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
+@pytest.mark.usefixtures("needs_cuda")
 def test_a_real_gpu_tells_its_clocks() -> None:
     limits = gpu_limits(torch.device("cuda", 0))
     assert limits is not None
     assert limits.sm_clock_mhz is not None
     assert limits.sm_clock_mhz > 100
+
+
+NVIDIA_SMI = {
+    "hw_slowdown": "hardware slowdown",
+    "hw_thermal_slowdown": "hardware thermal slowdown",
+    "hw_power_brake_slowdown": "power brake",
+    "sw_thermal_slowdown": "thermal slowdown",
+}
+
+
+def nvidia_smi(*fields: str) -> list[str]:
+    """What NVIDIA's own program says of the first GPU, without units."""
+    query = ["--id=0", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
+    told = subprocess.run(["nvidia-smi", *query], stdout=subprocess.PIPE, text=True, check=True).stdout
+    return [value.strip() for value in told.strip().split(",")]
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("needs_cuda")
+def test_a_real_gpu_is_read_as_nvidia_smi_reads_it(
+    record_property: Callable[[str, object], None],
+) -> None:
+    """Memory, power, limits and reasons of throttling are those that nvidia-smi names."""
+    if shutil.which("nvidia-smi") is None:
+        pytest.skip("holds NVML's readings against nvidia-smi, which is not installed")
+    device = torch.device("cuda", 0)
+    sensor, why = sensor_of(device, 1)
+    assert isinstance(sensor, NvmlSensor), why
+    try:
+        before = float(nvidia_smi("memory.used")[0])
+        reading = sensor.read()
+        limits = sensor.limits()
+        missing = sensor.missing()
+    finally:
+        sensor.close()
+    assert missing == ""
+    after, limit, clock = map(float, nvidia_smi("memory.used", "enforced.power.limit", "clocks.max.sm"))
+    reasons = nvidia_smi(*(f"clocks_throttle_reasons.{name}" for name in NVIDIA_SMI))
+    record_property("figure", f"{reading.power_watts:.0f} W, throttling: {reading.throttling or 'none'}")
+    assert reading.memory_bytes is not None
+    # other tests may take memory in between; what the driver keeps to itself, under 1 GiB, NVML may count
+    used = reading.memory_bytes / 2**20
+    assert min(before, after) - 1024 <= used <= max(before, after) + 1024
+    assert limits.power_watts == pytest.approx(limit, abs=1)
+    assert limits.sm_clock_mhz == pytest.approx(clock, abs=1)
+    active = {words for words, told in zip(NVIDIA_SMI.values(), reasons, strict=True) if told == "Active"}
+    assert set(reading.throttling or ()) == active
+    assert reading.energy_joules is not None
+    assert reading.power_watts is not None
+    assert 0 < reading.power_watts < 2 * limit
 
 
 def test_what_a_gpu_does_not_tell_is_left_out_and_named_and_the_rest_is_there() -> None:

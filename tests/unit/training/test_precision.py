@@ -85,7 +85,8 @@ def test_a_model_that_chooses_a_format_neither_keeps_it_nor_makes_torch_raise(li
         pass
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="multiplies in TF32: needs an NVIDIA GPU")
+@pytest.mark.gpu
+@pytest.mark.usefixtures("needs_cuda")
 def test_tf32_rounds_what_fp32_does_not() -> None:
     matrix = torch.rand(512, 512, device="cuda", generator=torch.Generator("cuda").manual_seed(0))
     exact = matrix.double() @ matrix.double()

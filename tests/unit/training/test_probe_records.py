@@ -363,7 +363,8 @@ def test_files_are_the_programs_own_and_versions_of_what_it_imports(probed: dict
     assert "pytest" not in record["versions"]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@pytest.mark.gpu
+@pytest.mark.usefixtures("needs_cuda")
 def test_a_gpus_steps_are_timed_by_its_own_clock(probed: dict[str, Ended]) -> None:
     record = probed[ON_GPU].record()
     memory = record["peak_memory"]

@@ -164,7 +164,8 @@ def test_a_cpu_process_names_no_driver_that_it_does_not_use() -> None:
     assert versions().keys().isdisjoint({"driver", "nccl"})
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
+@pytest.mark.usefixtures("needs_cuda")
 def test_a_gpu_process_names_its_driver_and_nccl() -> None:
     torch.cuda.init()
     found = versions()

@@ -1,0 +1,157 @@
+"""One real study on one GPU, through Snakemake to its report, which the tests of this folder read."""
+
+from __future__ import annotations
+
+import html
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+from benchmarks.bench_memory import STUDY as MEMORY
+from tests.shrunk_examples import shrunk_own
+from tests.stand_ins import stand_ins
+from tests.workflow.conftest import ROOT, Outcome, Workplace
+
+from scalewise.records import Measurements, Summary, read_summary
+
+HERE = Path(__file__).parent
+FULL_SPEED: dict[str, Any] = {"precision": "bf16", "channels_last": True, "loader": "resident"}
+IMAGES = "synthetic-3x32x32-10classes-2048samples"
+
+Figure = Callable[[str, object], None]
+
+
+def experiments(accelerator: str) -> dict[str, dict[str, Any]]:
+    """What the study trains: on one device, once each.
+
+    Args:
+        accelerator: what belongs to a GPU is made small, or left out, in a rehearsal on a CPU.
+    """
+    once = {"devices": [1], "repeats": 1, "predict": False, "runtime_minutes": 10}
+    rehearsed = accelerator == "cpu"
+    shipped = yaml.safe_load((ROOT / "config" / "experiments.yaml").read_text(encoding="utf-8"))
+    memory = yaml.safe_load(MEMORY.format(repeats=1))
+    if not rehearsed:
+        memory["defaults"]["model"] = "gpu_models.py:build_deep"
+    chosen = {
+        name: study["defaults"] | experiment | once | {"predict": name in shipped["experiments"]}
+        for study in (shipped, memory)
+        for name, experiment in study["experiments"].items()
+    }
+    digits = shipped["defaults"] | {"scaling": "strong", "global_batch_size": 256, "warmup_steps": 6} | once
+    precisions = ["fp32", "bf16"] if rehearsed else ["fp32", "tf32", "bf16", "fp16"]
+    chosen["precisions"] = digits | {"epochs": 3, "sweep": {"precision": precisions}, "channels_last": True}
+    chosen["fast"] = digits | {"epochs": 3, "compile": not rehearsed, "loader": "workers", "sweep": {}}
+    chosen["fast"] |= FULL_SPEED | {"loader": "workers", "cpus_per_device": 2}
+    chosen["steady"] = (
+        once
+        | FULL_SPEED
+        | {
+            "model": "wrn-10-1" if rehearsed else "wide_resnet",
+            "dataset": IMAGES,
+            "global_batch_size": 32 if rehearsed else 256,
+            "steps": 40 if rehearsed else 1000,
+            "learning_rate": 0.01,
+            "warmup_steps": 10,
+        }
+    )
+    chosen["oversized"] = once | {
+        "model": "gpu_models.py:build_too_large",
+        "dataset": "digits",
+        "global_batch_size": 256,
+        "epochs": 1,
+        "learning_rate": 0.01,
+        "warmup_steps": 2,
+    }
+    for example in ("own-ddp", "own-nanogpt"):
+        for name, experiment in shrunk_own(example).items():
+            if "steps" in experiment:
+                chosen[name] = experiment | {"devices": [1]}
+    return chosen
+
+
+@dataclass(frozen=True)
+class GpuStudy:
+    """The study, ended.
+
+    Args:
+        folder: that it ran in.
+        outcome: of the snakemake command.
+    """
+
+    folder: Path
+    outcome: Outcome
+
+    @property
+    def results(self) -> Path:
+        """The results folder, with the runs."""
+        return self.folder / "results"
+
+    @property
+    def tables(self) -> Path:
+        """The folder of the experiments' tables, which is another one where a run has failed."""
+        return self.results if self.outcome.code == 0 else self.results / "partial"
+
+    @property
+    def page(self) -> str:
+        """The report's text."""
+        name = "report.html" if self.outcome.code == 0 else "partial_report.html"
+        return html.unescape((self.results / name).read_text(encoding="utf-8"))
+
+    def runs(self, experiment: str) -> pd.DataFrame:
+        """The runs.csv of an experiment."""
+        return pd.read_csv(self.tables / experiment / "runs.csv")
+
+    def run_folders(self) -> list[Path]:
+        """The folders of all runs."""
+        return sorted(path.parent for path in self.results.glob("*/runs/*/summary.json"))
+
+    def summaries(self) -> dict[str, Summary]:
+        """What each run left, by experiment/run."""
+        return {f"{run.parents[1].name}/{run.name}": read_summary(run) for run in self.run_folders()}
+
+    def measured(self, experiment: str) -> tuple[Path, Measurements]:
+        """Folder and measurements of an experiment's only run."""
+        (folder,) = (self.results / experiment / "runs").iterdir()
+        measurements = read_summary(folder).measurements
+        assert measurements is not None
+        return folder, measurements
+
+
+@pytest.fixture(scope="session")
+def gpu_study(tmp_path_factory: pytest.TempPathFactory, accelerator: str) -> GpuStudy:
+    """One snakemake from the configuration to the report."""
+    folder = tmp_path_factory.mktemp("study")
+    (folder / "config").mkdir()
+    (folder / "config" / "examples").symlink_to(ROOT / "config" / "examples", target_is_directory=True)
+    shutil.copy(ROOT / "benchmarks" / "deep_transformer.py", folder)
+    shutil.copy(HERE / "gpu_models.py", folder)
+    # where nothing is installed but on purpose, python may be called python3 alone
+    programs = stand_ins(folder / "programs", {"python": f'exec "{sys.executable}" "$@"'})
+    site = {
+        "accelerator": accelerator,
+        "devices_per_node": 1,
+        "cpus_per_node": min(len(os.sched_getaffinity(0)), 8),
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", os.pathsep.join([str(programs), os.environ["PATH"]]))
+        workplace = Workplace(folder, Path(sys.executable))
+        given = {
+            "config": yaml.safe_dump({"experiments": experiments(accelerator)}, sort_keys=False),
+            "site": yaml.safe_dump(site),
+        }
+        outcome = workplace.snakemake(
+            *("--scheduler", "greedy", "--keep-going", "--show-failed-logs"), **given
+        )
+        if outcome.code != 0 and (folder / "results").exists():
+            # what has failed must not keep the tests from what has not
+            workplace.snakemake("partial_report", **given)
+    print(outcome.text)  # beside a test that fails
+    return GpuStudy(folder, outcome)

@@ -1,0 +1,79 @@
+"""What is killed while it trains on a GPU leaves none of the GPU's memory taken."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from tests.distributed.whole_runs import ENDLESS, Training, clean_up, finish, starter
+from tests.gpu.conftest import Figure
+from tests.gpu.gpu_models import HELD_BYTES
+
+from scalewise.training.measure.sensors import NvmlSensor
+
+pytestmark = pytest.mark.gpu
+
+HERE = Path(__file__).parent
+HOLDING = ENDLESS | {"model": f"{HERE / 'gpu_models.py'}:build_holding", "devices": [1]}
+MOST_OF_IT = HELD_BYTES // 2
+PATIENCE_SECONDS = 30.0
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[list[Training]]:
+    """Runs that were started, which end with the test."""
+    trainings: list[Training] = []
+    yield trainings
+    clean_up(trainings)
+
+
+def memory_used() -> int:
+    """Bytes of the first GPU, whoever uses them."""
+    import pynvml  # noqa: PLC0415  a machine without a GPU need not have it
+
+    sensor = NvmlSensor(pynvml, str(torch.cuda.get_device_properties(0).uuid))
+    try:
+        used = sensor.read().memory_bytes
+    finally:
+        sensor.close()
+    assert used is not None
+    return used
+
+
+def wait_until(used: int, *, above: bool) -> int:
+    """Wait until more, or less, of the GPU's memory is used than so many bytes; what is used at the end."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while ((now := memory_used()) > used) != above and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return now
+
+
+@pytest.mark.usefixtures("needs_cuda")
+@pytest.mark.parametrize("killed", ["rank", "train.py"])
+def test_what_was_killed_frees_its_memory_of_the_gpu_and_the_next_run_completes(
+    killed: str, tmp_path: Path, started: list[Training], record_property: Figure
+) -> None:
+    """A rank that is killed, or whose supervisor is, frees its GPU's memory, and the next run completes."""
+    start, begun = starter(tmp_path, "accelerator: cuda\ndevices_per_node: 1\ncpus_per_node: 2\n")
+    before = memory_used()
+    training = start("killed", 1, HOLDING)
+    started.append(training)
+    training.wait_for("progress.json")
+    during = wait_until(before + MOST_OF_IT, above=True)
+    os.kill(training.pid(0) if killed == "rank" else training.process.pid, signal.SIGKILL)
+    code, _ = training.end()
+    assert code != 0
+    assert training.left_over() == {}
+    after = wait_until(before + MOST_OF_IT, above=False)
+    gib = " GiB, ".join(f"{bytes_ / 2**30:.1f}" for bytes_ in (before, during, after))
+    record_property("figure", f"{gib} GiB used before, while it trained, and after")
+    assert during > before + MOST_OF_IT
+    assert after < before + MOST_OF_IT
+    following = start("next", 1, {"devices": [1]})
+    started.extend(begun)
+    assert finish(following).summary.outcome == "completed"

@@ -1,0 +1,145 @@
+"""A study on one GPU, as its user sees it: records, report and what they say of a GPU alone."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from benchmarks.bench_memory import COPIES, TOLERANCE, options
+from tests.gpu.conftest import Figure, GpuStudy
+
+from scalewise.records import RANKS, UTILIZATION, read_job_times
+
+pytestmark = pytest.mark.gpu
+
+
+def test_every_run_of_a_study_on_a_gpu_completes_but_the_one_that_is_oversized(gpu_study: GpuStudy) -> None:
+    outcomes = {name: summary.outcome for name, summary in gpu_study.summaries().items()}
+    assert gpu_study.outcome.code == 0, gpu_study.outcome.text
+    others = {name: outcome for name, outcome in outcomes.items() if not name.startswith("oversized/")}
+    assert set(others.values()) == {"completed"}
+    assert {name.partition("/")[0] for name in others} == {
+        *("digits-strong", "digits-weak", "precisions", "fast", "steady", *COPIES),
+        *("own-ddp-throughput", "own-nanogpt"),
+    }
+
+
+@pytest.mark.usefixtures("needs_cuda")
+def test_every_run_was_trained_on_the_gpu_and_its_records_name_it(gpu_study: GpuStudy) -> None:
+    name = torch.cuda.get_device_name(0)
+    for folder in gpu_study.run_folders():
+        if folder.parents[1].name != "oversized":
+            ranks = pd.read_csv(folder / RANKS)
+            assert list(ranks["device"]) == [name], folder
+    for run, summary in gpu_study.summaries().items():
+        if summary.measurements is not None:
+            assert summary.measurements.peak_memory_kind.startswith("CUDA allocator"), run
+    assert name in gpu_study.page
+
+
+@pytest.mark.usefixtures("needs_cuda")
+def test_a_run_out_of_gpu_memory_is_a_result_with_its_reason_and_the_next_ones_are_not_harmed(
+    gpu_study: GpuStudy, record_property: Figure
+) -> None:
+    ended = {name: summary for name, summary in gpu_study.summaries().items() if "oversized" in name}
+    (summary,) = ended.values()
+    assert summary.outcome == "out-of-memory"
+    assert "CUDA out of memory" in summary.reason
+    assert "out-of-memory" in gpu_study.page
+    began = {folder: began_at(folder) for folder in gpu_study.run_folders()}
+    (oversized,) = (folder for folder in began if folder.parents[1].name == "oversized")
+    later = [folder for folder, time in began.items() if time > began[oversized]]
+    record_property("figure", f"{len(later)} runs after it completed")
+    assert later, "no run came after the one without memory"
+
+
+def began_at(run: Path) -> str:
+    """UTC, ISO 8601."""
+    times = read_job_times(run)
+    assert times is not None
+    return times.jobs[0].started_at
+
+
+@pytest.mark.parametrize("optimizer", COPIES)
+def test_gradient_as_bucket_view_saves_one_copy_of_the_parameters_of_a_gpus_memory(
+    gpu_study: GpuStudy, optimizer: str, record_property: Figure
+) -> None:
+    """Memory with gradient_as_bucket_view off over on is 3/2, 4/3 and 5/4, from a study's options.csv."""
+    copies = COPIES[optimizer]
+    gain = options(gpu_study.tables / optimizer)
+    parameters = 4 * int(gpu_study.runs(optimizer)["parameters"].iloc[0])
+    before, after = (gain[f"{side}peak_memory_bytes"] / parameters for side in ("reference_", ""))
+    record_property("figure", f"{before:.3f} copies without, {after:.3f} with it, ratio {before / after:.3f}")
+    assert before == pytest.approx(copies, rel=TOLERANCE)
+    assert after == pytest.approx(copies - 1, rel=TOLERANCE)
+    assert before / after == pytest.approx(copies / (copies - 1), rel=TOLERANCE)
+    assert gain["saved_parameter_copies"] == pytest.approx(1, rel=TOLERANCE)
+
+
+def test_steps_by_the_devices_clock_add_up_to_the_windows_of_the_hosts(
+    gpu_study: GpuStudy, record_property: Figure
+) -> None:
+    folder, measured = gpu_study.measured("steady")
+    windows = [window for window in measured.windows if not window.warmup]
+    by_host = sum(window.seconds for window in windows) / sum(window.steps for window in windows)
+    by_device = float(pd.read_csv(folder / RANKS)["step_seconds_p50"].iloc[0])
+    record_property("figure", f"{1e3 * by_device:.3f} ms by events, {1e3 * by_host:.3f} ms by the host")
+    # the host's also holds what is between steps and the edges of windows; a median leaves out the slow ones
+    assert by_device == pytest.approx(by_host, rel=0.1)
+
+
+@pytest.mark.usefixtures("needs_cuda")
+def test_energy_by_nvmls_counter_is_mean_power_times_time(
+    gpu_study: GpuStudy, record_property: Figure
+) -> None:
+    folder, measured = gpu_study.measured("steady")
+    samples = pd.read_csv(folder / UTILIZATION)
+    times = pd.to_datetime(samples["timestamp"], format="ISO8601").astype("int64").to_numpy() / 1e9
+    power = samples["power_watts"].to_numpy()
+    joules = sum((later - now) * power[index + 1] for index, (now, later) in enumerate(pairwise(times)))
+    assert measured.energy_joules is not None
+    seconds = times[-1] - times[0]
+    assert seconds > 2
+    record_property(
+        "figure",
+        f"{measured.energy_joules:.0f} J by the counter, {joules:.0f} J by {np.mean(power):.0f} W "
+        f"over {seconds:.1f} s",
+    )
+    # the first interval is before the first sample, and NVML's power is itself a mean over a second
+    assert measured.energy_joules == pytest.approx(joules, rel=0.25)
+
+
+@pytest.mark.usefixtures("needs_cuda")
+def test_a_gpu_tells_whether_it_was_throttled_and_how_busy_it_was(
+    gpu_study: GpuStudy, record_property: Figure
+) -> None:
+    _, measured = gpu_study.measured("steady")
+    record_property(
+        "figure", f"throttled: {measured.throttled}; {measured.monitor_note or 'nothing is missing'}"
+    )
+    assert measured.throttled is not None
+    assert "NVML gives no" not in measured.monitor_note
+    assert measured.mean_utilization is not None
+    assert measured.mean_utilization > 0.5
+
+
+@pytest.mark.parametrize("experiment", ["own-ddp-throughput", "own-nanogpt"])
+def test_a_script_of_ones_own_is_measured_on_a_gpu_by_its_events(
+    gpu_study: GpuStudy, experiment: str, accelerator: str, record_property: Figure
+) -> None:
+    folder, measured = gpu_study.measured(experiment)
+    windows = [window for window in measured.windows if not window.warmup]
+    assert windows
+    assert measured.throughput_samples_per_second is not None
+    assert measured.program is not None
+    if accelerator == "cuda":
+        assert measured.peak_memory_kind.startswith("CUDA allocator")
+        assert measured.peak_memory_bytes > 0
+    ranks = pd.read_csv(folder / RANKS)
+    seconds = sum(window.seconds for window in windows) / sum(window.steps for window in windows)
+    record_property("figure", f"{measured.throughput_samples_per_second:,.0f} samples/s")
+    assert float(ranks["step_seconds_p50"].iloc[0]) == pytest.approx(seconds, rel=0.5)
