@@ -1,4 +1,4 @@
-# Each target sets up all it needs, in .venv. Needs python3 >= 3.11, make and git, nothing else; as root on
+# Each target but gpu sets up all it needs, in .venv. Needs python3 >= 3.11, make and git, nothing else; as root on
 # Debian or Ubuntu, test also installs Slurm and Chromium from the system's packages, and slurm-lab Slurm.
 
 PYTHON ?= python3
@@ -15,7 +15,7 @@ export PATH := $(BIN):$(PATH)
 ONE_STUDY := tests/workflow/test_dry_run.py::test_shipped_study_shows_its_plan_and_starts_nothing \
   tests/workflow/test_study.py::test_every_promised_file_is_there
 
-.PHONY: help setup run check test reliability lint bench generated slurm-packages chromium slurm-lab clean
+.PHONY: help setup run check test reliability gpu lint bench generated slurm-packages chromium slurm-lab clean
 
 help:
 	@echo "make setup    install what a study needs into .venv, and nothing else"
@@ -26,6 +26,7 @@ help:
 	@echo "make reliability  provoke every fault and give every bad input, thoroughly; writes docs/reliability.md"
 	@echo "make lint     check style, types and the workflow"
 	@echo "make slurm-lab  start a real Slurm cluster of four nodes on this machine (root on Debian or Ubuntu)"
+	@echo "make gpu      what only a GPU can show: tests and benchmark in under 9 minutes; writes docs/gpu.md"
 	@echo "make bench    measure speed and memory against plain PyTorch, torchvision and Snakemake"
 	@echo "make generated  write what is generated: JSON Schemas, the table of keys, figure captions"
 	@echo "make clean    remove the virtual environment; results stay"
@@ -49,6 +50,11 @@ reliability: $(VENV)/dev.installed slurm-packages
 	SCALEWISE_THOROUGH=1 SCALEWISE_REQUIRE_SLURM=1 \
 	  pytest -m "fault or refuses" $(STREAMS) --timeout 7200 --reliability build/reliability.json || [ $$? = 1 ]
 	python -m tests.reliability.write_table --into docs/reliability.md build/reliability.json
+
+# a machine with a GPU may have no network: nothing is installed, and where there is no .venv its own python is taken
+GPU_JSON ?= build/gpu.json
+gpu:
+	@$(PYTHON) -m benchmarks.on_gpu --json "$(GPU_JSON)" --into docs/gpu.md
 
 slurm-lab: $(VENV)/dev.installed slurm-packages
 	python tests/slurm/lab.py up
