@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.stand_ins import stand_ins
 from tests.unit.plan.kinds import settings_of_loop
 from tests.unit.plan.refusals import assert_refused, mistaken
 
@@ -68,10 +70,44 @@ def test_compiling_for_cpus_without_a_compiler_is_refused_before_the_first_run(
     says = ("study.compile is true", "this machine has no own-c++", "in the variable CXX")
     assert_refused(text, says, refuse(text), study_file)
 
-    compiler = tmp_path / "own-c++"
-    compiler.write_text("#!/bin/sh\n", encoding="utf-8")
-    compiler.chmod(0o755)
+    stand_ins(tmp_path, {"own-c++": ""})
     assert load(text).runs
+
+
+def test_compiling_for_gpus_needs_a_c_compiler_and_pythons_headers(
+    refuse: Refuse,
+    load: Load,
+    study_file: Path,
+    site_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    site_file.write_text(GPU, encoding="utf-8")
+    text = study("compile: true")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CC", "own-cc")
+    monkeypatch.setattr(sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
+    says = ("study.compile is true", "none of own-cc, gcc, clang", "in the variable CC")
+    assert_refused(text, says, refuse(text), study_file)
+    stand_ins(tmp_path, {"own-cc": ""})
+    says = ("study.compile is true", f"there is no {tmp_path / 'Python.h'}", "python3-dev")
+    assert_refused(text, says, refuse(text), study_file)
+    (tmp_path / "Python.h").touch()
+    assert load(text).runs
+
+
+def test_a_gpu_that_auto_leaves_alone_is_named_with_the_way_to_use_it(
+    refuse: Refuse, load: Load, study_file: Path, site_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    site_file.write_text(CPU.replace("cpu\n", "auto\n", 1), encoding="utf-8")
+    (warning,) = load(study("precision: bf16")).warnings
+    assert warning.startswith("this machine has a GPU, which `accelerator: auto` leaves alone")
+    text = study("precision: fp16")
+    says = ("study.precision is 'fp16'", "`accelerator: cuda` in the site file: this machine has a GPU.")
+    assert_refused(text, says, refuse(text), study_file)
+    site_file.write_text(CPU, encoding="utf-8")
+    assert load(study("precision: bf16")).warnings == []
 
 
 ANYWHERE = [

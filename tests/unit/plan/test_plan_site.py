@@ -73,8 +73,10 @@ def test_without_that_variable_the_device_files_are_counted(monkeypatch: pytest.
 
     site = resolve_site(SiteFile(cpus_per_node=8))
 
-    assert site.accelerator == ("cuda" if present else "cpu")
-    assert site.devices_per_node == (len(present) or 8)
+    several = len(present) > 1
+    assert site.accelerator == ("cuda" if several else "cpu")
+    assert site.devices_per_node == (len(present) if several else 8)
+    assert site.unused_gpus == (0 if several else len(present))
 
 
 @pytest.mark.usefixtures("no_gpu")

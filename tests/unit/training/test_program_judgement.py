@@ -14,9 +14,15 @@ BATCH = "batch_size_per_device"
 
 
 def planned(
-    samples: int = 16, devices: int = 2, passes: int = 1, name: str = BATCH, *, given: bool = False
+    samples: int = 16,
+    devices: int = 2,
+    passes: int = 1,
+    name: str = BATCH,
+    *,
+    given: bool = False,
+    accelerator: str = "cpu",
 ) -> Planned:
-    return Planned("train.py", devices, samples, passes, given, frozenset({name}))
+    return Planned("train.py", devices, samples, passes, given, frozenset({name}), accelerator)
 
 
 def pair(**changed: Any) -> list[ProbeRecord]:
@@ -32,6 +38,18 @@ def test_what_is_as_planned_is_not_spoken_of() -> None:
     [
         pytest.param(
             planned(), pair(world_size=1), ["2 devices", "world size 1", "`devices: [1]`"], id="copies"
+        ),
+        pytest.param(
+            planned(accelerator="cuda"),
+            pair(),
+            ["planned were GPUs", "rank 0", "on the CPU", "LOCAL_RANK", "`accelerator: cpu`"],
+            id="on the CPU",
+        ),
+        pytest.param(
+            planned(),
+            pair(cuda=True, device="NVIDIA H100"),
+            ["planned were CPU processes", "on NVIDIA H100", "`accelerator: cuda`"],
+            id="on a GPU",
         ),
         pytest.param(planned(), pair(world_size=4), ["4 ranks", "2 devices", "WORLD_SIZE"], id="world"),
         pytest.param(

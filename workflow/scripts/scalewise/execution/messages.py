@@ -27,6 +27,25 @@ _CONSEQUENCES = (
 )
 """Phrases of gloo, nccl and the store on ranks that outlive another: never the cause."""
 
+_WITHOUT_MEMORY = (
+    "OutOfMemoryError",
+    "CUDA out of memory",
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "Cuda failure 2 'out of memory'",
+)
+"""Words of torch's allocator, of CUDA itself, of its libraries and of NCCL where a GPU has no memory left."""
+
+
+def is_out_of_memory(error: str) -> bool:
+    """Whether an error tells that a device had no memory left.
+
+    Args:
+        error: The exception's type and message.
+    """
+    return any(words in error for words in _WITHOUT_MEMORY)
+
 
 class _Note(BaseModel):
     model_config = ConfigDict(frozen=True)

@@ -278,7 +278,8 @@ def load_study(
         raise StudyError(lines)
     runs = {(name, run.name): run for name, planned in experiments.items() for run in planned.runs}
     allocations = {key: allocate(run, experiments[run.experiment].spec, site) for key, run in runs.items()}
-    return Study(experiments, site, list(_warnings(experiments)), runs, allocations)
+    warnings = [*_site_warnings(site), *_warnings(experiments)]
+    return Study(experiments, site, warnings, runs, allocations)
 
 
 def check_spelling(file: str | Path) -> None:
@@ -480,6 +481,14 @@ def _sound_counts(devices: object) -> list[int | str]:
     """The entries of ``devices`` that are device counts; the others have been reported."""
     entries = devices if isinstance(devices, list) else []
     return [entry for entry in entries if isinstance(entry, (int, str)) and not isinstance(entry, bool)]
+
+
+def _site_warnings(site: Site) -> Iterator[str]:
+    if site.unused_gpus:
+        yield (
+            "this machine has a GPU, which `accelerator: auto` leaves alone: one has nothing to scale to. To "
+            "measure on it, write `accelerator: cuda` in the site file, and `devices: [1]`."
+        )
 
 
 def _warnings(experiments: Mapping[str, PlannedExperiment]) -> Iterator[str]:

@@ -15,7 +15,7 @@ from types import FrameType
 
 import torch
 
-from scalewise.execution.messages import RankSetup, TrainSpec
+from scalewise.execution.messages import RankSetup, TrainSpec, is_out_of_memory
 from scalewise.execution.parent_death import exit_when_parent_dies
 from scalewise.execution.progress_reporter import say
 from scalewise.execution.rank_files import RankFiles
@@ -328,7 +328,7 @@ def run_and_report_errors(rank_files: RankFiles, work: Callable[[], None]) -> No
     except Exception as error:
         # a loader process that ends makes torch raise wherever the rank is, and so also while it tells why
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        out_of_memory = isinstance(error, torch.OutOfMemoryError)
+        out_of_memory = is_out_of_memory(f"{type(error).__name__}: {error}")
         # a full disk, or a folder that is gone, must not hide what happened: raised again, it is printed
         with suppress(OSError):
             rank_files.failed(rank, socket.gethostname(), error, out_of_memory)

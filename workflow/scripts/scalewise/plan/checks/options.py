@@ -8,7 +8,9 @@ from __future__ import annotations
 import math
 import os
 import shutil
+import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from scalewise.plan.catalog.datasets import DatasetFacts, dataset_facts, is_folder
 from scalewise.plan.catalog.models import IMAGENET_STEM_PIXELS, MODELS, takes_pretrained
@@ -68,6 +70,8 @@ def check_options(
     """
     if site.accelerator == "cpu":
         yield from _check_cpu(where, settings, site)
+    else:
+        yield from _check_gpu(where, settings, site)
     yield from _check_parallelism(where, settings)
     yield from _check_exchange(where, experiment, settings, given)
     yield from _check_rate(where, settings)
@@ -89,23 +93,26 @@ def check_seed(where: Where, experiment: AnyExperiment, settings: AnySettings) -
 
 def _check_cpu(where: Where, settings: Settings, site: Site) -> Iterator[Problem]:
     cpu = "but the devices here are CPU processes"
+    gpu = (
+        " Or write `accelerator: cuda` in the site file: this machine has a GPU." if site.unused_gpus else ""
+    )
     if settings.precision == "tf32":
-        yield Problem(where("precision"), f"is 'tf32', a format of GPUs, {cpu}", "Use fp32 or bf16.")
+        yield Problem(where("precision"), f"is 'tf32', a format of GPUs, {cpu}", f"Use fp32 or bf16.{gpu}")
     if settings.precision == "fp16":
         yield Problem(
             where("precision"),
             f"is 'fp16', {cpu}, on which it runs at 0.03 times the speed of fp32",
-            "Use bf16 or fp32.",
+            f"Use bf16 or fp32.{gpu}",
         )
     if settings.communication_hook == "bf16":
         # it needs a torch that was built with NCCL, which not every torch for CPUs is
         yield Problem(
             where("communication_hook"),
             f"is 'bf16', which torch has for GPUs with NCCL, {cpu}",
-            "Use fp16, which sends as few bytes.",
+            f"Use fp16, which sends as few bytes.{gpu}",
         )
-    if settings.compile and site.slurm is None and site.facts.container is None:
-        # the runs are on this machine; the name is looked up as torch does it
+    if settings.compile and _runs_here(site):
+        # the name is looked up as torch does it
         compiler = os.environ.get("CXX", "g++")
         if shutil.which(compiler) is None:
             yield Problem(
@@ -113,6 +120,31 @@ def _check_cpu(where: Where, settings: Settings, site: Site) -> Iterator[Problem
                 f"is true, but this machine has no {compiler}, which torch.compile builds with for CPUs",
                 "Install it, or name another C++ compiler in the variable CXX.",
             )
+
+
+def _check_gpu(where: Where, settings: Settings, site: Site) -> Iterator[Problem]:
+    if not settings.compile or not _runs_here(site) or site.facts.python is not None:
+        return
+    # torch.compile's Triton builds a module of C for Python, and looks for both as is done here
+    compilers = [name for name in (os.environ.get("CC"), "gcc", "clang") if name]
+    header = Path(sysconfig.get_paths()["include"]) / "Python.h"
+    if not any(map(shutil.which, compilers)):
+        yield Problem(
+            where("compile"),
+            f"is true, but this machine has none of {', '.join(compilers)}; torch.compile needs one for GPUs",
+            "Install one, or name another C compiler in the variable CC.",
+        )
+    elif not header.exists():
+        yield Problem(
+            where("compile"),
+            f"is true, but there is no {header}, which torch.compile needs for GPUs",
+            "Install Python's headers, as in python3-dev or python3-devel, or use another Python.",
+        )
+
+
+def _runs_here(site: Site) -> bool:
+    """Whether the runs find what this machine has."""
+    return site.slurm is None and site.facts.container is None
 
 
 def _check_parallelism(where: Where, settings: Settings) -> Iterator[Problem]:

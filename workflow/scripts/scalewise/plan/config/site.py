@@ -163,6 +163,7 @@ class Site:
         devices_per_node: Devices of one node.
         cpus_per_node: CPUs of one node.
         facts: All that the file says.
+        unused_gpus: GPUs of this machine that ``auto`` leaves alone.
     """
 
     accelerator: Accelerator
@@ -170,6 +171,7 @@ class Site:
     cpus_per_node: int
     max_nodes: int
     facts: SiteFile = field(default_factory=SiteFile)
+    unused_gpus: int = 0
 
     @property
     def slurm(self) -> Slurm | None:
@@ -227,7 +229,8 @@ def resolve_site(facts: SiteFile) -> Site:
         devices = max(gpus, 1)
     else:
         devices = cpus
-    return Site(accelerator, devices, cpus, facts.max_nodes, facts)
+    unused = gpus if facts.accelerator == "auto" and accelerator == "cpu" else 0
+    return Site(accelerator, devices, cpus, facts.max_nodes, facts, unused)
 
 
 LOOKED_UP = ("accelerator", "devices_per_node", "cpus_per_node")

@@ -11,7 +11,7 @@ from scalewise import __version__
 from scalewise.plan.config.site import cpu_model
 from scalewise.records import CPU_PROCESS, Environment, GpuLimits
 from scalewise.training.measure.environments import operating_system
-from scalewise.training.measure.sensors import NvmlSensor, sensor_of
+from scalewise.training.measure.sensors import NvmlSensor, driver_version, sensor_of
 
 _PACKAGES = ("torch", "torchvision", "numpy", "safetensors", "snakemake", "scikit-learn")
 
@@ -36,18 +36,8 @@ def _gpu_versions() -> dict[str, str]:
     found = {}
     if torch.distributed.is_available() and torch.distributed.is_nccl_available():
         found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
-    try:
-        import pynvml  # noqa: PLC0415 - a machine without GPUs has no use for it
-    except ImportError:
-        return found
-    try:
-        pynvml.nvmlInit()
-        try:
-            found["driver"] = str(pynvml.nvmlSystemGetDriverVersion())
-        finally:
-            pynvml.nvmlShutdown()
-    except pynvml.NVMLError:
-        pass
+    if (driver := driver_version()) is not None:
+        found["driver"] = driver
     return found
 
 

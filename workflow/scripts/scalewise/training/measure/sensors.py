@@ -232,3 +232,19 @@ def gpu_sensor(uuid: str) -> tuple[NvmlSensor | None, str]:
         return NvmlSensor(pynvml, uuid.removeprefix("GPU-").removeprefix("MIG-")), ""
     except pynvml.NVMLError as error:
         return None, f"not monitored: NVML: {error}"
+
+
+def driver_version() -> str | None:
+    """The version of NVIDIA's driver, as NVML tells it; None where it does not."""
+    try:
+        import pynvml  # noqa: PLC0415 - as above
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+        try:
+            return str(pynvml.nvmlSystemGetDriverVersion())
+        finally:
+            pynvml.nvmlShutdown()
+    except pynvml.NVMLError:
+        return None

@@ -145,6 +145,9 @@ def variables(
     else:
         found = {key: value for key, value in found.items() if key not in RANK_VARIABLES}
         found["NODE_RANK"] = node_rank
+    if rank_setup.accelerator == "cpu":
+        # a program takes a GPU wherever it sees one, and the run is of CPU processes
+        found["CUDA_VISIBLE_DEVICES"] = ""
     found |= {name: fill_in(str(value), values) for name, value in settings.environment.items()}
     path = os.pathsep.join(filter(None, (str(startup), found.get("PYTHONPATH"))))
     return found | {"PYTHONPATH": path, "SCALEWISE_PROBE": str(probe_spec)}

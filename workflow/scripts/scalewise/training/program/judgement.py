@@ -25,6 +25,7 @@ class Planned:
         accumulation_steps: Passes of a step.
         samples_given: Whether the configuration says that the samples of a step cannot be seen.
         names: Names in braces of its arguments and environment.
+        accelerator: ``cuda`` or ``cpu``.
     """
 
     program: str
@@ -33,6 +34,7 @@ class Planned:
     accumulation_steps: int
     samples_given: bool
     names: frozenset[str]
+    accelerator: str
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,8 @@ def contradiction(planned: Planned, ranks: Sequence[ProbeRecord], all_ended: boo
                 "model: neither samples of a step nor speedup can be told from its steps. Measure its "
                 "data-parallel part, or train it by other means."
             )
+        if rank.cuda != (planned.accelerator == "cuda"):
+            return _other_device(planned, rank)
         if rank.world_size != planned.devices:
             return _other_world(planned, rank.world_size, len(ranks))
     if len(ranks) != planned.devices:
@@ -68,6 +72,19 @@ def contradiction(planned: Planned, ranks: Sequence[ProbeRecord], all_ended: boo
             f"{count_devices(planned.devices)} were planned. Let every rank train, and nothing beside them."
         )
     return _apart(planned, ranks) or _other_samples(planned, ranks)
+
+
+def _other_device(planned: Planned, rank: ProbeRecord) -> str:
+    if rank.cuda:
+        return (
+            f"planned were CPU processes, but rank {rank.rank} of {planned.program} trains on {rank.device}. "
+            "Set `accelerator: cuda` in the site file, or leave CUDA_VISIBLE_DEVICES out of the experiment's "
+            "environment."
+        )
+    return (
+        f"planned were GPUs, but rank {rank.rank} of {planned.program} trains on the CPU. Let it move model "
+        "and batches to the GPU of LOCAL_RANK, or set `accelerator: cpu` in the site file."
+    )
 
 
 def _other_world(planned: Planned, world_size: int, processes: int) -> str:

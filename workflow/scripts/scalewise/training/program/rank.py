@@ -20,7 +20,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 
-from scalewise.execution.messages import PROGRAM_FOLDER, GracefulStop, RankSetup, TrainSpec
+from scalewise.execution.messages import (
+    PROGRAM_FOLDER,
+    GracefulStop,
+    RankSetup,
+    TrainSpec,
+    is_out_of_memory,
+)
 from scalewise.execution.parent_death import exit_when_parent_dies
 from scalewise.execution.progress_reporter import say
 from scalewise.execution.rank_files import RankFiles
@@ -252,6 +258,7 @@ class ProgramRank:
             accumulation_steps=self.settings.accumulation_steps,
             samples_given=self.settings.samples_per_step is not None,
             names=frozenset(names),
+            accelerator=definition.accelerator,
         )
 
     def _judge(self) -> bool:
@@ -432,7 +439,7 @@ def run_program_rank(rank_files: RankFiles, began: float) -> int:
                 identity.host,
                 text,
                 traceback,
-                out_of_memory="OutOfMemoryError" in text or "CUDA out of memory" in text,
+                out_of_memory=is_out_of_memory(text),
                 permanent=getattr(error, "permanent", False),
             )
         return 1

@@ -41,7 +41,7 @@ from scalewise.training.distributed.identity import Identity
 from scalewise.training.measure.environments import commit, merge_environments, operating_system
 from scalewise.training.measure.machine_load import CpuUse, other_cpu_fraction
 from scalewise.training.measure.monitor import Monitor, MonitorReport, across_ranks
-from scalewise.training.measure.sensors import gpu_sensor
+from scalewise.training.measure.sensors import driver_version, gpu_sensor
 from scalewise.training.measure.throughput import quantile, slowest_part, throughput
 from scalewise.training.measure.waiting import communication_fraction, waiting_seconds
 from scalewise.training.program.judgement import Planned, same_samples, samples_seen
@@ -68,6 +68,7 @@ class OuterReport:
         launch_seconds: Time from the start of the run to that of the program; None on other hosts than the
             supervisor's, whose clocks may differ.
         gpu_limits: Limits of each rank's GPU; None for a CPU process.
+        driver: Version of the GPUs' driver; None where no GPU was trained on.
         ended_at: UTC, ISO 8601.
     """
 
@@ -81,6 +82,7 @@ class OuterReport:
     cpu_use: CpuUse
     launch_seconds: float | None
     gpu_limits: list[GpuLimits | None]
+    driver: str | None
     ended_at: str
 
     @classmethod
@@ -105,6 +107,7 @@ class OuterReport:
             cpu_use=cpu_use,
             launch_seconds=launch_seconds,
             gpu_limits=[_gpu_limits(record) for record in records],
+            driver=driver_version() if any(record.cuda for record in records) else None,
             ended_at=ended_at,
         )
 
@@ -400,7 +403,7 @@ def _provenance(
             hosts=[record.host],
             cpu_model=by_host[record.host].cpu_model if record.host in by_host else "",
             operating_system=by_host[record.host].operating_system if record.host in by_host else "",
-            versions={"scalewise": __version__, **record.versions},
+            versions={"scalewise": __version__, **record.versions, **_driver(by_host.get(record.host))},
         )
         for record in records
     ]
@@ -422,6 +425,10 @@ def _provenance(
         environments=merge_environments(environments),
         gpu_limits=[limit for report in reports for limit in report.gpu_limits],
     )
+
+
+def _driver(report: OuterReport | None) -> dict[str, str]:
+    return {} if report is None or report.driver is None else {"driver": report.driver}
 
 
 def _gpu_limits(record: ProbeRecord) -> GpuLimits | None:

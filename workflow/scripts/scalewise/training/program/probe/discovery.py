@@ -116,6 +116,19 @@ def parameters_of(optimizers: Iterable[Optimizer]) -> list[torch.Tensor]:
     return list(found.values())
 
 
+def device_of(optimizer: Optimizer) -> torch.device | None:
+    """The GPU of the parameters that an optimizer updates; None where they are trained by the CPU.
+
+    Parameters on the host, beside a CUDA that is in use, are those of a model whose optimizer is kept there:
+    the GPU is then the current one.
+    """
+    on_gpus = (parameter.device for parameter in parameters_of([optimizer]) if parameter.is_cuda)
+    found = next(on_gpus, None)
+    if found is None and torch.cuda.is_initialized():
+        return torch.device("cuda", torch.cuda.current_device())
+    return found
+
+
 def no_figures() -> dict[str, Any]:
     """The values below where no optimizer was seen."""
     return {

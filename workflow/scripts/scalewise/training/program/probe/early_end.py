@@ -57,7 +57,7 @@ class EarlyEnd:
         self._steps.append(step)
         if (done - self._first_step) % WINDOW_STEPS or done == self._first_step:
             return
-        if self._record.cuda:
+        if self._record.device is not None:
             self._steps[-WINDOW_STEPS - 1].mark.synchronize()
         self._read(done, WINDOW_STEPS)
         self._look(done)

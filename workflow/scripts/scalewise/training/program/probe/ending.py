@@ -24,6 +24,8 @@ class Ending:
 
     def __init__(self) -> None:
         self.attempts = 0
+        self.device: torch.device | None = None
+        """The GPU that is trained on; None for a CPU process."""
 
     def end(self) -> NoReturn:
         """Raise SystemExit, again after each step of a program that swallows it.
@@ -38,7 +40,7 @@ class Ending:
             os._exit(0)
         if self.attempts == 1:
             with suppress(Exception):
-                meet()
+                meet(self.device)
         raise SystemExit(0)
 
     def at_exit(self) -> None:
@@ -49,12 +51,18 @@ class Ending:
                 distributed.destroy_process_group()
 
 
-def meet() -> None:
-    """Wait until all ranks are here: nobody leaves while another one still exchanges gradients."""
+def meet(device: torch.device | None) -> None:
+    """Wait until all ranks are here: nobody leaves while another one still exchanges gradients.
+
+    Args:
+        device: The GPU that is trained on, over which NCCL meets; None for a CPU process.
+    """
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_initialized()):
         return
-    devices = [torch.cuda.current_device()] if "nccl" in distributed.get_backend() else None
+    devices = None
+    if "nccl" in distributed.get_backend():
+        devices = [torch.cuda.current_device() if device is None else device.index]
     waiting = distributed.barrier(async_op=True, device_ids=devices)
     until = time.monotonic() + WAITS_SECONDS
     while waiting is not None and not waiting.is_completed() and time.monotonic() < until:

@@ -18,7 +18,15 @@ from . import origins
 from .batches import samples_of_inputs
 from .communication import CommunicationSamples
 from .counted_optimizers import CountedOptimizers
-from .discovery import Trained, compiled_frames, look_around, no_figures, parameter_figures, parameters_of
+from .discovery import (
+    Trained,
+    compiled_frames,
+    device_of,
+    look_around,
+    no_figures,
+    parameter_figures,
+    parameters_of,
+)
 from .early_end import EarlyEnd
 from .ending import Ending, finish_with_multiprocessing
 from .guards import Notes, hidden
@@ -157,7 +165,7 @@ class MeasuredProcess:
             self._first_step(optimizer)
         elif self.ending.attempts:
             self.ending.end()
-        if steps.cuda and torch.cuda.is_current_stream_capturing():
+        if steps.device is not None and torch.cuda.is_current_stream_capturing():
             self.notes.note("steps are captured in a CUDA graph: those that it replays are not seen")
             return
         now = time.perf_counter()
@@ -185,9 +193,9 @@ class MeasuredProcess:
     def _first_step(self, optimizer: Optimizer) -> None:
         if self._place:  # of a step that was captured
             return
-        cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
-        self.steps.cuda = self.memory.cuda = cuda
-        self._place = origins.place_on_machine(cuda)
+        device = device_of(optimizer)
+        self.steps.device = self.memory.device = self.ending.device = device
+        self._place = origins.place_on_machine(device)
         distributed = torch.distributed
         if distributed.is_available() and distributed.is_initialized():
             # now: at its end the program may have destroyed the group
@@ -197,7 +205,7 @@ class MeasuredProcess:
         try:
             self.trained = look_around(optimizer)
             self._look_at_roots()
-            self._sample_communication("cuda" if cuda else "cpu")
+            self._sample_communication("cpu" if device is None else "cuda")
         except Exception as error:  # noqa: BLE001  # the steps are counted all the same
             self.notes.fault("what is trained", error)
         self._look_at_threads()
@@ -293,8 +301,8 @@ class MeasuredProcess:
         write_json(self.spec.folder / f"{rank}.{self.pid}.started.json", record)
 
     def _write_record(self, ended: str) -> None:
-        if self.steps.cuda:
-            torch.cuda.synchronize()
+        if self.steps.device is not None:
+            torch.cuda.synchronize(self.steps.device)
         self.passes.conclude(self.backwards + self.steps.done)
         steps = self.steps.snapshot()
         if (
@@ -305,7 +313,7 @@ class MeasuredProcess:
                 self._figures = parameter_figures(parameters_of(alive), self.trained)
         training = self.passes.training
         workers = None if training is None else training.workers
-        self._place = self._place or origins.place_on_machine(steps.cuda)
+        self._place = self._place or origins.place_on_machine(steps.device)
         if workers and self._place["affinity"] and workers > len(self._place["affinity"]):
             self.notes.note(f"a DataLoader of {workers} processes has {len(self._place['affinity'])} CPUs")
         local_rank = os.environ.get("LOCAL_RANK", "")
@@ -342,7 +350,7 @@ class MeasuredProcess:
             if self._communication is None
             else self._communication.step_seconds(),
             "peak_memory": self.memory.record(steps.evaluated),
-            "versions": self._found("versions", origins.versions),
+            "versions": self._found("versions", lambda: origins.versions(self.steps.device is not None)),
             "imported_files": self._found(
                 "imported files", lambda: origins.imported_files(self._own_folders)
             ),

@@ -17,13 +17,15 @@ class PeakReadings:
     """Readings of the peak so far, at moments that tell training from evaluation."""
 
     def __init__(self) -> None:
-        self.cuda = False
+        self.device: torch.device | None = None
+        """The GPU whose allocator is asked; None for the process's own memory."""
         self._whole = 0
         self._before_evaluation: int | None = None
 
     def read(self) -> None:
         """Take in the peak so far; the program may reset it at any time."""
-        peak = torch.cuda.max_memory_allocated() if self.cuda else resident_peak()
+        device = self.device
+        peak = resident_peak() if device is None else torch.cuda.max_memory_allocated(device)
         self._whole = max(self._whole, peak)
 
     def evaluation_begins(self) -> None:
@@ -42,7 +44,7 @@ class PeakReadings:
         training = self._before_evaluation
         apart = training is not None or not evaluated
         kind = "process peak RSS"
-        if self.cuda:
+        if self.device is not None:
             kind = "CUDA allocator" if apart else "CUDA allocator peak"
         return {
             "training_bytes": self._whole if training is None else training,

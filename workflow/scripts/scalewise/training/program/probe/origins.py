@@ -19,16 +19,16 @@ LARGEST_HASHED = 64 * 2**20
 """Bytes of a module's file beyond which it is no source."""
 
 
-def place_on_machine(cuda: bool) -> dict[str, Any]:
-    """Device, threads and CPUs of this process, as JSON values."""
-    properties = torch.cuda.get_device_properties(torch.cuda.current_device()) if cuda else None
+def place_on_machine(device: torch.device | None) -> dict[str, Any]:
+    """Device, threads and CPUs of this process, as JSON values; no device is a CPU process."""
+    properties = None if device is None else torch.cuda.get_device_properties(device)
     uuid = getattr(properties, "uuid", None)
     affinity = getattr(os, "sched_getaffinity", None)
     return {
         "host": platform.node(),
         "device": properties.name if properties is not None else "CPU process",
         "device_uuid": None if uuid is None else str(uuid),
-        "cuda": cuda,
+        "cuda": device is not None,
         "threads": torch.get_num_threads(),
         "affinity": sorted(affinity(0)) if affinity is not None else [],
     }
@@ -51,11 +51,17 @@ def process_started(otherwise: float) -> float:
         return otherwise
 
 
-def versions() -> dict[str, str]:
-    """Versions of Python, torch, CUDA and of each distribution that owns an imported module."""
+def versions(cuda: bool) -> dict[str, str]:
+    """Versions of Python, torch, CUDA and of each distribution that owns an imported module.
+
+    Args:
+        cuda: Whether a GPU is trained on, with which NCCL's matters.
+    """
     found = {"python": platform.python_version(), "torch": str(torch.__version__)}
     if torch.version.cuda:
         found["cuda"] = torch.version.cuda
+    if cuda and torch.distributed.is_available() and torch.distributed.is_nccl_available():
+        found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
     imported = {name.partition(".")[0] for name in list(sys.modules)} - set(sys.stdlib_module_names)
     for distribution in metadata.distributions():
         name = distribution.metadata["Name"]

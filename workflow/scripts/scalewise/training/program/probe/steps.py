@@ -52,7 +52,8 @@ class StepRecord:
 
     def __init__(self) -> None:
         self.open = Step()
-        self.cuda = False
+        self.device: torch.device | None = None
+        """The GPU whose clock times the steps; None where the host's does."""
         self.done = 0
         """Number of steps that have ended."""
         self.first_step_ended: float | None = None
@@ -75,7 +76,7 @@ class StepRecord:
         """
         step = self.open
         step.at = step.mark = at
-        if self.cuda:
+        if self.device is not None:
             step.mark = self._mark()
         step.backwards = backwards
         self._recent.append(step)
@@ -91,7 +92,7 @@ class StepRecord:
 
     def settle(self, recent: int = 0) -> None:
         """Turn steps into numbers, all but so many recent ones."""
-        if self.cuda and recent and not self._recent[-recent - 1].mark.query():
+        if self.device is not None and recent and not self._recent[-recent - 1].mark.query():
             return  # the GPU is far behind: next time
         for step in self._recent[: len(self._recent) - recent]:
             self._append(step)
@@ -134,10 +135,11 @@ class StepRecord:
         return settled
 
     def _mark(self) -> Any:
-        if not self.cuda:
+        if self.device is None:
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)
-        event.record()
+        # a program need not make the GPU that it trains on the current one
+        event.record(torch.cuda.current_stream(self.device))
         return event
 
     def _append(self, step: Step) -> None:
@@ -168,7 +170,7 @@ class StepRecord:
     def seconds_between(self, before: Step, step: Step) -> float:
         """Seconds of the device from the end of one step to that of the next; NaN without a common clock."""
         start = before.mark if before.after is None else before.after
-        if not self.cuda:
+        if self.device is None:
             return float(step.mark - start)
         try:
             return float(start.elapsed_time(step.mark)) / 1e3  # CUDA gives milliseconds
