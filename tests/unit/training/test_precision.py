@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, get_args
 
 import pytest
 import torch
 from torch import nn, optim
 
 from scalewise.plan.config.settings import Settings
+from scalewise.training.optim import build_optimizer
 from scalewise.training.precision import Precision, fp32_operators, set_fp32_format
 from scalewise.training.trainer import choose_algorithms
 
@@ -141,6 +142,37 @@ def test_after_an_overflow_the_next_step_is_scaled_less() -> None:
         used.step(optimizer)
     assert scales[1] == pytest.approx(2**15)
     assert float(weight.detach()) == pytest.approx(-1e-6)
+
+
+def trained_by_fp16(optimizer_name: str, sizes: Sequence[float], device: torch.device) -> torch.Tensor:
+    """Weights after a step of fp16 for each of these gradients."""
+    weight = nn.Parameter(torch.zeros(4096, device=device))
+    chosen = Settings.model_validate(
+        {"dataset": "digits", "model": "linear", "precision": "fp16", "optimizer": optimizer_name}
+    )
+    optimizer = build_optimizer(chosen, [weight], 1)
+    used = Precision(chosen, device)
+    for size in sizes:
+        optimizer.zero_grad()
+        used.backward((weight * size).sum())
+        # what is taken next without being filled holds this
+        torch.full_like(weight, float("nan"))
+        used.step(optimizer)
+    return weight.detach().cpu()
+
+
+@pytest.mark.parametrize("home", ["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("optimizer_name", get_args(Settings.model_fields["optimizer"].annotation))
+@pytest.mark.parametrize("place", [0, 2], ids=["the first", "a later"])
+def test_a_step_that_overflows_leaves_weights_as_if_it_had_not_been(
+    place: int, optimizer_name: str, home: str, accelerator: str
+) -> None:
+    device = torch.device(accelerator if home == "gpu" else "cpu")
+    sizes = [1e-3, -2e-3, 3e-3, 1e-3]
+    overflowing = [*sizes[:place], 1e38, *sizes[place:]]
+    expected, found = (trained_by_fp16(optimizer_name, each, device) for each in (sizes, overflowing))
+    assert expected.abs().min() > 0
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
 
 
 def scatter() -> None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any, assert_never
 
+import torch
 from torch import nn, optim
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.optim.lr_scheduler import (
@@ -38,7 +39,22 @@ def build_optimizer(
     options |= {"lr": initial_rate(settings, world_size), "weight_decay": settings.weight_decay}
     if settings.parallelism == "zero1":
         return ZeroRedundancyOptimizer(parameters, optimizer_class=kind, **options)
-    return kind(parameters, **options)
+    optimizer = kind(parameters, **options)
+    if isinstance(optimizer, optim.SGD) and settings.momentum and options["fused"]:
+        _begin_momentum(optimizer)
+    return optimizer
+
+
+def _begin_momentum(optimizer: optim.SGD) -> None:
+    """Give every weight a momentum of zero, from which its first step makes the gradient.
+
+    Left to itself, fused SGD takes memory for it in its first step and does not fill it where a scaled
+    gradient has overflowed: that step is skipped, and the next one begins from whatever was there.
+    """
+    for group in optimizer.param_groups:
+        for weight in group["params"]:
+            if weight.requires_grad:
+                optimizer.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
 
 
 def _optimizer(settings: Settings) -> tuple[type[optim.Optimizer], dict[str, Any]]:
