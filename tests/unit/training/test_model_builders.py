@@ -120,16 +120,6 @@ def test_a_model_computes_the_same_with_channels_last(name: str) -> None:
 
 
 @every_model
-@pytest.mark.slow
-def test_a_model_is_one_graph_to_the_compiler(name: str) -> None:
-    images = images_for(name, 2)
-    network = build(name, images.shape[1:], 5)
-    # stops at the first thing that would be left to Python; needs no compiler
-    compiled = torch.compile(network, fullgraph=True, backend="eager")
-    assert compiled(images).shape == (2, 5)
-
-
-@every_model
 def test_a_model_without_its_values_gets_them_from_the_resets_of_its_modules(name: str) -> None:
     image = torch.Size([1, 8, 8])
     with torch.device("meta"):

@@ -97,10 +97,12 @@ class ParallelModel:
         The network must be equal on all ranks. Fsdp gathers the ``blocks`` of it one after the other.
         """
         data_parallel: Any = _shard(network, blocks, device) if settings.parallelism == "fsdp" else None
+        model = data_parallel
         compression = None
         if data_parallel is None:
-            data_parallel = DistributedDataParallel(
-                network,
+            # compiled inside: of a compiled DistributedDataParallel torch leaves most of the network as it is
+            model = data_parallel = DistributedDataParallel(
+                _compile(network) if settings.compile else network,
                 device_ids=[device.index] if device.type == "cuda" else None,
                 gradient_as_bucket_view=settings.gradient_as_bucket_view,
                 static_graph=settings.static_graph,
@@ -108,7 +110,8 @@ class ParallelModel:
             )
             compression = _compress(data_parallel, settings)
             data_parallel._set_ddp_runtime_logging_sample_rate(SAMPLED_STEPS[device.type])
-        model = torch.compile(data_parallel) if settings.compile else data_parallel
+        elif settings.compile:
+            model = _compile(data_parallel)
         return cls(
             network, model, data_parallel, not settings.static_graph, settings.warmup_steps, compression
         )
@@ -219,6 +222,11 @@ class ParallelModel:
         options = StateDictOptions(full_state_dict=True, cpu_offload=True)
         gathered: dict[str, Any] = get_model_state_dict(self.module, options=options)
         return {name: value.contiguous() for name, value in gathered.items()}
+
+
+def _compile(module: Any) -> Any:
+    """Compile for each batch size by itself: code for any size is slower, and would take the place of all."""
+    return torch.compile(module, dynamic=False)
 
 
 def _shard(network: nn.Module, blocks: Sequence[nn.Module], device: torch.device) -> FSDPModule:

@@ -274,10 +274,8 @@ def _nothing_learned(trainer: Trainer) -> Iterator[None]:
 
 
 def _as_compiled_for_each_size(settings: Settings) -> AbstractContextManager[None]:
-    """Compile anew for each batch size, as a run of that size would: a kernel for any size is slower."""
+    """Compile for every batch size that is tried, as a run of that size would: torch stops after eight."""
     if not settings.compile:
         return nullcontext()
-    patched: AbstractContextManager[None] = torch._dynamo.config.patch(
-        automatic_dynamic_shapes=False, recompile_limit=64
-    )
+    patched: AbstractContextManager[None] = torch._dynamo.config.patch(recompile_limit=64)
     return patched
