@@ -173,9 +173,13 @@ def train_epoch(
     steps = epoch[state.step : end]
     first = state.step * trainer.settings.accumulation_steps
     batches = iter(trainer.train.batches((indices for step in steps for indices in step.passes), first))
+    # a change of phase asks the device's sensor, which is to be in no window
+    trainer.monitor.phase = trainer.clock.phase
     trainer.clock.open_window()
     for step in steps:
-        trainer.monitor.phase = trainer.clock.phase
+        if trainer.monitor.phase != trainer.clock.phase:
+            trainer.monitor.phase = trainer.clock.phase
+            trainer.clock.open_window()
         trainer.clock.begin_step()
         last = len(step.passes) - 1
         for index in range(len(step.passes)):

@@ -171,11 +171,13 @@ def _with_and_without_exchange(trainer: Trainer, batch: Batch, budget: float, ex
 def smaller_passes(trainer: Trainer, own: int, deadline: float) -> Iterator[Pass]:
     """Time what 2, 4, 8, ... devices would get of the batch, then what 3, 6, 12, ... would.
 
-    It ends at the deadline. The smallest cost least and come first. Between two sizes a power law is usually
-    within 1 %, but misses by 20 % and more where kernels switch; so the sizes that common device counts get
-    are timed themselves.
+    It ends at the deadline. The smallest cost least and come first; where each must be compiled, which costs
+    more than its passes, the largest do. Between two sizes a power law is usually within 1 %, but misses by
+    20 % and more where kernels switch; so the sizes that common device counts get are timed themselves.
     """
-    shifts = range(own.bit_length() - 1, -1, -1)
+    shifts = range(own.bit_length())
+    if not trainer.settings.compile:
+        shifts = shifts[::-1]
     sizes = [*(own >> shift for shift in shifts), *(own // 3 >> shift for shift in shifts)]
     for size in dict.fromkeys(size for size in sizes if 0 < size < own):
         if time.perf_counter() >= deadline:

@@ -45,6 +45,7 @@ class Cropper:
         device = images.device
         self._rows = torch.arange(self._height, device=device).view(1, -1, 1)
         self._columns = torch.arange(self._width, device=device).view(1, 1, -1)
+        self._mirrored_columns = self._width - 1 - self._columns
 
     def draw(self, indices: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         """Augment the images at these indices: uint8, [batch, channels, height, width].
@@ -57,7 +58,7 @@ class Cropper:
         rows, columns = self._rows, self._columns
         if self._augmentation.horizontal_flip:
             mirrored = torch.randint(2, (count, 1, 1), generator=generator, device=device, dtype=torch.bool)
-            columns = torch.where(mirrored, self._width - 1 - columns, columns)
+            columns = torch.where(mirrored, self._mirrored_columns, columns)
         if self._augmentation.crop_padding:
             places = 2 * self._augmentation.crop_padding + 1
             shift = torch.randint(places, (2, count, 1, 1), generator=generator, device=device)

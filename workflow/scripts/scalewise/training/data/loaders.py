@@ -116,12 +116,14 @@ class ResidentLoader:
             chosen = self._cropper.draw(here, self._generator)
         else:
             chosen = self._images.index_select(0, here)
-        images = chosen.to(self._device).float()
+        layout = self._preparation.memory_format
+        images = chosen.to(self._device).to(torch.float32, memory_format=layout)
         size = self._preparation.image_size
         if size is not None and images.shape[2:] != (size, size):
             images = interpolate(images, (size, size), mode="bilinear", antialias=True)
         images = images.sub_(self._mean).mul_(self._scale)
-        images = images.contiguous(memory_format=self._preparation.memory_format)
+        # a copy only where they were resized
+        images = images.contiguous(memory_format=layout)
         return images, self._labels.index_select(0, here).to(self._device)
 
 

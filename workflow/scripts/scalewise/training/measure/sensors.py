@@ -157,7 +157,10 @@ class NvmlSensor:
         """Read what NVML counts in percent, milliwatts and millijoules."""
         nvml = self._nvml
         rates = self._ask("utilization", nvml.nvmlDeviceGetUtilizationRates)
-        memory = self._ask("memory", nvml.nvmlDeviceGetMemoryInfo)
+        # the second version: the first counts what the driver keeps to itself as used
+        memory = self._ask(
+            "memory", lambda handle: nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
+        )
         milliwatts = self._ask("power", nvml.nvmlDeviceGetPowerUsage)
         millijoules = self._ask("energy", nvml.nvmlDeviceGetTotalEnergyConsumption)
         reasons = self._ask("throttling", nvml.nvmlDeviceGetCurrentClocksEventReasons)
