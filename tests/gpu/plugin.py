@@ -37,7 +37,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Registers the collector where it is asked for, in the process that hears of all tests."""
+    """Registers the mark and, in the process that hears of all tests, the collector where it is asked for."""
+    config.addinivalue_line("markers", "gpu: needs a GPU, and is skipped where there is none")
     file: Path | None = config.getoption("--gpu-json")
     if file is not None and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Collector(file.absolute(), config), "gpu-collector")
@@ -124,8 +125,14 @@ class Collector:
         # nothing has run where all were skipped, and an earlier record is better than none
         if any(check.outcome != "skipped" for check in self._checks.values()):
             record = GpuRecord.read(self._file)
-            machine = record.machine or describe_machine(self._config.getoption("--accelerator"))
+            machine = record.machine or self._machine()
             replace(record, machine=machine).with_checks(list(self._checks.values())).write(self._file)
+
+    def _machine(self) -> dict[str, str]:
+        try:
+            return describe_machine(self._config.getoption("--accelerator"))
+        except Exception as error:  # noqa: BLE001  what the tests have shown is kept all the same
+            return {"GPU": f"could not be described: {type(error).__name__}: {error}"}
 
 
 @pytest.hookimpl(trylast=True)
