@@ -9,6 +9,7 @@ import math
 import os
 import shlex
 import signal
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -16,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import IO
+
+import psutil
 
 from scalewise.execution.messages import GracefulStop, RankError
 from scalewise.execution.rank_files import RankFiles
@@ -76,6 +79,7 @@ class ExitStatus:
         stop_source: Names what asked for it here.
         unstarted_seconds: Time after which no rank had started; None where one had, or the launcher ended
             before.
+        dead_before: Ranks of this host that were gone before the others were ended.
     """
 
     code: int
@@ -84,6 +88,7 @@ class ExitStatus:
     stop_requested: bool = False
     stop_source: str = "a signal"
     unstarted_seconds: float | None = None
+    dead_before: tuple[int, ...] = ()
 
 
 def supervise(rank_group: RankGroup) -> ExitStatus:
@@ -128,6 +133,7 @@ def _supervise(rank_group: RankGroup, log: IO[str]) -> ExitStatus:
         )
         ranks = RankProcesses(rank_group.launch, log)
         bar = _Bar(rank_group)
+        dead_before: tuple[int, ...] = ()
         short = GRACE_SECONDS if rank_group.launch.argv[0] == "srun" else SHORT_GRACE_SECONDS
         try:
             while (code := ranks.wait(POLL_SECONDS)) is None:
@@ -139,6 +145,8 @@ def _supervise(rank_group: RankGroup, log: IO[str]) -> ExitStatus:
                 # a launcher of its own ends the others where one failed; here, once they have told why
                 failed = ranks.failed_for(COLLECT_ERRORS_SECONDS)
                 if watchdog.should_terminate() or failed:
+                    # a rank that waits for another one inside NCCL heeds no signal, and leaves no word either
+                    dead_before = _dead_here(rank_group)
                     code = ranks.end(short if failed or watchdog.rank_failed else GRACE_SECONDS)
                     break
             if rank_group.lock is not None:
@@ -157,10 +165,24 @@ def _supervise(rank_group: RankGroup, log: IO[str]) -> ExitStatus:
                 stop_requested=watchdog.stop_requested,
                 stop_source=watchdog.stop_source,
                 unstarted_seconds=watchdog.unstarted_seconds,
+                dead_before=dead_before,
             )
         finally:
             bar.clear()
             ranks.kill()
+
+
+def _dead_here(rank_group: RankGroup) -> tuple[int, ...]:
+    here = socket.gethostname()
+    silent = rank_group.rank_files.died_without_note(rank_group.world_size)
+    return tuple(note.rank for note in silent if note.host == here and not _is_alive(note.pid))
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
 
 
 def _tell(rank_group: RankGroup, log: IO[str], text: str) -> None:
@@ -217,6 +239,7 @@ def failure_reason(group: RankGroup, ended: ExitStatus, cause: RankError | None)
         return f"no rank started, and {_started(group)} exited with code {ended.code}. Its words stand below."
     silent = group.rank_files.died_without_note(group.world_size)
     if silent:
+        silent = [note for note in silent if note.rank in ended.dead_before] or silent
         names = ", ".join(f"rank {note.rank} on {note.host} (pid {note.pid})" for note in silent)
         return (
             f"{names} left no word: killed from outside, often by the system's out-of-memory killer, or hung."
