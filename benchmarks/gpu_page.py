@@ -85,6 +85,9 @@ def not_run(record: GpuRecord) -> Iterator[str]:
     for part in record.parts:
         if part.missing:
             yield f"{part.name}: {part.missing}"
+    cut_off = Counter(check.test.partition("::")[0] for check in record.checks if check.outcome == "not run")
+    for file, number in cut_off.items():
+        yield f"{number} tests of `{file}`: no time was left"
     reasons = Counter(check.reason for check in record.checks if check.outcome == "skipped")
     for reason, number in reasons.items():
         yield f"{number} tests: {reason}"

@@ -56,9 +56,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     record: Path = options.json.absolute()
     record.unlink(missing_ok=True)  # an earlier one tells of another machine, or of another commit
     chosen = ["--accelerator", options.accelerator]
-    scripts = str(ROOT / "workflow" / "scripts")
+    # what is needed may have been brought in by PYTHONPATH
+    folders = [str(ROOT / "workflow" / "scripts"), str(ROOT), os.environ.get("PYTHONPATH")]
     environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join([scripts, str(ROOT)]),
+        "PYTHONPATH": os.pathsep.join(filter(None, folders)),
         "SCALEWISE_COMMIT": os.environ.get("SCALEWISE_COMMIT") or commit(),
     }
     tests = [

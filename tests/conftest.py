@@ -34,6 +34,9 @@ STREAMS = {
 SECOND_CLUSTER = {"test_faults.py", "test_lab.py", "test_resumption.py", "test_slow_link.py"}
 """Half of the tests on a cluster: they have one of their own, and wait while the others compute."""
 
+APART_ON_A_GPU = {"test_killed_ranks.py", "test_memory_on_a_gpu.py", "test_resumed_options.py"}
+"""Files whose trainings run beside others on a GPU: none of them asks how fast."""
+
 SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 
 
@@ -42,6 +45,8 @@ class Streams(LoadScopeScheduling):  # type: ignore[misc]  # xdist is not typed
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
+        if self.config.option.markexpr == "gpu" and Path(file).name in APART_ON_A_GPU:
+            return file
         return "second cluster" if Path(file).name in SECOND_CLUSTER else STREAMS.get(_folder(file), file)
 
 

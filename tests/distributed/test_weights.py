@@ -18,7 +18,11 @@ def test_two_ranks_learn_what_one_process_learns_from_the_whole_batch(trained: T
 @pytest.mark.parametrize("world_size", [1, 2])
 @pytest.mark.parametrize(
     ("name", "allowed"),
-    [("linear", 1e-4), ("accumulated", 1e-4), ("workers", 1e-4), ("adamw", 1e-3), ("fsdp", 1e-3)],
+    [
+        *(("linear", 1e-4), ("deep", 1e-4), ("accumulated", 1e-4), ("workers", 1e-4), ("cnn", 1e-2)),
+        # adam makes whole steps of gradients near zero, whose signs the order of a sum decides
+        *(("adamw", 5e-3), ("fsdp", 5e-3)),
+    ],
 )
 def test_a_gpu_learns_what_one_process_on_a_cpu_learns(
     trained_for: Callable[[Place], Trainings],

@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 from sklearn.datasets import load_digits
 from tests.distributed.probe_group import share_one_gpu
 from tests.distributed.training_probe import Seen
+from tests.python_path import python_path
 from tests.small_runs import definition_of, rank_launch
 from torch import Tensor
 from torchvision.models import resnet18
@@ -32,7 +33,7 @@ from scalewise.training.data.weights_file import write_weights
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-SEEN_BY_PROBES = os.pathsep.join([str(ROOT / "workflow" / "scripts"), str(ROOT)])
+SEEN_BY_PROBES = python_path(ROOT / "workflow" / "scripts", ROOT)
 """PYTHONPATH of programs that torchrun starts: the package, and what tests share."""
 
 TRAIN_SAMPLES, TEST_SAMPLES = 475, 121
@@ -105,7 +106,7 @@ NCCL_ALONE = {"bf16-hook", *(name for name in VARIANTS if name.startswith("fsdp"
 GPU_ALONE = {"bf16-hook", "tf32"}
 """Variants that CPUs cannot train."""
 
-ON_ONE_RANK = ("linear", "cnn", "accumulated", "adamw", "fsdp", "fsdp-accumulated", "workers")
+ON_ONE_RANK = ("linear", "cnn", "deep", "accumulated", "adamw", "fsdp", "fsdp-accumulated", "workers")
 
 
 @dataclass(frozen=True)

@@ -28,30 +28,38 @@ IMAGES = "synthetic-3x32x32-10classes-2048samples"
 Figure = Callable[[str, object], None]
 
 
+ONCE: dict[str, Any] = {"devices": [1], "repeats": 1, "predict": False, "runtime_minutes": 10}
+
+
+def memory_experiments(accelerator: str) -> dict[str, dict[str, Any]]:
+    """Trainings with gradient_as_bucket_view and without, whose memory is their parameters'."""
+    memory = yaml.safe_load(MEMORY.format(repeats=1))
+    if accelerator == "cuda":
+        memory["defaults"]["model"] = "gpu_models.py:build_deep"
+    return {
+        name: memory["defaults"] | experiment | ONCE for name, experiment in memory["experiments"].items()
+    }
+
+
 def experiments(accelerator: str) -> dict[str, dict[str, Any]]:
     """What the study trains: on one device, once each.
 
     Args:
         accelerator: what belongs to a GPU is made small, or left out, in a rehearsal on a CPU.
     """
-    once = {"devices": [1], "repeats": 1, "predict": False, "runtime_minutes": 10}
     rehearsed = accelerator == "cpu"
     shipped = yaml.safe_load((ROOT / "config" / "experiments.yaml").read_text(encoding="utf-8"))
-    memory = yaml.safe_load(MEMORY.format(repeats=1))
-    if not rehearsed:
-        memory["defaults"]["model"] = "gpu_models.py:build_deep"
     chosen = {
-        name: study["defaults"] | experiment | once | {"predict": name in shipped["experiments"]}
-        for study in (shipped, memory)
-        for name, experiment in study["experiments"].items()
+        name: shipped["defaults"] | experiment | ONCE | {"predict": True}
+        for name, experiment in shipped["experiments"].items()
     }
-    digits = shipped["defaults"] | {"scaling": "strong", "global_batch_size": 256, "warmup_steps": 6} | once
-    precisions = ["fp32", "bf16"] if rehearsed else ["fp32", "tf32", "bf16", "fp16"]
+    digits = shipped["defaults"] | {"scaling": "strong", "global_batch_size": 256, "warmup_steps": 6} | ONCE
+    precisions = ["bf16"] if rehearsed else ["tf32", "bf16", "fp16"]
     chosen["precisions"] = digits | {"epochs": 3, "sweep": {"precision": precisions}, "channels_last": True}
     chosen["fast"] = digits | {"epochs": 3, "compile": not rehearsed, "loader": "workers", "sweep": {}}
     chosen["fast"] |= FULL_SPEED | {"loader": "workers", "cpus_per_device": 2}
     chosen["steady"] = (
-        once
+        ONCE
         | FULL_SPEED
         | {
             "model": "wrn-10-1" if rehearsed else "wide_resnet",
@@ -62,7 +70,7 @@ def experiments(accelerator: str) -> dict[str, dict[str, Any]]:
             "warmup_steps": 10,
         }
     )
-    chosen["oversized"] = once | {
+    chosen["oversized"] = ONCE | {
         "model": "gpu_models.py:build_too_large",
         "dataset": "digits",
         "global_batch_size": 256,
@@ -128,7 +136,17 @@ class GpuStudy:
 @pytest.fixture(scope="session")
 def gpu_study(tmp_path_factory: pytest.TempPathFactory, accelerator: str) -> GpuStudy:
     """One snakemake from the configuration to the report."""
-    folder = tmp_path_factory.mktemp("study")
+    return run_study(tmp_path_factory.mktemp("study"), experiments(accelerator), accelerator)
+
+
+@pytest.fixture(scope="session")
+def memory_study(tmp_path_factory: pytest.TempPathFactory, accelerator: str) -> GpuStudy:
+    """Another one, beside it: what others use of the GPU is not in a process's own memory."""
+    return run_study(tmp_path_factory.mktemp("memory"), memory_experiments(accelerator), accelerator)
+
+
+def run_study(folder: Path, chosen: dict[str, dict[str, Any]], accelerator: str) -> GpuStudy:
+    """Run experiments on one device of this machine."""
     (folder / "config").mkdir()
     (folder / "config" / "examples").symlink_to(ROOT / "config" / "examples", target_is_directory=True)
     shutil.copy(ROOT / "benchmarks" / "deep_transformer.py", folder)
@@ -144,7 +162,7 @@ def gpu_study(tmp_path_factory: pytest.TempPathFactory, accelerator: str) -> Gpu
         patch.setenv("PATH", os.pathsep.join([str(programs), os.environ["PATH"]]))
         workplace = Workplace(folder, Path(sys.executable))
         given = {
-            "config": yaml.safe_dump({"experiments": experiments(accelerator)}, sort_keys=False),
+            "config": yaml.safe_dump({"experiments": chosen}, sort_keys=False),
             "site": yaml.safe_dump(site),
         }
         outcome = workplace.snakemake(

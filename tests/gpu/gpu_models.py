@@ -7,7 +7,7 @@ from torch import nn
 
 from scalewise.training.models.transformer import Architecture, Encoder
 
-HELD_BYTES = 8 << 30
+HELD_BYTES = 32 << 30
 """More than all other tests take together."""
 
 TOO_MANY_BYTES = 1 << 42

@@ -96,12 +96,26 @@ class Collector:
         self._file, self._config = file, config
         self._checks: dict[str, Check] = {}
 
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Notes every test of this call; none has run yet."""
+        self._expect([item.nodeid for item in session.items])
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
+        """Notes the same where other processes run them."""
+        self._expect(ids)
+
+    def _expect(self, ids: Sequence[str]) -> None:
+        for test in ids:
+            words = test.rpartition("::")[2].removeprefix("test_").replace("_", " ")
+            self._checks.setdefault(test, Check(test, words))
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Notes how one part of a test ended: its setup, itself, or what comes after it."""
         words = next((str(value) for name, value in report.user_properties if name == WORDS), None)
         if words is None:
             return
-        before = self._checks.get(report.nodeid, Check(report.nodeid, words))
+        before = replace(self._checks.get(report.nodeid, Check(report.nodeid, words)), words=words)
         figures = tuple(str(value) for name, value in report.user_properties if name == FIGURE)
         after = replace(before, figures=figures)
         if report.failed:
@@ -123,7 +137,7 @@ class Collector:
     def write(self) -> None:
         """Put these checks into the record, beside what else it holds."""
         # nothing has run where all were skipped, and an earlier record is better than none
-        if any(check.outcome != "skipped" for check in self._checks.values()):
+        if any(check.outcome in {"passed", "failed"} for check in self._checks.values()):
             record = GpuRecord.read(self._file)
             machine = record.machine or self._machine()
             replace(record, machine=machine).with_checks(list(self._checks.values())).write(self._file)

@@ -33,7 +33,7 @@ _WITHOUT_MEMORY = (
     "CUDA error: out of memory",
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_ALLOC_FAILED",
-    "Cuda failure 2 'out of memory'",
+    "'out of memory'",
 )
 """Words of torch's allocator, of CUDA itself, of its libraries and of NCCL where a GPU has no memory left."""
 

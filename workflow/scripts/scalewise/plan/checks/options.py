@@ -126,8 +126,10 @@ def _check_gpu(where: Where, settings: Settings, site: Site) -> Iterator[Problem
     if not settings.compile or not _runs_here(site) or site.facts.python is not None:
         return
     # torch.compile's Triton builds a module of C for Python, and looks for both as is done here
-    compilers = [name for name in (os.environ.get("CC"), "gcc", "clang") if name]
-    header = Path(sysconfig.get_paths()["include"]) / "Python.h"
+    compilers = [os.environ["CC"]] if os.environ.get("CC") else ["gcc", "clang"]
+    scheme = sysconfig.get_default_scheme()
+    scheme = "posix_prefix" if scheme == "posix_local" else scheme
+    header = Path(sysconfig.get_paths(scheme)["include"]) / "Python.h"
     if not any(map(shutil.which, compilers)):
         yield Problem(
             where("compile"),
