@@ -130,4 +130,4 @@ def test_table_that_feeds_no_prediction_is_refused(tmp_path: Path, text: str, re
 def test_tables_are_for_the_benchmark_that_reads_them(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["loop", "--table", "any.csv"])
-    assert "--table and --json are for published alone" in capsys.readouterr().err
+    assert "--table is for published alone, or design alone" in capsys.readouterr().err
