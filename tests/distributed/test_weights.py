@@ -14,20 +14,28 @@ def test_two_ranks_learn_what_one_process_learns_from_the_whole_batch(trained: T
     assert largest_difference(one.end, two.end) < 1e-4
 
 
+AS_ON_A_CPU = {
+    "linear": 1e-4,
+    "deep": 1e-4,
+    "accumulated": 1e-4,
+    "workers": 1e-4,
+    "cnn": 1e-2,
+    # adam makes whole steps of gradients near zero, whose signs the order of a sum decides
+    "adamw": 5e-3,
+    "fsdp": 5e-3,
+}
+"""Variants that are compared, and the largest difference of a weight."""
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("world_size", [1, 2])
 @pytest.mark.parametrize(
-    ("name", "allowed"),
-    [
-        *(("linear", 1e-4), ("deep", 1e-4), ("accumulated", 1e-4), ("workers", 1e-4), ("cnn", 1e-2)),
-        # adam makes whole steps of gradients near zero, whose signs the order of a sum decides
-        *(("adamw", 5e-3), ("fsdp", 5e-3)),
-    ],
+    ("name", "world_size"),
+    # two ranks have statistics of two batches, where there is batch norm
+    [(name, ranks) for name in AS_ON_A_CPU for ranks in (1, 2) if (name, ranks) != ("cnn", 2)],
 )
 def test_a_gpu_learns_what_one_process_on_a_cpu_learns(
     trained_for: Callable[[Place], Trainings],
     name: str,
-    allowed: float,
     world_size: int,
     record_property: Callable[[str, object], None],
 ) -> None:
@@ -35,7 +43,7 @@ def test_a_gpu_learns_what_one_process_on_a_cpu_learns(
     on_gpu, on_cpu = trained_for("gpu").of(name, world_size), trained_for("cpu").of(name, world_size=1)
     difference = largest_difference(on_gpu.end, on_cpu.end)
     record_property("figure", f"largest difference of a weight {difference:.1e}")
-    assert difference < allowed
+    assert difference < AS_ON_A_CPU[name]
 
 
 @pytest.mark.gpu
