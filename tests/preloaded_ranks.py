@@ -26,8 +26,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
-from tests.python_path import python_path
-
 SCRIPTS = Path(__file__).parents[1] / "workflow" / "scripts"
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -73,7 +71,9 @@ def preloaded_ranks(folder: Path) -> Iterator[Path]:
     )
     program.write_text(text, encoding="utf-8")
     program.chmod(0o755)
-    environment = os.environ | {"PYTHONPATH": python_path(SCRIPTS), **dict.fromkeys(THREADS, "1")}
+    # packages may have been brought in by PYTHONPATH
+    path = os.pathsep.join(filter(None, [str(SCRIPTS), os.environ.get("PYTHONPATH")]))
+    environment = os.environ | {"PYTHONPATH": path, **dict.fromkeys(THREADS, "1")}
     server = subprocess.Popen([sys.executable, __file__, str(address)], env=environment)
     try:
         while not address.exists():

@@ -19,7 +19,6 @@ from safetensors.torch import load_file
 from sklearn.datasets import load_digits
 from tests.distributed.probe_group import share_one_gpu
 from tests.distributed.training_probe import Seen
-from tests.python_path import python_path
 from tests.small_runs import definition_of, rank_launch
 from torch import Tensor
 from torchvision.models import resnet18
@@ -33,8 +32,10 @@ from scalewise.training.data.weights_file import write_weights
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-SEEN_BY_PROBES = python_path(ROOT / "workflow" / "scripts", ROOT)
-"""PYTHONPATH of programs that torchrun starts: the package, and what tests share."""
+SEEN_BY_PROBES = os.pathsep.join(
+    filter(None, [str(ROOT / "workflow" / "scripts"), str(ROOT), os.environ.get("PYTHONPATH")])
+)
+"""PYTHONPATH of programs that torchrun starts: the package, what tests share, and what was there."""
 
 TRAIN_SAMPLES, TEST_SAMPLES = 475, 121
 GLOBAL_BATCH = 120
