@@ -59,6 +59,9 @@ PEAKS = {
 TARGETS = {"H200": 27_000, "H100": 23_000}
 """Images/s of the WideResNet to reach, likewise."""
 
+OURS, REFERENCE = 0, 1
+"""Places in a pair of timings."""
+
 LEAST_RESIDENT = 10.0
 MOST_OVERHEAD = 1.01
 LONGEST_SECONDS = 3600.0
@@ -230,7 +233,7 @@ def loader(bench: Bench) -> Iterator[Row]:
     """CIFAR's shape, crop and flip."""
     work = bench.work("wide_resnet", 32, batch=256, steps=200, rounds=5)
     pairs = bench.measure(batches_alone, work)
-    mine, other = ([work.samples / pair[side].wall for pair in pairs] for side in (spent_ours, spent_other))
+    mine, other = ([work.samples / pair[side].wall for pair in pairs] for side in (OURS, REFERENCE))
     ratio = spread([one / two for one, two in zip(mine, other, strict=True)])
     least = LEAST_RESIDENT if bench.accelerator == "cuda" else None
     yield Row(
@@ -242,9 +245,6 @@ def loader(bench: Bench) -> Iterator[Row]:
         target="" if least is None else f"at least {least:g}",
         met=least is None or ratio.median >= least,
     )
-
-
-spent_ours, spent_other = 0, 1
 
 
 def resnet18(bench: Bench) -> Iterator[Row]:
@@ -309,7 +309,7 @@ def rate_row(
 
 def time_row(what: str, pairs: Sequence[tuple[Spent, Spent]], steps: int, most: float | None = None) -> Row:
     """Wall time of a step of ours and of the reference, taken in turn."""
-    mine, other = ([1e3 * pair[side].wall / steps for pair in pairs] for side in (spent_ours, spent_other))
+    mine, other = ([1e3 * pair[side].wall / steps for pair in pairs] for side in (OURS, REFERENCE))
     ratio = spread([one / two for one, two in zip(mine, other, strict=True)])
     return Row(
         what=what,

@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 from .gpu_page import write_tables
@@ -32,6 +33,9 @@ ALL_SECONDS = 505.0
 
 MOST_TEST_SECONDS = 270.0
 """Of these, for the tests: the benchmark is to get the other half."""
+
+NEEDED = ("torch", "torchvision", "snakemake", "pydantic", "pytest", "pytest_timeout", "xdist")
+"""Packages that a machine with a GPU is likeliest to lack."""
 
 GRACE_SECONDS = 15.0
 """For what is interrupted to end in order."""
@@ -47,6 +51,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--into", type=Path, help="the page whose tables are replaced, such as docs/gpu.md")
     parser.add_argument("--accelerator", choices=["cuda", "cpu"], default="cuda", help="cpu: a rehearsal")
     options = parser.parse_args(arguments)
+    if missing := [name for name in NEEDED if find_spec(name) is None]:
+        print(
+            f"{sys.executable} lacks {', '.join(missing)}. `make .venv/dev.installed` installs what is "
+            "needed; without a network, use a Python that has it: make gpu PYTHON=...",
+            file=sys.stderr,
+        )
+        return 1
     if options.accelerator == "cuda" and (why := gpu_missing()):
         print(
             f"{why}. 0 tests run; `python -m benchmarks.on_gpu --accelerator cpu` rehearses them on the CPU."
