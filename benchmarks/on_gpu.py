@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if missing := [name for name in NEEDED if find_spec(name) is None]:
         print(
-            f"{sys.executable} lacks {', '.join(missing)}. `make .venv/dev.installed` installs what is "
+            f"{sys.executable} lacks {', '.join(missing)}. `make lint` sets up what is "
             "needed; without a network, use a Python that has it: make gpu PYTHON=...",
             file=sys.stderr,
         )
