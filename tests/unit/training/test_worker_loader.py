@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import cast
 
@@ -19,6 +20,18 @@ from scalewise.training.data.worker_loader import WorkerLoader
 CPU = torch.device("cpu")
 SAMPLES = 60
 ORDER = [torch.tensor([7, 0, 7]), torch.tensor([59]), torch.tensor([3, 2, 1, 0])]
+
+
+@pytest.fixture(autouse=True)
+def no_process_left() -> Iterator[None]:
+    """A loader that a test has let go of in a circle of references keeps its processes until it is found.
+
+    They hold what this process had open when they began, a browser's pipe for one, whose end it waits for.
+    """
+    before = psutil.Process().children()
+    yield
+    gc.collect()
+    assert [child for child in psutil.Process().children() if child not in before] == []
 
 
 @pytest.fixture
