@@ -33,7 +33,6 @@ from .gpu_record import GpuRecord, Part, describe_machine, gpu_missing
 from .gpu_training import (
     CROPS,
     Accelerator,
-    Measured,
     Work,
     batches_alone,
     guide,
@@ -42,7 +41,7 @@ from .gpu_training import (
     ours,
     product_rates,
 )
-from .measure import Row, Spent, spread
+from .measure import Row, rate_row, spread, step_row
 
 T = TypeVar("T")
 
@@ -58,9 +57,6 @@ PEAKS = {
 
 TARGETS = {"H200": 27_000, "H100": 23_000}
 """Images/s of the WideResNet to reach, likewise."""
-
-OURS, REFERENCE = 0, 1
-"""Places in a pair of timings."""
 
 LEAST_RESIDENT = 10.0
 MOST_OVERHEAD = 1.01
@@ -94,7 +90,7 @@ class Bench:
 
         Raises:
             TimeoutError: it was cut off at the deadline.
-            RuntimeError: it failed; the message is its last line.
+            RuntimeError: it failed; the message is the first line of why.
         """
         context = get_context("spawn")
         receiver, sender = context.Pipe(duplex=False)
@@ -134,7 +130,7 @@ def rows(
     only: Sequence[str] = (),
     file: Path | None = None,
     accelerator: Accelerator = "cuda",
-    limit_seconds: float = LONGEST_SECONDS,
+    limit_seconds: float | None = None,
 ) -> list[Row]:
     """The tables of all parts, or of some; one line that says so where there is no GPU.
 
@@ -142,11 +138,11 @@ def rows(
         only: parts; empty for all.
         file: a record that is told each part as it ends.
         accelerator: ``cpu`` rehearses, made small.
-        limit_seconds: for all parts together; those for which none are left are named.
+        limit_seconds: for all parts together, an hour if None; those for which none are left are named.
     """
     if accelerator == "cuda" and (why := gpu_missing()):
         return [Row(what="gpu", ours=why, n=0)]
-    deadline = time.monotonic() + limit_seconds
+    deadline = time.monotonic() + (limit_seconds or LONGEST_SECONDS)
     # in a process of its own too: this one holds nothing of the GPU
     unnamed = Bench(accelerator, deadline, "")
     machine = unnamed.measure(describe_machine, accelerator)
@@ -189,12 +185,14 @@ def wide_resnet(bench: Bench) -> Iterator[Row]:
     what = "gpu: WideResNet, images/s"
     # ours first: where the time ends, its figures are there
     plain, viewed = bench.measure(ours, work, [fast, fast | {"gradient_as_bucket_view": True}], True)
-    yield rate_row(
+    yield training_row(
         f"{what}, ours: bf16, channels_last, compile, resident, batch {work.batch}",
-        plain,
+        plain.rates,
         least=bench.named(TARGETS),
     )
-    yield rate_row(f"{what}, ours with gradient_as_bucket_view, against ours without", viewed, plain)
+    yield training_row(
+        f"{what}, ours with gradient_as_bucket_view, against ours without", viewed.rates, plain.rates
+    )
     yield Row(
         what=f"gpu: WideResNet, peak of ours, {plain.memory_kind}, gradient_as_bucket_view on, off",
         ours=f"{viewed.peak_bytes / 1e6:,.0f} MB",
@@ -205,27 +203,27 @@ def wide_resnet(bench: Bench) -> Iterator[Row]:
     for kind, share in plain.shares.items():
         yield Row(what=f"gpu: WideResNet, a step of ours: {kind}", ours=f"{share:.1%}", n=1)
     several = bench.measure(guide, work, True)
-    yield rate_row(
+    yield training_row(
         f"{what}, ours against the guide's way on several GPUs: fp16, batch {work.batch}, "
         f"{work.workers} workers",
-        *(plain, several),
+        *(plain.rates, several),
     )
     single = bench.measure(guide, replace(work, batch=min(32, work.batch)), False)
-    yield rate_row(
-        f"{what}, ours against the guide's way on one GPU: fp32, batch 32, no workers", plain, single
+    yield training_row(
+        f"{what}, ours against the guide's way on one GPU: fp32, batch 32, no workers", plain.rates, single
     )
-    yield from share_rows(bench, "WideResNet", work, plain, bench.measure(product_rates, work))
+    yield from share_rows(bench, "WideResNet", work, plain.rates, bench.measure(product_rates, work))
 
 
 def loop(bench: Bench) -> Iterator[Row]:
     """Wall time: the host runs ahead of the GPU, and what of it does not fit behind the GPU's work shows."""
     work = bench.work("wide_resnet", 32, batch=256, steps=100, rounds=10)
     pairs = bench.measure(loop_and_bare_loop, work)
-    yield time_row(
+    yield step_row(
         f"gpu: a step of our loop, against a bare loop: WideResNet, bf16, compile, batch {work.batch}",
-        pairs,
-        work.steps,
-        most=MOST_OVERHEAD if bench.accelerator == "cuda" else None,
+        *(pairs, "wall", work.steps),
+        MOST_OVERHEAD if bench.accelerator == "cuda" else None,
+        digits=3,
     )
 
 
@@ -233,17 +231,10 @@ def loader(bench: Bench) -> Iterator[Row]:
     """CIFAR's shape, crop and flip."""
     work = bench.work("wide_resnet", 32, batch=256, steps=200, rounds=5)
     pairs = bench.measure(batches_alone, work)
-    mine, other = ([work.samples / pair[side].wall for pair in pairs] for side in (OURS, REFERENCE))
-    ratio = spread([one / two for one, two in zip(mine, other, strict=True)])
-    least = LEAST_RESIDENT if bench.accelerator == "cuda" else None
-    yield Row(
-        what=f"gpu: resident loader, against torchvision with {work.workers} workers, images/s",
-        ours=spread(mine).show(digits=0),
-        reference=spread(other).show(digits=0),
-        ratio=ratio.show(digits=1),
-        n=len(pairs),
-        target="" if least is None else f"at least {least:g}",
-        met=least is None or ratio.median >= least,
+    yield rate_row(
+        f"gpu: resident loader, against torchvision with {work.workers} workers, images/s",
+        *(pairs, "wall", work.samples, work.samples),
+        LEAST_RESIDENT if bench.accelerator == "cuda" else None,
     )
 
 
@@ -264,11 +255,11 @@ def with_and_without_options(bench: Bench, what: str, work: Work, fast: Mapping[
     """Ours with all that makes it fast, against ours in TF32 and no other option."""
     plain: dict[str, Any] = {"precision": "tf32" if bench.accelerator == "cuda" else "fp32"}
     quick, slow = bench.measure(ours, work, [dict(fast), plain])
-    yield rate_row(
+    yield training_row(
         f"gpu: {what}, images/s, ours with all options against TF32 alone, batch {work.batch}",
-        *(quick, slow),
+        *(quick.rates, slow.rates),
     )
-    yield from share_rows(bench, what, work, quick)
+    yield from share_rows(bench, what, work, quick.rates)
 
 
 PARTS: dict[str, Callable[[Bench], Iterator[Row]]] = {
@@ -283,51 +274,35 @@ PARTS: dict[str, Callable[[Bench], Iterator[Row]]] = {
 # --- rows ---------------------------------------------------------------------------------------------
 
 
-def rate_row(
-    what: str, measured: Measured, reference: Measured | None = None, least: float | None = None
+def training_row(
+    what: str, rates: Sequence[float], reference: Sequence[float] = (), least: float | None = None
 ) -> Row:
-    """Images/s, and how many times the reference's median.
+    """Images/s, and how many times the reference's median: each in a process of its own, not in turn.
 
     Args:
         what: was measured.
-        measured: images/s of each pass, among others.
-        reference: what it is held against.
-        least: median to reach.
+        rates: images/s of each pass.
+        reference: the same of what it is held against; empty where the line stands by itself.
+        least: median to reach; None only informs.
     """
-    rates = spread(measured.rates)
-    ratio = "" if reference is None else f"{rates.median / spread(reference.rates).median:.2f}"
+    own, other = spread(rates), spread(reference) if reference else None
     return Row(
         what=what,
-        ours=rates.show(digits=0),
-        reference="" if reference is None else spread(reference.rates).show(digits=0),
-        ratio=ratio,
-        n=len(measured.rates),
+        ours=own.show(digits=0),
+        reference="" if other is None else other.show(digits=0),
+        ratio="" if other is None else f"{own.median / other.median:.2f}",
+        n=len(rates),
         target="" if least is None else f"at least {least:,.0f}",
-        met=least is None or rates.median >= least,
-    )
-
-
-def time_row(what: str, pairs: Sequence[tuple[Spent, Spent]], steps: int, most: float | None = None) -> Row:
-    """Wall time of a step of ours and of the reference, taken in turn."""
-    mine, other = ([1e3 * pair[side].wall / steps for pair in pairs] for side in (OURS, REFERENCE))
-    ratio = spread([one / two for one, two in zip(mine, other, strict=True)])
-    return Row(
-        what=what,
-        ours=spread(mine).show("ms", 3),
-        reference=spread(other).show("ms", 3),
-        ratio=ratio.show(digits=4),
-        n=len(pairs),
-        target="" if most is None else f"at most {most}",
-        met=most is None or ratio.median <= most,
+        met=least is None or own.median >= least,
     )
 
 
 def share_rows(
-    bench: Bench, what: str, work: Work, measured: Measured, product: Sequence[float] = ()
+    bench: Bench, what: str, work: Work, rates: Sequence[float], product: Sequence[float] = ()
 ) -> Iterator[Row]:
     """Share of the bf16 peak that the products of a training reach: the data sheet's, and a product's."""
     flops = image_flops(work.model, work.pixels)
-    rate = spread(measured.rates).median * flops
+    rate = spread(rates).median * flops
     made = f"{rate / 1e12:,.0f} TFLOP/s ({flops / 1e9:.2f} GFLOP an image)"
     if (peak := bench.named(PEAKS)) is not None:
         yield Row(
@@ -335,7 +310,7 @@ def share_rows(
             ours=made,
             reference=f"{peak / 1e12:,.0f} TFLOP/s",
             ratio=f"{rate / peak:.3f}",
-            n=len(measured.rates),
+            n=len(rates),
         )
     if product:
         reached = spread([each / 1e12 for each in product])

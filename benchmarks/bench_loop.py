@@ -17,7 +17,7 @@ from scalewise.training.data import datasets
 from scalewise.training.loop import TrainingState, train_epoch
 from scalewise.training.trainer import Trainer
 
-from .measure import Row, interleave, spread
+from .measure import CLOCKS, Row, interleave, step_row
 from .one_rank import one_rank, project_task
 
 MOST = 1.02
@@ -68,20 +68,11 @@ def _compare(trainer: Trainer) -> list[Row]:
 
     # Judged by CPU time: other processes on the machine lengthen the wall time of whichever loop they
     # meet. Wall time is quoted too, since it alone would show a loop that waits.
-    compared = []
-    for clock in ("cpu", "wall"):
-        mine, other = ([getattr(pair[side], clock) * 1e3 / STEPS for pair in pairs] for side in (0, 1))
-        ratio = spread([a / b for a, b in zip(mine, other, strict=True)])
-        judged = clock == "cpu"
-        compared.append(
-            Row(
-                what=f"loop: {clock} time of a step, digits_cnn, batch {BATCH}",
-                ours=spread(mine).show("ms", 1),
-                reference=spread(other).show("ms", 1),
-                ratio=ratio.show(digits=4),
-                n=ROUNDS,
-                target=f"at most {MOST}" if judged else "",
-                met=not judged or ratio.median <= MOST,
-            )
+    return [
+        step_row(
+            f"loop: {clock} time of a step, digits_cnn, batch {BATCH}",
+            *(pairs, clock, STEPS),
+            MOST if clock == "cpu" else None,
         )
-    return compared
+        for clock in CLOCKS
+    ]

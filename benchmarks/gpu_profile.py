@@ -32,11 +32,10 @@ KINDS = (
 IDLE = "the GPU waits"
 
 
-def device_seconds(work: Callable[[], object], device: torch.device) -> dict[str, float]:
+def profiled_shares(work: Callable[[], object], device: torch.device) -> dict[str, float]:
     """Share of the time of some work that each kind of kernel takes, and the share without any.
 
-    Kernels that run at once count half each in theory; here they are rare, and each counts whole. Empty on a
-    CPU, which has no kernels.
+    Empty on a CPU, which has no kernels.
     """
     if device.type != "cuda":
         return {}
@@ -55,7 +54,7 @@ def device_seconds(work: Callable[[], object], device: torch.device) -> dict[str
 
 
 def shares(events: Iterable[Mapping[str, Any]], seconds: float) -> dict[str, float]:
-    """Share of some seconds by kind of kernel, and of those without one.
+    """Share of some seconds by kind of kernel, and of those without one; kernels at once count whole each.
 
     Args:
         events: of a Chrome trace; ``ts`` and ``dur`` are in microseconds.

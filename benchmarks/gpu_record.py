@@ -13,6 +13,8 @@ from typing import Any, Literal
 
 from .measure import Row
 
+SNAKEFILE = Path(__file__).resolve().parents[1] / "workflow" / "Snakefile"
+
 Outcome = Literal["passed", "failed", "skipped", "not run"]
 
 
@@ -44,8 +46,8 @@ class Part:
     Args:
         name: as ``--only`` takes it.
         seconds: it took.
-        rows: of its table; empty where it did not end.
-        missing: why it has no rows.
+        rows: of its table, as far as they were measured.
+        missing: why the others were not; empty where none is missing.
     """
 
     name: str
@@ -82,14 +84,10 @@ class GpuRecord:
 
     def write(self, file: Path) -> None:
         """Write the record in place of an earlier one, whole or not at all."""
-        file.parent.mkdir(parents=True, exist_ok=True)
-        beside = file.with_name(f"{file.name}.{os.getpid()}")
-        beside.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
-        beside.replace(file)
+        from scalewise.records import write_text  # noqa: PLC0415  who only reads need not have its packages
 
-    def with_checks(self, checks: Sequence[Check]) -> GpuRecord:
-        """Put these checks in place of all others: they are those of one call of pytest."""
-        return replace(self, checks=checks)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_text(file, json.dumps(asdict(self), indent=1) + "\n")
 
     def with_part(self, part: Part) -> GpuRecord:
         """Add a part, in place of an earlier one of its name."""
@@ -112,9 +110,13 @@ def describe_machine(accelerator: Literal["cpu", "cuda"]) -> dict[str, str]:
     import torch  # noqa: PLC0415  as above
 
     from scalewise.plan.config.site import cpu_model  # noqa: PLC0415
+    from scalewise.plan.jobs.environment import source_version  # noqa: PLC0415
     from scalewise.training.measure.provenance import gpu_limits, versions  # noqa: PLC0415
 
-    found = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "commit": os.environ.get("SCALEWISE_COMMIT", "unknown")}
+    found = {
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "commit": source_version(str(SNAKEFILE)) or "unknown",
+    }
     if accelerator == "cuda":
         torch.cuda.init()
         device = torch.device("cuda", 0)

@@ -6,7 +6,7 @@ import gc
 import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -23,11 +23,10 @@ from scalewise.training.data.loaders import Preprocessing, ResidentLoader, chann
 from scalewise.training.data.sampling import EpochSampler
 from scalewise.training.loop import TrainingState, train_epoch
 from scalewise.training.measure.device_timers import timer_for
-from scalewise.training.measure.memory import gauge_of
 from scalewise.training.models.builders import build
 from scalewise.training.trainer import Trainer
 
-from .gpu_profile import device_seconds
+from .gpu_profile import profiled_shares
 from .measure import Spent, interleave, spend
 from .one_rank import one_rank, project_task
 from .stand_in_images import PilImages, per_sample
@@ -82,7 +81,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Measured:
-    """One way of training.
+    """One training of ours.
 
     Args:
         rates: images/s of each timed pass.
@@ -132,8 +131,8 @@ def product_rates(work: Work) -> list[float]:
 # --- the tutorial's -----------------------------------------------------------------------------------
 
 
-def guide(work: Work, several_gpus: bool) -> Measured:
-    """The guide's own loop: as on one GPU, or as on several, where it takes all of its options."""
+def guide(work: Work, several_gpus: bool) -> list[float]:
+    """Images/s of the guide's own loop: as on one GPU, or as on several, with all of its options."""
     dataset = random_images(work.samples, work.pixels)
     loader = host_loader(dataset, work, workers=work.workers if several_gpus else 0)
     network = build(work.model, dataset.train_images.shape[1:], CLASSES)
@@ -157,7 +156,7 @@ def host_loader(dataset: Dataset, work: Work, workers: int) -> DataLoader[Any]:
 
 def train_guide(
     network: nn.Module, loader: DataLoader[Any], several_gpus: bool, work: Work, device: torch.device
-) -> Measured:
+) -> list[float]:
     """Passes over the loader: plain SGD in one process, or DDP, momentum and fp16 with a scaler."""
     model = DistributedDataParallel(network) if several_gpus else network
     optimizer = optim.SGD(network.parameters(), lr=0.01, momentum=0.9 if several_gpus else 0.0)
@@ -175,7 +174,7 @@ def train_guide(
             scaler.update()
         loss.item()  # waits for the device
 
-    return measure(epoch, work, device)
+    return rates_of(epoch, work)
 
 
 # --- ours ---------------------------------------------------------------------------------------------
@@ -193,9 +192,6 @@ def ours(work: Work, options: Sequence[Mapping[str, Any]], profiled: bool = Fals
     found: list[Measured] = []
     with one_rank(work.accelerator, work.cpus) as (identity, device):
         for chosen in options:
-            if device.type == "cuda":
-                torch.cuda.empty_cache()
-                torch.cuda.reset_peak_memory_stats(device)
             settings = {"model": work.model, "global_batch_size": work.batch} | dict(chosen)
             trainer = project_task(settings, dataset, identity, device)
             found.append(train_ours(trainer, work, profiled and not found))
@@ -206,12 +202,14 @@ def ours(work: Work, options: Sequence[Mapping[str, Any]], profiled: bool = Fals
 
 def train_ours(trainer: Trainer, work: Work, profiled: bool) -> Measured:
     """Epochs of the project's own loop."""
-    epoch = epochs_of(trainer)
-    measured = measure(epoch, work, trainer.device)
+    memory = trainer.memory
+    memory.enter("train")
+    rates = rates_of(epochs_of(trainer), work)
+    measured = Measured(rates, memory.training_bytes, memory.kind)
     if not profiled:
         return measured
-    shares = device_seconds(steps_of(trainer, PROFILED_STEPS), trainer.device)
-    return Measured(measured.rates, measured.peak_bytes, measured.memory_kind, shares)
+    steps = steps_of(trainer, PROFILED_STEPS)
+    return replace(measured, shares=profiled_shares(steps, trainer.device))
 
 
 def epochs_of(trainer: Trainer) -> Callable[[], object]:
@@ -227,12 +225,10 @@ def steps_of(trainer: Trainer, steps: int) -> Callable[[], object]:
     )
 
 
-def measure(epoch: Callable[[], object], work: Work, device: torch.device) -> Measured:
+def rates_of(epoch: Callable[[], object], work: Work) -> list[float]:
     """Samples per second of wall time, after an epoch in which libraries load and choose."""
-    gauge = gauge_of(device)
     epoch()
-    rates = [work.samples / spend(epoch).wall for _ in range(work.rounds)]
-    return Measured(rates, gauge.peak(), gauge.kind)
+    return [work.samples / spend(epoch).wall for _ in range(work.rounds)]
 
 
 def loop_and_bare_loop(work: Work) -> list[tuple[Spent, Spent]]:

@@ -12,8 +12,13 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Literal
 
 _HEADINGS = ("what", "ours", "reference", "ratio median (min to max)", "n", "target")
+
+
+Clock = Literal["cpu", "wall"]
+CLOCKS: tuple[Clock, ...] = ("cpu", "wall")
 
 
 class TableError(ValueError):
@@ -127,24 +132,80 @@ def rate_rows(
         least: ratio to reach.
         digits: of the ratio.
     """
-    rows = []
-    for clock in ("cpu", "wall"):
-        ours = [our_samples / getattr(mine, clock) for mine, _ in pairs]
-        reference = [reference_samples / getattr(other, clock) for _, other in pairs]
-        ratio = spread([mine / other for mine, other in zip(ours, reference, strict=True)])
-        judged = clock == "cpu"
-        rows.append(
-            Row(
-                what=f"{what}, by {clock} time",
-                ours=spread(ours).show(digits=0),
-                reference=spread(reference).show(digits=0),
-                ratio=ratio.show(digits=digits),
-                n=len(pairs),
-                target=f"at least {least:g}" if judged else "",
-                met=not judged or ratio.median >= least,
-            )
+    return [
+        rate_row(
+            f"{what}, by {clock} time",
+            *(pairs, clock, our_samples, reference_samples),
+            least if clock == "cpu" else None,
+            digits,
         )
-    return rows
+        for clock in CLOCKS
+    ]
+
+
+def rate_row(
+    what: str,
+    pairs: Sequence[tuple[Spent, Spent]],
+    clock: Clock,
+    our_samples: int,
+    reference_samples: int,
+    least: float | None,
+    digits: int = 1,
+) -> Row:
+    """Samples per second and how many times as many ours are, by one clock.
+
+    Args:
+        what: was measured.
+        pairs: times of ours and of the reference.
+        clock: by which.
+        our_samples: of a pass of ours.
+        reference_samples: of a pass of the reference.
+        least: ratio to reach; None only informs.
+        digits: of the ratio.
+    """
+    ours = [our_samples / getattr(mine, clock) for mine, _ in pairs]
+    reference = [reference_samples / getattr(other, clock) for _, other in pairs]
+    ratio = spread([mine / other for mine, other in zip(ours, reference, strict=True)])
+    return Row(
+        what=what,
+        ours=spread(ours).show(digits=0),
+        reference=spread(reference).show(digits=0),
+        ratio=ratio.show(digits=digits),
+        n=len(pairs),
+        target="" if least is None else f"at least {least:g}",
+        met=least is None or ratio.median >= least,
+    )
+
+
+def step_row(
+    what: str,
+    pairs: Sequence[tuple[Spent, Spent]],
+    clock: Clock,
+    steps: int,
+    most: float | None,
+    digits: int = 1,
+) -> Row:
+    """Milliseconds of a step and how many times as long ours is, by one clock.
+
+    Args:
+        what: was measured.
+        pairs: times of ours and of the reference.
+        clock: by which.
+        steps: of a pass of either.
+        most: ratio to keep to; None only informs.
+        digits: of the milliseconds.
+    """
+    mine, other = ([getattr(pair[side], clock) * 1e3 / steps for pair in pairs] for side in (0, 1))
+    ratio = spread([a / b for a, b in zip(mine, other, strict=True)])
+    return Row(
+        what=what,
+        ours=spread(mine).show("ms", digits),
+        reference=spread(other).show("ms", digits),
+        ratio=ratio.show(digits=4),
+        n=len(pairs),
+        target="" if most is None else f"at most {most}",
+        met=most is None or ratio.median <= most,
+    )
 
 
 def machine_line() -> str:

@@ -69,22 +69,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = ["--accelerator", options.accelerator]
     # what is needed may have been brought in by PYTHONPATH
     folders = [str(ROOT / "workflow" / "scripts"), str(ROOT), os.environ.get("PYTHONPATH")]
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join(filter(None, folders)),
-        "SCALEWISE_COMMIT": os.environ.get("SCALEWISE_COMMIT") or commit(),
-    }
-    tests = [
-        "-m",
-        "pytest",
-        "-m",
-        "gpu",
-        "--quiet",
-        "--numprocesses",
-        str(STREAMS),
-        "--gpu-json",
-        str(record),
-    ]
-    statuses = [run([*tests, "--no-loadscope-reorder", *chosen], environment, MOST_TEST_SECONDS)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, folders))}
+    side_by_side = ["--numprocesses", str(STREAMS), "--no-loadscope-reorder"]
+    tests = ["-m", "pytest", "-m", "gpu", "--quiet", *side_by_side, "--gpu-json", str(record), *chosen]
+    statuses = [run(tests, environment, MOST_TEST_SECONDS)]
     left = max(ALL_SECONDS - (time.monotonic() - began), 1.0)
     bench = ["benchmarks/run.py", "gpu", "--json", str(record), "--limit-seconds", f"{left:.0f}", *chosen]
     statuses.append(run(bench, environment, left + GRACE_SECONDS))
@@ -115,16 +103,6 @@ def end(process: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-
-
-def commit() -> str:
-    """The checkout's commit, with a mark where files differ from it; unknown outside a checkout."""
-    words = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        found = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return found.stdout.strip()
 
 
 if __name__ == "__main__":

@@ -80,9 +80,8 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("--accelerator and --limit-seconds are for gpu alone")
     if "gpu" in names and (unknown := set(options.only) - set(GPU_PARTS)):
         parser.error(f"gpu has no part named {', '.join(sorted(unknown))}; known: {', '.join(GPU_PARTS)}")
-    limit = () if options.limit_seconds is None else (options.limit_seconds,)
     arguments_of = {
-        "gpu": (options.only, options.json, options.accelerator, *limit),
+        "gpu": (options.only, options.json, options.accelerator, options.limit_seconds),
         "published": (options.table, options.json),
         "design": (options.table, options.json),
         "own-scripts": (options.repositories, options.python, options.only),

@@ -140,7 +140,8 @@ class Collector:
         if any(check.outcome in {"passed", "failed"} for check in self._checks.values()):
             record = GpuRecord.read(self._file)
             machine = record.machine or self._machine()
-            replace(record, machine=machine).with_checks(list(self._checks.values())).write(self._file)
+            checks = list(self._checks.values())
+            replace(record, machine=machine, checks=checks).write(self._file)
 
     def _machine(self) -> dict[str, str]:
         try:
