@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -15,7 +12,7 @@ import pytest
 from tests.cores import needs_two_cores
 from tests.distributed.interrupted_runs import some_digits
 from tests.distributed.probe_group import share_one_gpu
-from tests.distributed.trainings import SEEN_BY_PROBES
+from tests.distributed.trainings import start_ranks
 from tests.reliability.thoroughness import times
 from tests.small_runs import definition_of, rank_launch
 
@@ -133,19 +130,7 @@ def of_world(tmp_path_factory: pytest.TempPathFactory) -> Found:
             for name in variants(world_size, accelerator)
         }
         (output / "definitions.json").write_text(json.dumps(chosen), encoding="utf-8")
-        torchrun = ["torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
-        arguments = [output / "definitions.json", dataset, output]
-        ended = subprocess.run(
-            [
-                *(sys.executable, "-m", *torchrun, f"--nproc-per-node={world_size}"),
-                *(str(HERE / "resume_probe.py"), *map(str, arguments)),
-            ],
-            env=os.environ | {"PYTHONPATH": SEEN_BY_PROBES, "OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert ended.returncode == 0, ended.stderr
+        start_ranks("resume_probe.py", world_size, output / "definitions.json", dataset, output)
         values: dict[str, Any] = json.loads((output / "found.json").read_text(encoding="utf-8"))
         return values
 

@@ -32,10 +32,6 @@ from scalewise.training.data.weights_file import write_weights
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-SEEN_BY_PROBES = os.pathsep.join(
-    filter(None, [str(ROOT / "workflow" / "scripts"), str(ROOT), os.environ.get("PYTHONPATH")])
-)
-"""PYTHONPATH of programs that torchrun starts: the package, what tests share, and what was there."""
 
 TRAIN_SAMPLES, TEST_SAMPLES = 475, 121
 GLOBAL_BATCH = 120
@@ -175,7 +171,7 @@ class Trainings:
             _variant(name, world_size, self.folder, self.weights) for name in self._variants(world_size)
         ]
         (output / "variants.json").write_text(json.dumps(chosen), encoding="utf-8")
-        _start_ranks(world_size, output / "variants.json", self.dataset, output)
+        start_ranks("training_probe.py", world_size, output / "variants.json", self.dataset, output)
         return output
 
     def _variants(self, world_size: int) -> list[str]:
@@ -236,12 +232,15 @@ def _colour_digits(path: Path) -> None:
     save_arrays(arrays, path)
 
 
-def _start_ranks(world_size: int, *arguments: Path) -> None:
+def start_ranks(probe: str, world_size: int, *arguments: Path) -> None:
+    """Run a probe of this folder as so many ranks."""
     launch = ["torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
     launch.append(f"--nproc-per-node={world_size}")
+    # the package, what tests share, and what was there
+    path = [str(ROOT / "workflow" / "scripts"), str(ROOT), os.environ.get("PYTHONPATH")]
     ended = subprocess.run(
-        [sys.executable, "-m", *launch, str(HERE / "training_probe.py"), *map(str, arguments)],
-        env=os.environ | {"PYTHONPATH": SEEN_BY_PROBES, "OMP_NUM_THREADS": "1"},
+        [sys.executable, "-m", *launch, str(HERE / probe), *map(str, arguments)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, path)), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=False,

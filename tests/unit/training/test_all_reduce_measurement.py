@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from scalewise.execution.all_reduce_job import was_interrupted
 from scalewise.execution.rank_files import RankFiles
@@ -20,14 +18,6 @@ from scalewise.training.measure.device_timers import HostTimer
 
 CPU = torch.device("cpu")
 SIZES = (4096, 65536, 262144)
-
-
-@pytest.fixture
-def group(tmp_path: Path) -> Iterator[None]:
-    """A real process group, of this process alone."""
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'meeting'}", rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 class SteppingClock:
@@ -47,7 +37,7 @@ class SteppingClock:
         return self._now
 
 
-@pytest.mark.usefixtures("group")
+@pytest.mark.usefixtures("one_rank")
 def test_every_size_is_measured_several_times() -> None:
     measured = measure_all_reduce(CPU, HostTimer(), SIZES)
 
@@ -64,7 +54,7 @@ def test_every_size_is_measured_several_times() -> None:
         pytest.param(9.0, 1, 5, id="hardly any: what is smallest is measured still"),
     ],
 )
-@pytest.mark.usefixtures("group")
+@pytest.mark.usefixtures("one_rank")
 def test_a_slow_link_is_not_given_what_it_cannot_carry_in_time(
     seconds: float, sizes: int, repeats: int
 ) -> None:

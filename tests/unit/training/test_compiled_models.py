@@ -6,12 +6,10 @@ import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import distributed
 from torch.fx import GraphModule
 
 from scalewise.plan.config.settings import Settings
@@ -41,12 +39,10 @@ class Counted:
 
 
 @pytest.fixture(autouse=True)
-def one_rank(tmp_path: Path) -> Iterator[None]:
-    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
+def nothing_compiled_yet(one_rank: None) -> Iterator[None]:
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
-    distributed.destroy_process_group()
 
 
 @pytest.mark.slow

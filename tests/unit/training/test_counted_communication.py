@@ -3,8 +3,7 @@
 # no `from __future__ import annotations`: DDP looks at the hook's
 
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -19,11 +18,7 @@ WARM_UP = 4
 LATE_SECONDS = 0.05
 
 
-@pytest.fixture(autouse=True)
-def one_rank(tmp_path: Path) -> Iterator[None]:
-    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
-    yield
-    distributed.destroy_process_group()
+pytestmark = pytest.mark.usefixtures("one_rank")
 
 
 class Late:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from torch import distributed
 
 from scalewise.plan.config.settings import Settings
 from scalewise.training.data.datasets import Dataset
@@ -42,9 +40,8 @@ def build(image, classes):
 
 
 @pytest.fixture
-def trainer(tmp_path: Path) -> Iterator[Trainer]:
+def trainer(one_rank: None, tmp_path: Path) -> Trainer:
     """One rank that trains 40 samples in passes of 4, and has 50 to test."""
-    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
     (tmp_path / "recorder.py").write_text(MODEL, encoding="utf-8")
     images = torch.randint(256, (90, 1, 4, 4), dtype=torch.uint8)
     labels = torch.arange(90) % 10
@@ -56,8 +53,7 @@ def trainer(tmp_path: Path) -> Iterator[Trainer]:
         accumulation_steps=2,
         epochs=1,
     )
-    yield build_trainer(settings, 8, dataset, build_loaders(settings, dataset, 0, CPU, 60), ALONE, CPU)
-    distributed.destroy_process_group()
+    return build_trainer(settings, 8, dataset, build_loaders(settings, dataset, 0, CPU, 60), ALONE, CPU)
 
 
 def test_a_batch_of_evaluation_is_no_larger_than_a_pass_of_training(trainer: Trainer) -> None:

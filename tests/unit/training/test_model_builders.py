@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from torch import distributed, nn
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
@@ -25,10 +24,8 @@ def images_for(name: str, samples: int, channels: int = 1) -> torch.Tensor:
 
 
 @pytest.fixture
-def one_rank(tmp_path: Path) -> Iterator[DeviceMesh]:
-    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
-    yield init_device_mesh("cpu", (1,))
-    distributed.destroy_process_group()
+def mesh(one_rank: None) -> DeviceMesh:
+    return init_device_mesh("cpu", (1,))
 
 
 def count(network: nn.Module) -> int:
@@ -193,14 +190,14 @@ class Own(nn.Module):
 
 @pytest.mark.parametrize("name", ["digits_cnn", "resnet18", "wide_resnet", "wrn-10-1", "transformer-1M"])
 @pytest.mark.slow
-def test_what_is_sharded_block_by_block_computes_the_same(name: str, one_rank: DeviceMesh) -> None:
+def test_what_is_sharded_block_by_block_computes_the_same(name: str, mesh: DeviceMesh) -> None:
     torch.manual_seed(0)
     images = images_for(name, 2)
     network = build(name, images.shape[1:], 5).eval()
     expected = network(images)
     for block in blocks(network):
-        fully_shard(block, mesh=one_rank)
-    fully_shard(network, mesh=one_rank)
+        fully_shard(block, mesh=mesh)
+    fully_shard(network, mesh=mesh)
     logits = network(images)
     torch.testing.assert_close(logits, expected)
     logits.sum().backward()

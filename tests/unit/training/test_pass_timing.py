@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 from tests.small_runs import definition_of
-from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
 from scalewise.plan.config.settings import Settings
@@ -78,11 +77,10 @@ MakeTask = Callable[..., Trainer]
 
 
 @pytest.fixture
-def make_task(tmp_path: Path) -> Iterator[MakeTask]:
+def make_task(one_rank: None, tmp_path: Path) -> Iterator[MakeTask]:
     """A task of one rank after an epoch of training."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
     (tmp_path / "models.py").write_text(MODELS, encoding="utf-8")
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(256, (80, 1, 8, 8), dtype=torch.uint8, generator=generator)
@@ -100,7 +98,6 @@ def make_task(tmp_path: Path) -> Iterator[MakeTask]:
         return trainer
 
     yield make
-    distributed.destroy_process_group()
     torch.set_num_threads(threads)
 
 

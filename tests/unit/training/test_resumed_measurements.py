@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 from tests.small_runs import definition_of
-from torch import distributed
 
 from scalewise.execution.checkpoint_files import CheckpointError
 from scalewise.plan.config.settings import Settings
@@ -114,17 +113,15 @@ class Training:
 
 
 @pytest.fixture
-def training(tmp_path: Path, machine: Machine) -> Iterator[Training]:
+def training(one_rank: None, tmp_path: Path, machine: Machine) -> Iterator[Training]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
     generator = torch.Generator().manual_seed(0)
     samples = BATCH * STEPS_PER_EPOCH
     images = torch.randint(256, (samples + 8, 1, 8, 8), dtype=torch.uint8, generator=generator)
     labels = torch.randint(10, (samples + 8,), generator=generator)
     dataset = Dataset(images[:samples], labels[:samples], images[samples:], labels[samples:], 10)
     yield Training(tmp_path, dataset)
-    distributed.destroy_process_group()
     torch.set_num_threads(threads)
 
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
-from torch import distributed
 
 from scalewise.plan.config.settings import Settings
 from scalewise.training.data.datasets import Dataset
@@ -52,12 +49,10 @@ class SkippingTimer(HostTimer):
         return super().now() + self.skipped
 
 
+@pytest.mark.usefixtures("one_rank")
 @pytest.mark.parametrize("steps", [None, {"most": 1000, "until_interval": 0.01}], ids=["epochs", "interval"])
-def test_a_change_of_phase_is_in_no_window_and_in_no_step(
-    steps: dict[str, float] | None, tmp_path: Path
-) -> None:
+def test_a_change_of_phase_is_in_no_window_and_in_no_step(steps: dict[str, float] | None) -> None:
     """At the begin of each epoch, and as the warm-up ends in the middle of one."""
-    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
     images = torch.zeros(80, 1, 8, 8, dtype=torch.uint8)
     dataset = Dataset(images, torch.arange(80) % 10, images[:10], torch.arange(10), 10)
     settings = Settings.model_validate(
@@ -71,16 +66,13 @@ def test_a_change_of_phase_is_in_no_window_and_in_no_step(
     trainer.monitor._sensor = sensor
     # no reading of the thread beside: only changes of phase take one
     trainer.monitor._interval = 3600.0
-    try:
-        with trainer.monitor:
-            for epoch in range(2):
-                train_epoch(trainer, TrainingState.start(CPU, epoch))
-                trainer.monitor.phase = "evaluate"
-        if isinstance(trainer.clock, IntervalClock):
-            trainer.clock.conclude(0)
-        windows, step_seconds = trainer.clock.windows, trainer.clock.step_seconds
-    finally:
-        distributed.destroy_process_group()
+    with trainer.monitor:
+        for epoch in range(2):
+            train_epoch(trainer, TrainingState.start(CPU, epoch))
+            trainer.monitor.phase = "evaluate"
+    if isinstance(trainer.clock, IntervalClock):
+        trainer.clock.conclude(0)
+    windows, step_seconds = trainer.clock.windows, trainer.clock.step_seconds
     assert sensor.readings >= 4
     assert sum(window.steps for window in windows) == 20
     assert max(window.seconds for window in windows) < READING_SECONDS

@@ -6,14 +6,11 @@ What torch does was tried with small trainings of two ranks; a rule says what ca
 from __future__ import annotations
 
 import math
-import os
-import shutil
-import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 from scalewise.plan.catalog.datasets import DatasetFacts, dataset_facts, is_folder
 from scalewise.plan.catalog.models import IMAGENET_STEM_PIXELS, MODELS, takes_pretrained
+from scalewise.plan.checks.compilers import check_compiler
 from scalewise.plan.config.errors import Place, Problem
 from scalewise.plan.config.experiment import AnyExperiment, AnySettings, Experiment
 from scalewise.plan.config.settings import FEWEST_STEPS, MAX_SEED, Settings, Steps
@@ -70,8 +67,8 @@ def check_options(
     """
     if site.accelerator == "cpu":
         yield from _check_cpu(where, settings, site)
-    else:
-        yield from _check_gpu(where, settings, site)
+    if settings.compile:
+        yield from check_compiler(where("compile"), site)
     yield from _check_parallelism(where, settings)
     yield from _check_exchange(where, experiment, settings, given)
     yield from _check_rate(where, settings)
@@ -111,42 +108,6 @@ def _check_cpu(where: Where, settings: Settings, site: Site) -> Iterator[Problem
             f"is 'bf16', which torch has for GPUs with NCCL, {cpu}",
             f"Use fp16, which sends as few bytes.{gpu}",
         )
-    if settings.compile and _runs_here(site):
-        # the name is looked up as torch does it
-        compiler = os.environ.get("CXX", "g++")
-        if shutil.which(compiler) is None:
-            yield Problem(
-                where("compile"),
-                f"is true, but this machine has no {compiler}, which torch.compile builds with for CPUs",
-                "Install it, or name another C++ compiler in the variable CXX.",
-            )
-
-
-def _check_gpu(where: Where, settings: Settings, site: Site) -> Iterator[Problem]:
-    if not settings.compile or not _runs_here(site) or site.facts.python is not None:
-        return
-    # torch.compile's Triton builds a module of C for Python, and looks for both as is done here
-    compilers = [os.environ["CC"]] if os.environ.get("CC") else ["gcc", "clang"]
-    scheme = sysconfig.get_default_scheme()
-    scheme = "posix_prefix" if scheme == "posix_local" else scheme
-    header = Path(sysconfig.get_paths(scheme)["include"]) / "Python.h"
-    if not any(map(shutil.which, compilers)):
-        yield Problem(
-            where("compile"),
-            f"is true, but this machine has none of {', '.join(compilers)}; torch.compile needs one for GPUs",
-            "Install one, or name another C compiler in the variable CC.",
-        )
-    elif not header.exists():
-        yield Problem(
-            where("compile"),
-            f"is true, but there is no {header}, which torch.compile needs for GPUs",
-            "Install Python's headers, as in python3-dev or python3-devel, or use another Python.",
-        )
-
-
-def _runs_here(site: Site) -> bool:
-    """Whether the runs find what this machine has."""
-    return site.slurm is None and site.facts.container is None
 
 
 def _check_parallelism(where: Where, settings: Settings) -> Iterator[Problem]:
