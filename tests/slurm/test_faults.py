@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -245,24 +246,11 @@ def test_many_runs_on_one_node_at_once_all_start(
     assert f"of {runs} runs began on nodes where other jobs ran" in report
 
 
-@pytest.mark.fault(14)
-def test_sigterm_to_snakemake_ends_with_its_jobs(lab: Lab, study: ClusterStudy) -> None:
-    study.configure({"e": {"devices": [1], "epochs": 60}, "f": {"devices": [1], "epochs": 60}})
-    process = study.start("--resources", "device_budget=1")
-    study.wait_for(study.folder / "results" / "e" / "runs")
-    study.wait_until(lambda: bool(lab.queue()), "no job in the queue")
-    process.terminate()
-    process.communicate(timeout=LIMIT_SECONDS)
-    lab.wait_until_queue_is_empty()
-    study.seconds_until_nothing_runs()
-    assert len(study.submitted()) == 1
-
-
-HELD_BACK = """
+WAITING_MODEL = """
 import os, time
 from torch import nn
 
-class HeldBack(nn.Module):
+class Waiting(nn.Module):
     def __init__(self, image, classes):
         super().__init__()
         self.layer = nn.Linear(image.numel(), classes)
@@ -273,20 +261,41 @@ class HeldBack(nn.Module):
         return self.layer(images.flatten(1))
 
 def build(image, classes):
-    return HeldBack(image, classes)
+    return Waiting(image, classes)
 """
-"""Trains once a file has gone: not before all have come that are to find it training."""
+HELD_BACK: dict[str, Any] = {"model": "waiting.py:build", "timeout_seconds": LIMIT_SECONDS}
+"""A run that trains once a file has gone: not before that has happened which is to find it training."""
+
+
+def hold_back(study: ClusterStudy) -> Path:
+    """The file that runs wait for to go."""
+    (study.folder / "waiting.py").write_text(WAITING_MODEL)
+    held_back = study.folder / "held.back"
+    held_back.touch()
+    return held_back
+
+
+@pytest.mark.fault(14)
+def test_sigterm_to_snakemake_ends_with_its_jobs(lab: Lab, study: ClusterStudy) -> None:
+    held_back = hold_back(study)
+    study.configure({name: {"devices": [1], **HELD_BACK} for name in ("e", "f")})
+    process = study.start("--resources", "device_budget=1")
+    study.wait_for(study.folder / "results" / "e" / "runs")
+    study.wait_until(lambda: bool(lab.queue()), "no job in the queue")
+    process.terminate()
+    held_back.unlink()
+    process.communicate(timeout=LIMIT_SECONDS)
+    lab.wait_until_queue_is_empty()
+    study.seconds_until_nothing_runs()
+    assert len(study.submitted()) == 1
 
 
 @pytest.mark.fault(15)
 def test_workflow_started_twice_or_killed_and_started_again_trains_a_run_once(
     study: ClusterStudy, record_property: Record
 ) -> None:
-    (study.folder / "heldback.py").write_text(HELD_BACK)
-    held_back = study.folder / "held.back"
-    held_back.touch()
-    experiment = {"devices": [2], "model": "heldback.py:build", "timeout_seconds": LIMIT_SECONDS}
-    study.configure({"e": experiment}, **ONE_RANK_A_NODE)
+    held_back = hold_back(study)
+    study.configure({"e": {"devices": [2], **HELD_BACK}}, **ONE_RANK_A_NODE)
     first = study.start(*TRAININGS)
     study.wait_for(study.run("e", "d2.r1") / "attempt" / "rank1.started.json")
     code, output = study.snakemake(*TRAININGS)
@@ -328,10 +337,12 @@ def test_commands_of_slurm_that_fail_for_a_while_are_survived(
         (wrappers / name).write_text(script)
         (wrappers / name).chmod(0o755)
     study.path = str(wrappers)
-    study.configure({"e": {"devices": [1], "epochs": 300}})
+    held_back = hold_back(study)
+    study.configure({"e": {"devices": [1], **HELD_BACK}})
     process = study.start(*TRAININGS)
-    study.wait_training("e", "d1.r1")
+    study.wait_for(study.run("e", "d1.r1") / "attempt" / "rank0.started.json")
     lab.stop_accounting()
+    held_back.unlink()
     try:
         output, _ = process.communicate(timeout=LIMIT_SECONDS)
     finally:
