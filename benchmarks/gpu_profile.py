@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,7 @@ IDLE = "the GPU waits"
 
 
 def profiled_shares(work: Callable[[], object], device: torch.device) -> dict[str, float]:
-    """Share of the time of some work that each kind of kernel takes, and the share without any.
+    """Share of the time of some work on a GPU that each kind of kernel takes, and the share without any.
 
     Empty on a CPU, which has no kernels.
     """
@@ -42,23 +41,22 @@ def profiled_shares(work: Callable[[], object], device: torch.device) -> dict[st
     work()
     torch.cuda.synchronize(device)
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
-        began = time.perf_counter()
         work()
         torch.cuda.synchronize(device)
-        seconds = time.perf_counter() - began
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(file))
         trace: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return shares(trace["traceEvents"], seconds)
+    return shares(trace["traceEvents"])
 
 
-def shares(events: Iterable[Mapping[str, Any]], seconds: float) -> dict[str, float]:
-    """Share of some seconds by kind of kernel, and of those without one; kernels at once count whole each.
+def shares(events: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """Share of the time from the first kernel to the last by kind, and of that without one.
+
+    Kernels at once count whole each.
 
     Args:
         events: of a Chrome trace; ``ts`` and ``dur`` are in microseconds.
-        seconds: that they were seen in.
     """
     by_kind = dict.fromkeys((kind for kind, _ in KINDS), 0.0)
     intervals = []
@@ -66,9 +64,12 @@ def shares(events: Iterable[Mapping[str, Any]], seconds: float) -> dict[str, flo
         if event.get("ph") == "X" and event.get("cat") in ON_THE_GPU:
             begin, duration = float(event["ts"]), float(event["dur"])
             intervals.append((begin, begin + duration))
-            by_kind[kind_of(str(event["name"]))] += duration / 1e6 / seconds
-    found = {kind: share for kind, share in by_kind.items() if share}
-    return found | {IDLE: max(1 - covered(intervals) / 1e6 / seconds, 0.0)} if found else {}
+            by_kind[kind_of(str(event["name"]))] += duration
+    if not intervals:
+        return {}
+    whole = max(end for _, end in intervals) - min(begin for begin, _ in intervals)
+    by_kind[IDLE] = whole - covered(intervals)
+    return {kind: microseconds / whole for kind, microseconds in by_kind.items() if microseconds}
 
 
 def kind_of(kernel: str) -> str:

@@ -6,9 +6,10 @@ import html
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
@@ -24,6 +25,16 @@ from scalewise.records import Measurements, Summary, read_summary
 HERE = Path(__file__).parent
 FULL_SPEED: dict[str, Any] = {"precision": "bf16", "channels_last": True, "loader": "resident"}
 IMAGES = "synthetic-3x32x32-10classes-2048samples"
+
+LITTLE_MEMORY_OF_ITS_OWN: Mapping[str, str] = {
+    # a MiB for each of cuBLAS's workspaces, 32 on a Hopper else: they come from the same allocator
+    "CUBLAS_WORKSPACE_CONFIG": ":1024:1",
+    # in a rehearsal: what glibc keeps of freed tensors is up to half a copy, by the threads' timing
+    "MALLOC_MMAP_THRESHOLD_": "65536",
+}
+"""Environment of processes whose memory is to be that of their tensors."""
+
+NOTHING: Mapping[str, str] = MappingProxyType({})
 
 Figure = Callable[[str, object], None]
 
@@ -142,11 +153,14 @@ def gpu_study(tmp_path_factory: pytest.TempPathFactory, accelerator: str) -> Gpu
 @pytest.fixture(scope="session")
 def memory_study(tmp_path_factory: pytest.TempPathFactory, accelerator: str) -> GpuStudy:
     """Another one, beside it: what others use of the GPU is not in a process's own memory."""
-    return run_study(tmp_path_factory.mktemp("memory"), memory_experiments(accelerator), accelerator)
+    folder, chosen = tmp_path_factory.mktemp("memory"), memory_experiments(accelerator)
+    return run_study(folder, chosen, accelerator, LITTLE_MEMORY_OF_ITS_OWN)
 
 
-def run_study(folder: Path, chosen: dict[str, dict[str, Any]], accelerator: str) -> GpuStudy:
-    """Run experiments on one device of this machine."""
+def run_study(
+    folder: Path, chosen: dict[str, dict[str, Any]], accelerator: str, variables: Mapping[str, str] = NOTHING
+) -> GpuStudy:
+    """Run experiments on one device of this machine, with these environment variables."""
     (folder / "config").mkdir()
     (folder / "config" / "examples").symlink_to(ROOT / "config" / "examples", target_is_directory=True)
     shutil.copy(ROOT / "benchmarks" / "deep_transformer.py", folder)
@@ -160,8 +174,8 @@ def run_study(folder: Path, chosen: dict[str, dict[str, Any]], accelerator: str)
     }
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", os.pathsep.join([str(programs), os.environ["PATH"]]))
-        # in a rehearsal: what glibc keeps of freed tensors is up to half a copy, by the threads' timing
-        patch.setenv("MALLOC_MMAP_THRESHOLD_", "65536")
+        for name, value in variables.items():
+            patch.setenv(name, value)
         workplace = Workplace(folder, Path(sys.executable))
         given = {
             "config": yaml.safe_dump({"experiments": chosen}, sort_keys=False),

@@ -40,8 +40,5 @@ def build_too_large(image: torch.Size, classes: int) -> nn.Module:
 
 
 def build_deep(image: torch.Size, classes: int) -> nn.Module:
-    """Two hundred million parameters in 256 narrow layers, beside which a GPU's workspaces are little.
-
-    What cuBLAS keeps for itself, 32 MiB on a Hopper, comes from the same allocator.
-    """
+    """Two hundred million parameters in 256 narrow layers, beside which activations are little."""
     return Encoder(Architecture((image[0], image[1], image[2]), classes, 256, 256))

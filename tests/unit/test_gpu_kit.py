@@ -116,18 +116,19 @@ def test_shares_of_a_step_count_kernels_and_what_no_kernel_covers() -> None:
         return {"ph": "X", "cat": category, "name": name, "ts": start, "dur": microseconds}
 
     events = [
-        event("xmma_fprop", 100.0, 400.0),
-        event("xmma_wgrad", 500.0, 200.0),
+        event("xmma_fprop", 7100.0, 400.0),
+        event("xmma_wgrad", 7500.0, 200.0),
         # beside the last one
-        event("ncclDevKernel_AllReduce", 600.0, 200.0),
-        event("Memset (Device)", 900.0, 50.0, "gpu_memset"),
+        event("ncclDevKernel_AllReduce", 7600.0, 200.0),
+        event("Memset (Device)", 8050.0, 50.0, "gpu_memset"),
         event("aten::conv2d", 0.0, 1000.0, "cpu_op"),
         {"ph": "M", "name": "process_name"},
     ]
-    found = shares(events, 1e-3)
+    found = shares(events)
+    # of the 1,000 microseconds from the first kernel to the end of the last
     expected = {CONVOLUTION: 0.6, EXCHANGE: 0.2, OTHER: 0.05, IDLE: 0.25}
     assert found == pytest.approx(expected)
-    assert shares(events[-2:], 1e-3) == {}
+    assert shares(events[-2:]) == {}
 
 
 def test_an_image_of_the_tutorials_network_takes_what_its_layers_add_up_to() -> None:
