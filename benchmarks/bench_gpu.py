@@ -142,7 +142,7 @@ def rows(
     """
     if accelerator == "cuda" and (why := gpu_missing()):
         return [Row(what="gpu", ours=why, n=0)]
-    deadline = time.monotonic() + (limit_seconds or LONGEST_SECONDS)
+    deadline = time.monotonic() + (LONGEST_SECONDS if limit_seconds is None else limit_seconds)
     # in a process of its own too: this one holds nothing of the GPU
     unnamed = Bench(accelerator, deadline, "")
     machine = unnamed.measure(describe_machine, accelerator)

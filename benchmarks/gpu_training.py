@@ -174,6 +174,7 @@ def train_guide(
             scaler.update()
         loss.item()  # waits for the device
 
+    epoch()
     return rates_of(epoch, work)
 
 
@@ -228,8 +229,7 @@ def steps_of(trainer: Trainer, steps: int) -> Callable[[], object]:
 
 
 def rates_of(epoch: Callable[[], object], work: Work) -> list[float]:
-    """Samples per second of wall time, after an epoch in which libraries load and choose."""
-    epoch()
+    """Samples per second of wall time, of each pass after one in which libraries load and choose."""
     return [work.samples / spend(epoch).wall for _ in range(work.rounds)]
 
 

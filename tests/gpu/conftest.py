@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
@@ -33,8 +32,6 @@ LITTLE_MEMORY_OF_ITS_OWN: Mapping[str, str] = {
     "MALLOC_MMAP_THRESHOLD_": "65536",
 }
 """Environment of processes whose memory is to be that of their tensors."""
-
-NOTHING: Mapping[str, str] = MappingProxyType({})
 
 Figure = Callable[[str, object], None]
 
@@ -147,7 +144,7 @@ class GpuStudy:
 @pytest.fixture(scope="session")
 def gpu_study(tmp_path_factory: pytest.TempPathFactory, accelerator: str) -> GpuStudy:
     """One snakemake from the configuration to the report."""
-    return run_study(tmp_path_factory.mktemp("study"), experiments(accelerator), accelerator)
+    return run_study(tmp_path_factory.mktemp("study"), experiments(accelerator), accelerator, {})
 
 
 @pytest.fixture(scope="session")
@@ -158,7 +155,7 @@ def memory_study(tmp_path_factory: pytest.TempPathFactory, accelerator: str) -> 
 
 
 def run_study(
-    folder: Path, chosen: dict[str, dict[str, Any]], accelerator: str, variables: Mapping[str, str] = NOTHING
+    folder: Path, chosen: dict[str, dict[str, Any]], accelerator: str, variables: Mapping[str, str]
 ) -> GpuStudy:
     """Run experiments on one device of this machine, with these environment variables."""
     (folder / "config").mkdir()
