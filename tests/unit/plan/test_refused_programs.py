@@ -244,6 +244,9 @@ BATCHES = [
     pytest.param(
         own("samples_per_step: plan"), ("is 'plan', which is not known", "planned"), id="no samples"
     ),
+    pytest.param(
+        own("samples_per_step: sene"), ("is 'sene', which is not known", "seen"), id="counted samples"
+    ),
     pytest.param(own("samples_per_step: 0"), ("is 0, but must be greater than 0",), id="0 samples"),
 ]
 
@@ -355,6 +358,12 @@ RULES = [
         ("own.environment.MINE names {rank}", "`starts: itself`", "Remove it, or use `starts: ranks`."),
         id="ranks that nobody knows",
     ),
+    pytest.param(own("same_batches: yes please"), ("is 'yes please', not true or false",), id="batches"),
+    pytest.param(
+        own("no_grad_passes: rollouts"),
+        ("own.no_grad_passes is 'rollouts'", "Known: evaluation, training."),
+        id="passes without gradients",
+    ),
     pytest.param(own("starts: nodes"), ("own.starts is 'nodes'", "Known: itself, ranks."), id="starts"),
     pytest.param(
         own("argumnets: [a]"), ("own.argumnets is not a known key", "'arguments'?"), id="unknown key"
@@ -399,6 +408,14 @@ SWEEPS = [
         id="unknown",
     ),
     pytest.param(own("sweep: {precision: [bf16]}"), ("own.sweep.precision is not a key",), id="of the loop"),
+    pytest.param(
+        own('sweep: {same_batches: ["true"]}'), ("own.sweep.same_batches is not a key",), id="batches swept"
+    ),
+    pytest.param(
+        own("sweep: {no_grad_passes: [training]}"),
+        ("own.sweep.no_grad_passes is not a key",),
+        id="passes swept",
+    ),
     pytest.param(own("sweep: {steps: [1]}"), ("own.sweep.steps is not a key",), id="steps"),
     pytest.param(own("sweep: {argument.lr: 0.1}"), ("sweep.argument.lr is 0.1, not a list",), id="no list"),
     pytest.param(own("sweep: {argument.lr: []}"), ("sweep.argument.lr is an empty list",), id="empty"),
@@ -418,6 +435,26 @@ SWEEPS = [
         id="a seed",
     ),
 ]
+
+
+@pytest.mark.parametrize(
+    ("line", "given"),
+    [
+        ("seed: 1", False),
+        ("samples_per_step: seen", False),
+        ("samples_per_step: planned", True),
+        ("samples_per_step: 32", True),
+    ],
+)
+def test_samples_are_given_only_where_the_study_states_them(line: str, given: bool, load: Load) -> None:
+    study = load(own("devices: [2]", line))
+    assert {run.settings.samples_given for run in study.runs.values()} == {given}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("line", ["samples_per_step: seen", "same_batches: true", "no_grad_passes: training"])
+def test_how_a_script_is_measured_is_part_of_what_defines_its_runs(line: str, load: Load) -> None:
+    plain, changed = ({run.definition for run in load(own(*lines)).runs.values()} for lines in ((), (line,)))
+    assert not plain & changed
 
 
 @pytest.mark.parametrize(("text", "says"), [*BATCHES, *RULES, *SWEEPS])

@@ -305,7 +305,7 @@ def _check_batch(where: Where, settings: ProgramSettings, world_sizes: Sequence[
         yield from indivisible
         return
     given = settings.samples_per_step
-    if given is None or given == PLANNED:
+    if not isinstance(given, int):
         return
     for world_size in world_sizes:
         planned = global_batch(settings, world_size)

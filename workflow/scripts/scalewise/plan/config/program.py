@@ -50,6 +50,9 @@ RANK_NAMES = ("rank", "local_rank")
 PLANNED = "planned"
 """Word of ``samples_per_step`` that takes the planned global batch."""
 
+SEEN = "seen"
+"""Word of ``samples_per_step`` that takes the samples counted in the measured steps."""
+
 
 def _scalar(value: object) -> object:
     if isinstance(value, bool):
@@ -115,7 +118,7 @@ class Metric(StrictModel):
         return f"{self.pattern} {limit}"
 
 
-NUMBER, WORD = "a number of samples", "the word planned"
+NUMBER, WORD = "a number of samples", "a word for the samples"
 """The two ways to write ``samples_per_step``; pydantic puts them into the place of a mistake."""
 
 
@@ -124,7 +127,8 @@ def _samples_kind(value: object) -> str:
 
 
 Samples = Annotated[
-    Annotated[Count, Tag(NUMBER)] | Annotated[Literal["planned"], Tag(WORD)], Discriminator(_samples_kind)
+    Annotated[Count, Tag(NUMBER)] | Annotated[Literal["planned", "seen"], Tag(WORD)],
+    Discriminator(_samples_kind),
 ]
 
 
@@ -164,9 +168,22 @@ class ProgramSettings(StrictModel):
     accumulation_steps: AccumulationSteps = 1
     samples_per_step: Samples | None = Field(
         None,
-        description="Samples of one optimizer step over all devices, where they cannot be seen: packed or "
-        "sequence-first batches, LBFGS, several loaders. planned: as many as the batch size plans. Default: "
-        "they are counted, and held against the plan after 3 steps.",
+        description="Samples of one optimizer step over all devices, if Scalewise cannot count them: "
+        "sequence-first batches, LBFGS, several loaders. planned: the samples that the batch size plans. "
+        "seen: the samples that the loader gave in the measured steps, for batches that vary (packing, "
+        "Poisson sampling, growing accumulation). Default: Scalewise counts them, and compares them with the "
+        "plan after 3 steps.",
+    )
+    same_batches: bool = Field(
+        False,
+        description="All ranks train on the same batches on purpose. Otherwise Scalewise ends such a run: "
+        "copies of one training look like perfect scaling.",
+    )
+    no_grad_passes: Literal["training", "evaluation"] | None = Field(
+        None,
+        description="What forward passes without gradients are, if Scalewise cannot decide it. training: a "
+        "part of the training (rollouts, generated samples), whose time counts. evaluation: their time does "
+        "not count. Default: decided by when they come.",
     )
     steps: StepsKey | None = Field(
         None,
@@ -218,6 +235,11 @@ class ProgramSettings(StrictModel):
         return most_steps(self.steps)
 
     @property
+    def samples_given(self) -> bool:
+        """Whether the configuration states the samples of a step, so that they are not compared with it."""
+        return self.samples_per_step == PLANNED or isinstance(self.samples_per_step, int)
+
+    @property
     def templates(self) -> list[str]:
         """Every text in which names stand in braces."""
         return [str(word) for word in (*self.arguments, *self.environment.values())]
@@ -225,7 +247,7 @@ class ProgramSettings(StrictModel):
 
 _NOT_SWEPT = {
     *("program", "arguments", "argument", "environment", "scaling", "samples_per_step", "steps", "metric"),
-    *("starts", "resumes", "prepare", "files", "inputs"),
+    *("same_batches", "no_grad_passes", "starts", "resumes", "prepare", "files", "inputs"),
 }
 SWEEPABLE_OF_PROGRAMS = tuple(key for key in ProgramSettings.model_fields if key not in _NOT_SWEPT)
 

@@ -256,7 +256,7 @@ class ProgramRank:
             devices=Shape.parse(definition.shape).world_size,
             global_batch_size=definition.global_batch_size,
             accumulation_steps=self.settings.accumulation_steps,
-            samples_given=self.settings.samples_per_step is not None,
+            samples_given=self.settings.samples_given,
             names=frozenset(names),
             accelerator=definition.accelerator,
         )
