@@ -312,6 +312,9 @@ class ProgramMeasurements(_Record):
         imported_files: Hash of every file outside installed packages that was imported, by path.
         unknown: Reason for each quantity that cannot be known.
         notes: Sentences for the user.
+        throughput_with_no_grad: Samples per second with the time of forward passes without gradients counted,
+            where it is not known whether they belong to the training; None where that is known.
+        cautions: Sentences about the run that belong next to the answer.
     """
 
     command: list[str]
@@ -331,6 +334,8 @@ class ProgramMeasurements(_Record):
     imported_files: dict[str, str] = {}
     unknown: dict[str, str] = {}
     notes: list[str] = []
+    throughput_with_no_grad: float | None = None
+    cautions: list[str] = []
 
 
 class OwnInterval(_Record):
