@@ -302,8 +302,11 @@ def conditions_of(folder: Path, spec: ProgramExperiment) -> tuple[list[str], lis
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
-        ({"program": {"imported_files": {"model.py": "c" * 64}}}, "contents of the imported model.py"),
-        ({"program": {"imported_files": {"elsewhere/model.py": "a" * 64}}}, "not imported"),
+        ({"program": {"imported_files": {"model.py": "c" * 64}}}, "baseline: model.py differs"),
+        (
+            {"program": {"imported_files": {"/home/a/elsewhere/model.py": "a" * 64}}},
+            "model.py was imported by some runs only; elsewhere/model.py was imported by some runs only",
+        ),
         ({"program": {"precision": "parameters float32"}}, "formats of numbers"),
         ({"program": {"compiled": True}}, "compiled is true, not false"),
         ({"origin": {"inputs": {"program": "d" * 64}}}, "contents of the program"),
