@@ -13,6 +13,7 @@ from scalewise.analysis.comparison.comparability import (
     Measured,
     compare,
     differences,
+    named,
     origin_cautions,
 )
 from scalewise.analysis.comparison.fingerprint import Fingerprint
@@ -81,6 +82,38 @@ def test_whatever_else_differs_is_named_with_both_values(
 def test_a_newer_snakemake_changes_no_throughput(summary_of: Callable[..., Summary]) -> None:
     newer = summary_of(origin={"versions": {"torch": "2.15.0", "snakemake": "9.9"}})
     assert fingerprint(summary_of()).id == fingerprint(newer).id
+
+
+def imported(**files: str) -> dict[str, str]:
+    return {f"contents of the imported /home/a/project/{name}.py": value for name, value in files.items()}
+
+
+def test_imported_files_are_named_last_by_name_and_folder_and_without_hashes() -> None:
+    first = imported(model="sha256 a", data="sha256 b") | {"precision": "fp32"}
+    other = imported(model="sha256 c", loader="sha256 b") | {"precision": "bf16"}
+    found = differences(first, other)
+    assert named(found) == (
+        "precision is bf16, not fp32; project/model.py differs; project/data.py was imported by some runs "
+        "only; and 1 other file"
+    )
+    assert [difference.second_side for difference in found] == [
+        "precision bf16", "another project/model.py", "without project/data.py", "with project/loader.py",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("differing", "more"),
+    [
+        (imported(**{f"m{number}": "x" for number in range(63)}), "; and 60 other files"),
+        ({f"option {number}": "x" for number in range(5)} | imported(model="x"), "; and 3 other differences"),
+    ],
+)
+def test_a_sentence_names_three_differences_and_counts_the_others(
+    differing: dict[str, str], more: str
+) -> None:
+    sentence = named(differences(differing, dict.fromkeys(differing, "y")))
+    assert sentence.count(";") == 3
+    assert sentence.endswith(more)
 
 
 def test_strong_scaling_keeps_the_global_batch_and_weak_the_one_per_device(

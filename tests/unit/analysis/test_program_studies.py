@@ -15,7 +15,7 @@ import pytest
 from tests.unit.analysis.program_runs import DDP, STEPS, experiment, write_program_run
 from tests.unit.analysis.report_page import Page, cells
 
-from scalewise.analysis.analysis_spec import AnalysisSpec
+from scalewise.analysis.analysis_spec import DIFFERED, AnalysisSpec
 from scalewise.analysis.experiment_figures import draw
 from scalewise.analysis.experiment_tables import compute
 from scalewise.analysis.report import epoch_figures, step_figures
@@ -302,8 +302,11 @@ def conditions_of(folder: Path, spec: ProgramExperiment) -> tuple[list[str], lis
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
-        ({"program": {"imported_files": {"model.py": "c" * 64}}}, "contents of the imported model.py"),
-        ({"program": {"imported_files": {"elsewhere/model.py": "a" * 64}}}, "not imported"),
+        ({"program": {"imported_files": {"model.py": "c" * 64}}}, "baseline: model.py differs"),
+        (
+            {"program": {"imported_files": {"/home/a/elsewhere/model.py": "a" * 64}}},
+            "model.py was imported by some runs only; elsewhere/model.py was imported by some runs only",
+        ),
         ({"program": {"precision": "parameters float32"}}, "formats of numbers"),
         ({"program": {"compiled": True}}, "compiled is true, not false"),
         ({"origin": {"inputs": {"program": "d" * 64}}}, "contents of the program"),
@@ -325,6 +328,24 @@ def test_what_keeps_a_programs_runs_apart(tmp_path: Path, changed: dict[str, Any
     fingerprints, notes = conditions_of(tmp_path, spec)
     assert (len(set(fingerprints)) > 1) == bool(named)
     assert any(named in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("package", "apart"),
+    [("python-dateutil", False), ("typing_extensions", False), ("Jinja2", False)]
+    + [(name, True) for name in ("pillow", "fsspec", "triton", "a-package-that-nobody-knows")],
+)
+def test_another_version_keeps_runs_apart_if_it_may_change_their_speed_and_is_named_if_not(
+    tmp_path: Path, package: str, apart: bool
+) -> None:
+    spec = experiment(repeats=1)
+    for devices, version in ((1, "2.8"), (2, "2.9")):
+        versions = {"torch": "2.15.0", "python": "3.11.7", package: version}
+        write_program_run(tmp_path / "study/runs", f"d{devices}.r1", spec, 0.1, origin={"versions": versions})
+    fingerprints, _ = conditions_of(tmp_path, spec)
+    assert (len(set(fingerprints)) > 1) == apart
+    differed = json.loads((tmp_path / "study/provenance.json").read_text())[DIFFERED]
+    assert (f"version of {package} (2.8, 2.9)" in differed) != apart
 
 
 def test_a_swept_argument_is_a_series_and_a_condition_of_its_own(tmp_path: Path) -> None:

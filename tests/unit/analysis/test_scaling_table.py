@@ -200,6 +200,18 @@ def test_runs_under_other_conditions_are_left_out_and_named_and_have_a_row_of_th
     )
 
 
+def test_runs_that_are_not_comparable_for_several_reasons_are_named_in_one_phrase(make_runs: Runs) -> None:
+    runs = make_runs({(ALONE, 1): [100.0] * 3, (ALONE, 4): [300.0] * 3})
+    runs["fingerprint"] = ["a", "a", "a", "a", "b", "c"]
+    note = at(scaling_table(runs, "strong", KNOWN | {"c": {"CPU model": "Z", "driver version": "1"}}), 4)[
+        "note"
+    ]
+    assert note == (
+        "2 of 3 runs on 4 devices are not comparable with the baseline: CPU model is Y, not X; CPU model is "
+        "Z, not X"
+    )
+
+
 def test_where_no_run_is_comparable_the_row_has_no_figure(make_runs: Runs) -> None:
     runs = make_runs({(ALONE, 2): [100.0] * 2, (ALONE, 4): [300.0] * 2, (ALONE, 8): [500.0] * 2})
     runs["fingerprint"] = ["a", "a", "b", "b", "a", "a"]

@@ -186,8 +186,30 @@ class Resumption(_Record):
     earlier_other_jobs: int | None = None
 
 
-OUTSIDE_THE_STEPS = frozenset({"safetensors", "scikit-learn", "snakemake"})
-"""Packages that take no part in a training step: another version of them changes no measured time."""
+OUTSIDE_THE_STEPS = frozenset(
+    {
+        *("safetensors", "scikit-learn", "snakemake"),
+        # dates, locks and classes
+        *("python-dateutil", "pytz", "tzdata", "tzlocal", "filelock", "attrs", "annotated-types"),
+        *("typing-extensions", "typing-inspection", "six"),
+        # configuration, templates and what is printed
+        *("pyyaml", "toml", "tomli", "jinja2", "markupsafe", "pygments", "markdown", "markdown-it-py"),
+        *("mdurl", "click", "typer", "shellingham", "colorama", "loguru", "rich", "tqdm", "wcwidth"),
+        # plots
+        *("matplotlib", "seaborn", "contourpy", "cycler", "fonttools", "kiwisolver", "pyparsing"),
+        # downloads
+        *("requests", "urllib3", "certifi", "idna", "charset-normalizer"),
+        # packaging and tests
+        *("pip", "setuptools", "wheel", "packaging", "platformdirs", "importlib-metadata", "zipp"),
+        *("pytest", "pluggy", "iniconfig"),
+    }
+)
+"""Packages that change no measured time: they compute nothing of a step, and read, decode or move no data.
+
+Normalized names (PEP 503). The list names what does not matter, not what does: a package that nobody thought
+of stays a condition, and then costs a comparison instead of making a wrong one. That is why pillow, which
+decodes images, and fsspec, through which data is read, are not in it.
+"""
 
 
 class GpuLimits(_Record):
@@ -312,6 +334,9 @@ class ProgramMeasurements(_Record):
         imported_files: Hash of every file outside installed packages that was imported, by path.
         unknown: Reason for each quantity that cannot be known.
         notes: Sentences for the user.
+        throughput_with_no_grad: Samples per second with the time of forward passes without gradients counted,
+            where it is not known whether they belong to the training; None where that is known.
+        cautions: Sentences about the run that belong next to the answer.
     """
 
     command: list[str]
@@ -331,6 +356,8 @@ class ProgramMeasurements(_Record):
     imported_files: dict[str, str] = {}
     unknown: dict[str, str] = {}
     notes: list[str] = []
+    throughput_with_no_grad: float | None = None
+    cautions: list[str] = []
 
 
 class OwnInterval(_Record):

@@ -6,13 +6,18 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from scalewise.analysis.analysis_spec import DIFFERED, EQUAL_IN_SERIES, HELD_EQUAL, NOT_KNOWN
 from scalewise.analysis.comparison.comparable_runs import held_equal
-from scalewise.analysis.comparison.fingerprint import CONTENTS, IMPORTED
+from scalewise.analysis.comparison.fingerprint import (
+    CONTENTS,
+    IMPORTED,
+    OTHER_VERSION,
+    can_change_speed,
+)
 from scalewise.analysis.program_facts import program_facts
 from scalewise.analysis.tables import Tables
 from scalewise.plan.config.experiment import AnyExperiment, ProgramExperiment
 from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.config.settings import Settings
-from scalewise.records import CPU_PROCESS, Provenance
+from scalewise.records import CPU_PROCESS, Environment, Provenance
 
 
 def distinct_origins(tables: Tables, spec: AnyExperiment) -> dict[str, list[str]]:
@@ -30,7 +35,10 @@ def distinct_origins(tables: Tables, spec: AnyExperiment) -> dict[str, list[str]
         HELD_EQUAL: [f"{name} {values[0]}" for name, values in equal.items() if len(values) == 1]
         + [f"{name} {values[0]}" for name, values in may_differ.items() if len(values) == 1],
         EQUAL_IN_SERIES: _listed(equal),
-        DIFFERED: ["devices", "repeat and seed", _batch(spec), *_listed(may_differ)],
+        DIFFERED: [
+            *("devices", "repeat and seed", _batch(spec)),
+            *_listed(may_differ | _versions_without_effect(environments)),
+        ],
         NOT_KNOWN: _unknown(origins),
         "settings": [_settings(spec)],
         "commit": may_differ["commit"],
@@ -59,6 +67,18 @@ def _with_files_counted(equal: Mapping[str, Sequence[str]]) -> dict[str, Sequenc
     files = [name for name, values in equal.items() if name.startswith(IMPORTED) and len(values) == 1]
     rest: dict[str, Sequence[str]] = {name: values for name, values in equal.items() if name not in files}
     return rest | ({f"{CONTENTS}imported files": [f"({len(files)})"]} if files else {})
+
+
+def _versions_without_effect(environments: Sequence[Environment]) -> dict[str, list[str]]:
+    """Versions of the packages for which no run is left out of a comparison."""
+    names = dict.fromkeys(name for environment in environments for name in environment.versions)
+    return {
+        f"{OTHER_VERSION}{name}": _distinct(
+            environment.versions[name] for environment in environments if name in environment.versions
+        )
+        for name in names
+        if not can_change_speed(name)
+    }
 
 
 def _listed(values: Mapping[str, Sequence[str]]) -> list[str]:

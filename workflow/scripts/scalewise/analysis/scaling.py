@@ -189,8 +189,8 @@ def _series_rows(
         if len(others):
             at_base = finished[(finished["devices"] == base) & (finished["series"] == name)]
             both = pd.concat([at_point, others])
-            notes += left_out(both, at_base, reference, conditions)
-        yield row | {"note": "; ".join(notes)}
+            notes.append(left_out(both, at_base, reference, conditions))
+        yield row | {"note": "; ".join(filter(None, notes))}
 
 
 def _point_columns(point: pd.DataFrame, done: pd.DataFrame) -> dict[str, Any]:

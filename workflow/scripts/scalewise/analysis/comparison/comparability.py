@@ -6,20 +6,29 @@ values; at equal devices the ratio is then the gain of an option, otherwise it i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Literal, NamedTuple
 
 import pandas as pd
 
-from scalewise.analysis.comparison.fingerprint import NOT_RECORDED, imported_elsewhere, recorded_later
-from scalewise.analysis.formatting import as_in_yaml, percent
+from scalewise.analysis.comparison.fingerprint import (
+    IMPORTED,
+    NOT_RECORDED,
+    imported_elsewhere,
+    recorded_later,
+)
+from scalewise.analysis.formatting import as_in_yaml, percent, pluralize
 from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS, Interval
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.terminal.words import format_ratio
 from scalewise.records import Provenance
 
 NOT_IMPORTED = "not imported"
+
+MAX_DIFFERENCES = 3
+"""Differences in one sentence; fingerprints.json has all."""
 
 CLEAR_ACCURACY_LOSS = 0.02
 """Least difference of two accuracies without intervals that counts as a loss. The draw of 10,000 test images
@@ -40,11 +49,33 @@ class Difference(NamedTuple):
     second: str
 
     def __str__(self) -> str:
-        return f"{self.field} is {self.second}, not {self.first}"
+        if not self.is_file:
+            return f"{self.field} is {self.second}, not {self.first}"
+        if NOT_IMPORTED in (self.first, self.second):
+            return f"{self._file} was imported by some runs only"
+        return f"{self._file} differs"
+
+    @property
+    def is_file(self) -> bool:
+        """Whether the condition is the contents of a file that a program imports."""
+        return self.field.startswith(IMPORTED)
+
+    @property
+    def second_side(self) -> str:
+        """``precision fp16``: the condition of the second run, for the name of its series."""
+        if not self.is_file:
+            return f"{self.field} {self.second}"
+        word = {self.first: "with", self.second: "without"}.get(NOT_IMPORTED, "another")
+        return f"{word} {self._file}"
+
+    @property
+    def _file(self) -> str:
+        """Name and folder of the file: the whole path is long, and hashes help nobody."""
+        return "/".join(PurePath(self.field.removeprefix(IMPORTED)).parts[-2:])
 
 
 def differences(first: Mapping[str, object], second: Mapping[str, object]) -> list[Difference]:
-    """The conditions that differ, in the order of the first.
+    """The conditions that differ, in the order of the first, imported files last.
 
     What an older record could not hold differs from nothing.
     """
@@ -60,12 +91,19 @@ def differences(first: Mapping[str, object], second: Mapping[str, object]) -> li
         for key in dict.fromkeys((*first, *second))
         if (key in first and key in second) or key in elsewhere or not recorded_later(key)
     ]
-    return [difference for difference in found if difference.first != difference.second]
+    return sorted(
+        (difference for difference in found if difference.first != difference.second),
+        key=lambda difference: difference.is_file,
+    )
 
 
-def named(differing: Sequence[Difference]) -> str:
-    """``precision is fp16, not fp32; launcher is srun, not torchrun``; empty without a difference."""
-    return "; ".join(map(str, differing))
+def named(differing: Iterable[Difference]) -> str:
+    """``precision is fp16, not fp32; model.py differs; and 2 other files``; empty without a difference."""
+    distinct = sorted(dict.fromkeys(differing), key=lambda difference: difference.is_file)
+    shown, others = distinct[:MAX_DIFFERENCES], distinct[MAX_DIFFERENCES:]
+    kind = "other file" if all(difference.is_file for difference in others) else "other difference"
+    more = [f"and {pluralize(str(len(others)), kind)}"] if others else []
+    return "; ".join([*map(str, shown), *more])
 
 
 @dataclass(frozen=True)
@@ -134,7 +172,7 @@ class Comparison:
             unlike = list(self.differing)
             if unlike and self.accuracy:
                 unlike.append(Difference("accuracy", *map(percent, self.accuracy)))
-            why = named(unlike) or "throughput and wall time of one of them are not known"
+            why = "; ".join(map(str, unlike)) or "throughput and wall time of one of them are not known"
             return f"No speedup joins {fewer} and {more}: {why}"
         assert self.ratio is not None, "what is not refused has a ratio"
         lost = ""
@@ -146,7 +184,7 @@ class Comparison:
         if self.efficiency is not None:
             return f"{more}: {gain} {self.first.devices}, {percent(self.efficiency)} of ideal{lost}"
         if self.kind == "option":
-            where = named(self.differing)
+            where = "; ".join(map(str, self.differing))
             return f"On {more}, {gain} the other where {where}: an option's gain, not scaling{lost}"
         return f"On {more}, {gain} a run under equal conditions{lost}"
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import pandas as pd
 
-from scalewise.analysis.comparison.comparability import Measured, compare, named
+from scalewise.analysis.comparison.comparability import Comparison, Measured, compare, named
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.terminal.words import format_ratio
 
@@ -61,8 +61,8 @@ def comparable(done: pd.DataFrame, reference: str) -> pd.DataFrame:
     return done[_fingerprints(done) == reference]
 
 
-def left_out(done: pd.DataFrame, base_done: pd.DataFrame, reference: str, known: Conditions) -> Iterator[str]:
-    """A phrase for each other fingerprint among the runs of a point: no speedup joins them, and why.
+def left_out(done: pd.DataFrame, base_done: pd.DataFrame, reference: str, known: Conditions) -> str:
+    """A phrase on the runs of a point that no speedup joins, and why; empty without such runs.
 
     Where the point has comparable runs too, the ratio to them is shown as what it is: the gain of what
     differs, at equal devices.
@@ -73,24 +73,33 @@ def left_out(done: pd.DataFrame, base_done: pd.DataFrame, reference: str, known:
         reference: Fingerprint of the baseline.
         known: Conditions of each fingerprint.
     """
-    if base_done.empty:
-        return  # there is nothing to be comparable with, and the table says so
     fingerprints = _fingerprints(done)
+    others = done[fingerprints != reference]
+    if others.empty or base_done.empty:
+        return ""  # without a baseline there is nothing to compare with, and the table says so
     beside = comparable(done, reference)
-    for fingerprint, others in done[fingerprints != reference].groupby(fingerprints):
-        conditions = [known.get(name) for name in (reference, str(fingerprint))]
-        if None in conditions:
-            conditions = [{"fingerprint": name or "not recorded"} for name in (reference, str(fingerprint))]
-        joined = beside if len(beside) else comparable(base_done, reference)
-        comparison = compare(_measured(joined, conditions[0]), _measured(others, conditions[1]))
-        gain = ""
-        if comparison.kind == "option" and comparison.ratio:
-            gain = f" ({format_ratio(comparison.ratio)}x the others' rate)"
-        yield (
-            f"{len(others)} of {len(done)} runs on {count_devices(int(done['devices'].iloc[0]))} "
-            f"{'is' if len(others) == 1 else 'are'} not comparable with the baseline: "
-            f"{named(comparison.differing)}{gain}"
-        )
+    joined = beside if len(beside) else comparable(base_done, reference)
+    found = [
+        _compared(joined, of_one, reference, str(fingerprint), known)
+        for fingerprint, of_one in others.groupby(fingerprints)
+    ]
+    gain = ""
+    if len(found) == 1 and found[0].kind == "option" and found[0].ratio:
+        gain = f" ({format_ratio(found[0].ratio)}x the others' rate)"
+    return (
+        f"{len(others)} of {len(done)} runs on {count_devices(int(done['devices'].iloc[0]))} "
+        f"{'is' if len(others) == 1 else 'are'} not comparable with the baseline: "
+        f"{named(difference for comparison in found for difference in comparison.differing)}{gain}"
+    )
+
+
+def _compared(
+    joined: pd.DataFrame, others: pd.DataFrame, reference: str, fingerprint: str, known: Conditions
+) -> Comparison:
+    conditions = [known.get(name) for name in (reference, fingerprint)]
+    if None in conditions:
+        conditions = [{"fingerprint": name or "not recorded"} for name in (reference, fingerprint)]
+    return compare(_measured(joined, conditions[0]), _measured(others, conditions[1]))
 
 
 def held_equal(runs: pd.DataFrame, known: Conditions) -> dict[str, list[str]]:

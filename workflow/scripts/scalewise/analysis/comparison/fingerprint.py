@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -52,6 +53,15 @@ def recorded_later(condition: str) -> bool:
     A program may import a module, or wrap its model, on several devices alone.
     """
     return condition in _LATER or condition.startswith((CONTENTS, OTHER_VERSION))
+
+
+def can_change_speed(package: str) -> bool:
+    """Whether another version of a package may change the speed of a training.
+
+    Args:
+        package: Name of the distribution, as it spells it.
+    """
+    return re.sub(r"[-_.]+", "-", package).lower() not in OUTSIDE_THE_STEPS
 
 
 def imported_elsewhere(first: Mapping[str, object], second: Mapping[str, object]) -> list[str]:
@@ -201,7 +211,9 @@ def _met(origin: Provenance, *, may_lack_packages: bool = False) -> dict[str, st
         may_lack_packages: A package is recorded where it was imported alone, and some ranks may not need it.
     """
     environments = origin.known_environments
-    libraries = dict.fromkeys(name for environment in environments for name in environment.versions)
+    libraries = dict.fromkeys(
+        name for environment in environments for name in environment.versions if can_change_speed(name)
+    )
     limits = [limit.named() for limit in origin.gpu_limits if limit is not None]
     return {
         "launcher": origin.launcher,
@@ -212,14 +224,14 @@ def _met(origin: Provenance, *, may_lack_packages: bool = False) -> dict[str, st
                 environment.versions.get(name, NOT_RECORDED) for environment in environments
             )
             for name in libraries
-            if name not in OUTSIDE_THE_STEPS and (not may_lack_packages or name in _ALWAYS_THERE)
+            if not may_lack_packages or name in _ALWAYS_THERE
         },
         **{
             f"{OTHER_VERSION}{name}": _joined(
                 environment.versions[name] for environment in environments if name in environment.versions
             )
             for name in libraries
-            if name not in OUTSIDE_THE_STEPS and may_lack_packages and name not in _ALWAYS_THERE
+            if may_lack_packages and name not in _ALWAYS_THERE
         },
         **{
             name: _joined(limit[name] for limit in limits if name in limit)

@@ -63,6 +63,6 @@ def _words(reference: Mapping[str, str], other: Mapping[str, str], fingerprint: 
     differing = differences(reference, other)
     if not differing:
         return f"fingerprint {fingerprint or 'not recorded'}"
-    shown = ", ".join(f"{each.field} {each.second}" for each in differing[:MAX_NAMED])
+    shown = ", ".join(each.second_side for each in differing[:MAX_NAMED])
     more = len(differing) - MAX_NAMED
     return f"{shown} and {more} more" if more > 0 else shown

@@ -278,7 +278,7 @@ def _completed(folder: Path, shape: Shape, settings: AnySettings) -> _CompletedR
 
 
 def _comparable(done: Sequence[_CompletedRun]) -> tuple[list[_CompletedRun], list[str]]:
-    """The runs comparable with most of those on one device, and a phrase for each kind of the others."""
+    """The runs comparable with most of those on one device, and a phrase on the others of each point."""
     fingerprints = complete([run.fingerprint for run in done])
     known = {fingerprint.id: fingerprint.conditions for fingerprint in fingerprints}
     table = pd.DataFrame(
@@ -292,10 +292,7 @@ def _comparable(done: Sequence[_CompletedRun]) -> tuple[list[_CompletedRun], lis
     reference = reference_fingerprint(table, 1)
     base = comparable(table[table["devices"] == 1], reference)
     notes = [
-        phrase
-        for _, point in table.groupby("devices")
-        if (point["fingerprint"] != reference).any()
-        for phrase in left_out(point, base, reference, known)
+        phrase for _, point in table.groupby("devices") if (phrase := left_out(point, base, reference, known))
     ]
     return [done[index] for index in comparable(table, reference).index], notes
 
