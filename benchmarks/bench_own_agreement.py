@@ -17,6 +17,7 @@ from pathlib import Path
 
 from scalewise.records import Measurements, read_summary
 from scalewise.training.measure.throughput import throughput
+from scalewise.training.program.judgement import Planned
 from scalewise.training.program.merge import measured_steps
 from scalewise.training.program.probe_records import RECORD, read_records
 from scalewise.training.program.startup_files import write_startup
@@ -102,7 +103,8 @@ def _both_ways(folder: Path, devices: int, run: str) -> tuple[float, float]:
     # the preparation of the data and the passes after the training make no optimizer steps
     records = read_records(probed, RECORD)
     assert len(records) == devices, [record.rank for record in records]
-    steps = measured_steps(records, WARMUP_STEPS, BATCH * devices, samples_given=True)
+    planned = Planned("rank.py", devices, BATCH * devices, 1, True, frozenset(), "cpu")
+    steps = measured_steps(records, WARMUP_STEPS, planned)
     seen = throughput(steps.windows)
     measured: Measurements | None = read_summary(folder / "results" / "agreement" / "runs" / run).measurements
     assert measured is not None

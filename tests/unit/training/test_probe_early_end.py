@@ -35,7 +35,7 @@ class Program:
         self._now += seconds
         step = self.record.open
         step.left_out |= left_out
-        self.record.end_step(self._now, self.record.done + 1)
+        self.record.add([self.record.cut(self._now, self.record.done + 1)])
         self.early_end.after_step(step, self.record.done)
         return self.record.done
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from scalewise.training.program.probe.batches import checksum, samples_in, samples_of_inputs
 from scalewise.training.program.probe.communication import CommunicationSamples
-from scalewise.training.program.probe.discovery import look_around
+from scalewise.training.program.probe.discovery import Trained, all_objects, what_is_trained
 from scalewise.training.program.probe.written import write_json
 
 
@@ -54,12 +54,27 @@ def test_samples_of_inputs_are_what_most_of_them_have() -> None:
     assert samples_of_inputs(((), {})) is None
 
 
-def test_batches_are_told_apart_by_their_first_tensor() -> None:
-    first, second = torch.randn(4, 6), torch.randn(4, 6)
+class Graphs:
+    num_graphs = 2
 
-    assert checksum({"of": "text", "image": first}) == checksum([first, second])
-    assert checksum([first]) != checksum([second])
+    def __init__(self, features: torch.Tensor) -> None:
+        self.features = features
+
+    def to_dict(self) -> dict[str, torch.Tensor]:
+        return {"edges": torch.ones(2, 4), "features": self.features}
+
+
+def test_batches_are_told_apart_by_all_their_tensors_and_all_parts_of_these() -> None:
+    mask, first, second = torch.ones(4, 6), torch.randn(4, 6), torch.randn(4, 6)
+    long, changed = torch.zeros(3, 5000), torch.zeros(3, 5000)
+    changed[2, 2500:] = 1
+
+    assert checksum({"of": "text", "image": first}) == checksum([first])
+    assert checksum([mask, first]) != checksum([mask, second])
+    assert checksum([long]) != checksum([changed])
+    assert checksum(Graphs(first)) != checksum(Graphs(second))
     assert checksum(["text"]) is None
+    assert checksum([torch.zeros(0), torch.eye(2).to_sparse()]) is None
 
 
 class DataParallel:
@@ -114,6 +129,10 @@ def test_all_exchanges_of_a_step_count() -> None:
     assert all(value % 10 == 0 for value in seconds)
 
 
+def trained_by(optimizer: torch.optim.Optimizer) -> Trained:
+    return what_is_trained(optimizer, *all_objects())
+
+
 class DeepSpeedEngine(nn.Linear):
     """Stands in for the class of this name, which does not install everywhere."""
 
@@ -122,16 +141,16 @@ def test_engines_whose_ranks_are_no_replicas_are_named() -> None:
     engine = DeepSpeedEngine(2, 2)
     layer = type("Layer", (nn.Linear,), {"__module__": "megatron.core.layers"})(2, 2)
 
-    assert look_around(torch.optim.SGD(engine.parameters())).refused == "DeepSpeed"
+    assert trained_by(torch.optim.SGD(engine.parameters())).refused == "DeepSpeed"
     del engine
-    assert look_around(torch.optim.SGD(layer.parameters())).refused == "Megatron"
+    assert trained_by(torch.optim.SGD(layer.parameters())).refused == "Megatron"
 
 
 def test_modules_that_hold_all_that_is_trained_are_found_within_wrappers() -> None:
     inner = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     inner[0].requires_grad_(requires_grad=False)
     outer = nn.ModuleDict({"network": inner})
-    trained = look_around(torch.optim.SGD(inner.parameters()))
+    trained = trained_by(torch.optim.SGD(inner.parameters()))
 
     assert trained.roots == [outer]
     assert {id(outer), id(inner), id(inner[1])} <= trained.whole

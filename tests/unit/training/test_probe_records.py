@@ -21,7 +21,7 @@ SCRIPTS = Path(__file__).parent / "probed_scripts"
 WARMUP_STEPS, STEPS = 2, 10
 LAST = WARMUP_STEPS + STEPS
 NEVER_LEFT_OUT = [0] * LAST
-EVALUATION, SAVE, NEW_PASS = 1, 2, 4
+EVALUATION, SAVE, NEW_PASS, NO_GRAD = 1, 2, 4, 8
 ON_GPU = "on_a_gpu"
 
 
@@ -99,7 +99,7 @@ COMPARED = [
 
 SEEN: dict[str, dict[str, Any]] = {
     "plain_loop": {
-        "left_out": [4, 0, 0, 0, 0, 0, 0, 0, 0, 0, EVALUATION | NEW_PASS, 0],
+        "left_out": [4, 0, 0, 0, 0, 0, 0, 0, 0, 0, EVALUATION | NO_GRAD | NEW_PASS, 0],
         "samples": [8] * LAST,
         "forward_samples": 8,
         "passes": [1] * LAST,
@@ -142,12 +142,12 @@ SEEN: dict[str, dict[str, Any]] = {
     # four batches an epoch: two are fetched for the first step, none for the last
     "one_batch_ahead": {
         "samples": [16, 8, 8, 0] * 3,
-        "left_out": [NEW_PASS, 0, 0, 0] + [EVALUATION | NEW_PASS, 0, 0, 0] * 2,
+        "left_out": [NEW_PASS, 0, 0, 0] + [EVALUATION | NO_GRAD | NEW_PASS, 0, 0, 0] * 2,
     },
     "two_optimizers": {
-        "optimizers": [{"name": "SGD", "steps": LAST}, {"name": "SGD", "steps": LAST - 1}],
+        "optimizers": [{"name": "SGD", "steps": LAST}] * 2,
         "samples": [8] * LAST,
-        "passes": [2] + [3] * (LAST - 1),
+        "passes": [3] * LAST,
         "parameters": 4 * 6 + 6 + 6 + 1,
     },
     "an_optimizer_for_each_parameter": {
@@ -160,15 +160,44 @@ SEEN: dict[str, dict[str, Any]] = {
         "passes": [4] * LAST,
         "samples": [],
         "forward_samples": 80,
-        "left_out": [0] + [EVALUATION] * (LAST - 1),
+        "left_out": [0] + [NO_GRAD] * (LAST - 1),
     },
     "without_a_loader": {
         "samples": [],
         "forward_samples": 15,
         "passes": [3] * LAST,
-        "left_out": [0, 0, 0, 0, EVALUATION | SAVE, 0, 0, 0, EVALUATION | SAVE, 0, 0, 0],
+        "left_out": [0, 0, 0, 0, NO_GRAD | SAVE, 0, 0, 0, NO_GRAD | SAVE, 0, 0, 0],
     },
-    "evaluation_without_eval": {"left_out": [0, 0, 0, 0, 0, 0, EVALUATION, 0, 0, 0, 0, 0]},
+    "evaluation_without_eval": {"left_out": [0, 0, 0, 0, 0, 0, NO_GRAD, 0, 0, 0, 0, 0]},
+    "rollouts": {"samples": [], "left_out": [0, 0, 0, 0] + [NO_GRAD, 0, 0, 0] * 2},
+    "generate_then_train": {
+        "samples": [8] * LAST,
+        "left_out": [NEW_PASS] + [NO_GRAD] * 9 + [NO_GRAD | NEW_PASS, NO_GRAD],
+    },
+    "endless_loaders": {
+        "samples": [8] * LAST,
+        "left_out": [NEW_PASS, 0] + [EVALUATION, 0] * 5,
+        "forward_samples": 8,
+    },
+    "endless_loaders_with_gradients": {
+        "samples": [8] * LAST,
+        "left_out": [NEW_PASS, 0, 0] + [EVALUATION | NO_GRAD, 0, 0] * 3,
+    },
+    "two_loaders": {"samples": [12] * LAST, "passes": [1] * LAST},
+    "growing_accumulation": {
+        "samples": [8] * 3 + [16] * 3 + [24] * 3 + [32] * 3,
+        "passes": [1] * 3 + [2] * 3 + [3] * 3 + [4] * 3,
+    },
+    "an_attack_in_every_step": {
+        "samples": [8] * LAST,
+        "passes": [6] * LAST,
+        "parameters": 123,
+        "forward_samples": 48,
+    },
+    "fast_copies_of_the_model": {"passes": [6] * LAST, "parameters": 123},
+    "five_updates_of_the_critic": {"samples": [40] * LAST, "passes": [6] * LAST},
+    "layer_by_layer": {"passes": [1] * LAST, "forward_samples": 8},
+    "an_optimizer_for_each_epoch": {"passes": [1] * LAST},
     "bare_except": {"passes": [1] * LAST},
     "worker_processes": {
         "loader_workers": 2,
@@ -180,7 +209,7 @@ SEEN: dict[str, dict[str, Any]] = {
         "world_size": 2,
         "backend": "gloo",
         "forward_samples": 4,
-        "left_out": [0, 0, 0, 0, 0, 0, 0, EVALUATION, 0, 0, 0, 0],
+        "left_out": [0, 0, 0, 0, 0, 0, 0, NO_GRAD, 0, 0, 0, 0],
         "parameters": 123,
         "sharded": False,
     },
@@ -352,6 +381,22 @@ def test_only_processes_that_step_leave_records(probed: dict[str, Ended], left: 
     assert len(list(left.glob("*.record.json"))) == recorded + 1  # of a process's own process
     # the process that all others were forked from
     assert len(list(left.glob("*.started.json"))) == 1 + 1
+
+
+def test_time_without_gradients_is_known_wherever_it_lies_in_a_step(probed: dict[str, Ended]) -> None:
+    for name, place, slept in (
+        ("rollouts", 4, 0.05),
+        ("generate_then_train", 5, 0.02),
+        ("endless_loaders", 4, 0.02),
+    ):
+        record = probed[name].record()
+        assert slept <= record["off_seconds"][place] <= record["seconds"][place], name
+
+
+def test_modules_that_were_generated_are_none_of_the_programs(probed: dict[str, Ended]) -> None:
+    record = probed["generated_modules"].record()
+
+    assert {Path(path).name for path in record["imported_files"]} == {"run_cases.py", "cases.py"}
 
 
 def test_files_are_the_programs_own_and_versions_of_what_it_imports(probed: dict[str, Ended]) -> None:

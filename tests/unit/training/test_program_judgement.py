@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -83,7 +84,10 @@ def test_what_is_as_planned_is_not_spoken_of() -> None:
             id="one pass",
         ),
         pytest.param(
-            planned(16), pair(samples=[24] * 4), ["48 samples", "`accumulation_steps: 3`"], id="passes"
+            planned(16),
+            pair(samples=[24] * 4, passes=[3] * 4),
+            ["48 samples", "`accumulation_steps: 3`"],
+            id="passes",
         ),
         pytest.param(
             planned(100),
@@ -96,6 +100,30 @@ def test_what_is_as_planned_is_not_spoken_of() -> None:
             pair(samples=[]),
             ["cannot be seen", "`samples_per_step: planned`", "16 samples"],
             id="no loader",
+        ),
+        pytest.param(
+            planned(1, devices=1),
+            [record(steps=4, samples=[], forward_samples=92.0, passes=[1] * 4, world_size=1)],
+            ["92 samples", "`batch_size_per_device: 92`", "`samples_per_step: planned`"],
+            id="a step an episode: no more passes are advised than were seen",
+        ),
+        pytest.param(
+            planned(64, devices=1),
+            [record(steps=4, samples=[57, 60, 71, 66], world_size=1)],
+            ["vary (57, 60, 71 samples in its first", "64 were planned", "`samples_per_step: seen`"],
+            id="batches of random size",
+        ),
+        pytest.param(
+            planned(),
+            pair(batches=[1.0, 2.0, 3.0]),
+            ["2 ranks", "same batches", "DistributedSampler", "`same_batches: true`"],
+            id="DDP on the same samples",
+        ),
+        pytest.param(
+            planned(devices=1, samples=8),
+            [record(steps=4, world_size=1, data_parallel_devices=4, cuda=True)],
+            ["divides each batch among 4 GPUs", "torch.nn.DataParallel", "DistributedDataParallel"],
+            id="one process on all GPUs",
         ),
         pytest.param(planned(), pair(refused="tensor parallel"), ["tensor parallel"], id="tensor parallel"),
     ],
@@ -113,7 +141,14 @@ def test_what_is_not_as_planned_is_named_with_both_numbers_and_the_cure(
     [
         pytest.param(pair(parallelism=[], weights=[1.5]), id="an all-reduce by hand: equal weights"),
         pytest.param(pair(parallelism=["fully_shard"], sharded=True, weights=[]), id="divided parameters"),
-        pytest.param(pair(batches=[1.0, 1.0, 1.0]), id="DDP on the same samples"),
+        pytest.param(pair(batches=[1.0, 1.0, 1.0]), id="batches that are all alike"),
+        pytest.param(
+            [
+                record(rank, steps=4, batches=[1.0, 2.0, 3.0], forward_batches=[5.0 + rank, 6.0, 7.0])
+                for rank in (0, 1)
+            ],
+            id="batches that the ranks divide by themselves",
+        ),
         pytest.param(
             [record(0, steps=4, samples=[16] * 4), record(1, steps=4, samples=[0] * 4)], id="one reads"
         ),
@@ -136,6 +171,20 @@ def test_the_configuration_is_believed_where_it_says_that_samples_cannot_be_seen
     assert contradiction(planned(16, given=True), pair(samples=[35] * 4)) == ""
     # but never on copies
     assert "world size 1" in contradiction(planned(16, given=True), pair(world_size=1))
+
+
+def test_a_user_says_that_batches_vary_or_are_the_same_on_all_ranks() -> None:
+    varied = [record(steps=4, samples=[57, 60, 71, 66], world_size=1)]
+    plan = planned(64, devices=1)
+
+    assert contradiction(replace(plan, samples_vary=True), varied) == ""
+    assert contradiction(replace(planned(), same_batches=True), pair(batches=[1.0, 2.0, 3.0])) == ""
+
+
+def test_samples_that_change_later_are_no_contradiction_at_the_end() -> None:
+    later = [record(steps=30, samples=[16] * 10 + [64] * 20, world_size=1)]
+
+    assert contradiction(planned(16, devices=1), later, all_ended=True) == ""
 
 
 def test_samples_come_from_the_loader_before_forward_passes() -> None:

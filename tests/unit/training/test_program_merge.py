@@ -6,19 +6,41 @@ import pytest
 from tests.unit.training.probe_record_of import record
 
 from scalewise.training.measure.throughput import WINDOW_STEPS, throughput
-from scalewise.training.program.merge import measured_steps, metric_reading
-from scalewise.training.program.probe_records import EVALUATION, NEW_PASS, SAVE
+from scalewise.training.program.judgement import Planned
+from scalewise.training.program.merge import (
+    MeasuredSteps,
+    NoGrad,
+    evaluation_seconds,
+    measured_steps,
+    metric_reading,
+)
+from scalewise.training.program.probe_records import EVALUATION, NEW_PASS, NO_GRAD, SAVE, ProbeRecord
+
+
+def measured(
+    ranks: list[ProbeRecord],
+    warmup_steps: int,
+    samples: int,
+    *,
+    given: bool = False,
+    vary: bool = False,
+    no_grad: NoGrad | None = None,
+) -> MeasuredSteps:
+    planned = Planned(
+        "train.py", len(ranks), samples, 1, given, frozenset(), accelerator="cpu", samples_vary=vary
+    )
+    return measured_steps(ranks, warmup_steps, planned, no_grad)
 
 
 def test_a_step_takes_as_long_as_its_slowest_rank_and_holds_the_samples_of_all() -> None:
     ranks = [record(0, [0.1] * 120), record(1, [0.125] * 120)]
 
-    found = measured_steps(ranks, warmup_steps=11, global_batch_size=16, samples_given=False)
+    found = measured(ranks, 11, 16)
 
-    measured = [window for window in found.windows if not window.warmup]
+    timed = [window for window in found.windows if not window.warmup]
     assert found.kept == list(range(11, 121))
-    assert [(window.first_step, window.steps) for window in measured] == [(11, 50), (61, 50), (111, 10)]
-    assert max(window.steps for window in measured) == WINDOW_STEPS
+    assert [(window.first_step, window.steps) for window in timed] == [(11, 50), (61, 50), (111, 10)]
+    assert max(window.steps for window in timed) == WINDOW_STEPS
     assert throughput(found.windows) == pytest.approx(16 / 0.125)
     assert [(w.first_step, w.steps) for w in found.windows if w.warmup] == [(1, 10)]
     assert (found.samples.per_step, found.samples.source) == (16, "loader")
@@ -33,7 +55,7 @@ def test_a_step_in_which_any_rank_does_something_else_is_left_out_on_all() -> No
         record(1, slow, left_out={30: NEW_PASS}),
     ]
 
-    found = measured_steps(ranks, 5, 16, samples_given=False)
+    found = measured(ranks, 5, 16)
 
     assert set(range(5, 41)) - set(found.kept) == {20, 25, 30}
     assert found.left_out == {"evaluation": 1, "saving": 1, "the begin of a pass over the data": 1}
@@ -45,7 +67,7 @@ def test_the_smaller_last_batch_of_a_pass_is_no_step_like_the_others() -> None:
     samples[20], samples[40] = 3, 3
     quick = [0.1] * 40
     quick[19] = quick[39] = 0.04
-    found = measured_steps([record(0, quick, samples=samples, world_size=1)], 5, 8, samples_given=False)
+    found = measured([record(0, quick, samples=samples, world_size=1)], 5, 8)
 
     assert found.left_out == {"another number of samples": 2}
     assert throughput(found.windows) == pytest.approx(80)
@@ -56,7 +78,7 @@ def test_a_loader_that_fetches_ahead_loses_no_sample() -> None:
     samples = ([16, *[8] * 18, 0] * 3)[:60]
     flags = dict.fromkeys((0, 20, 40), NEW_PASS)
     ranks = [record(0, [0.1] * 59, samples=samples, left_out=flags, world_size=1)]
-    found = measured_steps(ranks, 5, 8, samples_given=False)
+    found = measured(ranks, 5, 8)
 
     assert found.samples.per_step == 8
     assert throughput(found.windows) == pytest.approx(80)
@@ -65,11 +87,114 @@ def test_a_loader_that_fetches_ahead_loses_no_sample() -> None:
 def test_batches_of_changing_size_count_by_their_mean() -> None:
     samples = [4, 8, 12] * 10
     ranks = [record(0, [0.1] * 29, samples=samples, world_size=1)]
-    found = measured_steps(ranks, 3, 8, samples_given=False)
+    found = measured(ranks, 3, 8)
 
     assert found.left_out == {}
     assert throughput(found.windows) == pytest.approx(sum(samples[3:]) / 2.7, rel=1e-3)
-    assert "vary in size" in found.notes[0]
+    assert found.cautions == []  # the mean is as planned
+
+
+def test_samples_that_change_after_the_first_steps_are_counted_as_seen_and_said() -> None:
+    """A program that accumulates one batch at first and four at last."""
+    samples = [16] * 10 + [32] * 10 + [64] * 20
+    seconds = [each / 1000 for each in samples[1:]]
+    rank = record(0, seconds, samples=samples, world_size=1)
+
+    found = measured([rank], 3, 16)
+
+    assert throughput(found.windows) == pytest.approx(1000)
+    (caution,) = found.cautions
+    assert "16 in the first step, 64 in the last" in caution
+    assert "`samples_per_step: seen`" in caution
+    assert measured([rank], 3, 16, vary=True).cautions == []
+    # a user's word on what was seen counts, but not without a word
+    assert throughput(measured([rank], 3, 16, given=True).windows) != pytest.approx(1000)
+    assert "48 samples a step were seen" in measured([rank], 3, 16, given=True).cautions[0]
+
+
+def test_more_backward_passes_hold_more_samples_where_no_loader_shows_them() -> None:
+    passes = [1] * 20 + [3] * 40
+    seconds = [each * 0.1 for each in passes[1:]]
+    rank = record(0, seconds, samples=[], forward_samples=8.0, passes=passes, world_size=1)
+
+    assert throughput(measured([rank], 5, 8).windows) == pytest.approx(80)
+
+
+def rounds(number: int, period: int = 4, bits: int = NO_GRAD) -> ProbeRecord:
+    """One step of each round holds 0.3 s of forward passes without gradients, the others take 0.1 s."""
+    steps = number * period
+    times = range(period, steps, period)
+    seconds = [0.4 if index in times else 0.1 for index in range(1, steps)]
+    return record(
+        0, seconds, left_out=dict.fromkeys(times, bits), off=dict.fromkeys(times, 0.3), world_size=1
+    )
+
+
+def test_forward_passes_without_gradients_every_few_steps_take_time_of_the_training() -> None:
+    found = measured([rounds(15)], 6, 8)
+
+    assert found.no_grad == "training"
+    assert throughput(found.windows) == pytest.approx(4 * 8 / 0.7)
+    assert found.throughput_with_no_grad is None
+    # windows of whole rounds: none is faster than another
+    rates = {round(w.samples / w.seconds, 6) for w in found.windows if not w.warmup and w.steps % 4 == 0}
+    assert len(rates) == 1
+    assert found.left_out == {"a part of a round of forward passes without gradients": 6}
+    assert evaluation_seconds(rounds(15), found.no_grad) == 0
+    assert "belong to the training" in found.notes[0]
+
+
+def test_forward_passes_without_gradients_in_every_step_take_time_of_the_training() -> None:
+    steps = range(1, 31)
+    rank = record(
+        0, [0.5] * 30, left_out=dict.fromkeys(steps, NO_GRAD), off=dict.fromkeys(steps, 0.4), world_size=1
+    )
+    found = measured([rank], 5, 8)
+
+    assert throughput(found.windows) == pytest.approx(16)
+    assert "80% of the time" in found.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("rank", "no_grad"),
+    [
+        pytest.param(rounds(3, period=40), None, id="seldom"),
+        pytest.param(rounds(15, bits=NO_GRAD | NEW_PASS), None, id="once an epoch"),
+        pytest.param(rounds(15, bits=NO_GRAD | SAVE), "evaluation", id="with a checkpoint"),
+    ],
+)
+def test_other_forward_passes_without_gradients_are_left_out_and_both_rates_given_where_it_is_unknown(
+    rank: ProbeRecord, no_grad: NoGrad | None
+) -> None:
+    found = measured([rank], 2, 8)
+
+    assert found.no_grad == no_grad
+    assert throughput(found.windows) == pytest.approx(80)
+    with_them = found.throughput_with_no_grad
+    assert (with_them is None) == (no_grad == "evaluation")
+    assert with_them is None or 40 < with_them < 78
+
+
+def test_a_user_says_what_forward_passes_without_gradients_are() -> None:
+    rank = rounds(3, period=40)
+
+    training, evaluation = (measured([rank], 2, 8, no_grad=each) for each in ("training", "evaluation"))
+
+    assert throughput(training.windows) == pytest.approx(118 * 8 / (118 * 0.1 + 2 * 0.3))
+    assert throughput(evaluation.windows) == pytest.approx(80)
+    assert training.throughput_with_no_grad is evaluation.throughput_with_no_grad is None
+
+
+def test_a_validation_by_a_loader_is_left_out_though_rollouts_are_not() -> None:
+    rank = rounds(15)
+    bits = list(rank.left_out)
+    bits[30], seconds = EVALUATION | NO_GRAD, list(rank.seconds)
+    seconds[30] = 9.0
+    found = measured([rank.model_copy(update={"left_out": bits, "seconds": seconds})], 6, 8)
+
+    assert 30 not in found.kept
+    assert found.left_out["evaluation"] == 1
+    assert throughput(found.windows) == pytest.approx(4 * 8 / 0.7, rel=0.03)
 
 
 def test_where_every_step_evaluates_its_time_is_taken_off() -> None:
@@ -83,7 +208,7 @@ def test_where_every_step_evaluates_its_time_is_taken_off() -> None:
             world_size=1,
         )
     ]
-    found = measured_steps(ranks, 5, 8, samples_given=False)
+    found = measured(ranks, 5, 8)
 
     assert throughput(found.windows) == pytest.approx(80)
     assert "taken off" in found.notes[0]
@@ -92,11 +217,11 @@ def test_where_every_step_evaluates_its_time_is_taken_off() -> None:
 def test_steps_that_all_save_measure_nothing() -> None:
     ranks = [record(0, [0.1] * 30, left_out=dict.fromkeys(range(31), SAVE), world_size=1)]
 
-    assert measured_steps(ranks, 5, 8, samples_given=False).kept == []
+    assert measured(ranks, 5, 8).kept == []
 
 
 def test_the_samples_that_the_configuration_gives_count() -> None:
-    found = measured_steps([record(0, [0.1] * 30, samples=[35] * 31)], 5, 20, samples_given=True)
+    found = measured([record(0, [0.1] * 30, samples=[35] * 31)], 5, 20, given=True)
 
     assert (found.samples.per_step, found.samples.source) == (20, "configuration")
     assert throughput(found.windows) == pytest.approx(200)

@@ -10,6 +10,7 @@ import copy
 import multiprocessing
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -310,6 +311,214 @@ def evaluation_without_eval() -> None:
             if number == 5:
                 model(batch()[0])
                 time.sleep(0.05)
+
+
+@case()
+def rollouts() -> None:
+    """Samples from the model itself, then four steps on them, as PPO does."""
+    model = network()
+    optimizer = sgd(model)
+    for _ in range(ENOUGH_STEPS // 4):
+        model.train(False)
+        with torch.no_grad():
+            for _ in range(5):
+                inputs = batch()[0]
+                labels = model(inputs).argmax(dim=1)
+                time.sleep(0.01)
+        model.train()
+        for _ in range(4):
+            step(model, optimizer, inputs, labels)
+
+
+@case()
+def generate_then_train() -> None:
+    """A loader gives prompts, the model continues them, and a step follows: the time is in every step."""
+    model = network()
+    optimizer = sgd(model)
+    for _ in range(ENOUGH_STEPS):
+        for inputs, _labels in DataLoader(samples(), batch_size=8):
+            model.eval()
+            with torch.no_grad():
+                labels = model(inputs).argmax(dim=1)
+                time.sleep(0.02)
+            model.train()
+            step(model, optimizer, inputs, labels)
+
+
+class Endless(DataLoader[Any]):
+    """As YOLOv5's InfiniteDataLoader and timm's MultiEpochsDataLoader: one iterator for all passes."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        object.__setattr__(self, "batch_sampler", Repeated(self.batch_sampler))
+        self.iterator = super().__iter__()
+
+    def __len__(self) -> int:
+        return len(self.batch_sampler.sampler)  # type: ignore[union-attr]
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        for _ in range(len(self)):
+            yield next(self.iterator)
+
+
+class Repeated:
+    def __init__(self, sampler: Any) -> None:
+        self.sampler = sampler
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            yield from iter(self.sampler)
+
+
+@case()
+def endless_loaders() -> None:
+    """Two batches an epoch, then a validation of one batch by a copy of the model."""
+    model = network()
+    optimizer = sgd(model)
+    loader = Endless(samples(16), batch_size=8)
+    validated = Endless(samples(2), batch_size=16)
+    for _ in range(ENOUGH_STEPS):
+        for inputs, labels in loader:
+            step(model, optimizer, inputs, labels)
+        smoothed = copy.deepcopy(model).eval()
+        with torch.no_grad():
+            for inputs, _labels in validated:
+                smoothed(inputs)
+                time.sleep(0.02)
+
+
+@case()
+def endless_loaders_with_gradients() -> None:
+    """The same, but the validation takes its batches outside of no_grad, two of them."""
+    model = network()
+    optimizer = sgd(model)
+    loader = Endless(samples(24), batch_size=8)
+    validated = Endless(samples(8), batch_size=4)
+    for _ in range(ENOUGH_STEPS):
+        for inputs, labels in loader:
+            step(model, optimizer, inputs, labels)
+        for inputs, _labels in validated:
+            with torch.no_grad():
+                model(inputs)
+
+
+@case()
+def two_loaders() -> None:
+    """Labelled and unlabelled samples, both in every step."""
+    model = network()
+    optimizer = sgd(model)
+    unlabelled = iter(DataLoader(samples(800), batch_size=4))
+    for _ in range(ENOUGH_STEPS):
+        for inputs, labels in DataLoader(samples(), batch_size=8):
+            others, _ = next(unlabelled)
+            optimizer.zero_grad()
+            (cross_entropy(model(inputs), labels) + model(others).square().mean()).backward()
+            optimizer.step()
+
+
+@case()
+def growing_accumulation() -> None:
+    """One batch a step at first, four at last."""
+    model = network()
+    optimizer = sgd(model)
+    seen = done = 0
+    for inputs, labels in DataLoader(samples(8 * 60), batch_size=8):
+        cross_entropy(model(inputs), labels).backward()
+        seen += 1
+        if seen >= min(1 + done // 3, 4):
+            optimizer.step()
+            optimizer.zero_grad()
+            seen, done = 0, done + 1
+
+
+@case()
+def an_attack_in_every_step() -> None:
+    """Adversarial training: for each batch an optimizer of its own looks for the worst inputs."""
+    model = network()
+    optimizer = sgd(model)
+    for inputs, labels in DataLoader(samples(800), batch_size=8):
+        delta = torch.zeros_like(inputs).requires_grad_()
+        attack = torch.optim.SGD([delta], lr=0.1)
+        for _ in range(5):
+            attack.zero_grad()
+            (-cross_entropy(model(inputs + delta), labels)).backward()
+            attack.step()
+        step(model, optimizer, inputs + delta.detach(), labels)
+
+
+@case()
+def fast_copies_of_the_model() -> None:
+    """Meta-learning: copies of the model learn two tasks, then the model follows them."""
+    model = network()
+    optimizer = sgd(model)
+    for number in range(ENOUGH_STEPS):
+        optimizer.zero_grad()
+        for _task in range(2):
+            fast = copy.deepcopy(model)
+            inner = torch.optim.SGD(fast.parameters(), lr=0.1)
+            for _ in range(3):
+                step(fast, inner, *batch(4))
+            for parameter, moved in zip(model.parameters(), fast.parameters(), strict=True):
+                moved_by = (parameter - moved).detach() / 2
+                parameter.grad = moved_by if parameter.grad is None else parameter.grad + moved_by
+        optimizer.step()
+        print("outer", number, flush=True)
+
+
+@case()
+def five_updates_of_the_critic() -> None:
+    """A WGAN: five updates of the smaller network for one of the larger."""
+    torch.manual_seed(0)
+    generator, critic = nn.Linear(4, 6), nn.Linear(6, 1)
+    for_critic, for_generator = sgd(critic), sgd(generator)
+    for number, (inputs, _labels) in enumerate(DataLoader(samples(800), batch_size=8), start=1):
+        for_critic.zero_grad()
+        (critic(generator(torch.randn(8, 4)).detach()).mean() - critic(inputs).mean()).backward()
+        for_critic.step()
+        if number % 5 == 0:
+            for_generator.zero_grad()
+            (-critic(generator(torch.randn(8, 4))).mean()).backward()
+            for_generator.step()
+
+
+@case()
+def layer_by_layer() -> None:
+    """Each layer has an optimizer and is trained to its end before the next one: no step is lost."""
+    torch.manual_seed(0)
+    layers = [nn.Linear(6, 20), nn.Linear(6, 30)]
+    optimizers = [sgd(layer) for layer in layers]
+    for layer, optimizer in zip(layers, optimizers, strict=True):
+        for _ in range(6):
+            optimizer.zero_grad()
+            layer(batch()[0]).square().mean().backward()
+            optimizer.step()
+
+
+@case()
+def an_optimizer_for_each_epoch() -> None:
+    """The one before is gone when the next begins; no step is lost."""
+    model = network()
+    for _ in range(ENOUGH_STEPS // 4):
+        optimizer = sgd(model)
+        for _ in range(4):
+            step(model, optimizer, *batch())
+        del optimizer
+
+
+@case()
+def generated_modules() -> None:
+    """Modules that libraries write and import while it runs, in temporary folders and caches."""
+    written = folder() / "written"
+    written.mkdir()
+    for place in (Path(tempfile.gettempdir()), written):
+        name = f"generated_{os.getpid()}_{place.name.replace('-', '_')}"
+        source = place / f"{name}.py"
+        source.write_text("VALUE = 1")
+        sys.path.insert(0, str(place))
+        __import__(name)
+        source.unlink()
+        source.write_text("VALUE = 1")
+    six_steps()
 
 
 @case()

@@ -11,6 +11,9 @@ from typing import Literal
 from scalewise.plan.config.shape import count_devices
 from scalewise.training.program.probe_records import ProbeRecord
 
+CHECK_AFTER_STEPS = 3
+"""First steps that are compared with the plan."""
+
 EQUAL_WEIGHTS = 1e-9
 """Relative difference up to which two sums of equal weights may differ by the order of adding."""
 
@@ -24,6 +27,8 @@ class Planned:
         global_batch_size: Samples of a step over all devices.
         accumulation_steps: Passes of a step.
         samples_given: Whether the configuration says that the samples of a step cannot be seen.
+        samples_vary: Whether it says that those that are seen count, whatever their number.
+        same_batches: Whether it says that all ranks train on the same batches.
         names: Names in braces of its arguments and environment.
         accelerator: ``cuda`` or ``cpu``.
     """
@@ -35,6 +40,8 @@ class Planned:
     samples_given: bool
     names: frozenset[str]
     accelerator: str
+    samples_vary: bool = False
+    same_batches: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,8 @@ def contradiction(planned: Planned, ranks: Sequence[ProbeRecord], all_ended: boo
                 "model: neither samples of a step nor speedup can be told from its steps. Measure its "
                 "data-parallel part, or train it by other means."
             )
+        if rank.data_parallel_devices > 1:
+            return _divided_by_one_process(planned, rank.data_parallel_devices)
         if rank.cuda != (planned.accelerator == "cuda"):
             return _other_device(planned, rank)
         if rank.world_size != planned.devices:
@@ -87,6 +96,13 @@ def _other_device(planned: Planned, rank: ProbeRecord) -> str:
     )
 
 
+def _divided_by_one_process(planned: Planned, devices: int) -> str:
+    return (
+        f"{planned.program} divides each batch among {devices} GPUs in one process (torch.nn.DataParallel), "
+        "but one process was planned for each GPU. Let it use DistributedDataParallel, or no wrapper."
+    )
+
+
 def _other_world(planned: Planned, world_size: int, processes: int) -> str:
     if world_size == 1:
         return (
@@ -107,7 +123,7 @@ def _apart(planned: Planned, ranks: Sequence[ProbeRecord]) -> str:
     """Say that ranks do not exchange gradients; empty where they do, or where nobody can say."""
     if planned.devices == 1 or any(rank.sharded for rank in ranks):
         return ""
-    cure = (
+    fix = (
         "Wrap the model in DistributedDataParallel, and call the wrapped model: what is called by its "
         "`.module` exchanges nothing."
     )
@@ -116,14 +132,16 @@ def _apart(planned: Planned, ranks: Sequence[ProbeRecord]) -> str:
         if len(rank.weights) != len(first) or not all(map(_equal, first, rank.weights)):
             return (
                 f"rank {rank.rank} of {planned.program} holds other weights than rank {ranks[0].rank}: they "
-                f"train apart, though {planned.devices} ranks have met. {cure}"
+                f"train apart, though {planned.devices} ranks have met. {fix}"
             )
-    same_batches = ranks[0].batches and all(rank.batches == ranks[0].batches for rank in ranks)
-    if same_batches and not any(rank.parallelism for rank in ranks):
+    if not planned.same_batches and same_samples(ranks):
+        wrapped = any(rank.parallelism for rank in ranks)
+        nothing = "" if wrapped else ", and nothing that exchanges gradients was seen"
         return (
-            f"all {planned.devices} ranks of {planned.program} train on the same batches, and nothing that "
-            f"exchanges gradients was seen: copies of one training would pass for perfect scaling. {cure} "
-            "Give each rank its own samples, as DistributedSampler does."
+            f"all {planned.devices} ranks of {planned.program} train on the same batches{nothing}: copies of "
+            "one training would pass for perfect scaling. Give each rank its own samples, as "
+            f"DistributedSampler does.{'' if wrapped else f' {fix}'} If they share them on purpose, write "
+            "`same_batches: true`."
         )
     return ""
 
@@ -135,8 +153,17 @@ def _equal(one: float | None, other: float | None) -> bool:
 
 
 def same_samples(ranks: Sequence[ProbeRecord]) -> bool:
-    """Whether all of several ranks train on the same batches, which is a sampler forgotten as a rule."""
-    return len(ranks) > 1 and bool(ranks[0].batches) and all(r.batches == ranks[0].batches for r in ranks)
+    """Whether all of several ranks train on the same batches, which is a sampler forgotten as a rule.
+
+    What enters the model decides if both are seen: some programs divide the batches of a loader.
+    Batches that are all alike, as of zeros, tell nothing.
+    """
+    if len(ranks) < 2:
+        return False
+    for sums in ([rank.forward_batches for rank in ranks], [rank.batches for rank in ranks]):
+        if all(sums):
+            return all(each == sums[0] for each in sums) and len(set(sums[0] or ())) > 1
+    return False
 
 
 def samples_seen(ranks: Sequence[ProbeRecord]) -> Samples:
@@ -163,8 +190,21 @@ def _usual(samples: Sequence[int | None]) -> float | None:
     return float(median(each for each in samples if each is not None))
 
 
+def first_samples(ranks: Sequence[ProbeRecord]) -> list[int]:
+    """Samples of each of the first steps over all ranks; empty where no DataLoader shows them."""
+    columns = [rank.samples[:CHECK_AFTER_STEPS] for rank in ranks if rank.samples]
+    return [sum(each or 0 for each in step) for step in zip(*columns, strict=False)]
+
+
 def _other_samples(planned: Planned, ranks: Sequence[ProbeRecord]) -> str:
-    seen = samples_seen(ranks)
+    """Say that the first steps hold other samples than planned; at a run's end, they are compared, too."""
+    first = [
+        rank.model_copy(
+            update={"samples": rank.samples[:CHECK_AFTER_STEPS], "passes": rank.passes[:CHECK_AFTER_STEPS]}
+        )
+        for rank in ranks
+    ]
+    seen = samples_seen(first)
     if planned.samples_given:
         return ""
     if seen.per_step is None:
@@ -173,12 +213,22 @@ def _other_samples(planned: Planned, ranks: Sequence[ProbeRecord]) -> str:
             "forward pass of its model shows a batch. Write `samples_per_step: planned` if it trains on the "
             f"{planned.global_batch_size} samples a step that are planned."
         )
+    if planned.samples_vary:
+        return ""
+    each = first_samples(first)
+    # one of them may be another one's: loaders fetch ahead, and the last batch of a pass is smaller
+    if seen.source == "loader" and sum(samples != seen.per_step for samples in each) > 1:
+        return (
+            f"the batches of {planned.program} vary ({', '.join(map(str, each))} samples in its first "
+            f"steps), but {planned.global_batch_size} were planned. Write `samples_per_step: seen`, which "
+            "counts what its loader gives."
+        )
     if _near(seen.per_step, planned.global_batch_size):
         return ""
     return (
         f"{planned.program} trains on {seen.per_step:g} samples a step over "
         f"{count_devices(planned.devices)}, but {planned.global_batch_size} were planned. "
-        f"{_cure_of_samples(planned, seen.per_step)}"
+        f"{_fix_of_samples(planned, seen.per_step, round(median(first[0].passes or [1])))}"
     )
 
 
@@ -187,7 +237,7 @@ def _near(seen: float, planned: float) -> bool:
     return isclose(seen, planned, rel_tol=1e-6)
 
 
-def _cure_of_samples(planned: Planned, seen: float) -> str:
+def _fix_of_samples(planned: Planned, seen: float, backwards: int) -> str:
     devices, passes = planned.devices, planned.accumulation_steps
     per_device = "{batch_size_per_device}"
     of_all = "{global_batch_size}"
@@ -197,19 +247,18 @@ def _cure_of_samples(planned: Planned, seen: float) -> str:
         return (
             f"Its batch size is that of all devices: give it {of_all} instead of {per_device}."
             if "global_batch_size" not in planned.names
-            else "It divides what it is given, or one rank alone trains: look at its sampler."
+            else "It divides what it is given, or only one rank trains: look at its sampler."
         )
     if passes > 1 and _near(seen * passes, planned.global_batch_size):
-        return "It makes one pass a step: give it {accumulation_steps}, or use `accumulation_steps: 1`."
-    if _near(seen / planned.global_batch_size, round(seen / planned.global_batch_size)):
-        factor = round(seen / planned.global_batch_size)
         return (
-            f"If it makes {factor} passes a step, use `accumulation_steps: {factor * passes}`; if the number "
-            "seen is wrong (several loaders, packed batches), `samples_per_step: planned`."
+            "It makes one backward pass a step: give it {accumulation_steps}, or use `accumulation_steps: 1`."
         )
+    if backwards > passes and _near(seen * passes, planned.global_batch_size * backwards):
+        return f"It makes {backwards} backward passes a step: use `accumulation_steps: {backwards}`."
+    given = f"write `samples_per_step: planned`, which counts {planned.global_batch_size} a step"
     own = seen / (devices * passes)
     meant = f"Use `batch_size_per_device: {own:g}`" if own == round(own) else "Correct the batch size here"
     return (
-        f"{meant}, or correct it in the program's arguments; if the number seen is wrong (several "
-        "loaders, packed or sequence-first batches), write `samples_per_step: planned`."
+        f"{meant}, or correct it in the program's arguments. If the number seen is wrong (several loaders, "
+        f"packed or sequence-first batches, graphs, episodes), {given}."
     )

@@ -5,17 +5,45 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
+from typing import Literal
 
 from scalewise.records import MetricReading, Window
-from scalewise.training.measure.throughput import WINDOW_STEPS
-from scalewise.training.program.judgement import Samples, samples_seen
-from scalewise.training.program.probe_records import EVALUATION, NEW_PASS, SAVE, ProbeRecord
+from scalewise.training.measure.throughput import WINDOW_STEPS, throughput
+from scalewise.training.program.judgement import Planned, Samples, samples_seen
+from scalewise.training.program.probe_records import (
+    EVALUATION,
+    FORWARD_STEPS,
+    NEW_PASS,
+    NO_GRAD,
+    SAVE,
+    ProbeRecord,
+)
 
 UNUSUAL_SHARE = 0.2
 """Share of steps with another number of samples up to which these are left out; beyond, batches vary."""
 
-REASONS = {EVALUATION: "evaluation", SAVE: "saving", NEW_PASS: "the begin of a pass over the data"}
+REASONS = {
+    EVALUATION: "evaluation",
+    SAVE: "saving",
+    NEW_PASS: "the begin of a pass over the data",
+    NO_GRAD: "forward passes without gradients",
+}
+
+NEARLY_ALL = 0.9
+"""Share of steps with forward passes without gradients from which on these belong to every step."""
+
+FEW_STEPS = 25
+"""Most steps from one time of such passes to the next at which they belong to the training."""
+
+FEWEST_TIMES = 4
+"""Times of such passes that tell whether they come steadily."""
+
+WORTH_SAYING = 0.02
+"""Difference between two throughputs, as a share, from which on a user is to know both."""
+
+NoGrad = Literal["training", "evaluation"]
 
 
 @dataclass(frozen=True)
@@ -27,18 +55,25 @@ class MeasuredSteps:
         kept: Indices of the measured steps.
         left_out: Steps after the warm-up that no window holds, by reason.
         samples: Samples of a step and their source.
+        no_grad: What forward passes without gradients are; None if that is not known, or there are none.
+        throughput_with_no_grad: Samples a second with the time of such passes, where it is not known whether
+            they train, and it matters.
         notes: Sentences for the user.
+        cautions: Sentences that belong to the answer.
     """
 
     windows: list[Window]
     kept: list[int]
     left_out: dict[str, int]
     samples: Samples
+    no_grad: NoGrad | None
+    throughput_with_no_grad: float | None
     notes: list[str]
+    cautions: list[str]
 
 
 def measured_steps(
-    ranks: Sequence[ProbeRecord], warmup_steps: int, global_batch_size: int, samples_given: bool
+    ranks: Sequence[ProbeRecord], warmup_steps: int, planned: Planned, no_grad: NoGrad | None = None
 ) -> MeasuredSteps:
     """Choose the steps that tell the training's speed, and time them by their slowest rank.
 
@@ -46,32 +81,38 @@ def measured_steps(
     the others waited inside their own. So is one with an unusual number of samples, such as the last batch
     of a pass. Where nothing is left, steps with an evaluation count, less its time by the host's clock.
 
+    Forward passes without gradients are a part of the training if they come in nearly every step, or steadily
+    every few steps, as rollouts and generated samples do; ``NEW_PASS`` and ``SAVE`` tell an evaluation after
+    each epoch from them.
+
     Args:
         ranks: One record for each rank.
         warmup_steps: First steps that are not measured.
-        global_batch_size: Samples of a step as planned.
-        samples_given: Whether the plan is to be believed, because samples cannot be seen.
+        planned: The plan of the run.
+        no_grad: What forward passes without gradients are, as the user has said it.
     """
     steps = min(rank.step_count for rank in ranks)
     flags = [_any_bit(rank.left_out[index] for rank in ranks) for index in range(steps)]
     late = range(max(warmup_steps, 1), steps)
-    seen = samples_seen(ranks)
-    samples = Samples(float(global_batch_size), "configuration") if samples_given else seen
-    clean = [index for index in late if not flags[index]]
-    unusual: set[int] = set()
+    without_gradients = [index for index in late if flags[index] & NO_GRAD and not flags[index] & EVALUATION]
+    no_grad = no_grad or _no_grad([index for index in late if not flags[index] & EVALUATION], flags)
     notes: list[str] = []
-    if samples.source == "loader":
-        unusual = {index for index in clean if not _is_usual(ranks, index)}
-        if len(unusual) > UNUSUAL_SHARE * len(clean):
-            # batches of varying size: what all kept steps hold together counts
-            unusual = set()
-            total = sum(rank.samples[index] or 0 for rank in ranks for index in clean)
-            samples = Samples(total / len(clean), "loader")
-            notes.append("Batches vary in size: a step's samples are the mean over the measured steps.")
+    if no_grad == "training":
+        flags = [bits if bits & EVALUATION else bits & ~NO_GRAD for bits in flags]
+        notes += _note_of_training(ranks, without_gradients)
+    clean = [index for index in late if not flags[index]]
+    per_step, unusual = _samples_of(ranks, clean, planned)
     kept = [index for index in clean if index not in unusual]
+    times = [index for index in without_gradients if index in set(kept)]
+    longest = WINDOW_STEPS
+    if no_grad == "training" and FEWEST_TIMES <= len(times) < NEARLY_ALL * len(kept):
+        # from one such time to another, and windows of whole rounds: none counts for more than its share
+        kept = [index for index in kept if times[0] <= index < times[-1]]
+        round_steps = round(median(later - earlier for earlier, later in pairwise(times)))
+        longest = max(WINDOW_STEPS // round_steps, 1) * round_steps
     off = False
     if not kept:
-        for allowed in (NEW_PASS, NEW_PASS | EVALUATION):
+        for allowed in (NEW_PASS, NEW_PASS | EVALUATION | NO_GRAD):
             kept = [index for index in late if not flags[index] & ~allowed]
             if kept:
                 off = allowed != NEW_PASS
@@ -80,20 +121,138 @@ def measured_steps(
             what = "an evaluation" if off else "the begin of a pass over the data"
             taken = ", whose time by the host's clock is taken off" if off else ""
             notes.append(f"Every step holds {what}{taken}.")
+    counted = set(kept)
     left_out = {
         reason: number
         for bit, reason in REASONS.items()
-        if (number := sum(1 for index in late if flags[index] & bit and index not in set(kept)))
+        if (number := sum(1 for index in late if flags[index] & bit and index not in counted))
     }
     if unusual:
         left_out["another number of samples"] = len(unusual)
-    per_step = samples.per_step or float(global_batch_size)
+    if no_grad == "training" and (cut := len(clean) - len(unusual) - len(kept)) > 0:
+        left_out["a part of a round of forward passes without gradients"] = cut
     warm = range(1, min(max(warmup_steps, 1), steps))
     windows = [
         *_windows(ranks, warm, per_step, warmup=True, off=False),
-        *_windows(ranks, kept, per_step, warmup=False, off=off),
+        *_windows(ranks, kept, per_step, warmup=False, off=off, longest=longest),
     ]
-    return MeasuredSteps(windows, kept, left_out, samples, notes)
+    both = None
+    if no_grad is None and without_gradients and kept:
+        both = _with_no_grad(ranks, sorted({*kept, *without_gradients}), per_step, throughput(windows))
+    return MeasuredSteps(
+        windows=windows,
+        kept=kept,
+        left_out=left_out,
+        samples=per_step.samples,
+        no_grad=no_grad,
+        throughput_with_no_grad=both,
+        notes=notes,
+        cautions=_cautions(ranks, kept, per_step, planned),
+    )
+
+
+def _no_grad(steps: Sequence[int], flags: Sequence[int]) -> NoGrad | None:
+    """What forward passes without gradients are, by when they come; None if that does not tell.
+
+    Args:
+        steps: Indices of the steps without an evaluation by a DataLoader.
+        flags: Bits of all steps.
+    """
+    times = [index for index in steps if flags[index] & NO_GRAD]
+    if not times:
+        return None
+    if len(times) >= NEARLY_ALL * len(steps):
+        return "training"
+    if all(flags[index] & SAVE for index in times):
+        return "evaluation"
+    between = [later - earlier for earlier, later in pairwise(times)]
+    is_steady = len(times) >= FEWEST_TIMES and max(between) - min(between) <= 1 and max(between) <= FEW_STEPS
+    by_epoch = sum(bool(flags[index] & NEW_PASS) for index in times) * 2 > len(times)
+    return "training" if is_steady and not by_epoch else None
+
+
+def _note_of_training(ranks: Sequence[ProbeRecord], steps: Sequence[int]) -> list[str]:
+    seconds = sum(max(step_seconds(rank, index) for rank in ranks) for index in steps)
+    off = sum(max(rank.off_seconds[index] for rank in ranks) for index in steps)
+    if not seconds or off < WORTH_SAYING * seconds:
+        return []
+    return [
+        f"Forward passes without gradients belong to the training: {off / seconds:.0%} of the time of "
+        f"{len(steps)} steps."
+    ]
+
+
+def _with_no_grad(
+    ranks: Sequence[ProbeRecord], steps: Sequence[int], per_step: _SamplesOfSteps, without: float | None
+) -> float | None:
+    """Throughput with the time of forward passes without gradients; None where it differs by nothing."""
+    found = throughput(list(_windows(ranks, steps, per_step, warmup=False, off=False)))
+    if not found or not without or abs(without / found - 1) < WORTH_SAYING:
+        return None
+    return found
+
+
+@dataclass(frozen=True)
+class _SamplesOfSteps:
+    """Samples of single steps.
+
+    Args:
+        samples: Of a step, and their source.
+        each: Of each step over all ranks, where they vary; None where all are alike.
+    """
+
+    samples: Samples
+    each: list[float] | None = None
+
+    def of(self, steps: Sequence[int]) -> float:
+        if self.each is not None:
+            return sum(self.each[index] for index in steps)
+        return (self.samples.per_step or 0.0) * len(steps)
+
+
+def _samples_of(
+    ranks: Sequence[ProbeRecord], clean: Sequence[int], planned: Planned
+) -> tuple[_SamplesOfSteps, set[int]]:
+    """Samples of the steps, and the steps with an unusual number of them, where these are few."""
+    if planned.samples_given:
+        return _SamplesOfSteps(Samples(float(planned.global_batch_size), "configuration")), set()
+    seen = samples_seen(ranks)
+    if seen.source == "loader":
+        unusual = {index for index in clean if not _is_usual(ranks, index)}
+        if not unusual or (len(unusual) <= UNUSUAL_SHARE * len(clean) and not planned.samples_vary):
+            return _SamplesOfSteps(seen), unusual
+        steps = min(rank.step_count for rank in ranks)
+        fed = [rank.samples for rank in ranks if rank.samples]
+        each = [float(sum(samples[index] or 0 for samples in fed)) for index in range(steps)]
+    elif seen.per_step is not None and len({rank.passes[index] for rank in ranks for index in clean}) > 1:
+        # forward passes are looked at in the first steps only; later ones may hold more of them or fewer
+        first = median(ranks[0].passes[:FORWARD_STEPS]) or 1
+        each = [seen.per_step * passes / first for passes in ranks[0].passes]
+    else:
+        return _SamplesOfSteps(Samples(seen.per_step or float(planned.global_batch_size), seen.source)), set()
+    mean = sum(each[index] for index in clean) / max(len(clean), 1)
+    return _SamplesOfSteps(Samples(mean, seen.source), each), set()
+
+
+def _cautions(
+    ranks: Sequence[ProbeRecord], kept: Sequence[int], per_step: _SamplesOfSteps, planned: Planned
+) -> list[str]:
+    if not kept or planned.samples_vary:
+        return []
+    plan, each = planned.global_batch_size, per_step.each
+    if each is not None and abs(per_step.of(kept) / len(kept) / plan - 1) > WORTH_SAYING:
+        return [
+            f"The samples of a step change: {each[0]:g} in the first step, {each[kept[-1]]:g} in the last. "
+            f"Those that were seen count, not the {plan} of the plan. Write `samples_per_step: seen`."
+        ]
+    seen = samples_seen(ranks)
+    by_loader = seen.per_step if seen.source == "loader" else None
+    if planned.samples_given and by_loader is not None and abs(by_loader / plan - 1) > WORTH_SAYING:
+        return [
+            f"{by_loader:g} samples a step were seen, but the {plan} of the configuration count. If the "
+            "loader is right, write `samples_per_step: seen`."
+        ]
+    return []
 
 
 def _any_bit(flags: Iterator[int]) -> int:
@@ -112,24 +271,30 @@ def _median(rank: ProbeRecord) -> float:
 
 
 def _windows(
-    ranks: Sequence[ProbeRecord], kept: Sequence[int], per_step: float, *, warmup: bool, off: bool
+    ranks: Sequence[ProbeRecord],
+    kept: Sequence[int],
+    per_step: _SamplesOfSteps,
+    *,
+    warmup: bool,
+    off: bool,
+    longest: int = WINDOW_STEPS,
 ) -> Iterator[Window]:
-    """Consecutive steps together, at most as many as the built-in loop's windows have."""
-    for run in _consecutive(kept):
+    """Consecutive steps together, as a rule at most as many as the built-in loop's windows have."""
+    for run in _consecutive(kept, longest):
         seconds = max(sum(step_seconds(rank, index, off) for index in run) for rank in ranks)
         yield Window(
             first_step=run[0],
             steps=len(run),
-            samples=round(per_step * len(run)),
+            samples=round(per_step.of(run)),
             seconds=seconds,
             warmup=warmup,
         )
 
 
-def _consecutive(indices: Sequence[int]) -> Iterator[list[int]]:
+def _consecutive(indices: Sequence[int], longest: int) -> Iterator[list[int]]:
     run: list[int] = []
     for index in indices:
-        if run and (index != run[-1] + 1 or len(run) == WINDOW_STEPS):
+        if run and (index != run[-1] + 1 or len(run) == longest):
             yield run
             run = []
         run.append(index)
@@ -150,17 +315,31 @@ def first_step_seconds(rank: ProbeRecord) -> float | None:
     return rank.first_step_ended - rank.first_step_began
 
 
-def metric_reading(rank: ProbeRecord, wall_time: float, value: float) -> MetricReading:
+def metric_reading(
+    rank: ProbeRecord, wall_time: float, value: float, no_grad: NoGrad | None = None
+) -> MetricReading:
     """A number that was printed at some time of day, by the training's own clock.
 
     Args:
         rank: The rank that printed it.
         wall_time: Seconds since the epoch, on the same host.
         value: The number.
+        no_grad: What forward passes without gradients are; those of the training take its time.
     """
     now = wall_time - rank.clock.wall_minus_monotonic
     done = bisect_right(rank.marks, now)
-    seconds = sum(step_seconds(rank, index, off=True) for index in range(1, done))
+    seconds = sum(
+        step_seconds(rank, index, off=no_grad != "training" or bool(rank.left_out[index] & EVALUATION))
+        for index in range(1, done)
+    )
     if done:
         seconds += first_step_seconds(rank) or 0.0
     return MetricReading(seconds=seconds, step=done, value=value)
+
+
+def evaluation_seconds(rank: ProbeRecord, no_grad: NoGrad | None) -> float:
+    """Host seconds of a rank's evaluations."""
+    evaluates = EVALUATION if no_grad == "training" else EVALUATION | NO_GRAD
+    return sum(
+        seconds for seconds, bits in zip(rank.off_seconds, rank.left_out, strict=True) if bits & evaluates
+    )

@@ -12,8 +12,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from scalewise.records import OwnInterval
 
-EVALUATION, SAVE, NEW_PASS = 1, 2, 4
-"""Bits of ``left_out``: what else a step held."""
+EVALUATION, SAVE, NEW_PASS, NO_GRAD = 1, 2, 4, 8
+"""Bits of ``left_out``: what else a step held; NO_GRAD is for forward passes without gradients."""
+
+FORWARD_STEPS = 20
+"""First steps whose forward passes' inputs are looked at."""
 
 SEEN, RECORD, MEASURING, STEPS, STARTED = "seen.json", "record.json", "measuring", "steps", "started.json"
 """Ends of the names of the probe's files, behind rank and process."""
@@ -53,13 +56,15 @@ class ProbeRecord(_Part):
         marks: Monotonic seconds of this host at which each step ended.
         seconds: Device seconds since the end of the step before; None for the first.
         left_out: Bits that say what else the step held.
-        off_seconds: Host seconds of evaluation at the step's start.
+        off_seconds: Host seconds of a step in which it evaluated or computed no gradients.
         samples: Samples of the batches of a DataLoader that feeds the training; empty without one.
         forward_samples: Samples of a step by the inputs of forward passes; None where none was seen.
         wait_seconds: Host seconds of waiting for a DataLoader's batches.
         gradient_bytes: Bytes of all gradients; of one rank's share where ``sharded``.
         weights: Sums of parts of some parameters, equal on all ranks that exchange gradients.
         batches: Checksums of the first batches; None without a DataLoader.
+        forward_batches: Checksums of the inputs of the first forward passes; None where none was seen.
+        data_parallel_devices: Most devices among which a DataParallel divides a batch; 0 without one.
         refused: A kind of parallelism of which samples and exchange cannot be told; None as a rule.
         communication_seconds: Exposed exchange of single steps; None without DDP.
         own_interval: Interval of the run's own throughput, on rank 0 and where that was to end it.
@@ -99,12 +104,14 @@ class ProbeRecord(_Part):
     parameter_dtypes: list[str] = []
     sharded: bool = False
     parallelism: list[str]
+    data_parallel_devices: int = 0
     refused: str | None = None
     precision: dict[str, int] = {}
     compiled: bool = False
     losses: dict[str, float | None] = {}
     weights: list[float | None] = []
     batches: list[float | None] | None = None
+    forward_batches: list[float | None] | None = None
     communication_seconds: list[float] | None = None
     own_interval: OwnInterval | None = None
     peak_memory: Peaks

@@ -30,6 +30,7 @@ from scalewise.execution.messages import (
 from scalewise.execution.parent_death import exit_when_parent_dies
 from scalewise.execution.progress_reporter import say
 from scalewise.execution.rank_files import RankFiles
+from scalewise.plan.config.program import SEEN as SEEN_SAMPLES
 from scalewise.plan.config.program import ProgramSettings, names_in
 from scalewise.plan.config.settings import Steps
 from scalewise.plan.config.shape import Shape
@@ -47,7 +48,7 @@ from scalewise.training.program.environment import (
     template_values,
     variables,
 )
-from scalewise.training.program.judgement import Planned, contradiction
+from scalewise.training.program.judgement import CHECK_AFTER_STEPS, Planned, contradiction
 from scalewise.training.program.probe_records import (
     RECORD,
     SEEN,
@@ -70,8 +71,6 @@ END_SECONDS = 30.0
 
 GRACE_SECONDS = 8.0
 """Time that the program has after a SIGTERM, for its own handlers; the supervisor gives little more."""
-
-CHECK_AFTER_STEPS = 3
 
 
 class ProgramError(Exception):
@@ -188,6 +187,7 @@ class ProgramRank:
             "steps": self.settings.most_steps or 0,
             "until_interval": steps.until_interval if isinstance(steps, Steps) else 0.0,
             "check_after": CHECK_AFTER_STEPS,
+            "written": [str(self.output)],
         }
         write_text(path, json.dumps(told))
         return path.absolute()
@@ -259,6 +259,8 @@ class ProgramRank:
             samples_given=self.settings.samples_given,
             names=frozenset(names),
             accelerator=definition.accelerator,
+            samples_vary=self.settings.samples_per_step == SEEN_SAMPLES,
+            same_batches=self.settings.same_batches,
         )
 
     def _judge(self) -> bool:

@@ -44,9 +44,10 @@ from scalewise.training.measure.monitor import Monitor, MonitorReport, across_ra
 from scalewise.training.measure.sensors import driver_version, gpu_sensor
 from scalewise.training.measure.throughput import quantile, slowest_part, throughput
 from scalewise.training.measure.waiting import communication_fraction, waiting_seconds
-from scalewise.training.program.judgement import Planned, same_samples, samples_seen
+from scalewise.training.program.judgement import Planned, samples_seen
 from scalewise.training.program.merge import (
     MeasuredSteps,
+    evaluation_seconds,
     first_step_seconds,
     measured_steps,
     metric_reading,
@@ -158,7 +159,7 @@ def write_records(
     """
     own_interval = records[0].own_interval
     warmup_steps = settings.warmup_steps if own_interval is None else own_interval.warmup_steps
-    steps = measured_steps(records, warmup_steps, planned.global_batch_size, planned.samples_given)
+    steps = measured_steps(records, warmup_steps, planned, settings.no_grad_passes)
     if not steps.kept:
         done = min(record.step_count for record in records)
         raise ValueError(
@@ -168,7 +169,7 @@ def write_records(
         )
     unknown: dict[str, str] = {}
     rows = _rank_rows(records, reports, steps, unknown)
-    metric = [metric_reading(records[0], when, value) for when, value in readings]
+    metric = [metric_reading(records[0], when, value, steps.no_grad) for when, value in readings]
     reached = next(
         (
             reading.seconds
@@ -194,7 +195,9 @@ def write_records(
         seconds_to_metric=reached,
         imported_files=_imported(records),
         unknown=unknown,
-        notes=_notes(settings, planned, records, steps),
+        notes=_notes(settings, records, steps),
+        cautions=steps.cautions,
+        throughput_with_no_grad=steps.throughput_with_no_grad,
     )
     measurements = _measurements(records, reports, steps, rows, found, spec.starts)
     write_rows(spec.folder / EPOCHS, EpochRecord, [])
@@ -268,7 +271,9 @@ def _rank_rows(
                 loader_wait_seconds=sum(record.wait_seconds[index] for index in steps.kept)
                 if record.wait_seconds
                 else None,
-                peak_memory_bytes=record.peak_memory.training_bytes,
+                peak_memory_bytes=record.peak_memory.whole_bytes
+                if steps.no_grad == "training"
+                else record.peak_memory.training_bytes,
                 imports_seconds=record.torch_imported - record.process_started,
                 process_group_seconds=None,
                 data_seconds=None,
@@ -311,7 +316,7 @@ def _measurements(
         throughput_samples_per_second=throughput(windows),
         windows=windows,
         train_seconds=sum(window.seconds for window in windows),
-        evaluation_seconds=max(sum(record.off_seconds) for record in records),
+        evaluation_seconds=max(evaluation_seconds(record, steps.no_grad) for record in records),
         final_accuracy=None,
         best_accuracy=None,
         peak_memory_bytes=max(row.peak_memory_bytes for row in rows),
@@ -358,9 +363,7 @@ def _imported(records: Sequence[ProbeRecord]) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def _notes(
-    settings: ProgramSettings, planned: Planned, records: Sequence[ProbeRecord], steps: MeasuredSteps
-) -> list[str]:
+def _notes(settings: ProgramSettings, records: Sequence[ProbeRecord], steps: MeasuredSteps) -> list[str]:
     notes = [*steps.notes]
     events = dict.fromkeys(event for record in records for event in record.events)
     notes += [f"{event[0].upper()}{event[1:]}." if event else "" for event in events]
@@ -373,11 +376,6 @@ def _notes(
             f"The program came to its own end after {done} steps, before the {up_to}{asked} that were asked "
             "for."
         )
-    seen = samples_seen(records).per_step
-    if planned.samples_given and seen is not None and round(seen) != planned.global_batch_size:
-        notes.append(
-            f"{seen:g} samples a step were seen; the {planned.global_batch_size} of the configuration count."
-        )
     known = {str(path.resolve()) for path in program_files(settings.program, settings.environment)}
     known |= {str(Path(name).resolve()) for name in settings.files}
     imported = dict.fromkeys(name for record in records for name in record.imported_files)
@@ -385,11 +383,6 @@ def _notes(
         notes.append(
             f"It imports {len(unread)} files that reading it did not show ({', '.join(unread[:3])}): a "
             "change in them does not train again by itself. Name them under `files` where they matter."
-        )
-    if same_samples(records):
-        notes.append(
-            "All ranks train on the same batches: the speed is that of the hardware, but no sample is new to "
-            "a second rank. DistributedSampler gives each rank its own."
         )
     return notes
 

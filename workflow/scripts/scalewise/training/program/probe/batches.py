@@ -14,6 +14,7 @@ MOST_LOOKED_AT = 8
 DEEPEST = 4
 
 CHECKED_VALUES = 4096
+"""Most values of a tensor that are added up."""
 
 
 def samples_in(batch: Any, batch_size: int | None) -> int | None:
@@ -49,13 +50,20 @@ def samples_of_inputs(inputs: Any) -> int | None:
 
 
 def checksum(batch: Any) -> int | None:
-    """A sum over the first values of the first tensor in a batch; None where there is none."""
-    for tensor in _tensors(batch):
-        if not isinstance(tensor, torch.Tensor):
-            continue
-        values = tensor.detach().flatten()[:CHECKED_VALUES].tolist()
-        return zlib.crc32(repr(values).encode())
-    return None
+    """A sum over values of all tensors in a batch, from all of their parts; None where there is none."""
+    sums = [
+        repr(values[:: -(-len(values) // CHECKED_VALUES)].tolist())
+        for tensor in _tensors(batch)
+        for each in _parts(tensor)
+        if len(values := each.detach().flatten())
+    ]
+    return zlib.crc32("".join(sums).encode()) if sums else None
+
+
+def _parts(tensor: Any) -> list[torch.Tensor]:
+    """A tensor, or the tensors of a batch of graphs, whose values can be read."""
+    entries = tensor.to_dict().values() if hasattr(tensor, "num_graphs") else [tensor]
+    return [each for each in entries if isinstance(each, torch.Tensor) and each.layout == torch.strided]
 
 
 def _usual(sizes: list[int]) -> int:

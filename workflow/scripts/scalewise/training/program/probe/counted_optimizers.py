@@ -1,29 +1,46 @@
-"""The optimizers of a process, and by the steps of which one its training is counted."""
+"""The optimizers of a process: their steps, and how many parameters of modules each of them updates."""
 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
+from torch import nn
 from torch.optim import Optimizer
 
 
 class SteppedOptimizer:
-    """An optimizer that has made steps, which the program may drop at any time."""
+    """An optimizer that has made steps or may make some, which the program may drop at any time.
 
-    __slots__ = ("name", "reference", "steps")
+    Args:
+        optimizer: The optimizer.
+        weight: Number of parameters of modules that it updates.
+    """
 
-    def __init__(self, optimizer: Optimizer) -> None:
+    __slots__ = ("latecomer", "name", "nested", "parameters", "reference", "steps", "trains", "weight")
+
+    def __init__(self, optimizer: Optimizer, weight: int) -> None:
         self.name = type(optimizer).__name__
         self.reference = weakref.ref(optimizer)
+        self.parameters = {id(parameter) for parameter in _parameters(optimizer)}
+        self.weight = weight
+        self.latecomer = True
+        """True if the program made it after the first step of all."""
         self.steps = 0
+        self.trains = False
+        """True if it has made a step, or a scaler has skipped one."""
+        self.nested = False
+        """True if it makes its steps within those of another optimizer."""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the program still has it."""
+        return self.reference() is not None
 
 
 class CountedOptimizers:
-    """Steps of all optimizers; those of the first one are the training's.
-
-    Of a GAN, two updates make a step; of an optimizer for each parameter, as many as it has parameters.
-    """
+    """Steps of all optimizers."""
 
     def __init__(self) -> None:
         self.begin_process()
@@ -31,14 +48,25 @@ class CountedOptimizers:
     def begin_process(self) -> None:
         """Forget all, in a process that was forked."""
         self.skipped = 0
-        """Steps of the training whose update a scaler has skipped."""
+        """Steps whose update a scaler has skipped."""
         self._all: dict[int, SteppedOptimizer] = {}
+        self._dropped: dict[str, int] = {}
+        """Steps of optimizers that are gone, by name: some programs make one for each batch."""
         self._stepping: list[int] = []
-        self._leader: int | None = None
-        self._idle = 0
+        self._of_modules: set[int] = set()
 
-    def __bool__(self) -> bool:
-        return bool(self._all)
+    def know(self, optimizers: Iterable[Optimizer], modules: Iterable[nn.Module]) -> None:
+        """Take in the optimizers and modules that exist at the first step of all."""
+        for module in modules:
+            self._of_modules.update(id(parameter) for parameter in module.parameters(recurse=False))
+        for optimizer in optimizers:
+            if hasattr(optimizer, "param_groups"):  # not one that is still being made
+                entry = self.entry(optimizer)
+                entry.weight, entry.latecomer = self._weight(optimizer), False
+
+    def known(self) -> list[SteppedOptimizer]:
+        """All that were there at the first step or have made one."""
+        return list(self._all.values())
 
     def begins(self, optimizer: Optimizer, *_given: object) -> None:
         """Note that an optimizer begins a step, maybe within another one's."""
@@ -48,54 +76,60 @@ class CountedOptimizers:
         self._stepping.append(key)
 
     def ends(self, optimizer: Optimizer) -> bool:
-        """Count a step of an optimizer; true if it ends one of the training."""
+        """Note the end of a step; false within another one's, which has yet to hand out what it updates."""
         if self._stepping:
             self._stepping.pop()
-            if self._stepping:  # within ZeroRedundancyOptimizer's, which has yet to hand out what it updates
-                return False
-        key = id(optimizer)
-        stepped = self._all.get(key) or self._begin(optimizer)
-        stepped.steps += 1
-        if key != self._leader and not self._takes_over(key):
+        if self._stepping:
+            self.entry(optimizer).nested = True
             return False
-        self._idle = 0
+        entry = self.entry(optimizer)
+        entry.steps += 1
+        entry.trains = True
         return True
 
-    def skips(self, optimizer: Optimizer) -> bool:
-        """Note that a scaler skipped an update, as gradients were not finite; true as above."""
-        key = id(optimizer)
-        if key not in self._all:
-            self._begin(optimizer)
-        if key != self._leader and not self._takes_over(key):
-            return False
-        self._idle = 0
-        self.skipped += 1
-        return True
+    def skips(self, optimizer: Optimizer) -> None:
+        """Note that a scaler skipped an update, as gradients were not finite."""
+        self.entry(optimizer).trains = True
+
+    def entry(self, optimizer: Optimizer) -> SteppedOptimizer:
+        """The entry of an optimizer, made if there is none."""
+        known = self._all.get(id(optimizer))
+        # Python gives the identity of an object that is gone to another one
+        if known is None or known.reference() is not optimizer:
+            if known is not None and known.steps:
+                self._dropped[known.name] = self._dropped.get(known.name, 0) + known.steps
+            known = self._all[id(optimizer)] = SteppedOptimizer(optimizer, self._weight(optimizer))
+        return known
 
     def steps_of(self, optimizer: Optimizer) -> int:
         """Number of steps of an optimizer, without those that a scaler has skipped."""
-        stepped = self._all.get(id(optimizer))
-        return stepped.steps if stepped is not None else 0
+        known = self._all.get(id(optimizer))
+        return known.steps if known is not None and known.reference() is optimizer else 0
 
-    def alive(self) -> list[Optimizer]:
-        """Those that the program still has."""
-        optimizers = [stepped.reference() for stepped in self._all.values()]
-        return [optimizer for optimizer in optimizers if optimizer is not None]
+    def of_training(self, leader: SteppedOptimizer | None) -> list[Optimizer]:
+        """Those that update what is trained and that the program still has, not those of an attack or a copy.
+
+        Args:
+            leader: The optimizer whose steps are those of the training; None if it is unknown yet.
+        """
+        found = [
+            known.reference()
+            for known in self._all.values()
+            if known is leader
+            or (
+                known.trains and not known.latecomer and (known.weight or leader is None or not leader.weight)
+            )
+        ]
+        return [optimizer for optimizer in found if optimizer is not None]
 
     def record(self) -> list[dict[str, Any]]:
-        """Names and steps, in the order of their first steps, as JSON values."""
-        return [{"name": stepped.name, "steps": stepped.steps} for stepped in self._all.values()]
+        """Names and steps as JSON values; those that are gone are together by name."""
+        stepped = [(known.name, known.steps) for known in self._all.values() if known.steps]
+        return [{"name": name, "steps": steps} for name, steps in [*stepped, *self._dropped.items()]]
 
-    def _begin(self, optimizer: Optimizer) -> SteppedOptimizer:
-        stepped = self._all[id(optimizer)] = SteppedOptimizer(optimizer)
-        if self._leader is None:
-            self._leader = id(optimizer)
-        return stepped
+    def _weight(self, optimizer: Optimizer) -> int:
+        return sum(each.numel() for each in _parameters(optimizer) if id(each) in self._of_modules)
 
-    def _takes_over(self, key: int) -> bool:
-        """Whether another optimizer counts the training from here on, as its own makes no more steps."""
-        self._idle += 1
-        if self._idle <= 2 * len(self._all):
-            return False
-        self._leader = key
-        return True
+
+def _parameters(optimizer: Optimizer) -> list[Any]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

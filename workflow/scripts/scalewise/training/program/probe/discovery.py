@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
@@ -33,6 +33,7 @@ class Trained:
             what DDP or torch.compile has wrapped may be evaluated by itself.
         parallelism: Names of what divides the training, sorted.
         data_parallel: Each DistributedDataParallel with trained parameters.
+        data_parallel_devices: Most devices among which a DataParallel divides a batch; 0 without one.
         compiled: True where something is compiled.
         calls_are_compiled: True where calls of a root may be a part of a compiled graph.
         refused: Parallelism in which the ranks are no replicas of each other; None without it.
@@ -42,6 +43,7 @@ class Trained:
     whole: set[int] = field(default_factory=set)
     parallelism: list[str] = field(default_factory=list)
     data_parallel: list[nn.Module] = field(default_factory=list)
+    data_parallel_devices: int = 0
     compiled: bool = False
     calls_are_compiled: bool = False
     refused: str | None = None
@@ -52,13 +54,10 @@ class Trained:
         return bool({"FullyShardedDataParallel", "fully_shard", "DeepSpeedEngine"} & set(self.parallelism))
 
 
-def look_around(optimizer: Optimizer) -> Trained:
-    """Find what is trained among all objects of the process; it takes 0.1 s, once.
+def all_objects() -> tuple[list[nn.Module], list[Optimizer]]:
+    """Find all modules and optimizers of the process; it takes 0.1 s, once.
 
     Hooks of all modules instead would take 1 us a module and pass, and torch.compile would trace them.
-
-    Args:
-        optimizer: Has just made its first step; others, as of each parameter, may follow.
     """
     modules: list[nn.Module] = []
     optimizers: list[Optimizer] = []
@@ -68,6 +67,19 @@ def look_around(optimizer: Optimizer) -> Trained:
             modules.append(each)
         elif issubclass(kind, Optimizer):
             optimizers.append(each)
+    return modules, optimizers
+
+
+def what_is_trained(
+    optimizer: Optimizer, modules: Sequence[nn.Module], optimizers: Sequence[Optimizer]
+) -> Trained:
+    """Find what is trained.
+
+    Args:
+        optimizer: Its steps are those of the training; others, as of each parameter, may make some, too.
+        modules: All of the process.
+        optimizers: All of the process.
+    """
     own = {id(parameter) for parameter in parameters_of([optimizer])}
     parameters = parameters_of(optimizers)
     trained = {id(parameter) for parameter in parameters}
@@ -81,6 +93,8 @@ def look_around(optimizer: Optimizer) -> Trained:
     names = {type(each).__name__ for each in holders}
     fully_sharded = any(base.__name__ == "FSDPModule" for each in holders for base in type(each).__mro__)
     found.parallelism = sorted({*names.intersection(WRAPPERS), *(["fully_shard"] if fully_sharded else [])})
+    split = [each for each in holders if isinstance(each, nn.DataParallel)]
+    found.data_parallel_devices = max((len(each.device_ids) for each in split), default=0)
     found.data_parallel = [each for each in holders if type(each).__name__ == "DistributedDataParallel"]
     _find_compiled(found, holders)
     found.refused = _no_replicas(modules, parameters, fully_sharded)
@@ -179,7 +193,7 @@ def _sums(parameters: list[torch.Tensor]) -> list[float | None]:
     return [value if isfinite(value) else None for value in sums]
 
 
-def _no_replicas(modules: list[nn.Module], parameters: list[Any], fully_sharded: bool) -> str | None:
+def _no_replicas(modules: Sequence[nn.Module], parameters: list[Any], fully_sharded: bool) -> str | None:
     """The kind of parallelism in which the ranks see other samples than replicas would; None without it."""
     if any(type(each).__name__ == "DeepSpeedEngine" for each in modules):
         return "DeepSpeed"

@@ -16,7 +16,7 @@ import torch
 from .guards import Notes
 from .probe_spec import ProbeSpec
 from .run_interval import WINDOW_STEPS, Judgement, judge, looks
-from .steps import Step, StepRecord, bits_of
+from .steps import NO_GRAD, Step, StepRecord, bits_of
 
 AHEAD_STEPS = 2 * WINDOW_STEPS
 """Steps from a look to the end that follows from it, where several ranks train."""
@@ -82,8 +82,9 @@ class EarlyEnd:
         """Turn steps into windows, all but so many recent ones."""
         steps = self._steps
         for index in range(1, len(steps) - recent):
-            # what the record leaves out is in no window either
-            if bits_of(steps[index]):
+            # what the record leaves out is in no window either; forward passes without gradients may be
+            # a part of the training, and make the interval wider if they are not
+            if bits_of(steps[index]) & ~NO_GRAD:
                 continue
             self._open.append(self._record.seconds_between(steps[index - 1], steps[index]))
             if len(self._open) == WINDOW_STEPS:

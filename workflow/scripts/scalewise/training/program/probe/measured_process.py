@@ -6,6 +6,7 @@ import atexit
 import os
 import platform
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,27 +16,29 @@ from torch import nn
 from torch.optim import Optimizer
 
 from . import origins
-from .batches import samples_of_inputs
+from .batches import checksum, samples_of_inputs
 from .communication import CommunicationSamples
-from .counted_optimizers import CountedOptimizers
+from .counted_optimizers import CountedOptimizers, SteppedOptimizer
 from .discovery import (
     Trained,
+    all_objects,
     compiled_frames,
     device_of,
-    look_around,
     no_figures,
     parameter_figures,
     parameters_of,
+    what_is_trained,
 )
 from .early_end import EarlyEnd
 from .ending import Ending, finish_with_multiprocessing
 from .guards import Notes, hidden
-from .loader_passes import LoaderPasses
+from .loader_passes import CHECKED_BATCHES, LoaderPasses
 from .losses import LossTrend
 from .memory import PeakReadings
 from .probe_spec import ProbeSpec
 from .root_calls import RootCalls
-from .steps import EVALUATION, FORWARD_STEPS, SAVE, StepRecord
+from .steps import FORWARD_STEPS, NO_GRAD, SAVE, Step, StepRecord
+from .training_steps import TrainingSteps
 from .written import write_json, write_text
 
 COUNTED_EVERY_SECONDS = 2.0
@@ -57,7 +60,8 @@ class MeasuredProcess:
     def __init__(self, spec: ProbeSpec, startup_folder: Path, started: float) -> None:
         self.spec = spec
         self._early_steps = max(FORWARD_STEPS, spec.check_after, spec.warmup_steps)
-        self._own_folders = (startup_folder, Path(__file__).parent)
+        self._not_imported = [startup_folder, Path(__file__).parent, *spec.written]
+        """Folders whose files are none of the program's: the probe's, and what the program writes."""
         self.notes = Notes()
         self.optimizers = CountedOptimizers()
         self._root_calls: RootCalls | None = None
@@ -80,16 +84,20 @@ class MeasuredProcess:
         self.steps = StepRecord()
         self._early_end = EarlyEnd(self.spec, self.steps, self.notes) if self.spec.until_interval else None
         self.optimizers.begin_process()
+        self._training_steps = TrainingSteps[Step]()
         self.passes = LoaderPasses()
         self.losses = LossTrend()
         self.memory = PeakReadings()
         self.ending = Ending()
         self.trained = Trained()
+        self._forward_checksums: list[int | None] = []
         self.backwards = 0
         self.precision: dict[tuple[str, torch.dtype], int] = {}
         self._communication: CommunicationSamples | None = None
         self._figures = no_figures()
         self._place: dict[str, Any] = {}
+        self._looked_at: weakref.ref[Optimizer] | None = None
+        """The optimizer whose modules are looked at."""
         self._next_count = 0.0
         self._ended = False
 
@@ -117,23 +125,23 @@ class MeasuredProcess:
             self.precision[key] = self.precision.get(key, 0) + 1
 
     def forward(self, args: Any, kwargs: Any) -> None:
-        """Note a forward pass of what is trained; one without gradients evaluates."""
-        step = self.steps.open
-        if not torch.is_grad_enabled():
-            self._evaluates()
-            step.trained_from = None
-            return
-        if step.trained_from is None:
-            step.trained_from = time.perf_counter()
-        if self.steps.done < FORWARD_STEPS:
+        """Note a forward pass of what is trained, with gradients or without."""
+        step, trains = self.steps.open, torch.is_grad_enabled()
+        if not trains:
+            self._without_gradients()
+        elif not step.turns or not step.turns[-1][1]:
+            step.turn(time.perf_counter(), trains=True)
+        if trains and self.steps.done < FORWARD_STEPS:
             step.forwards = [*step.forwards, samples_of_inputs((args, kwargs))]
+            if len(self._forward_checksums) < CHECKED_BATCHES:
+                self._forward_checksums.append(checksum((args, kwargs)))
 
     def backward(self, tensors: Any) -> None:
         """Note a backward pass, and now and then its loss."""
         self.backwards += 1
         if self.steps.done % self.losses.every == 0:
             self.losses.keep(self.steps.done, tensors)
-            if self.backwards == NO_STEP_BACKWARDS and not self.optimizers:
+            if self.backwards == NO_STEP_BACKWARDS and not self._place:
                 finish_with_multiprocessing(self.at_exit)
                 self.notes.note(f"no optimizer step was seen in {NO_STEP_BACKWARDS} backward passes")
                 self._write_started()
@@ -141,7 +149,7 @@ class MeasuredProcess:
     def evaluates(self, module: nn.Module) -> None:
         """Note that a module was put into its mode for evaluation."""
         if id(module) in self.trained.whole:
-            self._evaluates()
+            self._without_gradients()
 
     def saves(self) -> None:
         """Note that something was saved."""
@@ -150,30 +158,46 @@ class MeasuredProcess:
     def after_step(self, optimizer: Optimizer, *_given: Any) -> None:
         """Note that an optimizer has made a step; after the last one this raises SystemExit."""
         if self.optimizers.ends(optimizer):
-            self._end_step(optimizer)
+            self._end_part(optimizer)
 
     def skipped_step(self, optimizer: Optimizer) -> None:
         """Note that a scaler has skipped the update of a step."""
-        if self.optimizers.skips(optimizer):
-            self._end_step(optimizer)
+        self.optimizers.skips(optimizer)
+        self._end_part(optimizer)
+        leader = self._training_steps.leader
+        self.optimizers.skipped += leader is None or leader.reference() is optimizer
 
     # what is done with it
 
-    def _end_step(self, optimizer: Optimizer) -> None:
-        steps = self.steps
-        if not steps.done:
+    def _end_part(self, optimizer: Optimizer) -> None:
+        steps, training = self.steps, self._training_steps
+        entry = self.optimizers.entry(optimizer)
+        if not self._place:
             self._first_step(optimizer)
         elif self.ending.attempts:
-            self.ending.end()
+            if entry is training.leader:
+                self.ending.end()
+            return
         if steps.device is not None and torch.cuda.is_current_stream_capturing():
             self.notes.note("steps are captured in a CUDA graph: those that it replays are not seen")
             return
-        now = time.perf_counter()
-        step = steps.open
-        steps.end_step(now, self.backwards)
+        leader = training.leader
+        for parts in training.after(entry, self.optimizers.known(), self._cut):
+            if training.leader is not leader:
+                leader = training.leader
+                self._look_at_leader(leader)
+            self._end_step(parts)
+
+    def _cut(self) -> Step:
+        return self.steps.cut(time.perf_counter(), self.backwards)
+
+    def _end_step(self, parts: list[Step]) -> None:
+        steps = self.steps
+        steps.add(parts)
+        step = parts[-1]
         done = steps.done
-        if now >= self._next_count:
-            self._next_count = now + COUNTED_EVERY_SECONDS
+        if step.at >= self._next_count:
+            self._next_count = step.at + COUNTED_EVERY_SECONDS
             write_text(self._file("steps"), str(done))
         if done <= self._early_steps:
             self._after_early_step(done)
@@ -191,8 +215,6 @@ class MeasuredProcess:
             self.ending.end()
 
     def _first_step(self, optimizer: Optimizer) -> None:
-        if self._place:  # of a step that was captured
-            return
         device = device_of(optimizer)
         self.steps.device = self.memory.device = self.ending.device = device
         self._place = origins.place_on_machine(device)
@@ -203,7 +225,14 @@ class MeasuredProcess:
             self.backend = str(distributed.get_backend())
         finish_with_multiprocessing(self.at_exit)
         try:
-            self.trained = look_around(optimizer)
+            modules, optimizers = all_objects()
+            self.optimizers.know(optimizers, modules)
+            # one that is there and has yet to step may be the training's
+            leading = max(optimizers, key=lambda each: self.optimizers.entry(each).weight)
+            if self.optimizers.entry(leading).weight <= self.optimizers.entry(optimizer).weight:
+                leading = optimizer
+            self._looked_at = weakref.ref(leading)
+            self.trained = what_is_trained(leading, modules, optimizers)
             self._look_at_roots()
             self._sample_communication("cpu" if device is None else "cuda")
         except Exception as error:  # noqa: BLE001  # the steps are counted all the same
@@ -211,7 +240,19 @@ class MeasuredProcess:
         self._look_at_threads()
         self._look_at_devices(optimizer)
 
+    def _look_at_leader(self, leader: SteppedOptimizer | None) -> None:
+        """Look at the modules of the optimizer that leads now, if they were not looked at before."""
+        optimizer = None if leader is None else leader.reference()
+        if optimizer is None or self._looked_at is None or self._looked_at() is optimizer:
+            return
+        self._looked_at = weakref.ref(optimizer)
+        self.trained = what_is_trained(optimizer, *all_objects())
+        self._look_at_roots()
+
     def _look_at_roots(self) -> None:
+        if self._root_calls is not None:
+            self._root_calls.stop()
+            self._root_calls = None
         if self.trained.calls_are_compiled:
             self.notes.note(
                 "forward passes are not looked at: they may be a part of a function that is compiled"
@@ -247,14 +288,14 @@ class MeasuredProcess:
             self._write_record("seen")
         if measuring or checked:
             self.steps.resume_clock()
-        if done == FORWARD_STEPS and self.passes.training is not None and self._root_calls is not None:
-            self._root_calls.stop()  # batches tell it all
 
-    def _evaluates(self) -> None:
+    def _without_gradients(self) -> None:
         step = self.steps.open
-        if not step.left_out & EVALUATION:
-            step.left_out |= EVALUATION
-            self.memory.evaluation_begins()
+        if step.turns and not step.turns[-1][1]:
+            return
+        step.turn(time.perf_counter(), trains=False)
+        step.left_out |= NO_GRAD
+        self.memory.evaluation_begins()
 
     def finish(self, ended: str) -> None:
         """Write the record once, in the process that made the steps."""
@@ -308,9 +349,9 @@ class MeasuredProcess:
         if (
             ended != "itself" or not self._figures["parameters"]
         ):  # by then the program may have dropped what it trained
-            alive = self.optimizers.alive()
-            if alive:
-                self._figures = parameter_figures(parameters_of(alive), self.trained)
+            training_optimizers = self.optimizers.of_training(self._training_steps.leader)
+            if training_optimizers:
+                self._figures = parameter_figures(parameters_of(training_optimizers), self.trained)
         training = self.passes.training
         workers = None if training is None else training.workers
         self._place = self._place or origins.place_on_machine(steps.device)
@@ -338,6 +379,7 @@ class MeasuredProcess:
             "skipped_by_scaler": self.optimizers.skipped,
             **self._figures,
             "parallelism": self.trained.parallelism,
+            "data_parallel_devices": self.trained.data_parallel_devices,
             "refused": self.trained.refused,
             "precision": {
                 f"{device}:{str(dtype).removeprefix('torch.')}": number
@@ -346,13 +388,17 @@ class MeasuredProcess:
             "compiled": self.trained.compiled or bool(compiled_frames()),
             "losses": self.losses.record(),
             "batches": self.passes.checksums or None,
+            "forward_batches": self._forward_checksums or None,
             "communication_seconds": None
             if self._communication is None
             else self._communication.step_seconds(),
             "peak_memory": self.memory.record(steps.evaluated),
             "versions": self._found("versions", lambda: origins.versions(self.steps.device is not None)),
             "imported_files": self._found(
-                "imported files", lambda: origins.imported_files(self._own_folders)
+                "imported files",
+                lambda: origins.imported_files(
+                    self._not_imported, time.time() - (time.perf_counter() - self.started)
+                ),
             ),
             "own_interval": None
             if self._early_end is None or self.rank or ended == "seen"

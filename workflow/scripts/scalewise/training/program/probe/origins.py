@@ -8,12 +8,17 @@ import platform
 import site
 import sys
 import sysconfig
+import tempfile
 import time
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
+
+CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR")
+"""Variables with the folders into which torch and Triton write modules that they compile."""
 
 LARGEST_HASHED = 64 * 2**20
 """Bytes of a module's file beyond which it is no source."""
@@ -80,15 +85,23 @@ def _modules_of(distribution: metadata.Distribution) -> set[str]:
     return {part.partition(".")[0] for part in first_parts if not part.endswith((".dist-info", ".data"))}
 
 
-def imported_files(own: tuple[Path, ...]) -> dict[str, str]:
+def imported_files(others: Iterable[Path], process_began: float) -> dict[str, str]:
     """Hashes, by path, of the files of all modules that are the user's own.
 
+    Modules that were generated are not: PyG and torch.compile write some of another name in each process.
+
     Args:
-        own: Folders that belong to the probe.
+        others: Folders with none of the user's modules, such as those of the probe.
+        process_began: Time of day, in seconds since the epoch; what was written later is generated.
     """
     libraries = [*site.getsitepackages(), site.getusersitepackages()]
     libraries += [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    outside = tuple(f"{os.path.realpath(folder)}{os.sep}" for folder in (*libraries, *map(str, own)))
+    caches = [os.environ[name] for name in CACHES if os.environ.get(name)]
+    outside = _folders([*libraries, *map(str, others), *caches])
+    temporary = _folders([tempfile.gettempdir(), os.environ.get("TMPDIR") or "/tmp", "/tmp"])  # noqa: S108
+    # a program that lies in a temporary folder has its modules there
+    main = getattr(sys.modules.get("__main__"), "__file__", None) or sys.argv[0]
+    homes = _folders([str(Path.cwd()), str(Path(os.path.realpath(main)).parent)])
     found = {}
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
@@ -97,9 +110,20 @@ def imported_files(own: tuple[Path, ...]) -> dict[str, str]:
         path = Path(os.path.realpath(file))
         if str(path).startswith(outside) or {"site-packages", "dist-packages"}.intersection(path.parts):
             continue
+        around = [folder for folder in temporary if str(path).startswith(folder)]
+        if around and not any(
+            str(path).startswith(home) and home not in around and home.startswith(max(around, key=len))
+            for home in homes
+        ):
+            continue
         try:
-            if path.stat().st_size <= LARGEST_HASHED:
+            status = path.stat()
+            if status.st_size <= LARGEST_HASHED and status.st_mtime < process_began:
                 found[str(path)] = hashlib.sha256(path.read_bytes()).hexdigest()
         except OSError:
             continue  # of a module that came from an archive, or is gone
     return dict(sorted(found.items()))
+
+
+def _folders(paths: Iterable[str]) -> tuple[str, ...]:
+    return tuple(f"{os.path.realpath(path).rstrip(os.sep)}{os.sep}" for path in paths)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +19,7 @@ class ProbeSpec:
         until_interval: Half width of the interval of the throughput, as a share of it, at which the training
             is ended earlier; 0 for never.
         check_after: Steps after which the record so far is written, for a look at whether it is right.
+        written: Folders that the program writes, whose files are no modules of the user's.
         sampled_communication: DDP times one exchange in so many, by the type of the device.
     """
 
@@ -27,6 +28,7 @@ class ProbeSpec:
     steps: int = 0
     until_interval: float = 0.0
     check_after: int = 3
+    written: Sequence[Path] = ()
     sampled_communication: Mapping[str, int] = field(default_factory=lambda: {"cuda": 25, "cpu": 5})
 
     @property
@@ -39,4 +41,7 @@ def read_spec(path: Path) -> ProbeSpec:
     """Read the file, whose keys that are missing have the values above."""
     given = json.loads(path.read_text(encoding="utf-8"))
     known = {name: value for name, value in given.items() if name in ProbeSpec.__dataclass_fields__}
-    return ProbeSpec(**{**known, "folder": Path(given["folder"]), "steps": given.get("steps") or 0})
+    written = [Path(folder) for folder in given.get("written", [])]
+    return ProbeSpec(
+        **{**known, "folder": Path(given["folder"]), "steps": given.get("steps") or 0, "written": written}
+    )

@@ -14,8 +14,12 @@ import torch
 
 from .loader_passes import Batch, LoaderPass
 
-EVALUATION, SAVE, NEW_PASS = 1, 2, 4
-"""Bits of ``left_out``: what a step held beside training."""
+EVALUATION, SAVE, NEW_PASS, NO_GRAD = 1, 2, 4, 8
+"""Bits of ``left_out``: what a step held in addition to training.
+
+EVALUATION is a batch of a DataLoader that does not train, NO_GRAD a forward pass without gradients, or
+``eval()``: of a validation without a DataLoader as well as of rollouts and generated samples.
+"""
 
 SETTLED_AFTER = 50
 """Steps after which it is known which passes over a loader trained, and a GPU has long done its work."""
@@ -34,8 +38,8 @@ class Step:
     """Passes that began, with the seconds that this took."""
     forwards: Sequence[int | None] = ()
     """Samples of forward passes with gradients."""
-    trained_from: float | None = None
-    """Monotonic seconds of the first forward pass with gradients after any evaluation."""
+    turns: Sequence[tuple[float, bool]] = ()
+    """Monotonic seconds at which forward passes with gradients began (true), or those without (false)."""
     left_out = 0
     at: float
     """Monotonic seconds of the host at its end."""
@@ -45,6 +49,17 @@ class Step:
     """The end by the clock of the device: monotonic seconds, or a CUDA event."""
     after: Any = None
     """Begin of the next step, if the probe itself took its time in between."""
+
+    def turn(self, at: float, *, trains: bool) -> None:
+        """Note that forward passes begin to train, or cease to."""
+        self.turns = (*self.turns, (at, trains))
+
+    def take_in(self, earlier: Sequence[Step]) -> None:
+        """Add what happened in earlier parts of the step that ends with this one."""
+        for name in ("batches", "loaders", "forwards", "turns"):
+            setattr(self, name, [each for part in (*earlier, self) for each in getattr(part, name)])
+        for part in earlier:
+            self.left_out |= part.left_out
 
 
 class StepRecord:
@@ -67,8 +82,8 @@ class StepRecord:
         self._left_out, self._backwards = array("B"), array("L")
         self._samples = array("q")
 
-    def end_step(self, at: float, backwards: int) -> None:
-        """End the open step.
+    def cut(self, at: float, backwards: int) -> Step:
+        """End the open step, or a part of one.
 
         Args:
             at: Monotonic seconds of the host.
@@ -79,8 +94,15 @@ class StepRecord:
         if self.device is not None:
             step.mark = self._mark()
         step.backwards = backwards
-        self._recent.append(step)
         self.open = Step()
+        return step
+
+    def add(self, parts: Sequence[Step]) -> None:
+        """Add a step of the training, in its parts."""
+        *earlier, step = parts
+        if earlier:
+            step.take_in(earlier)
+        self._recent.append(step)
         self.done += 1
         if len(self._recent) >= 2 * SETTLED_AFTER and self.done % SETTLED_AFTER == 0:
             self.settle(SETTLED_AFTER)
@@ -123,7 +145,7 @@ class StepRecord:
     @property
     def evaluated(self) -> bool:
         """True if a settled step held an evaluation."""
-        return any(bits & EVALUATION for bits in self._left_out)
+        return any(bits & (EVALUATION | NO_GRAD) for bits in self._left_out)
 
     def snapshot(self) -> StepRecord:
         """A copy in which all steps are settled by what is known now."""
@@ -158,11 +180,13 @@ class StepRecord:
         if before is None:
             asked = [batch.asked for batch in step.batches if batch.of.trains]
             self.first_step_ended = step.at
-            self.first_step_began = min(asked) if asked else step.trained_from
+            trained = (at for at, trains in step.turns if trains)
+            self.first_step_began = min(asked) if asked else next(trained, None)
         self._marks.append(step.at)
         self._seconds.append(math.nan if before is None else self.seconds_between(before, step))
         self._left_out.append(left_out)
-        self._off.append(_evaluation_seconds(before, step) if left_out & EVALUATION and before else 0.0)
+        off = before is not None and left_out & (EVALUATION | NO_GRAD)
+        self._off.append(_seconds_without_training(before.at, step) if before and off else 0.0)
         self._samples.append(samples)
         self._waits.append(waited)
         self._backwards.append(step.backwards - (before.backwards if before is not None else 0))
@@ -191,13 +215,23 @@ def bits_of(step: Step) -> int:
     return bits
 
 
-def _evaluation_seconds(before: Step, step: Step) -> float:
-    """Seconds of the host from the step before to the first sign of training after an evaluation."""
-    others = [batch.given for batch in step.batches if not batch.of.trains]
-    evaluated = max(others, default=before.at)
-    signs = [batch.asked for batch in step.batches if batch.of.trains and batch.asked >= evaluated]
-    if step.trained_from is not None:
-        signs.append(step.trained_from)
-    if not signs:
-        signs = [evaluated if others else step.at]
-    return max(min(signs) - before.at, 0.0)
+def _seconds_without_training(begin: float, step: Step) -> float:
+    """Seconds of the host in which a step did not train: each time up to the first sign of training after it.
+
+    Args:
+        begin: Monotonic seconds of the step's begin.
+        step: Holds an evaluation, or forward passes without gradients.
+    """
+    signs = [*step.turns, *((batch.asked, batch.of.trains) for batch in step.batches)]
+    seconds = 0.0
+    since: float | None = None
+    for place, (at, trains) in enumerate(sorted(signs)):
+        if trains and since is not None:
+            seconds += at - since
+            since = None
+        elif not trains and since is None:
+            since = at if place else begin
+    if since is not None:
+        others = [batch.given for batch in step.batches if not batch.of.trains]
+        seconds += max(max(others, default=step.at) - since, 0.0)
+    return seconds
