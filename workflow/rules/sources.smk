@@ -35,7 +35,7 @@ SOURCES = {
     "told_progress",
     "scalewise/training/program/probe/": "__init__ batches communication counted_optimizers discovery early_end ending guards hooks "
     "loader_passes losses measured_process memory origins probe_spec root_calls run_interval startup "
-    "steps written",
+    "steps training_steps written",
     "scalewise/analysis/": "__init__ analysis_spec conclusion event_files experiment_figures experiment_tables formatting "
     "laws memory origins partial_report program_facts scaling study_report tables",
     "scalewise/analysis/bottlenecks/": "__init__ bottlenecks drift losses resumption slow_places step_breakdown utilization",
