@@ -253,12 +253,13 @@ def _fix_of_samples(planned: Planned, seen: float, backwards: int) -> str:
         return (
             "It makes one backward pass a step: give it {accumulation_steps}, or use `accumulation_steps: 1`."
         )
-    if backwards > passes and _near(seen * passes, planned.global_batch_size * backwards):
-        return f"It makes {backwards} backward passes a step: use `accumulation_steps: {backwards}`."
-    given = f"write `samples_per_step: planned`, which counts {planned.global_batch_size} a step"
+    batches = round(seen * passes / planned.global_batch_size)
+    if passes < batches <= backwards and _near(seen * passes, planned.global_batch_size * batches):
+        return f"A step of it holds {batches} batches: use `accumulation_steps: {batches}`."
     own = seen / (devices * passes)
-    meant = f"Use `batch_size_per_device: {own:g}`" if own == round(own) else "Correct the batch size here"
+    fixed = f"use `batch_size_per_device: {own:g}`" if own == round(own) else "correct the batch size here"
     return (
-        f"{meant}, or correct it in the program's arguments. If the number seen is wrong (several loaders, "
-        f"packed or sequence-first batches, graphs, episodes), {given}."
+        f"If its batch size is fixed, {fixed}; else correct its arguments. If the number seen is wrong "
+        "(several loaders, packed or sequence-first batches, graphs, episodes), write "
+        f"`samples_per_step: planned`, which counts {planned.global_batch_size} a step."
     )
