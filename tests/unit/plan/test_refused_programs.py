@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -166,28 +167,47 @@ ARGUMENTS = [
     pytest.param(
         words('"{rank}"'), ("names {rank}, but arguments are the same on all ranks", "variable RANK")
     ),
-    pytest.param(words('"{}"'), ("is '{}', in which braces enclose no name", "Write {{ and }}")),
+    pytest.param(words('"{}"'), ("is '{}', in which {} is neither a name nor arithmetic", "Write {{ and }}")),
     pytest.param(words('"{devices:03d}"'), ("is '{devices:03d}'", "Write {{ and }}")),
     pytest.param(words('"{devices[0]}"'), ("is '{devices[0]}'", "Write {{ and }}")),
     pytest.param(words('"{devices"'), ("is '{devices'", "Write {{ and }}")),
-    pytest.param(words("'{\"a\": 1}'"), ("in which braces enclose no name", "Write {{ and }}")),
-    pytest.param(
-        words("$HOME/x"), ("is '$HOME/x', in which a shell would take '$'", "Write the value itself")
-    ),
-    pytest.param(words('"`x`"'), ("a shell would take '`'",)),
-    pytest.param(words("a;b"), ("a shell would take ';'",)),
-    pytest.param(words('"a|b"'), ("a shell would take '|'",)),
-    pytest.param(words('"a && b"'), ("a shell would take '&'",)),
-    pytest.param(words('"> log"'), ("a shell would take '>'",)),
-    pytest.param(words('"*.pt"'), ("a shell would take '*'",)),
-    pytest.param(words('"~/x"'), ("a shell would take '~'",)),
-    pytest.param(words(r'"a\nb"'), ("a shell would take '\\n'",)),
+    pytest.param(words("'{\"a\": 1}'"), ("is neither a name nor arithmetic", "Write {{ and }}")),
+    pytest.param(words(r'"a\nb"'), ("with a line break in it", "Write it on one line")),
+    pytest.param(words(r'"a\0b"'), ("with a NUL in it",)),
     pytest.param(words("'\"a b\"'"), ("with quotes that a shell would take off", "Write 'a b'")),
     pytest.param(words('"--lr 0.1"'), ("is '--lr 0.1', two words in one", 'Write "--lr", "0.1".')),
     pytest.param(words("true"), ("arguments[0] is true", 'such as "true"')),
     pytest.param(words(".nan"), ("arguments[0] is nan, not a finite number", 'such as "nan"')),
     pytest.param(words("[a]"), ("arguments[0] is ['a'], not text", 'Write "a", in quotes.')),
-    pytest.param(own("arguments: --lr"), ("arguments is '--lr', not a list", "Write [--lr].")),
+    pytest.param(own("arguments: --lr"), ("arguments is '--lr', not a list", 'Write ["--lr"].')),
+    pytest.param(
+        own("arguments: --batch-size {batch_size_per_device} --name 'a b'"),
+        ("not a list", 'Write ["--batch-size", "{batch_size_per_device}", "--name", "a b"].'),
+    ),
+    pytest.param(own("arguments: it's --lr 3"), ("not a list", 'Write ["it\'s", "--lr", "3"].')),
+    *(
+        pytest.param(words(f'"{word}"'), (f"is {word!r}", f"in which {word} is neither", "Use names, whole"))
+        for word in (
+            *("{devices / 2}", "{devices ** 9}", "{devices % 2}", "{-devices}", "{1.5 * devices}"),
+            *("{devices.bit_length()}", "{True + devices}", "{'a' * devices}", "{devices if 1 else 2}"),
+            *("{(devices}", "{devices 2}", "{" + "1 + " * 60 + "devices}", "{" + "9" * 200 + " + 1}"),
+        )
+    ),
+    pytest.param(words('"{device * 2}"'), ("names {device}", "Did you mean {devices}?")),
+    pytest.param(words('"{batch-size}"'), ("names {batch-size}", "Did you mean {global_batch_size}?")),
+    pytest.param(
+        words('"{folder + 1}"'),
+        ("computes {folder + 1}, but folder is no whole number", "{folder} in braces of its own"),
+    ),
+    pytest.param(
+        own("argument: {lr: 0.1}", 'arguments: ["{2 * argument.lr}"]'),
+        ("computes {2 * argument.lr}, but argument.lr (0.1) is no whole number",),
+    ),
+    pytest.param(
+        words('"{512 // (devices - 2)}"'),
+        ("divides by zero on 2 devices", "Correct the divisor, or measure other device counts."),
+    ),
+    pytest.param(words('"{8 // (seed - 3)}"'), ("divides by zero on 1 device",)),
 ]
 
 
@@ -198,11 +218,64 @@ def test_a_command_line_that_says_something_else_than_it_seems_to_is_refused(
     assert_refused(text, ("experiments.own.arguments", *says), refuse(text), study_file)
 
 
+TAKEN = [
+    *("{folder}", "{{}}", "a b", "--name=a b", "+x=[1,2]", "", "it's", "#1", "`x`", "a;b", "a|b", "a && b"),
+    *("> log", "*.pt", "<eos>", "^lora.*|head$", "~trainer.logger", "model.dim=${other}", "${a.b:${c}}"),
+    *("http://x/y?a=1&b=2", "--input_bin", "dev/data/fineweb10B/fineweb_train_*.bin", "${{other}}", "$1"),
+]
+
+
 def test_words_that_only_look_like_more_are_taken_as_they_are(load: Load) -> None:
-    taken = words(
-        '"{folder}"', '"{{}}"', '"a b"', '"--name=a b"', '"+x=[1,2]"', "''", '"it\'s"', "0.1", '"#1"'
+    study = load(words(*map(json.dumps, TAKEN), "0.1"))
+    assert study.runs
+    assert not study.warnings
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ('arguments: ["~/data", "{folder}"]', "experiments.own.arguments[0] has ~/, which no shell replaces"),
+        (
+            'arguments: ["{folder}", "--out=$HOME/x"]',
+            "experiments.own.arguments[1] has $HOME, which",
+        ),
+        (
+            'environment: {PATH: "$PATH:/x", OUT: "{folder}"}',
+            "experiments.own.environment.PATH has $PATH, which no shell",
+        ),
+        (
+            'arguments: ["{folder}", "${devices}"]',
+            "experiments.own.arguments[1] has ${devices}, which no shell replaces: the program gets it as it "
+            "is. Write {devices} for the value.",
+        ),
+        ('prepare: ["true", $TMPDIR/x]', "experiments.own.prepare[1] has $TMPDIR, which no shell"),
+    ],
+)
+def test_a_word_that_a_shell_would_replace_is_taken_with_a_caution(line: str, says: str, load: Load) -> None:
+    (warning,) = load(own(line)).warnings
+    assert warning.startswith(says)
+
+
+def test_paths_may_begin_with_the_home_folder(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "python").symlink_to(sys.executable)
+    study = load(
+        own(
+            "program: ~/train.py",
+            "python: ~/python",
+            "files: [~/train.py]",
+            "inputs: [~/config]",
+            "prepare: [~/train.py, ~/out]",
+        )
     )
-    assert load(taken).runs
+    values = next(iter(study.runs.values())).settings.model_dump()
+    named = [values["program"], values["python"], *values["files"], *values["inputs"], values["prepare"][0]]
+    assert named == [
+        f"{tmp_path}/{name}" for name in ("train.py", "python", "train.py", "config", "train.py")
+    ]
+    assert values["prepare"][1] == "~/out"
 
 
 BATCHES = [
@@ -338,9 +411,9 @@ RULES = [
         own("prepare: [fetch-data-now, a]"), ("is 'fetch-data-now'", "no such program here"), id="no command"
     ),
     pytest.param(
-        own("prepare: [train.py, a > b]"),
-        ("own.prepare[1] is 'a > b', in which a shell would take '>'",),
-        id="shell",
+        own("prepare: fetch --out 'a b'"),
+        ("own.prepare is", 'Write ["fetch", "--out", "a b"].'),
+        id="a preparation in one text",
     ),
     pytest.param(
         own("environment: {RANK: 3}"),
@@ -349,9 +422,9 @@ RULES = [
     ),
     pytest.param(own("environment: {A=B: 3}"), ("environment.A=B is no name of a variable",), id="no name"),
     pytest.param(
-        own("environment: {PATH: '$PATH:/x'}"),
-        ("own.environment.PATH is '$PATH:/x', in which a shell",),
-        id="$",
+        own('environment: {A: "{8 // (rank - 1)}"}'),
+        ("own.environment.A is '{8 // (rank - 1)}', which divides by zero on 2 devices",),
+        id="a division on one rank",
     ),
     pytest.param(
         own("starts: itself", 'environment: {MINE: "{rank}"}'),

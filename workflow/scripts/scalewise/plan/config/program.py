@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
 import re
-import string
-from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
@@ -67,6 +66,13 @@ def _scalar(value: object) -> object:
         raise reject(f"is {value}, not a finite number", f'Write the word that is meant, such as "{value}".')
     return value
 
+
+def _in_home(path: str) -> str:
+    return os.path.expanduser(path)  # noqa: PTH111  # a Path would drop the ./ that an option-like name needs
+
+
+HomePath = Annotated[str, AfterValidator(_in_home)]
+"""A path; a leading ``~`` or ``~user`` is a home folder."""
 
 Word = Annotated[str | int | float, BeforeValidator(_scalar)]
 """Text or a number: what a command line can hold."""
@@ -132,10 +138,15 @@ Samples = Annotated[
 ]
 
 
+def _command_in_home(words: list[Word]) -> list[Word]:
+    """The words of a command, the first of which may begin with a home folder."""
+    return [_in_home(word) if isinstance(word, str) else word for word in words[:1]] + words[1:]
+
+
 class ProgramSettings(StrictModel):
     """Settings of one training by a program that knows nothing of Scalewise."""
 
-    program: str = Field(
+    program: HomePath = Field(
         description="Your training: the path of a Python file, or `-m package.train` for a module. It is "
         "run as it is, once for each device, as torchrun would. With it an experiment takes the keys of this "
         "table.",
@@ -145,8 +156,9 @@ class ProgramSettings(StrictModel):
         default_factory=list,
         description="Words of its command line. No shell reads them. In braces: {devices}, "
         "{devices_per_node}, {nodes}, {batch_size_per_device}, {global_batch_size}, {accumulation_steps}, "
-        "{seed}, {folder} (a folder of the run's own for all that it writes) and your own {argument.NAME}. A "
-        "brace is {{ or }}.",
+        "{seed}, {folder} (a folder of the run's own for all that it writes) and your own {argument.NAME}; "
+        "arithmetic of whole numbers, as in {global_batch_size * 1024}, with + - * // and parentheses. A "
+        "brace is {{ or }}. ${name} is passed as it is.",
     )
     argument: dict[str, Word] = Field(
         default_factory=dict,
@@ -157,7 +169,7 @@ class ProgramSettings(StrictModel):
         description="Variables of its environment, with the same names in braces, and {rank}, {local_rank}, "
         "{node_rank}, {master_address}, {master_port} beside them.",
     )
-    python: str | None = Field(
+    python: HomePath | None = Field(
         None,
         description="The Python that has the program's packages, torch among them, such as "
         "/home/me/venv/bin/python. Default: that of the ranks.",
@@ -207,17 +219,17 @@ class ProgramSettings(StrictModel):
         description="The program goes on by itself from what it left in {folder}. Default: a run that was "
         "cut off begins anew in an emptied folder.",
     )
-    prepare: list[Word] = Field(
+    prepare: Annotated[list[Word], AfterValidator(_command_in_home)] = Field(
         default_factory=list,
         description="A command for the login node, done once before any job, such as "
         "[download.py, --out, data]: a Python file with its arguments, or a program with its own.",
     )
-    files: list[str] = Field(
+    files: list[HomePath] = Field(
         default_factory=list,
         description="Files that the program reads as its configuration. A changed one trains again. Modules "
         "that it imports are found by themselves.",
     )
-    inputs: list[str] = Field(
+    inputs: list[HomePath] = Field(
         default_factory=list,
         description="Data that it trains on: files, or folders (names, sizes and times of their files "
         "count). Changed data trains again.",
@@ -274,7 +286,7 @@ class ProgramSweep(StrictModel):
         Annotated[str, AfterValidator(_name_of_own_value)], Annotated[list[Word], Field(min_length=1)]
     ]
 
-    python: Annotated[list[str], Field(min_length=1)] | None = Field(
+    python: Annotated[list[HomePath], Field(min_length=1)] | None = Field(
         None, description="Values of python to try."
     )
     global_batch_size: Annotated[list[Count], Field(min_length=1)] | None = Field(
@@ -298,33 +310,3 @@ class ProgramSweep(StrictModel):
     seed: Annotated[list[Seed], Field(min_length=1)] | None = Field(
         None, description="Values of seed to try."
     )
-
-
-def names_in(template: str) -> list[str]:
-    """Names that stand in braces in a template.
-
-    Raises:
-        ValueError: A brace is left open, or something but a name stands in one.
-    """
-    names = []
-    for _, name, form, conversion in string.Formatter().parse(template):
-        if name is None:
-            continue
-        if form or conversion or not re.fullmatch(r"[A-Za-z_][\w.-]*", name):
-            raise ValueError(f"{{{name}{f':{form}' if form else ''}}} is no name")
-        names.append(name)
-    return names
-
-
-def fill_in(template: str, values: Mapping[str, object]) -> str:
-    """The template with values in place of the names in braces.
-
-    Raises:
-        KeyError: A name has no value.
-    """
-    parts = []
-    for text, name, _, _ in string.Formatter().parse(template):
-        parts.append(text)
-        if name is not None:
-            parts.append(str(values[name]))
-    return "".join(parts)

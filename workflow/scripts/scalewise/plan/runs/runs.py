@@ -14,9 +14,10 @@ from scalewise.plan.catalog.datasets import prepared_path
 from scalewise.plan.catalog.own_model_files import own_model_files
 from scalewise.plan.catalog.own_programs import program_files
 from scalewise.plan.config.experiment import MAX_REPEATS, AnyExperiment, AnySettings
-from scalewise.plan.config.program import ARGUMENT, ProgramSettings, fill_in, names_in
+from scalewise.plan.config.program import ARGUMENT, ProgramSettings
 from scalewise.plan.config.settings import DEFAULT, SWEEPABLE_WITH_DEFAULT, Settings
 from scalewise.plan.config.shape import Shape
+from scalewise.plan.config.templates import fill_in, names_in
 from scalewise.records import LauncherName
 
 Options = tuple[tuple[str, Any], ...]
@@ -185,7 +186,9 @@ def preparation(settings: ProgramSettings) -> Preparation:
     own = {f"{ARGUMENT}{name}": value for name, value in settings.argument.items()}
     words = tuple(fill_in(str(word), own) for word in settings.prepare)
     environment = {
-        name: str(value) for name, value in settings.environment.items() if not names_in(str(value))
+        name: fill_in(str(value), {})
+        for name, value in settings.environment.items()
+        if not names_in(str(value))
     }
     defined = canonical_json([words, settings.python, environment])
     digest = hashlib.sha256(defined.encode()).hexdigest()[:12]

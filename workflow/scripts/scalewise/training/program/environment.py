@@ -12,8 +12,9 @@ from pathlib import Path
 from scalewise.execution.messages import RankSetup
 from scalewise.execution.rank_files import RankFiles
 from scalewise.plan.catalog.own_programs import program_words
-from scalewise.plan.config.program import ARGUMENT, FOLDER, ProgramSettings, fill_in
+from scalewise.plan.config.program import ARGUMENT, FOLDER, ProgramSettings
 from scalewise.plan.config.shape import Shape
+from scalewise.plan.config.templates import fill_in
 from scalewise.plan.jobs.launch import RANK_VARIABLES
 from scalewise.records import Definition
 from scalewise.training.distributed.identity import Identity

@@ -30,9 +30,10 @@ from scalewise.execution.messages import (
 from scalewise.execution.parent_death import exit_when_parent_dies
 from scalewise.execution.progress_reporter import say
 from scalewise.execution.rank_files import RankFiles
-from scalewise.plan.config.program import ProgramSettings, names_in
+from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.config.settings import Steps
 from scalewise.plan.config.shape import Shape
+from scalewise.plan.config.templates import names_in
 from scalewise.records import utc_now, write_text
 from scalewise.training.distributed.cpus import take_cpus
 from scalewise.training.distributed.identity import Identity, check_place, identify, node_rank
