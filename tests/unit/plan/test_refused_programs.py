@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+import yaml
 from tests.unit.plan.refusals import HERE, assert_refused
 
-from scalewise.plan.study import Study
+from scalewise.plan.study import Study, load_study
 
 Load = Callable[[str], Study]
 Refuse = Callable[[str], list[str]]
@@ -105,6 +106,35 @@ def test_a_module_on_the_python_path_that_the_study_gives_is_a_program(load: Loa
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "mine.py").touch()
     assert load(own("environment: {PYTHONPATH: lib}", "program: -m mine")).runs
+
+
+def test_a_module_is_looked_for_in_the_folder_that_it_runs_in(
+    load: Load, refuse: Refuse, tmp_path: Path
+) -> None:
+    (tmp_path / "config" / "mine.py").write_text("import beside\n", encoding="utf-8")
+    (tmp_path / "config" / "beside.py").touch()
+    study = load(own("working_directory: config", "program: -m mine"))
+    assert next(iter(study.runs.values())).inputs["program"] == ["config/mine.py", "config/beside.py"]
+    (line,) = refuse(own("working_directory: package", "program: -m mine"))
+    assert f"no module mine that can be run is in {tmp_path}/package or installed" in line
+
+
+def test_a_module_in_a_folder_that_a_shell_would_obey_is_refused(refuse: Refuse, tmp_path: Path) -> None:
+    (tmp_path / "$(touch x)").mkdir()
+    (tmp_path / "$(touch x)" / "helper.py").touch()
+    (tmp_path / "helper.py").unlink()
+    (line,) = refuse(own('environment: {PYTHONPATH: "$(touch x)"}'))
+    assert (
+        "own.program is 'train.py', of which a file is '$(touch x)/helper.py', and a shell may obey" in line
+    )
+
+
+def test_the_folder_that_it_runs_in_is_part_of_what_defines_a_run(load: Load) -> None:
+    plain, changed = (
+        {run.definition for run in load(own(*lines)).runs.values()}
+        for lines in ((), ("working_directory: config",))
+    )
+    assert not plain & changed
 
 
 def test_another_python_says_what_it_takes_for_its_syntax(load: Load, refuse: Refuse, tmp_path: Path) -> None:
@@ -400,6 +430,27 @@ RULES = [
         id="a folder of files",
     ),
     pytest.param(own("inputs: [data/]"), ("own.inputs[0] is 'data/', which is not there",), id="no data"),
+    pytest.param(own("files: [a$b]"), ("own.files[0] is 'a$b', and a shell may obey the $",), id="a shell's"),
+    pytest.param(
+        own("working_directory: nowhere"),
+        ("own.working_directory is 'nowhere', which is not there", "Give the folder that the program is"),
+        id="no folder to run in",
+    ),
+    pytest.param(
+        own("working_directory: train.py"),
+        ("own.working_directory is 'train.py', which is no folder",),
+        id="a file to run in",
+    ),
+    pytest.param(
+        own("working_directory: $HOME"),
+        ("own.working_directory is '$HOME', and a shell may",),
+        id="a variable",
+    ),
+    pytest.param(
+        own("sweep: {working_directory: [config]}"),
+        ("own.sweep.working_directory is not a key",),
+        id="a swept folder",
+    ),
     pytest.param(own("inputs: [.]"), ("own.inputs[0] is '.', which holds results/",), id="results as data"),
     pytest.param(
         own('prepare: [train.py, "{folder}"]'),
@@ -664,6 +715,34 @@ def test_a_program_that_writes_to_a_fixed_place_is_warned_of(
     assert len(warnings) == warned
     for warning in warnings:
         assert warning.startswith("experiments.own: train.py writes files (torch.save), and nothing tells it")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        *("save_image(x, 'results/x.png')", "plt.savefig('x.png')", "model.fit(train)", "np.savez('x', a)"),
+        *("model.save_pretrained('out')", "SummaryWriter()", "Seq2SeqTrainer(model)", "os.makedirs('out')"),
+    ],
+)
+def test_calls_that_write_are_known(call: str, load: Load, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(f"{call}\n", encoding="utf-8")
+    (warning,) = load(own("arguments: [a]")).warnings
+    assert "train.py writes files (" in warning
+
+
+@pytest.mark.parametrize("calls", ["", "plt.savefig('x.png')"])
+def test_a_program_that_runs_in_scalewises_folder_is_warned_of(calls: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(f"{calls}\n", encoding="utf-8")
+
+    def warnings(*lines: str) -> Sequence[str]:
+        return load_study(yaml.safe_load(own(*lines)), checkout=tmp_path).warnings
+
+    (warning,) = warnings("arguments: [a]")
+    known = " (savefig)" if calls else ""
+    assert f"runs in Scalewise's folder, and leaves there what it writes to relative paths{known}." in warning
+    assert not warnings()
+    elsewhere = warnings("arguments: [a]", "working_directory: config")
+    assert ["Scalewise's folder" in warning for warning in elsewhere] == [False] * bool(calls)
 
 
 def test_a_program_that_runs_to_its_own_end_is_told_of_steps(load: Load) -> None:

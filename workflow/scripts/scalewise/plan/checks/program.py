@@ -15,7 +15,7 @@ from scalewise.plan.checks.options import Where, check_most_steps, check_seed, s
 from scalewise.plan.checks.program_words import check_words, known_names, meant_names, word_cautions
 from scalewise.plan.config.errors import Place, Problem, RefusedValueError
 from scalewise.plan.config.experiment import Experiment, ProgramExperiment
-from scalewise.plan.config.paths import invalid_command, invalid_path, kind_of
+from scalewise.plan.config.paths import invalid_command, kind_of
 from scalewise.plan.config.program import BATCH_NAMES, FOLDER, OWN_NAME, PLANNED, ProgramSettings
 from scalewise.plan.config.shape import Shape, count_devices
 from scalewise.plan.config.site import Site
@@ -130,9 +130,12 @@ def _check_program(where: Where, settings: ProgramSettings, site: Site) -> Itera
     contained = site.facts.container is not None
     interpreter = "" if contained else settings.python or site.facts.python
     try:
-        check_program(settings.program, settings.environment, interpreter)
+        check_program(settings, interpreter)
     except RefusedValueError as error:
         yield Problem(where("program"), error.what, error.cure)
+    runs_in = settings.working_directory
+    if runs_in is not None:
+        yield from _check_working_directory(where("working_directory"), runs_in)
     python, here = settings.python, where("python")
     if python is None or contained:
         return
@@ -144,6 +147,14 @@ def _check_program(where: Where, settings: ProgramSettings, site: Site) -> Itera
     elif site.slurm is None and shutil.which(python) is None:
         cure = "Give the path of the Python that has the program's packages."
         yield Problem(here, f"is {python!r}, and there is no such program here", cure)
+
+
+def _check_working_directory(here: Place, folder: str) -> Iterator[Problem]:
+    if refusal := invalid_command(folder):
+        yield Problem(here, *refusal)
+    elif (kind := kind_of(Path(folder))) != "folder":
+        what = "which is not there" if kind is None else "which is no folder"
+        yield Problem(here, f"is {folder!r}, {what}", "Give the folder that the program is to run in.")
 
 
 def _check_environment(where: Where, settings: ProgramSettings) -> Iterator[Problem]:
@@ -233,7 +244,7 @@ def _check_files(where: Where, settings: ProgramSettings) -> Iterator[Problem]:
     ]
     for key, index, name in named:
         here, kind = (*where(key), index), kind_of(Path(name))
-        if refusal := invalid_path(name):
+        if refusal := invalid_command(name):
             yield Problem(here, *refusal)
         elif key == "files" and kind == "folder":
             yield Problem(
@@ -266,17 +277,25 @@ def _check_preparation(here: Place, word: str) -> Iterator[Problem]:
         yield Problem(here, f"is {word!r}, and there is no such program here", cure)
 
 
-def program_warnings(name: str, experiment: ProgramExperiment) -> Iterator[str]:
+def program_warnings(name: str, experiment: ProgramExperiment, checkout: Path | None = None) -> Iterator[str]:
     """Warn of what is possible and seldom meant.
 
     Args:
         name: The experiment's name.
         experiment: Checked.
+        checkout: Scalewise's folder; None if unknown.
     """
     yield from word_cautions(name, experiment)
     if FOLDER not in known_names(experiment.templates):
-        calls = list(dict.fromkeys(writes(experiment.program, experiment.environment)))
-        if calls:
+        calls = list(dict.fromkeys(writes(experiment)))
+        if Path(experiment.working_directory or "").resolve() == checkout:
+            known = f" ({', '.join(calls[:3])})" if calls else ""
+            yield (
+                f"experiments.{name}: {experiment.program} runs in Scalewise's folder, and leaves there what "
+                f"it writes to relative paths{known}. Name its own folder in working_directory, or give it "
+                "{folder} in arguments or environment."
+            )
+        elif calls:
             yield (
                 f"experiments.{name}: {experiment.program} writes files ({', '.join(calls[:3])}), and "
                 "nothing tells it where: its runs share one place, and may go on from what another has left. "

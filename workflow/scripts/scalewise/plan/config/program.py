@@ -174,6 +174,12 @@ class ProgramSettings(StrictModel):
         description="The Python that has the program's packages, torch among them, such as "
         "/home/me/venv/bin/python. Default: that of the ranks.",
     )
+    working_directory: HomePath | None = Field(
+        None,
+        description="The folder that the program runs in: its own relative paths, and a module of "
+        "`-m package.train`, are seen from there, and so are those of prepare. The paths of this table are "
+        "always seen from the folder that snakemake runs in. Default: that folder.",
+    )
     scaling: Scaling = "strong"
     global_batch_size: GlobalBatchSize = None
     batch_size_per_device: BatchSizePerDevice = None
@@ -260,6 +266,7 @@ class ProgramSettings(StrictModel):
 _NOT_SWEPT = {
     *("program", "arguments", "argument", "environment", "scaling", "samples_per_step", "steps", "metric"),
     *("same_batches", "no_grad_passes", "starts", "resumes", "prepare", "files", "inputs"),
+    "working_directory",
 }
 SWEEPABLE_OF_PROGRAMS = tuple(key for key in ProgramSettings.model_fields if key not in _NOT_SWEPT)
 

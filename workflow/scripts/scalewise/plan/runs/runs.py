@@ -94,7 +94,7 @@ class Run:
         """
         settings = self.settings
         if isinstance(settings, ProgramSettings):
-            files = program_files(settings.program, settings.environment)
+            files = program_files(settings)
             return {
                 "dataset": [],
                 "weights": [],
@@ -167,6 +167,7 @@ class Preparation:
         words: Program and arguments.
         python: The interpreter of a Python file; None for that of the ranks.
         environment: Variables that the configuration adds.
+        working_directory: The folder that it runs in; None for that of snakemake.
     """
 
     name: str
@@ -174,11 +175,13 @@ class Preparation:
     words: tuple[str, ...]
     python: str | None
     environment: Mapping[str, str]
+    working_directory: str | None = None
 
     @property
     def as_json(self) -> str:
-        """All of it, for the command that does it."""
-        return canonical_json(asdict(self))
+        """All of it, for the command that does it; a later key's default is left out, as in definitions."""
+        left_out = {"working_directory"} if self.working_directory is None else set()
+        return canonical_json({key: value for key, value in asdict(self).items() if key not in left_out})
 
 
 def preparation(settings: ProgramSettings) -> Preparation:
@@ -190,9 +193,11 @@ def preparation(settings: ProgramSettings) -> Preparation:
         for name, value in settings.environment.items()
         if not names_in(str(value))
     }
-    defined = canonical_json([words, settings.python, environment])
+    runs_in = settings.working_directory
+    defined = canonical_json([words, settings.python, environment, *filter(None, [runs_in])])
     digest = hashlib.sha256(defined.encode()).hexdigest()[:12]
-    return Preparation(digest, f"resources/prepared/{digest}.json", words, settings.python, environment)
+    marker = f"resources/prepared/{digest}.json"
+    return Preparation(digest, marker, words, settings.python, environment, runs_in)
 
 
 def canonical_json(value: object) -> str:

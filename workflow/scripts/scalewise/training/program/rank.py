@@ -129,7 +129,7 @@ class ProgramRank:
             self.rank_setup.accelerator, self.identity, self.rank_setup.cpus_per_device, len(self.ranks)
         )
         self.probed.mkdir(parents=True, exist_ok=True)
-        startup = self.probed / f"startup{self.identity.rank}"
+        startup = (self.probed / f"startup{self.identity.rank}").absolute()
         write_startup(startup)
         meeting = meeting_of(self.rank_files, self.rank_setup, self.identity)
         values = rank_values(
@@ -142,7 +142,8 @@ class ProgramRank:
         if self.is_first:
             say(f"{' '.join(argv)}")
         meter = CpuMeter(self.identity.host)
-        child = Child(argv, environment, self._line_read if self.is_first else None)
+        line_read = self._line_read if self.is_first else None
+        child = Child(argv, environment, line_read, self.settings.working_directory)
         launched = time.monotonic()
         # after the program was started: a thread of this process must not meet a fork
         exit_when_parent_dies(

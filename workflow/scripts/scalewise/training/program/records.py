@@ -378,7 +378,7 @@ def _notes(
         notes.append(
             f"{seen:g} samples a step were seen; the {planned.global_batch_size} of the configuration count."
         )
-    known = {str(path.resolve()) for path in program_files(settings.program, settings.environment)}
+    known = {str(path.resolve()) for path in program_files(settings)}
     known |= {str(Path(name).resolve()) for name in settings.files}
     imported = dict.fromkeys(name for record in records for name in record.imported_files)
     if unread := [name for name in imported if str(Path(name).resolve()) not in known]:
