@@ -12,6 +12,7 @@ import pytest
 import yaml
 from tests.unit.plan.refusals import HERE, assert_refused
 
+from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.study import Study, load_study
 
 Load = Callable[[str], Study]
@@ -311,8 +312,30 @@ def test_paths_may_begin_with_the_home_folder(
 BATCHES = [
     pytest.param(
         own("global_batch_size: 32", "arguments: [a]", "scaling: strong", without="batch_size_per_device"),
-        ("own.scaling is strong, but train.py never hears of the batch size", "or use `scaling: weak`"),
+        (
+            "own.scaling is strong, but train.py never hears of the batch size",
+            "write `global_batch_size: own` and `samples_per_step: 32`",
+            "use `scaling: weak`",
+        ),
         id="strong without a batch",
+    ),
+    pytest.param(
+        own("scaling: strong", "arguments: [a]", "global_batch_size: own", without="batch_size_per_device"),
+        ("own.global_batch_size is own, but samples_per_step does not", "Add `samples_per_step: 512`"),
+        id="a batch of its own without its number",
+    ),
+    pytest.param(
+        own("samples_per_step: 512", "arguments: [a]", "global_batch_size: own"),
+        ("own.global_batch_size is 'own', but weak scaling", "Remove global_batch_size, or choose the other"),
+        id="a batch of its own that grows",
+    ),
+    pytest.param(
+        own(
+            *("scaling: strong", "arguments: [a]", "samples_per_step: 513", "global_batch_size: own"),
+            without="batch_size_per_device",
+        ),
+        ("own.global_batch_size (513) is not divisible by the world size (2)",),
+        id="a batch of its own that is not divisible",
     ),
     pytest.param(
         own("scaling: strong", "global_batch_size: 33", without="batch_size_per_device"),
@@ -573,6 +596,18 @@ SWEEPS = [
 def test_samples_are_given_only_where_the_study_states_them(line: str, given: bool, load: Load) -> None:
     study = load(own("devices: [2]", line))
     assert {run.settings.samples_given for run in study.runs.values()} == {given}  # type: ignore[union-attr]
+
+
+def test_a_global_batch_of_the_programs_own_is_one_number_and_is_still_counted(load: Load) -> None:
+    """What runs are planned from is the number, as if the study had given it itself."""
+    batch = ("global_batch_size: own", "samples_per_step: 512")
+    study = load(own("scaling: strong", "arguments: [a]", *batch, without="batch_size_per_device"))
+    runs = study.runs.values()
+    assert {run.settings.global_batch_size for run in runs} == {512}
+    assert {run.batch_size_per_device for run in runs} == {512, 256}
+    for run in runs:
+        again = ProgramSettings.model_validate(json.loads(run.definition)["settings"])
+        assert (again.global_batch_size, again.batch_is_own, again.samples_given) == (512, True, False)
 
 
 @pytest.mark.parametrize("line", ["samples_per_step: seen", "same_batches: true", "no_grad_passes: training"])

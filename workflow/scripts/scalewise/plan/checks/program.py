@@ -187,19 +187,21 @@ def _check_effect_of_sweep(
 
 
 def _check_batch(where: Where, settings: ProgramSettings, world_sizes: Sequence[int]) -> Iterator[Problem]:
-    if settings.scaling == "strong" and not meant_names(settings) & set(BATCH_NAMES):
+    hears = bool(meant_names(settings) & set(BATCH_NAMES))
+    if settings.scaling == "strong" and not hears and not settings.batch_is_own:
         yield Problem(
             where("scaling"),
             f"is strong, but {settings.program} never hears of the batch size: neither arguments nor "
             "environment has {batch_size_per_device} or {global_batch_size}",
-            'Add it, such as ["--batch-size", "{batch_size_per_device}"], or use `scaling: weak` with the '
-            "program's own batch_size_per_device.",
+            'Add it, such as ["--batch-size", "{batch_size_per_device}"]. If the program has a fixed '
+            "global batch, write `global_batch_size: own` and "
+            f"`samples_per_step: {settings.global_batch_size or 512}`; if each device has a fixed one, use `scaling: weak`.",
         )
     if indivisible := list(check_batch_divides(where, settings, world_sizes)):
         yield from indivisible
         return
     given = settings.samples_per_step
-    if not isinstance(given, int):
+    if not isinstance(given, int) or (settings.scaling == "weak" and settings.global_batch_size is not None):
         return
     for world_size in world_sizes:
         planned = global_batch(settings, world_size)

@@ -6,7 +6,7 @@ import difflib
 import math
 import os
 import re
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
@@ -26,6 +26,7 @@ from scalewise.plan.config.settings import (
     WarmupSteps,
     most_steps,
 )
+from scalewise.plan.config.templates import names_in
 
 ARGUMENT = "argument."
 """Begins the name of a value of the user's own in templates and under ``sweep``."""
@@ -48,6 +49,9 @@ RANK_NAMES = ("rank", "local_rank")
 
 PLANNED = "planned"
 """Word of ``samples_per_step`` that takes the planned global batch."""
+
+OWN = "own"
+"""Word of ``global_batch_size`` that stands for the program's own, whose number is in samples_per_step."""
 
 SEEN = "seen"
 """Word of ``samples_per_step`` that takes the samples counted in the measured steps."""
@@ -143,6 +147,28 @@ def _command_in_home(words: list[Word]) -> list[Word]:
     return [_in_home(word) if isinstance(word, str) else word for word in words[:1]] + words[1:]
 
 
+def _known_batch(value: object) -> object:
+    if value == OWN:
+        raise reject(
+            "is own, but samples_per_step does not give the number of the program's own batch",
+            "Add `samples_per_step: 512`, the samples of one optimizer step over all devices.",
+        )
+    return value
+
+
+OwnGlobalBatchSize = Annotated[
+    GlobalBatchSize,
+    BeforeValidator(_known_batch),
+    Field(
+        description="Samples of one optimizer step over all devices. For strong scaling. own: the program "
+        "has a fixed one, whatever its arguments; samples_per_step gives the number.",
+        json_schema_extra={
+            "anyOf": [{"exclusiveMinimum": 0, "type": "integer"}, {"const": OWN, "type": "string"}]
+        },
+    ),
+]
+
+
 class ProgramSettings(StrictModel):
     """Settings of one training by a program that knows nothing of Scalewise."""
 
@@ -181,7 +207,7 @@ class ProgramSettings(StrictModel):
         "always seen from the folder that snakemake runs in. Default: that folder.",
     )
     scaling: Scaling = "strong"
-    global_batch_size: GlobalBatchSize = None
+    global_batch_size: OwnGlobalBatchSize = None
     batch_size_per_device: BatchSizePerDevice = None
     accumulation_steps: AccumulationSteps = 1
     samples_per_step: Samples | None = Field(
@@ -247,6 +273,27 @@ class ProgramSettings(StrictModel):
     rendezvous: ClassVar[Literal["tcp"]] = "tcp"
     """A program meets its ranks by MASTER_ADDR and MASTER_PORT."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in_own_batch(cls, values: Any) -> Any:
+        """Put the number of the program's own batch in place of the word."""
+        if isinstance(values, dict) and values.get("global_batch_size") == OWN:
+            number = values.get("samples_per_step")
+            if type(number) is int:
+                return values | {"global_batch_size": number}
+        return values
+
+    @property
+    def batch_is_own(self) -> bool:
+        """Whether the global batch is the program's own: stated, and named by none of its words."""
+        named = {name for text in self.templates for name in names_in(text)}
+        return (
+            self.scaling == "strong"
+            and isinstance(self.samples_per_step, int)
+            and self.samples_per_step == self.global_batch_size
+            and not named & set(BATCH_NAMES)
+        )
+
     @property
     def most_steps(self) -> int | None:
         """Most steps to measure beyond the warm-up; None where the program runs to its own end."""
@@ -254,8 +301,9 @@ class ProgramSettings(StrictModel):
 
     @property
     def samples_given(self) -> bool:
-        """Whether the configuration states the samples of a step, so that they are not compared with it."""
-        return self.samples_per_step == PLANNED or isinstance(self.samples_per_step, int)
+        """Whether the samples of a step are taken as the configuration states them, and not counted."""
+        stated = self.samples_per_step == PLANNED or isinstance(self.samples_per_step, int)
+        return stated and not self.batch_is_own
 
     @property
     def templates(self) -> list[str]:
