@@ -52,6 +52,9 @@ from scalewise.plan.jobs.submission import (
     check_environment,
 )
 
+# Scalewise's own folder, by where train.py was before snakemake copied it
+CHECKOUT = Path(SCRIPT.flags["sourcecache_entry"]).resolve().parents[2]
+
 # an example given by --configfile replaces the shipped study, it does not add to it
 SHIPPED = not config.get("experiments") and not workflow.overwrite_configfiles
 try:
@@ -77,6 +80,7 @@ try:
         config.get("site"),
         own_environments=DeploymentMethod.CONDA
         in workflow.deployment_settings.deployment_method,
+        checkout=CHECKOUT,
     )
     check_results_folder(Path("results"))
     if workflow.is_main_process:

@@ -12,9 +12,9 @@ SOURCES = {
     "status terminal watcher words",
     "scalewise/plan/": "__init__ study",
     "scalewise/plan/catalog/": "__init__ datasets imported_files models own_data own_model_files own_programs",
-    "scalewise/plan/checks/": "__init__ allocation batch chosen_devices compilers experiment options packages program projection",
+    "scalewise/plan/checks/": "__init__ allocation batch chosen_devices compilers experiment options packages program program_words projection",
     "scalewise/plan/config/": "__init__ errors experiment paths program pydantic_problems raw_values settings shape site slurm "
-    "yaml_source",
+    "templates yaml_source",
     "scalewise/plan/jobs/": "__init__ all_reduce_jobs environment launch preflight slurm_checks submission",
     "scalewise/plan/runs/": "__init__ all_reduce_shapes allocation batches rounds runs spending",
     "scalewise/plan/terminal/": "__init__ choice_lines final_message plan_table predictions words",

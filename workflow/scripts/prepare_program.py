@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from scalewise.plan.catalog.own_programs import for_folder
 from scalewise.plan.jobs.launch import in_container, start_of, with_prelude
 from scalewise.records import utc_now, write_text
 
@@ -20,20 +21,27 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--output", required=True, type=Path, help="file to write once it is done")
     options = parser.parse_args(arguments)
     words: list[str] = options.preparation["words"]
+    runs_in: str | None = options.preparation.get("working_directory")
     start = start_of(os.environ)
     of_ranks = start.python or (sys.executable if start.container is None else "python3")
-    python = options.preparation["python"] or of_ranks
+    python = for_folder(options.preparation["python"] or of_ranks, runs_in)
+    words = [for_folder(words[0], runs_in), *words[1:]]
     argv = [python, *words] if words[0].endswith(".py") or words[0] == "-m" else words
-    command = with_prelude(start.prelude, in_container(start, [], argv))
+    visible = []
+    if runs_in is not None:
+        visible = [Path(runs_in).absolute()]
+        # here, not by subprocess: the paths of prelude and container are seen from this folder
+        argv = ["sh", "-c", 'cd -- "$0" && exec "$@"', runs_in, *argv]
+    command = with_prelude(start.prelude, in_container(start, visible, argv))
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SCALEWISE_")}
     environment |= options.preparation["environment"]
     try:
-        code = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, check=False).returncode
+        done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, check=False)
     except OSError as error:
         print(f"scalewise: prepare: {argv[0]} cannot be started ({error.strerror})", file=sys.stderr)
         return 1
-    if code:
-        told = f"{words[0]} ended with code {code}; its words stand above"
+    if done.returncode:
+        told = f"{words[0]} ended with code {done.returncode}; its words stand above"
         print(f"scalewise: prepare: {told}", file=sys.stderr)
         return 1
     options.output.parent.mkdir(parents=True, exist_ok=True)

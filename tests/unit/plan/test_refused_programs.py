@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+import yaml
 from tests.unit.plan.refusals import HERE, assert_refused
 
-from scalewise.plan.study import Study
+from scalewise.plan.config.program import ProgramSettings
+from scalewise.plan.study import Study, load_study
 
 Load = Callable[[str], Study]
 Refuse = Callable[[str], list[str]]
@@ -106,6 +109,35 @@ def test_a_module_on_the_python_path_that_the_study_gives_is_a_program(load: Loa
     assert load(own("environment: {PYTHONPATH: lib}", "program: -m mine")).runs
 
 
+def test_a_module_is_looked_for_in_the_folder_that_it_runs_in(
+    load: Load, refuse: Refuse, tmp_path: Path
+) -> None:
+    (tmp_path / "config" / "mine.py").write_text("import beside\n", encoding="utf-8")
+    (tmp_path / "config" / "beside.py").touch()
+    study = load(own("working_directory: config", "program: -m mine"))
+    assert next(iter(study.runs.values())).inputs["program"] == ["config/mine.py", "config/beside.py"]
+    (line,) = refuse(own("working_directory: package", "program: -m mine"))
+    assert f"no module mine that can be run is in {tmp_path}/package or installed" in line
+
+
+def test_a_module_in_a_folder_that_a_shell_would_obey_is_refused(refuse: Refuse, tmp_path: Path) -> None:
+    (tmp_path / "$(touch x)").mkdir()
+    (tmp_path / "$(touch x)" / "helper.py").touch()
+    (tmp_path / "helper.py").unlink()
+    (line,) = refuse(own('environment: {PYTHONPATH: "$(touch x)"}'))
+    assert (
+        "own.program is 'train.py', of which a file is '$(touch x)/helper.py', and a shell may obey" in line
+    )
+
+
+def test_the_folder_that_it_runs_in_is_part_of_what_defines_a_run(load: Load) -> None:
+    plain, changed = (
+        {run.definition for run in load(own(*lines)).runs.values()}
+        for lines in ((), ("working_directory: config",))
+    )
+    assert not plain & changed
+
+
 def test_another_python_says_what_it_takes_for_its_syntax(load: Load, refuse: Refuse, tmp_path: Path) -> None:
     """Of a newer Python this one does not know the syntax; here one that takes everything stands in."""
     newer = tmp_path / "newer"
@@ -166,28 +198,47 @@ ARGUMENTS = [
     pytest.param(
         words('"{rank}"'), ("names {rank}, but arguments are the same on all ranks", "variable RANK")
     ),
-    pytest.param(words('"{}"'), ("is '{}', in which braces enclose no name", "Write {{ and }}")),
+    pytest.param(words('"{}"'), ("is '{}', in which {} is neither a name nor arithmetic", "Write {{ and }}")),
     pytest.param(words('"{devices:03d}"'), ("is '{devices:03d}'", "Write {{ and }}")),
     pytest.param(words('"{devices[0]}"'), ("is '{devices[0]}'", "Write {{ and }}")),
     pytest.param(words('"{devices"'), ("is '{devices'", "Write {{ and }}")),
-    pytest.param(words("'{\"a\": 1}'"), ("in which braces enclose no name", "Write {{ and }}")),
-    pytest.param(
-        words("$HOME/x"), ("is '$HOME/x', in which a shell would take '$'", "Write the value itself")
-    ),
-    pytest.param(words('"`x`"'), ("a shell would take '`'",)),
-    pytest.param(words("a;b"), ("a shell would take ';'",)),
-    pytest.param(words('"a|b"'), ("a shell would take '|'",)),
-    pytest.param(words('"a && b"'), ("a shell would take '&'",)),
-    pytest.param(words('"> log"'), ("a shell would take '>'",)),
-    pytest.param(words('"*.pt"'), ("a shell would take '*'",)),
-    pytest.param(words('"~/x"'), ("a shell would take '~'",)),
-    pytest.param(words(r'"a\nb"'), ("a shell would take '\\n'",)),
+    pytest.param(words("'{\"a\": 1}'"), ("is neither a name nor arithmetic", "Write {{ and }}")),
+    pytest.param(words(r'"a\nb"'), ("with a line break in it", "Write it on one line")),
+    pytest.param(words(r'"a\0b"'), ("with a NUL in it",)),
     pytest.param(words("'\"a b\"'"), ("with quotes that a shell would take off", "Write 'a b'")),
     pytest.param(words('"--lr 0.1"'), ("is '--lr 0.1', two words in one", 'Write "--lr", "0.1".')),
     pytest.param(words("true"), ("arguments[0] is true", 'such as "true"')),
     pytest.param(words(".nan"), ("arguments[0] is nan, not a finite number", 'such as "nan"')),
     pytest.param(words("[a]"), ("arguments[0] is ['a'], not text", 'Write "a", in quotes.')),
-    pytest.param(own("arguments: --lr"), ("arguments is '--lr', not a list", "Write [--lr].")),
+    pytest.param(own("arguments: --lr"), ("arguments is '--lr', not a list", 'Write ["--lr"].')),
+    pytest.param(
+        own("arguments: --batch-size {batch_size_per_device} --name 'a b'"),
+        ("not a list", 'Write ["--batch-size", "{batch_size_per_device}", "--name", "a b"].'),
+    ),
+    pytest.param(own("arguments: it's --lr 3"), ("not a list", 'Write ["it\'s", "--lr", "3"].')),
+    *(
+        pytest.param(words(f'"{word}"'), (f"is {word!r}", f"in which {word} is neither", "Use names, whole"))
+        for word in (
+            *("{devices / 2}", "{devices ** 9}", "{devices % 2}", "{-devices}", "{1.5 * devices}"),
+            *("{devices.bit_length()}", "{True + devices}", "{'a' * devices}", "{devices if 1 else 2}"),
+            *("{(devices}", "{devices 2}", "{" + "1 + " * 60 + "devices}", "{" + "9" * 200 + " + 1}"),
+        )
+    ),
+    pytest.param(words('"{device * 2}"'), ("names {device}", "Did you mean {devices}?")),
+    pytest.param(words('"{batch-size}"'), ("names {batch-size}", "Did you mean {global_batch_size}?")),
+    pytest.param(
+        words('"{folder + 1}"'),
+        ("computes {folder + 1}, but folder is no whole number", "{folder} in braces of its own"),
+    ),
+    pytest.param(
+        own("argument: {lr: 0.1}", 'arguments: ["{2 * argument.lr}"]'),
+        ("computes {2 * argument.lr}, but argument.lr (0.1) is no whole number",),
+    ),
+    pytest.param(
+        words('"{512 // (devices - 2)}"'),
+        ("divides by zero on 2 devices", "Correct the divisor, or measure other device counts."),
+    ),
+    pytest.param(words('"{8 // (seed - 3)}"'), ("divides by zero on 1 device",)),
 ]
 
 
@@ -198,18 +249,93 @@ def test_a_command_line_that_says_something_else_than_it_seems_to_is_refused(
     assert_refused(text, ("experiments.own.arguments", *says), refuse(text), study_file)
 
 
+TAKEN = [
+    *("{folder}", "{{}}", "a b", "--name=a b", "+x=[1,2]", "", "it's", "#1", "`x`", "a;b", "a|b", "a && b"),
+    *("> log", "*.pt", "<eos>", "^lora.*|head$", "~trainer.logger", "model.dim=${other}", "${a.b:${c}}"),
+    *("http://x/y?a=1&b=2", "--input_bin", "dev/data/fineweb10B/fineweb_train_*.bin", "${{other}}", "$1"),
+]
+
+
 def test_words_that_only_look_like_more_are_taken_as_they_are(load: Load) -> None:
-    taken = words(
-        '"{folder}"', '"{{}}"', '"a b"', '"--name=a b"', '"+x=[1,2]"', "''", '"it\'s"', "0.1", '"#1"'
+    study = load(words(*map(json.dumps, TAKEN), "0.1"))
+    assert study.runs
+    assert not study.warnings
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ('arguments: ["~/data", "{folder}"]', "experiments.own.arguments[0] has ~/, which no shell replaces"),
+        (
+            'arguments: ["{folder}", "--out=$HOME/x"]',
+            "experiments.own.arguments[1] has $HOME, which",
+        ),
+        (
+            'environment: {PATH: "$PATH:/x", OUT: "{folder}"}',
+            "experiments.own.environment.PATH has $PATH, which no shell",
+        ),
+        (
+            'arguments: ["{folder}", "${devices}"]',
+            "experiments.own.arguments[1] has ${devices}, which no shell replaces: the program gets it as it "
+            "is. Write {devices} for the value.",
+        ),
+        ('prepare: ["true", $TMPDIR/x]', "experiments.own.prepare[1] has $TMPDIR, which no shell"),
+    ],
+)
+def test_a_word_that_a_shell_would_replace_is_taken_with_a_caution(line: str, says: str, load: Load) -> None:
+    (warning,) = load(own(line)).warnings
+    assert warning.startswith(says)
+
+
+def test_paths_may_begin_with_the_home_folder(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "python").symlink_to(sys.executable)
+    study = load(
+        own(
+            "program: ~/train.py",
+            "python: ~/python",
+            "files: [~/train.py]",
+            "inputs: [~/config]",
+            "prepare: [~/train.py, ~/out]",
+        )
     )
-    assert load(taken).runs
+    values = next(iter(study.runs.values())).settings.model_dump()
+    named = [values["program"], values["python"], *values["files"], *values["inputs"], values["prepare"][0]]
+    assert named == [
+        f"{tmp_path}/{name}" for name in ("train.py", "python", "train.py", "config", "train.py")
+    ]
+    assert values["prepare"][1] == "~/out"
 
 
 BATCHES = [
     pytest.param(
         own("global_batch_size: 32", "arguments: [a]", "scaling: strong", without="batch_size_per_device"),
-        ("own.scaling is strong, but train.py never hears of the batch size", "or use `scaling: weak`"),
+        (
+            "own.scaling is strong, but train.py never hears of the batch size",
+            "write `global_batch_size: own` and `samples_per_step: 32`",
+            "use `scaling: weak`",
+        ),
         id="strong without a batch",
+    ),
+    pytest.param(
+        own("scaling: strong", "arguments: [a]", "global_batch_size: own", without="batch_size_per_device"),
+        ("own.global_batch_size is own, but samples_per_step does not", "Add `samples_per_step: 512`"),
+        id="a batch of its own without its number",
+    ),
+    pytest.param(
+        own("samples_per_step: 512", "arguments: [a]", "global_batch_size: own"),
+        ("own.global_batch_size is 'own', but weak scaling", "Remove global_batch_size, or choose the other"),
+        id="a batch of its own that grows",
+    ),
+    pytest.param(
+        own(
+            *("scaling: strong", "arguments: [a]", "samples_per_step: 513", "global_batch_size: own"),
+            without="batch_size_per_device",
+        ),
+        ("own.global_batch_size (513) is not divisible by the world size (2)",),
+        id="a batch of its own that is not divisible",
     ),
     pytest.param(
         own("scaling: strong", "global_batch_size: 33", without="batch_size_per_device"),
@@ -327,6 +453,27 @@ RULES = [
         id="a folder of files",
     ),
     pytest.param(own("inputs: [data/]"), ("own.inputs[0] is 'data/', which is not there",), id="no data"),
+    pytest.param(own("files: [a$b]"), ("own.files[0] is 'a$b', and a shell may obey the $",), id="a shell's"),
+    pytest.param(
+        own("working_directory: nowhere"),
+        ("own.working_directory is 'nowhere', which is not there", "Give the folder that the program is"),
+        id="no folder to run in",
+    ),
+    pytest.param(
+        own("working_directory: train.py"),
+        ("own.working_directory is 'train.py', which is no folder",),
+        id="a file to run in",
+    ),
+    pytest.param(
+        own("working_directory: $HOME"),
+        ("own.working_directory is '$HOME', and a shell may",),
+        id="a variable",
+    ),
+    pytest.param(
+        own("sweep: {working_directory: [config]}"),
+        ("own.sweep.working_directory is not a key",),
+        id="a swept folder",
+    ),
     pytest.param(own("inputs: [.]"), ("own.inputs[0] is '.', which holds results/",), id="results as data"),
     pytest.param(
         own('prepare: [train.py, "{folder}"]'),
@@ -338,9 +485,9 @@ RULES = [
         own("prepare: [fetch-data-now, a]"), ("is 'fetch-data-now'", "no such program here"), id="no command"
     ),
     pytest.param(
-        own("prepare: [train.py, a > b]"),
-        ("own.prepare[1] is 'a > b', in which a shell would take '>'",),
-        id="shell",
+        own("prepare: fetch --out 'a b'"),
+        ("own.prepare is", 'Write ["fetch", "--out", "a b"].'),
+        id="a preparation in one text",
     ),
     pytest.param(
         own("environment: {RANK: 3}"),
@@ -349,9 +496,9 @@ RULES = [
     ),
     pytest.param(own("environment: {A=B: 3}"), ("environment.A=B is no name of a variable",), id="no name"),
     pytest.param(
-        own("environment: {PATH: '$PATH:/x'}"),
-        ("own.environment.PATH is '$PATH:/x', in which a shell",),
-        id="$",
+        own('environment: {A: "{8 // (rank - 1)}"}'),
+        ("own.environment.A is '{8 // (rank - 1)}', which divides by zero on 2 devices",),
+        id="a division on one rank",
     ),
     pytest.param(
         own("starts: itself", 'environment: {MINE: "{rank}"}'),
@@ -449,6 +596,18 @@ SWEEPS = [
 def test_samples_are_given_only_where_the_study_states_them(line: str, given: bool, load: Load) -> None:
     study = load(own("devices: [2]", line))
     assert {run.settings.samples_given for run in study.runs.values()} == {given}  # type: ignore[union-attr]
+
+
+def test_a_global_batch_of_the_programs_own_is_one_number_and_is_still_counted(load: Load) -> None:
+    """What runs are planned from is the number, as if the study had given it itself."""
+    batch = ("global_batch_size: own", "samples_per_step: 512")
+    study = load(own("scaling: strong", "arguments: [a]", *batch, without="batch_size_per_device"))
+    runs = study.runs.values()
+    assert {run.settings.global_batch_size for run in runs} == {512}
+    assert {run.batch_size_per_device for run in runs} == {512, 256}
+    for run in runs:
+        again = ProgramSettings.model_validate(json.loads(run.definition)["settings"])
+        assert (again.global_batch_size, again.batch_is_own, again.samples_given) == (512, True, False)
 
 
 @pytest.mark.parametrize("line", ["samples_per_step: seen", "same_batches: true", "no_grad_passes: training"])
@@ -591,6 +750,34 @@ def test_a_program_that_writes_to_a_fixed_place_is_warned_of(
     assert len(warnings) == warned
     for warning in warnings:
         assert warning.startswith("experiments.own: train.py writes files (torch.save), and nothing tells it")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        *("save_image(x, 'results/x.png')", "plt.savefig('x.png')", "model.fit(train)", "np.savez('x', a)"),
+        *("model.save_pretrained('out')", "SummaryWriter()", "Seq2SeqTrainer(model)", "os.makedirs('out')"),
+    ],
+)
+def test_calls_that_write_are_known(call: str, load: Load, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(f"{call}\n", encoding="utf-8")
+    (warning,) = load(own("arguments: [a]")).warnings
+    assert "train.py writes files (" in warning
+
+
+@pytest.mark.parametrize("calls", ["", "plt.savefig('x.png')"])
+def test_a_program_that_runs_in_scalewises_folder_is_warned_of(calls: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(f"{calls}\n", encoding="utf-8")
+
+    def warnings(*lines: str) -> Sequence[str]:
+        return load_study(yaml.safe_load(own(*lines)), checkout=tmp_path).warnings
+
+    (warning,) = warnings("arguments: [a]")
+    known = " (savefig)" if calls else ""
+    assert f"runs in Scalewise's folder, and leaves there what it writes to relative paths{known}." in warning
+    assert not warnings()
+    elsewhere = warnings("arguments: [a]", "working_directory: config")
+    assert ["Scalewise's folder" in warning for warning in elsewhere] == [False] * bool(calls)
 
 
 def test_a_program_that_runs_to_its_own_end_is_told_of_steps(load: Load) -> None:

@@ -127,6 +127,7 @@ def test_an_editor_marks_what_the_plan_refuses(own: dict[str, Any], site_file: P
         pytest.param({"argument": {"learning-rate": 1}}, id="no name of a value"),
         pytest.param({"samples_per_step": "plan"}, id="another word for the samples"),
         pytest.param({"samples_per_step": 0}, id="0 samples"),
+        pytest.param({"global_batch_size": "mine"}, id="another word for the batch"),
         pytest.param({"steps": 0}, id="0 steps"),
         pytest.param({"steps": {"most": 500}}, id="most steps without an interval"),
         pytest.param({"steps": {"most": 500, "until_interval": 1}}, id="an interval of 100 %"),

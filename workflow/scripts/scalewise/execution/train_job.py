@@ -134,7 +134,7 @@ def train(options: TrainOptions, definition: Definition, label: str, start: Site
     program, read = None, [path for path in (options.dataset, options.weights) if path is not None]
     if definition.is_program:
         program = ProgramSettings.model_validate(definition.settings)
-        read += [*program_files(program.program, program.environment), *map(Path, program.files)]
+        read += [*program_files(program), *map(Path, program.files)]
         read += map(Path, program.inputs)
     else:
         read += own_model_files(definition.settings["model"])
@@ -145,7 +145,10 @@ def train(options: TrainOptions, definition: Definition, label: str, start: Site
         launcher=definition.launcher,
         rendezvous=definition.settings.get("rendezvous", "tcp"),
     )
-    launch = command_for(ranks, start, rank_files, [path.resolve().parent for path in read], program)
+    visible = [path.resolve().parent for path in read]
+    if program is not None and program.working_directory is not None:
+        visible.append(Path(program.working_directory).absolute())
+    launch = command_for(ranks, start, rank_files, visible, program)
     wait_seconds = options.limit_seconds if start.slurm else MACHINE_WAIT_SECONDS
     # a cluster has its own way to give a node to one job; here all trainings of a machine take turns
     machine = nullcontext() if start.slurm else machine_lock(MACHINE_WAIT_SECONDS, say)
@@ -210,7 +213,7 @@ def hashes_of(
         OSError: A file cannot be read.
     """
     if program is not None:
-        own = program_files(program.program, program.environment)
+        own = program_files(program)
         return program_hashes(own, [Path(name) for name in program.files], [Path(n) for n in program.inputs])
     assert options.dataset is not None, "the rule names the prepared file of a built-in training"
     own_model = own_model_files(definition.settings["model"])

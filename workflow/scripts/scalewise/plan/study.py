@@ -35,7 +35,7 @@ from scalewise.plan.config.experiment import (
     Repeats,
     experiment_kind,
 )
-from scalewise.plan.config.paths import site_file_problem
+from scalewise.plan.config.paths import find_site_file, site_file_problem
 from scalewise.plan.config.program import ARGUMENT, ProgramSettings
 from scalewise.plan.config.pydantic_problems import problems_of, validate
 from scalewise.plan.config.raw_values import non_string_keys, to_plain, unrepresentable_values
@@ -237,6 +237,7 @@ def load_study(
     site_file: str | Path | None = None,
     *,
     own_environments: bool = False,
+    checkout: Path | None = None,
 ) -> Study:
     """Check a configuration and make its runs.
 
@@ -245,6 +246,7 @@ def load_study(
         files: The files it was read from, for line numbers and spelling.
         site_file: The profile's facts; None takes this machine as it is.
         own_environments: Snakemake gives rules environments with all that they need, by conda.
+        checkout: Scalewise's folder; None if unknown.
 
     Raises:
         StudyError: names every mistake.
@@ -255,7 +257,7 @@ def load_study(
     ]
     spelled = {problem.place for source in sources for problem in source.problems}
     misnamed = site_file_problem(site_file)
-    site, site_lines = (_without(None, ()), []) if misnamed else _load_site(site_file)
+    site, site_lines = (_without(None, ()), []) if misnamed else _load_site(site_file, checkout)
     lines += site_lines
 
     raw = to_plain(config)
@@ -278,7 +280,7 @@ def load_study(
         raise StudyError(lines)
     runs = {(name, run.name): run for name, planned in experiments.items() for run in planned.runs}
     allocations = {key: allocate(run, experiments[run.experiment].spec, site) for key, run in runs.items()}
-    warnings = [*_site_warnings(site), *_warnings(experiments)]
+    warnings = [*_site_warnings(site), *_warnings(experiments, checkout)]
     return Study(experiments, site, warnings, runs, allocations)
 
 
@@ -310,16 +312,17 @@ def check_results_folder(folder: Path) -> None:
         )
 
 
-def _load_site(site_file: str | Path | None) -> tuple[Site, list[str]]:
+def _load_site(site_file: str | Path | None, checkout: Path | None) -> tuple[Site, list[str]]:
     if site_file is None:
         return resolve_site(SiteFile()), []
-    source = read_source(Path(site_file), "Write one fact a line, such as `accelerator: auto`.")
+    site_file = find_site_file(site_file, checkout)
+    source = read_source(site_file, "Write one fact a line, such as `accelerator: auto`.")
     if source.problems:
         lines = [p.render(source.origin(p.place)) for p in source.problems]
         wrong = {problem.place for problem in source.problems}
-        values = None if source.fatal else yaml.safe_load(Path(site_file).read_text(encoding="utf-8"))
+        values = None if source.fatal else yaml.safe_load(site_file.read_text(encoding="utf-8"))
         return _without(values, wrong), lines
-    values = yaml.safe_load(Path(site_file).read_text(encoding="utf-8"))
+    values = yaml.safe_load(site_file.read_text(encoding="utf-8"))
     try:
         facts = SiteFile.model_validate(values)
     except ValidationError as error:
@@ -491,10 +494,10 @@ def _site_warnings(site: Site) -> Iterator[str]:
         )
 
 
-def _warnings(experiments: Mapping[str, PlannedExperiment]) -> Iterator[str]:
+def _warnings(experiments: Mapping[str, PlannedExperiment], checkout: Path | None) -> Iterator[str]:
     for name, planned in experiments.items():
         if isinstance(planned.spec, ProgramExperiment):
-            yield from program_warnings(name, planned.spec)
+            yield from program_warnings(name, planned.spec, checkout)
         else:
             yield from option_warnings(name, planned.spec, [run.shape.world_size for run in planned.runs])
         fewest: dict[Options, int] = {}

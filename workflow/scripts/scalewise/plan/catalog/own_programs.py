@@ -7,7 +7,7 @@ import difflib
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,13 +15,16 @@ from pathlib import Path
 from scalewise.plan.catalog.imported_files import module_files, with_imports
 from scalewise.plan.config.errors import RefusedValueError
 from scalewise.plan.config.paths import invalid_command, kind_of
+from scalewise.plan.config.program import ProgramSettings
 
 ANSWER_SECONDS = 30.0
 """Longest wait for another Python's word on a file."""
 
 _WRITERS = re.compile(
-    r"\btorch\.save\(|\bsave_pretrained\(|\bsave_checkpoint\(|\bsave_state\(|\bSummaryWriter\(|\bos\.makedirs\("
-    r"|\.mkdir\(|\bTrainer\(|\bTrainingArguments\(|\bwandb\.init\(|\.to_csv\(|open\([^)]*['\"][wax]b?\+?['\"]"
+    r"\b(?:torch|np|numpy)\.save\w*\(|\bsave_(?:pretrained|checkpoint|state|model|weights|file|image)\("
+    r"|\b(?:savefig|imwrite|SummaryWriter|FileHandler|copyfile)\(|\bos\.makedirs\(|\.mkdir\("
+    r"|\b\w*Trainer\(|\bTrainingArguments\(|\.fit\(|\bwandb\.init\(|\.to_(?:csv|json|parquet)\("
+    r"|\.write_(?:text|bytes)\(|open\([^)]*['\"][wax]b?\+?['\"]"
 )
 """Calls that write files, as PyTorch and its frameworks name them."""
 
@@ -38,46 +41,56 @@ def program_words(program: str) -> list[str]:
     return [program] if module is None else ["-m", module]
 
 
-def program_files(program: str, environment: Mapping[str, object] | None = None) -> list[Path]:
+def for_folder(command: str, folder: str | None) -> str:
+    """A command's path as it is seen from the folder that it runs in; a name on PATH stays.
+
+    Args:
+        command: A path from this folder, or a name on PATH.
+        folder: None for this folder.
+    """
+    is_path = "/" in command or command.endswith(".py")
+    return str(Path(command).absolute()) if folder is not None and is_path else command
+
+
+def program_files(settings: ProgramSettings) -> list[Path]:
     """The program's own file first, then every file outside the installed packages that it imports.
 
     Imports are found by reading; what is imported in another way is not seen. Empty for a module that is
     installed.
 
     Args:
-        program: The value of the configuration.
-        environment: Variables that the configuration adds; its PYTHONPATH is looked through.
+        settings: The program's. Modules, and a relative PYTHONPATH, are seen from the folder that it runs in.
     """
-    added = str((environment or {}).get("PYTHONPATH", "")).split(":")
-    folders = [Path(folder) for folder in added if folder]
-    module = module_of(program)
+    runs_in = Path(settings.working_directory or "")
+    added = str(settings.environment.get("PYTHONPATH", "")).split(":")
+    folders = [runs_in / folder for folder in added if folder]
+    module = module_of(settings.program)
     if module is not None:
-        folders = [Path(), *folders]
+        folders = [runs_in, *folders]
         own = module_files(folders, module)
         # the module itself comes last of the files that running it runs
         return with_imports(own[::-1], folders)
-    path = Path(program)
+    path = Path(settings.program)
     # where the file itself lies, which is what Python looks through first
     folder = path.resolve().parent if path.is_symlink() else path.parent
     return with_imports([path], [folder, *folders])
 
 
-def check_program(
-    program: str, environment: Mapping[str, object] | None = None, interpreter: str | None = None
-) -> None:
+def check_program(settings: ProgramSettings, interpreter: str | None = None) -> None:
     """Refuse what can be seen to be no program, without running it.
 
     Args:
-        program: The value of the configuration.
-        environment: Variables that the configuration adds.
+        settings: The program's.
         interpreter: The ranks' Python where it is another than this one, which may have other modules and
             know another syntax; empty where it cannot be asked here.
 
     Raises:
         RefusedValueError: It is not there, or no Python.
     """
+    program = settings.program
     if not program.startswith("-"):
         _check_path(program)
+        _check_names(settings)
         _check_syntax(program, Path(program), interpreter)
         return
     module = module_of(program)
@@ -86,12 +99,15 @@ def check_program(
             f"is {program!r}, but after -m stands the name of one module and nothing else",
             "Write `-m package.train`, and the rest into arguments.",
         )
-    files = program_files(program, environment)
+    files = program_files(settings)
     if not files and interpreter is None and not _is_installed(module):
+        folder = Path(settings.working_directory or "").absolute()
         raise RefusedValueError(
-            f"is {program!r}, but no module {module} that can be run is in {Path.cwd()} or installed",
-            "Name a module as Python does, from the folder snakemake runs in, or the path of a file.",
+            f"is {program!r}, but no module {module} that can be run is in {folder} or installed",
+            "Name a module as Python does, from the folder that the program runs in (working_directory), or "
+            "the path of a file.",
         )
+    _check_names(settings)
     for path in files[:1]:
         _check_syntax(program, path, interpreter)
 
@@ -122,6 +138,14 @@ def _check_path(program: str) -> None:
     if near:
         raise RefusedValueError(what, f"Did you mean {str(path.with_name(near[0]))!r}?")
     raise RefusedValueError(what, "Give the path of a Python file, from the folder snakemake runs in.")
+
+
+def _check_names(settings: ProgramSettings) -> None:
+    """Refuse files that could not stand in the command line of a job, in which Snakemake names them."""
+    for path in program_files(settings):
+        if refusal := invalid_command(str(path)):
+            what, cure = refusal
+            raise RefusedValueError(f"is {settings.program!r}, of which a file {what}", cure)
 
 
 def _is_installed(module: str) -> bool:
@@ -183,9 +207,9 @@ def _is_refused_by(interpreter: str, path: Path) -> bool:
     return b"SyntaxError" in asked.stderr
 
 
-def writes(program: str, environment: Mapping[str, object] | None = None) -> Iterator[str]:
+def writes(settings: ProgramSettings) -> Iterator[str]:
     """Calls in the program's files that look as if they wrote a file, such as ``torch.save``."""
-    for path in program_files(program, environment):
+    for path in program_files(settings):
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):

@@ -5,37 +5,21 @@ from __future__ import annotations
 import difflib
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from scalewise.plan.catalog.own_programs import check_program, module_of, writes
 from scalewise.plan.checks.batch import MOST_SAMPLES, check_batch_divides, check_projected_batch
 from scalewise.plan.checks.options import Where, check_most_steps, check_seed, spelled
-from scalewise.plan.config.errors import Place, Problem, RefusedValueError, name_all
+from scalewise.plan.checks.program_words import check_words, known_names, meant_names, word_cautions
+from scalewise.plan.config.errors import Place, Problem, RefusedValueError
 from scalewise.plan.config.experiment import Experiment, ProgramExperiment
-from scalewise.plan.config.paths import invalid_command, invalid_path, kind_of
-from scalewise.plan.config.program import (
-    ARGUMENT,
-    BATCH_NAMES,
-    FOLDER,
-    NODE_NAMES,
-    OWN_NAME,
-    PLANNED,
-    RANK_NAMES,
-    RUN_NAMES,
-    ProgramSettings,
-    names_in,
-)
+from scalewise.plan.config.paths import invalid_command, kind_of
+from scalewise.plan.config.program import BATCH_NAMES, FOLDER, OWN_NAME, PLANNED, ProgramSettings
 from scalewise.plan.config.shape import Shape, count_devices
 from scalewise.plan.config.site import Site
 from scalewise.plan.runs.runs import global_batch
-
-SHELL = re.compile(r"[`$;|&<>*\n\r\x00]|^~|^(?P<quote>['\"]).*(?P=quote)$")
-"""Signs that a shell would take from a word; the words of a program reach none."""
-
-OPTION_WITH_VALUE = re.compile(r"--?[A-Za-z][\w-]*\s+\S")
-"""Two words in one, such as ``--lr 0.1``: a shell would divide them."""
 
 OF_THE_LOOP = frozenset(Experiment.model_fields) - frozenset(ProgramExperiment.model_fields)
 """Keys of the built-in loop, which no program hears of."""
@@ -119,7 +103,7 @@ def check_program_series(
     yield from check_seed(where, experiment, settings)
     yield from check_most_steps(where, settings)
     yield from _check_program(where, settings, site)
-    yield from _check_words(where, experiment, settings)
+    yield from check_words(where, experiment, settings, shapes)
     yield from _check_environment(where, settings)
     yield from _check_effect_of_sweep(where, experiment, settings)
     yield from _check_batch(where, settings, [shape.world_size for shape in shapes])
@@ -133,7 +117,7 @@ def check_program_series(
             "before",
             "Remove steps, so that the program runs to its own end, or metric.",
         )
-    if settings.resumes and FOLDER not in _known_names(settings.templates):
+    if settings.resumes and FOLDER not in known_names(settings.templates):
         yield Problem(
             where("resumes"),
             f"is true, but nothing tells {settings.program} the folder to go on from: neither arguments nor "
@@ -146,9 +130,12 @@ def _check_program(where: Where, settings: ProgramSettings, site: Site) -> Itera
     contained = site.facts.container is not None
     interpreter = "" if contained else settings.python or site.facts.python
     try:
-        check_program(settings.program, settings.environment, interpreter)
+        check_program(settings, interpreter)
     except RefusedValueError as error:
         yield Problem(where("program"), error.what, error.cure)
+    runs_in = settings.working_directory
+    if runs_in is not None:
+        yield from _check_working_directory(where("working_directory"), runs_in)
     python, here = settings.python, where("python")
     if python is None or contained:
         return
@@ -162,105 +149,12 @@ def _check_program(where: Where, settings: ProgramSettings, site: Site) -> Itera
         yield Problem(here, f"is {python!r}, and there is no such program here", cure)
 
 
-def _check_words(where: Where, experiment: ProgramExperiment, settings: ProgramSettings) -> Iterator[Problem]:
-    own = [f"{ARGUMENT}{name}" for name in settings.argument]
-    of_node = [*RUN_NAMES, *NODE_NAMES, *own]
-    of_rank = [*of_node, *RANK_NAMES] if settings.starts == "ranks" else of_node
-    texts: list[tuple[Place, object, Sequence[str]]] = [
-        *(((*where("arguments"), index), word, of_node) for index, word in enumerate(settings.arguments)),
-        *(((*where("environment"), name), word, of_rank) for name, word in settings.environment.items()),
-        *(((*where("prepare"), index), word, own) for index, word in enumerate(settings.prepare)),
-    ]
-    used: set[str] = set()
-    for here, word, names in texts:
-        yield from _check_word(here, str(word), names)
-        # one that is only misspelt is not called unused as well
-        used |= {_nearest(name, names) or name for name in _known_names([str(word)])}
-    for name, value in settings.argument.items():
-        here = where(f"{ARGUMENT}{name}")
-        here = here if "sweep" in here[2:] else (*where("argument"), name)
-        if not re.fullmatch(OWN_NAME, name):
-            yield Problem(here, "is not a name", "Use letters, digits and _, as in {argument.lr}.")
-        elif f"{ARGUMENT}{name}" not in used:
-            values = experiment.swept.get(f"{ARGUMENT}{name}", value)
-            yield Problem(
-                here,
-                f"is {values!r}, but neither arguments nor environment has {{{ARGUMENT}{name}}}",
-                f'Add it where the program takes it, such as ["--{name}", "{{{ARGUMENT}{name}}}"].',
-            )
-        if found := SHELL.search(str(value)):
-            yield _of_a_shell(here, str(value), found)
-
-
-def _check_word(here: Place, word: str, known: Sequence[str]) -> Iterator[Problem]:
-    if found := SHELL.search(word):
-        yield _of_a_shell(here, word, found)
-    elif OPTION_WITH_VALUE.match(word) and "environment" not in here[2:]:
-        option, value = word.split(maxsplit=1)
-        yield Problem(here, f"is {word!r}, two words in one", f'Write "{option}", "{value}".')
-    try:
-        names = names_in(word)
-    except ValueError:
-        yield Problem(
-            here,
-            f"is {word!r}, in which braces enclose no name",
-            "Write {{ and }} for braces that the program is to get.",
-        )
-        return
-    yield from (_unknown_name(here, name, known) for name in names if name not in known)
-
-
-def _nearest(name: str, known: Sequence[str]) -> str | None:
-    """The known name that is meant, as far as anybody can say."""
-    if (own := f"{ARGUMENT}{name}") in known:
-        return own
-    return next(iter(difflib.get_close_matches(name, known, n=1)), None)
-
-
-def _unknown_name(here: Place, name: str, known: Sequence[str]) -> Problem:
-    if "prepare" in here[2:] and name in (*RUN_NAMES, *NODE_NAMES, *RANK_NAMES):
-        what = f"names {{{name}}}, which differs between runs, but prepare is done once for all"
-        return Problem(here, what, "Write a path or a value of your own.")
-    if "environment" in here[2:] and name in RANK_NAMES:
-        what = f"names {{{name}}}, which is not known where `starts: itself` has the program start its ranks"
-        return Problem(here, what, "Remove it, or use `starts: ranks`.")
-    if name in RANK_NAMES:
-        what = f"names {{{name}}}, but arguments are the same on all ranks"
-        added = f'environment: {{MINE: "{{{name}}}"}}'
-        cure = f"Ranks have it in the variable {name.upper()}; `{added}` adds another."
-        return Problem(here, what, cure)
-    what = f"names {{{name}}}, which is not known"
-    if near := _nearest(name, known):
-        return Problem(here, what, f"Did you mean {{{near}}}?")
-    plain = name.removeprefix(ARGUMENT)
-    own = f"A value of your own stands under `argument: {{{plain}: ...}}`, and here as {{{ARGUMENT}{plain}}}."
-    return Problem(here, what, f"{name_all(known)} {own}" if known else own)
-
-
-def _of_a_shell(here: Place, word: str, found: re.Match[str]) -> Problem:
-    if found["quote"]:
-        what = f"is {word!r}, with quotes that a shell would take off, but the program would get"
-        return Problem(here, what, f"Write {word[1:-1]!r}, which YAML reads as one word.")
-    return Problem(
-        here,
-        f"is {word!r}, in which a shell would take {found[0]!r}, but no shell reads it",
-        "Write the value itself, or have a file that the program reads hold it.",
-    )
-
-
-def _known_names(words: Iterable[str]) -> set[str]:
-    names: set[str] = set()
-    for word in words:
-        try:
-            names |= set(names_in(word))
-        except ValueError:
-            continue
-    return names
-
-
-def _meant_names(settings: ProgramSettings) -> set[str]:
-    """Names that the program is given, misspelt ones as they are meant: those are told of by themselves."""
-    return {_nearest(name, RUN_NAMES) or name for name in _known_names(settings.templates)}
+def _check_working_directory(here: Place, folder: str) -> Iterator[Problem]:
+    if refusal := invalid_command(folder):
+        yield Problem(here, *refusal)
+    elif (kind := kind_of(Path(folder))) != "folder":
+        what = "which is not there" if kind is None else "which is no folder"
+        yield Problem(here, f"is {folder!r}, {what}", "Give the folder that the program is to run in.")
 
 
 def _check_environment(where: Where, settings: ProgramSettings) -> Iterator[Problem]:
@@ -281,7 +175,7 @@ def _check_effect_of_sweep(
     where: Where, experiment: ProgramExperiment, settings: ProgramSettings
 ) -> Iterator[Problem]:
     """Refuse a sweep of what the program never hears of: its runs would differ in nothing."""
-    given = _meant_names(settings)
+    given = meant_names(settings)
     for key in (*BATCH_NAMES, "accumulation_steps", "seed"):
         if key in experiment.swept and not given & (set(BATCH_NAMES) if key in BATCH_NAMES else {key}):
             yield Problem(
@@ -293,19 +187,22 @@ def _check_effect_of_sweep(
 
 
 def _check_batch(where: Where, settings: ProgramSettings, world_sizes: Sequence[int]) -> Iterator[Problem]:
-    if settings.scaling == "strong" and not _meant_names(settings) & set(BATCH_NAMES):
+    hears = bool(meant_names(settings) & set(BATCH_NAMES))
+    if settings.scaling == "strong" and not hears and not settings.batch_is_own:
         yield Problem(
             where("scaling"),
             f"is strong, but {settings.program} never hears of the batch size: neither arguments nor "
             "environment has {batch_size_per_device} or {global_batch_size}",
-            'Add it, such as ["--batch-size", "{batch_size_per_device}"], or use `scaling: weak` with the '
-            "program's own batch_size_per_device.",
+            'Add it, such as ["--batch-size", "{batch_size_per_device}"]. If the program has a fixed '
+            "global batch, write `global_batch_size: own` and "
+            f"`samples_per_step: {settings.global_batch_size or 512}`; if each device has a fixed one, use "
+            "`scaling: weak`.",
         )
     if indivisible := list(check_batch_divides(where, settings, world_sizes)):
         yield from indivisible
         return
     given = settings.samples_per_step
-    if not isinstance(given, int):
+    if not isinstance(given, int) or (settings.scaling == "weak" and settings.global_batch_size is not None):
         return
     for world_size in world_sizes:
         planned = global_batch(settings, world_size)
@@ -350,7 +247,7 @@ def _check_files(where: Where, settings: ProgramSettings) -> Iterator[Problem]:
     ]
     for key, index, name in named:
         here, kind = (*where(key), index), kind_of(Path(name))
-        if refusal := invalid_path(name):
+        if refusal := invalid_command(name):
             yield Problem(here, *refusal)
         elif key == "files" and kind == "folder":
             yield Problem(
@@ -372,8 +269,8 @@ def _check_files(where: Where, settings: ProgramSettings) -> Iterator[Problem]:
 
 
 def _check_preparation(here: Place, word: str) -> Iterator[Problem]:
-    if "{" in word or SHELL.search(word):
-        return  # a value of the user's own, which a sweep may change; or refused already
+    if "{" in word:
+        return  # a value of the user's own, which a sweep may change
     if word.endswith(".py") or "/" in word:
         if kind_of(Path(word)) != "file":
             cure = "Give the path of a file, from the folder snakemake runs in."
@@ -383,16 +280,25 @@ def _check_preparation(here: Place, word: str) -> Iterator[Problem]:
         yield Problem(here, f"is {word!r}, and there is no such program here", cure)
 
 
-def program_warnings(name: str, experiment: ProgramExperiment) -> Iterator[str]:
+def program_warnings(name: str, experiment: ProgramExperiment, checkout: Path | None = None) -> Iterator[str]:
     """Warn of what is possible and seldom meant.
 
     Args:
         name: The experiment's name.
         experiment: Checked.
+        checkout: Scalewise's folder; None if unknown.
     """
-    if FOLDER not in _known_names(experiment.templates):
-        calls = list(dict.fromkeys(writes(experiment.program, experiment.environment)))
-        if calls:
+    yield from word_cautions(name, experiment)
+    if FOLDER not in known_names(experiment.templates):
+        calls = list(dict.fromkeys(writes(experiment)))
+        if Path(experiment.working_directory or "").resolve() == checkout:
+            known = f" ({', '.join(calls[:3])})" if calls else ""
+            yield (
+                f"experiments.{name}: {experiment.program} runs in Scalewise's folder, and leaves there what "
+                f"it writes to relative paths{known}. Name its own folder in working_directory, or give it "
+                "{folder} in arguments or environment."
+            )
+        elif calls:
             yield (
                 f"experiments.{name}: {experiment.program} writes files ({', '.join(calls[:3])}), and "
                 "nothing tells it where: its runs share one place, and may go on from what another has left. "

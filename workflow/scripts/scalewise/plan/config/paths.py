@@ -74,6 +74,19 @@ def kind_of(path: Path) -> Literal["file", "folder", "other"] | None:
     return "folder" if stat.S_ISDIR(mode) else "other"
 
 
+def find_site_file(site_file: str | Path, checkout: Path | None) -> Path:
+    """The site's file, seen from this folder, or else from Scalewise's: its profiles name theirs from there.
+
+    Args:
+        site_file: As the configuration names it.
+        checkout: Scalewise's folder; None if unknown.
+    """
+    path = Path(site_file)
+    if checkout is None or kind_of(path) is not None or kind_of(checkout / path) != "file":
+        return path
+    return checkout / path
+
+
 def site_file_problem(site_file: object) -> Problem | None:
     """Check the key ``site`` before the file is opened; None where nothing is wrong or no file is named.
 

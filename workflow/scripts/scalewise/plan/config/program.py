@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
 import re
-import string
-from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
@@ -27,6 +26,7 @@ from scalewise.plan.config.settings import (
     WarmupSteps,
     most_steps,
 )
+from scalewise.plan.config.templates import names_in
 
 ARGUMENT = "argument."
 """Begins the name of a value of the user's own in templates and under ``sweep``."""
@@ -50,6 +50,9 @@ RANK_NAMES = ("rank", "local_rank")
 PLANNED = "planned"
 """Word of ``samples_per_step`` that takes the planned global batch."""
 
+OWN = "own"
+"""Word of ``global_batch_size`` that stands for the program's own, whose number is in samples_per_step."""
+
 SEEN = "seen"
 """Word of ``samples_per_step`` that takes the samples counted in the measured steps."""
 
@@ -67,6 +70,13 @@ def _scalar(value: object) -> object:
         raise reject(f"is {value}, not a finite number", f'Write the word that is meant, such as "{value}".')
     return value
 
+
+def _in_home(path: str) -> str:
+    return os.path.expanduser(path)  # noqa: PTH111  # a Path would drop the ./ that an option-like name needs
+
+
+HomePath = Annotated[str, AfterValidator(_in_home)]
+"""A path; a leading ``~`` or ``~user`` is a home folder."""
 
 Word = Annotated[str | int | float, BeforeValidator(_scalar)]
 """Text or a number: what a command line can hold."""
@@ -132,10 +142,37 @@ Samples = Annotated[
 ]
 
 
+def _command_in_home(words: list[Word]) -> list[Word]:
+    """The words of a command, the first of which may begin with a home folder."""
+    return [_in_home(word) if isinstance(word, str) else word for word in words[:1]] + words[1:]
+
+
+def _known_batch(value: object) -> object:
+    if value == OWN:
+        raise reject(
+            "is own, but samples_per_step does not give the number of the program's own batch",
+            "Add `samples_per_step: 512`, the samples of one optimizer step over all devices.",
+        )
+    return value
+
+
+OwnGlobalBatchSize = Annotated[
+    GlobalBatchSize,
+    BeforeValidator(_known_batch),
+    Field(
+        description="Samples of one optimizer step over all devices. For strong scaling. own: the program "
+        "has a fixed one, whatever its arguments; samples_per_step gives the number.",
+        json_schema_extra={
+            "anyOf": [{"exclusiveMinimum": 0, "type": "integer"}, {"const": OWN, "type": "string"}]
+        },
+    ),
+]
+
+
 class ProgramSettings(StrictModel):
     """Settings of one training by a program that knows nothing of Scalewise."""
 
-    program: str = Field(
+    program: HomePath = Field(
         description="Your training: the path of a Python file, or `-m package.train` for a module. It is "
         "run as it is, once for each device, as torchrun would. With it an experiment takes the keys of this "
         "table.",
@@ -145,8 +182,9 @@ class ProgramSettings(StrictModel):
         default_factory=list,
         description="Words of its command line. No shell reads them. In braces: {devices}, "
         "{devices_per_node}, {nodes}, {batch_size_per_device}, {global_batch_size}, {accumulation_steps}, "
-        "{seed}, {folder} (a folder of the run's own for all that it writes) and your own {argument.NAME}. A "
-        "brace is {{ or }}.",
+        "{seed}, {folder} (a folder of the run's own for all that it writes) and your own {argument.NAME}; "
+        "arithmetic of whole numbers, as in {global_batch_size * 1024}, with + - * // and parentheses. A "
+        "brace is {{ or }}. ${name} is passed as it is.",
     )
     argument: dict[str, Word] = Field(
         default_factory=dict,
@@ -157,13 +195,19 @@ class ProgramSettings(StrictModel):
         description="Variables of its environment, with the same names in braces, and {rank}, {local_rank}, "
         "{node_rank}, {master_address}, {master_port} beside them.",
     )
-    python: str | None = Field(
+    python: HomePath | None = Field(
         None,
         description="The Python that has the program's packages, torch among them, such as "
         "/home/me/venv/bin/python. Default: that of the ranks.",
     )
+    working_directory: HomePath | None = Field(
+        None,
+        description="The folder that the program runs in: its own relative paths, and a module of "
+        "`-m package.train`, are seen from there, and so are those of prepare. The paths of this table are "
+        "always seen from the folder that snakemake runs in. Default: that folder.",
+    )
     scaling: Scaling = "strong"
-    global_batch_size: GlobalBatchSize = None
+    global_batch_size: OwnGlobalBatchSize = None
     batch_size_per_device: BatchSizePerDevice = None
     accumulation_steps: AccumulationSteps = 1
     samples_per_step: Samples | None = Field(
@@ -207,17 +251,17 @@ class ProgramSettings(StrictModel):
         description="The program goes on by itself from what it left in {folder}. Default: a run that was "
         "cut off begins anew in an emptied folder.",
     )
-    prepare: list[Word] = Field(
+    prepare: Annotated[list[Word], AfterValidator(_command_in_home)] = Field(
         default_factory=list,
         description="A command for the login node, done once before any job, such as "
         "[download.py, --out, data]: a Python file with its arguments, or a program with its own.",
     )
-    files: list[str] = Field(
+    files: list[HomePath] = Field(
         default_factory=list,
         description="Files that the program reads as its configuration. A changed one trains again. Modules "
         "that it imports are found by themselves.",
     )
-    inputs: list[str] = Field(
+    inputs: list[HomePath] = Field(
         default_factory=list,
         description="Data that it trains on: files, or folders (names, sizes and times of their files "
         "count). Changed data trains again.",
@@ -229,6 +273,27 @@ class ProgramSettings(StrictModel):
     rendezvous: ClassVar[Literal["tcp"]] = "tcp"
     """A program meets its ranks by MASTER_ADDR and MASTER_PORT."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in_own_batch(cls, values: Any) -> Any:
+        """Put the number of the program's own batch in place of the word."""
+        if isinstance(values, dict) and values.get("global_batch_size") == OWN:
+            number = values.get("samples_per_step")
+            if type(number) is int:
+                return values | {"global_batch_size": number}
+        return values
+
+    @property
+    def batch_is_own(self) -> bool:
+        """Whether the global batch is the program's own: stated, and named by none of its words."""
+        named = {name for text in self.templates for name in names_in(text)}
+        return (
+            self.scaling == "strong"
+            and isinstance(self.samples_per_step, int)
+            and self.samples_per_step == self.global_batch_size
+            and not named & set(BATCH_NAMES)
+        )
+
     @property
     def most_steps(self) -> int | None:
         """Most steps to measure beyond the warm-up; None where the program runs to its own end."""
@@ -236,8 +301,9 @@ class ProgramSettings(StrictModel):
 
     @property
     def samples_given(self) -> bool:
-        """Whether the configuration states the samples of a step, so that they are not compared with it."""
-        return self.samples_per_step == PLANNED or isinstance(self.samples_per_step, int)
+        """Whether the samples of a step are taken as the configuration states them, and not counted."""
+        stated = self.samples_per_step == PLANNED or isinstance(self.samples_per_step, int)
+        return stated and not self.batch_is_own
 
     @property
     def templates(self) -> list[str]:
@@ -248,6 +314,7 @@ class ProgramSettings(StrictModel):
 _NOT_SWEPT = {
     *("program", "arguments", "argument", "environment", "scaling", "samples_per_step", "steps", "metric"),
     *("same_batches", "no_grad_passes", "starts", "resumes", "prepare", "files", "inputs"),
+    "working_directory",
 }
 SWEEPABLE_OF_PROGRAMS = tuple(key for key in ProgramSettings.model_fields if key not in _NOT_SWEPT)
 
@@ -274,7 +341,7 @@ class ProgramSweep(StrictModel):
         Annotated[str, AfterValidator(_name_of_own_value)], Annotated[list[Word], Field(min_length=1)]
     ]
 
-    python: Annotated[list[str], Field(min_length=1)] | None = Field(
+    python: Annotated[list[HomePath], Field(min_length=1)] | None = Field(
         None, description="Values of python to try."
     )
     global_batch_size: Annotated[list[Count], Field(min_length=1)] | None = Field(
@@ -298,33 +365,3 @@ class ProgramSweep(StrictModel):
     seed: Annotated[list[Seed], Field(min_length=1)] | None = Field(
         None, description="Values of seed to try."
     )
-
-
-def names_in(template: str) -> list[str]:
-    """Names that stand in braces in a template.
-
-    Raises:
-        ValueError: A brace is left open, or something but a name stands in one.
-    """
-    names = []
-    for _, name, form, conversion in string.Formatter().parse(template):
-        if name is None:
-            continue
-        if form or conversion or not re.fullmatch(r"[A-Za-z_][\w.-]*", name):
-            raise ValueError(f"{{{name}{f':{form}' if form else ''}}} is no name")
-        names.append(name)
-    return names
-
-
-def fill_in(template: str, values: Mapping[str, object]) -> str:
-    """The template with values in place of the names in braces.
-
-    Raises:
-        KeyError: A name has no value.
-    """
-    parts = []
-    for text, name, _, _ in string.Formatter().parse(template):
-        parts.append(text)
-        if name is not None:
-            parts.append(str(values[name]))
-    return "".join(parts)

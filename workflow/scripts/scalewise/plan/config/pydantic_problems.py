@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import json
 import math
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,6 +39,8 @@ _KIND = {
 }
 _KINDS = {COUNT, MAPPING, LISTED, CHOSEN, VALUE, LEFT_OUT, NUMBER, WORD, STEP_COUNT, STEP_MAPPING}
 FEW = 4
+COMMANDS = ("arguments", "prepare")
+"""Keys of a program whose words are a list, and which a shell would take as one text."""
 _VARIANTS = {"constrained-int", "literal['auto']", "int", "str"}
 """Words that pydantic puts behind the place of a value that may be of several kinds."""
 
@@ -97,7 +101,9 @@ def _problem(detail: ErrorDetails, place: Place, model: type[BaseModel]) -> Prob
         return Problem(here, "is an empty list", "Give at least one value.")
     stem = kind.removesuffix("_type").removesuffix("_parsing").removesuffix("_from_float")
     if stem in _KIND:
-        return Problem(here, f"is {safe_repr(value)}, not {_KIND[stem]}", _retype(stem, value))
+        is_command = key in COMMANDS and isinstance(value, str)
+        cure = f"Write {_list_of_words(value)}." if is_command else _retype(stem, value)
+        return Problem(here, f"is {safe_repr(value)}, not {_KIND[stem]}", cure)
     return Problem(here, f"is {safe_repr(value)}: {detail['msg']}", "See config/README.md for what it takes.")
 
 
@@ -131,6 +137,16 @@ def _retype(kind: str, value: object) -> str:
     if kind == "int" and isinstance(value, float) and math.isfinite(value):
         return f"Write {math.floor(value)} or {math.ceil(value)}."
     return "Write a whole number, such as 4." if kind == "int" else "Write a number, such as 0.1."
+
+
+def _list_of_words(command: str) -> str:
+    """The words of a command line as a list that can be pasted into YAML, each in quotes."""
+    plain = command.replace("\\\n", " ")
+    try:
+        words = shlex.split(plain)
+    except ValueError:  # a quote is left open
+        words = plain.split()
+    return json.dumps(words, ensure_ascii=False)
 
 
 def _short(value: object) -> str:

@@ -14,9 +14,10 @@ from scalewise.plan.catalog.datasets import prepared_path
 from scalewise.plan.catalog.own_model_files import own_model_files
 from scalewise.plan.catalog.own_programs import program_files
 from scalewise.plan.config.experiment import MAX_REPEATS, AnyExperiment, AnySettings
-from scalewise.plan.config.program import ARGUMENT, ProgramSettings, fill_in, names_in
+from scalewise.plan.config.program import ARGUMENT, ProgramSettings
 from scalewise.plan.config.settings import DEFAULT, SWEEPABLE_WITH_DEFAULT, Settings
 from scalewise.plan.config.shape import Shape
+from scalewise.plan.config.templates import fill_in, names_in
 from scalewise.records import LauncherName
 
 Options = tuple[tuple[str, Any], ...]
@@ -93,7 +94,7 @@ class Run:
         """
         settings = self.settings
         if isinstance(settings, ProgramSettings):
-            files = program_files(settings.program, settings.environment)
+            files = program_files(settings)
             return {
                 "dataset": [],
                 "weights": [],
@@ -166,6 +167,7 @@ class Preparation:
         words: Program and arguments.
         python: The interpreter of a Python file; None for that of the ranks.
         environment: Variables that the configuration adds.
+        working_directory: The folder that it runs in; None for that of snakemake.
     """
 
     name: str
@@ -173,11 +175,13 @@ class Preparation:
     words: tuple[str, ...]
     python: str | None
     environment: Mapping[str, str]
+    working_directory: str | None = None
 
     @property
     def as_json(self) -> str:
-        """All of it, for the command that does it."""
-        return canonical_json(asdict(self))
+        """All of it, for the command that does it; a later key's default is left out, as in definitions."""
+        left_out = {"working_directory"} if self.working_directory is None else set()
+        return canonical_json({key: value for key, value in asdict(self).items() if key not in left_out})
 
 
 def preparation(settings: ProgramSettings) -> Preparation:
@@ -185,11 +189,15 @@ def preparation(settings: ProgramSettings) -> Preparation:
     own = {f"{ARGUMENT}{name}": value for name, value in settings.argument.items()}
     words = tuple(fill_in(str(word), own) for word in settings.prepare)
     environment = {
-        name: str(value) for name, value in settings.environment.items() if not names_in(str(value))
+        name: fill_in(str(value), {})
+        for name, value in settings.environment.items()
+        if not names_in(str(value))
     }
-    defined = canonical_json([words, settings.python, environment])
+    runs_in = settings.working_directory
+    defined = canonical_json([words, settings.python, environment, *filter(None, [runs_in])])
     digest = hashlib.sha256(defined.encode()).hexdigest()[:12]
-    return Preparation(digest, f"resources/prepared/{digest}.json", words, settings.python, environment)
+    marker = f"resources/prepared/{digest}.json"
+    return Preparation(digest, marker, words, settings.python, environment, runs_in)
 
 
 def canonical_json(value: object) -> str:

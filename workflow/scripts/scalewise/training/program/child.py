@@ -41,6 +41,7 @@ class Child:
         argv: Program and arguments; no shell is between.
         environment: All of its variables.
         line_read: Called with each line that it prints and the time of day, in a thread of its own.
+        working_directory: The folder that it runs in; None for that of this process.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Child:
         argv: Sequence[str],
         environment: Mapping[str, str],
         line_read: Callable[[str, float], None] | None = None,
+        working_directory: str | None = None,
     ) -> None:
         self._line_read = line_read
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
@@ -60,6 +62,7 @@ class Child:
         # output in one pipe, so that its lines stay in their order
         self._process = subprocess.Popen(
             list(argv),
+            cwd=working_directory,
             env=dict(environment),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -11,9 +11,10 @@ from pathlib import Path
 
 from scalewise.execution.messages import RankSetup
 from scalewise.execution.rank_files import RankFiles
-from scalewise.plan.catalog.own_programs import program_words
-from scalewise.plan.config.program import ARGUMENT, FOLDER, ProgramSettings, fill_in
+from scalewise.plan.catalog.own_programs import for_folder, program_words
+from scalewise.plan.config.program import ARGUMENT, FOLDER, ProgramSettings
 from scalewise.plan.config.shape import Shape
+from scalewise.plan.config.templates import fill_in
 from scalewise.plan.jobs.launch import RANK_VARIABLES
 from scalewise.records import Definition
 from scalewise.training.distributed.identity import Identity
@@ -98,7 +99,11 @@ def rank_values(
 def command(settings: ProgramSettings, values: Mapping[str, object], python: str) -> list[str]:
     """Interpreter, program and arguments."""
     words = [fill_in(str(word), values) for word in settings.arguments]
-    return [settings.python or python, *program_words(settings.program), *words]
+    runs_in = settings.working_directory
+    *module, program = program_words(settings.program)
+    if runs_in is not None and not module:
+        program = str(Path(program).absolute())
+    return [for_folder(settings.python or python, runs_in), *module, program, *words]
 
 
 def variables(

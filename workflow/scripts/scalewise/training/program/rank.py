@@ -31,9 +31,10 @@ from scalewise.execution.parent_death import exit_when_parent_dies
 from scalewise.execution.progress_reporter import say
 from scalewise.execution.rank_files import RankFiles
 from scalewise.plan.config.program import SEEN as SEEN_SAMPLES
-from scalewise.plan.config.program import ProgramSettings, names_in
+from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.config.settings import Steps
 from scalewise.plan.config.shape import Shape
+from scalewise.plan.config.templates import names_in
 from scalewise.records import utc_now, write_text
 from scalewise.training.distributed.cpus import take_cpus
 from scalewise.training.distributed.identity import Identity, check_place, identify, node_rank
@@ -127,7 +128,7 @@ class ProgramRank:
             self.rank_setup.accelerator, self.identity, self.rank_setup.cpus_per_device, len(self.ranks)
         )
         self.probed.mkdir(parents=True, exist_ok=True)
-        startup = self.probed / f"startup{self.identity.rank}"
+        startup = (self.probed / f"startup{self.identity.rank}").absolute()
         write_startup(startup)
         meeting = meeting_of(self.rank_files, self.rank_setup, self.identity)
         values = rank_values(
@@ -140,7 +141,8 @@ class ProgramRank:
         if self.is_first:
             say(f"{' '.join(argv)}")
         meter = CpuMeter(self.identity.host)
-        child = Child(argv, environment, self._line_read if self.is_first else None)
+        line_read = self._line_read if self.is_first else None
+        child = Child(argv, environment, line_read, self.settings.working_directory)
         launched = time.monotonic()
         # after the program was started: a thread of this process must not meet a fork
         exit_when_parent_dies(

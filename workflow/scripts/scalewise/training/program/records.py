@@ -376,7 +376,7 @@ def _notes(settings: ProgramSettings, records: Sequence[ProbeRecord], steps: Mea
             f"The program came to its own end after {done} steps, before the {up_to}{asked} that were asked "
             "for."
         )
-    known = {str(path.resolve()) for path in program_files(settings.program, settings.environment)}
+    known = {str(path.resolve()) for path in program_files(settings)}
     known |= {str(Path(name).resolve()) for name in settings.files}
     imported = dict.fromkeys(name for record in records for name in record.imported_files)
     if unread := [name for name in imported if str(Path(name).resolve()) not in known]:

@@ -127,6 +127,8 @@ class StepRecord:
         Args:
             fed: True where a DataLoader feeds the training.
         """
+        # one that gave a batch once, on which all steps train, shows neither their samples nor waits
+        fed = fed and 2 * sum(map(bool, self._samples)) >= len(self._samples)
         return {
             "marks": [*self._marks, *(step.at for step in self._recent)],
             "seconds": [None if math.isnan(value) else value for value in self._seconds],

@@ -1,0 +1,271 @@
+"""Rules of the words that a program is given: names and arithmetic in braces, and the signs of a shell."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+from scalewise.plan.checks.options import Where
+from scalewise.plan.config.errors import Place, Problem, key_path, name_all
+from scalewise.plan.config.experiment import ProgramExperiment
+from scalewise.plan.config.program import (
+    ARGUMENT,
+    FOLDER,
+    NODE_NAMES,
+    OWN_NAME,
+    RANK_NAMES,
+    RUN_NAMES,
+    ProgramSettings,
+)
+from scalewise.plan.config.shape import Shape, count_devices
+from scalewise.plan.config.templates import fill_in, in_braces, names_in
+from scalewise.plan.runs.runs import batch_per_device, global_batch
+
+QUOTED = re.compile(r"^(['\"]).*\1$", re.DOTALL)
+"""A word in quotes beyond those of YAML: a shell would take them off."""
+
+BREAKS = re.compile(r"[\n\r\x00]")
+"""Characters that no word holds: most often a block of YAML that was meant as one line."""
+
+OPTION_WITH_VALUE = re.compile(r"--?[A-Za-z][\w-]*\s+\S")
+"""Two words in one, such as ``--lr 0.1``: a shell would divide them."""
+
+VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+"""A variable as a shell would replace it."""
+
+NO_NUMBERS = (FOLDER, "master_address")
+"""Names in braces whose values are no whole numbers."""
+
+POSSIBLE = "Use names, whole numbers, + - * // and parentheses, as in {global_batch_size * 1024}."
+"""The forms that braces may enclose."""
+
+
+MOST_LOOKED_AT = 10_000
+"""Most repeats and ranks for which a division is tried."""
+
+
+def check_words(
+    where: Where, experiment: ProgramExperiment, settings: ProgramSettings, shapes: Sequence[Shape]
+) -> Iterator[Problem]:
+    """Refuse words that the program would get in another form than is meant.
+
+    Args:
+        where: Gives the place of a key of the series.
+        experiment: The experiment that the series is part of.
+        settings: One series' training.
+        shapes: Shapes of its device counts.
+    """
+    own = [f"{ARGUMENT}{name}" for name in settings.argument]
+    of_node = [*RUN_NAMES, *NODE_NAMES, *own]
+    of_rank = [*of_node, *RANK_NAMES] if settings.starts == "ranks" else of_node
+    texts: list[tuple[Place, object, Sequence[str]]] = [
+        *(((*where("arguments"), index), word, of_node) for index, word in enumerate(settings.arguments)),
+        *(((*where("environment"), name), word, of_rank) for name, word in settings.environment.items()),
+        *(((*where("prepare"), index), word, own) for index, word in enumerate(settings.prepare)),
+    ]
+    used: set[str] = set()
+    for here, word, names in texts:
+        found = list(_check_word(here, str(word), names, settings))
+        yield from found or _check_division(here, str(word), experiment, settings, shapes)
+        # one that is only misspelt is not called unused as well
+        used |= {_nearest(name, names) or name for name in known_names([str(word)])}
+    for name, value in settings.argument.items():
+        here = where(f"{ARGUMENT}{name}")
+        here = here if "sweep" in here[2:] else (*where("argument"), name)
+        if not re.fullmatch(OWN_NAME, name):
+            yield Problem(here, "is not a name", "Use letters, digits and _, as in {argument.lr}.")
+        elif f"{ARGUMENT}{name}" not in used:
+            values = experiment.swept.get(f"{ARGUMENT}{name}", value)
+            yield Problem(
+                here,
+                f"is {values!r}, but neither arguments nor environment has {{{ARGUMENT}{name}}}",
+                f'Add it where the program takes it, such as ["--{name}", "{{{ARGUMENT}{name}}}"].',
+            )
+        yield from _check_characters(here, str(value))
+
+
+def known_names(words: Iterable[str]) -> set[str]:
+    """Return the names in braces of all words that are templates."""
+    names: set[str] = set()
+    for word in words:
+        try:
+            names |= set(names_in(word))
+        except ValueError:
+            continue
+    return names
+
+
+def meant_names(settings: ProgramSettings) -> set[str]:
+    """Return the names that the program is given, misspelt ones as they are meant: each has its own error."""
+    return {_nearest(name, RUN_NAMES) or name for name in known_names(settings.templates)}
+
+
+def word_cautions(name: str, experiment: ProgramExperiment) -> Iterator[str]:
+    """Warn of words that a shell would replace, and that the program gets as they are.
+
+    Args:
+        name: The experiment's name.
+        experiment: Checked.
+    """
+    words: list[tuple[Place, object]] = [
+        *((("arguments", index), word) for index, word in enumerate(experiment.arguments)),
+        *((("prepare", index), word) for index, word in enumerate(experiment.prepare)),
+        *((("environment", key), word) for key, word in experiment.environment.items()),
+        *((("argument", key), word) for key, word in experiment.argument.items()),
+        *(((f"sweep.{key}",), word) for key in experiment.swept for word in experiment.swept[key]),
+    ]
+    for place, word in words:
+        if found := _of_a_shell(str(word)):
+            subject = key_path(("experiments", name, *place))
+            inner = found.removeprefix("${").removesuffix("}")
+            meant = f" Write {{{inner}}} for the value." if inner in (*RUN_NAMES, *RANK_NAMES) else ""
+            yield f"{subject} has {found}, which no shell replaces: the program gets it as it is.{meant}"
+
+
+def _of_a_shell(word: str) -> str:
+    """The part of a word that looks as if a shell should replace it; empty for none."""
+    if word.startswith("~/"):
+        return "~/"
+    for found in VARIABLE.finditer(word):
+        variable = found[1] or found[2]
+        if (
+            variable.isupper()
+            or variable in os.environ
+            or (found[1] and variable in (*RUN_NAMES, *RANK_NAMES))
+        ):
+            return found[0]
+    return ""
+
+
+def _check_word(here: Place, word: str, known: Sequence[str], settings: ProgramSettings) -> Iterator[Problem]:
+    if OPTION_WITH_VALUE.match(word) and "environment" not in here[2:]:
+        option, value = word.split(maxsplit=1)
+        yield Problem(here, f"is {word!r}, two words in one", f'Write "{option}", "{value}".')
+    yield from _check_characters(here, word)
+    try:
+        braces = in_braces(word)
+    except ValueError as error:
+        yield Problem(
+            here,
+            f"is {word!r}, in which {error} is neither a name nor arithmetic of whole numbers",
+            f"{POSSIBLE} Write {{{{ and }}}} for braces that the program is to get.",
+        )
+        return
+    for inner, names in braces:
+        if unknown := [name for name in names if name not in known]:
+            # a hyphen in a name is no subtraction of two unknown ones
+            name = inner if re.fullmatch(r"[\w.]+(-[\w.]+)+", inner) else unknown[0]
+            yield _unknown_name(here, name, known)
+        elif names != [inner]:
+            yield from _check_numbers(here, inner, names, settings)
+
+
+def _check_numbers(
+    here: Place, inner: str, names: Sequence[str], settings: ProgramSettings
+) -> Iterator[Problem]:
+    values = {f"{ARGUMENT}{name}": value for name, value in settings.argument.items()}
+    for name in names:
+        if name in NO_NUMBERS or not isinstance(values.get(name, 0), int):
+            value = f" ({values[name]!r})" if name in values else ""
+            yield Problem(
+                here,
+                f"computes {{{inner}}}, but {name}{value} is no whole number",
+                f"Take {name} out of the arithmetic, as {{{name}}} in braces of its own.",
+            )
+            return
+
+
+def _check_division(
+    here: Place,
+    word: str,
+    experiment: ProgramExperiment,
+    settings: ProgramSettings,
+    shapes: Sequence[Shape],
+) -> Iterator[Problem]:
+    """Refuse a division by zero on any rank of any run."""
+    names = set(names_in(word))
+    kept = settings.global_batch_size if settings.scaling == "strong" else settings.batch_size_per_device
+    if "//" not in word or kept is None:
+        return
+    for shape, values in itertools.islice(_values(names, experiment, settings, shapes), MOST_LOOKED_AT):
+        try:
+            fill_in(word, values)
+        except ZeroDivisionError:
+            yield Problem(
+                here,
+                f"is {word!r}, which divides by zero on {count_devices(shape.world_size)}",
+                "Correct the divisor, or measure other device counts.",
+            )
+            return
+
+
+def _values(
+    names: Collection[str],
+    experiment: ProgramExperiment,
+    settings: ProgramSettings,
+    shapes: Sequence[Shape],
+) -> Iterator[tuple[Shape, Mapping[str, object]]]:
+    """Yield values of the names in braces, for each shape, and for each repeat and rank if they matter."""
+    own = {f"{ARGUMENT}{name}": value for name, value in settings.argument.items()}
+    repeats = experiment.max_repeats if "seed" in names else 1
+    for shape, repeat in itertools.product(shapes, range(repeats)):
+        for rank in range(shape.world_size if {*RANK_NAMES, *NODE_NAMES} & set(names) else 1):
+            node_rank, local_rank = divmod(rank, shape.devices_per_node)
+            yield (
+                shape,
+                {
+                    "devices": shape.world_size,
+                    "devices_per_node": shape.devices_per_node,
+                    "nodes": shape.nodes,
+                    "batch_size_per_device": batch_per_device(settings, shape.world_size),
+                    "global_batch_size": global_batch(settings, shape.world_size),
+                    "accumulation_steps": settings.accumulation_steps,
+                    "seed": settings.seed + repeat,
+                    FOLDER: "",
+                    "rank": rank,
+                    "local_rank": local_rank,
+                    "node_rank": node_rank,
+                    "master_address": "",
+                    "master_port": 1,
+                    **own,
+                },
+            )
+
+
+def _nearest(name: str, known: Sequence[str]) -> str | None:
+    """The known name that is meant; None if no name is near."""
+    if (own := f"{ARGUMENT}{name}") in known:
+        return own
+    return next(iter(difflib.get_close_matches(name, known, n=1)), None)
+
+
+def _unknown_name(here: Place, name: str, known: Sequence[str]) -> Problem:
+    if "prepare" in here[2:] and name in (*RUN_NAMES, *NODE_NAMES, *RANK_NAMES):
+        what = f"names {{{name}}}, which differs between runs, but prepare is done once for all"
+        return Problem(here, what, "Write a path or a value of your own.")
+    if "environment" in here[2:] and name in RANK_NAMES:
+        what = f"names {{{name}}}, which is not known where `starts: itself` has the program start its ranks"
+        return Problem(here, what, "Remove it, or use `starts: ranks`.")
+    if name in RANK_NAMES:
+        what = f"names {{{name}}}, but arguments are the same on all ranks"
+        added = f'environment: {{MINE: "{{{name}}}"}}'
+        cure = f"Ranks have it in the variable {name.upper()}; `{added}` adds another."
+        return Problem(here, what, cure)
+    what = f"names {{{name}}}, which is not known"
+    if near := _nearest(name, known):
+        return Problem(here, what, f"Did you mean {{{near}}}?")
+    plain = name.removeprefix(ARGUMENT)
+    own = f"A value of your own stands under `argument: {{{plain}: ...}}`, and here as {{{ARGUMENT}{plain}}}."
+    return Problem(here, what, f"{name_all(known)} {own}" if known else own)
+
+
+def _check_characters(here: Place, word: str) -> Iterator[Problem]:
+    if found := BREAKS.search(word):
+        name = "a NUL" if found[0] == "\0" else "a line break"
+        yield Problem(here, f"is {word!r}, with {name} in it", "Write it on one line, in quotes.")
+    elif QUOTED.match(word):
+        what = f"is {word!r}, with quotes that a shell would take off, but the program would get"
+        yield Problem(here, what, f"Write {word[1:-1]!r}, which YAML reads as one word.")
