@@ -110,7 +110,9 @@ def test_snakemakes_own_report_holds_figures_with_captions(study: Study) -> None
     assert "all experiments" in html
 
 
-def test_a_failed_run_says_why_and_a_partial_report_shows_the_rest(workplace: Workplace) -> None:
+def test_a_failed_run_says_why_after_the_answers_that_are_known_and_a_partial_report_shows_the_rest(
+    workplace: Workplace,
+) -> None:
     # one experiment's data are damaged between preparation and training
     two = TINY.replace("  weak:\n    scaling", "  weak:\n    dataset: own.safetensors\n    scaling")
     make = (
@@ -125,6 +127,11 @@ def test_a_failed_run_says_why_and_a_partial_report_shows_the_rest(workplace: Wo
 
     failed = workplace.snakemake("--keep-going", config=two)
     assert failed.code == 1
+    answer = "strong: Measured: "
+    assert answer in failed.text
+    assert "  Report: results/strong/report.html" in failed.text
+    assert failed.text.index(answer) < failed.text.index("Not all steps were done.")
+    assert "No answer for weak: 1 run has no result." in failed.text
     assert "weak/d1.r1 failed: rank 0 on " in failed.text
     assert "cannot be read" in failed.text
     assert "with `partial_report` behind it" in failed.text

@@ -21,7 +21,11 @@ DEFAULT_CONFIG = "config/experiments.yaml"
 from scalewise.analysis.report.captions import CAPTIONS
 from scalewise.execution.finished_results import forget_all, is_of_job, set_aside
 from scalewise.execution.preemption_watch import PreemptionWatch
-from scalewise.plan.terminal.final_message import EarlierFiles, decisions, failures
+from scalewise.plan.terminal.final_message import (
+    EarlierFiles,
+    decisions,
+    end_with_errors,
+)
 from scalewise.plan.jobs.all_reduce_jobs import (
     PRIORITY,
     AllReducePlan,
@@ -130,12 +134,6 @@ os.environ.update(
         os.environ,
     )
     | ALL_REDUCES.environment
-)
-
-ON_FAILURE = (
-    "Not all steps were done. Why runs failed also stands in results/*/runs/*/failure.json.\n"
-    "The same command tries them again; with `partial_report` behind it, it reports on what has "
-    "finished."
 )
 
 # Inside a job that Slurm has started anew. The job's first snakemake, which deletes outputs, sees the

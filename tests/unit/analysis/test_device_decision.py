@@ -94,10 +94,20 @@ def test_without_a_completed_run_there_is_no_decision_and_the_outcomes_are_named
     assert decision.sentence == "No decision: no completed run (failed); no completed run (not run yet)."
 
 
-def test_one_device_count_decides_nothing(answer: Decide) -> None:
+def test_one_device_count_decides_nothing_and_its_rate_is_the_answer(answer: Decide) -> None:
     decision = answer({(ALONE, 2): spread(100)})
-    assert decision.devices is None
-    assert "one device count" in decision.sentence
+    assert (decision.devices, decision.clear) == (None, False)
+    assert decision.sentence == (
+        "Measured: 100 samples/s (99.0 to 101, n = 3, 75 %) on 2 devices. Add device counts for a decision."
+    )
+
+
+def test_of_several_series_on_one_device_count_each_has_its_rate(answer: Decide) -> None:
+    decision = answer({("off", 1): spread(100), ("on", 1): [150.0]})
+    assert decision.sentence.startswith(
+        "Measured: 100 samples/s (99.0 to 101, n = 3, 75 %) on 1 device of off."
+    )
+    assert decision.alternatives == ["Measured: 150 samples/s (n = 1) on 1 device of on."]
 
 
 def test_the_first_series_is_kept_unless_another_is_faster_beyond_its_interval(answer: Decide) -> None:

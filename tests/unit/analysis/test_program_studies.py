@@ -348,6 +348,120 @@ def test_another_version_keeps_runs_apart_if_it_may_change_their_speed_and_is_na
     assert (f"version of {package} (2.8, 2.9)" in differed) != apart
 
 
+# --- what belongs next to the answer ------------------------------------------------------------------
+
+
+def write_two_rates(folder: Path, spec: ProgramExperiment, with_passes: Mapping[int, float | None]) -> None:
+    """Runs that train 160 samples/s a device, and at another rate with passes without gradients."""
+    for devices, rate in with_passes.items():
+        # no trend, which would make an answer unclear
+        for repeat, factor in enumerate((1.0, 1.01, 0.99), start=1):
+            run, program = f"d{devices}.r{repeat}", {"throughput_with_no_grad": rate}
+            write_program_run(folder / "study/runs", run, spec, 0.1 * factor, program=program)
+
+
+UNKNOWN_PASSES = "It is not known whether forward passes without gradients belong to the training."
+NO_GRAD_PASSES = (
+    "If they do, write `no_grad_passes: training`; if they evaluate, `no_grad_passes: evaluation`."
+)
+
+
+def test_both_rates_are_the_first_caution_and_another_speedup_makes_the_answer_unclear(
+    tmp_path: Path,
+) -> None:
+    spec = experiment()
+    write_two_rates(tmp_path, spec, {1: 40.0, 2: 64.0})
+    decision, html = report_on(tmp_path, spec)
+    assert (decision["devices"], decision["clear"]) == (2, False)
+    assert decision["cautions"][0] == (
+        f"{UNKNOWN_PASSES} On 1 device it trains 160 samples/s without their time and 40.0 with it. On 2 "
+        "devices it trains 320 samples/s without their time and 64.0 with it. With their time the speedup of "
+        f"2 devices is 1.60x, not 2.00x. {NO_GRAD_PASSES}"
+    )
+    assert UNKNOWN_PASSES in Page(html).all_text()
+    assert pd.read_csv(tmp_path / "study/scaling.csv")["throughput_with_no_grad"].tolist() == [40.0, 64.0]
+    assert set(pd.read_csv(tmp_path / "study/runs.csv")["throughput_with_no_grad"]) == {40.0, 64.0}
+    assert UNKNOWN_PASSES in (tmp_path / "study/what_if.json").read_text()
+
+
+def test_two_rates_with_about_the_same_speedup_leave_the_answer_clear(tmp_path: Path) -> None:
+    spec = experiment(devices=[1, 2, 4, 8])
+    write_two_rates(tmp_path, spec, {1: 80.0, 2: 159.0, 4: 319.0, 8: 638.0})
+    decision = decision_on(tmp_path, spec)
+    assert decision["clear"]
+    assert decision["cautions"][0].endswith(
+        f"samples/s without their time and 319 with it. scaling.csv has both rates of 1 more device count. "
+        f"{NO_GRAD_PASSES}"
+    )
+
+
+def test_a_point_on_which_passes_are_known_has_one_rate(tmp_path: Path) -> None:
+    spec = experiment()
+    write_two_rates(tmp_path, spec, {1: 80.0, 2: None})
+    decision = decision_on(tmp_path, spec)
+    assert not decision["clear"]
+    assert "On 2 devices it trains" not in decision["cautions"][0]
+    assert "With their time the speedup of 2 devices is 4.00x, not 2.00x." in decision["cautions"][0]
+
+
+def test_where_passes_are_known_there_is_no_caution_on_them(tmp_path: Path) -> None:
+    spec = experiment()
+    write_study(tmp_path, spec, {1: 0.1, 2: 0.1})
+    assert "without gradients" not in " ".join(decision_on(tmp_path, spec)["cautions"])
+
+
+def test_one_device_count_has_its_rate_as_the_answer_and_both_rates_as_a_caution(tmp_path: Path) -> None:
+    spec = experiment(devices=[1])
+    write_two_rates(tmp_path, spec, {1: 40.0})
+    decision, html = report_on(tmp_path, spec)
+    assert decision["sentence"].startswith("Measured: 160 samples/s (")
+    assert decision["sentence"].endswith(" on 1 device. Add device counts for a decision.")
+    assert UNKNOWN_PASSES in decision["cautions"][0]
+    assert decision["sentence"] in Page(html).all_text()
+
+
+def test_what_a_program_was_seen_to_do_stands_among_the_first_cautions_with_its_runs(tmp_path: Path) -> None:
+    spec = experiment()
+    same = "All ranks train on the same batches."
+    write_study(tmp_path, spec, {1: 0.1})
+    write_study(tmp_path, spec, {2: 0.1}, program={"cautions": [same]})
+    assert decision_on(tmp_path, spec)["cautions"][0] == f"In 3 of 6 runs: {same}"
+
+
+def test_a_run_that_is_left_out_is_named_in_the_answer_and_first_among_the_cautions(tmp_path: Path) -> None:
+    spec = experiment()
+    write_study(tmp_path, spec, {1: 0.1})
+    for repeat, precision in enumerate(("float32", "float32", "bfloat16"), start=1):
+        write_program_run(
+            tmp_path / "study/runs", f"d2.r{repeat}", spec, 0.1, program={"precision": precision}
+        )
+    for path in (tmp_path / "study/runs").glob("d1.*/summary.json"):
+        path.write_text(path.read_text().replace("bfloat16 by autocast, parameters float32", "float32"))
+    decision = decision_on(tmp_path, spec)
+    assert "n = 2 of 3, 95 %)" in decision["sentence"]
+    assert " 1 run is not comparable with the others: see the cautions." in decision["sentence"]
+    assert decision["cautions"][0] == (
+        "1 of 3 runs on 2 devices is not comparable with the baseline: formats of numbers is bfloat16, not "
+        "float32 (1.00x the others' rate)."
+    )
+
+
+def test_a_run_that_is_left_out_on_one_device_count_is_named_in_the_answer(tmp_path: Path) -> None:
+    spec = experiment(devices=[1], repeats=2)
+    for repeat in (1, 2):
+        files = {f"/home/a/m{repeat}.py": "a" * 64}
+        write_program_run(
+            tmp_path / "study/runs", f"d1.r{repeat}", spec, 0.1, program={"imported_files": files}
+        )
+    decision = decision_on(tmp_path, spec)
+    assert decision["sentence"] == (
+        "Measured: 160 samples/s (n = 1 of 2) on 1 device. 1 run is not comparable with the others: see "
+        "the cautions. Add device counts for a decision."
+    )
+    (caution,) = decision["cautions"]
+    assert caution.startswith("1 of 2 runs on 1 device is not comparable with the baseline: a/m")
+
+
 def test_a_swept_argument_is_a_series_and_a_condition_of_its_own(tmp_path: Path) -> None:
     spec = experiment(
         repeats=1,

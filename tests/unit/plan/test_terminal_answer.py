@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scalewise.plan.terminal.final_message import EarlierFiles, decisions, failures
+from scalewise.plan.study import Study
+from scalewise.plan.terminal.final_message import (
+    EarlierFiles,
+    decisions,
+    end_with_errors,
+    failures,
+)
 
 
 def answered(results: Path, *answers: dict[str, Any]) -> str:
@@ -90,3 +97,74 @@ def test_a_failure_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     path.write_text("[]")
 
     assert failures(tmp_path, EarlierFiles()) == f"{path} cannot be read"
+
+
+TWO = """\
+defaults: {dataset: digits, model: linear, epochs: 1, global_batch_size: 64, devices: [1]}
+experiments:
+  strong: {repeats: 2}
+  weak: {repeats: 2}
+"""
+
+
+def finish(results: Path, experiment: str, *runs: str, decided: bool = True) -> None:
+    """Runs that have completed, and the decision on them, made later."""
+    folder = results / experiment
+    for run in runs:
+        (folder / "runs" / run).mkdir(parents=True)
+        (folder / "runs" / run / "summary.json").write_text("{}")
+    if decided:
+        decide(folder)
+
+
+def decide(folder: Path, seconds: int = 10**10) -> None:
+    (folder / "decision.json").write_text(json.dumps({"experiment": folder.name, "sentence": "Use it."}))
+    os.utime(folder / "decision.json", (seconds, seconds))
+
+
+def test_a_session_with_errors_ends_with_the_answers_that_are_known_the_reasons_and_what_is_missing(
+    load: Callable[[str], Study], tmp_path: Path
+) -> None:
+    study, results = load(TWO), tmp_path / "results"
+    finish(results, "strong", "d1.r1", "d1.r2")
+    (results / "strong" / "report.html").write_text("")
+    finish(results, "weak", "d1.r1")
+
+    told = end_with_errors(study, results, EarlierFiles()).splitlines()
+
+    assert told[:3] == ["strong: Use it.", f"  Report: {results / 'strong/report.html'}", told[2]]
+    assert told[2].startswith("Not all steps were done.")
+    assert told[-1] == "No answer for weak: 1 run has no result."
+
+
+@pytest.mark.parametrize("stale", [False, True])
+def test_finished_runs_without_tables_of_their_own_are_no_answer(
+    load: Callable[[str], Study], tmp_path: Path, stale: bool
+) -> None:
+    study, results = load(TWO), tmp_path
+    finish(results, "strong", "d1.r1", "d1.r2")
+    finish(results, "weak", "d1.r1", "d1.r2", decided=False)
+    if stale:
+        decide(results / "weak", 1000)
+
+    told = end_with_errors(study, results, EarlierFiles())
+
+    assert told.startswith("strong: Use it.")
+    assert told.endswith("No answer for weak: its tables are not made. Run the same command again.")
+
+
+def test_answers_of_earlier_sessions_are_repeated_only_with_news(
+    load: Callable[[str], Study], tmp_path: Path
+) -> None:
+    study, earlier = load(TWO), EarlierFiles()
+    finish(tmp_path, "weak", "d1.r1", "d1.r2")
+    fail(tmp_path, "d1.r1", 1000)
+    earlier.look(tmp_path)
+    assert end_with_errors(study, tmp_path, earlier) == ""
+
+    fail(tmp_path, "d1.r2", 1000)
+
+    told = end_with_errors(study, tmp_path, earlier)
+    assert told.startswith("weak: Use it.")
+    assert "strong/d1.r2 failed: Out of disk." in told
+    assert told.endswith("No answer for strong: 2 runs have no result.")

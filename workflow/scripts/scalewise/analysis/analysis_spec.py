@@ -36,6 +36,9 @@ PROGRAM_FACTS = (
 THROUGHPUT = "throughput_samples_per_second"
 """The column of a run's, and of a point's, samples over seconds."""
 
+WITH_NO_GRAD = "throughput_with_no_grad"
+"""The same with the time of forward passes without gradients; empty if it is known whether they train."""
+
 STARTUP = (
     "launch_seconds", "imports_seconds", "process_group_seconds", "data_seconds", "model_seconds",
     "preparation_seconds", "first_step_seconds",

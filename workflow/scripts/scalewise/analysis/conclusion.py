@@ -21,6 +21,7 @@ from scalewise.analysis.decision.selection import series_compete
 from scalewise.analysis.decision.terms import Terms
 from scalewise.analysis.laws import Law, study_laws
 from scalewise.analysis.origins import shared_nodes
+from scalewise.analysis.program_facts import program_cautions
 from scalewise.analysis.scaling import known_columns, option_table, scaling_table
 from scalewise.analysis.tables import Tables
 from scalewise.plan.config.experiment import AnyExperiment, DecisionRule
@@ -83,6 +84,7 @@ def conclude(experiment: AnalysisSpec, tables: Tables, *, with_laws: bool = True
             *resumption_notes(runs),
             *own_interval_notes(runs),
         ],
+        of_programs=program_cautions(tables.programs),
         queue_minutes=experiment.queue_minutes,
         swept=spec.swept,
         # a law through few counts, far apart, would put itself in the place of those between them

@@ -52,6 +52,13 @@ def program_facts(spec: ProgramExperiment, found: Found) -> dict[str, list[str]]
     return {name: facts for name, facts in zip(PROGRAM_FACTS, values, strict=True) if facts}
 
 
+def program_cautions(found: Found) -> list[str]:
+    """Sentences of the runs that belong next to the answer, each once with the number of its runs."""
+    sentences = Counter(sentence for _, program in found for sentence in program.cautions)
+    total = pluralize(str(len(found)), "run")
+    return [f"In {count} of {total}: {sentence}" for sentence, count in sentences.items()]
+
+
 def _command(spec: ProgramExperiment, runs: Sequence[ProgramMeasurements]) -> list[str]:
     template = " ".join([*program_words(spec.program), *map(str, spec.arguments)])
     return [template, *(f"in one of the runs: {shlex.join(run.command)}" for run in runs[:1])]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from scalewise.analysis.analysis_spec import STARTUP, THROUGHPUT
+from scalewise.analysis.analysis_spec import STARTUP, THROUGHPUT, WITH_NO_GRAD
 from scalewise.analysis.bottlenecks.step_breakdown import STEP_SECONDS
 from scalewise.analysis.comparison.comparability import differences, named
 from scalewise.analysis.comparison.comparable_runs import (
@@ -45,7 +45,7 @@ BOUNDED = ("time_to_accuracy_seconds", "final_accuracy", "peak_memory_bytes", "w
 
 READ = (
     "experiment", "nodes", "loader", "device_hours", "epochs_to_accuracy", "samples_to_target", THROUGHPUT,
-    *BOUNDED, *STARTUP, *AT_WORK, *STEP_SECONDS, "train_seconds",
+    *BOUNDED, *STARTUP, *AT_WORK, *STEP_SECONDS, "train_seconds", WITH_NO_GRAD,
 )  # fmt: skip
 """Columns that are read of a run where they are known: published figures and older records lack some."""
 
@@ -53,7 +53,8 @@ SCALING_COLUMNS = [
     "experiment", "series", "conditions", "devices", "nodes", "n", "n_failed", "n_unsuccessful",
     "unsuccessful", "n_not_comparable",
     "throughput_samples_per_second", "throughput_samples_per_second_low",
-    "throughput_samples_per_second_high", "throughput_confidence", "baseline_devices",
+    "throughput_samples_per_second_high", "throughput_confidence", WITH_NO_GRAD,
+    "baseline_devices",
     "speedup", "speedup_low", "speedup_high", "speedup_confidence", "speedup_n",
     "parallel_efficiency", "parallel_efficiency_low", "parallel_efficiency_high",
     "faster_than", "faster_p",
@@ -226,6 +227,10 @@ def _point_columns(point: pd.DataFrame, done: pd.DataFrame) -> dict[str, Any]:
         throughput = median_interval(rates)
         row |= throughput.as_columns(THROUGHPUT)
         row["throughput_confidence"] = throughput.confidence
+    with_passes = done[WITH_NO_GRAD].astype(float)
+    if with_passes.notna().any():
+        # where a run knows whether they belong to the training, it has one rate
+        row[WITH_NO_GRAD] = with_passes.fillna(done[THROUGHPUT].astype(float)).median()
     return row
 
 
@@ -329,6 +334,8 @@ def _notes(
         elif outcomes or not others:
             yield f"no completed run ({outcomes})"
     elif device_counts == 1:
+        if others:
+            return  # why those are not comparable is the note
         yield "no baseline: the series has one device count"
     elif not base_rates:
         yield f"no baseline: no completed run on {count_devices(base)}"

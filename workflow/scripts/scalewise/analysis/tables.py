@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from scalewise.analysis.analysis_spec import WITH_NO_GRAD
 from scalewise.analysis.bottlenecks.drift import drift
 from scalewise.analysis.bottlenecks.resumption import resumption_columns
 from scalewise.analysis.bottlenecks.step_breakdown import STEP_COLUMNS, split
@@ -40,7 +41,7 @@ from scalewise.records import (
 RUN_COLUMNS = [
     "experiment", "run", "series", "devices", "nodes", "devices_per_node", "repeat",
     "cpus_per_device", "batch_size_per_device", "global_batch_size", "outcome", "reason",
-    "fingerprint", "throughput_samples_per_second", "window_spread", "drift", "drift_low",
+    "fingerprint", "throughput_samples_per_second", WITH_NO_GRAD, "window_spread", "drift", "drift_low",
     "drift_high", *STEP_COLUMNS, "train_seconds", "time_to_accuracy_seconds",
     "epochs_to_accuracy", "samples_to_target", "final_accuracy", "best_accuracy", "peak_memory_bytes",
     "evaluation_peak_memory_bytes",
@@ -239,6 +240,8 @@ def _finished(
         row |= drift(summary.measurements.windows)
         row |= resumption_columns(summary.measurements.resumption)
         row |= own_interval_columns(summary.measurements)
+        if summary.measurements.program is not None:
+            row[WITH_NO_GRAD] = summary.measurements.program.throughput_with_no_grad
         row |= split(summary.measurements.windows, ranks)
         row |= summary.definition.options  # as planned, where a measurement has the same name
         energy = summary.measurements.energy_joules

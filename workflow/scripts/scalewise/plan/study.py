@@ -142,6 +142,18 @@ class PlannedExperiment:
         """
         return [run.name for run in requested_runs(self.runs, self.spec, rounds)]
 
+    def missing_runs(self, folder: Path) -> list[str]:
+        """Return the runs asked for so far that have no summary.
+
+        Args:
+            folder: Results of the experiment.
+        """
+        return [
+            run
+            for run in self.asked_run_names(known_rounds(self.spec, folder))
+            if not (folder / "runs" / run / SUMMARY).exists()
+        ]
+
     @property
     def _choice_definition(self) -> str:
         """The same where device counts are chosen: by the decision, and by what their runs cost."""
@@ -185,8 +197,7 @@ class Study:
             (name, run)
             for name, planned in self.experiments.items()
             if (results / name / "scaling.csv").exists()
-            for run in planned.asked_run_names(known_rounds(planned.spec, results / name))
-            if not (results / name / "runs" / run / SUMMARY).exists()
+            for run in planned.missing_runs(results / name)
         ]
 
     @property

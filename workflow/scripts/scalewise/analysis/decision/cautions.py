@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
+from scalewise.analysis.analysis_spec import THROUGHPUT, WITH_NO_GRAD
 from scalewise.analysis.comparison.comparability import accuracy_lost
 from scalewise.analysis.comparison.gains import Measure
 from scalewise.analysis.decision.choice import SIGNIFICANCE, OpenQuestion
@@ -18,6 +19,7 @@ from scalewise.analysis.formatting import (
     format_exact,
     goal_text,
     percent,
+    pluralize,
 )
 from scalewise.analysis.scaling import OF_WALLS
 from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS
@@ -26,13 +28,26 @@ from scalewise.plan.config.experiment import DecisionRule
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.terminal.words import format_ratio
 
-UNRELIABLE, CONFOUNDED, UNDECIDED, LOSS, UNEXPLAINED, MEASUREMENT, CONTEXT = range(7)
-"""Harm done by relying on an answer in spite of a caution, the most first: it may not run at all;
-it may be of hosts or days instead of devices; another answer may be right; it costs accuracy; a figure may be
-wrong; runs were disturbed or left out; the figure is right, and what it rests on is told."""
+(
+    LEFT_OUT, OTHER_RATE, OF_PROGRAM, UNRELIABLE, CONFOUNDED, UNDECIDED, LOSS, UNEXPLAINED, MEASUREMENT,
+    CONTEXT,
+) = range(10)  # fmt: skip
+"""Harm done by relying on an answer in spite of a caution, the most first: it rests on some of the runs
+alone; its speedup may be of something else than the training; a run's program says what belongs next to it;
+it may not run at all; it may be of hosts or days instead of devices; another answer may be right; it costs
+accuracy; a figure may be wrong; runs were disturbed; the figure is right, and what it rests on is told."""
+
+UNCLEAR = frozenset({OTHER_RATE, CONFOUNDED, UNDECIDED})
+"""Harms with which an answer is not clear."""
 
 Caution = tuple[int, str]
 """The harm, and the sentence."""
+
+OTHER_SPEEDUP = 0.03
+"""Share by which a speedup with the time of passes without gradients differs enough to be another answer."""
+
+MAX_RATES = 3
+"""Device counts of which both rates stand in a caution; scaling.csv has all."""
 
 CLEARLY_ABOVE = 1.1
 """Efficiency from which on even single runs, which have no interval, are not taken for noise."""
@@ -126,7 +141,7 @@ def of_points(
     measure: Measure,
     rests_on: pd.DataFrame | None = None,
 ) -> Iterator[Caution]:
-    """The weaknesses of the points of the series.
+    """The weaknesses of the points of a series with a speedup.
 
     Args:
         points: Those with a speedup, output of ``evaluate``.
@@ -159,8 +174,69 @@ def of_points(
         yield UNEXPLAINED, sentence
     for sentence in _less_accurate(points):
         yield LOSS, sentence
-    for note in notes[planned.get("n_not_comparable", pd.Series(0, index=planned.index)) > 0]:
-        yield MEASUREMENT, f"{note[0].upper()}{note[1:]}."
+
+
+def of_runs(planned: pd.DataFrame) -> Iterator[Caution]:
+    """Cautions on runs that are not comparable with the others, and on what was measured of all.
+
+    Args:
+        planned: All points of a series in the scaling table, whether they have a speedup or not.
+    """
+    yield from of_no_grad(planned)
+    others = planned.get("n_not_comparable", pd.Series(0, index=planned.index))
+    for note in planned["note"].fillna("")[others > 0]:
+        yield LEFT_OUT, f"{note[0].upper()}{note[1:]}."
+
+
+def of_no_grad(planned: pd.DataFrame) -> Iterator[Caution]:
+    """A caution where it is not known whether passes without gradients belong to the training.
+
+    Args:
+        planned: All points of a series in the scaling table.
+    """
+    rates = planned.reindex(columns=["devices", "baseline_devices", THROUGHPUT, WITH_NO_GRAD])
+    points = rates.dropna()
+    if points.empty:
+        return
+    sentences = [
+        "It is not known whether forward passes without gradients belong to the training.",
+        *(
+            f"On {count_devices(int(point['devices']))} it trains {format_3sig(point[THROUGHPUT])} samples/s "
+            f"without their time and {format_3sig(point[WITH_NO_GRAD])} with it."
+            for _, point in points.iloc[:MAX_RATES].iterrows()
+        ),
+    ]
+    if len(points) > MAX_RATES:
+        more = pluralize(str(len(points) - MAX_RATES), "more device count")
+        sentences.append(f"scaling.csv has both rates of {more}.")
+    harm = OF_PROGRAM
+    if changed := _changed_speedup(rates):
+        harm = OTHER_RATE
+        sentences.append(changed)
+    sentences.append(
+        "If they do, write `no_grad_passes: training`; if they evaluate, `no_grad_passes: evaluation`."
+    )
+    yield harm, " ".join(sentences)
+
+
+def _changed_speedup(rates: pd.DataFrame) -> str:
+    """A sentence on the speedup that passes without gradients change most; empty if all stay about equal."""
+    known = rates.dropna(subset=[THROUGHPUT])
+    base = known[known["devices"] == known["baseline_devices"]]
+    if base.empty:
+        return ""
+    # points on which it is known have one rate
+    with_passes = known[WITH_NO_GRAD].fillna(known[THROUGHPUT])
+    without = known[THROUGHPUT] / base[THROUGHPUT].iloc[0]
+    with_them = with_passes / with_passes[base.index[0]]
+    changes = (with_them / without - 1).abs()
+    most = changes.idxmax()
+    if changes[most] <= OTHER_SPEEDUP:
+        return ""
+    return (
+        f"With their time the speedup of {count_devices(int(known.loc[most, 'devices']))} is "
+        f"{format_ratio(with_them[most])}x, not {format_ratio(without[most])}x."
+    )
 
 
 def superlinear_warning(point: pd.Series) -> str:

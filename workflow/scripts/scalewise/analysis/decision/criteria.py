@@ -67,7 +67,8 @@ def evaluate(
     """The points that have a speedup, with what the rule says of each.
 
     Added columns: ``gain``, ``gain_low``, ``gain_high``, the speedup that decides, by throughput or by the
-    time to the target, over ``gain_base`` devices; ``gain_efficiency`` with its bounds, and
+    time to the target, over ``gain_base`` devices; ``speedup_of``, what ``speedup_n`` would be if all
+    completed runs were comparable; ``gain_efficiency`` with its bounds, and
     ``judged_efficiency``, that of a law which the runs bear out, which knows more than a point alone;
     ``cost_ratio``,
     device-hours for the same training over those of ``gain_base``; ``run_cost_ratio``, the same of whole
@@ -111,6 +112,8 @@ def evaluate(
     runs = points["n_reached" if by_target else "n"].astype(float)
     fewest = pd.Series(np.fmin(runs, baseline(runs)), index=points.index)
     points["speedup_n"] = fewest if by_target else points["speedup_n"].astype(float).fillna(fewest)
+    completed = points["n"] + points["n_not_comparable"].fillna(0)
+    points["speedup_of"] = np.nan if by_target else np.fmin(completed, baseline(completed))
     paid = points["billed_devices"].fillna(points["devices"])
     points["cost_ratio"] = paid / baseline(paid).fillna(points["gain_base"]) / points["gain"]
     points["run_cost_ratio"] = points["device_hours"] / baseline(points["device_hours"])

@@ -81,6 +81,7 @@ def decide(
     target: Goal | None = None,
     confounded: Sequence[str] = (),
     differences: Sequence[str] = (),
+    of_programs: Sequence[str] = (),
     queue_minutes: Mapping[int, float] | None = None,
     swept: Collection[str] | None = None,
     laws: Sequence[Law] = (),
@@ -100,6 +101,7 @@ def decide(
         target: The goal that counts as trained, if there is one.
         confounded: Sentences on what changed together with the devices.
         differences: Further cautions on the runs, a sentence each.
+        of_programs: What the runs' programs were seen to do that belongs next to the answer.
         queue_minutes: Devices -> usual wait in the queue, where the site gives it.
         swept: Keys of the options that series differ in; by default those in ``options``.
         laws: Output of ``study_laws``; an efficiency asked for is judged by one that the runs bear out.
@@ -114,13 +116,13 @@ def decide(
         laws=laws,
     )
     points, measure = found.points, found.measure
+    harms = [
+        *((cautions.OF_PROGRAM, sentence) for sentence in of_programs),
+        *((cautions.CONFOUNDED, sentence) for sentence in confounded),
+        *((cautions.MEASUREMENT, sentence) for sentence in differences),
+    ]
     if points.empty:
-        notes = "; ".join(dict.fromkeys(note for note in scaling["note"] if note))
-        sentence = f"No decision: {notes or 'no run has completed'}."
-        said = [*confounded, *differences]
-        return Decision(
-            experiment, None, None, sentence, alternatives=[], options=[], cautions=said, clear=False
-        )
+        return _without_speedup(experiment, scaling, options, harms)
     chosen = select(found, rule, compared)
     best = None if chosen is None else chosen.point
     open_questions = [] if chosen is None else chosen.open_questions
@@ -132,9 +134,10 @@ def decide(
         numbers["queue_minutes"] = None
     if best is None:
         sentence, described = wording.no_answer(shown, points, rule), series
+        sentence += wording.left_out_text(planned)
     else:
         sentence = wording.answer(best, series, rule, target, measure)
-        sentence += wording.open_text(open_questions)
+        sentence += wording.left_out_text(planned) + wording.open_text(open_questions)
         times_alone = rule.deadline_minutes is not None or rule.max_device_hours is not None
         described = series if times_alone else series[series["devices"] != best["devices"]]
     fewer = series if best is None else series[series["devices"] < best["devices"]]
@@ -148,9 +151,9 @@ def decide(
         rests_on = series[series["devices"] == best["devices"]]
     harms = [
         *about_choice,
+        *cautions.of_runs(planned),
         *cautions.of_points(series, planned, target, measure, rests_on),
-        *((cautions.CONFOUNDED, sentence) for sentence in confounded),
-        *((cautions.MEASUREMENT, sentence) for sentence in differences),
+        *harms,
     ]
     return Decision(
         experiment=experiment,
@@ -162,13 +165,43 @@ def decide(
             *wording.to_target(series, target),
         ],
         options=wording.option_sentences(options),
-        cautions=[sentence for _, sentence in sorted(harms, key=lambda caution: caution[0])],
+        cautions=_sentences(harms),
         criterion=wording.criterion_text(rule, best, series, target, measure),
         numbers=numbers,
         measure=measure,
-        clear=not any(harm in {cautions.CONFOUNDED, cautions.UNDECIDED} for harm, _ in harms),
+        clear=not any(harm in cautions.UNCLEAR for harm, _ in harms),
         undecided=further_repeats(open_questions, fewer, rule),
     )
+
+
+def _without_speedup(
+    experiment: str, scaling: pd.DataFrame, options: pd.DataFrame, harms: Sequence[cautions.Caution]
+) -> Decision:
+    """What is said where no point has a speedup: the rates of one device count, or why there are none."""
+    planned = scaling[scaling["conditions"].astype(object).fillna("") == ""]
+    done = planned[planned["n"] > 0]
+    if done.empty or planned.groupby("series")["devices"].nunique().max() > 1:
+        notes = "; ".join(dict.fromkeys(note for note in scaling["note"] if note))
+        sentence, *others = [f"No decision: {notes or 'no run has completed'}."]
+    else:
+        sentence, *others = [wording.measured(point) for _, point in done.iterrows()]
+        first = planned[planned["series"] == done["series"].iloc[0]]
+        sentence += f"{wording.left_out_text(first)} Add device counts for a decision."
+        harms = [*cautions.of_runs(first), *harms]
+    return Decision(
+        experiment,
+        devices=None,
+        series=None,
+        sentence=sentence,
+        alternatives=others,
+        options=wording.option_sentences(options),
+        cautions=_sentences(harms),
+        clear=False,
+    )
+
+
+def _sentences(harms: Sequence[cautions.Caution]) -> list[str]:
+    return [sentence for _, sentence in sorted(harms, key=lambda caution: caution[0])]
 
 
 def _plain(value: Any) -> float | int | None:

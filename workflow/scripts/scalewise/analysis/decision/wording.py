@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
+from scalewise.analysis.analysis_spec import THROUGHPUT
 from scalewise.analysis.comparison.comparability import accuracy_lost
 from scalewise.analysis.comparison.gains import Measure
 from scalewise.analysis.decision.choice import SIGNIFICANCE, OpenQuestion
@@ -23,6 +24,7 @@ from scalewise.analysis.formatting import (
     goal_text,
     percent,
     pluralize,
+    point_text,
 )
 from scalewise.analysis.statistics.intervals import CONFIDENCE, ENOUGH_REPEATS
 from scalewise.analysis.statistics.ratios import Ratio, runs_to_tell
@@ -78,6 +80,19 @@ def answer(
             f"{following['gain_efficiency']:.2f}."
         )
     return f"{use}: {said}.{would_be}"
+
+
+def left_out_text(planned: pd.DataFrame) -> str:
+    """A sentence to follow the answer, where completed runs are not comparable; empty where all are.
+
+    Args:
+        planned: All points of the series in the scaling table.
+    """
+    others = int(planned["n_not_comparable"].sum()) if "n_not_comparable" in planned else 0
+    if not others:
+        return ""
+    verb = "is" if others == 1 else "are"
+    return f" {pluralize(str(others), 'run')} {verb} not comparable with the others: see the cautions."
 
 
 def open_text(questions: Sequence[OpenQuestion]) -> str:
@@ -229,6 +244,21 @@ def _criterion(rule: DecisionRule, best: pd.Series | None, points: pd.DataFrame,
     return f"{knee} ({powers}).{beyond}"
 
 
+def measured(point: pd.Series) -> str:
+    """The sentence on a series of one device count, which has no speedup.
+
+    Args:
+        point: Its row in the scaling table, with runs that completed.
+    """
+    column, unit, confidence = THROUGHPUT, "samples/s", point["throughput_confidence"]
+    if math.isnan(point[THROUGHPUT]):
+        column, unit, confidence = "wall_seconds", "s for a run", point["wall_confidence"]
+    low, high = (format_3sig(point[f"{column}_{end}"]) for end in ("low", "high"))
+    bounds = _bounds(low, high, point["n"], confidence, of=point["n"] + point["n_not_comparable"])
+    where = point_text(point["devices"], point["series"])
+    return f"Measured: {format_3sig(point[column])} {unit} ({bounds}) on {where}."
+
+
 def alternative(
     point: pd.Series, points: pd.DataFrame, rule: DecisionRule, target: Goal | None, measure: Measure
 ) -> str:
@@ -353,24 +383,30 @@ def _speedup(point: pd.Series, measure: Measure, relation: str = "as fast as") -
         relation = "as soon as"
     confidence = point["speedup_confidence"] if measure == "throughput" else CONFIDENCE
     bounds = _bounds(
-        format_ratio(point["gain_low"]), format_ratio(point["gain_high"]), point["speedup_n"], confidence
+        format_ratio(point["gain_low"]),
+        format_ratio(point["gain_high"]),
+        point["speedup_n"],
+        confidence,
+        of=point["speedup_of"],
     )
     return f"{format_ratio(point['gain'])}x {relation} {int(point['gain_base'])} ({bounds})"
 
 
-def _bounds(low: str, high: str, n: float, confidence: float) -> str:
-    """An interval with its repeats and its confidence; one repeat has none."""
+def _bounds(low: str, high: str, n: float, confidence: float, *, of: float = math.nan) -> str:
+    """An interval with its repeats, of those that completed, and its confidence; one repeat has none."""
+    repeats = f"n = {n:.0f} of {of:.0f}" if of > n else f"n = {n:.0f}"
     if n < 2 or confidence == 0:
-        return f"n = {n:.0f}"
+        return repeats
     stated = "" if math.isnan(confidence) else f", {percent(confidence, 0)}"
-    return f"{low} to {high}, n = {n:.0f}{stated}"
+    return f"{low} to {high}, {repeats}{stated}"
 
 
 def _run_time(point: pd.Series) -> str:
     """``42 minutes (40 to 44, n = 5, 94 %)``, and the queue's."""
     low, high = (format_3sig(point[f"wall_seconds_{bound}"] / 60) for bound in ("low", "high"))
     n = point["n"] if math.isnan(point["wall_n"]) else point["wall_n"]
-    bounds = _bounds(low, high, n, float(point["wall_confidence"]))
+    of = point["n"] + point["n_not_comparable"]
+    bounds = _bounds(low, high, n, float(point["wall_confidence"]), of=of)
     time = f"{format_3sig(point['wall_seconds'] / 60)} minutes ({bounds})"
     if point["queue_minutes"]:
         time += (

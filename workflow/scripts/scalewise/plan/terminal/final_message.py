@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from scalewise.plan.study import Study
 from scalewise.plan.terminal.choice_lines import chance_text
 from scalewise.plan.terminal.predictions import PREDICTION
 from scalewise.plan.terminal.words import hours_text, share_text
-from scalewise.records import FAILURE
+from scalewise.records import FAILURE, SUMMARY
 
 MAX_CAUTIONS = 2
 MAX_FAILURES = 10
@@ -18,7 +19,14 @@ TRACEBACK_LINES = 6
 REPORT = "report.html"
 
 
+DECISION = "decision.json"
+
 FAILURES = f"*/runs/*/{FAILURE}"
+
+ON_FAILURE = (
+    "Not all steps were done. Why runs failed also stands in results/*/runs/*/failure.json.\n"
+    "The same command tries them again; with `partial_report` behind it, it reports on what has finished."
+)
 
 
 class EarlierFiles:
@@ -32,8 +40,9 @@ class EarlierFiles:
         self._states: dict[Path, tuple[int, ...]] = {}
 
     def look(self, results: Path) -> None:
-        """Note the files by which ``decisions``, ``failures`` and ``predicted_plan`` tell what is new."""
-        paths = [*results.glob(REPORT), *results.glob(f"*/{PREDICTION}"), *results.glob(FAILURES)]
+        """Note the files by which the functions here and ``predicted_plan`` find what is new."""
+        patterns = (REPORT, f"*/{PREDICTION}", f"*/{DECISION}", FAILURES)
+        paths = [path for pattern in patterns for path in results.glob(pattern)]
         self._states = {path: state for path in paths if (state := _state(path)) is not None}
 
     def has_new(self, path: Path) -> bool:
@@ -48,6 +57,44 @@ def _state(path: Path) -> tuple[int, ...] | None:
     except OSError:
         return None
     return stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
+def end_with_errors(study: Study, results: Path, earlier: EarlierFiles) -> str:
+    """Answers of the finished experiments, failures, and the experiments that have no answer yet.
+
+    Args:
+        study: Checked.
+        results: Folder of all experiments.
+        earlier: Files from before the session; empty if it has made no answer and no run has failed.
+    """
+    reasons = failures(results, earlier)
+    answers: list[str] = []
+    missing: list[str] = []
+    has_news = bool(reasons)
+    for name, planned in study.experiments.items():
+        folder = results / name
+        if runs := planned.missing_runs(folder):
+            have = "1 run has" if len(runs) == 1 else f"{len(runs)} runs have"
+            missing.append(f"No answer for {name}: {have} no result.")
+        elif not _is_up_to_date(folder):
+            missing.append(f"No answer for {name}: its tables are not made. Run the same command again.")
+        else:
+            answers += _told(json.loads((folder / DECISION).read_text(encoding="utf-8")))
+            has_news = has_news or earlier.has_new(folder / DECISION)
+            if (folder / REPORT).exists():
+                answers.append(f"  Report: {folder / REPORT}")
+    if not has_news:
+        return ""
+    return "\n".join(filter(None, [*answers, ON_FAILURE, reasons, *missing]))
+
+
+def _is_up_to_date(folder: Path) -> bool:
+    """Whether the decision is newer than every run, as Snakemake compares them."""
+    decision = folder / DECISION
+    made_from = [*folder.glob(f"runs/*/{SUMMARY}"), *folder.glob("repeats/*.json")]
+    return decision.exists() and all(
+        path.stat().st_mtime_ns <= decision.stat().st_mtime_ns for path in made_from
+    )
 
 
 def failures(results: Path, earlier: EarlierFiles) -> str:
@@ -85,7 +132,7 @@ def decisions(results: Path, earlier: EarlierFiles | None = None) -> str:
     report = results / REPORT
     if not (earlier or EarlierFiles()).has_new(report):
         return ""
-    answers = json.loads((results / "decision.json").read_text(encoding="utf-8"))
+    answers = json.loads((results / DECISION).read_text(encoding="utf-8"))
     lines = [line for answer in answers for line in _told(answer)]
     return "\n".join([*lines, f"Report: {report}"])
 
