@@ -65,7 +65,10 @@ def main() -> None:
     parser.add_argument("--fail", default="raise")
     parser.add_argument("--fail-at", type=int, default=0)
     parser.add_argument("--spawn", type=int, default=0)
+    parser.add_argument("--stubborn", action="store_true")
     options = parser.parse_args()
+    if options.stubborn:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if options.spawn:
         spawn(train, (options.spawn, options), nprocs=options.spawn)
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -13,6 +12,7 @@ import pytest
 from tests.cores import needs_two_cores
 from tests.distributed.whole_runs import Finished, Start, Training, finish
 
+from scalewise.execution.watchdog import STOP_SECONDS
 from scalewise.records import Failure, Measurements, ProgramMeasurements, read_failure
 
 pytestmark = [needs_two_cores, pytest.mark.starts_ranks]
@@ -155,19 +155,74 @@ def test_a_rank_that_fails_is_named_with_its_reason(start: Start, how: str, word
     assert ("Traceback (most recent call last)" in failure.traceback) == (how == "raise")
 
 
-def test_ctrl_c_leaves_no_process_and_the_next_start_an_emptied_folder(start: Start) -> None:
-    own = {"arguments": [*BATCH, "--slow"], "steps": 100_000}
+@pytest.mark.parametrize(
+    ("launcher", "further"),
+    [
+        pytest.param("popen", [], id="popen"),
+        pytest.param("torchrun", [], id="torchrun"),
+        pytest.param("popen", ["--stubborn"], id="a program that ignores SIGTERM"),
+    ],
+)
+def test_ctrl_c_ends_a_program_that_does_not_resume_and_the_next_start_finds_an_emptied_folder(
+    start: Start, launcher: str, further: list[str]
+) -> None:
+    own = {"launcher": launcher, "arguments": [*BATCH, "--slow", *further], "steps": 100_000}
     training = start("stopped", 2, own, settings=SETTINGS)
-    training.wait_for("rank1.started.json")
-    probed = training.attempt / "probe"
-    while not any(path.name.endswith(".seen.json") for path in (probed.iterdir() if probed.exists() else ())):
-        assert training.process.poll() is None
+    training.wait_for("progress.json")
     os.kill(training.process.pid, signal.SIGINT)
-    failure = failure_of(training)
+    # less than a program has that may save
+    _, stderr = training.process.communicate(timeout=STOP_SECONDS - 10)
+    assert training.left_over() == {}
+
+    failure = read_failure(training.folder)
+    assert failure is not None
     assert failure.outcome == "interrupted"
+    assert failure.reason == "ended by SIGINT. The program starts again from the beginning next time."
+    assert "SIGINT: the program is ended; it starts again from the beginning next time" in stderr
+    assert "checkpoint" not in stderr
 
     (training.folder / "program" / "of-the-first-start").write_text("")
-    again = start("stopped", 2, {"arguments": BATCH}, settings=SETTINGS)
-    run = finish(again)
+    run = finish(start("stopped", 2, {"arguments": BATCH}, settings=SETTINGS))
     assert not (run.folder / "program" / "of-the-first-start").exists()
-    assert json.loads((run.folder / "summary.json").read_text())["outcome"] == "completed"
+    assert run.summary.outcome == "completed"
+
+
+@pytest.mark.parametrize(
+    ("number", "save_at", "launcher"),
+    [
+        pytest.param(signal.SIGKILL, "10 steps", "popen", id="killed"),
+        pytest.param(signal.SIGINT, "SIGTERM", "popen", id="Ctrl-C"),
+        pytest.param(signal.SIGUSR1, "SIGUSR1", "popen", id="the end of a job's time"),
+        pytest.param(signal.SIGUSR1, "SIGTERM", "torchrun", id="the end of a job's time, by torchrun"),
+    ],
+)
+def test_a_program_that_resumes_is_measured_from_where_it_was(
+    start: Start, number: signal.Signals, save_at: str, launcher: str
+) -> None:
+    own = {
+        "program": str(PROGRAM.with_name("resuming_program.py")),
+        "arguments": [*BATCH, "--save-at", save_at],
+        "resumes": True,
+        "launcher": launcher,
+    }
+    training = start("resumes", 2, own | {"steps": 100_000}, settings=SETTINGS)
+    training.wait_for("progress.json")
+    if number == signal.SIGKILL:
+        while not (training.folder / "program" / "state.pt").exists():
+            assert training.process.poll() is None
+    training.process.send_signal(number)
+    training.end()
+    assert training.left_over() == {}
+    if number != signal.SIGKILL:
+        failure = read_failure(training.folder)
+        assert failure is not None
+        assert failure.outcome == "interrupted"
+        kept = "The program resumes next time from what it has saved."
+        assert failure.reason == f"ended by {number.name}. {kept}"
+
+    run = finish(start("resumes", 2, own, settings=SETTINGS))
+    (resumed,) = [line for line in run.log if line.startswith("resumed at step")][:1]
+    assert int(resumed.split()[-1]) > 0
+    _, program = found(run)
+    assert (program.ended, program.samples_seen) == ("steps", 64)
+    assert run.ranks["train_samples"].tolist() == [45 * 32, 45 * 32]

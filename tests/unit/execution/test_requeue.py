@@ -72,9 +72,9 @@ def test_why_a_job_was_not_put_back_stands_in_the_log_of_the_run(
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     requeue_job(tmp_path / "train.log", "study/d2.r1", saved=True)
     first, second = (tmp_path / "train.log").read_text(encoding="utf-8").splitlines()
-    assert first.endswith("Slurm job 7 goes back into the queue, to go on from the checkpoint")
+    assert first.endswith("Slurm job 7 goes back into the queue, to resume")
     assert f"it does not: {why}" in second
-    assert second.endswith("Another try goes on from the checkpoint")
+    assert second.endswith("Another try resumes")
 
 
 def test_without_a_checkpoint_of_its_end_a_run_does_not_say_that_it_goes_on_from_one(
@@ -84,8 +84,8 @@ def test_without_a_checkpoint_of_its_end_a_run_does_not_say_that_it_goes_on_from
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     requeue_job(tmp_path / "train.log", "study/d2.r1", saved=False)
     first, second = (tmp_path / "train.log").read_text(encoding="utf-8").splitlines()
-    assert first.endswith("goes back into the queue, to start again: no checkpoint could be written")
-    assert second.endswith("Another try starts again")
+    assert first.endswith("goes back into the queue, to start again from the beginning")
+    assert second.endswith("Another try starts again from the beginning")
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from scalewise.execution.watchdog import (
     JOB_END,
     LEAST_SILENCE_SECONDS,
     STOP_SECONDS,
+    Kept,
     Watchdog,
 )
 from scalewise.records import SUMMARY
@@ -32,7 +33,13 @@ PATIENCE = 2 * TIMEOUT_SECONDS + IMPORT_SECONDS
 class Watched:
     """Ranks of which one may say what happens to them."""
 
-    def __init__(self, folder: Path, seconds: float = 1000, job_ends_at: float = math.inf) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        seconds: float = 1000,
+        job_ends_at: float = math.inf,
+        kept: Kept = Kept.CHECKPOINT,
+    ) -> None:
         self.rank_files = RankFiles(folder / "attempt")
         self.rank_files.begin(rank_setup(timeout_seconds=TIMEOUT_SECONDS))
         self.received: list[int] = []
@@ -42,6 +49,7 @@ class Watched:
         self.watchdog = Watchdog(
             *(self.rank_files, seconds, self.received, self.told.append),
             job_ends_at=job_ends_at,
+            kept=kept,
             clock=lambda: self.now,
         )
 
@@ -92,6 +100,33 @@ def test_a_signal_asks_ranks_that_train_to_stop_and_leaves_them_the_time(
     assert watched.is_over(10 + STOP_SECONDS)
     assert watched.watchdog.outcome(None) == "interrupted"
     assert watched.watchdog.stop_requested
+
+
+def test_a_program_that_resumes_has_the_same_time_and_no_checkpoint_is_promised(tmp_path: Path) -> None:
+    program = Watched(tmp_path, kept=Kept.BY_PROGRAM)
+    program.train()
+    program.received.append(signal.SIGINT)
+    assert not program.is_over(10)
+    assert program.rank_files.stop_request() == "SIGINT"
+    may_save = "SIGINT: the program may save, for which it has 60 s; a second signal ends it at once"
+    assert program.told == [may_save]
+    assert program.over_at(200) == 10 + STOP_SECONDS
+
+
+@pytest.mark.parametrize(
+    ("cause", "outcome"),
+    [("SIGINT", "interrupted"), ("SIGTERM", "interrupted"), ("the time limit", "timed-out")],
+)
+def test_a_program_that_starts_again_from_the_beginning_is_ended_at_once(
+    tmp_path: Path, cause: str, outcome: str
+) -> None:
+    program = Watched(tmp_path, seconds=5 if cause == "the time limit" else 1000, kept=Kept.NOTHING)
+    program.train()
+    if cause.startswith("SIG"):
+        program.received.append(signal.Signals[cause])
+    assert program.is_over(10)
+    assert program.told == [f"{cause}: the program is ended; it starts again from the beginning next time"]
+    assert program.watchdog.outcome(None) == outcome
 
 
 def test_a_second_signal_ends_the_wait_unless_it_came_with_the_first(watched: Watched) -> None:

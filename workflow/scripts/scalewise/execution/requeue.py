@@ -49,16 +49,16 @@ def requeue_job(log: Path, label: str, saved: bool) -> None:
     Args:
         log: The run's log, which also tells why Slurm refuses.
         label: Names the run in messages.
-        saved: Whether a checkpoint holds what was trained.
+        saved: Whether what was trained is saved.
     """
     # a job that is cancelled gets its signals one after the other, and must not come back
     time.sleep(SIGNAL_SPREAD_SECONDS)
-    then = "to go on from the checkpoint" if saved else "to start again: no checkpoint could be written"
+    then = "to resume" if saved else "to start again from the beginning"
     text = f"Slurm job {os.environ['SLURM_JOB_ID']} goes back into the queue, {then}"
     append_log(log, text)
     say(f"{label}: {text}")
     if refusal := requeue(os.environ):
-        then = "goes on from the checkpoint" if saved else "starts again"
+        then = "resumes" if saved else "starts again from the beginning"
         text = f"it does not: {refusal}. Another try {then}"
         append_log(log, text)
         say(f"{label}: {text}")

@@ -24,7 +24,7 @@ from scalewise.execution.messages import GracefulStop, RankError
 from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.rank_processes import RankProcesses
 from scalewise.execution.run_lock import LockLostError, RunLock
-from scalewise.execution.watchdog import COLLECT_ERRORS_SECONDS, Watchdog, Why
+from scalewise.execution.watchdog import COLLECT_ERRORS_SECONDS, Kept, Watchdog, Why
 from scalewise.plan.jobs.launch import Launch
 from scalewise.records import utc_now, write_text
 
@@ -45,6 +45,7 @@ class RankGroup:
         log: Receives what the ranks print.
         limit_seconds: The ranks are ended after this long.
         cure: A sentence on what to do about that.
+        kept: The part of their work that remains if they are ended early.
         spent_seconds: Time of the limit that earlier starts have used.
         job_ends_at: The end of their job by the monotonic clock, where that comes first; no limit of theirs.
         lock: The lock on the folder they write to; None where no other process could take it.
@@ -57,6 +58,7 @@ class RankGroup:
     log: Path
     limit_seconds: float
     cure: str = "Raise runtime_minutes, or train fewer epochs or steps."
+    kept: Kept = Kept.CHECKPOINT
     spent_seconds: float = 0.0
     job_ends_at: float = math.inf
     lock: RunLock | None = None
@@ -129,6 +131,7 @@ def _supervise(rank_group: RankGroup, log: IO[str]) -> ExitStatus:
             rank_group.seconds_left,
             received,
             tell=lambda text: _tell(rank_group, log, text),
+            kept=rank_group.kept,
             job_ends_at=rank_group.job_ends_at,
         )
         ranks = RankProcesses(rank_group.launch, log)
@@ -212,11 +215,11 @@ def _signals() -> Iterator[list[int]]:
 def failure_reason(group: RankGroup, ended: ExitStatus, cause: RankError | None) -> str:
     """A sentence on why there is no result, naming rank and host where they are known."""
     if ended.outcome == "timed-out":
-        then = "with more time the same command goes on from there"
-        return f"not done after {in_minutes(group.limit_seconds)}. {group.cure}{_checkpoint(ended, then)}"
+        kept = _what_is_kept(group, ended, "with more time the same command goes on from there")
+        return f"not done after {in_minutes(group.limit_seconds)}. {group.cure}{kept}"
     if ended.outcome == "interrupted":
         by = ended.stopped.stop_source if ended.stopped is not None else ended.stop_source
-        return f"ended by {by}.{_checkpoint(ended, 'the same command goes on from there')}"
+        return f"ended by {by}.{_what_is_kept(group, ended, 'the same command goes on from there')}"
     if ended.unstarted_seconds is not None:
         return (
             f"no rank started within {ended.unstarted_seconds:.0f} s. The launcher's words stand below; "
@@ -263,9 +266,13 @@ def in_minutes(seconds: float) -> str:
     return f"{minutes:.0f} minutes" if minutes >= 100 else f"{minutes:.3g} minutes"
 
 
-def _checkpoint(ended: ExitStatus, then: str) -> str:
+def _what_is_kept(group: RankGroup, ended: ExitStatus, then: str) -> str:
+    if group.kept is Kept.NOTHING:
+        return " The program starts again from the beginning next time."
     if ended.stopped is None:
         return ""
+    if group.kept is Kept.BY_PROGRAM:
+        return " The program resumes next time from what it has saved."
     if not ended.stopped.saved:
         return f" No checkpoint could be written: {ended.stopped.problem}"
     return f" The checkpoint at step {ended.stopped.step} is kept: {then}."

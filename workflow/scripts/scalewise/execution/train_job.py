@@ -33,7 +33,7 @@ from scalewise.execution.run import StartContext, end_training, run_with_restart
 from scalewise.execution.run_lock import LockLostError, LockOwner, LockTimeoutError, lock_run
 from scalewise.execution.slurm_job import other_jobs, restart_count, seconds_left
 from scalewise.execution.supervisor import GRACE_SECONDS, RankGroup
-from scalewise.execution.watchdog import STOP_SECONDS
+from scalewise.execution.watchdog import STOP_SECONDS, Kept
 from scalewise.plan.catalog.own_model_files import own_model_files
 from scalewise.plan.catalog.own_programs import program_files
 from scalewise.plan.config.experiment import settings_model
@@ -185,7 +185,11 @@ def train(options: TrainOptions, definition: Definition, label: str, start: Site
             lock=lock,
         )
         if program is not None:
-            rank_group = replace(rank_group, cure="Raise runtime_minutes, or measure fewer steps.")
+            rank_group = replace(
+                rank_group,
+                cure="Raise runtime_minutes, or measure fewer steps.",
+                kept=Kept.BY_PROGRAM if program.resumes else Kept.NOTHING,
+            )
             lay_out_folder(folder / PROGRAM_FOLDER, keep=program.resumes)
         spec = TrainSpec(
             definition=definition,

@@ -1,7 +1,7 @@
 """Decides when ranks at work are ended: by a signal, their limit, an error, silence, or as none starts.
 
-Ranks that train are first asked to write a checkpoint and to end by themselves. Nothing here ends a
-process: the launcher must not get a SIGTERM before, for torchrun and srun kill their ranks at one.
+Ranks that can save what they have done are first asked to do that, and to end by themselves. Nothing here
+ends a process: the launcher must not get a SIGTERM before, for torchrun and srun kill their ranks at one.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from enum import Enum
 from typing import Literal
 
 from scalewise.execution.messages import GracefulStop
@@ -18,7 +19,7 @@ from scalewise.execution.rank_files import RankFiles
 from scalewise.records import SUMMARY
 
 STOP_SECONDS = 60.0
-"""Time for the ranks to write a checkpoint and to end."""
+"""Time for the ranks to save what they have done and to end."""
 
 SECOND_SIGNAL_AFTER_SECONDS = 2.0
 """A second signal counts after this: a terminal and a scheduler may both send the first."""
@@ -41,6 +42,15 @@ STALL_SECONDS = 5.0
 JOB_END = "the end of the job's time"
 """The reason to stop that ranks are given whose job has spent some of its time on waiting."""
 
+
+class Kept(Enum):
+    """Work that remains of ranks that are ended early; each value is the message for the user."""
+
+    CHECKPOINT = f"a checkpoint is written, for which there are {STOP_SECONDS:.0f} s"
+    BY_PROGRAM = f"the program may save, for which it has {STOP_SECONDS:.0f} s"
+    NOTHING = "the program is ended; it starts again from the beginning next time"
+
+
 Why = Literal["failed", "interrupted", "timed-out"]
 
 
@@ -52,6 +62,7 @@ class Watchdog:
         seconds: Time that the ranks have.
         received: Numbers of signals to this process; grows meanwhile.
         tell: Shows the user a message.
+        kept: The part of their work that remains; without any they have no time to save.
         job_ends_at: The time by the clock at which the ranks must have stopped, whatever else they have.
         clock: Gives monotonic seconds.
     """
@@ -62,10 +73,11 @@ class Watchdog:
         seconds: float,
         received: Sequence[int],
         tell: Callable[[str], None],
+        kept: Kept = Kept.CHECKPOINT,
         job_ends_at: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._clock, self._job_ends_at = clock, job_ends_at
+        self._clock, self._job_ends_at, self._kept = clock, job_ends_at, kept
         began = clock()
         self._rank_files, self._received, self._tell = rank_files, received, tell
         self._deadline = began + seconds
@@ -112,6 +124,9 @@ class Watchdog:
             self._end, self._stop_source = cause
             if "progress.json" not in self._names or (self._rank_files.folder.parent / SUMMARY).exists():
                 return True  # there is nothing to keep, or it is kept
+            if self._kept is Kept.NOTHING:
+                self._tell(f"{self._stop_source}: {self._kept.value}")
+                return True
             self._ask(self._stop_source, now)
         if self._rank_failed_at is not None and now - self._rank_failed_at >= COLLECT_ERRORS_SECONDS:
             return True
@@ -146,7 +161,7 @@ class Watchdog:
     def _ask(self, words: str, now: float) -> None:
         self._stop_requested_at = (now, len(self._stop_signals))
         again = "; a second signal ends it at once" if self._stop_signals else ""
-        self._tell(f"{words}: a checkpoint is written, for which there are {STOP_SECONDS:.0f} s{again}")
+        self._tell(f"{words}: {self._kept.value}{again}")
         with suppress(OSError):  # they are ended all the same
             self._rank_files.request_stop(words)
 

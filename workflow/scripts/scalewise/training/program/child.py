@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 
@@ -56,8 +57,12 @@ class Child:
         libc = ctypes.CDLL(None)
         libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
 
-        def end_with_parent() -> None:
+        def begin() -> None:
             libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            # what this process ignores or handles is no matter of the program, whose own handlers may count
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+                signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
         # output in one pipe, so that its lines stay in their order
         self._process = subprocess.Popen(
@@ -67,7 +72,7 @@ class Child:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            preexec_fn=end_with_parent,  # noqa: PLW1509  # no other thread is at work yet
+            preexec_fn=begin,  # noqa: PLW1509  # no other thread is at work yet
         )
         self._reader = threading.Thread(target=self._read, name="output", daemon=True)
         self._reader.start()
@@ -88,6 +93,14 @@ class Child:
         """Send it a signal, if it is still there."""
         with suppress(ProcessLookupError):
             self._process.send_signal(number)
+
+    def handles(self, number: int) -> bool:
+        """Whether it has a handler for a signal."""
+        with suppress(OSError):
+            status = Path(f"/proc/{self.pid}/status").read_text(encoding="ascii", errors="replace")
+            if caught := re.search(r"^SigCgt:\s*([0-9a-f]+)", status, re.MULTILINE):
+                return bool(int(caught[1], 16) >> (number - 1) & 1)
+        return False
 
     def is_stopped(self) -> bool:
         """Whether a signal has stopped it, so that it does nothing until another one wakes it."""
@@ -136,15 +149,16 @@ class Child:
         assert output is not None
         # as they come: a bar of progress is drawn without an end of line
         left = b""
-        while chunk := os.read(output.fileno(), 65536):
-            now = time.time()
-            with suppress(OSError):
-                sys.stdout.buffer.write(chunk)
-                sys.stdout.buffer.flush()
-            *lines, left = (left + chunk).replace(b"\r", b"\n").split(b"\n")
-            left = left[-LONGEST_LINE:]
-            for line in lines:
-                self._take(line, now)
+        with output:
+            while chunk := os.read(output.fileno(), 65536):
+                now = time.time()
+                with suppress(OSError):
+                    sys.stdout.buffer.write(chunk)
+                    sys.stdout.buffer.flush()
+                *lines, left = (left + chunk).replace(b"\r", b"\n").split(b"\n")
+                left = left[-LONGEST_LINE:]
+                for line in lines:
+                    self._take(line, now)
         if left:
             self._take(left, time.time())
 

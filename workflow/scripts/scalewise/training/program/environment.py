@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import socket
@@ -96,6 +97,18 @@ def rank_values(
     }
 
 
+def visible_gpus(environ: Mapping[str, str], number: int) -> str:
+    """Return the value of CUDA_VISIBLE_DEVICES that shows the first GPUs of those that were given.
+
+    Args:
+        environ: Variables of the process. Slurm names in them the GPUs of a job, or of a single task.
+        number: GPUs of the run on this node.
+    """
+    given = environ.get("HIP_VISIBLE_DEVICES") or environ.get("CUDA_VISIBLE_DEVICES")
+    entries = given.split(",") if given is not None else map(str, range(number))
+    return ",".join(itertools.islice(entries, number))
+
+
 def command(settings: ProgramSettings, values: Mapping[str, object], python: str) -> list[str]:
     """Interpreter, program and arguments."""
     words = [fill_in(str(word), values) for word in settings.arguments]
@@ -150,9 +163,12 @@ def variables(
     else:
         found = {key: value for key, value in found.items() if key not in RANK_VARIABLES}
         found["NODE_RANK"] = node_rank
-    if rank_setup.accelerator == "cpu":
-        # a program takes a GPU wherever it sees one, and the run is of CPU processes
-        found["CUDA_VISIBLE_DEVICES"] = ""
+    # a program takes each GPU that it sees
+    gpus = visible_gpus(found, 0 if rank_setup.accelerator == "cpu" else shape.devices_per_node)
+    found["CUDA_VISIBLE_DEVICES"] = gpus
+    if not found.keys().isdisjoint(("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")):
+        # ROCm prefers it, and counts within the GPUs of ROCR_VISIBLE_DEVICES
+        found["HIP_VISIBLE_DEVICES"] = gpus
     found |= {name: fill_in(str(value), values) for name, value in settings.environment.items()}
     path = os.pathsep.join(filter(None, (str(startup), found.get("PYTHONPATH"))))
     return found | {"PYTHONPATH": path, "SCALEWISE_PROBE": str(probe_spec)}

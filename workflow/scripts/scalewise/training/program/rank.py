@@ -18,7 +18,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
 
 from scalewise.execution.messages import (
     PROGRAM_FOLDER,
@@ -42,6 +41,7 @@ from scalewise.training.measure.machine_load import CpuMeter
 from scalewise.training.measure.monitor import TRAIN, Monitor
 from scalewise.training.measure.sensors import CpuSensor, NvmlSensor, gpu_sensor
 from scalewise.training.program.child import Child
+from scalewise.training.program.end_request import GRACE_SECONDS, EndRequest
 from scalewise.training.program.environment import (
     command,
     meeting_of,
@@ -69,9 +69,6 @@ WARM_UP = "warm-up"
 BEAT_SECONDS = 2.0
 END_SECONDS = 30.0
 """Time that the program has to end once it has been measured; then it is ended."""
-
-GRACE_SECONDS = 8.0
-"""Time that the program has after a SIGTERM, for its own handlers; the supervisor gives little more."""
 
 
 class ProgramError(Exception):
@@ -105,7 +102,6 @@ class ProgramRank:
     ranks: range
     began: float
     readings: list[tuple[float, float]] = field(default_factory=list)
-    _asked: str = ""
 
     @property
     def probed(self) -> Path:
@@ -141,23 +137,24 @@ class ProgramRank:
         if self.is_first:
             say(f"{' '.join(argv)}")
         meter = CpuMeter(self.identity.host)
-        line_read = self._line_read if self.is_first else None
-        child = Child(argv, environment, line_read, self.settings.working_directory)
-        launched = time.monotonic()
-        # after the program was started: a thread of this process must not meet a fork
-        exit_when_parent_dies(
-            self.rank_setup.supervisor_pid, self.rank_setup.supervisor_host == self.identity.host
-        )
-        with _signals_to(self, child):
+        with EndRequest(self.rank_files, self.ranks, self.settings.resumes) as request:
+            line_read = self._line_read if self.is_first else None
+            child = Child(argv, environment, line_read, self.settings.working_directory)
+            launched = time.monotonic()
+            # after the program was started: a thread of this process must not meet a fork
+            exit_when_parent_dies(
+                self.rank_setup.supervisor_pid, self.rank_setup.supervisor_host == self.identity.host
+            )
             try:
                 for rank in self.ranks:
                     self.rank_files.started(rank, self.identity.host, child.pid)
                 self._beat(child)
-                monitors, code = self._watch(child)
+                monitors, code = self._watch(child, request)
             finally:
                 child.end()
-        if self._asked:
-            self._end_as_asked(code)
+        request.read_note()  # the end of a peer may have come before it was read
+        if request.source:
+            self._end_as_requested(request, code)
         records = read_records(self.probed, RECORD)
         mine = [record for record in records if record.rank in self.ranks]
         self._check_end(child, code, mine or records)
@@ -194,7 +191,7 @@ class ProgramRank:
         write_text(path, json.dumps(told))
         return path.absolute()
 
-    def _watch(self, child: Child) -> tuple[list[Monitor], int]:
+    def _watch(self, child: Child, request: EndRequest) -> tuple[list[Monitor], int]:
         """Wait for the end of the program, and look meanwhile at what it does."""
         monitors: list[Monitor] = []
         judged = False
@@ -220,6 +217,10 @@ class ProgramRank:
                 say(f"the program did not end within {END_SECONDS:.0f} s of its last step, and was ended")
                 child.end(GRACE_SECONDS)
                 code = 0
+                break
+            if request.is_over(child, now):
+                child.end()
+                code = -signal.SIGKILL
                 break
             stopped_since = (stopped_since or now) if child.is_stopped() else None
             if stopped_since is not None and now - stopped_since > self.rank_setup.timeout_seconds:
@@ -313,21 +314,15 @@ class ProgramRank:
             child.traceback(),
         )
 
-    def _end_as_asked(self, code: int) -> None:
-        """Leave word that the program has ended because a signal asked for it, and raise."""
-        if self._asked == signal.SIGUSR1.name and self.is_first:
-            saved = self.settings.resumes
-            problem = "" if saved else "a program begins anew, unless `resumes: true` says that it goes on"
-            self.rank_files.stopped(
-                GracefulStop(
-                    step=steps_done(self.probed), saved=saved, problem=problem, stop_source=self._asked
-                )
-            )
-        raise SystemExit(128 + abs(code))
-
-    def asked_to_end(self, number: int) -> None:
-        """Note a signal to this process, which goes on to the program."""
-        self._asked = self._asked or signal.Signals(number).name
+    def _end_as_requested(self, request: EndRequest, code: int) -> None:
+        """Note that the program has ended because that was requested, and raise."""
+        if request.by_launcher:
+            raise SystemExit(128 + abs(code))
+        if self.is_first:
+            saved, step = self.settings.resumes, steps_done(self.probed)
+            self.rank_files.stopped(GracefulStop(step=step, saved=saved, stop_source=request.source))
+        # in order: a launcher would end the peers of a rank that fails, while they save
+        raise SystemExit(0)
 
     def _record(self, argv: list[str]) -> None:
         """Write the run's records once all ranks have left theirs."""
@@ -385,29 +380,6 @@ class ProgramRank:
                 time.sleep(BEAT_SECONDS)
 
         threading.Thread(target=beat, name="beat", daemon=True).start()
-
-
-class _signals_to:  # noqa: N801 - reads as a function where it is used
-    """Hand SIGTERM and SIGUSR1 on to the program, whose own handlers may use them."""
-
-    def __init__(self, rank: ProgramRank, child: Child) -> None:
-        self._rank, self._child = rank, child
-        self._before: dict[int, object] = {}
-
-    def __enter__(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGUSR1):
-            self._before[number] = signal.signal(number, self._hand_on)
-
-    def __exit__(self, *_: object) -> None:
-        for number in self._before:
-            signal.signal(number, signal.SIG_IGN if number == signal.SIGUSR1 else signal.SIG_DFL)
-
-    def _hand_on(self, number: int, _frame: FrameType | None) -> None:
-        self._rank.asked_to_end(number)
-        with suppress(OSError):
-            for rank in self._rank.ranks:
-                self._rank.rank_files.terminated(rank)
-        self._child.send(number)
 
 
 def run_program_rank(rank_files: RankFiles, began: float) -> int:
