@@ -21,7 +21,9 @@ def train(rank: int, world_size: int, options: argparse.Namespace) -> None:
     dist.init_process_group("gloo", rank=rank, world_size=world_size)
     torch.manual_seed(0)
     data = TensorDataset(torch.randn(4096, 64), torch.randint(0, 4, (4096,)))
-    sampler: DistributedSampler[tuple[torch.Tensor, ...]] = DistributedSampler(data)
+    # a sampler that was forgotten gives each rank the same batches
+    ranks = (1, 0) if options.same else (None, None)
+    sampler: DistributedSampler[tuple[torch.Tensor, ...]] = DistributedSampler(data, *ranks)
     loader = DataLoader(data, options.batch_size, sampler=sampler, drop_last=True)
     model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 4))
     ddp = DistributedDataParallel(model)
@@ -60,6 +62,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--epochs", type=int, default=1000)
     parser.add_argument("--apart", action="store_true")
+    parser.add_argument("--same", action="store_true")
     parser.add_argument("--swallow", action="store_true")
     parser.add_argument("--slow", action="store_true")
     parser.add_argument("--fail", default="raise")

@@ -126,6 +126,11 @@ def test_the_time_to_a_metric_is_read_from_what_rank_0_prints(start: Start) -> N
             id="a batch of one device for that of all",
         ),
         pytest.param([*BATCH, "--apart"], ["holds other weights", "train apart"], id="a forgotten exchange"),
+        pytest.param(
+            [*BATCH, "--same"],
+            ["all 2 ranks", "train on the same batches", "`same_batches: true`"],
+            id="a forgotten sampler",
+        ),
     ],
 )
 def test_a_run_that_is_not_as_planned_ends_with_both_numbers(
