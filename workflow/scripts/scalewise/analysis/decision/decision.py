@@ -101,7 +101,7 @@ def decide(
         target: The goal that counts as trained, if there is one.
         confounded: Sentences on what changed together with the devices.
         differences: Further cautions on the runs, a sentence each.
-        of_programs: What the runs' programs were seen to do that belongs next to the answer.
+        of_programs: Sentences of the runs' programs that belong next to the answer.
         queue_minutes: Devices -> usual wait in the queue, where the site gives it.
         swept: Keys of the options that series differ in; by default those in ``options``.
         laws: Output of ``study_laws``; an efficiency asked for is judged by one that the runs bear out.
@@ -177,7 +177,7 @@ def decide(
 def _without_speedup(
     experiment: str, scaling: pd.DataFrame, options: pd.DataFrame, harms: Sequence[cautions.Caution]
 ) -> Decision:
-    """What is said where no point has a speedup: the rates of one device count, or why there are none."""
+    """Return the rates of one device count as the answer, or the reason why there are none."""
     planned = scaling[scaling["conditions"].astype(object).fillna("") == ""]
     done = planned[planned["n"] > 0]
     if done.empty or planned.groupby("series")["devices"].nunique().max() > 1:

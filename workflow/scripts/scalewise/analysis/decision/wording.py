@@ -248,7 +248,7 @@ def measured(point: pd.Series) -> str:
     """The sentence on a series of one device count, which has no speedup.
 
     Args:
-        point: Its row in the scaling table, with runs that completed.
+        point: Row of the scaling table, with runs that completed.
     """
     column, unit, confidence = THROUGHPUT, "samples/s", point["throughput_confidence"]
     if math.isnan(point[THROUGHPUT]):
