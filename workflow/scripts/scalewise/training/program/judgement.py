@@ -228,7 +228,7 @@ def _other_samples(planned: Planned, ranks: Sequence[ProbeRecord]) -> str:
     return (
         f"{planned.program} trains on {seen.per_step:g} samples a step over "
         f"{count_devices(planned.devices)}, but {planned.global_batch_size} were planned. "
-        f"{_fix_of_samples(planned, seen.per_step, round(median(first[0].passes or [1])))}"
+        f"{_fix_of_samples(planned, seen, round(median(first[0].passes or [1])))}"
     )
 
 
@@ -237,29 +237,36 @@ def _near(seen: float, planned: float) -> bool:
     return isclose(seen, planned, rel_tol=1e-6)
 
 
-def _fix_of_samples(planned: Planned, seen: float, backwards: int) -> str:
+def _fix_of_samples(planned: Planned, seen: Samples, backwards: int) -> str:
     devices, passes = planned.devices, planned.accumulation_steps
     per_device = "{batch_size_per_device}"
     of_all = "{global_batch_size}"
-    if devices > 1 and _near(seen, planned.global_batch_size * devices):
+    number = seen.per_step
+    assert number is not None
+    if devices > 1 and _near(number, planned.global_batch_size * devices):
         return f"Its batch size is that of one device: give it {per_device} instead of {of_all}."
-    if devices > 1 and _near(seen * devices, planned.global_batch_size):
+    if devices > 1 and _near(number * devices, planned.global_batch_size):
         return (
             f"Its batch size is that of all devices: give it {of_all} instead of {per_device}."
             if "global_batch_size" not in planned.names
             else "It divides what it is given, or only one rank trains: look at its sampler."
         )
-    if passes > 1 and _near(seen * passes, planned.global_batch_size):
+    if passes > 1 and _near(number * passes, planned.global_batch_size):
         return (
             "It makes one backward pass a step: give it {accumulation_steps}, or use `accumulation_steps: 1`."
         )
-    batches = round(seen * passes / planned.global_batch_size)
-    if passes < batches <= backwards and _near(seen * passes, planned.global_batch_size * batches):
+    batches = round(number * passes / planned.global_batch_size)
+    if passes < batches <= backwards and _near(number * passes, planned.global_batch_size * batches):
         return f"A step of it holds {batches} batches: use `accumulation_steps: {batches}`."
-    own = seen / (devices * passes)
+    planned_counts = f"write `samples_per_step: planned`, which counts {planned.global_batch_size} a step"
+    own = number / (devices * passes)
     fixed = f"use `batch_size_per_device: {own:g}`" if own == round(own) else "correct the batch size here"
+    if seen.source == "forward":
+        return (
+            "That is the first dimension of what enters the model. If it is no number of samples (episodes, "
+            f"whole graphs, time first), {planned_counts}; else {fixed}, or correct its arguments."
+        )
     return (
         f"If its batch size is fixed, {fixed}; else correct its arguments. If the number seen is wrong "
-        "(several loaders, packed or sequence-first batches, graphs, episodes), write "
-        f"`samples_per_step: planned`, which counts {planned.global_batch_size} a step."
+        f"(several loaders, packed or sequence-first batches), {planned_counts}."
     )

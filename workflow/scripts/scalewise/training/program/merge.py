@@ -122,6 +122,8 @@ def measured_steps(
             taken = ", whose time by the host's clock is taken off" if off else ""
             notes.append(f"Every step holds {what}{taken}.")
     counted = set(kept)
+    # an evaluation holds forward passes without gradients, too
+    flags = [bits & ~NO_GRAD if bits & EVALUATION else bits for bits in flags]
     left_out = {
         reason: number
         for bit, reason in REASONS.items()
