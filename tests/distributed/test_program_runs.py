@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 from pathlib import Path
@@ -153,6 +154,24 @@ def test_a_rank_that_fails_is_named_with_its_reason(start: Start, how: str, word
     assert words in failure.reason
     assert not failure.permanent
     assert ("Traceback (most recent call last)" in failure.traceback) == (how == "raise")
+
+
+def test_a_script_that_needs_a_terminal_fails_with_a_fix_that_works(start: Start, tmp_path: Path) -> None:
+    own = {"arguments": [*BATCH, "--width"], "devices": [1]}
+    failure = failure_of(start("width", 1, own, settings=SETTINGS))
+    assert (
+        "ValueError: not enough values to unpack (expected 2, got 0). It asks the terminal" in failure.reason
+    )
+
+    stub = tmp_path / "stty"
+    content, folder = re.findall(r"`([^`]*)`", failure.reason.partition("lines ")[2])[:2], str(tmp_path)
+    stub.write_text("\n".join(content) + "\n")
+    stub.chmod(0o755)
+    fix = re.search(r"`environment: \{PATH: (.*)\}`", failure.reason)
+    assert fix is not None
+    environment = {"PATH": fix[1].replace("/that/folder", folder)}
+    run = finish(start("width", 1, own | {"environment": environment}, settings=SETTINGS))
+    assert "=" * 80 in run.log
 
 
 @pytest.mark.parametrize(
