@@ -89,6 +89,25 @@ def test_a_program_that_starts_its_own_ranks_is_measured_alike(start: Start) -> 
     assert training.left_over() == {}
 
 
+def test_hugging_faces_trainer_is_measured_as_it_is(start: Start) -> None:
+    """Its evaluation after each tenth step is left out, and its ranks share the batches of one loader."""
+    own = {"program": str(PROGRAM.with_name("trainer_program.py")), "batch_size_per_device": 8}
+    run = finish(start("trainer", 2, own, settings=SETTINGS))
+
+    measured, program = found(run)
+    assert (program.ended, program.samples_from, program.samples_seen) == ("steps", "loader", 16)
+    assert program.parallelism == ["DistributedDataParallel"]
+    assert run.ranks["rank"].tolist() == [0, 1]
+    # after steps 10, 20, 30 and 40 of 45
+    assert program.left_out["evaluation"] == 4
+    kept = [window for window in measured.windows if not window.warmup]
+    assert (sum(window.steps for window in kept), sum(window.samples for window in kept)) == (36, 36 * 16)
+    # each tenth, of rank 0; the script prints the mean over ranks
+    printed = [float(loss) for line in run.log for loss in re.findall(r"'loss': '([0-9.]+)'", line)]
+    assert len(program.losses) == 5
+    assert all(abs(loss - printed[step]) < 0.1 for step, loss in program.losses)
+
+
 def test_the_time_to_a_metric_is_read_from_what_rank_0_prints(start: Start) -> None:
     own = {
         "arguments": [*BATCH, "--epochs", "4"],
