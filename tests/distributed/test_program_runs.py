@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import socket
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,21 @@ def test_a_run_that_is_not_as_planned_ends_with_both_numbers(
 
     assert failure.outcome == "failed"
     assert [word for word in words if word not in failure.reason] == []
+    assert failure.permanent
+
+
+@pytest.mark.parametrize(("package", "name"), [("deepspeed", "DeepSpeed"), ("megatron", "Megatron")])
+def test_a_training_whose_ranks_are_no_replicas_is_refused(start: Start, package: str, name: str) -> None:
+    """Runs where the package is installed: both may need a compiler, DeepSpeed whenever it starts on CPUs."""
+    if find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+    own = {
+        "program": str(PROGRAM.with_name(f"{package}_program.py")),
+        "arguments": ["--batch-size", "{batch_size_per_device}"],
+        "environment": {"DS_ACCELERATOR": "cpu"},
+    }
+    failure = failure_of(start("refused", 2, own, settings=SETTINGS))
+    assert f"uses {name}, in which ranks share samples or hold parts" in failure.reason
     assert failure.permanent
 
 
