@@ -69,7 +69,11 @@ def main() -> None:
     parser.add_argument("--fail-at", type=int, default=0)
     parser.add_argument("--spawn", type=int, default=0)
     parser.add_argument("--stubborn", action="store_true")
+    parser.add_argument("--width", action="store_true")
     options = parser.parse_args()
+    if options.width:
+        _, width = os.popen("stty size", "r").read().split()
+        print("=" * int(width))
     if options.stubborn:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if options.spawn:

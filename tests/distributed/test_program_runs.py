@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +90,25 @@ def test_a_program_that_starts_its_own_ranks_is_measured_alike(start: Start) -> 
     assert training.left_over() == {}
 
 
+def test_hugging_faces_trainer_is_measured_as_it_is(start: Start) -> None:
+    """Its evaluation after each tenth step is left out, and its ranks share the batches of one loader."""
+    own = {"program": str(PROGRAM.with_name("trainer_program.py")), "batch_size_per_device": 8}
+    run = finish(start("trainer", 2, own, settings=SETTINGS))
+
+    measured, program = found(run)
+    assert (program.ended, program.samples_from, program.samples_seen) == ("steps", "loader", 16)
+    assert program.parallelism == ["DistributedDataParallel"]
+    assert run.ranks["rank"].tolist() == [0, 1]
+    # after steps 10, 20, 30 and 40 of 45
+    assert program.left_out["evaluation"] == 4
+    kept = [window for window in measured.windows if not window.warmup]
+    assert (sum(window.steps for window in kept), sum(window.samples for window in kept)) == (36, 36 * 16)
+    # each tenth, of rank 0; the script prints the mean over ranks
+    printed = [float(loss) for line in run.log for loss in re.findall(r"'loss': '([0-9.]+)'", line)]
+    assert len(program.losses) == 5
+    assert all(abs(loss - printed[step]) < 0.1 for step, loss in program.losses)
+
+
 def test_the_time_to_a_metric_is_read_from_what_rank_0_prints(start: Start) -> None:
     own = {
         "arguments": [*BATCH, "--epochs", "4"],
@@ -143,6 +164,21 @@ def test_a_run_that_is_not_as_planned_ends_with_both_numbers(
     assert failure.permanent
 
 
+@pytest.mark.parametrize(("package", "name"), [("deepspeed", "DeepSpeed"), ("megatron", "Megatron")])
+def test_a_training_whose_ranks_are_no_replicas_is_refused(start: Start, package: str, name: str) -> None:
+    """Runs where the package is installed: both may need a compiler, DeepSpeed whenever it starts on CPUs."""
+    if find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+    own = {
+        "program": str(PROGRAM.with_name(f"{package}_program.py")),
+        "arguments": ["--batch-size", "{batch_size_per_device}"],
+        "environment": {"DS_ACCELERATOR": "cpu"},
+    }
+    failure = failure_of(start("refused", 2, own, settings=SETTINGS))
+    assert f"uses {name}, in which ranks share samples or hold parts" in failure.reason
+    assert failure.permanent
+
+
 @pytest.mark.parametrize(
     ("how", "words"),
     [
@@ -158,6 +194,24 @@ def test_a_rank_that_fails_is_named_with_its_reason(start: Start, how: str, word
     assert words in failure.reason
     assert not failure.permanent
     assert ("Traceback (most recent call last)" in failure.traceback) == (how == "raise")
+
+
+def test_a_script_that_needs_a_terminal_fails_with_a_fix_that_works(start: Start, tmp_path: Path) -> None:
+    own = {"arguments": [*BATCH, "--width"], "devices": [1]}
+    failure = failure_of(start("width", 1, own, settings=SETTINGS))
+    assert (
+        "ValueError: not enough values to unpack (expected 2, got 0). It asks the terminal" in failure.reason
+    )
+
+    stub = tmp_path / "stty"
+    content, folder = re.findall(r"`([^`]*)`", failure.reason.partition("lines ")[2])[:2], str(tmp_path)
+    stub.write_text("\n".join(content) + "\n")
+    stub.chmod(0o755)
+    fix = re.search(r"`environment: \{PATH: (.*)\}`", failure.reason)
+    assert fix is not None
+    environment = {"PATH": fix[1].replace("/that/folder", folder)}
+    run = finish(start("width", 1, own | {"environment": environment}, settings=SETTINGS))
+    assert "=" * 80 in run.log
 
 
 @pytest.mark.parametrize(

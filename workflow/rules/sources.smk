@@ -31,7 +31,7 @@ SOURCES = {
     "scalewise/training/measure/": "__init__ device_timers environments interval_clock machine_load memory monitor provenance "
     "sensors step_clock throughput waiting",
     "scalewise/training/models/": "__init__ builders own_model resnets transformer",
-    "scalewise/training/program/": "__init__ child end_request environment judgement merge probe_records rank records "
+    "scalewise/training/program/": "__init__ child end_request environment hints judgement merge probe_records rank records "
     "startup_files told_progress",
     "scalewise/training/program/probe/": "__init__ batches communication counted_optimizers discovery early_end ending guards hooks "
     "loader_passes losses measured_process memory origins probe_spec root_calls run_interval startup "

@@ -49,6 +49,7 @@ from scalewise.training.program.environment import (
     template_values,
     variables,
 )
+from scalewise.training.program.hints import NO_OUTPUT, hint, with_source
 from scalewise.training.program.judgement import CHECK_AFTER_STEPS, Planned, contradiction
 from scalewise.training.program.probe_records import (
     RECORD,
@@ -297,10 +298,7 @@ class ProgramRank:
             by = ", as the system's out-of-memory killer does" if code == -signal.SIGKILL else ""
             raise ProgramError(f"{program} was ended by {name}{by}", child.traceback())
         if code:
-            raise ProgramError(
-                f"{program} ended with code {code}: {last}" if last else f"{program} ended with code {code}",
-                child.traceback(),
-            )
+            raise ProgramError(self._reason(child, code), child.traceback())
         backwards = backwards_without_step(self.probed)
         if backwards:
             raise ProgramError(
@@ -309,10 +307,23 @@ class ProgramRank:
                 child.traceback(),
                 permanent=True,
             )
+        if not last and self.rank_setup.accelerator == "cpu":
+            raise ProgramError(f"{program} ended with code 0, but made no optimizer step. {NO_OUTPUT}")
         raise ProgramError(
             f"{program} ended with code 0, but made no optimizer step. Its last line: {last or 'none'}",
             child.traceback(),
         )
+
+    def _reason(self, child: Child, code: int) -> str:
+        """The error that ended the program, and its fix where one is known."""
+        error = with_source(child.last_error(), child.tail)
+        on_cpus, as_ranks = self.rank_setup.accelerator == "cpu", self.settings.starts == "ranks"
+        fix = hint(error, child.traceback(), on_cpus=on_cpus, as_ranks=as_ranks)
+        program = self.settings.program
+        reason = (
+            f"{program} ended with code {code}: {error}" if error else f"{program} ended with code {code}"
+        )
+        return f"{reason.rstrip('.')}. {fix}" if fix else reason
 
     def _end_as_requested(self, request: EndRequest, code: int) -> None:
         """Note that the program has ended because that was requested, and raise."""
