@@ -195,7 +195,8 @@ def _check_batch(where: Where, settings: ProgramSettings, world_sizes: Sequence[
             "environment has {batch_size_per_device} or {global_batch_size}",
             'Add it, such as ["--batch-size", "{batch_size_per_device}"]. If the program has a fixed '
             "global batch, write `global_batch_size: own` and "
-            f"`samples_per_step: {settings.global_batch_size or 512}`; if each device has a fixed one, use `scaling: weak`.",
+            f"`samples_per_step: {settings.global_batch_size or 512}`; if each device has a fixed one, use "
+            "`scaling: weak`.",
         )
     if indivisible := list(check_batch_divides(where, settings, world_sizes)):
         yield from indivisible
