@@ -78,7 +78,7 @@ def find_site_file(site_file: str | Path, checkout: Path | None) -> Path:
     """The site's file, seen from this folder, or else from Scalewise's: its profiles name theirs from there.
 
     Args:
-        site_file: As the configuration names it.
+        site_file: The key's value.
         checkout: Scalewise's folder; None if unknown.
     """
     path = Path(site_file)
