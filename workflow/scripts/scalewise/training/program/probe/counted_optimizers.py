@@ -64,9 +64,9 @@ class CountedOptimizers:
                 entry = self.entry(optimizer)
                 entry.weight, entry.latecomer = self._weight(optimizer), False
 
-    def known(self) -> list[SteppedOptimizer]:
+    def known(self) -> Iterable[SteppedOptimizer]:
         """All that were there at the first step or have made one."""
-        return list(self._all.values())
+        return self._all.values()
 
     def begins(self, optimizer: Optimizer, *_given: object) -> None:
         """Note that an optimizer begins a step, maybe within another one's."""

@@ -163,9 +163,9 @@ class MeasuredProcess:
     def skipped_step(self, optimizer: Optimizer) -> None:
         """Note that a scaler has skipped the update of a step."""
         self.optimizers.skips(optimizer)
-        self._end_part(optimizer)
         leader = self._training_steps.leader
         self.optimizers.skipped += leader is None or leader.reference() is optimizer
+        self._end_part(optimizer)
 
     # what is done with it
 

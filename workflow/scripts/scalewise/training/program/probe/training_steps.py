@@ -47,6 +47,8 @@ class TrainingSteps(Generic[Part]):
             self._parts.append((entry, cut()))
             return self._choose(known)
         if entry is self.leader:
+            if not self._others and not self._parts:  # as most trainings have it
+                return [[cut()]]
             self._usual, self._others = max(self._usual, self._others), 0
             self._parts.append((entry, cut()))
             return self._divide(entry)
