@@ -47,6 +47,7 @@ WORDS: dict[str, list[str]] = {
     "arguments": [
         *("{batch_size_per_device}", "{global_batch_size}", "{folder}", "{seed}", "{argument.lr}"),
         *("{argument.rl}", "{rank}", "{", "{{}}", "--lr 0.1", "a b"),
+        *("{global_batch_size * 1024}", "{8 // (devices - 1)}", "${x}", "$HOME/*"),
     ],
     "environment": ["{folder}", "{rank}", "{master_port}", "{batch_size_per_device}", "a:b"],
     "python": [sys.executable, "nowhere/python", "python3"],
@@ -54,6 +55,7 @@ WORDS: dict[str, list[str]] = {
     "prepare": [SCRIPT, "true", "nowhere.py", "{folder}"],
     "files": [SCRIPT, "nowhere.yaml"],
     "inputs": [SCRIPT, "nowhere/"],
+    "working_directory": [".", ".", "nowhere"],
     "argument names": ["lr", "x_1", "learning-rate"],
     "environment names": ["OUT", "RANK", "PYTHONPATH", "A B", "SCALEWISE_PROBE"],
 }
