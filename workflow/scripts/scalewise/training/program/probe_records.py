@@ -80,6 +80,7 @@ class ProbeRecord(_Part):
     device: str
     device_uuid: str | None = None
     cuda: bool
+    visible_devices: str = ""
     threads: int
     affinity: list[int] = []
     clock: Clock

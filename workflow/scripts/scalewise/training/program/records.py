@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -259,7 +258,7 @@ def _rank_rows(
                 local_rank=record.local_rank if record.local_rank is not None else record.rank,
                 host=record.host,
                 device=record.device,
-                visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES", ""),
+                visible_devices=record.visible_devices,
                 threads=record.threads,
                 cpu_affinity=cpu_list(record.affinity),
                 train_samples=sum(each or 0 for each in record.samples),

@@ -34,6 +34,7 @@ def place_on_machine(device: torch.device | None) -> dict[str, Any]:
         "device": properties.name if properties is not None else "CPU process",
         "device_uuid": None if uuid is None else str(uuid),
         "cuda": device is not None,
+        "visible_devices": os.environ.get("CUDA_VISIBLE_DEVICES", ""),
         "threads": torch.get_num_threads(),
         "affinity": sorted(affinity(0)) if affinity is not None else [],
     }
