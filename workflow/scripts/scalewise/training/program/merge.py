@@ -55,7 +55,7 @@ class MeasuredSteps:
         kept: Indices of the measured steps.
         left_out: Steps after the warm-up that no window holds, by reason.
         samples: Samples of a step and their source.
-        no_grad: What forward passes without gradients are; None if that is not known, or there are none.
+        no_grad: Kind of the forward passes without gradients; None if it is unknown, or there are none.
         throughput_with_no_grad: Samples a second with the time of such passes, where it is not known whether
             they train, and it matters.
         notes: Sentences for the user.
@@ -89,7 +89,7 @@ def measured_steps(
         ranks: One record for each rank.
         warmup_steps: First steps that are not measured.
         planned: The plan of the run.
-        no_grad: What forward passes without gradients are, as the user has said it.
+        no_grad: Kind of the forward passes without gradients by the configuration; None if it does not say.
     """
     steps = min(rank.step_count for rank in ranks)
     flags = [_any_bit(rank.left_out[index] for rank in ranks) for index in range(steps)]
@@ -154,7 +154,7 @@ def measured_steps(
 
 
 def _no_grad(steps: Sequence[int], flags: Sequence[int]) -> NoGrad | None:
-    """What forward passes without gradients are, by when they come; None if that does not tell.
+    """Decide the kind of forward passes without gradients by when they come; None if that does not tell.
 
     Args:
         steps: Indices of the steps without an evaluation by a DataLoader.
@@ -199,8 +199,8 @@ class _SamplesOfSteps:
     """Samples of single steps.
 
     Args:
-        samples: Of a step, and their source.
-        each: Of each step over all ranks, where they vary; None where all are alike.
+        samples: Samples of a step, and their source.
+        each: Samples of each step over all ranks, if they vary; None if all are alike.
     """
 
     samples: Samples
@@ -326,7 +326,7 @@ def metric_reading(
         rank: The rank that printed it.
         wall_time: Seconds since the epoch, on the same host.
         value: The number.
-        no_grad: What forward passes without gradients are; those of the training take its time.
+        no_grad: Kind of the forward passes without gradients; those of the training take its time.
     """
     now = wall_time - rank.clock.wall_minus_monotonic
     done = bisect_right(rank.marks, now)

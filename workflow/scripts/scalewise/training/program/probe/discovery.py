@@ -76,7 +76,7 @@ def what_is_trained(
     """Find what is trained.
 
     Args:
-        optimizer: Its steps are those of the training; others, as of each parameter, may make some, too.
+        optimizer: The one that counts the steps; others, as of each parameter, may make some, too.
         modules: All of the process.
         optimizers: All of the process.
     """

@@ -1,4 +1,4 @@
-"""Which optimizer's steps are those of the training, where a program has several. Pure bookkeeping.
+"""Steps of the training of a program that has several optimizers. Pure bookkeeping.
 
 The optimizer that updates the most parameters of modules leads: its steps end those of the training. So a
 step of a GAN holds both updates, and an optimizer of an attack, of a fast copy of the model or of a single
