@@ -123,6 +123,8 @@ def checkout(workplace: Workplace, tmp_path: Path) -> Workplace:
         )
     for site in (workplace.folder / "profiles").glob("*/*.yaml"):
         site.write_text(re.sub(r"<(account|partition)>", "mine", site.read_text(encoding="utf-8")))
+    # the documents' word for Scalewise's folder, as seen from a project
+    (workplace.folder / "SW").symlink_to(workplace.folder)
     (study, *_) = blocks(ROOT / "docs" / "own-training.md", "yaml")
     script = shutil.copy(OWN_PROGRAM, tmp_path / "train.py")
     (workplace.folder / "study.yaml").write_text(study.replace(PROGRAM, str(script)))
