@@ -75,21 +75,23 @@ class CountedOptimizers:
             del self._stepping[self._stepping.index(key) :]
         self._stepping.append(key)
 
-    def ends(self, optimizer: Optimizer) -> bool:
-        """Note the end of a step; false within another one's, which has yet to hand out what it updates."""
+    def ends(self, optimizer: Optimizer) -> SteppedOptimizer | None:
+        """Note the end of a step; None within another one's, which has yet to hand out what it updates."""
         if self._stepping:
             self._stepping.pop()
-        if self._stepping:
-            self.entry(optimizer).nested = True
-            return False
         entry = self.entry(optimizer)
+        if self._stepping:
+            entry.nested = True
+            return None
         entry.steps += 1
         entry.trains = True
-        return True
+        return entry
 
-    def skips(self, optimizer: Optimizer) -> None:
+    def skips(self, optimizer: Optimizer) -> SteppedOptimizer:
         """Note that a scaler skipped an update, as gradients were not finite."""
-        self.entry(optimizer).trains = True
+        entry = self.entry(optimizer)
+        entry.trains = True
+        return entry
 
     def entry(self, optimizer: Optimizer) -> SteppedOptimizer:
         """The entry of an optimizer, made if there is none."""

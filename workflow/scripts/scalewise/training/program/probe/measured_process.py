@@ -157,21 +157,20 @@ class MeasuredProcess:
 
     def after_step(self, optimizer: Optimizer, *_given: Any) -> None:
         """Note that an optimizer has made a step; after the last one this raises SystemExit."""
-        if self.optimizers.ends(optimizer):
-            self._end_part(optimizer)
+        entry = self.optimizers.ends(optimizer)
+        if entry is not None:
+            self._end_part(optimizer, entry)
 
     def skipped_step(self, optimizer: Optimizer) -> None:
         """Note that a scaler has skipped the update of a step."""
-        self.optimizers.skips(optimizer)
-        leader = self._training_steps.leader
-        self.optimizers.skipped += leader is None or leader.reference() is optimizer
-        self._end_part(optimizer)
+        entry = self.optimizers.skips(optimizer)
+        self.optimizers.skipped += self._training_steps.leader in (None, entry)
+        self._end_part(optimizer, entry)
 
     # what is done with it
 
-    def _end_part(self, optimizer: Optimizer) -> None:
+    def _end_part(self, optimizer: Optimizer, entry: SteppedOptimizer) -> None:
         steps, training = self.steps, self._training_steps
-        entry = self.optimizers.entry(optimizer)
         if not self._place:
             self._first_step(optimizer)
         elif self.ending.attempts:
