@@ -101,7 +101,8 @@ def test_watching_shares_the_plain_statistics_of_the_analysis_and_needs_no_heavy
     """It runs beside what is measured, on the same machine."""
     assert len(modules("watch")) > 5
     unwanted = ("scalewise.training", "scalewise.analysis", "snakemake", *HEAVY)
-    assert crossings(modules("watch"), unwanted, ("scalewise.analysis.statistics.intervals",)) == []
+    plain = ("scalewise.analysis.statistics.intervals", "scalewise.analysis.bottlenecks.disturbances")
+    assert crossings(modules("watch"), unwanted, plain) == []
     knows_it = ("scalewise.watch",)
     for room in ("plan", "execution", "training", "analysis"):
         assert crossings(modules(room), knows_it) == []

@@ -38,7 +38,7 @@ SOURCES = {
     "steps training_steps written",
     "scalewise/analysis/": "__init__ analysis_spec conclusion event_files experiment_figures experiment_tables formatting "
     "laws memory origins partial_report program_facts scaling study_report tables",
-    "scalewise/analysis/bottlenecks/": "__init__ bottlenecks drift losses resumption slow_places step_breakdown utilization",
+    "scalewise/analysis/bottlenecks/": "__init__ bottlenecks disturbances drift losses resumption slow_places step_breakdown utilization",
     "scalewise/analysis/comparison/": "__init__ comparability comparable_runs confounding fingerprint gains own_intervals "
     "separate_conditions",
     "scalewise/analysis/decision/": "__init__ cautions choice criteria decision selection terms wording",

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
 from scalewise.analysis.comparison.comparability import (
@@ -17,7 +16,6 @@ from scalewise.analysis.comparison.comparability import (
     origin_cautions,
 )
 from scalewise.analysis.comparison.fingerprint import Fingerprint
-from scalewise.analysis.decision.cautions import superlinear_warning
 from scalewise.analysis.statistics.intervals import Interval, median_interval
 from scalewise.records import Provenance, Summary, read_summary
 
@@ -217,31 +215,3 @@ def test_another_commit_or_kernel_is_a_caution_and_no_refusal(
     )
     assert "the operating system (Linux; Linux 7)" in kernels
     assert origin_cautions(origins[:1]) == []
-
-
-def point(low: float, n: int) -> pd.Series:
-    return pd.Series(
-        {
-            "devices": 2,
-            "baseline_devices": 1,
-            "n": n,
-            "parallel_efficiency": 1.15,
-            "parallel_efficiency_low": low,
-        }
-    )
-
-
-def test_an_efficiency_above_one_names_likely_causes_and_what_to_check() -> None:
-    warning = superlinear_warning(point(1.05, 3))
-    assert warning.startswith("2 devices show an efficiency of 1.15, above 1 beyond its interval.")
-    for part in ("error until it is explained", "cache effects", "baseline was slow", "drift", "runs.csv"):
-        assert part in warning
-
-
-@pytest.mark.parametrize(("low", "n"), [(0.99, 3), (1.05, 1), (float("nan"), 3)])
-def test_an_efficiency_that_may_be_below_one_is_no_error(low: float, n: int) -> None:
-    assert superlinear_warning(point(low, n)) == ""
-
-
-def test_single_runs_far_above_one_are_an_error_too_and_said_to_have_no_interval() -> None:
-    assert "above 1, from single runs, which have no interval" in superlinear_warning(point(1.2, 1))

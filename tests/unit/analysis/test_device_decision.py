@@ -149,8 +149,10 @@ def test_a_sound_answer_has_no_cautions(answer: Decide) -> None:
 
 
 def test_an_efficiency_above_one_is_an_error_until_explained(answer: Decide) -> None:
-    (caution,) = answer({(ALONE, 1): spread(100), (ALONE, 2): spread(230)}).cautions
-    assert caution.startswith("2 devices show an efficiency of 1.15, above 1")
+    decision = answer({(ALONE, 1): spread(100), (ALONE, 2): spread(230)})
+    (caution,) = decision.cautions
+    assert caution.startswith("Efficiency is above 1: 1.15 on 2 devices. That is an error until it is")
+    assert not decision.clear
     within = {(ALONE, 1): [90.0, 100.0, 110.0], (ALONE, 2): [190.0, 202.0, 215.0]}
     assert answer(within).cautions == []
 

@@ -174,7 +174,9 @@ def test_nvmls_percent_milliwatts_and_millijoules_become_fraction_watts_and_joul
 
 def test_limits_of_power_and_clocks_are_told_in_watts_and_megahertz() -> None:
     limits = NvmlSensor(Nvml(), UUID).limits()
-    assert limits == GpuLimits(power_watts=650.0, sm_clock_mhz=1980, memory_clock_mhz=2619)
+    assert limits == GpuLimits(
+        power_watts=650.0, sm_clock_mhz=1980, memory_clock_mhz=2619, memory_bytes=8 << 30
+    )
     assert limits.named() == {
         "GPU power limit": "650 W",
         "GPU maximum clock": "1980 MHz",
@@ -184,7 +186,9 @@ def test_limits_of_power_and_clocks_are_told_in_watts_and_megahertz() -> None:
 
 def test_a_limit_that_a_gpu_does_not_tell_is_unknown_and_no_number() -> None:
     limits = NvmlSensor(Nvml(unsupported={"nvmlDeviceGetEnforcedPowerLimit"}), UUID).limits()
-    assert limits == GpuLimits(power_watts=None, sm_clock_mhz=1980, memory_clock_mhz=2619)
+    assert limits == GpuLimits(
+        power_watts=None, sm_clock_mhz=1980, memory_clock_mhz=2619, memory_bytes=8 << 30
+    )
 
 
 @pytest.mark.gpu

@@ -51,6 +51,17 @@ def test_each_point_has_one_line_with_its_runs_its_figures_and_what_it_does() ->
     assert len(lines) == 7
 
 
+def test_disturbed_runs_are_named_and_left_out_of_the_speedup_if_there_are_others() -> None:
+    busy = RunFacts("done", "completed", 30.0, disturbed="other processes took 90 % of the CPUs")
+
+    lines = table(standing_of({point(1): [done(100), busy, done(104)], point(2): [done(180)]}), 140, 40)
+
+    assert "102 (100 to 104" in lines[1]
+    assert "1 run was disturbed: digits/d1.r2 (other processes took 90 % of the CPUs)" in lines
+    only = table(standing_of({point(1): [busy], point(2): [done(180)]}), 140, 40)
+    assert only[1].split()[-2:] == ["30.0", "done"]
+
+
 def test_jobs_in_the_queue_show_slurms_reason_and_its_estimate() -> None:
     queued = {
         ("digits", "d2.r1"): QueuedJob("PENDING", starts=NOW + 600, reason="Priority"),

@@ -219,11 +219,13 @@ class GpuLimits(_Record):
         power_watts: Enforced power limit: the least of all that are in force.
         sm_clock_mhz: Highest clock of the multiprocessors.
         memory_clock_mhz: Highest clock of the memory.
+        memory_bytes: Size of the memory; no limit of speed, and so no condition of a comparison.
     """
 
     power_watts: float | None = None
     sm_clock_mhz: int | None = None
     memory_clock_mhz: int | None = None
+    memory_bytes: int | None = None
 
     def named(self) -> dict[str, str]:
         """The known limits with their units, by the words that a user knows them by."""

@@ -20,7 +20,6 @@ from scalewise.analysis.decision.decision import Decision, decide
 from scalewise.analysis.decision.selection import series_compete
 from scalewise.analysis.decision.terms import Terms
 from scalewise.analysis.laws import Law, study_laws
-from scalewise.analysis.origins import shared_nodes
 from scalewise.analysis.program_facts import program_cautions
 from scalewise.analysis.scaling import known_columns, option_table, scaling_table
 from scalewise.analysis.tables import Tables
@@ -78,8 +77,7 @@ def conclude(experiment: AnalysisSpec, tables: Tables, *, with_laws: bool = True
         confounded=confounded,
         differences=[
             *origin_cautions(tables.origins),
-            *shared_nodes(tables.origins),
-            *flags(scaling, runs),
+            *flags(scaling),
             *drift_flags(runs),
             *resumption_notes(runs),
             *own_interval_notes(runs),

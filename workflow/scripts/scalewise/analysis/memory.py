@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
+
+from scalewise.records import GpuLimits, Pass
 
 TRAINING, EVALUATION = PEAKS = ("peak_memory_bytes", "evaluation_peak_memory_bytes")
 
@@ -62,3 +65,24 @@ def memory_gain(chosen: pd.DataFrame, reference: pd.DataFrame) -> dict[str, Any]
 def _median(runs: pd.DataFrame, column: str) -> float:
     """The median of what is known; NaN where nothing is."""
     return float(runs[column].astype(float).median()) if column in runs.columns else float("nan")
+
+
+def device_memory_bytes(limits: Sequence[GpuLimits | None]) -> int | None:
+    """Return the memory of the smallest GPU of a run; None if it is unknown or the run had none."""
+    sizes = [limit.memory_bytes for limit in limits if limit is not None and limit.memory_bytes is not None]
+    return min(sizes, default=None)
+
+
+def smaller_batch_gain(passes: Sequence[Pass]) -> float | None:
+    """Return the samples/s of the fastest smaller batch over those of a run's own, of passes by themselves.
+
+    Above 1 a larger batch is slower, as it is for want of memory. None if no smaller batch was tried.
+
+    Args:
+        passes: The batches that were tried after the training, the run's own first.
+    """
+    rates = {
+        each.batch_size: each.batch_size / (each.forward_seconds + each.backward_seconds) for each in passes
+    }
+    smaller = [rate for size, rate in rates.items() if size < passes[0].batch_size]
+    return max(smaller) / rates[passes[0].batch_size] if smaller else None

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from scalewise.analysis.analysis_spec import STARTUP, THROUGHPUT, WITH_NO_GRAD
+from scalewise.analysis.bottlenecks.disturbances import disturbed_columns
 from scalewise.analysis.bottlenecks.step_breakdown import STEP_SECONDS
 from scalewise.analysis.comparison.comparability import differences, named
 from scalewise.analysis.comparison.comparable_runs import (
@@ -36,7 +37,7 @@ from scalewise.plan.config.shape import count_devices
 
 AT_WORK = (
     "loader_wait_fraction", "communication_fraction", "mean_utilization", "energy_joules",
-    "samples_per_joule", "evaluation_peak_memory_bytes",
+    "samples_per_joule", "evaluation_peak_memory_bytes", "device_memory_bytes", "smaller_batch_gain",
 )  # fmt: skip
 """Use of the devices' time and memory: medians over the repeats."""
 
@@ -45,13 +46,13 @@ BOUNDED = ("time_to_accuracy_seconds", "final_accuracy", "peak_memory_bytes", "w
 
 READ = (
     "experiment", "nodes", "loader", "device_hours", "epochs_to_accuracy", "samples_to_target", THROUGHPUT,
-    *BOUNDED, *STARTUP, *AT_WORK, *STEP_SECONDS, "train_seconds", WITH_NO_GRAD,
+    *BOUNDED, *STARTUP, *AT_WORK, *STEP_SECONDS, "train_seconds", WITH_NO_GRAD, "disturbance",
 )  # fmt: skip
 """Columns that are read of a run where they are known: published figures and older records lack some."""
 
 SCALING_COLUMNS = [
     "experiment", "series", "conditions", "devices", "nodes", "n", "n_failed", "n_unsuccessful",
-    "unsuccessful", "n_not_comparable",
+    "unsuccessful", "n_not_comparable", "n_disturbed", "n_set_apart", "disturbed",
     "throughput_samples_per_second", "throughput_samples_per_second_low",
     "throughput_samples_per_second_high", "throughput_confidence", WITH_NO_GRAD,
     "baseline_devices",
@@ -103,8 +104,9 @@ def scaling_table(
 
     Every column of a row is of comparable runs alone: those with the fingerprint that most of the baseline's
     runs have. Others count in ``n_not_comparable``, ``note`` names what differs, and they are a series of
-    their own, whose ``conditions`` are not empty. Where no run of a series knows its throughput, walls take
-    its place, and ``note`` says so.
+    their own, whose ``conditions`` are not empty. Disturbed runs that were set apart count there and in
+    ``n_set_apart``, those that are used in ``n_disturbed``; ``disturbed`` names both. Where no run of a
+    series knows its throughput, walls take its place, and ``note`` says so.
 
     Karp-Flatt is for strong scaling: it asks what part of a fixed work is serial. Statistical efficiency is
     epochs to the target at the baseline over those here, of a program samples, given only where every run of
@@ -177,8 +179,9 @@ def _series_rows(
             "conditions": series["conditions"].iloc[0],
             "devices": devices,
             "baseline_devices": base,
-            "n_not_comparable": len(others),
         }
+        apart = row["n_set_apart"]
+        row["n_not_comparable"] = len(others) + apart
         notes = list(_notes(point, base, rates[devices], rates[base], len(counts), len(others)))
         if rates[devices] and rates[base] and len(counts) > 1:
             row |= _relative(compared, (name, devices), base, scaling, len(rates[devices]))
@@ -191,6 +194,8 @@ def _series_rows(
             at_base = finished[(finished["devices"] == base) & (finished["series"] == name)]
             both = pd.concat([at_point, others])
             notes.append(left_out(both, at_base, reference, conditions))
+        if apart:
+            notes.append(f"{apart} of {len(at_point) + apart} runs were disturbed and are set apart")
         yield row | {"note": "; ".join(filter(None, notes))}
 
 
@@ -201,13 +206,15 @@ def _point_columns(point: pd.DataFrame, done: pd.DataFrame) -> dict[str, Any]:
         point: All its runs.
         done: Those of them that completed.
     """
+    of_disturbed = disturbed_columns(point)
     ended = point["outcome"][point["outcome"].isin(UNSUCCESSFUL)].value_counts()
     row: dict[str, Any] = {
         "nodes": point["nodes"].max(),
         "n": len(done),
-        "n_failed": len(point) - len(done),
+        "n_failed": len(point) - len(done) - of_disturbed["n_set_apart"],
         "n_unsuccessful": int(ended.sum()),
         "unsuccessful": ", ".join(f"{count} {outcome}" for outcome, count in ended.items()),
+        **of_disturbed,
         "n_reached": int(has_reached(done).sum()),
         "epochs_to_accuracy": done["epochs_to_accuracy"].median(),
         "device_hours": done["device_hours"].median(),

@@ -12,11 +12,13 @@ import numpy as np
 import pandas as pd
 
 from scalewise.analysis.analysis_spec import WITH_NO_GRAD
+from scalewise.analysis.bottlenecks.disturbances import disturbance, set_apart
 from scalewise.analysis.bottlenecks.drift import drift
 from scalewise.analysis.bottlenecks.resumption import resumption_columns
 from scalewise.analysis.bottlenecks.step_breakdown import STEP_COLUMNS, split
 from scalewise.analysis.comparison.fingerprint import Fingerprint, complete, made_with, with_defaults
 from scalewise.analysis.comparison.own_intervals import own_interval_columns
+from scalewise.analysis.memory import device_memory_bytes, smaller_batch_gain
 from scalewise.plan.config.experiment import AnyExperiment
 from scalewise.plan.config.program import Metric, ProgramSettings
 from scalewise.plan.config.shape import Shape
@@ -44,15 +46,15 @@ RUN_COLUMNS = [
     "fingerprint", "throughput_samples_per_second", WITH_NO_GRAD, "window_spread", "drift", "drift_low",
     "drift_high", *STEP_COLUMNS, "train_seconds", "time_to_accuracy_seconds",
     "epochs_to_accuracy", "samples_to_target", "final_accuracy", "best_accuracy", "peak_memory_bytes",
-    "evaluation_peak_memory_bytes",
-    "peak_memory_kind", "loader", "loader_wait_fraction", "communication_fraction",
+    "evaluation_peak_memory_bytes", "peak_memory_kind", "device_memory_bytes", "smaller_batch_gain",
+    "loader", "loader_wait_fraction", "communication_fraction",
     "mean_utilization", "least_utilization", "throttled", "energy_joules", "samples_per_joule",
     "monitor_cpu_fraction", "monitor_note", "launch_seconds", "imports_seconds", "process_group_seconds",
     "data_seconds", "model_seconds", "preparation_seconds", "first_step_seconds", "wall_seconds",
     "device_hours", "parameters", "seed", "device_name", "hosts", "commit", "started_at",
-    "launcher", "slurm_job_id", "restart_count", "other_jobs", "other_cpu_fraction", "starts", "resumes",
-    "lost_steps", "checkpoint_problems", "measured_steps", "warmed_up_steps", "own_half_width_fraction",
-    "steady", "ended_by",
+    "launcher", "slurm_job_id", "restart_count", "other_jobs", "other_cpu_fraction", "disturbance", "starts",
+    "resumes", "lost_steps", "checkpoint_problems", "measured_steps", "warmed_up_steps",
+    "own_half_width_fraction", "steady", "ended_by",
 ]  # fmt: skip
 
 EPOCH_COLUMNS = [field.name for field in fields(EpochRecord)]
@@ -154,6 +156,7 @@ def collect(
         conditions[fingerprint.id] = fingerprint.conditions
     runs = pd.DataFrame(run_rows)
     runs = runs.reindex(columns=[*RUN_COLUMNS, *(c for c in runs.columns if c not in RUN_COLUMNS)])
+    runs = set_apart(runs)
     filled = [table for table in epoch_tables if len(table)]
     epochs = pd.concat(filled, ignore_index=True) if filled else pd.DataFrame(columns=["run"])
     return Tables(runs, epochs, origins, conditions, programs)
@@ -235,6 +238,7 @@ def _finished(
     if summary.measurements:
         measured = summary.measurements.model_dump(exclude={"windows", "startup", "program"})
         row |= {key: value for key, value in measured.items() if key in RUN_COLUMNS}
+        row["smaller_batch_gain"] = smaller_batch_gain(summary.measurements.passes)
         row["peak_memory_kind"] = _memory_kind(summary.measurements)
         row |= summary.measurements.startup.model_dump()
         row |= drift(summary.measurements.windows)
@@ -258,8 +262,10 @@ def _finished(
             "slurm_job_id": origin.slurm_job_id,
             "restart_count": origin.restart_count,
             "other_jobs": origin.other_jobs,
+            "device_memory_bytes": device_memory_bytes(origin.gpu_limits),
             **_whole(origin, row["devices"]),
         }
+    row["disturbance"] = disturbance(row)
     if isinstance(target, float) and len(epochs):
         reached = epochs[epochs["test_accuracy"] >= target]
         if len(reached):

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from scalewise.analysis.bottlenecks.disturbances import disturbance
 from scalewise.execution.messages import Progress
 from scalewise.execution.rank_files import PROGRESS
 from scalewise.records import FAILURE, JOB_TIMES, SUMMARY, JobTimes
@@ -32,6 +33,7 @@ class RunFacts:
     Args:
         outcome: Of a run that has ended; empty before, and where no file says.
         throughput: Samples per second of a run that has completed.
+        disturbed: What disturbed a run that has completed; empty if nothing did.
         progress: What the ranks told last; None before their first steps.
         job_seconds: Length of each job that has ended.
         began: Start of the job that is at work, seconds since the epoch.
@@ -43,6 +45,7 @@ class RunFacts:
     state: RunState
     outcome: Told = ""
     throughput: float | None = None
+    disturbed: str = field(default="", kw_only=True)
     progress: Progress | None = None
     job_seconds: tuple[float, ...] = ()
     began: float | None = None
@@ -56,10 +59,11 @@ class RunFacts:
 
 @dataclass(frozen=True)
 class _Ended:
-    """The end of a run: its outcome, and its samples per second if it completed."""
+    """The end of a run: its outcome, its samples per second if it completed, and what disturbed it."""
 
     outcome: Told
     throughput: float | None = None
+    disturbed: str = ""
 
 
 @dataclass(frozen=True)
@@ -266,7 +270,7 @@ def _is_put_back(slurm: QueuedJob | None, latest: _Latest, told: tuple[int, ...]
 
 def _facts(ended: _Ended, seconds: tuple[float, ...], failed: bool = False) -> RunFacts:
     state: RunState = "failed" if failed or ended.outcome not in {"", "completed"} else "done"
-    return RunFacts(state, ended.outcome, ended.throughput, job_seconds=seconds)
+    return RunFacts(state, ended.outcome, ended.throughput, job_seconds=seconds, disturbed=ended.disturbed)
 
 
 def _job_times(text: bytes) -> JobTimes:
@@ -278,12 +282,16 @@ def _progress(text: bytes) -> Progress:
 
 
 def _summary(text: bytes) -> _Ended:
-    """The two facts of a summary that are shown; the whole record would be checked ten times as long."""
+    """The facts of a summary that are shown; the whole record would be checked ten times as long."""
     found: Mapping[str, Any] = json.loads(text)
     measured = found["measurements"] or {}
     rate = measured.get("throughput_samples_per_second")
     completed = found["outcome"] == "completed"
-    return _Ended(found["outcome"], float(rate) if completed and rate else None)
+    if not completed:
+        return _Ended(found["outcome"])
+    other_jobs = (found.get("provenance") or {}).get("other_jobs")
+    disturbed = disturbance({**measured, "other_jobs": other_jobs})
+    return _Ended(found["outcome"], float(rate) if rate else None, disturbed)
 
 
 def _failure(text: bytes) -> _Ended:

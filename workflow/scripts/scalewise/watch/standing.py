@@ -30,8 +30,10 @@ class PointStanding:
 
     @property
     def rates(self) -> list[float]:
-        """Samples per second of the runs that have completed."""
-        return [facts.throughput for facts in self.runs.values() if facts.throughput is not None]
+        """Samples per second of the runs that have completed, of the undisturbed ones if there are any."""
+        done = [facts for facts in self.runs.values() if facts.throughput is not None]
+        counted = [facts for facts in done if not facts.disturbed] or done
+        return [facts.throughput for facts in counted if facts.throughput is not None]
 
     @property
     def throughput(self) -> Interval | None:

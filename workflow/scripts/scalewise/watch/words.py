@@ -17,6 +17,9 @@ from scalewise.watch.standing import PointStanding, Standing
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
 
+MOST_DISTURBED = 3
+"""Disturbed runs that are named."""
+
 
 def rate_text(rate: float) -> str:
     """Samples per second in three digits, those from 100 on whole: ``1,234``."""
@@ -172,7 +175,7 @@ def forecast_text(standing: Standing, told: Forecast) -> str:
 
 def answer_lines(standing: Standing, found: Sequence[Speedup]) -> list[str]:
     """What the runs say so far, a line for each series that has something to say."""
-    lines = list(standing.rounds.lines)
+    lines = [*standing.rounds.lines, *_disturbed_lines(standing)]
     experiments = dict.fromkeys((each.point.experiment, each.point.series) for each in found)
     for experiment, series in experiments:
         mine = [each for each in found if (each.point.experiment, each.point.series) == (experiment, series)]
@@ -188,6 +191,17 @@ def answer_lines(standing: Standing, found: Sequence[Speedup]) -> list[str]:
             f"n = {shown.ratio.n}, efficiency {shown.efficiency:.2f}{asked}"
         )
     return lines
+
+
+def _disturbed_lines(standing: Standing) -> Iterator[str]:
+    """``1 run was disturbed: study/d1.r2 (other processes took 90 % of the CPUs)``."""
+    found = [
+        f"{'/'.join(run)} ({facts.disturbed})" for run, facts in standing.runs.items() if facts.disturbed
+    ]
+    if found:
+        more = f" and {len(found) - MOST_DISTURBED} more" if len(found) > MOST_DISTURBED else ""
+        said = "1 run was" if len(found) == 1 else f"{len(found)} runs were"
+        yield f"{said} disturbed: {', '.join(found[:MOST_DISTURBED])}{more}"
 
 
 def _telling(mine: Sequence[Speedup], rule: Criterion) -> Speedup:

@@ -99,17 +99,12 @@ def cause_at(point: pd.Series) -> str:
     return likely_cause(point["mean_utilization"], point["loader_wait_fraction"], known, str(point["loader"]))
 
 
-def flags(scaling: pd.DataFrame, runs: pd.DataFrame) -> list[str]:
-    """A sentence for each cause that kept devices waiting, and one on devices that lowered their clock.
+def flags(scaling: pd.DataFrame) -> Iterator[str]:
+    """A sentence for each cause that kept devices waiting.
 
     Args:
         scaling: Output of ``scaling_table``.
-        runs: Output of ``collect``.
     """
-    return [*_waiting(scaling), *_throttled(runs)]
-
-
-def _waiting(scaling: pd.DataFrame) -> Iterator[str]:
     causes = scaling.apply(cause_at, axis=1)
     for cause, points in scaling[causes != ""].groupby(causes[causes != ""], sort=False):
         places = [
@@ -120,17 +115,6 @@ def _waiting(scaling: pd.DataFrame) -> Iterator[str]:
         more = len(places) - MAX_PLACES
         named = ", ".join(places[:MAX_PLACES]) + (f" and {more} more points" if more > 0 else "")
         yield f"Busy less than {percent(BUSY_ENOUGH, 0)} of the training: {named}. {cause}"
-
-
-def _throttled(runs: pd.DataFrame) -> Iterator[str]:
-    throttled = runs[runs["throttled"].eq(True)]
-    if len(throttled):
-        notes = "; ".join(dict.fromkeys(note for note in throttled["monitor_note"].dropna() if note))
-        yield (
-            f"{len(throttled)} of {int(runs['throttled'].notna().sum())} runs were slowed down by their own "
-            f"devices, against heat or for want of power ({notes}). Their figures are not those of devices "
-            "at full clock: ask the site, and run them again."
-        )
 
 
 def _series(point: pd.Series) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 
 from scalewise.analysis.analysis_spec import THROUGHPUT, WITH_NO_GRAD
+from scalewise.analysis.bottlenecks.disturbances import named_runs
 from scalewise.analysis.comparison.comparability import accuracy_lost
 from scalewise.analysis.comparison.gains import Measure
 from scalewise.analysis.decision.choice import SIGNIFICANCE, OpenQuestion
@@ -29,15 +30,16 @@ from scalewise.plan.config.shape import count_devices
 from scalewise.plan.terminal.words import format_ratio
 
 (
-    LEFT_OUT, OTHER_RATE, OF_PROGRAM, UNRELIABLE, CONFOUNDED, UNDECIDED, LOSS, UNEXPLAINED, MEASUREMENT,
-    CONTEXT,
-) = range(10)  # fmt: skip
-"""Harm done by relying on an answer in spite of a caution, the most first: it rests on some of the runs
-alone; its speedup may be of something else than the training; a run's program says what belongs next to it;
-it may not run at all; it may be of hosts or days instead of devices; another answer may be right; it costs
-accuracy; a figure may be wrong; runs were disturbed; the figure is right, and what it rests on is told."""
+    DISTURBED, LEFT_OUT, ABOVE_IDEAL, OTHER_RATE, OF_PROGRAM, UNRELIABLE, CONFOUNDED, UNDECIDED, LOSS,
+    UNEXPLAINED, MEASUREMENT, CONTEXT,
+) = range(12)  # fmt: skip
+"""Harm done by relying on an answer in spite of a caution, the most first: it rests on disturbed runs; it
+rests on some of the runs only; an efficiency is above 1; its speedup may be of something else than the
+training; a run's program says what belongs next to it; it may not run at all; it may be of hosts or days
+instead of devices; another answer may be right; it costs accuracy; a figure may be wrong; runs were slowed;
+the figure is right, and what it rests on is told."""
 
-UNCLEAR = frozenset({OTHER_RATE, CONFOUNDED, UNDECIDED})
+UNCLEAR = frozenset({DISTURBED, ABOVE_IDEAL, OTHER_RATE, CONFOUNDED, UNDECIDED})
 """Harms with which an answer is not clear."""
 
 Caution = tuple[int, str]
@@ -49,8 +51,14 @@ OTHER_SPEEDUP = 0.03
 MAX_RATES = 3
 """Device counts of which both rates stand in a caution; scaling.csv has all."""
 
-CLEARLY_ABOVE = 1.1
-"""Efficiency from which on even single runs, which have no interval, are not taken for noise."""
+IDEAL = 1.02
+"""Largest efficiency that is taken for ideal: repeats on a quiet machine scatter by 1 to 2 %."""
+
+FULL_MEMORY = 0.9
+"""Share of a GPU's memory in tensors from which on it is short of memory: the allocator frees and retries."""
+
+SLOW_BATCH = 1.05
+"""Samples/s of a smaller batch over the baseline's own from which on the larger batch is the slower one."""
 
 
 def of_choice(
@@ -170,8 +178,7 @@ def of_points(
         runs = "1 completed run" if fewest == 1 else f"{fewest} completed runs"
         assumed = f", which is taken to scatter by {percent(ASSUMED_SCATTER, 0)}" if fewest == 1 else ""
         yield UNEXPLAINED, f"Some points rest on {runs}{assumed}; use {ENOUGH_REPEATS} or more repeats."
-    for sentence in filter(None, (superlinear_warning(point) for _, point in points.iterrows())):
-        yield UNEXPLAINED, sentence
+    yield from of_efficiency(points)
     for sentence in _less_accurate(points):
         yield LOSS, sentence
 
@@ -183,7 +190,8 @@ def of_runs(planned: pd.DataFrame) -> Iterator[Caution]:
         planned: All points of a series in the scaling table, whether they have a speedup or not.
     """
     yield from of_no_grad(planned)
-    others = planned.get("n_not_comparable", pd.Series(0, index=planned.index))
+    counts = planned.reindex(columns=["n_not_comparable", "n_set_apart"]).fillna(0)
+    others = counts["n_not_comparable"] - counts["n_set_apart"]  # of_disturbed has these
     for note in planned["note"].fillna("")[others > 0]:
         yield LEFT_OUT, f"{note[0].upper()}{note[1:]}."
 
@@ -239,27 +247,73 @@ def _changed_speedup(rates: pd.DataFrame) -> str:
     )
 
 
-def superlinear_warning(point: pd.Series) -> str:
-    """Likely causes and checks where an efficiency lies above 1 beyond its interval; empty elsewhere.
+def of_disturbed(planned: pd.DataFrame) -> Iterator[Caution]:
+    """Cautions on disturbed runs: those that the answer rests on, and those that were set apart.
 
     Args:
-        point: A row of a scaling table.
+        planned: Rows of the scaling table that the answer rests on; published figures know no disturbance.
     """
-    low = point["parallel_efficiency_low"]
-    joined = point.get("speedup_n", point["n"] - point.get("n_not_comparable", 0))
-    if pd.isna(low) or low <= (1 if joined > 1 else CLEARLY_ABOVE):
-        return ""
-    beyond = (
-        "above 1 beyond its interval" if joined > 1 else "above 1, from single runs, which have no interval"
+    if "disturbed" not in planned:
+        return
+    used, apart = planned[planned["n_disturbed"] > 0], planned[planned["n_set_apart"] > 0]
+    again = (
+        "delete the folders of these runs and run snakemake again while the machine is quiet "
+        "(`slurm.exclusive: true` in the site file requests whole nodes)."
     )
-    base = count_devices(int(point["baseline_devices"]))
+    if len(used):
+        yield DISTURBED, f"The answer rests on disturbed runs: {named_runs(used)}. For a clear answer {again}"
+    if len(apart):
+        yield LEFT_OUT, f"Disturbed runs are set apart: {named_runs(apart)}. To replace them {again}"
+
+
+def of_efficiency(points: pd.DataFrame) -> Iterator[Caution]:
+    """A caution on efficiencies above 1, with what is known of their cause and what to do.
+
+    One counts from ``IDEAL`` on, whatever its interval, and below if its whole interval lies above 1.
+
+    Args:
+        points: Points of a series with a speedup.
+    """
+    efficiency = points["parallel_efficiency"]
+    shown = (points["speedup_n"] > 1) & (points["parallel_efficiency_low"] > 1)
+    above = points[(efficiency > IDEAL) | shown]
+    if above.empty:
+        return
+    base = points[points["devices"] == points["baseline_devices"]]
+    places = [
+        f"{point['parallel_efficiency']:.2f} on {count_devices(int(point['devices']))}"
+        for _, point in above.iterrows()
+    ]
+    yield (
+        ABOVE_IDEAL,
+        f"Efficiency is above 1: {', '.join(places)}. That is an error until it is explained. "
+        f"{_slow_baseline(base.iloc[0] if len(base) else None, int(points['baseline_devices'].iloc[0]))}",
+    )
+
+
+def _slow_baseline(base: pd.Series | None, devices: int) -> str:
+    """The cause of a slow baseline as far as its records show it, and the fix."""
+    known = pd.Series(dtype=float) if base is None else base
+    used, size, gain = (
+        float(known.get(name, float("nan")))
+        for name in ("peak_memory_bytes", "device_memory_bytes", "smaller_batch_gain")
+    )
+    found = []
+    if used >= FULL_MEMORY * size:
+        found.append(f"its tensors took {used / 1e9:.1f} of {size / 1e9:.1f} GB of memory")
+    if gain >= SLOW_BATCH:
+        found.append(f"by itself it makes {format_ratio(gain)}x the samples/s with a smaller batch")
+    where = f"The baseline, {count_devices(devices)},"
+    smaller = (
+        "Use smaller batches for the whole series (`accumulation_steps`, or `scaling: weak`), or let "
+        "`devices` begin at a larger count."
+    )
+    if found:
+        return f"{where} is short of memory for its batch: {', and '.join(found)}. {smaller}"
     return (
-        f"{count_devices(int(point['devices']))} show an efficiency of {point['parallel_efficiency']:.2f}, "
-        f"{beyond}. That is an error until it is explained. Likely: the baseline was slow "
-        f"or disturbed (compare throttled, other_jobs and drift of its runs in runs.csv, and run {base} "
-        "again alone); cache effects (under strong scaling each device works on less data, which may fit its "
-        f"caches: repeat with scaling: weak); or {base} had less of something else than devices, such as "
-        "CPUs for its loader or memory (compare loader_seconds)."
+        f"{where} was slow for a reason that its records do not show. Measure it again while the machine is "
+        "quiet (compare drift and loader_seconds in runs.csv). If it stays slow, it is short of memory, "
+        f"cache or CPUs for its loader. {smaller}"
     )
 
 

@@ -151,6 +151,7 @@ def decide(
         rests_on = series[series["devices"] == best["devices"]]
     harms = [
         *about_choice,
+        *cautions.of_disturbed(points),
         *cautions.of_runs(planned),
         *cautions.of_points(series, planned, target, measure, rests_on),
         *harms,
@@ -187,7 +188,7 @@ def _without_speedup(
         sentence, *others = [wording.measured(point) for _, point in done.iterrows()]
         first = planned[planned["series"] == done["series"].iloc[0]]
         sentence += f"{wording.left_out_text(first)} Add device counts for a decision."
-        harms = [*cautions.of_runs(first), *harms]
+        harms = [*cautions.of_disturbed(first), *cautions.of_runs(first), *harms]
     return Decision(
         experiment,
         devices=None,

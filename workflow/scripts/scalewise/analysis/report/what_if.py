@@ -14,7 +14,13 @@ import pandas as pd
 
 from scalewise.analysis.comparison.comparability import accuracy_lost
 from scalewise.analysis.comparison.gains import Gains
-from scalewise.analysis.decision.cautions import OTHER_RATE, of_no_grad
+from scalewise.analysis.decision.cautions import (
+    DISTURBED,
+    OTHER_RATE,
+    of_disturbed,
+    of_efficiency,
+    of_no_grad,
+)
 from scalewise.analysis.decision.choice import SIGNIFICANCE
 from scalewise.analysis.decision.criteria import SUCCESSFUL_FROM
 from scalewise.analysis.decision.decision import Decision
@@ -161,8 +167,10 @@ def _known(ratio: Ratio) -> list[Any]:
 
 def _open_anyway(terms: Terms, found: Candidates, choice: ChoiceSummary | None) -> Iterator[str]:
     """Sentences on doubts that no criterion removes."""
+    yield from (sentence for harm, sentence in of_disturbed(found.points) if harm == DISTURBED)
     yield from terms.confounded
     points = found.points[found.points["series"] == found.first]
+    yield from (sentence for _, sentence in of_efficiency(points))
     yield from (sentence for harm, sentence in of_no_grad(points) if harm == OTHER_RATE)
     if terms.target is not None and found.measure == "throughput":
         yield f"No run reached {goal_text(terms.target)}, so throughput decides."

@@ -14,9 +14,9 @@ from scalewise.analysis.comparison.comparable_runs import NEVER_MORE
 from scalewise.analysis.comparison.fingerprint import made_with
 from scalewise.analysis.comparison.gains import Measure, speeds
 from scalewise.analysis.conclusion import Conclusion, conclude, decide_on_series
-from scalewise.analysis.rounds.chosen_devices import Candidate, NextRuns, SeriesSoFar, next_runs
+from scalewise.analysis.rounds.chosen_devices import Candidate, SeriesSoFar, Wanted, next_runs
 from scalewise.analysis.rounds.overhead_model import PredictedEfficiency
-from scalewise.analysis.rounds.repeats import LEAST_COMPLETED, judge
+from scalewise.analysis.rounds.repeats import LEAST_COMPLETED, in_place_of_disturbed, judge
 from scalewise.analysis.statistics.intervals import median_interval
 from scalewise.analysis.tables import collect
 from scalewise.plan.config.shape import Shape
@@ -129,6 +129,7 @@ def choose(
     """
     spec, rule = experiment.spec, rule_of(experiment.spec)
     purse = _Purse(terms, spending.device_hours, experiment.billed_devices)
+    of_point = found.runs["run"].map(lambda run: parse_run_name(run)[0])
     wanted: dict[str, tuple[Verdict, int]] = {}
     choices = []
     for options, mine in points_by_series(spec).items():
@@ -136,8 +137,12 @@ def choose(
         series = series_so_far(experiment, terms, options, found, asked, names, spending, folder)
         following = next_runs(series, spec.decision, spec.scaling, rule, purse.affords)
         choices.append(following.choice)
-        wanted |= _paid(following, names, asked, purse, rule.max)
-    of_point = found.runs["run"].map(lambda run: parse_run_name(run)[0])
+        again: Wanted = {
+            devices: ("disturbed", asked[point] + more)
+            for devices, point in names.items()
+            if (more := in_place_of_disturbed(found.runs[of_point == point], rule))
+        }
+        wanted |= _paid({**following.wanted, **again}, names, asked, purse, rule.max)
     judged = [
         _judged(
             point.name,
@@ -258,11 +263,11 @@ class _Purse:
 
 
 def _paid(
-    following: NextRuns, names: Mapping[int, str], asked: Mapping[str, int], purse: _Purse, most: int
+    following: Wanted, names: Mapping[int, str], asked: Mapping[str, int], purse: _Purse, most: int
 ) -> dict[str, tuple[Verdict, int]]:
     """Repeats that are wanted of each point, as far as they can be paid, by its name."""
     found: dict[str, tuple[Verdict, int]] = {}
-    for devices, (why, wanted) in following.wanted.items():
+    for devices, (why, wanted) in following.items():
         name, repeats = names[devices], min(wanted, most)
         more = max(repeats - asked[name], 0)
         while more and not purse.affords(devices, more):

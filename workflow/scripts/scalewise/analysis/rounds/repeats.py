@@ -7,6 +7,9 @@ added later is measured again beside it. It ends when the decision is clear, or 
 repeats would make it so. What looking again and again costs is simulated by ``python benchmarks/run.py
 truth`` (docs/statistics.md).
 
+A point with fewer than ``min`` undisturbed runs gets others in place of the disturbed ones, at most ``min``
+in all: a machine that is never quiet is not waited for.
+
 With ``until_interval`` a point gets more until half the width of its throughput's interval is at most the
 share of the throughput that is asked for, or it has its most repeats. An interval falls with the root of the
 repeats, so n of them that are w wide are expected to need ``n (w / target)^2``; at most twice as many are
@@ -68,11 +71,29 @@ def judge(
             # a count that was added later is held against runs that were made beside it
             points.append(judge_point(str(point), table, rule, ("other session", rule.min)))
             continue
+        if disturbed := in_place_of_disturbed(table, rule):
+            points.append(judge_point(str(point), table, rule, ("disturbed", disturbed)))
+            continue
         more = 0
         if decision is not None and table["series"].iloc[0] == decision.series:
             more = decision.undecided.get(int(table["devices"].iloc[0]), 0)
         points.append(judge_point(str(point), table, rule, ("undecided", more) if more else None))
     return Round(experiment=experiment, number=number, rule=rule, points=points)
+
+
+def in_place_of_disturbed(runs: pd.DataFrame, rule: Repeats) -> int:
+    """Return the runs to add to a point because too few of its runs were undisturbed.
+
+    Args:
+        runs: A row for each repeat asked for so far.
+        rule: Fewest and most repeats.
+    """
+    if "disturbance" not in runs:
+        return 0
+    disturbed = runs["disturbance"].astype(object).fillna("") != ""
+    quiet = int(((runs["outcome"] == "completed") & ~disturbed).sum())
+    room = min(2 * rule.min, rule.max) - len(runs)
+    return max(min(rule.min - quiet, int(disturbed.sum()), room), 0)
 
 
 def judge_point(
@@ -89,12 +110,17 @@ def judge_point(
     completed = runs[runs["outcome"] == "completed"]
     rates = [float(rate) for rate in completed[THROUGHPUT].dropna()]
     asked = next_asked = len(runs)
-    half_width, confidence = None, 0.0
+    half_width, confidence, more = None, 0.0, 0
     verdict: Verdict = "too few completed"
     if len(rates) >= LEAST_COMPLETED:
         interval = median_interval(rates)
         half_width, confidence = interval.half_width_fraction, interval.confidence
-        verdict, more = wanted or _verdict(interval, rule)
+        verdict, more = _verdict(interval, rule)
+    if wanted is not None and (len(rates) >= LEAST_COMPLETED or wanted[0] == "disturbed"):
+        verdict, more = wanted
+    if verdict == "disturbed":
+        next_asked = asked + more
+    elif verdict != "too few completed":
         # what is expected of them is uncertain: no more than twice as many at a time
         more = min(more, len(rates))
         if more and asked >= rule.max:

@@ -12,7 +12,7 @@ from scalewise.plan.runs.runs import NO_OPTIONS, parse_point_name
 from scalewise.plan.terminal.choice_lines import round_story
 from scalewise.plan.terminal.words import listed
 
-ASKS_FOR_MORE = {"too wide", "undecided", "other session"}
+ASKS_FOR_MORE = {"too wide", "undecided", "other session", "disturbed"}
 """Verdicts after which more repeats follow."""
 
 STOPPING = (
@@ -74,11 +74,13 @@ _WHY_CHOSEN: dict[Verdict, str] = {
     "undecided": "because the decision was open there",
     "too wide": "because the interval was too wide",
     "other session": "beside a count that was added later",
+    "disturbed": "because runs were disturbed",
     "may be the answer": "because {they} may have been the answer, or told most about the others",
 }
 _FOUND = "which were there from an earlier study"
 _MOST_TELLING: tuple[Verdict, ...] = (
-    "undecided", "too wide", "other session", "answer rests on it", "baseline", "may be the answer",
+    "undecided", "too wide", "other session", "disturbed", "answer rests on it", "baseline",
+    "may be the answer",
 )  # fmt: skip
 """Verdicts in an order: where several asked for runs of a point, the first tells why it has so many."""
 
@@ -148,6 +150,8 @@ def _now(point: JudgedPoint, rule: Repeats) -> str:
 
 
 def _finding(point: JudgedPoint, rule: Repeats) -> str:
+    if point.verdict == "disturbed":
+        return f"fewer than {rule.min} of its {point.asked} repeats were undisturbed"
     if point.half_width_fraction is None:
         return f"{point.completed} of {point.asked} repeats completed, which is too few for an interval"
     if point.verdict == "other session":

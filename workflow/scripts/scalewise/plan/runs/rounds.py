@@ -32,6 +32,7 @@ Verdict = Literal[
     "too wide",
     "undecided",
     "other session",
+    "disturbed",
     "narrow enough",
     "decided",
     "most repeats",
@@ -44,9 +45,9 @@ Verdict = Literal[
 ]
 """A finding on a point.
 
-"too wide", "undecided", "other session", "baseline", "may be the answer" and "answer rests on it" alone ask
-for more runs. "over the budget": more were needed, and could not be paid. "not needed": the answer does not
-rest on it.
+"too wide", "undecided", "other session", "disturbed", "baseline", "may be the answer" and "answer rests on
+it" alone ask for more runs. "over the budget": more were needed, and could not be paid. "not needed": the
+answer does not rest on it.
 """
 
 

@@ -53,6 +53,7 @@ _REASONS: dict[Verdict, str] = {
     "undecided": "the decision is open there",
     "too wide": "the interval is too wide",
     "other session": "held against a count that was added later",
+    "disturbed": "in place of disturbed runs",
 }
 
 

@@ -157,10 +157,7 @@ class NvmlSensor:
         """Read what NVML counts in percent, milliwatts and millijoules."""
         nvml = self._nvml
         rates = self._ask("utilization", nvml.nvmlDeviceGetUtilizationRates)
-        # the second version: the first counts what the driver keeps to itself as used
-        memory = self._ask(
-            "memory", lambda handle: nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
-        )
+        memory = self._memory()
         milliwatts = self._ask("power", nvml.nvmlDeviceGetPowerUsage)
         millijoules = self._ask("energy", nvml.nvmlDeviceGetTotalEnergyConsumption)
         reasons = self._ask("throttling", nvml.nvmlDeviceGetCurrentClocksEventReasons)
@@ -181,10 +178,19 @@ class NvmlSensor:
             return None if answer is None else int(answer)
 
         milliwatts = self._ask("power limit", nvml.nvmlDeviceGetEnforcedPowerLimit)
+        memory = self._memory()
         return GpuLimits(
             power_watts=None if milliwatts is None else milliwatts / 1000,
             sm_clock_mhz=highest(nvml.NVML_CLOCK_SM),
             memory_clock_mhz=highest(nvml.NVML_CLOCK_MEM),
+            memory_bytes=None if memory is None else int(memory.total),
+        )
+
+    def _memory(self) -> Any:
+        nvml = self._nvml
+        # the second version: the first counts what the driver keeps to itself as used
+        return self._ask(
+            "memory", lambda handle: nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
         )
 
     def missing(self) -> str:

@@ -1,0 +1,272 @@
+"""Disturbed runs and efficiencies above 1, planted as records and followed to the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from scalewise.analysis.analysis_spec import AnalysisSpec
+from scalewise.analysis.bottlenecks.disturbances import disturbance, set_apart
+from scalewise.analysis.conclusion import Conclusion, conclude
+from scalewise.analysis.decision.cautions import of_efficiency
+from scalewise.analysis.decision.criteria import evaluate
+from scalewise.analysis.memory import device_memory_bytes, smaller_batch_gain
+from scalewise.analysis.rounds.judge_round import judge_round
+from scalewise.analysis.rounds.repeats import in_place_of_disturbed
+from scalewise.analysis.rounds.sentences import round_lines
+from scalewise.analysis.tables import collect
+from scalewise.plan.config.experiment import Experiment, Repeats
+from scalewise.plan.runs.rounds import Round
+from scalewise.plan.runs.runs import canonical_json
+from scalewise.records import GpuLimits, Pass
+
+WriteRun = Callable[..., Path]
+Measured = tuple[float, Mapping[str, Any]]
+"""Samples/s of a run, and what its monitor has measured."""
+
+BUSY = [(2505.0, 0.30), (716.0, 0.90), (1372.0, 0.82)]
+QUIET_1: list[Measured] = [(rate, {"other_cpu_fraction": 0.02}) for rate in (2510.0, 2500.0, 2520.0)]
+QUIET_2: list[Measured] = [(rate, {"other_cpu_fraction": 0.03}) for rate in (4720.0, 4700.0, 4710.0)]
+
+
+def busy(runs: Sequence[tuple[float, float]]) -> list[Measured]:
+    return [(rate, {"other_cpu_fraction": share}) for rate, share in runs]
+
+
+def experiment(points: Mapping[int, Sequence[Measured]], **keys: Any) -> Experiment:
+    settings: dict[str, Any] = {
+        "dataset": "digits",
+        "model": "linear",
+        "global_batch_size": 256,
+        "scaling": "strong",
+        "devices": list(points),
+        "repeats": max(map(len, points.values())),
+        "decision": {"min_efficiency": 0.6},
+    }
+    return Experiment.model_validate(settings | keys)
+
+
+@pytest.fixture
+def study(tmp_path: Path, write_run: WriteRun) -> Callable[..., Conclusion]:
+    def conclusion(points: Mapping[int, Sequence[Measured]], **keys: Any) -> Conclusion:
+        for devices, runs in points.items():
+            for repeat, (rate, measured) in enumerate(runs, start=1):
+                name = f"d{devices}.r{repeat}"
+                write_run(tmp_path / "study" / "runs", name, devices, rate=rate, **measured)
+        spec = experiment(points, **keys)
+        tables = collect("study", spec, tmp_path / "study" / "runs")
+        return conclude(AnalysisSpec("study", spec), tables)
+
+    return conclusion
+
+
+def above_1(found: Conclusion) -> str:
+    (caution,) = (each for each in found.decision.cautions if each.startswith("Efficiency is above 1"))
+    return caution
+
+
+def test_an_answer_that_rests_on_a_busy_machine_is_not_clear_and_says_so_first(
+    study: Callable[..., Conclusion],
+) -> None:
+    found = study({1: busy(BUSY), 2: QUIET_2})
+
+    assert not found.decision.clear
+    first = found.decision.cautions[0]
+    assert first.startswith(
+        "The answer rests on disturbed runs: d1.r1 (other processes took 30 % of the CPUs); d1.r2 (other "
+        "processes took 90 % of the CPUs); d1.r3 (other processes took 82 % of the CPUs). For a clear answer"
+    )
+    assert found.runs["outcome"].eq("completed").all()
+    assert found.scaling["n_disturbed"].tolist() == [3, 0]
+    # 4710 over 1372 is 3.43: an efficiency of 1.72
+    assert above_1(found).startswith("Efficiency is above 1: 1.72 on 2 devices.")
+
+
+def test_a_disturbed_run_is_set_apart_if_its_point_has_others(study: Callable[..., Conclusion]) -> None:
+    found = study({1: [*QUIET_1, *busy([(716.0, 0.90)])], 2: [*QUIET_2, (4715.0, {})]})
+
+    (row,) = (row for _, row in found.scaling.iterrows() if row["devices"] == 1)
+    assert (row["n"], row["n_failed"], row["n_set_apart"], row["n_not_comparable"]) == (3, 0, 1, 1)
+    assert row["throughput_samples_per_second"] == 2510.0
+    assert row["note"] == "1 of 4 runs were disturbed and are set apart"
+    (apart,) = (run for _, run in found.runs.iterrows() if run["outcome"] == "disturbed")
+    assert (apart["run"], apart["reason"]) == ("d1.r4", "other processes took 90 % of the CPUs")
+    assert found.decision.clear
+    assert found.decision.cautions[0].startswith(
+        "Disturbed runs are set apart: d1.r4 (other processes took 90 % of the CPUs). To replace them delete"
+    )
+
+
+def test_the_share_of_the_cpus_counts_from_a_tenth_on(study: Callable[..., Conclusion]) -> None:
+    below = [(rate, {"other_cpu_fraction": 0.099}) for rate in (2510.0, 2500.0, 2520.0)]
+    assert study({1: below, 2: QUIET_2}).decision.cautions == []
+
+
+@pytest.mark.parametrize(
+    ("record", "text"),
+    [
+        ({}, ""),
+        ({"other_cpu_fraction": None, "other_jobs": None, "throttled": None, "monitor_note": None}, ""),
+        ({"other_cpu_fraction": 0.0, "other_jobs": 0, "throttled": False}, ""),
+        ({"other_cpu_fraction": 0.25}, "other processes took 25 % of the CPUs"),
+        ({"other_jobs": 1}, "1 other job on its nodes"),
+        ({"other_jobs": 3, "throttled": True}, "3 other jobs on its nodes, lowered clocks"),
+        (
+            {"throttled": True, "monitor_note": "NVML gives no energy; rank 0: throttled in 3 samples: heat"},
+            "lowered clocks (rank 0: throttled in 3 samples: heat)",
+        ),
+    ],
+)
+def test_whatever_is_measured_of_disturbances_is_said(record: dict[str, Any], text: str) -> None:
+    assert disturbance(record) == text
+
+
+@pytest.mark.parametrize(
+    ("waits", "slow"),
+    [
+        ([0.02, 0.02, 0.35], [2]),
+        ([0.02, 0.02, 0.13], []),
+        # a loader that is too slow keeps all runs of a point waiting
+        ([0.40, 0.45, 0.60], []),
+        ([None, None, None], []),
+    ],
+)
+def test_slow_files_show_by_a_wait_that_other_runs_of_the_point_lack(
+    make_runs: Callable[..., pd.DataFrame], waits: list[float | None], slow: list[int]
+) -> None:
+    runs = make_runs({("a", 1): [100.0] * 3}).assign(
+        loader_wait_fraction=pd.Series(waits, dtype=float), disturbance="", fingerprint="f"
+    )
+    assert runs.index[set_apart(runs)["outcome"] == "disturbed"].tolist() == slow
+
+
+def test_a_quiet_run_under_other_conditions_takes_no_disturbed_runs_place(
+    make_runs: Callable[..., pd.DataFrame],
+) -> None:
+    runs = make_runs({("a", 1): [100.0] * 3}).assign(
+        disturbance=["", "load", "load"], fingerprint=["other", "f", "f"]
+    )
+    assert set_apart(runs)["outcome"].eq("completed").all()
+
+
+# --- measured again -----------------------------------------------------------------------------------
+
+GROWS = {"repeats": {"min": 3, "max": 10}}
+
+
+@pytest.fixture
+def judged(tmp_path: Path, study: Callable[..., Conclusion]) -> Callable[..., Round]:
+    def round_of(points: Mapping[int, Sequence[Measured]]) -> Round:
+        study(points, **GROWS)
+        spec = experiment(points, **GROWS)
+        definition = canonical_json({"name": "study", "spec": spec.model_dump(mode="json")})
+        return judge_round(definition, 1, tmp_path / "study")
+
+    return round_of
+
+
+@pytest.mark.parametrize(
+    ("runs", "asked"),
+    [
+        (QUIET_1, 3),
+        ([*QUIET_1[:2], *busy([(716.0, 0.9)])], 4),
+        ([*QUIET_1[:1], *busy([(716.0, 0.9), (1372.0, 0.82)])], 5),
+        (busy(BUSY), 6),
+    ],
+)
+def test_disturbed_runs_are_measured_again(
+    judged: Callable[..., Round], runs: Sequence[Measured], asked: int
+) -> None:
+    found = judged({1: runs, 2: QUIET_2})
+
+    point = found.points[0]
+    assert (point.point, point.next_asked) == ("d1", asked)
+    if asked > 3:
+        assert point.verdict == "disturbed"
+        assert round_lines(found)[0].startswith("study: d1: fewer than 3 of its 3 repeats were undisturbed")
+
+
+def test_a_machine_that_is_never_quiet_gets_each_run_twice_at_most(
+    make_runs: Callable[..., pd.DataFrame],
+) -> None:
+    runs = make_runs({("a", 1): [100.0] * 6}).assign(disturbance="load")
+    assert in_place_of_disturbed(runs, Repeats(min=3, max=10)) == 0
+    assert in_place_of_disturbed(runs[:3], Repeats(min=3, max=4)) == 1
+    assert in_place_of_disturbed(runs[:3].assign(disturbance=""), Repeats(min=3, max=4)) == 0
+
+
+# --- efficiency above 1 -------------------------------------------------------------------------------
+
+A100 = {1: 1622.0, 2: 5181.0, 4: 10386.0, 8: 19282.0, 16: 33197.0}
+"""Tokens/s at one global batch, published."""
+
+
+def single(rates: Mapping[int, float], **measured: Any) -> dict[int, list[Measured]]:
+    return {devices: [(rate, measured)] for devices, rate in rates.items()}
+
+
+def test_a_published_efficiency_of_1_6_is_not_clear(study: Callable[..., Conclusion]) -> None:
+    found = study(single(A100))
+
+    assert not found.decision.clear
+    assert above_1(found).startswith(
+        "Efficiency is above 1: 1.60 on 2 devices, 1.60 on 4 devices, 1.49 on 8 devices, 1.28 on 16 devices. "
+        "That is an error until it is explained. The baseline, 1 device, was slow for a reason that its "
+        "records do not show."
+    )
+
+
+def test_an_efficiency_above_1_is_not_clear_also_if_its_interval_reaches_below(
+    study: Callable[..., Conclusion],
+) -> None:
+    rates = {1: (1000.0, 800.0, 1250.0), 2: (2850.0, 2200.0, 1700.0)}
+    found = study({devices: [(rate, {}) for rate in runs] for devices, runs in rates.items()})
+
+    assert found.scaling["parallel_efficiency_low"].iloc[1] < 1
+    assert not found.decision.clear
+    assert above_1(found).startswith("Efficiency is above 1: 1.10")
+
+
+def test_a_baseline_short_of_memory_is_recognized_by_its_peak(study: Callable[..., Conclusion]) -> None:
+    found = study(single(A100))
+    base = found.scaling["devices"] == 1
+    scaling = found.scaling.assign(device_memory_bytes=42.9e9)
+    scaling.loc[base, "peak_memory_bytes"] = 39.5e9
+
+    ((_, caution),) = of_efficiency(evaluate(scaling, experiment(single(A100)).decision))
+    assert (
+        "The baseline, 1 device, is short of memory for its batch: its tensors took 39.5 of 42.9 GB of "
+        "memory. Use smaller batches for the whole series (`accumulation_steps`, or `scaling: weak`)"
+    ) in caution
+
+
+def test_a_baseline_short_of_memory_is_recognized_by_a_smaller_batch_that_is_faster(
+    study: Callable[..., Conclusion],
+) -> None:
+    passes = [
+        Pass(batch_size=256, forward_seconds=0.1, backward_seconds=0.3),
+        Pass(batch_size=128, forward_seconds=0.03, backward_seconds=0.09),
+    ]
+    points = single(A100)
+    points[1] = [(1622.0, {"passes": passes})]
+
+    (caution,) = (
+        each for each in study(points).decision.cautions if each.startswith("Efficiency is above 1")
+    )
+    assert "by itself it makes 1.67x the samples/s with a smaller batch" in caution
+
+
+def test_the_memory_of_the_smallest_gpu_counts() -> None:
+    limits = [GpuLimits(memory_bytes=80), None, GpuLimits(memory_bytes=40), GpuLimits()]
+    assert device_memory_bytes(limits) == 40
+    assert device_memory_bytes([None]) is None
+
+
+def test_a_run_whose_batch_is_the_smallest_has_no_smaller_batch() -> None:
+    one = Pass(batch_size=8, forward_seconds=1, backward_seconds=1)
+    assert smaller_batch_gain([]) is None
+    assert smaller_batch_gain([one, one.model_copy(update={"batch_size": 16})]) is None

@@ -1,0 +1,103 @@
+"""Disturbances of a run: load, neighbours, lowered clocks and slow files, from its record. Pure functions.
+
+Scaling assumes that a run has its devices and its machine to itself. A completed run that had not is set
+apart if its point has undisturbed ones: its outcome is then ``DISTURBED``, and nothing is computed from it.
+If all runs of a point were disturbed they are used, and an answer that rests on them is not clear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from scalewise.analysis.formatting import MAX_PLACES, percent
+
+if TYPE_CHECKING:
+    import pandas as pd  # watching a study does without it
+
+DISTURBED = "disturbed"
+"""Outcome of a completed run that is set apart."""
+
+OTHERS_CPU = 0.1
+"""Share of its machine's CPU time from which on processes outside a run disturb it. On a quiet machine of two
+CPUs the system, Snakemake and its display take up to 4 %; a gain worth having is 5 % by default."""
+
+DATA_WAIT = 0.1
+"""Share of the step time by which a run waits for data longer than twice the median of its point's runs, from
+which on files were slow. A loader that is too slow for its devices keeps all runs of a point waiting."""
+
+
+def disturbance(record: Mapping[str, Any]) -> str:
+    """Return what disturbed a run, with the numbers; empty if nothing did.
+
+    Every reason for a lowered clock counts (``THROTTLING`` of the sensors). The power cap is none: a GPU is
+    meant to run at it, and a cap that differs between runs is a condition like the device model.
+
+    Args:
+        record: ``other_cpu_fraction``, ``other_jobs``, ``throttled`` and ``monitor_note`` as far as they are
+            known; None for what is not.
+    """
+    found = []
+    if (share := record.get("other_cpu_fraction")) is not None and share >= OTHERS_CPU:
+        found.append(f"other processes took {percent(share, 0)} of the CPUs")
+    if jobs := record.get("other_jobs"):
+        found.append(f"{jobs} other {'job' if jobs == 1 else 'jobs'} on its nodes")
+    if record.get("throttled"):
+        notes = (record.get("monitor_note") or "").split("; ")
+        found.append(" ".join(["lowered clocks", *(f"({note})" for note in notes if "throttled" in note)]))
+    return ", ".join(found)
+
+
+def set_apart(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs with ``disturbance`` complete, and the outcome ``DISTURBED`` of those set apart.
+
+    Args:
+        runs: A row for each planned run, with the ``disturbance`` that its own record shows.
+    """
+    done = runs["outcome"] == "completed"
+    point = [runs["series"], runs["devices"]]
+    waits = runs["loader_wait_fraction"].where(done).astype(float)
+    usual = waits.groupby(point).transform("median")
+    found = _known(runs["disturbance"]).where(done, "")
+    for run in runs.index[waits > 2 * usual + DATA_WAIT]:
+        wait, median = (percent(share[run], 0) for share in (waits, usual))
+        slow_files = f"waited for data {wait} of the time, its point's median {median}"
+        found[run] = ", ".join(filter(None, (found[run], slow_files)))
+    quiet = done & (found == "")
+    alike = [*point, _known(runs["fingerprint"])]
+    apart = done & ~quiet & quiet.groupby(alike).transform("any")
+    return runs.assign(
+        disturbance=found,
+        outcome=runs["outcome"].mask(apart, DISTURBED),
+        reason=runs["reason"].mask(apart, found),
+    )
+
+
+def disturbed_columns(point: pd.DataFrame) -> dict[str, Any]:
+    """Return ``n_disturbed``, runs that are used, ``n_set_apart``, and ``disturbed``, the names of both.
+
+    Args:
+        point: All runs of a point.
+    """
+    disturbed = point[_known(point["disturbance"]) != ""]
+    return {
+        "n_disturbed": int((disturbed["outcome"] == "completed").sum()),
+        "n_set_apart": int((disturbed["outcome"] == DISTURBED).sum()),
+        "disturbed": "; ".join(f"{run['run']} ({run['disturbance']})" for _, run in disturbed.iterrows()),
+    }
+
+
+def named_runs(points: pd.DataFrame) -> str:
+    """Return the first disturbed runs of some points, each with what disturbed it.
+
+    Args:
+        points: Rows of a scaling table.
+    """
+    names = [name for names in points["disturbed"] for name in names.split("; ")]
+    more = len(names) - MAX_PLACES
+    return "; ".join(names[:MAX_PLACES]) + (f"; and {more} more, in runs.csv" if more > 0 else "")
+
+
+def _known(texts: pd.Series) -> pd.Series:
+    """Texts, empty where there are none: a column of missing values only is one of numbers."""
+    return texts.astype(object).fillna("")
