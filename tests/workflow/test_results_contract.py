@@ -82,7 +82,11 @@ def test_every_kept_record_is_in_the_tables_with_its_figures(read_back: ReadBack
     runs = pd.read_csv(tables / "runs.csv").set_index("run")
     assert set(runs.index) == records.keys()
     for run, record in records.items():
-        assert runs.loc[run, "outcome"] == record["outcome"] == "completed"
+        assert record["outcome"] == "completed"
+        # one of the kept runs was made while others used the machine
+        assert runs.loc[run, "outcome"] == (
+            "disturbed" if (experiment, run) == ("chosen", "d1.r2") else "completed"
+        )
         measured = record["measurements"]
         for column in ("throughput_samples_per_second", "train_seconds", "peak_memory_bytes"):
             assert runs.loc[run, column] == measured[column]
@@ -90,6 +94,7 @@ def test_every_kept_record_is_in_the_tables_with_its_figures(read_back: ReadBack
         assert runs.loc[run, "devices"] == nodes * per_node
     for _, point in pd.read_csv(tables / "scaling.csv").iterrows():
         alike = runs[(runs["series"] == point["series"]) & (runs["devices"] == point["devices"])]
+        alike = alike[alike["outcome"] == "completed"]
         assert point["n"] == len(alike)
         rates = alike["throughput_samples_per_second"]
         # whatever mean it is
