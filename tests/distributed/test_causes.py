@@ -80,27 +80,28 @@ def test_batches_that_come_late_are_named_as_the_loaders(start: Start, tmp_path:
 
 
 def test_ranks_that_are_late_by_turns_are_not_blamed_on_the_exchange(start: Start, tmp_path: Path) -> None:
-    causes: list[str] = []
-    # on a machine that is busy with other work the exchange itself takes long; that ends some time
-    for attempt in range(4):
-        changed = {"model": "alternating", "epochs": 4}
-        causes, said, run = causes_of(start, tmp_path, f"alternating{attempt}", changed)
-        if causes == ["jitter"]:
-            break
-    assert causes == ["jitter"], said
-    assert said[0].startswith("Jitter, ranks that are late by turns, at 2 devices")
-    assert "communication_hook" not in said[0]
-    # half of the ranks' time, less where other work on the machine lengthens the step
-    assert run["jitter_seconds"] > 0.15 * run["step_seconds"]
+    changed = {"model": "alternating", "epochs": 4}
+    # on a machine that is busy with other work the exchange itself takes long
+    runs = [causes_of(start, tmp_path, f"alternating{attempt}", changed) for attempt in range(3)]
+    right = [(said, run) for causes, said, run in runs if causes == ["jitter"]]
+    assert len(right) >= 2, [causes for causes, _, _ in runs]
+    for said, run in right:
+        assert said[0].startswith("Jitter, ranks that are late by turns, at 2 devices")
+        assert "communication_hook" not in said[0]
+        # half of the ranks' time, less where other work on the machine lengthens the step
+        assert run["jitter_seconds"] > 0.15 * run["step_seconds"]
 
 
 def test_a_balanced_training_that_computes_is_blamed_on_nothing(start: Start, tmp_path: Path) -> None:
-    said: list[list[str]] = []
-    # what another program on this machine does to a run is named too, and rightly; it ends some time
-    for attempt in range(8):
-        causes, sentences, _ = causes_of(start, tmp_path, f"balanced{attempt}", {"model": "balanced"})
-        said.append(sentences)
-        if not causes:
-            break
-    assert causes == [], said
-    assert not any("bound" in sentence or "slower" in sentence for sentence in said[-1])
+    clean: list[list[str]] = []
+    others: list[object] = []
+    # what another program on this machine does to a run is named too, and rightly
+    while len(clean) < 4 and len(others) < 3:
+        name = f"balanced{len(clean) + len(others)}"
+        causes, said, run = causes_of(start, tmp_path, name, {"model": "balanced"})
+        if causes:
+            others.append((causes, run["other_cpu_fraction"]))
+        else:
+            clean.append(said)
+    assert len(clean) == 4, others
+    assert not any("bound" in each or "slower" in each for said in clean for each in said)

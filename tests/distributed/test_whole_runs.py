@@ -12,9 +12,10 @@ from datetime import datetime
 import pandas as pd
 import pytest
 from tests.cores import needs_two_cores
-from tests.distributed.whole_runs import COMMIT, Finished, Start, clean_up, finish, heeds, starter
+from tests.distributed.whole_runs import COMMIT, ENDLESS, Finished, Start, clean_up, finish, heeds, starter
+from tests.listening_ports import listening
 
-from scalewise.execution.rank_files import SPEC
+from scalewise.execution.rank_files import ENDPOINT, PROGRESS, SPEC
 from scalewise.records import EPOCHS, FAILURE, JOB_TIMES, RANKS, SUMMARY, UTILIZATION
 
 pytestmark = [needs_two_cores, pytest.mark.starts_ranks]
@@ -279,6 +280,26 @@ def test_however_ranks_are_started_and_meet_they_leave_the_same_records(
     assert [(w.first_step, w.steps, w.samples) for w in measured.windows] == [
         (w.first_step, w.steps, w.samples) for w in expected.windows
     ]
+
+
+@pytest.mark.parametrize("launcher", ["popen", "spawn"])
+def test_ranks_that_meet_by_a_file_publish_no_address_and_open_no_port_for_a_store(
+    start: Start, launcher: str
+) -> None:
+    ports = {}
+    for rendezvous in ("tcp", "file"):
+        run = start(rendezvous, 2, ENDLESS | {"launcher": launcher, "rendezvous": rendezvous})
+        pids = [run.pid(rank) for rank in (0, 1)]
+        # gloo's own ports are open once training has begun
+        run.wait_for(PROGRESS)
+        ports[rendezvous] = [len(listening(pid)) for pid in pids]
+        assert (run.attempt / ENDPOINT).exists() == (rendezvous == "tcp")
+        assert (run.attempt / "rendezvous").exists() == (rendezvous == "file")
+        run.process.send_signal(signal.SIGTERM)
+        run.end()
+    # the store of rank 0 is one port more; by a file both ranks have those of gloo only
+    assert ports["tcp"][0] == ports["tcp"][1] + 1
+    assert ports["file"] == [ports["tcp"][1]] * 2
 
 
 def test_a_run_says_what_started_its_ranks(other_way: tuple[str, Finished]) -> None:

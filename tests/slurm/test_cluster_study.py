@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import json
 import re
 import subprocess
 import sys
@@ -53,8 +55,11 @@ def digits(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clust
 
 def test_study_ends_in_a_report_with_a_decision(digits: ClusterStudy) -> None:
     report = (digits.folder / "results" / "report.html").read_text()
-    assert "Use " in report
-    assert "digits: " in (digits.folder / "output.txt").read_text().rsplit("Report:", 1)[0]
+    decision = json.loads((digits.folder / "results" / "digits" / "decision.json").read_text())
+    assert decision["devices"] in {1, 2, 4, 8}
+    assert re.match(rf"Use {decision['devices']} devices?\b", decision["sentence"])
+    assert decision["sentence"] in html.unescape(report)
+    assert f"digits: {decision['sentence']}" in (digits.folder / "output.txt").read_text().splitlines()
     for run in SHAPES:
         summary = digits.summary("digits", f"{run}.r1")
         assert summary.outcome == "completed"

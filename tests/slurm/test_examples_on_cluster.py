@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import json
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,9 @@ DEVICES: dict[str, list[int | str]] = {
 }
 
 
-def test_every_example_runs_on_a_cluster_under_its_own_launcher(study: ClusterStudy, tmp_path: Path) -> None:
+def test_every_example_runs_to_its_report_on_a_cluster_under_its_own_launcher(
+    study: ClusterStudy, tmp_path: Path
+) -> None:
     experiments: dict[str, dict[str, Any]] = {}
     for example in EXAMPLES:
         experiments |= shrunk(example, DEVICES)
@@ -41,14 +45,20 @@ def test_every_example_runs_on_a_cluster_under_its_own_launcher(study: ClusterSt
     study.configure({}, **mirror_facts(fill_mirror(tmp_path / "mirror")))
     (study.folder / "study.yaml").write_text(yaml.safe_dump({"experiments": experiments}))
 
-    # the trainings alone: what becomes of their records is the same without a cluster
-    targets = [str(Path("results", name, "runs", run, "summary.json")) for name, run in _runs(study)]
-    code, output = study.snakemake("--resources", "device_budget=8", "--", *targets)
+    runs_planned = _runs(study)
+    code, output = study.snakemake("--resources", "device_budget=8")
     assert code == 0, output
+    report = html.unescape((study.folder / "results" / "report.html").read_text(encoding="utf-8"))
+    for name, experiment in experiments.items():
+        decision = json.loads((study.folder / "results" / name / "decision.json").read_text(encoding="utf-8"))
+        assert experiment["title"] in report
+        assert decision["sentence"] in report
 
     # a job's steps come with its end
     until(
-        lambda: len(study.jobs()) == len(targets), lambda: f"accounting knows {study.jobs()}", LIMIT_SECONDS
+        lambda: len(study.jobs()) == len(runs_planned),
+        lambda: f"accounting knows {study.jobs()}",
+        LIMIT_SECONDS,
     )
     found: dict[str, set[str]] = {}
     jobs = study.jobs()

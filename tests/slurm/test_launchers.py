@@ -14,11 +14,20 @@ import torch
 from safetensors.torch import load_file
 from tests.prepared_digits import place_digits
 from tests.slurm.lab import Lab
-from tests.slurm.study import LIMIT_SECONDS, ROOT, SITE, TRAINING, TRAININGS, ClusterStudy
+from tests.slurm.study import (
+    ENDLESS,
+    LIMIT_SECONDS,
+    ONE_RANK_A_NODE,
+    ROOT,
+    SITE,
+    TRAINING,
+    TRAININGS,
+    ClusterStudy,
+)
 from tests.small_runs import rank_launch
 
 from scalewise.execution.rank_command import rank_setup_for
-from scalewise.execution.rank_files import RankFiles
+from scalewise.execution.rank_files import ENDPOINT, RankFiles
 from scalewise.plan.jobs.launch import SiteLaunch
 from scalewise.plan.study import load_study
 
@@ -50,6 +59,19 @@ def test_every_launcher_and_rendezvous_trains_the_same_over_nodes(study: Cluster
         if step.name == "0"
     }
     assert tasks == {"srun": 4, "torchrun": 2, "spawn": 2}
+
+
+def test_agents_that_meet_by_a_file_publish_no_address(study: ClusterStudy) -> None:
+    study.configure(
+        {"e": ENDLESS | {"devices": ["2x1"], "launcher": "torchrun", "rendezvous": "file"}}, **ONE_RANK_A_NODE
+    )
+    study.start(*TRAININGS)
+    attempt = study.wait_training("e", "d2x1.r1")
+    assert (attempt / "rendezvous.agents").stat().st_size
+    assert (attempt / "rendezvous").exists()
+    assert not (attempt / ENDPOINT).exists()
+    study.end()
+    study.seconds_until_nothing_runs()
 
 
 @pytest.fixture

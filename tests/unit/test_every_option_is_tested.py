@@ -115,7 +115,11 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
         "test_the_workers_loader_has_a_process_for_each_cpu_of_a_rank",
     ),
     "launcher": ("test_a_run_says_what_started_its_ranks",),
-    "rendezvous": ("test_however_ranks_are_started_and_meet_they_leave_the_same_records",),
+    "rendezvous": (
+        "test_however_ranks_are_started_and_meet_they_leave_the_same_records",
+        "test_ranks_that_meet_by_a_file_publish_no_address_and_open_no_port_for_a_store",
+        "test_agents_that_meet_by_a_file_publish_no_address",
+    ),
     "warmup_steps": ("test_windows_hold_every_step_once_and_give_the_throughput",),
     "deterministic": (
         "test_deterministic_is_in_force_while_training",

@@ -108,7 +108,7 @@ def test_watching_shares_the_plain_statistics_of_the_analysis_and_needs_no_heavy
         assert crossings(modules(room), knows_it) == []
 
 
-@pytest.mark.parametrize("room", ["plan", "execution", "training", "analysis"])
+@pytest.mark.parametrize("room", ["plan", "execution", "training", "analysis", "watch"])
 def test_no_folder_of_a_room_imports_one_above_it(room: str) -> None:
     """A folder, or a module beside the folders, stands above all that it imports: there is no way around."""
     below: dict[str, set[str]] = {}

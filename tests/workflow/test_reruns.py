@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from functools import partial
 
 import pytest
 from tests.workflow.conftest import SNAKEFILE, TINY, Study, Workplace
@@ -94,12 +95,14 @@ def test_a_deleted_run_is_made_again(study: Study) -> None:
 
 @pytest.mark.fault(14)
 def test_a_result_that_was_there_when_slurm_started_its_job_anew_is_kept(
-    study: Study, monkeypatch: pytest.MonkeyPatch
+    study: Study, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     """Snakemake inside a job, as the executor starts it there."""
     run = study.results / "weak" / "runs" / "d1.r1"
     # as if the job that is started anew had left it, which keeps its id
-    record = json.loads((run / SUMMARY).read_text(encoding="utf-8"))
+    original = (run / SUMMARY).read_bytes()
+    request.addfinalizer(partial((run / SUMMARY).write_bytes, original))
+    record = json.loads(original)
     record["provenance"]["slurm_job_id"] = "4711"
     (run / SUMMARY).write_text(json.dumps(record), encoding="utf-8")
     before = {name: (run / name).read_bytes() for name in RUN_RECORDS}

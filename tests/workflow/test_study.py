@@ -37,8 +37,11 @@ def test_the_report_needs_no_other_file_and_opens_with_the_decision(study: Study
 
 
 def test_the_decision_is_printed_at_the_end(study: Study) -> None:
-    last = study.first.text.strip().splitlines()[-8:]
-    assert "Report: results/report.html" in last
+    *_, end = study.first.text.partition("3 of 3 runs done, ")
+    lines = end.splitlines()
+    for decision in json.loads((study.results / "decision.json").read_text()):
+        assert f"{decision['experiment']}: {decision['sentence']}" in lines
+    assert "Report: results/report.html" in lines
 
 
 def test_without_a_terminal_each_point_is_told_until_its_last_run(study: Study) -> None:

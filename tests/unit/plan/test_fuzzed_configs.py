@@ -114,6 +114,8 @@ class Desk:
     def record(self, what: str, record_property: RecordProperty) -> None:
         """What became of them, for the table of what is survived."""
         planned, refused = self.ends["planned"], self.ends["refused"]
+        assert planned, "there must be plans to look at"
+        assert refused, "there must be refusals to look at"
         record_property("figure", f"{planned + refused:,} {what}: {planned:,} planned, {refused:,} refused")
 
 

@@ -17,7 +17,7 @@ ENOUGH_DONE = 0.1
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a study has cost and will.
+    """Cost of a study so far and to go.
 
     Args:
         spent: Device-hours of all jobs, as billed, those of runs that failed among them.

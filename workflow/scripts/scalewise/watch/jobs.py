@@ -21,9 +21,9 @@ class Before(BaseModel):
 
     Args:
         began: Start of the last job that ``job_times.json`` tells of; empty without one.
-        times: What identifies that file; empty where there was none, as in the two that follow.
-        summary: What identifies ``summary.json``.
-        failure: What identifies ``failure.json``.
+        times: Identity of that file; empty where there was none, as in the two that follow.
+        summary: Identity of ``summary.json``.
+        failure: Identity of ``failure.json``.
     """
 
     model_config = ConfigDict(frozen=True)

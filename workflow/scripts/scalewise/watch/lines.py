@@ -71,7 +71,7 @@ def _not_asked(points: int) -> str:
 
 
 def _shown(points: Sequence[PointStanding], rows: int) -> list[PointStanding]:
-    """As many points as have room, one line kept to say how many have none."""
+    """The points that have room; one line is kept to say how many have none."""
     if len(points) <= rows:
         return list(points)
     ranked = sorted(range(len(points)), key=lambda place: (_rank(points[place]), place))
@@ -161,7 +161,7 @@ def change_lines(standing: Standing, told: dict[WatchedPoint, tuple[object, ...]
 
     Args:
         standing: The study as it stands.
-        told: What was told of each point before, which is brought up to date.
+        told: Text shown of each point before, which is brought up to date.
     """
     lines = []
     for each in standing.points:

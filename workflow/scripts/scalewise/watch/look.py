@@ -42,12 +42,12 @@ class Looker:
         now: float,
         over: bool = False,
     ) -> Standing:
-        """How the study stands.
+        """Status of the study.
 
         Args:
             jobs: The last job of each run in the session.
-            queue: What Slurm says, by the ids of its jobs.
-            rounds: What the rounds ask for.
+            queue: States that Slurm reports, by the ids of its jobs.
+            rounds: Runs that the rounds ask for.
             now: Seconds since the epoch.
             over: Whether the session has ended.
         """
@@ -74,7 +74,7 @@ class Looker:
         return Standing(self._study, standings, not_asked, rounds, now, over)
 
     def _facts(self, run: RunKey, job: Job | None, slurm: QueuedJob | None) -> RunFacts:
-        """How a run stands; its files are let alone once they are final, or while it only waits."""
+        """Status of a run; its files are let alone once they are final, or while it only waits."""
         known = self._settled.get(run)
         if known is not None and known[0] == job:
             return known[1]

@@ -50,7 +50,7 @@ class WatchedPoint(BaseModel):
 
 
 class Criterion(BaseModel):
-    """What an experiment is decided by, as far as it can be told while its runs are made.
+    """Criteria of an experiment, as far as they are known while its runs are made.
 
     Args:
         min_efficiency: Least parallel efficiency; None where something else decides.
@@ -71,7 +71,7 @@ class WatchedStudy(BaseModel):
     """All points, in the order of the configuration.
 
     Args:
-        criteria: By experiment.
+        criteria: Criteria by experiment.
         device_budget: Devices that jobs in the queue or running may ask for together; None on one machine,
             where one run follows the other.
     """
@@ -105,7 +105,7 @@ class WatchedStudy(BaseModel):
 
 
 class Rounds(BaseModel):
-    """What the rounds of a study say so far.
+    """Results of the rounds of a study so far.
 
     Args:
         asked: Repeats that are asked for, by experiment and the name of the point.

@@ -13,7 +13,7 @@ from scalewise.watch.points import Rounds, RunKey, WatchedStudy
 from scalewise.watch.slurm_queue import QueuedJob
 
 RECORD = Path(".snakemake") / "scalewise" / "study.json"
-"""Below the folder in which Snakemake runs, beside its own notes."""
+"""Folder below the one in which Snakemake runs, next to its own notes."""
 
 
 class WatchRecordError(Exception):
@@ -27,7 +27,7 @@ class WatchRecord(BaseModel):
         first_asked: Repeats that were asked for when it began, by experiment and point.
         session: Runs that this session makes, as far as was known when it began.
         jobs: The last job of each run in this session.
-        queue: What Slurm said last of the jobs, by their ids.
+        queue: States that Slurm reported last, by the ids of the jobs.
         told_at: Seconds since the epoch.
         ended: Whether the session has ended in order.
     """

@@ -28,13 +28,13 @@ Told = Literal["", "completed", "diverged", "out-of-memory", "failed", "timed-ou
 
 @dataclass(frozen=True)
 class RunFacts:
-    """How a run stands.
+    """Status of a run.
 
     Args:
-        outcome: Of a run that has ended; empty before, and where no file says.
+        outcome: Outcome of a run that has ended; empty before, and where no file says.
         throughput: Samples per second of a run that has completed.
-        disturbed: What disturbed a run that has completed; empty if nothing did.
-        progress: What the ranks told last; None before their first steps.
+        disturbed: Reason that disturbed a run that has completed; empty if there is none.
+        progress: Last report of the ranks; None before their first steps.
         job_seconds: Length of each job that has ended.
         began: Start of the job that is at work, seconds since the epoch.
         first_seen: Fraction of the training that was done when this job was first seen at work, and the time
@@ -74,7 +74,7 @@ class _Latest:
         seconds: Length of a job that has ended in order, else the most that it may take.
         began: Seconds since the epoch, by the clock of its node; None where that cannot be read.
         written: Time of the file, nanoseconds by the clock of its server.
-        times: What identifies the file.
+        times: Identity of the file.
     """
 
     started_at: str
@@ -106,7 +106,7 @@ class _Latest:
 
     @property
     def began_on_server(self) -> int:
-        """Its start in nanoseconds, by the clock of the file server, and a little before."""
+        """Start of the session in nanoseconds, by the clock of the file server, and a little before."""
         return self.written - (round((self.seconds + 1) * NANO) if self.has_ended else 0)
 
     def seconds_until(self, file: tuple[int, ...]) -> float:
@@ -145,13 +145,13 @@ class RunFiles:
     def look(
         self, run: RunKey, job: Job | None, in_session: bool, slurm: QueuedJob | None = None
     ) -> RunFacts:
-        """How a run stands.
+        """Status of a run.
 
         Args:
             run: The run.
-            job: Its last job in this session, if it has had one.
+            job: Last job of the run in this session, if it has had one.
             in_session: Whether the session makes it, whatever an earlier one has left.
-            slurm: What Slurm says of its job; None where that is not known.
+            slurm: State that Slurm reports of its job; None where that is not known.
         """
         folder = self.folder(run)
         times = self._cached(folder / JOB_TIMES, _job_times)
@@ -206,7 +206,7 @@ class RunFiles:
         return found or _Ended("failed")
 
     def _cached(self, path: Path, parse: Any) -> Any:
-        """What a file says; what it said before where it cannot be read just now, None where it is gone."""
+        """Content of a file; the earlier content if it cannot be read just now, None where it is gone."""
         now = identity(path)
         if not now:
             self._read.pop(path, None)
@@ -223,7 +223,7 @@ class RunFiles:
 
 
 def identity(path: Path) -> tuple[int, ...]:
-    """What tells a file from the one that replaces it, its time last; empty where there is none."""
+    """Identity of a file, unlike that of one that replaces it, its time last; empty where there is none."""
     try:
         stat = path.stat()
     except OSError:
@@ -242,7 +242,7 @@ def _job_seconds(
     Args:
         times: The file's content.
         latest: The last job in it.
-        signs: What identifies the files that a job writes while it goes on or at its end.
+        signs: Identities of the files that a job writes while it goes on or at its end.
     """
     if times is None or latest is None:
         return ()

@@ -24,7 +24,7 @@ class QueuedJob:
         state: ``PENDING``, ``RUNNING``, ...
         starts: Slurm's estimate of the start, or the start, seconds since the epoch; None without one.
         reason: Slurm's reason that it waits, such as ``Priority``.
-        asked_at: When Slurm was asked, seconds since the epoch; no news by itself.
+        asked_at: Time of the question to Slurm, seconds since the epoch; no news by itself.
     """
 
     state: str
@@ -70,7 +70,7 @@ class SlurmQueue:
         self._about: frozenset[str] = frozenset()
 
     def jobs(self, wanted: frozenset[str]) -> dict[str, QueuedJob]:
-        """What is known of these jobs; none are worth no question, others than before an early one."""
+        """Known states of these jobs; none are worth no question, others than before an early one."""
         if wanted != self._about:
             self._about, self._wait = wanted, FIRST_SECONDS
             self._due = min(self._due, self._now() + FIRST_SECONDS)

@@ -28,7 +28,7 @@ class Speedup:
     """A measured point against its baseline, the fewest devices of its series that can train it.
 
     Args:
-        ratio: Of the throughputs; without bounds where neither has two runs.
+        ratio: Ratio of the throughputs; without bounds where neither has two runs.
     """
 
     point: WatchedPoint

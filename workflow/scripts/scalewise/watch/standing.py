@@ -1,4 +1,4 @@
-"""How every point of a study stands: the facts of its repeats together."""
+"""Status of every point of a study: the facts of its repeats together."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class PointStanding:
 
     Args:
         runs: Repeats that are asked for, each with what is known of it.
-        queued: What Slurm says of those that are in its queue.
+        queued: States that Slurm reports of those that are in its queue.
     """
 
     point: WatchedPoint
@@ -25,7 +25,7 @@ class PointStanding:
     queued: Mapping[RunKey, QueuedJob]
 
     def in_state(self, *states: str) -> list[RunKey]:
-        """Its runs in any of these states."""
+        """Runs of the point in any of these states."""
         return [run for run, facts in self.runs.items() if facts.state in states]
 
     @property

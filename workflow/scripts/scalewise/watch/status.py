@@ -1,4 +1,4 @@
-"""How a study stands that another process runs, or has run: from files alone."""
+"""Status of a study that another process runs, or has run: from files alone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ processes are used again, and those of another host cannot be seen."""
 
 
 def head_line(record: WatchRecord, now: float) -> str:
-    """What is known of the process that runs the study.
+    """Facts on the process that runs the study.
 
     Args:
         record: The session.
@@ -71,7 +71,7 @@ class StudyStatus:
         self._record: WatchRecord | None = None
 
     def look(self, now: float) -> tuple[WatchRecord, Standing] | None:
-        """How it stands; None where none has been started.
+        """Status of the study; None if none has been started.
 
         Args:
             now: Seconds since the epoch.
@@ -103,7 +103,7 @@ def print_status(folder: Path, stream: TextIO = sys.stdout) -> int:
 
     Args:
         folder: Folder in which Snakemake runs.
-        stream: Where to print it: to the width of a terminal, whole elsewhere.
+        stream: Stream to print to: to the width of a terminal, whole elsewhere.
     """
     now = time.time()
     try:
@@ -126,7 +126,7 @@ def follow_status(folder: Path, environ: dict[str, str], stream: TextIO = sys.st
     Args:
         folder: Folder in which Snakemake runs.
         environ: The environment, which says what the terminal can do.
-        stream: Where to show it.
+        stream: Stream to print to.
     """
     status = StudyStatus(folder)
     try:

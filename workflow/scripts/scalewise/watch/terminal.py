@@ -1,4 +1,4 @@
-"""Where a study is shown: a table at the foot of a terminal, or lines one after the other."""
+"""Display of a study: a table at the foot of a terminal, or lines one after the other."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class _Writing:
 
     @contextmanager
     def turn(self) -> Iterator[bool]:
-        """For the length of a with statement: gives whether writing is still allowed."""
+        """Yield whether writing is still allowed."""
         with self._lock:
             yield not self._ended
 

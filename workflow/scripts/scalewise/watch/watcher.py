@@ -52,7 +52,7 @@ class Watcher:
         folder: Folder in which Snakemake runs.
         session: Runs that this session makes, as far as is known now.
         logger: Snakemake's.
-        display: Where to show it; None for Snakemake's own log, beside which nothing is shown.
+        display: Display to use; None for Snakemake's own log, beside which nothing is shown.
         slurm: Slurm's queue; None on one machine.
         now: Gives seconds since the epoch.
     """

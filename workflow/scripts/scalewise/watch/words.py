@@ -76,7 +76,7 @@ def runs_text(standing: PointStanding) -> str:
 
 
 def now_text(standing: PointStanding, now: float, over: bool = False) -> str:
-    """What the repeats of a point do: at work first, then those in the queue.
+    """States of the repeats of a point: at work first, then those in the queue.
 
     Args:
         standing: The point.
@@ -154,7 +154,7 @@ def _queue_text(standing: PointStanding, queued: Sequence[RunKey], now: float) -
 
 
 def forecast_text(standing: Standing, told: Forecast) -> str:
-    """What the study has spent, what is to go, and when it should be done."""
+    """Device-hours spent and to go, and the expected end."""
     total = len(standing.runs)
     parts = [f"{standing.count('done')} of {total} runs done"]
     if failed := standing.count("failed"):
@@ -174,7 +174,7 @@ def forecast_text(standing: Standing, told: Forecast) -> str:
 
 
 def answer_lines(standing: Standing, found: Sequence[Speedup]) -> list[str]:
-    """What the runs say so far, a line for each series that has something to say."""
+    """Findings of the runs so far, a line for each series that has something to say."""
     lines = [*standing.rounds.lines, *_disturbed_lines(standing)]
     experiments = dict.fromkeys((each.point.experiment, each.point.series) for each in found)
     for experiment, series in experiments:
