@@ -165,16 +165,20 @@ def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
 
 
 def test_a_summary_comes_back_as_it_was_written(tmp_path: Path) -> None:
-    write_json(tmp_path / SUMMARY, SUMMARY_RECORD)
-    assert read_summary(tmp_path) == SUMMARY_RECORD
+    folder = tmp_path / DEFINITION.run
+    folder.mkdir()
+    write_json(folder / SUMMARY, SUMMARY_RECORD)
+    assert read_summary(folder) == SUMMARY_RECORD
 
 
 def test_a_run_without_measurements_comes_back_too(tmp_path: Path) -> None:
+    folder = tmp_path / DEFINITION.run
+    folder.mkdir()
     record = SUMMARY_RECORD.model_copy(
         update={"outcome": "out-of-memory", "reason": "rank 0", "measurements": None, "provenance": None}
     )
-    write_json(tmp_path / SUMMARY, record)
-    assert read_summary(tmp_path) == record
+    write_json(folder / SUMMARY, record)
+    assert read_summary(folder) == record
 
 
 def test_a_failure_comes_back_as_it_was_written_and_none_is_none(tmp_path: Path) -> None:

@@ -125,6 +125,32 @@ def _definition(
     )
 
 
+def _rank(rank: int) -> RankRecord:
+    """A rank of which nobody has watched the steps."""
+    return RankRecord(
+        rank=rank,
+        local_rank=rank,
+        host="node-a",
+        device="CPU process",
+        visible_devices="",
+        threads=1,
+        cpu_affinity="0",
+        train_samples=256,
+        test_samples=None,
+        step_seconds_p05=0.2,
+        step_seconds_p50=0.25,
+        step_seconds_p95=0.3,
+        step_seconds_max=0.3,
+        loader_wait_seconds=None,
+        peak_memory_bytes=700_000_000,
+        imports_seconds=None,
+        process_group_seconds=None,
+        data_seconds=None,
+        model_seconds=None,
+        first_step_seconds=None,
+    )
+
+
 def _write_run(
     runs_folder: Path,
     run: str,
@@ -135,7 +161,7 @@ def _write_run(
     accuracies: Sequence[float] = (0.5, 0.9, 0.98),
     rate: float = 1000.0,
     windows: Sequence[Window] = (WINDOW,),
-    ranks: Sequence[RankRecord] = (),
+    ranks: Sequence[RankRecord] | None = None,
     settings: Mapping[str, Any] | None = None,
     origin: Mapping[str, Any] | None = None,
     parameters: int = 650,
@@ -190,6 +216,8 @@ def _write_run(
     }
     provenance = Provenance.model_validate(met | dict(origin or {}))
     write_rows(folder / EPOCHS, EpochRecord, epochs)
+    if ranks is None:
+        ranks = [_rank(rank) for rank in range(devices)] if trained else []
     write_rows(folder / RANKS, RankRecord, ranks)
     summary = Summary.model_validate(
         {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,7 @@ from scalewise.analysis.study_report import gather_decisions, write_report
 from scalewise.analysis.tables import RUN_COLUMNS, collect
 from scalewise.plan.config.experiment import Experiment
 from scalewise.plan.runs.runs import series_name
-from scalewise.records import EPOCHS, SUMMARY, RecordError
+from scalewise.records import EPOCHS, RANKS, SUMMARY
 
 WriteRun = Callable[..., Path]
 
@@ -42,15 +43,6 @@ def test_a_run_of_earlier_settings_is_not_pooled_with_the_others(tmp_path: Path,
     (row,) = collect("study", changed, tmp_path).runs.to_dict("records")
     assert row["outcome"] == "out of date"
     assert pd.isna(row["throughput_samples_per_second"])
-
-
-def test_a_damaged_record_does_not_keep_a_partial_report_from_the_others(
-    tmp_path: Path, write_run: WriteRun
-) -> None:
-    write_run(tmp_path, "d2.r1", 2)
-    (write_run(tmp_path, "d2.r2", 2) / SUMMARY).write_text("{")
-    runs = collect("study", experiment(devices=[2]), tmp_path, tolerant=True).runs
-    assert list(runs["outcome"]) == ["completed", "unreadable"]
 
 
 def test_a_completed_run_brings_its_figures(tmp_path: Path, write_run: WriteRun) -> None:
@@ -206,20 +198,65 @@ def test_a_forced_shape_counts_its_devices_before_it_has_run(tmp_path: Path) -> 
     assert runs["run"].tolist() == ["d1.r1", "d2x2.r1"]
 
 
+def _edit(name: str, change: Callable[[str], str]) -> Callable[[Path], None]:
+    def edit(folder: Path) -> None:
+        before = (folder / name).read_text(encoding="utf-8")
+        assert change(before) != before
+        (folder / name).write_text(change(before), encoding="utf-8")
+
+    return edit
+
+
+def _number(key: str, value: str) -> Callable[[Path], None]:
+    return _edit(SUMMARY, lambda text: re.sub(rf'"{key}": [^,\n]*', f'"{key}": {value}', text))
+
+
+def _pipe(folder: Path) -> None:
+    (folder / SUMMARY).unlink()
+    os.mkfifo(folder / SUMMARY)
+
+
 @pytest.mark.parametrize(
-    ("name", "content"),
-    [(SUMMARY, b""), (SUMMARY, b"\xff\xfe\x00"), (EPOCHS, b""), (EPOCHS, b"\xff\xfe\x00"), (EPOCHS, None)],
-    ids=["empty summary", "binary summary", "empty epochs", "binary epochs", "missing epochs"],
+    ("name", "damage"),
+    [
+        pytest.param(SUMMARY, _edit(SUMMARY, lambda _: ""), id="empty summary"),
+        pytest.param(SUMMARY, _edit(SUMMARY, lambda _: "[" * 100_000), id="nested without end"),
+        pytest.param(SUMMARY, _pipe, id="named pipe"),
+        *(
+            pytest.param(SUMMARY, _number("throughput_samples_per_second", value), id=f"throughput {value}")
+            for value in ("NaN", "-5", "0", "1e400", "1e300", "1e-300", '"fast"')
+        ),
+        pytest.param(SUMMARY, _number("final_accuracy", "7"), id="accuracy"),
+        pytest.param(SUMMARY, _number("ended_at", '"2026-01-01T00:01:30"'), id="no zone"),
+        pytest.param(SUMMARY, _number("ended_at", '"2025-12-31T23:00:00+00:00"'), id="clock set back"),
+        pytest.param(SUMMARY, _number("ended_at", '"soon"'), id="no time"),
+        pytest.param(SUMMARY, _number("run", '"d1.r1"'), id="of another run"),
+        pytest.param(EPOCHS, lambda folder: (folder / EPOCHS).unlink(), id="missing epochs"),
+        pytest.param(EPOCHS, _edit(EPOCHS, lambda _: "\0\1"), id="binary epochs"),
+        pytest.param(EPOCHS, _edit(EPOCHS, lambda text: text.splitlines()[0] + "\n"), id="header alone"),
+        pytest.param(EPOCHS, _edit(EPOCHS, lambda text: "\n".join(text.splitlines()[:-1])), id="cut epochs"),
+        pytest.param(EPOCHS, _edit(EPOCHS, lambda text: text[:-9]), id="cut within a row"),
+        pytest.param(EPOCHS, _edit(EPOCHS, lambda text: text.replace("0.98", "0.97")), id="other accuracy"),
+        pytest.param(EPOCHS, _edit(EPOCHS, lambda text: text.replace("\n2,", "\n2,-")), id="negative time"),
+        pytest.param(RANKS, _edit(RANKS, lambda text: "\n".join(text.splitlines()[:-1])), id="cut ranks"),
+    ],
 )
-def test_a_damaged_record_is_named(
-    tmp_path: Path, write_run: WriteRun, name: str, content: bytes | None
+def test_a_damaged_run_is_left_out_and_named_with_its_fix(
+    tmp_path: Path, write_run: WriteRun, name: str, damage: Callable[[Path], None]
 ) -> None:
-    folder = write_run(tmp_path, "d1.r1", 1)
-    (folder / name).unlink()
-    if content is not None:
-        (folder / name).write_bytes(content)
-    with pytest.raises(RecordError, match=name):
-        collect("study", experiment(devices=[1], repeats=1), tmp_path)
+    for run in ("d1.r1", "d1.r2", "d2.r1", "d2.r2"):
+        write_run(tmp_path / "runs", run, int(run[1]), rate=1000.0 * int(run[1]))
+    damage(tmp_path / "runs" / "d2.r2")
+    compute(AnalysisSpec("study", experiment()), tmp_path / "runs", tmp_path)
+    runs = pd.read_csv(tmp_path / "runs.csv")
+    assert runs["outcome"].tolist() == ["completed"] * 3 + ["unreadable"]
+    assert pd.isna(runs["throughput_samples_per_second"].iloc[3])
+    decision = json.loads((tmp_path / "decision.json").read_text(encoding="utf-8"))
+    (caution,) = [caution for caution in decision["cautions"] if "is left out: " in caution]
+    assert str(tmp_path / "runs" / "d2.r2" / name) in caution
+    assert "Delete " in caution
+    scaling = pd.read_csv(tmp_path / "scaling.csv")
+    assert scaling["n"].tolist() == [2, 1]
 
 
 def _study(tmp_path: Path, name: str, **changed: Any) -> AnalysisSpec:

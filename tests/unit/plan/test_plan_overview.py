@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -76,15 +78,40 @@ def test_runs_that_another_launcher_has_started_are_said_to_be_trained_again(
     """As after an update: torchrun was the default on one machine once."""
     study = load(STUDY.replace('devices: ["2x2"], ', "devices: [1], launcher: torchrun, "))
     names = [("strong", f"d{devices}.bucket-view-on.r1") for devices in (1, 2)]
-    for name in (*names, ("weak", "d1.r1")):
-        finish(study.runs[name], tmp_path, seconds=90)
+    for name in names:
+        finish(replace(study.runs[name], site_launcher="torchrun"), tmp_path, seconds=90)
+    finish(study.runs["weak", "d1.r1"], tmp_path, seconds=90)
 
     said = [line for line in plan_table(study, tmp_path).splitlines() if "trained again" in line]
 
     assert said == [
-        "Warning: finished runs of strong were started by torchrun. They are trained again, by popen; "
-        "`launcher: torchrun` in the site file keeps them."
+        "Warning: strong: 2 finished runs are trained again, because launcher changed from torchrun to "
+        "popen; `launcher:` in the site file keeps it."
     ]
+
+
+def test_finished_runs_of_other_settings_are_trained_again_and_tell_no_cost(
+    load: Load, tmp_path: Path
+) -> None:
+    before = load(STUDY)
+    for devices in (1, 2):
+        finish(before.runs["strong", f"d{devices}.bucket-view-on.r1"], tmp_path, seconds=90)
+
+    table = plan_table(load(STUDY.replace("epochs: 5", "epochs: 20000")), tmp_path)
+
+    said = "strong: 2 finished runs are trained again, because epochs changed from 5 to 20000."
+    assert f"Warning: {said}" in table.splitlines()
+    assert "5 runs, at most 3.000 device-hours." in table
+    assert "trained again" not in plan_table(before, tmp_path)
+
+
+def test_a_report_on_another_study_is_said_to_be_replaced(load: Load, tmp_path: Path) -> None:
+    for names, warned in ((["strong", "weak"], False), (["other", "weak"], True)):
+        answers = json.dumps([{"experiment": name} for name in names])
+        (tmp_path / "decision.json").write_text(answers, encoding="utf-8")
+        assert (
+            f"{tmp_path}/report.html is on other, not in this study." in plan_table(load(STUDY), tmp_path)
+        ) is warned
 
 
 def test_the_cost_of_a_finished_run_replaces_its_limit(load: Load, tmp_path: Path) -> None:
@@ -114,14 +141,25 @@ def test_a_finished_study_costs_what_was_measured(load: Load, tmp_path: Path) ->
     assert "5 runs, 0.250 device-hours." in plan_table(study, tmp_path)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"provenance": null}', '{"provenance": {"started_at": 3}}']
-)
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"provenance": null}', "[" * 100_000])
 def test_a_damaged_summary_is_no_measurement(text: str, load: Load, tmp_path: Path) -> None:
     study = load(STUDY)
     finish(study.runs["weak", "d2x2.r1"], tmp_path, seconds=90).write_text(text)
 
-    assert "<= 2.000" in plan_table(study, tmp_path)
+    table = plan_table(study, tmp_path)
+    assert "<= 2.000" in table
+    (warning,) = [line for line in table.splitlines() if "summary.json" in line]
+    assert str(tmp_path / "weak" / "runs" / "d2x2.r1" / "summary.json") in warning
+    assert "Delete" in warning
+
+
+def test_a_named_pipe_as_a_summary_is_not_waited_for(load: Load, tmp_path: Path) -> None:
+    study = load(STUDY)
+    path = finish(study.runs["weak", "d2x2.r1"], tmp_path, seconds=90)
+    path.unlink()
+    os.mkfifo(path)
+
+    assert f"{path}: Not a regular file" in plan_table(study, tmp_path)
 
 
 def test_a_long_plan_is_cut_after_40_rows_and_counted_whole(load: Load, tmp_path: Path) -> None:

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 from tests.unit.plan.kinds import built_in
 
 from scalewise.plan.config.errors import StudyError
+from scalewise.plan.config.yaml_source import read_source
 from scalewise.plan.study import Study, load_study
 
 Load = Callable[[str], Study]
@@ -290,3 +292,37 @@ def test_a_mistake_in_the_site_file_names_that_file_and_its_cure(
 def test_a_missing_site_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(StudyError, match=r"none\.yaml:1: cannot be read \(No such file or directory\)"):
         load_study({"experiments": {"a": ONE_DEVICE}}, (), tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "fix"),
+    [
+        ("010", "8", "Write 8, or 10 if that is meant."),
+        ("0x10", "16", "Write 16."),
+        ("-07", "-7", "Write -7"),
+    ],
+)
+def test_a_number_in_another_base_is_refused(tmp_path: Path, text: str, value: str, fix: str) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text(f"defaults: {{seed: {text}}}\n", encoding="utf-8")
+    (problem,) = read_source(path).problems
+    assert problem.render("here").startswith(f"here: defaults.seed is {text}, which YAML takes for {value}")
+    assert fix in problem.render("here")
+
+
+def test_numbers_in_base_10_are_none_in_another(tmp_path: Path) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text("a: 0\nb: 10\nc: 0.5\nd: 1_000\ne: -3\nf: 0.0\n", encoding="utf-8")
+    assert read_source(path).problems == []
+
+
+def test_two_configuration_files_are_named(tmp_path: Path) -> None:
+    text = "experiments: {e: {dataset: digits, model: linear, global_batch_size: 240, devices: [1]}}\n"
+    paths = [tmp_path / "a.yaml", tmp_path / "b.yaml"]
+    for path in paths:
+        path.write_text(text, encoding="utf-8")
+    config = yaml.safe_load(text)
+    (warning,) = [line for line in load_study(config, paths).warnings if "merged" in line]
+    assert str(paths[0]) in warning
+    assert str(paths[1]) in warning
+    assert not [line for line in load_study(config, paths[:1]).warnings if "merged" in line]

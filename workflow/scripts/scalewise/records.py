@@ -7,16 +7,18 @@ or not at all. Units stand in the names; times are seconds, memory is bytes.
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 Outcome = Literal["completed", "diverged", "out-of-memory"]
 """The outcomes of a run that is a result; a retry would end the same way."""
@@ -50,8 +52,17 @@ RUN_RECORDS = (SUMMARY, EPOCHS, RANKS, UTILIZATION)
 """The files that every run that is a result leaves."""
 
 
+MOST_BYTES = 2**28
+"""No record of a run is larger."""
+
+Seconds = Annotated[float, Field(ge=0, le=1e9)]
+Rate = Annotated[float, Field(ge=1e-9, le=1e18)]
+"""Samples per second. A rate beyond these bounds is a damaged one, and no ratio with it can be computed."""
+Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
 class RecordError(Exception):
-    """A record that cannot be read: the message names the file and the cure."""
+    """A record that cannot be read: the message names the file and the fix."""
 
 
 class _Record(BaseModel):
@@ -70,9 +81,9 @@ class Window(_Record):
     """
 
     first_step: int
-    steps: int
-    samples: int
-    seconds: float
+    steps: Annotated[int, Field(ge=1, le=2**53)]
+    samples: Annotated[int, Field(ge=0, le=2**53)]
+    seconds: Annotated[float, Field(ge=1e-9, le=1e9)]
     warmup: bool
 
 
@@ -354,11 +365,11 @@ class ProgramMeasurements(_Record):
     gradient_bytes: int | None = None
     losses: list[tuple[int, float]] = []
     metric: list[MetricReading] = []
-    seconds_to_metric: float | None = None
+    seconds_to_metric: Seconds | None = None
     imported_files: dict[str, str] = {}
     unknown: dict[str, str] = {}
     notes: list[str] = []
-    throughput_with_no_grad: float | None = None
+    throughput_with_no_grad: Rate | None = None
     cautions: list[str] = []
 
 
@@ -430,13 +441,13 @@ class Measurements(_Record):
 
     parameters: int
     epochs_completed: int
-    throughput_samples_per_second: float | None
+    throughput_samples_per_second: Rate | None
     windows: list[Window]
-    train_seconds: float
-    evaluation_seconds: float | None
-    final_accuracy: float | None
-    best_accuracy: float | None
-    peak_memory_bytes: int
+    train_seconds: Seconds
+    evaluation_seconds: Seconds | None
+    final_accuracy: Fraction | None
+    best_accuracy: Fraction | None
+    peak_memory_bytes: Annotated[int, Field(ge=0, le=2**62)]
     peak_memory_kind: MemoryKind
     loader_wait_fraction: float | None
     startup: Startup
@@ -684,9 +695,38 @@ def read_summary(run_folder: Path) -> Summary:
     """The summary of a run.
 
     Raises:
-        RecordError: It is missing or damaged.
+        RecordError: It is missing, damaged, of another run, or its times are not in order.
     """
-    return read_record(run_folder / SUMMARY, Summary)
+    path = run_folder / SUMMARY
+    summary = read_record(path, Summary)
+    if summary.definition.run != run_folder.absolute().name:
+        raise damaged(path, f"is of the run {summary.definition.run}")
+    if (origin := summary.provenance) is not None and not _in_order(origin.started_at, origin.ended_at):
+        raise damaged(
+            path,
+            f"started_at is {origin.started_at!r} and ended_at {origin.ended_at!r}, not two times "
+            "with a zone, the earlier one first. A clock may have been set back",
+        )
+    return summary
+
+
+def _in_order(started_at: str, ended_at: str) -> bool:
+    """Whether two texts are times with a zone, the second not before the first."""
+    try:
+        started, ended = datetime.fromisoformat(started_at), datetime.fromisoformat(ended_at)
+    except ValueError:
+        return False
+    return started.tzinfo is not None and ended.tzinfo is not None and started <= ended
+
+
+def damaged(path: Path, problem: str) -> RecordError:
+    """The error of a run's record that is damaged.
+
+    Args:
+        path: The record, in the run's folder.
+        problem: Follows the path in the message.
+    """
+    return RecordError(f"{path}: {problem}. Delete {path.parent} and give the same command again.")
 
 
 def read_failure(run_folder: Path) -> Failure | None:
@@ -719,11 +759,29 @@ def read_record(path: Path, kind: type[R]) -> R:
         RecordError: It is missing or damaged.
     """
     try:
-        return kind.model_validate_json(path.read_text(encoding="utf-8"))
+        return kind.model_validate_json(read_regular(path))
     except OSError as error:
-        raise RecordError(f"{path}: {error.strerror}. Run snakemake again to make it.") from error
-    except (ValidationError, UnicodeDecodeError) as error:
+        fix = "Run" if isinstance(error, FileNotFoundError) else "Delete it and run"
+        raise RecordError(f"{path}: {error.strerror}. {fix} snakemake again to make it.") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"])) or "it"
+        value = "" if first["type"] in {"missing", "json_invalid"} else f" is {str(first['input'])[:60]!r}"
         raise RecordError(
-            f"{path}: not a {kind.__name__.lower()} of this version ({error}). "
+            f"{path}: not a {kind.__name__.lower()} of this version ({place}{value}: {first['msg']}). "
             "Delete the file and run snakemake again."
         ) from error
+
+
+def read_regular(path: Path) -> bytes:
+    """The content of a regular file of bounded size: a named pipe is not waited for.
+
+    Raises:
+        OSError: It is something else, too large, or cannot be read.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
+            raise OSError(errno.EINVAL, f"Not a regular file of at most {MOST_BYTES:,} bytes", str(path))
+        return file.read()

@@ -76,6 +76,7 @@ def conclude(experiment: AnalysisSpec, tables: Tables, *, with_laws: bool = True
         target=experiment.target,
         confounded=confounded,
         differences=[
+            *(f"A run is left out: {why}" for why in runs.loc[runs["outcome"] == "unreadable", "reason"]),
             *origin_cautions(tables.origins),
             *flags(scaling),
             *drift_flags(runs),

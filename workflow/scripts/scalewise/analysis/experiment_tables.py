@@ -33,23 +33,19 @@ from scalewise.plan.terminal.predictions import PREDICTION, REMARKS
 from scalewise.records import write_text
 
 
-def compute(experiment: AnalysisSpec, runs_folder: Path, folder: Path, *, tolerant: bool = False) -> None:
+def compute(experiment: AnalysisSpec, runs_folder: Path, folder: Path) -> None:
     """Write the tables and the decision of an experiment.
 
     Args:
         experiment: The experiment, the way the plan defined it.
         runs_folder: Holds a folder for each run.
         folder: Receives the files.
-        tolerant: List a damaged record with its reason instead of raising.
-
-    Raises:
-        RecordError: A record is damaged.
     """
     folder.mkdir(parents=True, exist_ok=True)
     spec, home = experiment.spec, runs_folder.parent
     rounds = known_rounds(spec, home)
     asked = requested_repeats(spec, rounds)
-    tables = collect(experiment.name, spec, runs_folder, tolerant=tolerant, asked=asked)
+    tables = collect(experiment.name, spec, runs_folder, asked=asked)
     found = conclude(experiment, tables)
     decided = found.scaling
     if found.decision.series is not None:

@@ -26,7 +26,7 @@ def write_partial_report(labels: Mapping[str, Mapping[str, Any]], results: Path)
     partial, output = results / "partial", results / "partial_report.html"
     for name, facts in labels.items():
         experiment = AnalysisSpec.from_json(facts["definition"])
-        compute(experiment, results / name / "runs", partial / name, tolerant=True)
+        compute(experiment, results / name / "runs", partial / name)
         draw(experiment, partial / name, predicted=facts["predicted"])
     write_report(labels, partial, labels, output, partial=True)
     told = []

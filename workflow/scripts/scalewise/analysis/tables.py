@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +36,11 @@ from scalewise.records import (
     Provenance,
     RecordError,
     Summary,
+    damaged,
     read_failure,
+    read_regular,
     read_summary,
+    seconds_between,
 )
 
 RUN_COLUMNS = [
@@ -92,7 +95,6 @@ def collect(
     spec: AnyExperiment,
     runs_folder: Path,
     *,
-    tolerant: bool = False,
     asked: Mapping[str, int] | None = None,
 ) -> Tables:
     """Read the records of the runs that the experiment asks for; others in the folder are left alone.
@@ -101,12 +103,12 @@ def collect(
         name: The experiment's name.
         spec: Settings of the experiment.
         runs_folder: Holds a folder for each run.
-        tolerant: List a damaged record with its reason instead of raising.
         asked: Repeats of each point, by its name; by default, what the rounds beside the folder of the runs
             have asked for.
 
-    Raises:
-        RecordError: A record is damaged.
+    Returns:
+        The tables. A run with a damaged record has no figures: its outcome is ``unreadable``, and its reason
+        names the file and the fix.
     """
     if asked is None:
         asked = requested_repeats(spec, known_rounds(spec, runs_folder.parent))
@@ -124,10 +126,8 @@ def collect(
                 run_rows.append(planned | _why_unfinished(read_failure(folder)))
                 continue
             summary = read_summary(folder)
-            epochs, ranks = _read_rows(folder / EPOCHS, EPOCH_COLUMNS), _read_rows(folder / RANKS)
+            epochs, ranks = _read_epochs(folder, summary), _read_ranks(folder, summary)
         except RecordError as error:
-            if not tolerant:
-                raise
             run_rows.append(planned | {"outcome": "unreadable", "reason": str(error)})
             continue
         if not made_with(summary.definition, settings):
@@ -168,22 +168,68 @@ def _target(spec: AnyExperiment) -> float | Metric | None:
     return spec.target.accuracy if spec.target else None
 
 
-def _read_rows(path: Path, needed: Collection[str] = ()) -> pd.DataFrame:
+def _read_epochs(folder: Path, summary: Summary) -> pd.DataFrame:
+    """The epochs of a run, which are those that its summary speaks of.
+
+    Raises:
+        RecordError: The file is missing, damaged, cut, or of another run.
+    """
+    path, measured = folder / EPOCHS, summary.measurements
+    rows = _read_rows(path, EPOCH_COLUMNS)
+    expected = measured.epochs_completed if measured else 0
+    if rows["epoch"].tolist() != list(range(1, expected + 1)):
+        raise damaged(path, f"has {len(rows)} rows, not those of epochs 1 to {expected} of {SUMMARY}")
+    if measured is None or rows.empty:
+        return rows
+    for column, low in (("train_seconds", 0.0), ("evaluation_seconds", 0.0), ("test_accuracy", 0.0)):
+        if not rows[column].between(low, 1.0 if column == "test_accuracy" else 1e9).all():
+            raise damaged(path, f"{column} is not a number from {low:g} on in every row")
+    accuracies = rows["test_accuracy"].tolist()
+    # pandas' reading of a number may differ in its last digit
+    if not np.allclose(
+        [max(accuracies), accuracies[-1]],
+        [np.nan if each is None else each for each in (measured.best_accuracy, measured.final_accuracy)],
+        rtol=1e-9,
+        atol=0.0,
+    ):
+        raise damaged(
+            path,
+            f"the best and the last accuracy are {max(accuracies)} and {accuracies[-1]}, but "
+            f"{measured.best_accuracy} and {measured.final_accuracy} in {SUMMARY}",
+        )
+    return rows
+
+
+def _read_ranks(folder: Path, summary: Summary) -> pd.DataFrame:
+    """The ranks of a run, which are those that its summary speaks of.
+
+    Raises:
+        RecordError: The file is missing, damaged, cut, or of another run.
+    """
+    path, measured = folder / RANKS, summary.measurements
+    rows = _read_rows(path, ("rank",))
+    expected = Shape.parse(summary.definition.shape).world_size if measured else 0
+    # without any, the parts of a step are unknown, which is not wrong
+    if len(rows) and rows["rank"].tolist() != list(range(expected)):
+        raise damaged(path, f"has {len(rows)} rows, not one for each of {expected} ranks")
+    return rows
+
+
+def _read_rows(path: Path, needed: Collection[str]) -> pd.DataFrame:
     """A CSV file of a run, which has at least the needed columns.
 
     Raises:
         RecordError: The file is missing or damaged.
     """
     try:
-        rows = pd.read_csv(path)
+        rows = pd.read_csv(io.BytesIO(read_regular(path)))
     except (OSError, ValueError) as error:  # pandas' own errors and bad bytes are ValueErrors
-        raise RecordError(
-            f"{path}: cannot be read ({error}). Delete the folder and run snakemake again."
-        ) from error
+        raise damaged(path, f"cannot be read ({error})") from error
     if missing := set(needed) - set(rows.columns):
-        raise RecordError(
-            f"{path}: has no column {', '.join(sorted(missing))}. Delete the folder and run snakemake again."
-        )
+        raise damaged(path, f"has no column {', '.join(sorted(missing))}")
+    numbers = rows[list(needed)].select_dtypes(exclude="number")
+    if len(rows) and not numbers.dropna(axis=1, how="all").empty:
+        raise damaged(path, f"{numbers.columns[0]} is not a number in every row")
     return rows
 
 
@@ -328,6 +374,5 @@ def _memory_kind(measured: Measurements) -> str:
 
 def _whole(origin: Provenance, devices: int) -> dict[str, float]:
     """Wall time and device-hours of a run, from its start to its end."""
-    started, ended = map(datetime.fromisoformat, (origin.started_at, origin.ended_at))
-    seconds = (ended - started).total_seconds()
+    seconds = seconds_between(origin.started_at, origin.ended_at)
     return {"wall_seconds": seconds, "device_hours": seconds * devices / 3600}

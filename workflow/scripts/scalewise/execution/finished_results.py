@@ -13,7 +13,16 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from scalewise.records import MODEL, RUN_RECORDS, SUMMARY, Definition, RecordError, read_summary
+from scalewise.records import (
+    MODEL,
+    RUN_RECORDS,
+    SUMMARY,
+    Definition,
+    RecordError,
+    Summary,
+    read_record,
+    read_summary,
+)
 
 ASIDE = "set-aside"
 LOG = "train.log"
@@ -88,7 +97,8 @@ def _is_asked_for(
     summary_folder: Path, folder: Path, definition: Definition, inputs: Mapping[str, str], commit: str | None
 ) -> bool:
     try:
-        summary = read_summary(summary_folder)
+        # its folder, where it is set aside, has not the run's name
+        summary = read_record(summary_folder / SUMMARY, Summary)
     except RecordError:
         return False
     origin = summary.provenance

@@ -291,8 +291,17 @@ def load_study(
         raise StudyError(lines)
     runs = {(name, run.name): run for name, planned in experiments.items() for run in planned.runs}
     allocations = {key: allocate(run, experiments[run.experiment].spec, site) for key, run in runs.items()}
-    warnings = [*_site_warnings(site), *_warnings(experiments, checkout)]
+    warnings = [*_mixed(files), *_site_warnings(site), *_warnings(experiments, checkout)]
     return Study(experiments, site, warnings, runs, allocations)
+
+
+def _mixed(files: Sequence[str | Path]) -> Iterator[str]:
+    """Say that Snakemake merges several configuration files into one study."""
+    if len(files) > 1:
+        yield (
+            f"{', '.join(map(str, files))} are merged into one study: `defaults` and `sweep` of one hold for "
+            "the experiments of the others. Name one file to run its study alone."
+        )
 
 
 def check_spelling(file: str | Path) -> None:

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from scalewise.analysis.bottlenecks.disturbances import disturbance
 from scalewise.execution.messages import Progress
 from scalewise.execution.rank_files import PROGRESS
-from scalewise.records import FAILURE, JOB_TIMES, SUMMARY, JobTimes
+from scalewise.records import FAILURE, JOB_TIMES, SUMMARY, JobTimes, read_regular
 from scalewise.watch.jobs import Before, Job
 from scalewise.watch.points import RunKey, RunState
 from scalewise.watch.slurm_queue import QueuedJob
@@ -215,8 +215,8 @@ class RunFiles:
         if before is not None and before[0] == now:
             return before[1]
         try:
-            said = parse(path.read_bytes())
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, ValidationError):
+            said = parse(read_regular(path))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, ValidationError, RecursionError):
             return before[1] if before is not None else None
         self._read[path] = (now, said)
         return said

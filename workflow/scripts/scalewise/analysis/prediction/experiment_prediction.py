@@ -43,7 +43,14 @@ from scalewise.plan.config.shape import Shape, count_devices
 from scalewise.plan.runs.runs import Options, combinations, global_batch, points, series_name, settings_of
 from scalewise.plan.terminal.predictions import PREDICTION, PROJECTION, REMARKS, REMARKS_ON_PROJECTION
 from scalewise.plan.terminal.words import format_ratio, listed
-from scalewise.records import SUMMARY, AllReduceMeasurement, Measurements, read_summary, write_text
+from scalewise.records import (
+    SUMMARY,
+    AllReduceMeasurement,
+    Measurements,
+    RecordError,
+    read_summary,
+    write_text,
+)
 
 PREDICTION_COLUMNS = [
     "experiment", "series", "devices", "nodes", "shape", "measured_point", "n",
@@ -265,7 +272,10 @@ def _completed(folder: Path, shape: Shape, settings: AnySettings) -> _CompletedR
     """A run that completed with these settings; else why it did not, empty where nothing is to be said."""
     if not (folder / SUMMARY).exists():
         return ""
-    summary = read_summary(folder)
+    try:
+        summary = read_summary(folder)
+    except RecordError as error:
+        return str(error)
     if not made_with(summary.definition, settings.model_dump(exclude={"seed", "launcher"})):
         return ""  # from before the settings changed
     if summary.measurements is None or summary.outcome != "completed":

@@ -326,7 +326,10 @@ def _with_those_found(
             folder = runs_folder / point.run_name(repeat)
             if not (folder / SUMMARY).exists():
                 break
-            made = read_summary(folder).definition
+            try:
+                made = read_summary(folder).definition
+            except RecordError:
+                break
             wanted = settings.model_dump() | {"seed": seed_of(settings, repeat)}
             same_place = (made.shape, made.launcher) == (
                 str(terms.shapes[str(point.devices)]),

@@ -188,6 +188,10 @@ def _scalar_problems(node: yaml.ScalarNode, place: Place) -> Iterator[Problem]:
         yield Problem(
             place, f"is {text}, which YAML takes for a number in base 60", f'Write "{text}" in quotes.'
         )
+    elif node.tag == _INT and (value := _in_another_base(text)) is not None:
+        written = text.replace("_", "").lstrip("+-0") or "0"
+        decimal = f"Write {value}" + (f", or {written} if that is meant" if written.isdigit() else "")
+        yield Problem(place, f"is {text}, which YAML takes for {value}, in another base", f"{decimal}.")
     elif node.tag == _NULL:
         yield no_value(place)
     elif node.tag == _STR and node.style is None and _SCIENTIFIC.fullmatch(text):
@@ -202,6 +206,14 @@ def _scalar_problems(node: yaml.ScalarNode, place: Place) -> Iterator[Problem]:
         )
     elif found := _beyond(node):
         yield Problem(place, *found)
+
+
+def _in_another_base(text: str) -> int | None:
+    """The value of a number that is octal, hexadecimal or binary: ``010`` is 8. None of a decimal one."""
+    if not re.fullmatch(r"[-+]?0[0-9a-fA-FxXbB_]+", text):
+        return None
+    value: int = yaml.SafeLoader("").construct_yaml_int(yaml.ScalarNode(_INT, text))
+    return value
 
 
 def _beyond(node: yaml.ScalarNode) -> tuple[str, str] | None:

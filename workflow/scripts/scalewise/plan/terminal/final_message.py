@@ -11,7 +11,7 @@ from scalewise.plan.study import Study
 from scalewise.plan.terminal.choice_lines import chance_text
 from scalewise.plan.terminal.predictions import PREDICTION
 from scalewise.plan.terminal.words import hours_text, share_text
-from scalewise.records import FAILURE, SUMMARY
+from scalewise.records import FAILURE, SUMMARY, read_regular
 
 MAX_CAUTIONS = 2
 MAX_FAILURES = 10
@@ -109,11 +109,11 @@ def failures(results: Path, earlier: EarlierFiles) -> str:
         if not earlier.has_new(path):
             continue
         try:
-            failure = json.loads(path.read_text(encoding="utf-8"))
+            failure = json.loads(read_regular(path))
             lines = failure["traceback"].rstrip().splitlines()[-TRACEBACK_LINES:]
             run = f"{failure['definition']['experiment']}/{failure['definition']['run']}"
             told.append("\n    ".join([f"{run} {failure['outcome']}: {failure['reason']}", *lines]))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             told.append(f"{path} cannot be read")
     more = f"\n... and {len(told) - MAX_FAILURES} more" if len(told) > MAX_FAILURES else ""
     return "\n".join(told[:MAX_FAILURES]) + more

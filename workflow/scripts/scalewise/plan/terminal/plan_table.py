@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from scalewise.plan.config.experiment import AnySettings
 from scalewise.plan.config.settings import Settings, Steps
@@ -16,7 +18,7 @@ from scalewise.plan.runs.rounds import is_settled, known_rounds, requested_repea
 from scalewise.plan.runs.runs import Run, series_name
 from scalewise.plan.study import Study
 from scalewise.plan.terminal.choice_lines import choice_lines
-from scalewise.plan.terminal.final_message import EarlierFiles
+from scalewise.plan.terminal.final_message import DECISION, REPORT, EarlierFiles
 from scalewise.plan.terminal.predictions import (
     PREDICTION,
     PredictedPoint,
@@ -24,10 +26,11 @@ from scalewise.plan.terminal.predictions import (
     read_remarks,
 )
 from scalewise.plan.terminal.words import digits
-from scalewise.records import SUMMARY
+from scalewise.records import SUMMARY, RecordError, read_regular, read_summary, seconds_between
 
 MAX_ROWS = 40
 MAX_PROJECTED = 20
+MAX_WARNINGS = 5
 _HEADINGS = ("run", "nodes x devices", "batch/device", "epochs", "device-hours")
 _LEGEND = (
     "Expected speedups, and device-hours marked ~, are predicted from 1-device runs and the measured "
@@ -44,11 +47,12 @@ class Row:
         runs: The repeats that are asked for.
         most_runs: Repeats that may be asked for.
         limit_seconds: A run is ended after this long.
-        measured_seconds: Wall time of a repeat that has finished; None before.
+        measured_seconds: Wall time of a repeat that has finished as it is defined now; None before.
         billed_devices: Devices that one run is billed for; more than it uses where a site bills whole nodes.
         allocation: The request to Slurm for one run; None on one machine.
         expected: The point's prediction, where there is one.
-        earlier_launcher: The launcher of a repeat that has finished.
+        changes: A reason for each finished repeat that is trained again.
+        damaged: Errors of its runs' records, with the fix.
     """
 
     run: Run
@@ -59,7 +63,8 @@ class Row:
     billed_devices: int
     allocation: Allocation | None
     expected: PredictedPoint | None = None
-    earlier_launcher: str | None = None
+    changes: Sequence[str] = ()
+    damaged: Sequence[str] = ()
 
     @property
     def device_hours(self) -> float:
@@ -131,15 +136,16 @@ def rows(study: Study, results: Path) -> Iterator[Row]:
             point = first.point
             runs = planned.runs[start : start + asked[point]]
             possible = len(runs) if settled else most
-            folders = (results / planned.name / "runs" / run.name for run in runs)
-            # of an earlier definition too: an estimate needs no more
-            seconds, earlier = next(filter(None, map(_taken, folders)), (None, None))
+            found = [_finished(results / planned.name / "runs" / run.name, run) for run in runs]
+            seconds = next((each.seconds for each in found if each.seconds is not None), None)
+            changes = [each.change for each in found if each.change]
+            damaged = [each.damage for each in found if each.damage]
             shape, slurm = first.shape, study.site.slurm
             billed = study.site.billed_devices(shape)
             allocation = study.allocations[planned.name, first.name] if slurm is not None else None
             expected = expectations.get((series_name(first.options), shape))
             limit = planned.spec.runtime_minutes * 60
-            yield Row(first, runs, possible, limit, seconds, billed, allocation, expected, earlier)
+            yield Row(first, runs, possible, limit, seconds, billed, allocation, expected, changes, damaged)
 
 
 def plan_table(study: Study, results: Path = Path("results")) -> str:
@@ -175,7 +181,9 @@ def plan_table(study: Study, results: Path = Path("results")) -> str:
         *([_LEGEND] if predicted else []),
         *_projected(study, planned, results),
         *_jobs(study),
-        *_relaunched(planned),
+        *_trained_again(planned),
+        *_damaged(planned),
+        *_replaced(study, results),
         *(f"Warning: {warning}" for warning in study.warnings),
     ]
     return "\n".join(lines)
@@ -205,18 +213,36 @@ def _most(planned: Sequence[Row]) -> Iterator[str]:
         yield f"Up to {hours:.3f} device-hours ({runs} runs) if all points need their most repeats."
 
 
-def _relaunched(planned: Sequence[Row]) -> Iterator[str]:
-    """Runs that are trained again because of what starts them: the default may be another version's."""
-    changed: dict[tuple[str, str], list[str]] = {}
-    for row in planned:
-        run = row.run
-        if row.earlier_launcher is not None and row.earlier_launcher != run.launcher:
-            names = changed.setdefault((row.earlier_launcher, run.launcher), [])
-            names += [run.experiment] if run.experiment not in names else []
-    for (earlier, now), names in changed.items():
+def _trained_again(planned: Sequence[Row]) -> Iterator[str]:
+    """Finished runs whose definition has changed, and how; the default of a key may be another version's."""
+    changed = Counter((row.run.experiment, change) for row in planned for change in row.changes)
+    for (experiment, change), runs in list(changed.items())[:MAX_WARNINGS]:
+        them = "1 finished run is" if runs == 1 else f"{runs} finished runs are"
+        keep = "; `launcher:` in the site file keeps it" if change.startswith("launcher changed") else ""
+        yield f"Warning: {experiment}: {them} trained again, because {change}{keep}."
+    if len(changed) > MAX_WARNINGS:
+        yield f"... and {len(changed) - MAX_WARNINGS} more changes of finished runs"
+
+
+def _damaged(planned: Sequence[Row]) -> Iterator[str]:
+    damaged = [damage for row in planned for damage in row.damaged]
+    yield from (f"Warning: a run is left out: {damage}" for damage in damaged[:MAX_WARNINGS])
+    if len(damaged) > MAX_WARNINGS:
+        yield f"... and {len(damaged) - MAX_WARNINGS} more damaged records"
+
+
+def _replaced(study: Study, results: Path) -> Iterator[str]:
+    """Say that the report on another study is replaced."""
+    try:
+        answers = json.loads(read_regular(results / DECISION))
+        others = [str(each["experiment"]) for each in answers if each["experiment"] not in study.experiments]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return
+    if others:
         yield (
-            f"Warning: finished runs of {', '.join(names)} were started by {earlier}. They are trained "
-            f"again, by {now}; `launcher: {earlier}` in the site file keeps them."
+            f"Warning: {results / REPORT} is on {', '.join(others[:MAX_WARNINGS])}, not in this study. "
+            "It is replaced; the reports in the folders of these experiments stay. `--directory` keeps two "
+            "studies apart."
         )
 
 
@@ -268,12 +294,51 @@ def _jobs(study: Study) -> Iterator[str]:
         yield "Warning: there is no sbatch on this machine, so the plan cannot be started here."
 
 
-def _taken(folder: Path) -> tuple[float, str] | None:
-    """Wall seconds of a finished run and what started its ranks; None where no record of one is whole."""
+@dataclass(frozen=True)
+class _Finished:
+    """The records of a run, for the plan.
+
+    Args:
+        seconds: Wall time, of a run that was made as it is defined now.
+        change: The reason that it is trained again.
+        damage: The error of its record, with the fix.
+    """
+
+    seconds: float | None = None
+    change: str = ""
+    damage: str = ""
+
+
+def _finished(folder: Path, run: Run) -> _Finished:
+    """Read a run's summary; nothing is set for a run that has not finished."""
+    if not os.path.lexists(folder / SUMMARY):
+        return _Finished()
     try:
-        provenance = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))["provenance"]
-        launcher = str(provenance["launcher"]).split()[0]
-        started, ended = (datetime.fromisoformat(provenance[key]) for key in ("started_at", "ended_at"))
-    except (OSError, ValueError, KeyError, TypeError, IndexError):
-        return None
-    return max((ended - started).total_seconds(), 1.0), launcher
+        summary = read_summary(folder)
+    except RecordError as error:
+        return _Finished(damage=str(error))
+    if change := _change(summary.definition.model_dump(), json.loads(run.definition), run.settings):
+        return _Finished(change=change)
+    origin = summary.provenance
+    return _Finished(
+        None if origin is None else max(seconds_between(origin.started_at, origin.ended_at), 1.0)
+    )
+
+
+def _change(before: Mapping[str, Any], now: Mapping[str, Any], settings: AnySettings) -> str:
+    """``epochs changed from 2 to 3``; empty for two equal definitions."""
+    values = settings.model_dump(mode="json")
+
+    def default(key: str) -> Any:
+        field = type(settings).model_fields.get(key)
+        if field is None or field.is_required():
+            return values.get(key)
+        return field.get_default(call_default_factory=True)
+
+    keys = dict.fromkeys([*now["settings"], *before["settings"]])
+    pairs = {key: tuple(each["settings"].get(key, default(key)) for each in (before, now)) for key in keys}
+    pairs |= {key: (before[key], now[key]) for key in now if key not in {"settings", "options"}}
+    pairs.pop("launcher", None)
+    pairs["launcher"] = (before["launcher"], now["launcher"])
+    told = [f"{key} changed from {old} to {new}" for key, (old, new) in pairs.items() if old != new]
+    return ", ".join(told[:MAX_WARNINGS])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.terminal.words import digits
+from scalewise.records import read_regular
 
 PREDICTION, REMARKS = "prediction.csv", "prediction.json"
 PROJECTION, REMARKS_ON_PROJECTION = "projection.csv", "projection.json"
@@ -67,10 +69,10 @@ def read_predictions(folder: Path) -> dict[tuple[str, Shape], PredictedPoint]:
     """Read the predictions of an experiment's results folder; none where there is no whole table of them."""
     found = {}
     try:
-        with latest_prediction(folder)[0].open(encoding="utf-8", newline="") as file:
-            for row in csv.DictReader(file):
-                expectation = _expectation(row)
-                found[expectation.series, expectation.shape] = expectation
+        text = read_regular(latest_prediction(folder)[0]).decode()
+        for row in csv.DictReader(io.StringIO(text, newline="")):
+            expectation = _expectation(row)
+            found[expectation.series, expectation.shape] = expectation
     except (OSError, ValueError, KeyError, TypeError):
         return {}
     return found
@@ -83,9 +85,9 @@ def read_remarks(folder: Path) -> list[str]:
         folder: The experiment's results.
     """
     try:
-        told = json.loads(latest_prediction(folder)[1].read_text(encoding="utf-8"))
+        told = json.loads(read_regular(latest_prediction(folder)[1]))
         return [*map(str, told["refused"].values()), *map(str, told["notes"])]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return []
 
 
