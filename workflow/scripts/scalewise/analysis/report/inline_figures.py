@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from scalewise.analysis.report.captions import TITLES
 from scalewise.analysis.report.svg_in_page import shorten
-from scalewise.analysis.report.svg_markup import markup
+from scalewise.analysis.report.svg_markup import PAINT, markup
 
 LEAST_TEXT_PIXELS = 9.0
 """A narrow screen scrolls a figure sideways rather than shrink its text below this."""
@@ -23,6 +23,19 @@ MOST_PIXELS_A_POINT = 2.1
 """A figure grows with its place in the page up to this."""
 _NAMESPACE = re.compile(r"\{[^}]*\}")
 _REFERENCE = re.compile(r"#([\w-]+)")
+_ELEMENTS = frozenset(
+    ["svg", "title", "metadata", "defs", "pattern", "g", "path", "circle", "use", "text", "tspan"]
+)
+_ATTRIBUTES = frozenset(
+    [
+        *(*PAINT, "stroke-linecap", "stroke-linejoin", "font-family", "font-size", "text-anchor"),
+        *("id", "class", "d", "x", "y", "r", "width", "height", "viewBox", "transform", "patternUnits"),
+    ]
+)
+"""All that a figure is drawn with, next to ``data-`` attributes and references within the file.
+
+A results folder may come from others: what is not in these lists, such as a script or a handler, is dropped.
+"""
 _KINDS = {
     "measured": "measured medians",
     "expected": "expected values of device counts that were not measured",
@@ -106,8 +119,19 @@ def _read(path: Path) -> Element:
     root = fromstring(path.read_text(encoding="utf-8"))  # noqa: S314  our own drawing
     for element in root.iter():
         element.tag = _NAMESPACE.sub("", element.tag)
-        element.attrib = {_NAMESPACE.sub("", key): value for key, value in element.attrib.items()}
+        named = {_NAMESPACE.sub("", key): value for key, value in element.attrib.items()}
+        element.attrib = {key: value for key, value in named.items() if _is_drawn(key, value)}
+    for parent in list(root.iter()):
+        for child in [child for child in parent if child.tag not in _ELEMENTS]:
+            parent.remove(child)
     return root
+
+
+def _is_drawn(name: str, value: str) -> bool:
+    """Whether an attribute is part of a drawing; a reference must lead to the same file."""
+    if name == "href":
+        return value.startswith("#")
+    return name in _ATTRIBUTES or name.startswith("data-")
 
 
 def _facts(root: Element) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from scalewise.analysis.report import data_tables
 from scalewise.analysis.report.captions import CAPTIONS, TITLES, WHERE_COUNTS_ARE_CHOSEN
 from scalewise.analysis.report.figure_sentences import Findings, figure_sentences
 from scalewise.analysis.report.inline_figures import figure_data, in_place_of_marks, inline_svg, is_wide
-from scalewise.analysis.report.page_files import as_script_data, scripts, style
+from scalewise.analysis.report.page_files import as_script_data, content_security_policy, scripts, style
 from scalewise.analysis.report.page_tables import (
     cost_rows,
     law_rows,
@@ -138,6 +138,7 @@ def render(sections: Sequence[Section], *, partial: bool) -> str:
         option_values=_option_values(series),
         style=style(),
         scripts=scripts(),
+        policy=content_security_policy(),
         version=__version__,
     )
 

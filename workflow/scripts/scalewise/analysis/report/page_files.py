@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import math
 import re
@@ -36,6 +37,13 @@ def scripts() -> list[Markup]:
     """The scripts, in the order in which they run."""
     files = (Path(__file__).parent / name for name in SCRIPTS)
     return [Markup(_compact(path.read_text(encoding="utf-8"))) for path in files]  # noqa: S704  ours
+
+
+def content_security_policy() -> str:
+    """The page's policy: its own scripts run, by their hashes, and nothing is loaded from elsewhere."""
+    digests = (base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in scripts())
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
+    return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:"
 
 
 def as_script_data(value: Any) -> Markup:
