@@ -40,7 +40,7 @@ NOT_RUN = {
     r"scp \S+:scalewise/results/report\.html \.": "needs another machine",
     r"pip install tensorboard": "needs the network",
     r"tensorboard --logdir results/digits-strong/tensorboard": "serves until it is stopped",
-    r"snakemake --profile profiles/local --report report\.zip": "test_study.py has it as a page",
+    r"snakemake --profile profiles/local --report report\.zip": "test_public_commands.py runs it",
 }
 """Commands of the documents that no test here runs, with the reason."""
 
