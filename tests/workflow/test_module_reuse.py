@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import html
+import json
+
+import pytest
 from tests.workflow.conftest import SITE, SNAKEFILE, TINY, Workplace
 
 PARENT = f"""
@@ -19,7 +23,8 @@ rule mine:
 """
 
 
-def test_another_workflow_can_use_its_rules(workplace: Workplace) -> None:
+@pytest.mark.contract
+def test_another_workflow_runs_a_study_to_its_report(workplace: Workplace) -> None:
     indented = "".join(f"  {line}\n" for line in TINY.splitlines())
     (workplace.folder / "parent.yaml").write_text(f"scaling:\n  site: site.yaml\n{indented}")
     (workplace.folder / "site.yaml").write_text(SITE)
@@ -27,6 +32,11 @@ def test_another_workflow_can_use_its_rules(workplace: Workplace) -> None:
     plan = workplace.run(["snakemake", "-n", "--cores", "1"])
     assert plan.code == 0, plan.text
     assert "scaling_train" in plan.text
-    done = workplace.run(["snakemake", "--cores", "1", "resources/datasets/digits/dataset.safetensors"])
+    done = workplace.run(["snakemake", "--cores", "2"])
     assert done.code == 0, done.text
-    assert (workplace.folder / "resources" / "datasets" / "digits" / "dataset.safetensors").is_file()
+    results = workplace.folder / "results"
+    decisions = json.loads((results / "decision.json").read_text(encoding="utf-8"))
+    assert [each["experiment"] for each in decisions] == ["strong", "weak"]
+    page = html.unescape((results / "report.html").read_text(encoding="utf-8"))
+    assert all(each["sentence"] in page for each in decisions)
+    assert len(list(results.glob("*/runs/*/summary.json"))) == 3
