@@ -18,7 +18,6 @@ import pandas as pd
 from scalewise.analysis.comparison.confounding import confounding_sentences
 from scalewise.analysis.comparison.gains import gains
 from scalewise.analysis.decision.decision import Decision, decide
-from scalewise.analysis.laws import study_laws
 from scalewise.analysis.scaling import known_columns, option_table, scaling_table
 from scalewise.plan.config.experiment import DecisionRule
 
@@ -138,13 +137,12 @@ def run_table(
     return pd.DataFrame(rows)
 
 
-def answer(planted: Planted, runs: pd.DataFrame, *, by_laws: bool = True) -> Decision:
+def answer(planted: Planted, runs: pd.DataFrame) -> Decision:
     """The decision on a planted study.
 
     Args:
         planted: The truth, of which the rule is read.
         runs: Output of ``run_table``.
-        by_laws: Judge an efficiency that is asked for by a law, as far as the runs bear one out.
     """
     known = known_columns(runs)
     compared = gains(known)
@@ -156,7 +154,6 @@ def answer(planted: Planted, runs: pd.DataFrame, *, by_laws: bool = True) -> Dec
         compared=compared,
         target=None if planted.epochs is None else 0.9,
         confounded=confounding_sentences(known),
-        laws=study_laws(known, "strong") if by_laws and planted.rule.min_efficiency is not None else (),
     )
 
 

@@ -5,12 +5,10 @@ The answers follow from the planted speeds by arithmetic, and were not copied fr
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from tests.unit.analysis.planted_decisions import ALONE, START_UP, Study
 
-from scalewise.analysis.laws import CurvePoint, Law
 from scalewise.plan.config.experiment import DecisionRule
 
 
@@ -110,20 +108,6 @@ MANY_ALIKE = Study(
 """A lead of 1.8 % has p 0.044 in one comparison at a scatter of 1 %; in seven it is shown no more."""
 
 
-def law(half_width: float) -> Law:
-    """A law with a serial fraction of 0.1: speedups 1, 1.82, 3.08, 4.71; efficiencies 1, 0.91, 0.77, 0.59."""
-    curve = []
-    for devices in RATES:
-        speedup = 1 / (0.1 + 0.9 / devices)
-        reach = math.exp(half_width if devices > 1 else 0)
-        curve.append(CurvePoint(devices, speedup, speedup / reach, speedup * reach))
-    return Law(ALONE, "amdahl", {}, curve, n=3)
-
-
-BY_LAW = Study(FOUR.points, laws=[law(0.01)])
-BY_WIDE_LAW = Study(FOUR.points, laws=[law(0.1)])
-
-
 def rule(**criteria: float) -> DecisionRule:
     """A rule of these criteria; without any, the knee."""
     return DecisionRule(**criteria)
@@ -197,10 +181,6 @@ CASES = [
     Case("a gain to the target that rests on luck",
          MORE_BUT_BY_LUCK, rule(min_efficiency=0.1), 1, clear=False),
     Case("a target that no run reached", TARGET_NOT_REACHED, rule(min_efficiency=0.7), 4, clear=False),
-    Case("a law that judges otherwise than the point", BY_LAW, rule(min_efficiency=0.55), 8),
-    Case("a law that is not clear of the efficiency asked for",
-         BY_WIDE_LAW, rule(min_efficiency=0.55), 8, clear=False),
-    Case("a law below the efficiency asked for", BY_LAW, rule(min_efficiency=0.6), 4),
     Case("another series that is faster", both(SLOW, FAST), rule(min_efficiency=0.7), 4, series="fast"),
     Case("another series that may not be chosen",
          both(SLOW, FAST, swept=["precision"]), rule(min_efficiency=0.7), 4, series="slow"),

@@ -10,7 +10,6 @@ import pandas as pd
 from scalewise.analysis.comparison.gains import gains
 from scalewise.analysis.decision.criteria import as_billed
 from scalewise.analysis.decision.decision import Decision, decide
-from scalewise.analysis.laws import study_laws
 from scalewise.analysis.scaling import known_columns, option_table, scaling_table
 from scalewise.plan.config.experiment import DecisionRule
 
@@ -38,6 +37,5 @@ def decision_on(
         rule or DecisionRule(),
         compared=compared,
         swept=list(swept or {}),
-        laws=study_laws(known, scaling),
         **others,
     )

@@ -15,7 +15,6 @@ from scalewise.analysis.decision.criteria import as_billed, shortcomings
 from scalewise.analysis.decision.decision import Decision, decide
 from scalewise.analysis.decision.selection import candidates, select, series_compete
 from scalewise.analysis.decision.terms import Terms
-from scalewise.analysis.laws import Law, study_laws
 from scalewise.analysis.report.what_if import facts
 from scalewise.analysis.scaling import known_columns, option_table, scaling_table
 from scalewise.plan.config.experiment import DecisionRule
@@ -40,7 +39,6 @@ class Study:
         queue_minutes: Usual wait by device count.
         billed: Devices that are paid, by device count.
         walls: How long whole runs take is known.
-        laws: Laws that stand in for fitted ones; None to fit them.
     """
 
     points: Mapping[Point, Sequence[float | str]]
@@ -50,7 +48,6 @@ class Study:
     queue_minutes: Mapping[int, float] = field(default_factory=dict)
     billed: Mapping[int, float] = field(default_factory=dict)
     walls: bool = True
-    laws: Sequence[Law] | None = ()
 
     @cached_property
     def runs(self) -> pd.DataFrame:
@@ -88,11 +85,6 @@ class Study:
         """The scaling table, with what is billed."""
         return as_billed(scaling_table(self.runs, "strong", {}, self.compared), self.billed)
 
-    @cached_property
-    def fitted(self) -> Sequence[Law]:
-        """The laws that efficiencies are judged by."""
-        return study_laws(self.runs, "strong") if self.laws is None else self.laws
-
     def decision(self, rule: DecisionRule, queue_minutes: float | None = None) -> Decision:
         """The package's decision.
 
@@ -109,7 +101,6 @@ class Study:
             target=self.target,
             queue_minutes=self._waits(queue_minutes),
             swept=self.swept,
-            laws=self.fitted,
         )
 
     def concluded(self, rule: DecisionRule, queue_minutes: float | None = None) -> dict[str, Any]:
@@ -120,7 +111,6 @@ class Study:
             compete=series_compete(self.swept),
             target=self.target,
             queue_minutes=self._waits(queue_minutes),
-            laws=self.fitted,
         )
         chosen, decision = select(found, rule, self.compared), self.decision(rule, queue_minutes)
         own = found.points[found.points["series"] == decision.series]
@@ -144,7 +134,7 @@ class Study:
         """
         rule = rule or DecisionRule()
         terms = Terms(rule, series_compete(self.swept), self.target, self.queue_minutes)
-        found = facts(self.scaling, self.compared, self.fitted, self.decision(rule), terms)
+        found = facts(self.scaling, self.compared, self.decision(rule), terms)
         return json.loads(json.dumps(found, allow_nan=False))  # type: ignore[no-any-return]
 
     def _waits(self, queue_minutes: float | None) -> Mapping[int, float]:

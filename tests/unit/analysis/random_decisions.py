@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 from tests.unit.analysis.planted_decisions import ALONE, SAMPLES, START_UP, Point, Study
 
-from scalewise.analysis.laws import CurvePoint, Law
 from scalewise.plan.config.experiment import DecisionRule
 
 COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
@@ -45,7 +44,6 @@ def random_study(chance: random.Random) -> Study:
             epochs[name, devices] = [
                 None if chance.random() < 0.2 else float(chance.randint(3, 5) + devices // 8) for _ in rates
             ]
-    laws = [_law(chance, name, counts) for name in names if chance.random() < 0.3]
     return Study(
         points,
         target=0.97 if to_target else None,
@@ -54,19 +52,7 @@ def random_study(chance: random.Random) -> Study:
         queue_minutes={count: float(count) for count in counts} if chance.random() < 0.3 else {},
         billed={count: 4 * math.ceil(count / 4) for count in counts} if chance.random() < 0.3 else {},
         walls=chance.random() < 0.9,
-        laws=laws,
     )
-
-
-def _law(chance: random.Random, name: str, counts: list[int]) -> Law:
-    serial, width = chance.choice((0.01, 0.05, 0.2)), chance.choice((0.001, 0.02, 0.1))
-    curve = []
-    for devices in counts:
-        more = devices / counts[0]
-        speedup = 1 / (serial + (1 - serial) / more)
-        reach = width * math.log(more) if more > 1 else 0.0
-        curve.append(CurvePoint(devices, speedup, speedup * math.exp(-reach), speedup * math.exp(reach)))
-    return Law(name, "amdahl", {}, curve, n=3)
 
 
 def random_rules(chance: random.Random, study: Study) -> Iterator[Asked]:

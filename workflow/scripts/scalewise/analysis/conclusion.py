@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pandas as pd
@@ -19,7 +18,6 @@ from scalewise.analysis.decision.criteria import as_billed
 from scalewise.analysis.decision.decision import Decision, decide
 from scalewise.analysis.decision.selection import series_compete
 from scalewise.analysis.decision.terms import Terms
-from scalewise.analysis.laws import Law, study_laws
 from scalewise.analysis.program_facts import program_cautions
 from scalewise.analysis.scaling import known_columns, option_table, scaling_table
 from scalewise.analysis.tables import Tables
@@ -35,7 +33,6 @@ class Conclusion:
         compared: The ratios of all pairs of points.
         scaling: One row for each series and device count, with what is billed.
         options: One row for each value of a swept option and device count.
-        laws: Fitted or refused, for each series.
         decision: The answer.
         terms: All that it follows from beside the tables.
     """
@@ -44,18 +41,16 @@ class Conclusion:
     compared: Gains
     scaling: pd.DataFrame
     options: pd.DataFrame
-    laws: Sequence[Law]
     decision: Decision
     terms: Terms
 
 
-def conclude(experiment: AnalysisSpec, tables: Tables, *, with_laws: bool = True) -> Conclusion:
+def conclude(experiment: AnalysisSpec, tables: Tables) -> Conclusion:
     """Decide on an experiment.
 
     Args:
         experiment: The experiment, the way the plan defined it.
         tables: The measurements so far.
-        with_laws: Fit them; they take most of the time.
     """
     spec = experiment.spec
     runs = known_columns(tables.runs, tables.conditions)
@@ -64,7 +59,6 @@ def conclude(experiment: AnalysisSpec, tables: Tables, *, with_laws: bool = True
         scaling_table(runs, spec.scaling, tables.conditions, compared), experiment.billed_devices
     )
     options = option_table(runs, spec.swept, tables.conditions)
-    laws = study_laws(runs, spec.scaling) if with_laws else []
     rule, not_judged = judgeable(spec)
     confounded = confounding_sentences(runs)
     decision = decide(
@@ -86,8 +80,6 @@ def conclude(experiment: AnalysisSpec, tables: Tables, *, with_laws: bool = True
         of_programs=program_cautions(tables.programs),
         queue_minutes=experiment.queue_minutes,
         swept=spec.swept,
-        # a law through few counts, far apart, would put itself in the place of those between them
-        laws=() if spec.chooses_devices else laws,
         single_runs_suffice=spec.chooses_devices,
     )
     if not_judged:
@@ -106,7 +98,7 @@ def conclude(experiment: AnalysisSpec, tables: Tables, *, with_laws: bool = True
         chooses_devices=spec.chooses_devices,
         confounded=confounded,
     )
-    return Conclusion(runs, compared, scaling, options, laws, decision, terms)
+    return Conclusion(runs, compared, scaling, options, decision, terms)
 
 
 def decide_on_series(experiment: AnalysisSpec, found: Conclusion, series: str) -> Decision:

@@ -21,6 +21,7 @@ from scalewise.analysis.analysis_spec import (
 )
 from scalewise.analysis.bottlenecks.bottlenecks import bottleneck_sentences, startup_sentences
 from scalewise.analysis.conclusion import conclude
+from scalewise.analysis.laws import study_laws
 from scalewise.analysis.origins import distinct_origins
 from scalewise.analysis.report import what_if
 from scalewise.analysis.report.proposal import write_proposal
@@ -72,7 +73,7 @@ def compute(experiment: AnalysisSpec, runs_folder: Path, folder: Path) -> None:
     ):
         write_text(folder / name, table.to_csv(index=False, lineterminator="\n"))
     for name, values in (
-        (LAWS, [law.as_dict() for law in found.laws]),
+        (LAWS, [law.as_dict() for law in study_laws(found.runs, spec.scaling)]),
         (ORIGINS, distinct_origins(tables, spec)),
         (FINGERPRINTS, dict(sorted(tables.conditions.items()))),
         (
@@ -85,7 +86,7 @@ def compute(experiment: AnalysisSpec, runs_folder: Path, folder: Path) -> None:
         ),
         (
             WHAT_IF,
-            what_if.facts(found.scaling, found.compared, found.laws, decision, found.terms, choice),
+            what_if.facts(found.scaling, found.compared, decision, found.terms, choice),
         ),
     ):
         write_text(folder / name, json.dumps(values, indent=2) + "\n")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,6 @@ from scalewise.analysis.statistics.law_models import (
     fit_freely,
     fit_within_bounds,
 )
-from scalewise.analysis.statistics.ratios import Ratio
 
 LAWS = {"strong": (AMDAHL, USL), "weak": (GUSTAFSON, USL)}
 CURVE_POINTS = 30
@@ -52,7 +50,6 @@ class Law:
         curve: Speedups from the baseline to the most devices measured. Empty where refused.
         refused: Reason that the runs do not carry the law; empty where they do.
         confidence: Confidence of every bound, each by itself.
-        n: Fewest repeats of a device count that the fit rests on; 0 where refused.
     """
 
     series: str
@@ -61,22 +58,6 @@ class Law:
     curve: Sequence[CurvePoint]
     refused: str = ""
     confidence: float = CONFIDENCE
-    n: int = 0
-
-    @property
-    def title(self) -> str:
-        """Name inside a sentence."""
-        return {model.key: model.title for models in LAWS.values() for model in models}[self.law]
-
-    def speedup(self, devices: int) -> Ratio | None:
-        """The law's speedup over the baseline, with what its band says of it; None off the curve."""
-        points = [point for point in self.curve if point.devices == devices]
-        if not points:
-            return None
-        at, low, high = (math.log(value) for value in (points[0].speedup, points[0].low, points[0].high))
-        # the band ends at ideal scaling, where its width says nothing
-        error = max(at - low, high - at) / NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
-        return Ratio(points[0].speedup, at, error, math.inf, self.n)
 
     def as_dict(self) -> dict[str, Any]:
         """The law as an entry of laws.json."""
@@ -88,15 +69,6 @@ class Law:
             "refused": self.refused,
             "curve": [vars(point) for point in self.curve],
         }
-
-
-def accepted(laws: Iterable[Law]) -> dict[str, Law]:
-    """The law of each series that has one which its runs bear out; the simpler of two."""
-    found: dict[str, Law] = {}
-    for law in laws:
-        if not law.refused:
-            found.setdefault(law.series, law)
-    return found
 
 
 def study_laws(runs: pd.DataFrame, scaling: str) -> list[Law]:
@@ -164,7 +136,7 @@ def _fit(series: str, model: LawModel, rates: Mapping[int, Sequence[float]], bas
     band = studentised_bounds(along[1], float(seen.spread), along[2], redrawn.spread)
     parameters = _parameters(model, model.parameters(bounded), low, high, int(repeats.sum()))
     curve = list(_curve(grid, base, along[0], *band))
-    return Law(series, model.key, parameters, curve, n=int(repeats.min()))
+    return Law(series, model.key, parameters, curve)
 
 
 def _parameters(model: LawModel, estimates: Array, low: Array, high: Array, runs: int) -> dict[str, Interval]:

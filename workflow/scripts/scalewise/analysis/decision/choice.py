@@ -17,7 +17,6 @@ from typing import Literal
 import pandas as pd
 
 from scalewise.analysis.comparison.gains import Gains, Measure
-from scalewise.analysis.laws import Law
 from scalewise.analysis.statistics.ratios import ROUNDING, Ratio
 from scalewise.plan.config.experiment import DecisionRule
 
@@ -68,7 +67,6 @@ def choose(
     rule: DecisionRule,
     compared: Gains,
     measure: Measure,
-    law: Law | None = None,
 ) -> Choice | None:
     """The point of one series that the rule prefers among those that miss nothing.
 
@@ -80,7 +78,6 @@ def choose(
         rule: The criteria.
         compared: The ratios of all pairs of points.
         measure: Quantity that is compared.
-        law: The law that the runs of the series bear out, if any; efficiencies are judged by it.
     """
     met = points.loc[[not misses for misses in points["misses"]]]
     if met.empty:
@@ -101,7 +98,7 @@ def choose(
     if rule.without_criterion:
         found += pairs.knees(best, met)
     if rule.min_efficiency is not None:
-        found += pairs.efficiencies(best, points, rule.min_efficiency, law)
+        found += pairs.efficiencies(best, points, rule.min_efficiency)
     return Choice(best, found)
 
 
@@ -162,22 +159,18 @@ class _Pairs:
             if verdict(ratio, threshold) == "open":
                 yield OpenQuestion("knee", int(point["devices"]), int(best["devices"]), ratio, threshold)
 
-    def efficiencies(
-        self, best: pd.Series, points: pd.DataFrame, least: float, law: Law | None
-    ) -> Iterator[OpenQuestion]:
+    def efficiencies(self, best: pd.Series, points: pd.DataFrame, least: float) -> Iterator[OpenQuestion]:
         """Points of which it is not shown on which side of the efficiency asked for they lie."""
         base = int(best["gain_base"])
         for _, point in points[points["devices"] >= best["devices"]].iterrows():
             devices = int(point["devices"])
             ratio = self.compared.of(self.measure, (self.series, devices), (self.series, base))
-            if point["judged_by"] and law is not None:
-                ratio = law.speedup(devices)
             if ratio is None or point["outrun_by"]:
                 continue
             threshold, chosen = least * devices / base, devices == int(best["devices"])
             # what meets it to the digit is enough: further off than logarithms that count as equal
             found = verdict(ratio, threshold * (1 - 2 * ROUNDING))
-            efficient = point["judged_efficiency"] >= least - ROUNDING
+            efficient = point["gain_efficiency"] >= least - ROUNDING
             if (chosen and found != "shown") or (not efficient and found != "not worth it"):
                 kind: Literal["efficient", "inefficient"] = "efficient" if chosen else "inefficient"
                 yield OpenQuestion(kind, devices, base, ratio, threshold)

@@ -16,7 +16,6 @@ import pandas as pd
 
 from scalewise.analysis.comparison.gains import Measure
 from scalewise.analysis.formatting import Goal, format_3sig, format_distinct, format_exact
-from scalewise.analysis.laws import Law
 from scalewise.analysis.statistics.ratios import ROUNDING
 from scalewise.plan.config.experiment import DecisionRule
 from scalewise.plan.config.shape import count_devices
@@ -62,17 +61,14 @@ def evaluate(
     rule: DecisionRule,
     queue_minutes: Mapping[int, float] | None = None,
     measure: Measure = "throughput",
-    laws: Mapping[str, Law] | None = None,
 ) -> pd.DataFrame:
     """The points that have a speedup, with what the rule says of each.
 
     Added columns: ``gain``, ``gain_low``, ``gain_high``, the speedup that decides, by throughput or by the
     time to the target, over ``gain_base`` devices; ``speedup_of``, what ``speedup_n`` would be if all
-    completed runs were comparable; ``gain_efficiency`` with its bounds, and
-    ``judged_efficiency``, that of a law which the runs bear out, which knows more than a point alone;
-    ``cost_ratio``,
-    device-hours for the same training over those of ``gain_base``; ``run_cost_ratio``, the same of whole
-    runs; ``power``, gain x efficiency; ``queue_minutes``; ``done_minutes``, a bound of the next whole run
+    completed runs were comparable; ``gain_efficiency`` with its bounds; ``cost_ratio``, device-hours for the
+    same training over those of ``gain_base``; ``run_cost_ratio``, the same of whole runs; ``power``, gain x
+    efficiency; ``queue_minutes``; ``done_minutes``, a bound of the next whole run
     and its queue; ``outrun_by``, fewer devices that are at least as fast, 0 for none; ``misses``, a clause
     for each criterion that the point does not meet.
 
@@ -81,7 +77,6 @@ def evaluate(
         rule: The criteria.
         queue_minutes: Devices -> usual wait in the queue.
         measure: Quantity that the speedup is of.
-        laws: The law of each series that has one which its runs bear out.
     """
     points = scaling.reindex(columns=list(dict.fromkeys([*scaling.columns, *_MAY_BE_MISSING])))
     points = points[points["conditions"].astype(object).fillna("") == ""]
@@ -100,10 +95,6 @@ def evaluate(
         points[f"gain_efficiency{end}"] = points[f"gain{end}"] / more
     if by_target:
         points = points[points["gain"].notna()].copy()
-    fitted = {} if by_target else dict(laws or {})
-    judged = [_by_law(point, fitted.get(str(point["series"]))) for _, point in points.iterrows()]
-    points["judged_efficiency"] = [efficiency for efficiency, _ in judged]
-    points["judged_by"] = [law for _, law in judged]
     of_base = points["devices"] == points["gain_base"]
 
     def baseline(values: pd.Series) -> pd.Series:
@@ -140,14 +131,6 @@ def closest(points: pd.DataFrame, rule: DecisionRule) -> pd.Series:
     return points[points["outrun_by"] == 0].sort_values([key, "devices"]).iloc[0]
 
 
-def _by_law(point: pd.Series, law: Law | None) -> tuple[float, str]:
-    """The efficiency that is judged, and the law that it is by; empty where it is the point's own."""
-    ratio = law.speedup(int(point["devices"])) if law is not None else None
-    if law is None or ratio is None or point["devices"] == point["gain_base"]:
-        return float(point["gain_efficiency"]), ""
-    return ratio.estimate * float(point["gain_base"] / point["devices"]), law.title
-
-
 def _outrun(points: pd.DataFrame) -> Iterator[int]:
     """The fastest of the fewer devices that are at least as fast as each point; 0 for none."""
     known = list(zip(points["series"], points["devices"], points["gain"], strict=True))
@@ -180,11 +163,10 @@ def _violations(point: pd.Series, rule: DecisionRule, of: str) -> Iterator[str]:
         ended = point["n_unsuccessful"] + point["n"]
         if point["n"] / ended < SUCCESSFUL_FROM:
             yield f"{point['unsuccessful']} of {ended:.0f} runs"
-    least, efficiency = rule.min_efficiency, float(point["judged_efficiency"])
+    least, efficiency = rule.min_efficiency, float(point["gain_efficiency"])
     if least is not None and not efficiency >= least - ROUNDING:
         shown, limit = format_distinct(efficiency, least)
-        by = f" by {point['judged_by']}" if point["judged_by"] else ""
-        yield f"efficiency {shown}{of}{by}, below the {limit} asked for"
+        yield f"efficiency {shown}{of}, below the {limit} asked for"
     deadline, done = rule.deadline_minutes, float(point["done_minutes"])
     if deadline is not None and np.isnan(done):
         yield "a run of unknown length"

@@ -13,7 +13,6 @@ from scalewise.analysis.decision import cautions, wording
 from scalewise.analysis.decision.criteria import closest
 from scalewise.analysis.decision.selection import candidates, further_repeats, select, series_compete
 from scalewise.analysis.formatting import Goal
-from scalewise.analysis.laws import Law
 from scalewise.plan.config.experiment import DecisionRule
 
 NUMBERS = (
@@ -84,7 +83,6 @@ def decide(
     of_programs: Sequence[str] = (),
     queue_minutes: Mapping[int, float] | None = None,
     swept: Collection[str] | None = None,
-    laws: Sequence[Law] = (),
     single_runs_suffice: bool = False,
 ) -> Decision:
     """The devices that meet the rule best, and are shown to be faster than fewer.
@@ -104,7 +102,6 @@ def decide(
         of_programs: Sentences of the runs' programs that belong next to the answer.
         queue_minutes: Devices -> usual wait in the queue, where the site gives it.
         swept: Keys of the options that series differ in; by default those in ``options``.
-        laws: Output of ``study_laws``; an efficiency asked for is judged by one that the runs bear out.
         single_runs_suffice: Points that the answer does not rest on were meant to have one run.
     """
     found = candidates(
@@ -113,7 +110,6 @@ def decide(
         compete=series_compete(set(options["option"]) if swept is None else swept),
         target=target,
         queue_minutes=queue_minutes,
-        laws=laws,
     )
     points, measure = found.points, found.measure
     harms = [

@@ -16,7 +16,6 @@ from scalewise.analysis.comparison.gains import Gains, Measure
 from scalewise.analysis.decision.choice import SIGNIFICANCE, Choice, OpenQuestion, choose
 from scalewise.analysis.decision.criteria import evaluate, may_be_in_time, measure_of
 from scalewise.analysis.formatting import Goal
-from scalewise.analysis.laws import Law, accepted
 from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS
 from scalewise.analysis.statistics.ratios import Ratio, holm, runs_to_tell
 from scalewise.plan.config.experiment import DecisionRule
@@ -41,13 +40,11 @@ class Candidates:
         points: Output of ``evaluate``; empty where no point has a speedup.
         first: Series of the configuration that has any, empty where none has.
         measure: Quantity that is compared.
-        laws: The law of each series that has one which its runs bear out.
     """
 
     points: pd.DataFrame
     first: str
     measure: Measure
-    laws: Mapping[str, Law]
 
 
 def candidates(
@@ -57,7 +54,6 @@ def candidates(
     compete: bool,
     target: Goal | None = None,
     queue_minutes: Mapping[int, float] | None = None,
-    laws: Sequence[Law] = (),
 ) -> Candidates:
     """The points with what the rule says of each.
 
@@ -67,17 +63,15 @@ def candidates(
         compete: Any series may be chosen; else the first of the configuration alone.
         target: The goal that counts as trained, if there is one.
         queue_minutes: Devices -> usual wait in the queue, where the site gives it.
-        laws: Output of ``study_laws``.
     """
     measure = measure_of(scaling, target)
-    fitted = accepted(laws)
-    points = evaluate(scaling, rule, queue_minutes, measure, fitted)
+    points = evaluate(scaling, rule, queue_minutes, measure)
     if points.empty:
-        return Candidates(points, "", measure, fitted)
+        return Candidates(points, "", measure)
     first = str(scaling.loc[scaling["series"].isin(points["series"]), "series"].iloc[0])
     if not compete:
         points = points[points["series"] == first]
-    return Candidates(points, first, measure, fitted)
+    return Candidates(points, first, measure)
 
 
 def select(found: Candidates, rule: DecisionRule, compared: Gains) -> Choice | None:
@@ -93,8 +87,8 @@ def select(found: Candidates, rule: DecisionRule, compared: Gains) -> Choice | N
     """
     choices = [
         choice
-        for name, series in found.points.groupby("series", sort=False)
-        if (choice := choose(series, rule, compared, found.measure, found.laws.get(str(name)))) is not None
+        for _, series in found.points.groupby("series", sort=False)
+        if (choice := choose(series, rule, compared, found.measure)) is not None
     ]
     return _choose_series(choices, found.first, rule, compared, found.measure) if choices else None
 

@@ -204,25 +204,12 @@ def criterion_text(
         target: The goal that counts as trained, if there is one.
         measure: Quantity that decided.
     """
-    judged = "" if best is None or rule.min_efficiency is None else _judged(points)
     gain = ""
     if rule.deadline_minutes is None:
         shown = "be" if measure == "throughput" or target is None else f"reach {goal_text(target)}"
         least = f"{format_exact(100 * rule.min_gain)} % faster or more"
         gain = f"More devices count only where they are shown to {shown} {least}."
-    return " ".join(filter(None, (_criterion(rule, best, points, measure), judged, gain)))
-
-
-def _judged(points: pd.DataFrame) -> str:
-    """A sentence where a law judges the efficiencies; empty where each point judges its own."""
-    laws = [law for law in points["judged_by"] if law]
-    if not laws:
-        return ""
-    found = ", ".join(
-        f"{point['devices']}: {point['judged_efficiency']:.3f}"
-        for _, point in points[points["judged_by"] != ""].iterrows()
-    )
-    return f"Efficiencies are judged by {laws[0]}, which the runs bear out ({found})."
+    return " ".join(filter(None, (_criterion(rule, best, points, measure), gain)))
 
 
 def _criterion(rule: DecisionRule, best: pd.Series | None, points: pd.DataFrame, measure: Measure) -> str:

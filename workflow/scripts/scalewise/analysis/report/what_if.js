@@ -165,12 +165,11 @@
       const ended = point.n_unsuccessful + point.n;
       if (point.n / ended < facts.successful_from) yield `${point.unsuccessful} of ${ended} runs`;
     }
-    const least = rule.min_efficiency, efficiency = point.judged_efficiency;
+    const least = rule.min_efficiency, efficiency = point.gain_efficiency;
     if (!missing(least) && efficiency < least - facts.rounding) {
       const of = facts.measure === "time to target" ? " to the target" : "";
-      const by = point.law ? ` by ${point.law.title}` : "";
       const [shown, limit] = distinct(efficiency, least);
-      yield `efficiency ${shown}${of}${by}, below the ${limit} asked for`;
+      yield `efficiency ${shown}${of}, below the ${limit} asked for`;
     }
     const deadline = rule.deadline_minutes, done = point.done_minutes;
     if (!missing(deadline) && done === null) yield "a run of unknown length";
@@ -186,9 +185,7 @@
   }
 
   const evaluate = (facts, rule) => {
-    const laws = new Map(rows(facts.law_columns, facts.laws).map((law) => [`${law.series} ${law.devices}`, law]));
     return rows(facts.point_columns, facts.points).map((point) => {
-      point.law = laws.get(`${point.series} ${point.devices}`);
       point.queue_minutes = rule.queue_minutes ?? facts.queue_minutes[point.devices] ?? 0;
       point.done_minutes = point.longest_seconds === null ? null : point.longest_seconds / 60 + point.queue_minutes;
       point.misses = [...violations(facts, point, rule)];
@@ -268,11 +265,11 @@
     if (!missing(rule.min_efficiency)) {
       const base = best.gain_base;
       for (const point of points.filter(({ devices }) => devices >= best.devices)) {
-        const ratio = point.law ?? between(point.series, point.devices, point.series, base);
+        const ratio = between(point.series, point.devices, point.series, base);
         if (!ratio || point.outrun_by) continue;
         const threshold = (rule.min_efficiency * point.devices) / base;
         const found = verdict(facts, ratio, threshold * (1 - 2 * facts.rounding));
-        const efficient = point.judged_efficiency >= rule.min_efficiency - facts.rounding;
+        const efficient = point.gain_efficiency >= rule.min_efficiency - facts.rounding;
         if (point === best ? found !== "shown" : !efficient && found !== "not worth it")
           ask(point === best ? "efficient" : "inefficient", point.devices, base, ratio, threshold);
       }

@@ -27,7 +27,6 @@ from scalewise.analysis.decision.decision import Decision
 from scalewise.analysis.decision.selection import Candidates, candidates, speed
 from scalewise.analysis.decision.terms import Terms
 from scalewise.analysis.formatting import goal_text
-from scalewise.analysis.laws import Law
 from scalewise.analysis.rounds.choice_summary import ChoiceSummary
 from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS
 from scalewise.analysis.statistics.ratios import ROUNDING, Ratio
@@ -37,7 +36,7 @@ DIGITS = 12
 """Significant digits of what ratios are judged by: far more than a verdict turns on, and fewer than all."""
 
 POINT_COLUMNS = (
-    "series", "devices", "gain", "gain_base", "gain_efficiency", "judged_efficiency", "power", "cost_ratio",
+    "series", "devices", "gain", "gain_base", "gain_efficiency", "power", "cost_ratio",
     "outrun_by", "device_hours", "billed_devices", "wall_seconds", "longest_seconds", "n", "n_reached",
     "n_unsuccessful", "unsuccessful", "speed", "accuracy_lost",
 )  # fmt: skip
@@ -50,25 +49,12 @@ PAIR_COLUMNS = (
 """Columns on the ratio of two points; ``freedom`` is null where it is infinite, ``assumed`` 1 where the
 scatter is that of single runs."""
 
-LAW_COLUMNS = (
-    "series",
-    "devices",
-    "title",
-    "estimate",
-    "log_mean",
-    "standard_error",
-    "freedom",
-    "n",
-    "assumed",
-)
-
 _NOTHING_TO_CHOOSE = "There is nothing to choose among: no device count has a speedup."
 
 
 def facts(
     scaling: pd.DataFrame,
     compared: Gains,
-    laws: Sequence[Law],
     decision: Decision,
     terms: Terms,
     choice: ChoiceSummary | None = None,
@@ -78,7 +64,6 @@ def facts(
     Args:
         scaling: Output of ``scaling_table``, as billed.
         compared: Output of ``gains``.
-        laws: Output of ``study_laws``.
         decision: The study's own.
         terms: All that it follows from beside the tables.
         choice: Summary of a study that chose its device counts; None of one that measures all.
@@ -92,8 +77,6 @@ def facts(
         compete=terms.series_compete,
         target=terms.target,
         queue_minutes=terms.queue_minutes,
-        # a law through few counts, far apart, would put itself in the place of those between them
-        laws=() if terms.chooses_devices else laws,
     )
     if found.points.empty:
         return {"left_out": _NOTHING_TO_CHOOSE}
@@ -118,8 +101,6 @@ def facts(
         "points": list(_points(found, names)),
         "pair_columns": list(PAIR_COLUMNS),
         "pairs": list(_pairs(found, names, compared)),
-        "law_columns": list(LAW_COLUMNS),
-        "laws": list(_laws(found, names)),
     }
 
 
@@ -149,15 +130,6 @@ def _pairs(found: Candidates, names: Sequence[str], compared: Gains) -> Iterator
         if asked_for and (within or over_first):
             places = (names.index(pair.point[0]), pair.point[1], names.index(pair.than[0]), pair.than[1])
             yield [*places, *_known(ratio)]
-
-
-def _laws(found: Candidates, names: Sequence[str]) -> Iterator[list[Any]]:
-    """The laws' speedups of the points whose efficiency is judged by them."""
-    for _, point in found.points[found.points["judged_by"] != ""].iterrows():
-        name, devices = str(point["series"]), int(point["devices"])
-        ratio = found.laws[name].speedup(devices)
-        if ratio is not None:
-            yield [names.index(name), devices, point["judged_by"], *_known(ratio)]
 
 
 def _known(ratio: Ratio) -> list[Any]:

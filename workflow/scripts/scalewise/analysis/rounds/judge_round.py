@@ -69,9 +69,7 @@ def judge_round(
         asked = _with_those_found(experiment, choice, asked, folder / "runs")
         tables = collect(name, spec, folder / "runs", asked=asked)
         spending = Spending.of(folder / "runs", experiment.billed_devices, all_reduces)
-        judged = choose(
-            experiment, choice, number, conclude(experiment, tables, with_laws=False), asked, spending, folder
-        )
+        judged = choose(experiment, choice, number, conclude(experiment, tables), asked, spending, folder)
     else:
         tables = collect(name, spec, folder / "runs", asked=asked)
         by_decision = rule.until_interval is None
