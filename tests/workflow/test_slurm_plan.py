@@ -187,6 +187,26 @@ def test_inside_a_slurm_job_it_stops_with_the_cure(ready: LoginNode, dry_run: tu
     assert made(ready) == before
 
 
+def test_job_arrays_are_refused_wherever_they_were_switched_on(ready: LoginNode) -> None:
+    (ready.folder / "mine").mkdir()
+    ready.write("mine/config.yaml", "slurm-array-jobs: all\n")
+    mine = str(ready.folder / "mine")
+    flag = ("-n", "--slurm-array-jobs", "train")
+    switched_on = [
+        ("mine/config.yaml: slurm-array-jobs is 'all'", ready.snakemake("-n", "--profile", mine)),
+        ("mine/config.yaml: slurm-array-jobs is 'all'", ready.snakemake("-n", "--workflow-profile", mine)),
+        ("the command line: slurm-array-jobs is 'train'", ready.snakemake(*flag)),
+        ("the command line: slurm-array-jobs is 'train'", ready.snakemake(*flag[1:])),
+    ]
+
+    for refusal, outcome in switched_on:
+        assert outcome.code == 1
+        assert refusal in outcome.text, outcome.text
+    assert "add --slurm-array-jobs= to the command" in switched_on[0][1].text
+    off = ready.snakemake("-n", "--workflow-profile", mine, "--slurm-array-jobs=")
+    assert off.code == 0, off.text
+
+
 def test_a_clusters_site_does_not_run_on_the_login_node(ready: LoginNode) -> None:
     before = made(ready)
     outcome = ready.snakemake("--config", f"site={SITE}", profile="profiles/local")

@@ -51,6 +51,7 @@ from scalewise.plan.runs.runs import priority
 from scalewise.plan.study import check_results_folder, check_spelling, load_study
 from scalewise.plan.jobs.submission import (
     prepare_submission,
+    check_job_arrays,
     check_operating_system,
     check_site_is_given,
     check_environment,
@@ -94,6 +95,7 @@ try:
             os.environ,
             [*workflow.configfiles, workflow.main_snakefile, Path.cwd()],
         )
+        check_job_arrays(sys.argv[1:])
     REPORT_FACTS = hand_over(STUDY.report_facts)
 except StudyError as error:
     raise WorkflowError(str(error)) from None
