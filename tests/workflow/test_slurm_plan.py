@@ -10,6 +10,20 @@ from tests.workflow.conftest import TINY
 from tests.workflow.login_node import LoginNode
 
 SITE = "profiles/slurm/site.yaml"
+MODULE = """
+configfile: "config/experiments.yaml"
+
+module scalewise:
+    snakefile: "workflow/Snakefile"
+    config: config
+
+use rule * from scalewise as scaling_*
+
+rule mine:
+    default_target: True
+    input: "results/report.html"
+
+"""
 BROKEN = """\
 defaults:
   dataset: digits
@@ -214,6 +228,28 @@ def test_a_clusters_site_does_not_run_on_the_login_node(ready: LoginNode) -> Non
     assert outcome.code == 1
     assert "the runs would start here, on the login node. Use --profile profiles/slurm" in outcome.text
     assert made(ready) == before
+
+
+@pytest.mark.parametrize(
+    ("above", "below", "message"),
+    [
+        ("onstart:\n    print('PARENT')\n", "", "the runs would start here, on the login node"),
+        (
+            "",
+            "onstart:\n    print('PARENT')\n",
+            "parent.smk: onstart below the module replaces the module's own",
+        ),
+    ],
+    ids=["above", "below"],
+)
+def test_handlers_of_a_module_run_or_are_said_to_be_missing(
+    ready: LoginNode, above: str, below: str, message: str
+) -> None:
+    ready.write("parent.smk", above + MODULE + below)
+    outcome = ready.snakemake("-s", "parent.smk", "--config", f"site={SITE}", profile="profiles/local")
+
+    assert outcome.code == 1
+    assert message in outcome.text, outcome.text
 
 
 def test_what_the_scheduler_is_asked_for_defines_no_run(ready: LoginNode) -> None:

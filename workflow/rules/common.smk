@@ -17,6 +17,8 @@ if workflow.is_main_process:
 
 STARTED = time.time()
 DEFAULT_CONFIG = "config/experiments.yaml"
+# jobs run no handlers
+IS_MODULE = workflow.is_main_process and not workflow.modifier.is_main_snakefile()
 
 from scalewise.analysis.report.captions import CAPTIONS
 from scalewise.execution.finished_results import forget_all, is_of_job, set_aside
@@ -37,6 +39,7 @@ from scalewise.plan.catalog.datasets import (
     own_inputs,
 )
 from scalewise.plan.jobs.environment import hand_over, rule_environment
+from scalewise.plan.jobs.handlers import check_handlers, join_handlers
 from scalewise.plan.terminal.plan_table import plan_table, predicted_plan
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.jobs.preflight import Preflight, hello_allocation
@@ -147,6 +150,11 @@ STARTED_ANEW = (
 
 def train_inputs(wildcards):
     """The inputs of a run; asked for before snakemake deletes a result that this job may have left before."""
+    if IS_MODULE:
+        try:
+            check_handlers(workflow)
+        except StudyError as error:
+            raise WorkflowError(str(error)) from None
     if STARTED_ANEW:
         folder = Path(f"results/{wildcards.experiment}/runs/{wildcards.run}")
         set_aside(

@@ -15,7 +15,7 @@ SOURCES = {
     "scalewise/plan/checks/": "__init__ allocation batch chosen_devices compilers experiment options packages program program_words projection",
     "scalewise/plan/config/": "__init__ errors experiment paths program pydantic_problems raw_values settings shape site slurm "
     "templates yaml_source",
-    "scalewise/plan/jobs/": "__init__ all_reduce_jobs environment launch preflight slurm_checks submission",
+    "scalewise/plan/jobs/": "__init__ all_reduce_jobs environment handlers launch preflight slurm_checks submission",
     "scalewise/plan/runs/": "__init__ all_reduce_shapes allocation batches rounds runs spending",
     "scalewise/plan/terminal/": "__init__ choice_lines final_message plan_table predictions words",
     "scalewise/execution/": "__init__ all_reduce_job checkpoint_files finished_results input_hashes job_times machine_lock "
