@@ -110,6 +110,8 @@ class LoaderPasses:
         self._passes: list[LoaderPass] = []
         self._latest: LoaderPass | None = None
         self._turns = 0
+        self._sums_lack = True
+        """Whether sums of the training's first batches were lacking when the latest pass began."""
 
     @property
     def training(self) -> LoaderPass | None:
@@ -145,11 +147,12 @@ class LoaderPasses:
         if is_first:
             if len(self._passes) < MOST_PASSES or self.training is None:
                 self._passes.append(loader_pass)
+            self._sums_lack = len(self.checksums) < CHECKED_BATCHES
         else:
             loader_pass.look(activity, at_once=latest is loader_pass)
         loader_pass.take(activity, self._turns)
         self._latest = loader_pass
-        if len(loader_pass.checksums) < CHECKED_BATCHES and len(self.checksums) < CHECKED_BATCHES:
+        if self._sums_lack and len(loader_pass.checksums) < CHECKED_BATCHES:
             loader_pass.checksums.append(checksum(batch))
         return Batch(loader_pass, samples_in(batch, loader_pass.batch_size), asked, given, is_first)
 
