@@ -64,7 +64,8 @@ class LoaderPass:
             self.first_turn = turn
         self.activity, self.last_turn = activity, turn
         self._waits = True
-        self._without_gradients += not torch.is_grad_enabled()
+        if not torch.is_grad_enabled():
+            self._without_gradients += 1
 
     def look(self, activity: int, at_once: bool) -> None:
         """Look whether work has followed the last batch.
@@ -138,10 +139,10 @@ class LoaderPasses:
         if loader_pass is None:
             loader_pass = iterator._scalewise_pass = LoaderPass(None, None)
         latest = self._latest
-        if latest is not None:
-            self._turns += activity > latest.activity
+        if latest is not None and activity > latest.activity:
+            self._turns += 1
             # before a pass that a program has broken off ends, it is unknown what would have followed
-            if latest is not loader_pass and activity > latest.activity:
+            if latest is not loader_pass:
                 latest.look(activity, at_once=True)
         is_first = loader_pass.activity < 0
         if is_first:

@@ -212,8 +212,9 @@ def bits_of(step: Step) -> int:
             bits |= EVALUATION
         elif batch.first:
             bits |= NEW_PASS
-    if any(loader_pass.trains for loader_pass, _ in step.loaders):
-        bits |= NEW_PASS
+    for loader_pass, _ in step.loaders:
+        if loader_pass.trains:
+            bits |= NEW_PASS
     return bits
 
 
