@@ -339,11 +339,12 @@
     const most = rule.max_device_hours;
     const mayCostMore =
       best !== null && !missing(most) && best.wall_seconds !== null && (best.device_hours * best.longest_seconds) / best.wall_seconds > most + facts.rounding;
+    const anyway = [...facts.open_anyway, ...facts.doubts[shown.series]];
     return {
       devices: best && best.devices,
       series: facts.names[shown.series],
-      clear: judged && !open.length && !late.length && !mayCostMore && !facts.open_anyway.length,
-      open, late, mayCostMore, undecided, judged, best, shown, points: series, rule,
+      clear: judged && !open.length && !late.length && !mayCostMore && !anyway.length,
+      anyway, open, late, mayCostMore, undecided, judged, best, shown, points: series, rule,
     };
   };
 
@@ -479,7 +480,7 @@
       const left = facts.unmeasured.length ? ` Not measured, and not judged here: ${facts.unmeasured.join(", ")}.` : "";
       notes.push(`The study measured the counts that its own criteria needed; others may need other counts.${left}`);
     }
-    if (facts.open_anyway.length) notes.push(`Open by whatever criterion: ${facts.open_anyway.join(" ")}`);
+    if (result.anyway.length) notes.push(`Open by whatever criterion: ${result.anyway.join(" ")}`);
     return { answer: answer(facts, result, money), notes };
   };
 

@@ -93,6 +93,7 @@ def facts(
         "chooses_devices": terms.chooses_devices,
         "unmeasured": [] if choice is None else [each.devices for each in choice.unmeasured],
         "open_anyway": list(_open_anyway(terms, found, choice)),
+        "doubts": [list(_doubts(found.points[found.points["series"] == name])) for name in names],
         "significance": SIGNIFICANCE,
         "rounding": ROUNDING,
         "enough_repeats": ENOUGH_REPEATS,
@@ -141,13 +142,16 @@ def _open_anyway(terms: Terms, found: Candidates, choice: ChoiceSummary | None) 
     """Sentences on doubts that no criterion removes."""
     yield from (sentence for harm, sentence in of_disturbed(found.points) if harm == DISTURBED)
     yield from terms.confounded
-    points = found.points[found.points["series"] == found.first]
-    yield from (sentence for _, sentence in of_efficiency(points))
-    yield from (sentence for harm, sentence in of_no_grad(points) if harm == OTHER_RATE)
     if terms.target is not None and found.measure == "throughput":
         yield f"No run reached {goal_text(terms.target)}, so throughput decides."
     if choice is not None:
         yield from choice.open_sentences()
+
+
+def _doubts(points: pd.DataFrame) -> Iterator[str]:
+    """Sentences on what is doubtful of a series by any criterion."""
+    yield from (sentence for _, sentence in of_efficiency(points))
+    yield from (sentence for harm, sentence in of_no_grad(points) if harm == OTHER_RATE)
 
 
 def _plain(value: Any) -> Any:
