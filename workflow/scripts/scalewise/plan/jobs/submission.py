@@ -136,7 +136,8 @@ def check_job_arrays(arguments: Sequence[str]) -> None:
     except SystemExit:  # a program that uses Snakemake as a library: the arguments are not Snakemake's
         return
     rules = getattr(options, "slurm_array_jobs", None)
-    if not rules or options.executor != "slurm":
+    # the default of an executor's option is an object that stands for a missing value
+    if not isinstance(rules, str) or not rules or options.executor != "slurm":
         return
     sources = [
         source.partition("|")[2]
