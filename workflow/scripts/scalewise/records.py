@@ -691,15 +691,19 @@ def write_rows(path: Path, kind: RowKind, rows: Sequence[Any]) -> None:
     write_text(path, buffer.getvalue())
 
 
-def read_summary(run_folder: Path) -> Summary:
+def read_summary(run_folder: Path, run: str | None = None) -> Summary:
     """The summary of a run.
+
+    Args:
+        run_folder: Its folder.
+        run: The name that it must have; None if the folder need not be named after it.
 
     Raises:
         RecordError: It is missing, damaged, of another run, or its times are not in order.
     """
     path = run_folder / SUMMARY
     summary = read_record(path, Summary)
-    if summary.definition.run != run_folder.absolute().name:
+    if run is not None and summary.definition.run != run:
         raise damaged(path, f"is of the run {summary.definition.run}")
     if (origin := summary.provenance) is not None and not _in_order(origin.started_at, origin.ended_at):
         raise damaged(

@@ -125,7 +125,7 @@ def collect(
             if not (folder / SUMMARY).exists():
                 run_rows.append(planned | _why_unfinished(read_failure(folder)))
                 continue
-            summary = read_summary(folder)
+            summary = read_summary(folder, folder.name)
             epochs, ranks = _read_epochs(folder, summary), _read_ranks(folder, summary)
         except RecordError as error:
             run_rows.append(planned | {"outcome": "unreadable", "reason": str(error)})

@@ -208,9 +208,16 @@ def _scalar_problems(node: yaml.ScalarNode, place: Place) -> Iterator[Problem]:
         yield Problem(place, *found)
 
 
+MOST_DIGITS = 1000
+"""Python writes integers of up to 4,300 decimal digits, fewer than as many hexadecimal ones make."""
+
+
 def _in_another_base(text: str) -> int | None:
-    """The value of a number that is octal, hexadecimal or binary: ``010`` is 8. None of a decimal one."""
-    if not re.fullmatch(r"[-+]?0[0-9a-fA-FxXbB_]+", text):
+    """The value of a number that is octal, hexadecimal or binary: ``010`` is 8. None of others.
+
+    A number too long to be written in decimal is refused as such.
+    """
+    if len(text) > MOST_DIGITS or not re.fullmatch(r"[-+]?0[0-9a-fA-FxXbB_]+", text):
         return None
     value: int = yaml.SafeLoader("").construct_yaml_int(yaml.ScalarNode(_INT, text))
     return value

@@ -314,7 +314,7 @@ def _finished(folder: Path, run: Run) -> _Finished:
     if not os.path.lexists(folder / SUMMARY):
         return _Finished()
     try:
-        summary = read_summary(folder)
+        summary = read_summary(folder, folder.name)
     except RecordError as error:
         return _Finished(damage=str(error))
     if change := _change(summary.definition.model_dump(), json.loads(run.definition), run.settings):
