@@ -692,10 +692,10 @@ def write_rows(path: Path, kind: RowKind, rows: Sequence[Any]) -> None:
 
 
 def read_summary(run_folder: Path, run: str | None = None) -> Summary:
-    """The summary of a run.
+    """Read the summary of a run.
 
     Args:
-        run_folder: Its folder.
+        run_folder: The run's folder.
         run: The name that it must have; None if the folder need not be named after it.
 
     Raises:
