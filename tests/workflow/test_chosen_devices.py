@@ -30,10 +30,10 @@ STUDY = f"""\
 experiments:
   planted:
     program: {PROGRAM}
-    arguments: ["{{folder}}", "{{batch_size_per_device}}", "1=1", "2=0.97", "3=0.94", "6=0.7"]
+    arguments: ["{{folder}}", "{{batch_size_per_device}}", "1=1", "2=0.97", "3=0.94", "4=0.72", "5=0.64", "6=0.6"]
     scaling: weak
     batch_size_per_device: 4
-    devices: {{among: [1, 2, 3, 6]}}
+    devices: {{among: [1, 2, 3, 4, 5, 6]}}
     steps: 15
     warmup_steps: 5
     repeats: 2
@@ -116,8 +116,9 @@ def study(tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path) -> C
 def test_the_planted_answer_is_found_with_fewer_runs_than_all(study: Chosen) -> None:
     assert study.decision["devices"] == ANSWER, study.decision
     choice = study.decision["choice"]
-    assert choice["full_grid_runs"] == 8
-    assert choice["runs"] == len(study.ended) < 8
+    # fewer device counts are measured: a run that other tests on this machine disturb is measured again
+    assert choice["full_grid_runs"] == 12
+    assert choice["runs"] == len(study.ended) < 12
     assert 0 < choice["spent_device_hours"] < choice["full_grid_device_hours"]
     assert not choice["is_open"]
     assert {f"d{ANSWER}.r1", f"d{ANSWER}.r2", "d1.r1", "d1.r2"} <= set(study.ended)
