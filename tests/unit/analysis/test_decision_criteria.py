@@ -89,8 +89,8 @@ def test_one_device_where_more_are_past_the_knee(by: Decide) -> None:
 def test_a_knee_that_noise_may_have_made_is_cautioned_about(by: Decide) -> None:
     noisy = {(ALONE, 1): spread(100), (ALONE, 2): [150.0, 185.0, 200.0], (ALONE, 4): [230.0, 270.0, 310.0]}
     decision = by(noisy)
-    (caution,) = (caution for caution in decision.cautions if "knee" in caution)
-    assert caution.startswith(f"The knee may as well be at {2 if decision.devices == 4 else 4}:")
+    (caution,) = (caution for caution in decision.cautions if "knee may as well be at 2" in caution)
+    assert caution.startswith("The knee may as well be at 2: 4 are 1.51x as fast as 2 (1.08 to 2.12")
     assert not any("knee" in caution for caution in by().cautions)
     assert not any("knee" in caution for caution in by(noisy, min_efficiency=0.6).cautions)
 
@@ -286,13 +286,12 @@ def test_time_that_is_never_long_enough_is_not_confused_with_an_unlimited_one(by
 def test_more_devices_that_may_be_efficient_enough_are_named_as_a_doubt(by: Decide) -> None:
     rates = [135.0, 139.0, 150.0]
     points = {(ALONE, 1): spread(100), (ALONE, 2): rates}
-    # one-sided at 5 %, as is what is shown
-    low, high = welch_bounds(rates, spread(100), 0.9)
+    low, high = welch_bounds(rates, spread(100))
     decision = by(points, min_efficiency=0.7)
-    (doubt,) = (caution for caution in decision.cautions if "not clear" in caution)
+    (doubt,) = (caution for caution in decision.cautions if "not clear of it" in caution)
     assert doubt.startswith(
-        "The efficiency of 2 devices, 0.69, is below the 0.70 asked for, but not clear of it: "
-        f"{low / 2:.2f} to {high / 2:.2f}, n = 3, 90 %. "
+        "The efficiency of 2 devices, 0.71, is above the 0.70 asked for, but not clear of it: "
+        f"{low / 2:.2f} to {high / 2:.2f}, n = 3, 95 %. "
     )
     assert not decision.clear
     clearly = by({(ALONE, 1): spread(100), (ALONE, 2): spread(120)}, min_efficiency=0.7)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import median
+from statistics import geometric_mean
 from typing import Any
 
 import pandas as pd
@@ -309,7 +309,7 @@ def _to_target(compared: Gains, point: tuple[str, int], base: int, done: pd.Data
         row |= ratio.interval().as_columns(name) if ratio else {}
     times = done["time_to_accuracy_seconds"]
     if times.notna().any():
-        row["expected_seconds_to_accuracy"] = float(times.median()) * spent_in_vain(done)
+        row["expected_seconds_to_accuracy"] = geometric_mean(times.dropna()) * spent_in_vain(done)
     return row
 
 
@@ -317,7 +317,7 @@ def _faster(
     compared: Gains, series: str, devices: int, rates: Mapping[int, Sequence[float]]
 ) -> dict[str, float]:
     """The fastest of all smaller points, and the p value that this one is faster."""
-    fewer = {other: median(found) for other, found in rates.items() if found and other < devices}
+    fewer = {other: geometric_mean(found) for other, found in rates.items() if found and other < devices}
     if not fewer:
         return {}
     fastest = max(fewer, key=lambda other: (fewer[other], -other))

@@ -157,7 +157,22 @@ def target_contrast(point: pd.DataFrame, than: pd.DataFrame) -> Ratio | None:
     if ratio is None:
         return None
     factor = spent_in_vain(than) / spent_in_vain(point)
-    return replace(ratio, estimate=ratio.estimate * factor, log_mean=ratio.log_mean + math.log(factor))
+    error = math.hypot(ratio.standard_error, _error_of_success(point), _error_of_success(than))
+    return replace(ratio, log_mean=ratio.log_mean + math.log(factor), standard_error=error)
+
+
+def _error_of_success(runs: pd.DataFrame) -> float:
+    """Return the standard error of the logarithm of ``spent_in_vain``, from the share of runs that succeed.
+
+    With a share p of n runs, the factor is 1 + r (1 - p) / p, where r is the time of a failure over that of
+    a success; the error of p is the root of p (1 - p) / n, and the rest is the delta method. Zero if all
+    succeeded: nothing is known of the failures then.
+    """
+    succeeded, n = int(has_reached(runs).sum()), len(runs)
+    if succeeded == n:
+        return 0.0
+    factor = spent_in_vain(runs)
+    return (factor - 1) / factor * math.sqrt(n / (succeeded * (n - succeeded)))
 
 
 def _speeds_to_target(runs: pd.DataFrame) -> pd.Series:

@@ -10,7 +10,7 @@ from scalewise.analysis.analysis_spec import THROUGHPUT, WITH_NO_GRAD
 from scalewise.analysis.bottlenecks.disturbances import named_runs
 from scalewise.analysis.comparison.comparability import accuracy_lost
 from scalewise.analysis.comparison.gains import Measure
-from scalewise.analysis.decision.choice import SIGNIFICANCE, OpenQuestion
+from scalewise.analysis.decision.choice import OpenQuestion
 from scalewise.analysis.decision.criteria import may_be_in_time
 from scalewise.analysis.decision.wording import cure_text, ratio_bounds
 from scalewise.analysis.formatting import (
@@ -129,11 +129,15 @@ def _open(question: OpenQuestion, measure: Measure) -> str:
         shown, limit = format_distinct(efficiency, asked)
         of = " to the target" if to_target else ""
         side = "below" if efficiency < asked else "above"
-        low, high = (bound * fewer / more for bound in ratio.bounds(1 - 2 * SIGNIFICANCE))
+        low, high = (bound * fewer / more for bound in ratio.bounds())
         return (
             f"The efficiency{of} of {count_devices(other)}, {shown}, is {side} the {limit} asked for, but "
-            f"not clear of it: {low:.2f} to {high:.2f}, n = {ratio.n}, {percent(1 - 2 * SIGNIFICANCE, 0)}. "
-            f"{cure}."
+            f"not clear of it: {low:.2f} to {high:.2f}, n = {ratio.n}, 95 %. {cure}."
+        )
+    if question.kind == "gain":
+        return (
+            f"The gain is not known well enough: {found}. For a clear answer the upper end of the interval "
+            f"is at most {format_exact(question.threshold)} times the lower one. {cure}."
         )
     least = f"{format_ratio(question.threshold)}x"
     if question.kind == "more":
@@ -177,7 +181,8 @@ def of_points(
     if fewest < ENOUGH_REPEATS:
         runs = "1 completed run" if fewest == 1 else f"{fewest} completed runs"
         assumed = f", which is taken to scatter by {percent(ASSUMED_SCATTER, 0)}" if fewest == 1 else ""
-        yield UNEXPLAINED, f"Some points rest on {runs}{assumed}; use {ENOUGH_REPEATS} or more repeats."
+        harm = UNDECIDED if fewest == 1 else UNEXPLAINED
+        yield harm, f"Some points rest on {runs}{assumed}; use {ENOUGH_REPEATS} or more repeats."
     yield from of_efficiency(points)
     for sentence in _less_accurate(points):
         yield LOSS, sentence

@@ -17,41 +17,53 @@ from typing import Literal
 import pandas as pd
 
 from scalewise.analysis.comparison.gains import Gains, Measure
-from scalewise.analysis.statistics.ratios import ROUNDING, Ratio
+from scalewise.analysis.statistics.intervals import CONFIDENCE
+from scalewise.analysis.statistics.ratios import ROUNDING, Ratio, runs_to_narrow, runs_to_tell
 from scalewise.plan.config.experiment import DecisionRule
 
-SIGNIFICANCE = 0.05
-"""Largest one-sided p value at which something counts as shown."""
+SIGNIFICANCE = (1 - CONFIDENCE) / 2
+"""Largest one-sided p value at which something counts as shown: 95 % intervals have as much on each side."""
+
+KNOWN_WITHIN = 1.25
+"""Factor by which the ends of the interval of a clear answer's gain may differ."""
 
 Verdict = Literal["shown", "not worth it", "open"]
 
 
 def verdict(ratio: Ratio, threshold: float) -> Verdict:
-    """Whether a ratio is shown to lie above a threshold, shown not to, or neither, one-sided at 5 % each."""
-    if ratio.p_above(threshold) <= SIGNIFICANCE:
+    """Whether the 95 % interval of a ratio lies above a threshold, below it, or holds it."""
+    if ratio.at_least > threshold * (1 + ROUNDING):
         return "shown"
-    return "not worth it" if ratio.bounds(1 - 2 * SIGNIFICANCE)[1] < threshold else "open"
+    return "not worth it" if ratio.at_most < threshold * (1 - ROUNDING) else "open"
 
 
 @dataclass(frozen=True)
 class OpenQuestion:
-    """Two device counts between which the runs cannot tell.
+    """Two device counts between which the runs cannot tell, or a gain that they do not tell well enough.
 
     Args:
         kind: ``more``: whether more devices than the chosen ones are worth having; ``fewer``: whether fewer
             would do as well; ``knee``: which of the two is the knee; ``efficient``: whether the chosen ones
-            are efficient enough; ``inefficient``: whether more devices are not.
+            are efficient enough; ``inefficient``: whether more devices are not; ``gain``: how large the gain
+            of the chosen ones is.
         devices: The count that the question is about.
         than: The count that it is held against.
         ratio: Speed of the larger of the two over that of the smaller.
-        threshold: Ratio from which on the larger count is the better one, or efficient enough.
+        threshold: Ratio from which on the larger count is the better one, or efficient enough; of a gain,
+            ``KNOWN_WITHIN``.
     """
 
-    kind: Literal["more", "fewer", "knee", "efficient", "inefficient"]
+    kind: Literal["more", "fewer", "knee", "efficient", "inefficient", "gain"]
     devices: int
     than: int
     ratio: Ratio
     threshold: float
+
+    @property
+    def runs_needed(self) -> int | None:
+        """Runs of each side that would tell; None if too many."""
+        plan = runs_to_narrow if self.kind == "gain" else runs_to_tell
+        return plan(self.ratio, self.threshold)
 
 
 @dataclass(frozen=True)
@@ -99,6 +111,7 @@ def choose(
         found += pairs.knees(best, met)
     if rule.min_efficiency is not None:
         found += pairs.efficiencies(best, points, rule.min_efficiency)
+    found += pairs.gain(best)
     return Choice(best, found)
 
 
@@ -174,6 +187,13 @@ class _Pairs:
             if (chosen and found != "shown") or (not efficient and found != "not worth it"):
                 kind: Literal["efficient", "inefficient"] = "efficient" if chosen else "inefficient"
                 yield OpenQuestion(kind, devices, base, ratio, threshold)
+
+    def gain(self, best: pd.Series) -> Iterator[OpenQuestion]:
+        """The gain over the baseline, if its interval is too wide."""
+        devices, base = int(best["devices"]), int(best["gain_base"])
+        ratio = self.compared.of(self.measure, (self.series, devices), (self.series, base))
+        if ratio is not None and ratio.at_most > KNOWN_WITHIN * ratio.at_least:
+            yield OpenQuestion("gain", devices, base, ratio, KNOWN_WITHIN)
 
 
 def _share(point: pd.Series) -> float:

@@ -17,7 +17,7 @@ from scalewise.analysis.decision.choice import SIGNIFICANCE, Choice, OpenQuestio
 from scalewise.analysis.decision.criteria import evaluate, may_be_in_time, measure_of
 from scalewise.analysis.formatting import Goal
 from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS
-from scalewise.analysis.statistics.ratios import Ratio, holm, runs_to_tell
+from scalewise.analysis.statistics.ratios import Ratio, holm
 from scalewise.plan.config.experiment import DecisionRule
 
 SAME_TRAINING = {
@@ -149,7 +149,7 @@ def further_repeats(
     """
     found: dict[int, int] = {}
     for question in questions:
-        needed = runs_to_tell(question.ratio, question.threshold)
+        needed = question.runs_needed
         for devices in (question.devices, question.than):
             if needed is not None:
                 found[devices] = max(found.get(devices, 0), needed - question.ratio.n)

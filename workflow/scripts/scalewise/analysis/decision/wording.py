@@ -14,7 +14,7 @@ import pandas as pd
 from scalewise.analysis.analysis_spec import THROUGHPUT
 from scalewise.analysis.comparison.comparability import accuracy_lost
 from scalewise.analysis.comparison.gains import Measure
-from scalewise.analysis.decision.choice import SIGNIFICANCE, OpenQuestion
+from scalewise.analysis.decision.choice import OpenQuestion
 from scalewise.analysis.decision.criteria import shortcomings
 from scalewise.analysis.formatting import (
     Goal,
@@ -27,7 +27,7 @@ from scalewise.analysis.formatting import (
     point_text,
 )
 from scalewise.analysis.statistics.intervals import CONFIDENCE, ENOUGH_REPEATS
-from scalewise.analysis.statistics.ratios import Ratio, runs_to_tell
+from scalewise.analysis.statistics.ratios import Ratio
 from scalewise.plan.config.experiment import DecisionRule
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.runs.runs import NO_OPTIONS
@@ -103,25 +103,23 @@ def open_text(questions: Sequence[OpenQuestion]) -> str:
     """
     if not questions:
         return ""
-    counts = sorted({question.devices for question in questions if question.kind != "efficient"})
+    of_chosen = {"efficient": "That its efficiency is enough", "gain": "How much faster it is"}
+    counts = sorted({question.devices for question in questions if question.kind not in of_chosen})
     if not counts:
-        return f" That its efficiency is enough is not clear from these runs. {cure_text(questions[0])}."
+        what = of_chosen[questions[0].kind]
+        return f" {what} is not clear from these runs. {cure_text(questions[0])}."
     listed = " or ".join(map(str, counts))
     verb = "is" if counts == [1] or len(counts) > 1 else "are"
-    most = max(questions, key=lambda question: _runs_needed(question) or math.inf)
+    most = max(questions, key=lambda question: question.runs_needed or math.inf)
     return f" Whether {listed} {verb} better is not clear from these runs. {cure_text(most)}."
 
 
 def cure_text(question: OpenQuestion) -> str:
     """The repeats that would tell two device counts apart, as far as they are as different as they look."""
-    needed = _runs_needed(question)
+    needed = question.runs_needed
     if needed is None:
         return "Not even 100 repeats of each would tell: take it as a tie"
     return f"About {pluralize(str(needed - question.ratio.n), 'more repeat')} of each would tell"
-
-
-def _runs_needed(question: OpenQuestion) -> int | None:
-    return runs_to_tell(question.ratio, question.threshold)
 
 
 def ratio_bounds(ratio: Ratio) -> str:
@@ -316,7 +314,7 @@ def _option_gain(row: pd.Series, tests: int) -> str:
         verdict = "not judged from one run each"
     elif row["n"] < ENOUGH_REPEATS:
         verdict = "not judged from so few runs"
-    elif p > SIGNIFICANCE:
+    elif p > 1 - CONFIDENCE:
         together = f", of {tests} comparisons taken together" if not low <= 1 <= high else ""
         verdict = f"no difference is shown{together}; it may be anything in the interval"
     else:

@@ -5,90 +5,12 @@
 
   // ---- statistics -------------------------------------------------------------------------------
 
-  // Gamma(a + 1/2) / Gamma(a): raised to where the asymptotic series is exact, and stepped back
-  const gammaQuotient = (a) => {
-    let factor = 1;
-    for (; a < 30; a += 1) factor *= a / (a + 0.5);
-    const square = a * a;
-    const series = 1 / 8 - (1 / 192 - (1 / 640 - 17 / (14336 * square)) / square) / square;
-    return factor * Math.sqrt(a) * Math.exp(-series / a);
-  };
-
-  // Lentz's continued fraction of the incomplete beta function
-  const betaFraction = (x, a, b) => {
-    const away = (value) => (Math.abs(value) < 1e-300 ? 1e-300 : value);
-    let c = 1, d = 1 / away(1 - ((a + b) * x) / (a + 1)), product = d;
-    for (let m = 1; m <= 10000; m += 1) {
-      for (const term of [
-        (m * (b - m) * x) / ((a + 2 * m - 1) * (a + 2 * m)),
-        (-(a + m) * (a + b + m) * x) / ((a + 2 * m) * (a + 2 * m + 1)),
-      ]) {
-        d = 1 / away(1 + term * d);
-        c = away(1 + term / c);
-        product *= d * c;
-      }
-      if (Math.abs(d * c - 1) < 1e-15) break;
-    }
-    return product;
-  };
-
-  const normalCdf = (z) => {
-    if (Math.abs(z) > 8) return z > 0 ? 1 : 0;
-    let sum = z, term = z;
-    for (let k = 3; Math.abs(term) > 1e-17; k += 2) sum += term *= (z * z) / k;
-    return 0.5 + (sum * Math.exp((-z * z) / 2)) / Math.sqrt(2 * Math.PI);
-  };
-
-  // Student's distribution function; freedom null: the normal distribution
-  const studentCdf = (freedom, t) => {
-    if (freedom === null || freedom > 1e8) return normalCdf(t);
-    if (t === 0) return 0.5;
-    const a = freedom / 2, square = t * t;
-    const x = freedom / (freedom + square), rest = square / (freedom + square);
-    // x^a (1 - x)^(1/2) / B(a, 1/2)
-    const front = (Math.exp(-a * Math.log1p(square / freedom)) * Math.sqrt(rest) * gammaQuotient(a)) / Math.sqrt(Math.PI);
-    const both =
-      x < (a + 1) / (a + 2.5)
-        ? (front * betaFraction(x, a, 0.5)) / a
-        : 1 - (front * betaFraction(rest, 0.5, a)) / 0.5;
-    return t > 0 ? 1 - both / 2 : both / 2;
-  };
-
-  // the value that Student's t stays below at a level above one half
-  const studentQuantile = (freedom, level) => {
-    let low = 0, high = 1;
-    while (studentCdf(freedom, high) < level) high *= 2;
-    for (let halvings = 0; halvings < 60; halvings += 1) {
-      const middle = (low + high) / 2;
-      if (studentCdf(freedom, middle) < level) low = middle;
-      else high = middle;
-    }
-    return high;
-  };
-
-  // bounds at 95 %; null for single runs, whose scatter is not known
-  const interval = (ratio) => {
-    if (ratio.assumed || !ratio.standard_error) return null;
-    const reach = studentQuantile(ratio.freedom, 0.975) * ratio.standard_error;
-    const ends = [ratio.log_mean - reach, ratio.log_mean + reach].map(Math.exp);
-    return [Math.min(ends[0], ratio.estimate), Math.max(ends[1], ratio.estimate)];
-  };
-
-  // one-sided p value that a ratio lies above a threshold
-  const pAbove = (facts, ratio, threshold) => {
-    const lead = ratio.log_mean - Math.log(threshold);
-    if (ratio.standard_error === 0) return lead > facts.rounding ? 0 : 1;
-    return studentCdf(ratio.freedom, -lead / ratio.standard_error);
-  };
+  // the 95 % interval; null for single runs, whose scatter is not known
+  const interval = (ratio) => (ratio.assumed ? null : [ratio.at_least, ratio.at_most]);
 
   const verdict = (facts, ratio, threshold) => {
-    if (pAbove(facts, ratio, threshold) <= facts.significance) return "shown";
-    const gap = Math.log(threshold) - ratio.log_mean;
-    const below =
-      ratio.standard_error === 0
-        ? gap > 0
-        : studentCdf(ratio.freedom, gap / ratio.standard_error) > 1 - facts.significance;
-    return below && ratio.estimate < threshold ? "not worth it" : "open";
+    if (ratio.at_least > threshold * (1 + facts.rounding)) return "shown";
+    return ratio.at_most < threshold * (1 - facts.rounding) ? "not worth it" : "open";
   };
 
   // p values of tests that are made together, by Holm; null for one that is not known
@@ -104,19 +26,13 @@
     return adjusted;
   };
 
-  // runs on each side with which a lead as it stands would be clear of a threshold; null above 100
-  const runsToTell = (facts, { ratio, threshold }) => {
-    const distance = Math.abs(ratio.log_mean - Math.log(threshold));
-    const scatter = ratio.standard_error * Math.sqrt(ratio.n);
-    // both sides grow, and so does what is known of their scatter, which then is assumed no more
-    const known = ratio.assumed ? 2 : Math.max(ratio.freedom, 1) / Math.max(ratio.n - 1, 1);
-    for (let n = ratio.n + 1; n <= 100; n += 1) {
-      if (scatter === 0) return n;
-      const freedom = ratio.freedom === null && !ratio.assumed ? null : known * (n - 1);
-      const level = studentCdf(freedom, (distance * Math.sqrt(n)) / scatter);
-      if (level >= 1 - facts.significance) return n;
-    }
-    return null;
+  // runs on each side that would tell, by tables of 2, 3, ... runs; null above those
+  const runsNeeded = (facts, { kind, ratio, threshold }) => {
+    const ofGain = kind === "gain";
+    const distance = ofGain ? Math.log(threshold) / 2 : Math.abs(Math.log(ratio.estimate / threshold));
+    const table = (ofGain ? facts.half_widths : facts.tellable_leads)[ratio.freedom_per_run - 1];
+    const index = table.findIndex((each, at) => at + 2 > ratio.n && each * ratio.scatter <= distance);
+    return index < 0 ? null : index + 2;
   };
 
   // ---- numbers in words: scalewise.analysis.formatting -----------------------------------------
@@ -274,6 +190,9 @@
           ask(point === best ? "efficient" : "inefficient", point.devices, base, ratio, threshold);
       }
     }
+    const gain = ratioOf(best, { series: best.series, devices: best.gain_base });
+    if (gain && gain.at_most > facts.known_within * gain.at_least)
+      ask("gain", best.devices, best.gain_base, gain, facts.known_within);
     return { point: best, open };
   };
 
@@ -293,7 +212,7 @@
     const rivals = choices.filter((choice) => choice !== own);
     const p = rivals.map(({ point }) => {
       const ratio = between(point.series, point.devices, facts.first, point.devices);
-      return ratio && ratio.n >= facts.enough_repeats ? pAbove(facts, ratio, 1) : null;
+      return ratio && ratio.n >= facts.enough_repeats ? ratio.p_above : null;
     });
     const adjusted = holm(p);
     const faster = rivals.filter((_, index) => adjusted[index] !== null && adjusted[index] <= facts.significance);
@@ -330,7 +249,7 @@
     const undecided = {};
     const add = (devices, repeats) => { undecided[devices] = Math.max(undecided[devices] ?? 0, repeats); };
     for (const question of open) {
-      question.needed = runsToTell(facts, question);
+      question.needed = runsNeeded(facts, question);
       if (question.needed === null) continue;
       for (const devices of [question.devices, question.than]) add(devices, question.needed - question.ratio.n);
     }
@@ -340,10 +259,11 @@
     const mayCostMore =
       best !== null && !missing(most) && best.wall_seconds !== null && (best.device_hours * best.longest_seconds) / best.wall_seconds > most + facts.rounding;
     const anyway = [...facts.open_anyway, ...facts.doubts[shown.series]];
+    const single = (best && facts.chooses_devices ? [best] : series).some((point) => point.speedup_n < 2);
     return {
       devices: best && best.devices,
       series: facts.names[shown.series],
-      clear: judged && !open.length && !late.length && !mayCostMore && !anyway.length,
+      clear: judged && !open.length && !late.length && !mayCostMore && !single && !anyway.length,
       anyway, open, late, mayCostMore, undecided, judged, best, shown, points: series, rule,
     };
   };
@@ -439,10 +359,11 @@
   const openText = ({ open, late, mayCostMore, rule }) => {
     const said = [];
     if (open.length) {
-      const counts = [...new Set(open.filter(({ kind }) => kind !== "efficient").map(({ devices }) => devices))];
+      const ofChosen = { efficient: "That its efficiency is enough", gain: "How much faster it is" };
+      const counts = [...new Set(open.filter(({ kind }) => !ofChosen[kind]).map(({ devices }) => devices))];
       counts.sort((one, other) => one - other);
       const most = open.reduce((top, each) => ((each.needed ?? Infinity) > (top.needed ?? Infinity) ? each : top));
-      if (!counts.length) said.push(`That its efficiency is enough is not clear from these runs. ${cure(open[0])}`);
+      if (!counts.length) said.push(`${ofChosen[open[0].kind]} is not clear from these runs. ${cure(open[0])}`);
       else {
         const verb = counts.length > 1 || counts[0] === 1 ? "is" : "are";
         said.push(`Whether ${counts.join(" or ")} ${verb} better is not clear from these runs. ${cure(most)}`);
@@ -484,7 +405,7 @@
     return { answer: answer(facts, result, money), notes };
   };
 
-  globalThis.scalewiseWhatIf = { studentCdf, decide, describe, shortcomings, whyNot };
+  globalThis.scalewiseWhatIf = { decide, describe, shortcomings, whyNot };
 
   // ---- the fields ------------------------------------------------------------------------------
 

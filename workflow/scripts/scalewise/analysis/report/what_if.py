@@ -21,7 +21,7 @@ from scalewise.analysis.decision.cautions import (
     of_efficiency,
     of_no_grad,
 )
-from scalewise.analysis.decision.choice import SIGNIFICANCE
+from scalewise.analysis.decision.choice import KNOWN_WITHIN, SIGNIFICANCE
 from scalewise.analysis.decision.criteria import SUCCESSFUL_FROM
 from scalewise.analysis.decision.decision import Decision
 from scalewise.analysis.decision.selection import Candidates, candidates, speed
@@ -29,7 +29,7 @@ from scalewise.analysis.decision.terms import Terms
 from scalewise.analysis.formatting import goal_text
 from scalewise.analysis.rounds.choice_summary import ChoiceSummary
 from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS
-from scalewise.analysis.statistics.ratios import ROUNDING, Ratio
+from scalewise.analysis.statistics.ratios import ROUNDING, Ratio, half_widths, tellable_leads
 from scalewise.plan.runs.runs import NO_OPTIONS
 
 DIGITS = 12
@@ -38,16 +38,16 @@ DIGITS = 12
 POINT_COLUMNS = (
     "series", "devices", "gain", "gain_base", "gain_efficiency", "power", "cost_ratio",
     "outrun_by", "device_hours", "billed_devices", "wall_seconds", "longest_seconds", "n", "n_reached",
-    "n_unsuccessful", "unsuccessful", "speed", "accuracy_lost",
+    "n_unsuccessful", "unsuccessful", "speed", "accuracy_lost", "speedup_n",
 )  # fmt: skip
 """Columns on a point; ``series`` is an index of ``names``."""
 
 PAIR_COLUMNS = (
-    "series", "devices", "than_series", "than_devices", "estimate", "log_mean", "standard_error", "freedom",
-    "n", "assumed",
+    "series", "devices", "than_series", "than_devices", "estimate", "at_least", "at_most", "scatter",
+    "freedom_per_run", "p_above", "n", "assumed",
 )  # fmt: skip
-"""Columns on the ratio of two points; ``freedom`` is null where it is infinite, ``assumed`` 1 where the
-scatter is that of single runs."""
+"""Columns on the ratio of two points; ``p_above`` is one-sided, that it is above 1; ``assumed`` is 1 if the
+scatter is that of single runs, whose interval is not printed."""
 
 _NOTHING_TO_CHOOSE = "There is nothing to choose among: no device count has a speedup."
 
@@ -95,6 +95,9 @@ def facts(
         "open_anyway": list(_open_anyway(terms, found, choice)),
         "doubts": [list(_doubts(found.points[found.points["series"] == name])) for name in names],
         "significance": SIGNIFICANCE,
+        "known_within": KNOWN_WITHIN,
+        "tellable_leads": [tellable_leads(1), tellable_leads(2)],
+        "half_widths": [half_widths(1), half_widths(2)],
         "rounding": ROUNDING,
         "enough_repeats": ENOUGH_REPEATS,
         "successful_from": SUCCESSFUL_FROM,
@@ -134,7 +137,9 @@ def _pairs(found: Candidates, names: Sequence[str], compared: Gains) -> Iterator
 
 
 def _known(ratio: Ratio) -> list[Any]:
-    values = (ratio.estimate, ratio.log_mean, ratio.standard_error, ratio.freedom)
+    values = (
+        ratio.estimate, ratio.at_least, ratio.at_most, ratio.scatter, ratio.freedom_per_run, ratio.p_above(),
+    )  # fmt: skip
     return [*(_plain(float(f"{value:.{DIGITS}g}")) for value in values), ratio.n, int(ratio.assumed)]
 
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median, variance
+from functools import cache
+from statistics import fmean, variance
 
-from scipy.special import stdtr, stdtrit
+from scipy.special import nctdtrinc, stdtr, stdtrit
 
 from scalewise.analysis.statistics.intervals import CONFIDENCE, Interval, welch_error
 
@@ -25,13 +26,18 @@ ASSUMED_SCATTER = 0.05
 ROUNDING = 1e-9
 """Logarithms that differ by less are equal: sums round differently."""
 
+POWER = 0.8
+"""Share of the studies in which the planned repeats show a difference that is as large as it looks."""
+
+MOST_PLANNED = 100
+"""Repeats of a point beyond which none are planned."""
+
 
 @dataclass(frozen=True)
 class Ratio:
     """The ratio of two samples of rates.
 
     Args:
-        estimate: Ratio of the medians.
         log_mean: Difference of the mean logarithms.
         standard_error: Standard error of ``log_mean``.
         freedom: Degrees of freedom of the standard error; infinite where the scatter was assumed.
@@ -39,12 +45,39 @@ class Ratio:
         assumed: The scatter was not measured, because both samples are single runs.
     """
 
-    estimate: float
     log_mean: float
     standard_error: float
     freedom: float
     n: int
     assumed: bool = False
+
+    @property
+    def estimate(self) -> float:
+        """The ratio of the geometric means."""
+        return math.exp(self.log_mean)
+
+    @property
+    def at_least(self) -> float:
+        """Lower end of the 95 % interval, by the assumed scatter for single runs."""
+        return self.bounds()[0]
+
+    @property
+    def at_most(self) -> float:
+        """Upper end of the 95 % interval, by the assumed scatter for single runs."""
+        return self.bounds()[1]
+
+    @property
+    def scatter(self) -> float:
+        """Standard error of the logarithm if each side had one run: it falls with the root of the runs."""
+        return self.standard_error * math.sqrt(self.n)
+
+    @property
+    def freedom_per_run(self) -> int:
+        """Degrees of freedom that one more run on each side adds: 1 or 2.
+
+        2 for samples that scatter alike; 1 for pairs, and where one side has most of the scatter.
+        """
+        return 2 if self.assumed else min(max(round(self.freedom / max(self.n - 1, 1)), 1), 2)
 
     def interval(self, confidence: float = CONFIDENCE) -> Interval:
         """The ratio with its bounds; single runs have none, and a confidence of 0."""
@@ -57,8 +90,7 @@ class Ratio:
         """Lowest and highest ratio that agree with the runs, the assumed scatter of single ones included."""
         reach = float(stdtrit(self.freedom, (1 + confidence) / 2)) * self.standard_error
         # the medians' ratio may lie outside where one run is far from the others
-        low, high = math.exp(self.log_mean - reach), math.exp(self.log_mean + reach)
-        return min(low, self.estimate), max(high, self.estimate)
+        return math.exp(self.log_mean - reach), math.exp(self.log_mean + reach)
 
     def p_above(self, threshold: float = 1.0) -> float:
         """One-sided p value that the ratio lies above a threshold.
@@ -71,17 +103,14 @@ class Ratio:
         return float(stdtr(self.freedom, -lead / self.standard_error))
 
 
-def ratio_of(
-    numerator: Sequence[float], denominator: Sequence[float], spread: float | None = None
-) -> Ratio | None:
+def ratio_of(numerator: Sequence[float], denominator: Sequence[float]) -> Ratio | None:
     """The ratio of two independent samples, by Welch's t on logarithms.
 
-    A single run is taken to scatter as the other sample does, two single ones as ``spread`` says.
+    A single run is taken to scatter as the other sample does, two single ones by ``ASSUMED_SCATTER``.
 
     Args:
         numerator: Positive rates, one for each run.
         denominator: Positive rates in the same unit.
-        spread: Standard deviation of the logarithms of single runs; by default ``ASSUMED_SCATTER``.
 
     Returns:
         The ratio; None where a sample is empty.
@@ -89,17 +118,15 @@ def ratio_of(
     if not numerator or not denominator:
         return None
     above, below = ([math.log(value) for value in side] for side in (numerator, denominator))
-    estimate, lead = median(numerator) / median(denominator), fmean(above) - fmean(below)
-    n = min(len(above), len(below))
+    lead, n = fmean(above) - fmean(below), min(len(above), len(below))
     scatters = [variance(side) for side in (above, below) if len(side) > 1]
     if not scatters:
-        error = (ASSUMED_SCATTER if spread is None else spread) * math.sqrt(2)
-        return Ratio(estimate, lead, error, math.inf, n, assumed=True)
+        return Ratio(lead, ASSUMED_SCATTER * math.sqrt(2), math.inf, n, assumed=True)
     if len(scatters) == 1:
         error = math.sqrt(scatters[0] * (1 / len(above) + 1 / len(below)))
-        return Ratio(estimate, lead, error, max(len(above), len(below)) - 1, n)
+        return Ratio(lead, error, max(len(above), len(below)) - 1, n)
     error, freedom = welch_error([(variance(side) / len(side), len(side)) for side in (above, below)])
-    return Ratio(estimate, lead, error, freedom, n)
+    return Ratio(lead, error, freedom, n)
 
 
 def paired_ratio(pairs: Iterable[tuple[float, float]]) -> Ratio | None:
@@ -118,13 +145,13 @@ def paired_ratio(pairs: Iterable[tuple[float, float]]) -> Ratio | None:
         return None
     leads = [math.log(above / below) for above, below in found]
     error = math.sqrt(variance(leads) / len(leads))
-    return Ratio(math.exp(median(leads)), fmean(leads), error, len(leads) - 1, len(leads))
+    return Ratio(fmean(leads), error, len(leads) - 1, len(leads))
 
 
 def ratio_interval(
     numerator: Sequence[float], denominator: Sequence[float], confidence: float = CONFIDENCE
 ) -> Interval:
-    """The ratio of two medians with its bounds; both samples hold a run or more, of positive values."""
+    """The ratio of two geometric means with its bounds, of samples of one or more positive values."""
     found = ratio_of(numerator, denominator)
     assert found is not None, "a sample without a run has no ratio"
     return found.interval(confidence)
@@ -161,23 +188,61 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def runs_to_tell(ratio: Ratio, threshold: float, confidence: float = CONFIDENCE) -> int | None:
-    """Runs on each side with which a lead as it stands would be clear of a threshold, one-sided.
+def runs_to_tell(ratio: Ratio, threshold: float) -> int | None:
+    """Return the runs on each side that show on which side of a threshold a ratio lies, with ``POWER``.
 
     Args:
-        ratio: The ratio so far.
+        ratio: The ratio so far; the true one is taken to be equal, and later runs to scatter as these.
         threshold: Ratio to be told from.
-        confidence: One-sided.
 
     Returns:
-        The number, more than there are now; None where it would be above 100.
+        The number, more than there are now; None if it would be above ``MOST_PLANNED``.
     """
-    distance = abs(ratio.log_mean - math.log(threshold))
-    scatter = ratio.standard_error * math.sqrt(ratio.n)
-    for n in range(ratio.n + 1, 101):
-        # both sides grow, and so does what is known of their scatter, which then is assumed no more
-        known = 2.0 if ratio.assumed else max(ratio.freedom, 1.0) / max(ratio.n - 1, 1)
-        freedom = known * (n - 1)
-        if float(stdtrit(freedom, confidence)) * scatter / math.sqrt(n) <= distance:
+    return _planned(ratio, tellable_leads(ratio.freedom_per_run), abs(ratio.log_mean - math.log(threshold)))
+
+
+def runs_to_narrow(ratio: Ratio, factor: float) -> int | None:
+    """Return the runs on each side with which the ends of the interval differ by a factor at most.
+
+    Args:
+        ratio: The ratio so far; later runs are taken to scatter as these.
+        factor: The upper end over the lower one.
+
+    Returns:
+        The number, more than there are now; None if it would be above ``MOST_PLANNED``.
+    """
+    return _planned(ratio, half_widths(ratio.freedom_per_run), math.log(factor) / 2)
+
+
+def _planned(ratio: Ratio, distances: Sequence[float], distance: float) -> int | None:
+    for n, each in enumerate(distances, start=2):
+        if n > ratio.n and each * ratio.scatter <= distance:
             return n
     return None
+
+
+@cache
+def tellable_leads(freedom_per_run: int) -> tuple[float, ...]:
+    """Return the smallest leads that 2 to ``MOST_PLANNED`` runs on each side show with ``POWER``.
+
+    A lead is shown if its 95 % interval does not hold the threshold; t is then noncentral. The leads are
+    logarithms, in units of ``Ratio.scatter``.
+    """
+    found = []
+    for n in range(2, MOST_PLANNED + 1):
+        freedom = freedom_per_run * (n - 1)
+        noncentrality = float(nctdtrinc(freedom, 1 - POWER, stdtrit(freedom, (1 + CONFIDENCE) / 2)))
+        found.append(float(f"{noncentrality / math.sqrt(n):.6g}"))
+    return tuple(found)
+
+
+@cache
+def half_widths(freedom_per_run: int) -> tuple[float, ...]:
+    """Return half the width of a 95 % interval of 2 to ``MOST_PLANNED`` runs on each side.
+
+    It is that of the logarithm, in units of ``Ratio.scatter``.
+    """
+    return tuple(
+        float(f"{float(stdtrit(freedom_per_run * (n - 1), (1 + CONFIDENCE) / 2)) / math.sqrt(n):.6g}")
+        for n in range(2, MOST_PLANNED + 1)
+    )

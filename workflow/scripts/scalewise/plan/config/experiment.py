@@ -64,8 +64,8 @@ class DecisionRule(StrictModel):
     min_gain: Annotated[float, Field(ge=0, le=1)] = Field(
         0.05,
         description="More devices are recommended only where they are shown to be faster than fewer by at "
-        "least this share, 0.05 for 5 %, one-sided with 95 % confidence. 5 % is what three repeats can tell "
-        "where they scatter by 1 %; 0 asks for any gain at all.",
+        "least this share, 0.05 for 5 %: the whole 95 % interval of the ratio lies above it. 5 % is what "
+        "three repeats can tell if they scatter by 1 %; 0 asks for any gain at all.",
     )
 
     @property
