@@ -26,11 +26,12 @@ accelerator: cpu
 devices_per_node: 6
 cpus_per_node: 6
 """
+EFFICIENCIES = '"1=1", "2=0.97", "3=0.94", "4=0.72", "5=0.64", "6=0.6"'
 STUDY = f"""\
 experiments:
   planted:
     program: {PROGRAM}
-    arguments: ["{{folder}}", "{{batch_size_per_device}}", "1=1", "2=0.97", "3=0.94", "4=0.72", "5=0.64", "6=0.6"]
+    arguments: ["{{folder}}", "{{batch_size_per_device}}", {EFFICIENCIES}]
     scaling: weak
     batch_size_per_device: 4
     devices: {{among: [1, 2, 3, 4, 5, 6]}}
