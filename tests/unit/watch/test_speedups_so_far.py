@@ -81,4 +81,5 @@ def test_the_baseline_is_that_of_the_tables(runs: dict[int, list[RunFacts]]) -> 
 def test_devices_that_have_too_little_memory_keep_no_speedup_from_the_others() -> None:
     runs = {point(1): [OUT_OF_MEMORY] * 2, point(2): [done(200)], point(4): [done(380)]}
     (found,) = speedups(standing_of(runs).points)
-    assert (found.point, found.baseline, found.ratio.estimate) == (point(4), 2, pytest.approx(1.9))
+    assert (found.point, found.baseline) == (point(4), 2)
+    assert found.ratio.estimate == pytest.approx(1.9)
