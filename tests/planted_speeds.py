@@ -20,13 +20,16 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
+PROBE = "_scalewise_probe."
+"""Begin of the names of the probe's modules in this process."""
+
 STEP_SECONDS = 0.1
 SPREAD = 0.003
 STEPS_OF_AN_EPOCH = 40
 
 
 class PlantedClock:
-    """Stands for ``time.perf_counter``, and goes on by whole steps alone."""
+    """Takes the place of ``time.perf_counter`` in the probe, and advances by whole steps only."""
 
     def __init__(self, step_seconds: float) -> None:
         self._step_seconds = step_seconds
@@ -51,7 +54,10 @@ def main() -> None:
     model = DistributedDataParallel(torch.nn.Linear(8, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     clock = PlantedClock(STEP_SECONDS / float(efficiency[str(devices)]) * own)
-    time.perf_counter = clock
+    for name, module in list(sys.modules.items()):
+        if name.startswith(PROBE) and hasattr(module, "perf_counter"):
+            # it has bound the function, so that no program changes its times
+            vars(module)["perf_counter"] = clock
     for epoch in range(100):
         sampler.set_epoch(epoch)
         for inputs, wanted in DataLoader(data, batch_size, sampler=sampler):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from scalewise.training.program.probe_records import Clock, OptimizerSteps, Peaks, ProbeRecord
+from scalewise.training.program.probe_records import OptimizerSteps, Peaks, ProbeRecord
 
 
 def record(
@@ -42,7 +42,6 @@ def record(
         "device": "CPU process",
         "cuda": False,
         "threads": 1,
-        "clock": Clock(wall_minus_monotonic=50_000.0),
         "process_started": 990.0,
         "torch_imported": 992.0,
         "first_step_began": 999.0,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections import UserDict
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +16,8 @@ from torch import nn
 from scalewise.training.program.probe.batches import checksum, samples_in, samples_of_inputs
 from scalewise.training.program.probe.communication import CommunicationSamples
 from scalewise.training.program.probe.discovery import Trained, all_objects, what_is_trained
+from scalewise.training.program.probe.measured_process import MeasuredProcess
+from scalewise.training.program.probe.probe_spec import ProbeSpec
 from scalewise.training.program.probe.written import write_json
 
 
@@ -162,3 +166,13 @@ def test_values_that_are_not_finite_are_written_as_none(tmp_path: Any) -> None:
 
     assert (tmp_path / "record.json").read_text() == '{"losses": {"0": null, "10": 1.5}, "off": [null]}'
     assert [path.name for path in tmp_path.iterdir()] == ["record.json"]
+
+
+def test_a_loss_that_cannot_be_read_costs_no_record(tmp_path: Path) -> None:
+    process = MeasuredProcess(ProbeSpec(tmp_path), tmp_path, 0.0)
+    process.losses._kept[0] = torch.empty((), device="meta")
+    process._write_record("seen")
+
+    (record,) = (json.loads(path.read_text()) for path in tmp_path.glob("*.seen.json"))
+    assert record["losses"] == {}
+    assert [event for event in record["events"] if event.startswith("probe: losses: ")] != []

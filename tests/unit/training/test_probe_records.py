@@ -130,6 +130,11 @@ SEEN: dict[str, dict[str, Any]] = {
         "loader_workers": None,
         "batches": None,
     },
+    "skipped_steps_of_a_fused_optimizer": {
+        "skipped_by_scaler": 4,
+        "optimizers": [{"name": "SGD", "steps": LAST}],
+        "weights_finite": True,
+    },
     "compiled_model": {"compiled": True, "samples": [8] * LAST, "forward_samples": 8, "events": []},
     "compiled_optimizer": {"compiled": True, "samples": [8] * LAST, "passes": [1] * LAST},
     "compiled_step": {"compiled": True, "samples": [8] * LAST, "passes": [1] * LAST},
@@ -269,6 +274,23 @@ def test_times_of_steps_leave_nothing_out_and_waits_lie_within_them(probed: dict
     assert all(0 < wait < taken for wait, taken in zip(record["wait_seconds"][1:], seconds[1:], strict=True))
     assert record["first_step_began"] < record["first_step_ended"] == marks[0]
     assert record["loader_start_seconds"] > 0
+
+
+def test_a_program_that_replaces_the_clocks_is_measured_all_the_same(probed: dict[str, Ended]) -> None:
+    record = probed["clocks_of_its_own"].record()
+
+    assert record["marks"] == sorted(set(record["marks"]))
+    assert all(seconds > 0 for seconds in record["seconds"][1:])
+    assert all(wait > 0 for wait in record["wait_seconds"])
+
+
+def test_weights_and_losses_that_are_lost_are_seen(probed: dict[str, Ended]) -> None:
+    lost, kept = probed["lost_weights"].record(), probed["plain_loop"].record()
+
+    assert (lost["weights_finite"], kept["weights_finite"]) == (False, True)
+    assert lost["losses"]["10"] is None
+    assert lost["losses"]["0"] < 10, "what the program adds to its tensor is no part of the loss"
+    assert probed["lost_weights"].record(kind="seen.json")["weights_finite"] is True
 
 
 def test_an_evaluation_is_as_long_as_it_was(probed: dict[str, Ended]) -> None:

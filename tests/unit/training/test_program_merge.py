@@ -10,6 +10,7 @@ from scalewise.training.program.judgement import Planned
 from scalewise.training.program.merge import (
     MeasuredSteps,
     NoGrad,
+    divergence,
     evaluation_seconds,
     measured_steps,
     metric_reading,
@@ -233,10 +234,36 @@ def test_a_metric_is_dated_by_the_clock_of_the_training() -> None:
     seconds[10] = 3.1
     rank = record(0, seconds, off={11: 3.0})
 
-    after_ten = metric_reading(rank, 50_000 + 1000.0 + 1.0 + 2.0, 0.5)
-    at_the_end = metric_reading(rank, 50_000 + 1000.0 + 5.0 + 3.0, 0.4)
+    after_ten = metric_reading(rank, 1000.0 + 1.0 + 2.0, 0.5)
+    at_the_end = metric_reading(rank, 1000.0 + 5.0 + 3.0, 0.4)
 
     assert (after_ten.step, at_the_end.step) == (11, 21)
     # the first step took 1 s from its first batch
     assert after_ten.seconds == pytest.approx(1.0 + 1.0)
     assert at_the_end.seconds == pytest.approx(1.0 + 2.0)
+
+
+@pytest.mark.parametrize(
+    ("losses", "weights_finite", "said"),
+    [
+        pytest.param([1.4, 1.3, 1.2], True, "", id="all is finite"),
+        pytest.param([], None, "", id="nothing is known"),
+        pytest.param([1.4, 1.3, 1.2], False, "the weights of rank 1 are no longer finite", id="weights"),
+        pytest.param([1.4, None, None, None], True, "the loss is no longer finite", id="updates are refused"),
+        pytest.param([1.4, 1.3, None], True, "", id="a loss whose update was skipped"),
+        pytest.param([1.4, 1.3, None], None, "the loss is no longer finite", id="weights in parts"),
+        pytest.param([None, None, None, 1.4], None, "", id="the first scales are too large"),
+    ],
+)
+def test_a_training_has_diverged_where_weights_or_losses_are_lost(
+    losses: list[float | None], weights_finite: bool | None, said: str
+) -> None:
+    # the keys of a record have no order of numbers: "100" before "20"
+    found = dict(sorted((str(10 * index), loss) for index, loss in enumerate(losses)))
+    ranks = [
+        record(0, losses=found, weights_finite=None if weights_finite is None else True),
+        record(1, weights_finite=weights_finite),
+    ]
+
+    assert divergence(ranks).startswith(said)
+    assert bool(divergence(ranks)) == bool(said)

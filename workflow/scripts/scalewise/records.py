@@ -14,7 +14,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -341,7 +341,8 @@ class ProgramMeasurements(_Record):
         precision: Formats of autocast and of the parameters.
         compiled: Whether torch.compile was at work.
         gradient_bytes: Bytes of all gradients of the model.
-        losses: Step and loss as it was given to ``backward``, on rank 0: scaled, or divided by the passes.
+        losses: Step and loss as it was given to ``backward``, on rank 0: scaled, or divided by the passes;
+            None if it is not finite.
         metric: Readings of the metric that the configuration names.
         seconds_to_metric: Training time until it was reached; None where it was not, or none is named.
         imported_files: Hash of every file outside installed packages that was imported, by path.
@@ -363,7 +364,7 @@ class ProgramMeasurements(_Record):
     precision: str = ""
     compiled: bool = False
     gradient_bytes: int | None = None
-    losses: list[tuple[int, float]] = []
+    losses: list[tuple[int, float | None]] = []
     metric: list[MetricReading] = []
     seconds_to_metric: Seconds | None = None
     imported_files: dict[str, str] = {}
@@ -594,7 +595,7 @@ class RankRecord:
     visible_devices: str
     threads: int
     cpu_affinity: str
-    train_samples: int
+    train_samples: int | None
     test_samples: int | None
     step_seconds_p05: float
     step_seconds_p50: float
@@ -650,6 +651,11 @@ RowKind = type[EpochRecord] | type[RankRecord] | type[UtilizationRecord]
 def utc_now() -> str:
     """ISO 8601, to the millisecond."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def later(time: str, seconds: float) -> str:
+    """Return the time so many seconds after another, both as ``utc_now`` gives them."""
+    return (datetime.fromisoformat(time) + timedelta(seconds=seconds)).isoformat(timespec="milliseconds")
 
 
 def seconds_between(started_at: str, ended_at: str) -> float:

@@ -125,6 +125,48 @@ def skipped_steps() -> None:
         print(repr(loss.item()), flush=True)
 
 
+@case()
+def skipped_steps_of_a_fused_optimizer() -> None:
+    """The same with an optimizer that a scaler always calls, and that skips the update by itself."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    for number in range(ENOUGH_STEPS):
+        inputs, labels = batch()
+        optimizer.zero_grad()
+        loss = cross_entropy(model(inputs), labels) * (float("inf") if number % 3 == 0 else 1.0)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+@case()
+def lost_weights() -> None:
+    """A step that is far too long makes weights and losses NaN; the program adds its losses up in place."""
+    model = network()
+    optimizer = sgd(model)
+    for number in range(ENOUGH_STEPS):
+        optimizer.zero_grad()
+        optimizer.param_groups[0]["lr"] = float("inf") if number == 5 else 0.1
+        inputs, labels = batch()
+        loss = cross_entropy(model(inputs), labels)
+        loss.backward()
+        optimizer.step()
+        total = loss.detach()
+        total += 1000.0
+
+
+@case()
+def clocks_of_its_own() -> None:
+    """A program whose clocks stand still, as those of tests and simulations do."""
+    model = network()
+    optimizer = sgd(model)
+    for name in ("time", "perf_counter", "monotonic"):
+        setattr(time, name, lambda: 1.0)
+    for inputs, labels in DataLoader(samples(96), batch_size=8):
+        step(model, optimizer, inputs, labels)
+
+
 def report_compilation() -> None:
     found = {name: dict(counters[name]) for name in ("stats", "recompiles", "recompile_limit")}
     print("graphs", found["stats"].get("unique_graphs"), found["recompiles"], found["recompile_limit"])

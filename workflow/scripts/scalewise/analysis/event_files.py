@@ -164,6 +164,8 @@ def _points_of_windows(measured: Measurements) -> Iterator[Point]:
     if (program := measured.program) is None:
         return
     for step, loss in program.losses:
+        if loss is None:
+            continue
         yield Point(float(np.interp(step, steps, seconds)), step, {TRAIN_LOSS: loss})
     for reading in program.metric:
         yield Point(reading.seconds, reading.step, {METRIC: reading.value})

@@ -145,7 +145,8 @@ def collect(
         fingerprinted.append(row)
         if program is not None:
             programs.append((row["devices"], program))
-            epochs = pd.DataFrame(program.losses, columns=LOSS_COLUMNS)
+            # a column of None alone would hold objects, not numbers
+            epochs = pd.DataFrame(program.losses, columns=LOSS_COLUMNS).astype({"loss": float})
         shared = {key: row[key] for key in ("run", "series", "devices", "repeat", "cpus_per_device")}
         epoch_tables.append(epochs.assign(**shared))
         if summary.provenance:

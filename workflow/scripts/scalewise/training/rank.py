@@ -22,7 +22,7 @@ from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.signals import Signals
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.config.shape import Shape
-from scalewise.records import EpochRecord, OwnInterval, Resumption, Startup, Window, utc_now
+from scalewise.records import EpochRecord, OwnInterval, Resumption, Startup, Window, later
 from scalewise.training.checkpoints.checkpointer import Checkpointer
 from scalewise.training.data import datasets
 from scalewise.training.distributed.devices import claim_cpus, claim_device
@@ -171,7 +171,9 @@ def train_and_record(
     startup = Startup(**seconds, first_step_seconds=trainer.clock.first_step_seconds)
     report = report_rank(trainer, rank.affinity, startup, cpu_use)
     diverged = ending == "diverged"
-    trained = TrainResult(trainer, state, diverged, utc_now(), checkpointer.resumption, own_interval)
+    # by the monotonic clock: the other may be set while the run trains
+    ended_at = later(spec.started_at, time.monotonic() - rank.began)
+    trained = TrainResult(trainer, state, diverged, ended_at, checkpointer.resumption, own_interval)
     finalize(trained, report, spec, rank_setup)
 
 

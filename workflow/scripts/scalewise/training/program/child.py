@@ -41,7 +41,8 @@ class Child:
     Args:
         argv: Program and arguments; no shell is between.
         environment: All of its variables.
-        line_read: Called with each line that it prints and the time of day, in a thread of its own.
+        line_read: Called with each line that it prints and the monotonic seconds of this host, which its
+            processes share, in a thread of its own.
         working_directory: The folder that it runs in; None for that of this process.
     """
 
@@ -151,7 +152,7 @@ class Child:
         left = b""
         with output:
             while chunk := os.read(output.fileno(), 65536):
-                now = time.time()
+                now = time.perf_counter()
                 with suppress(OSError):
                     sys.stdout.buffer.write(chunk)
                     sys.stdout.buffer.flush()
@@ -160,7 +161,7 @@ class Child:
                 for line in lines:
                     self._take(line, now)
         if left:
-            self._take(left, time.time())
+            self._take(left, time.perf_counter())
 
     def _take(self, line: bytes, now: float) -> None:
         text = line[:LONGEST_LINE].decode("utf-8", errors="replace")

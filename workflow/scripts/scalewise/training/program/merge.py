@@ -43,6 +43,9 @@ FEWEST_TIMES = 4
 WORTH_SAYING = 0.02
 """Difference between two throughputs, as a share, from which on a user is to know both."""
 
+LOST_LOSSES = 3
+"""Last losses, all of them not finite, by which a training has diverged although its weights are finite."""
+
 NoGrad = Literal["training", "evaluation"]
 
 
@@ -318,18 +321,17 @@ def first_step_seconds(rank: ProbeRecord) -> float | None:
 
 
 def metric_reading(
-    rank: ProbeRecord, wall_time: float, value: float, no_grad: NoGrad | None = None
+    rank: ProbeRecord, at: float, value: float, no_grad: NoGrad | None = None
 ) -> MetricReading:
-    """A number that was printed at some time of day, by the training's own clock.
+    """A number that was printed at some time, by the training's own clock.
 
     Args:
         rank: The rank that printed it.
-        wall_time: Seconds since the epoch, on the same host.
+        at: Monotonic seconds of the rank's host.
         value: The number.
         no_grad: Kind of the forward passes without gradients; those of the training take its time.
     """
-    now = wall_time - rank.clock.wall_minus_monotonic
-    done = bisect_right(rank.marks, now)
+    done = bisect_right(rank.marks, at)
     seconds = sum(
         step_seconds(rank, index, off=no_grad != "training" or bool(rank.left_out[index] & EVALUATION))
         for index in range(1, done)
@@ -337,6 +339,25 @@ def metric_reading(
     if done:
         seconds += first_step_seconds(rank) or 0.0
     return MetricReading(seconds=seconds, step=done, value=value)
+
+
+def divergence(ranks: Sequence[ProbeRecord]) -> str:
+    """Say which weights or losses are no longer finite at the end of a run; empty if none are known to be.
+
+    A single loss may be lost where a gradient scaler or the program itself skips the update. So if the
+    weights are known to be finite, only several losses in a row count.
+
+    Args:
+        ranks: One record for each rank; the losses are those of rank 0.
+    """
+    step = min(rank.step_count for rank in ranks)
+    if lost := [rank.rank for rank in ranks if rank.weights_finite is False]:
+        return f"the weights of rank {lost[0]} are no longer finite after {step} steps"
+    losses = [loss for _, loss in sorted(ranks[0].losses.items(), key=lambda each: int(each[0]))]
+    last = losses[-LOST_LOSSES if ranks[0].weights_finite else -1 :]
+    if last and all(loss is None for loss in last):
+        return f"the loss is no longer finite after {step} steps"
+    return ""
 
 
 def evaluation_seconds(rank: ProbeRecord, no_grad: NoGrad | None) -> float:

@@ -33,12 +33,6 @@ class OptimizerSteps(_Part):
     steps: int
 
 
-class Clock(_Part):
-    """The way from the process's monotonic clock to the time of day."""
-
-    wall_minus_monotonic: float
-
-
 class Peaks(_Part):
     """Peak memory of training and of the whole process."""
 
@@ -62,6 +56,8 @@ class ProbeRecord(_Part):
         wait_seconds: Host seconds of waiting for a DataLoader's batches.
         gradient_bytes: Bytes of all gradients; of one rank's share where ``sharded``.
         weights: Sums of parts of some parameters, equal on all ranks that exchange gradients.
+        weights_finite: Whether the values of parts of some parameters are finite; None if unknown.
+        losses: Losses by their steps, from 0; None for one that is not finite.
         batches: Checksums of the first batches; None without a DataLoader.
         forward_batches: Checksums of the inputs of the first forward passes; None where none was seen.
         data_parallel_devices: Most devices among which a DataParallel divides a batch; 0 without one.
@@ -83,7 +79,6 @@ class ProbeRecord(_Part):
     visible_devices: str = ""
     threads: int
     affinity: list[int] = []
-    clock: Clock
     process_started: float
     torch_imported: float
     first_step_began: float | None
@@ -111,6 +106,7 @@ class ProbeRecord(_Part):
     compiled: bool = False
     losses: dict[str, float | None] = {}
     weights: list[float | None] = []
+    weights_finite: bool | None = None
     batches: list[float | None] | None = None
     forward_batches: list[float | None] | None = None
     communication_seconds: list[float] | None = None

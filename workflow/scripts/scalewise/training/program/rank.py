@@ -16,7 +16,6 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 
 from scalewise.execution.messages import (
@@ -34,7 +33,7 @@ from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.config.settings import Steps
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.config.templates import names_in
-from scalewise.records import utc_now, write_text
+from scalewise.records import later, seconds_between, utc_now, write_text
 from scalewise.training.distributed.cpus import take_cpus
 from scalewise.training.distributed.identity import Identity, check_place, identify, node_rank
 from scalewise.training.measure.machine_load import CpuMeter
@@ -141,7 +140,7 @@ class ProgramRank:
         with EndRequest(self.rank_files, self.ranks, self.settings.resumes) as request:
             line_read = self._line_read if self.is_first else None
             child = Child(argv, environment, line_read, self.settings.working_directory)
-            launched = time.monotonic()
+            launched, launch_seconds = time.monotonic(), self._launch_seconds()
             # after the program was started: a thread of this process must not meet a fork
             exit_when_parent_dies(
                 self.rank_setup.supervisor_pid, self.rank_setup.supervisor_host == self.identity.host
@@ -159,9 +158,8 @@ class ProgramRank:
         records = read_records(self.probed, RECORD)
         mine = [record for record in records if record.rank in self.ranks]
         self._check_end(child, code, mine or records)
-        report = OuterReport.of(
-            self.identity, monitors, meter.used(), self._launch_seconds(launched), mine, utc_now()
-        )
+        ended_at = self._ended_at(launched, launch_seconds)
+        report = OuterReport.of(self.identity, monitors, meter.used(), launch_seconds, mine, ended_at)
         write_report(self.rank_files.folder, report)
         if self.is_first:
             self._record(argv)
@@ -171,12 +169,16 @@ class ProgramRank:
         """The run's own folder for what the program writes."""
         return (self.spec.folder / PROGRAM_FOLDER).absolute()
 
-    def _launch_seconds(self, launched: float) -> float | None:
-        """Seconds from the start of the run to that of the program, by one host's clock."""
+    def _launch_seconds(self) -> float | None:
+        """Seconds from the start of the run to now, by one host's clock; None on another host."""
         if socket.gethostname() != self.rank_setup.supervisor_host:
             return None
-        since = datetime.now(UTC) - datetime.fromisoformat(self.spec.started_at)
-        return max(since.total_seconds() - (time.monotonic() - launched), 0.0)
+        return max(seconds_between(self.spec.started_at, utc_now()), 0.0)
+
+    def _ended_at(self, launched: float, launch_seconds: float | None) -> str:
+        """Return the time now, by the monotonic clock since the run began: the other may be set meanwhile."""
+        before = launched - self.began if launch_seconds is None else launch_seconds
+        return later(self.spec.started_at, before + time.monotonic() - launched)
 
     def _write_probe_spec(self) -> Path:
         path = self.probed / f"spec{self.identity.rank}.json"
@@ -306,6 +308,12 @@ class ProgramRank:
                 "by which steps are counted. Its optimizer is of another kind, or it never steps.",
                 child.traceback(),
                 permanent=True,
+            )
+        if steps := steps_done(self.probed):
+            raise ProgramError(
+                f"{program} made optimizer steps, at least {steps}, and ended with code 0, but without "
+                "Python's exit handlers, which write down its times. Replace os._exit by sys.exit.",
+                child.traceback(),
             )
         if not last and self.rank_setup.accelerator == "cpu":
             raise ProgramError(f"{program} ended with code 0, but made no optimizer step. {NO_OUTPUT}")

@@ -46,6 +46,7 @@ from scalewise.training.measure.waiting import communication_fraction, waiting_s
 from scalewise.training.program.judgement import Planned, samples_seen
 from scalewise.training.program.merge import (
     MeasuredSteps,
+    divergence,
     evaluation_seconds,
     first_step_seconds,
     measured_steps,
@@ -151,7 +152,7 @@ def write_records(
         records: One for each rank.
         reports: One for each process that the launcher started.
         argv: Interpreter, program and arguments of rank 0.
-        readings: Time of day and value of each metric that rank 0 printed.
+        readings: Monotonic seconds and value of each metric that rank 0 printed.
 
     Raises:
         ValueError: No step was measured.
@@ -168,7 +169,7 @@ def write_records(
         )
     unknown: dict[str, str] = {}
     rows = _rank_rows(records, reports, steps, unknown)
-    metric = [metric_reading(records[0], when, value, steps.no_grad) for when, value in readings]
+    metric = [metric_reading(records[0], at, value, steps.no_grad) for at, value in readings]
     reached = next(
         (
             reading.seconds
@@ -189,7 +190,7 @@ def write_records(
         precision=_precision(records[0]),
         compiled=any(record.compiled for record in records),
         gradient_bytes=_gradient_bytes(records, unknown),
-        losses=sorted((int(step), loss) for step, loss in records[0].losses.items() if loss is not None),
+        losses=_losses(records[0]),
         metric=_thinned(metric),
         seconds_to_metric=reached,
         imported_files=_imported(records),
@@ -203,14 +204,19 @@ def write_records(
     samples = [row for report in reports for monitor in report.monitors for row in monitor.samples]
     write_rows(spec.folder / UTILIZATION, UtilizationRecord, sorted(samples, key=lambda row: row.timestamp))
     write_rows(spec.folder / RANKS, RankRecord, rows)
+    diverged = divergence(records)
     summary = Summary(
         definition=spec.definition,
-        outcome="completed",
-        reason="",
+        outcome="diverged" if diverged else "completed",
+        reason=f"{diverged}. Lower the learning rate of {settings.program}." if diverged else "",
         measurements=measurements,
         provenance=_provenance(spec, rank_setup, records, reports),
     )
     write_json(spec.folder / SUMMARY, summary)
+
+
+def _losses(record: ProbeRecord) -> list[tuple[int, float | None]]:
+    return sorted(((int(step), loss) for step, loss in record.losses.items()), key=lambda each: each[0])
 
 
 MOST_READINGS = 1000
@@ -261,7 +267,7 @@ def _rank_rows(
                 visible_devices=record.visible_devices,
                 threads=record.threads,
                 cpu_affinity=cpu_list(record.affinity),
-                train_samples=sum(each or 0 for each in record.samples),
+                train_samples=sum(each or 0 for each in record.samples) if record.samples else None,
                 test_samples=None,
                 step_seconds_p05=quantile(seconds, 0.05),
                 step_seconds_p50=quantile(seconds, 0.50),

@@ -6,8 +6,12 @@ import weakref
 from collections.abc import Iterable
 from typing import Any
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
+
+KEPT_FLAGS = 100
+"""Flags of skipped updates that wait on their device, before they are added up there."""
 
 
 class SteppedOptimizer:
@@ -48,7 +52,10 @@ class CountedOptimizers:
     def begin_process(self) -> None:
         """Forget all, in a process that was forked."""
         self.skipped = 0
-        """Steps whose update a scaler has skipped."""
+        """Steps whose update a scaler has skipped on the host."""
+        self._flags: list[torch.Tensor] = []
+        """One of each step: it is not 0 if the device skipped the update."""
+        self._skipped_on_device: list[torch.Tensor] = []
         self._all: dict[int, SteppedOptimizer] = {}
         self._dropped: dict[str, int] = {}
         """Steps of optimizers that are gone, by name: some programs make one for each batch."""
@@ -92,6 +99,20 @@ class CountedOptimizers:
         entry = self.entry(optimizer)
         entry.trains = True
         return entry
+
+    def add_flags(self, found: list[torch.Tensor]) -> None:
+        """Keep what a scaler has found on each device in a step, unread: that would wait for the devices."""
+        if found:
+            on_one = [each.to(found[0].device, non_blocking=True) for each in found]
+            self._flags.append(on_one[0] if len(on_one) == 1 else torch.stack(on_one).sum())
+        if len(self._flags) >= KEPT_FLAGS:
+            self._skipped_on_device.append(torch.stack(self._flags).count_nonzero())
+            self._flags = []
+
+    def count_skipped(self) -> int:
+        """Number of steps whose update a scaler has skipped; it waits for the device."""
+        waiting = [bool(flag) for flag in self._flags]
+        return self.skipped + sum(waiting) + sum(int(each) for each in self._skipped_on_device)
 
     def entry(self, optimizer: Optimizer) -> SteppedOptimizer:
         """The entry of an optimizer, made if there is none."""

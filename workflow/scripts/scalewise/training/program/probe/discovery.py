@@ -193,6 +193,14 @@ def _sums(parameters: list[torch.Tensor]) -> list[float | None]:
     return [value if isfinite(value) else None for value in sums]
 
 
+@torch.no_grad()
+def are_finite(parameters: Iterable[Any]) -> bool | None:
+    """Whether values of some parameters are finite, of a divided one those of this rank; None without any."""
+    local = [each.to_local() if hasattr(each, "to_local") else each for each in parameters]
+    values = [each.detach().flatten()[:SUMMED_VALUES] for each in local][:SUMMED_PARAMETERS]
+    return all(bool(each.isfinite().all()) for each in values) if values else None
+
+
 def _no_replicas(modules: Sequence[nn.Module], parameters: list[Any], fully_sharded: bool) -> str | None:
     """The kind of parallelism in which the ranks see other samples than replicas would; None without it."""
     if any(type(each).__name__ == "DeepSpeedEngine" for each in modules):

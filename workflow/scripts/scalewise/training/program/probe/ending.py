@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import parent_process, util
+from time import monotonic, sleep
 from typing import NoReturn
 
 import torch
@@ -64,9 +64,9 @@ def meet(device: torch.device | None) -> None:
     if "nccl" in distributed.get_backend():
         devices = [torch.cuda.current_device() if device is None else device.index]
     waiting = distributed.barrier(async_op=True, device_ids=devices)
-    until = time.monotonic() + WAITS_SECONDS
-    while waiting is not None and not waiting.is_completed() and time.monotonic() < until:
-        time.sleep(0.001)
+    until = monotonic() + WAITS_SECONDS
+    while waiting is not None and not waiting.is_completed() and monotonic() < until:
+        sleep(0.001)
 
 
 def finish_with_multiprocessing(function: Callable[[], None]) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
-import time
 from collections.abc import Callable, Iterable
+from time import perf_counter
 from types import ModuleType
 from typing import Any
 
@@ -86,30 +86,33 @@ class Hooks:
         """Around the step of a GradScaler, which skips the optimizer's where gradients are not finite."""
         process = self._process
         skipped = guarded(process.notes, "skipped step", process.skipped_step)
+        may_skip = guarded(process.notes, "skipped step", process.step_on_device)
 
         def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             before = process.optimizers.steps_of(optimizer)
             result = original(scaler, optimizer, *args, **kwargs)
             if process.optimizers.steps_of(optimizer) == before:
                 skipped(optimizer)
+            elif getattr(optimizer, "_step_supports_amp_scaling", False):
+                may_skip(scaler, optimizer)
             return result
 
         return step
 
     def next_batch(self, original: Function) -> Function:
         """Around the wait for a batch: below the loaders of all frameworks."""
-        notes, clock = self._process.notes, time.perf_counter
+        notes = self._process.notes
         loaded = hidden(notes, "batch", self._process.loaded)
         ended = hidden(notes, "end of a loader", self._process.loader_ended)
 
         def next_batch(iterator: Any) -> Any:
-            asked = clock()
+            asked = perf_counter()
             try:
                 batch = original(iterator)
             except StopIteration:
                 ended(iterator)
                 raise
-            loaded(iterator, batch, asked, clock())
+            loaded(iterator, batch, asked, perf_counter())
             return batch
 
         return next_batch
@@ -120,9 +123,9 @@ class Hooks:
         began = guarded(process.notes, "begin of a loader", process.loader_began)
 
         def begin_pass(loader: Any) -> Any:
-            begun = time.perf_counter()
+            begun = perf_counter()
             iterator = original(loader)
-            began(loader, iterator, time.perf_counter() - begun)
+            began(loader, iterator, perf_counter() - begun)
             return iterator
 
         return begin_pass

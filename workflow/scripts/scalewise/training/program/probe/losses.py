@@ -22,7 +22,8 @@ class LossTrend:
         """Keep the loss of a step, on its device: to read it would wait for that."""
         if type(loss) is not torch.Tensor or loss.numel() != 1:
             return
-        self._kept[step] = loss.detach()
+        # a copy: the program may add to the tensor in place, and a CUDA graph writes the next loss into it
+        self._kept[step] = loss.detach().clone()
         if len(self._kept) > MOST:
             self.every *= 2
             self._kept = {step: kept for step, kept in self._kept.items() if step % self.every == 0}

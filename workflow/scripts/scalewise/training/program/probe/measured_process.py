@@ -5,10 +5,12 @@ from __future__ import annotations
 import atexit
 import os
 import platform
-import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+
+# by name: a program may replace the functions in their module
+from time import perf_counter, time
 from typing import Any
 
 import torch
@@ -22,6 +24,7 @@ from .counted_optimizers import CountedOptimizers, SteppedOptimizer
 from .discovery import (
     Trained,
     all_objects,
+    are_finite,
     compiled_frames,
     device_of,
     no_figures,
@@ -65,8 +68,10 @@ class MeasuredProcess:
         self.notes = Notes()
         self.optimizers = CountedOptimizers()
         self._root_calls: RootCalls | None = None
-        self.torch_imported = time.perf_counter()
+        self.torch_imported = perf_counter()
         self.begin_process(origins.process_started(started))
+        self._began_at = time() - (perf_counter() - self.started)
+        """Time of day at which the process began, by the clock as it was then."""
         self._write_started()
         atexit.register(self.at_exit)
 
@@ -76,7 +81,7 @@ class MeasuredProcess:
             self._root_calls.stop()
             self._root_calls = None
         self.pid = os.getpid()
-        self.started = origins.process_started(time.perf_counter()) if started is None else started
+        self.started = origins.process_started(perf_counter()) if started is None else started
         self.rank = int(os.environ.get("RANK") or 0)
         self.world_size = 1
         self.backend: str | None = None
@@ -130,7 +135,7 @@ class MeasuredProcess:
         if not trains:
             self._without_gradients()
         elif not step.turns or not step.turns[-1][1]:
-            step.turn(time.perf_counter(), trains=True)
+            step.turn(perf_counter(), trains=True)
         if trains and self.steps.done < FORWARD_STEPS:
             step.forwards = [*step.forwards, samples_of_inputs((args, kwargs))]
             if len(self._forward_checksums) < CHECKED_BATCHES:
@@ -167,6 +172,12 @@ class MeasuredProcess:
         self.optimizers.skipped += self._training_steps.leader in (None, entry)
         self._end_part(optimizer, entry)
 
+    def step_on_device(self, scaler: Any, optimizer: Optimizer) -> None:
+        """Note a step of a fused optimizer, whose kernel itself skips the update if a scaler says so."""
+        if self._training_steps.leader in (None, self.optimizers.entry(optimizer)):
+            state = scaler._per_optimizer_states.get(id(optimizer), {})
+            self.optimizers.add_flags(list(state.get("found_inf_per_device", {}).values()))
+
     # what is done with it
 
     def _end_part(self, optimizer: Optimizer, entry: SteppedOptimizer) -> None:
@@ -188,7 +199,7 @@ class MeasuredProcess:
             self._end_step(parts)
 
     def _cut(self) -> Step:
-        return self.steps.cut(time.perf_counter(), self.backwards)
+        return self.steps.cut(perf_counter(), self.backwards)
 
     def _end_step(self, parts: list[Step]) -> None:
         steps = self.steps
@@ -292,7 +303,7 @@ class MeasuredProcess:
         step = self.steps.open
         if step.turns and not step.turns[-1][1]:
             return
-        step.turn(time.perf_counter(), trains=False)
+        step.turn(perf_counter(), trains=False)
         step.left_out |= NO_GRAD
         self.memory.evaluation_begins()
 
@@ -319,13 +330,13 @@ class MeasuredProcess:
     def _file(self, kind: str) -> Path:
         return self.spec.folder / f"{self.rank}.{self.pid}.{kind}"
 
-    def _found(self, what: str, find: Callable[[], dict[str, str]]) -> dict[str, str]:
-        """The findings, or none where an environment is stranger than was thought of: the rest is written."""
+    def _found(self, what: str, find: Callable[[], Any], otherwise: Any) -> Any:
+        """Return a finding, or ``otherwise`` if it raises: the rest of the record is written all the same."""
         try:
             return find()
         except Exception as error:  # noqa: BLE001
             self.notes.fault(what, error)
-            return {}
+            return otherwise
 
     def _write_started(self) -> None:
         record = {
@@ -345,12 +356,10 @@ class MeasuredProcess:
             torch.cuda.synchronize(self.steps.device)
         self.passes.conclude(self.backwards + self.steps.done)
         steps = self.steps.snapshot()
-        if (
-            ended != "itself" or not self._figures["parameters"]
-        ):  # by then the program may have dropped what it trained
-            training_optimizers = self.optimizers.of_training(self._training_steps.leader)
-            if training_optimizers:
-                self._figures = parameter_figures(parameters_of(training_optimizers), self.trained)
+        trained = parameters_of(self.optimizers.of_training(self._training_steps.leader))
+        # at its own end the program may have dropped what it trained
+        if trained and (ended != "itself" or not self._figures["parameters"]):
+            self._figures = parameter_figures(trained, self.trained)
         training = self.passes.training
         workers = None if training is None else training.workers
         self._place = self._place or origins.place_on_machine(steps.device)
@@ -365,7 +374,6 @@ class MeasuredProcess:
             "pid": self.pid,
             "backend": self.backend,
             **self._place,
-            "clock": {"wall_minus_monotonic": time.time() - time.perf_counter()},
             "process_started": self.started,
             "torch_imported": self.torch_imported,
             "first_step_began": steps.first_step_began,
@@ -375,8 +383,9 @@ class MeasuredProcess:
             "loader_workers": workers,
             "backwards": self.backwards,
             "optimizers": self.optimizers.record(),
-            "skipped_by_scaler": self.optimizers.skipped,
+            "skipped_by_scaler": self.optimizers.count_skipped(),
             **self._figures,
+            "weights_finite": self._found("weights", lambda: are_finite(trained), None),
             "parallelism": self.trained.parallelism,
             "data_parallel_devices": self.trained.data_parallel_devices,
             "refused": self.trained.refused,
@@ -385,19 +394,18 @@ class MeasuredProcess:
                 for (device, dtype), number in self.precision.items()
             },
             "compiled": self.trained.compiled or bool(compiled_frames()),
-            "losses": self.losses.record(),
+            "losses": self._found("losses", self.losses.record, {}),
             "batches": self.passes.checksums or None,
             "forward_batches": self._forward_checksums or None,
             "communication_seconds": None
             if self._communication is None
             else self._communication.step_seconds(),
             "peak_memory": self.memory.record(steps.evaluated),
-            "versions": self._found("versions", lambda: origins.versions(self.steps.device is not None)),
+            "versions": self._found("versions", lambda: origins.versions(self.steps.device is not None), {}),
             "imported_files": self._found(
                 "imported files",
-                lambda: origins.imported_files(
-                    self._not_imported, time.time() - (time.perf_counter() - self.started)
-                ),
+                lambda: origins.imported_files(self._not_imported, self._began_at),
+                {},
             ),
             "own_interval": None
             if self._early_end is None or self.rank or ended == "seen"

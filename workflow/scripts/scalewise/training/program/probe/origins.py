@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -52,7 +53,7 @@ def process_started(otherwise: float) -> float:
             Path("/proc/self/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
         )
         started = int(fields[19]) / os.sysconf("SC_CLK_TCK")
-        return time.perf_counter() - (time.clock_gettime(time.CLOCK_BOOTTIME) - started)
+        return perf_counter() - (time.clock_gettime(time.CLOCK_BOOTTIME) - started)
     except (OSError, ValueError, IndexError, AttributeError):
         return otherwise
 

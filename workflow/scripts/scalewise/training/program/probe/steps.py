@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import statistics
-import time
 from array import array
 from collections.abc import Sequence
 from copy import copy
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -160,7 +160,7 @@ class StepRecord:
 
     def _mark(self) -> Any:
         if self.device is None:
-            return time.perf_counter()
+            return perf_counter()
         event = torch.cuda.Event(enable_timing=True)
         # a program need not make the GPU that it trains on the current one
         event.record(torch.cuda.current_stream(self.device))

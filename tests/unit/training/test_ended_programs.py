@@ -1,0 +1,118 @@
+"""What is recorded of a program that has ended, from planted files of its probe."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.small_runs import definition, rank_setup
+from tests.unit.training.probe_record_of import record
+
+from scalewise.execution.messages import TrainSpec
+from scalewise.execution.rank_files import RankFiles
+from scalewise.plan.config.program import ProgramSettings
+from scalewise.records import RankRecord, Summary, read_summary, seconds_between
+from scalewise.training.distributed.identity import Identity
+from scalewise.training.measure.machine_load import CpuUse
+from scalewise.training.program.judgement import Planned
+from scalewise.training.program.probe_records import ProbeRecord
+from scalewise.training.program.rank import ProgramError, ProgramRank
+from scalewise.training.program.records import OuterReport, write_records
+
+SETTINGS = ProgramSettings(program="train.py", arguments=[], steps=15, warmup_steps=5)
+PLANNED = Planned("train.py", 1, 8, 1, False, frozenset(), accelerator="cpu", samples_vary=False)
+STARTED, ENDED = "2026-01-01T00:00:00.000+00:00", "2026-01-01T00:01:30.000+00:00"
+
+
+def spec_of(folder: Path) -> TrainSpec:
+    return TrainSpec(definition=definition(), dataset=None, folder=folder, started_at=STARTED)
+
+
+def recorded(folder: Path, probe: ProbeRecord) -> tuple[Summary, str]:
+    """The summary and ranks.csv of a program on one device."""
+    report = OuterReport(
+        rank=0,
+        host="n1",
+        slurm_job_id=None,
+        restart_count=0,
+        cpu_model="A CPU",
+        operating_system="Linux",
+        monitors=[],
+        cpu_use=CpuUse("n1", 1.0, 1.0, 10.0),
+        launch_seconds=0.5,
+        gpu_limits=[None],
+        driver=None,
+        ended_at=ENDED,
+    )
+    setup = rank_setup(shape="1x1")
+    write_records(spec_of(folder), SETTINGS, setup, PLANNED, [probe], [report], ["python"], [])
+    return read_summary(folder), (folder / "ranks.csv").read_text()
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> ProgramRank:
+    """A program of one rank that has ended."""
+    identity = Identity(0, 0, 1, 1, "n1", None, 0)
+    files = RankFiles(tmp_path / "attempt")
+    rank = ProgramRank(
+        files, rank_setup(shape="1x1"), spec_of(tmp_path), SETTINGS, identity, range(1), began=0.0
+    )
+    rank.probed.mkdir(parents=True)
+    return rank
+
+
+def child(*lines: str) -> Any:
+    return SimpleNamespace(last_error=lambda: "", traceback=lambda: "\n".join(lines), tail=list(lines))
+
+
+def test_a_program_whose_weights_are_lost_has_diverged_and_its_losses_say_since_when(tmp_path: Path) -> None:
+    found, _ = recorded(tmp_path, record(weights_finite=False, losses={"0": 1.5, "10": None}, world_size=1))
+
+    assert found.outcome == "diverged"
+    assert found.reason == (
+        "the weights of rank 0 are no longer finite after 20 steps. Lower the learning rate of train.py."
+    )
+    assert found.measurements is not None
+    assert found.measurements.program is not None
+    assert found.measurements.program.losses == [(0, 1.5), (10, None)]
+
+
+def test_a_program_whose_weights_are_finite_has_completed(tmp_path: Path) -> None:
+    found, _ = recorded(tmp_path, record(weights_finite=True, losses={"0": 1.5, "10": 1.4}, world_size=1))
+
+    assert (found.outcome, found.reason) == ("completed", "")
+
+
+@pytest.mark.parametrize(("samples", "written"), [(None, "160"), ([], "")])
+def test_samples_of_a_rank_are_unknown_without_a_loader(
+    tmp_path: Path, samples: list[int | None] | None, written: str
+) -> None:
+    _, ranks = recorded(tmp_path, record(samples=samples, wait_seconds=[], world_size=1))
+
+    names, values = (line.split(",") for line in ranks.splitlines())
+    assert names == list(RankRecord.__dataclass_fields__)
+    assert dict(zip(names, values, strict=True))["train_samples"] == written
+
+
+def test_a_program_that_skips_the_exit_handlers_is_told_so(program: ProgramRank) -> None:
+    (program.probed / "0.123.steps").write_text("10")
+
+    with pytest.raises(ProgramError, match=r"at least 10, .*Replace os\._exit by sys\.exit"):
+        program._check_end(child(), 0, [])
+
+
+@pytest.mark.parametrize(("launch_seconds", "seconds"), [(0.5, 100.5), (None, 103.0)])
+def test_the_end_of_a_run_does_not_depend_on_a_clock_that_is_set_meanwhile(
+    program: ProgramRank, monkeypatch: pytest.MonkeyPatch, launch_seconds: float | None, seconds: float
+) -> None:
+    monkeypatch.setattr(time, "monotonic", lambda: 103.0)
+    # the program's process began 3 s after the rank's, whose own begin is the only one known on another host
+    assert seconds_between(STARTED, program._ended_at(3.0, launch_seconds)) == seconds
+
+
+def test_a_program_without_a_step_is_told_so(program: ProgramRank) -> None:
+    with pytest.raises(ProgramError, match="made no optimizer step"):
+        program._check_end(child(), 0, [])
