@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.training.test_step_clock import FakeTimeline, shapes
+from tests.unit.training.test_step_clock import LOADING, FakeTimeline, shapes
 
 from scalewise.plan.config.settings import Steps
 from scalewise.training.early_end import EarlyEnd
@@ -12,19 +12,20 @@ from scalewise.training.measure.throughput import throughput
 
 
 class Training:
-    """Steps of 10 samples whose batches take 0.1 s of the host to load."""
+    """Steps of 10 samples whose batches take 0.1 s of host and device to load."""
 
-    def __init__(self, warmup_steps: int) -> None:
+    def __init__(self, warmup_steps: int, *, tries_sizes: bool = False) -> None:
         self.timeline = FakeTimeline()
-        self.clock = IntervalClock(self.timeline, warmup_steps, 5)
+        self.clock = IntervalClock(self.timeline, warmup_steps, 5, tries_sizes=tries_sizes)
 
     def steps(self, *milliseconds: int, samples: int = 10) -> None:
         for each in milliseconds:
-            self.clock.begin_step()
+            self.clock.begin_step(samples)
             self.clock.begin_load()
             self.timeline.host_seconds += 0.1
+            self.timeline.device_milliseconds += LOADING
             self.clock.loaded()
-            self.timeline.device_milliseconds += each
+            self.timeline.device_milliseconds += each - LOADING
             self.timeline.pending_seconds += each / 1000
             self.timeline.steps_done += 1
             self.clock.end_step(samples)
@@ -84,6 +85,23 @@ def test_what_turns_out_to_warm_up_is_taken_from_all_figures() -> None:
     assert run.clock.step_seconds == pytest.approx([0.1] * 12)
     assert run.clock.loader_wait_seconds == pytest.approx(12 * 0.1)
     assert run.clock.first_step_seconds == 3.0
+
+
+def test_the_first_step_of_a_size_warms_up_in_a_window_of_its_own() -> None:
+    run = Training(warmup_steps=2, tries_sizes=True)
+    for last in (900, 50):
+        run.clock.open_window()
+        run.steps(*[100] * 9)
+        run.steps(last, samples=4)
+        run.clock.close_window()
+    run.clock.conclude(0)
+    assert shapes(run.clock) == [
+        *[(0, 2, True), (2, 5, False), (7, 2, False), (9, 1, True)],
+        *[(10, 5, False), (15, 5, False)],
+    ]
+    assert [window.seconds for window in run.clock.windows] == pytest.approx([0.2, 0.5, 0.2, 0.9, 0.5, 0.45])
+    assert len(run.clock.values()) == 3, "a window is whole or of no use"
+    assert run.clock.loader_wait_seconds == pytest.approx(17 * 0.1)
 
 
 def test_a_clock_goes_on_from_what_another_has_timed() -> None:

@@ -41,6 +41,24 @@ def test_a_function_of_a_file_is_a_model(tmp_path: Path) -> None:
     assert network(torch.randn(3, *IMAGE)).shape == (3, 4)
 
 
+def test_a_model_is_tried_on_the_device_that_it_trains_on(tmp_path: Path) -> None:
+    source = """
+from torch import nn
+
+class build(nn.Module):
+    def __init__(self, image, classes):
+        super().__init__()
+        self.layer = nn.Linear(image.numel(), classes)
+
+    def forward(self, images):
+        if images.device.type == "cpu":
+            raise RuntimeError("flash attention needs a GPU")
+        return self.layer(images.flatten(1))
+"""
+    network = build(written(tmp_path, source), IMAGE, 4, device=torch.device("meta"))
+    assert {parameter.device.type for parameter in network.parameters()} == {"meta"}
+
+
 def test_a_path_counts_from_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "models").mkdir()
     written(tmp_path / "models", GOOD)

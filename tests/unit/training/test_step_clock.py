@@ -10,6 +10,9 @@ from scalewise.records import Window
 from scalewise.training.measure.step_clock import StepClock
 from scalewise.training.measure.throughput import WINDOW_STEPS, quantile, slowest, throughput
 
+LOADING = 100
+"""Milliseconds of the device while a batch is loaded."""
+
 
 @dataclass
 class FakeTimeline:
@@ -42,31 +45,36 @@ class FakeTimeline:
 
 @dataclass
 class Training:
-    """Steps of 10 samples whose batches take 0.1 s of the host to load, and 0.4 s of the device each."""
+    """Steps of 10 samples: a batch takes host and device 0.1 s to load, a whole step the device 0.4 s."""
 
     timeline: FakeTimeline
     clock: StepClock[int]
 
-    def epoch(self, steps: int, device_milliseconds: int = 400) -> None:
+    def epoch(self, steps: int, device_milliseconds: int = 400, *, last: int | None = None) -> None:
         self.clock.open_window()
         for _ in range(steps):
             self.step(device_milliseconds)
+        if last is not None:
+            self.step(samples=last)
         self.clock.close_window()
 
-    def step(self, device_milliseconds: int = 400) -> None:
-        self.clock.begin_step()
+    def step(
+        self, device_milliseconds: int = 400, *, samples: int = 10, host_milliseconds: int = LOADING
+    ) -> None:
+        self.clock.begin_step(samples)
         self.clock.begin_load()
-        self.timeline.host_seconds += 0.1
+        self.timeline.host_seconds += host_milliseconds / 1000
+        self.timeline.device_milliseconds += LOADING
         self.clock.loaded()
-        self.timeline.device_milliseconds += device_milliseconds
+        self.timeline.device_milliseconds += device_milliseconds - LOADING
         self.timeline.pending_seconds += device_milliseconds / 1000
         self.timeline.steps_done += 1
-        self.clock.end_step(10)
+        self.clock.end_step(samples)
 
 
-def training(warmup_steps: int) -> Training:
+def training(warmup_steps: int, *, tries_sizes: bool = False) -> Training:
     timeline = FakeTimeline()
-    return Training(timeline, StepClock(timeline, warmup_steps))
+    return Training(timeline, StepClock(timeline, warmup_steps, tries_sizes=tries_sizes))
 
 
 def shapes(clock: StepClock[int]) -> list[tuple[int, int, bool]]:
@@ -154,6 +162,38 @@ def test_waiting_for_the_loader_counts_in_measured_steps_alone() -> None:
     run = training(warmup_steps=2)
     run.epoch(5)
     assert run.clock.loader_wait_seconds == pytest.approx(3 * 0.1)
+
+
+def test_a_host_that_waits_in_a_load_for_its_device_to_catch_up_does_not_wait_for_data() -> None:
+    run = training(warmup_steps=2)
+    run.clock.open_window()
+    for _ in range(5):
+        run.step(host_milliseconds=350)
+    run.clock.close_window()
+    assert run.clock.loader_wait_seconds == pytest.approx(3 * 0.1)
+
+
+def test_the_first_step_of_a_size_warms_up_where_it_tries_algorithms() -> None:
+    run = training(warmup_steps=2, tries_sizes=True)
+    run.epoch(4, last=3)
+    run.epoch(4, last=3)
+    assert shapes(run.clock) == [(0, 2, True), (2, 2, False), (4, 1, True), (5, 5, False)]
+    assert len(run.clock.step_seconds) == 2 + 5
+    assert run.clock.loader_wait_seconds == pytest.approx(7 * 0.1)
+    assert run.clock.tried_steps == 1
+    later = training(warmup_steps=2, tries_sizes=True)
+    later.clock.resume(run.clock.state())
+    later.epoch(4, last=3)
+    assert shapes(later.clock)[4:] == [(10, 2, True), (12, 2, False), (14, 1, True)], (
+        "a new process tries again"
+    )
+    assert later.clock.tried_steps == 2
+
+
+def test_a_training_without_warm_up_measures_the_first_step_of_each_size_too() -> None:
+    run = training(warmup_steps=0, tries_sizes=True)
+    run.epoch(2, last=3)
+    assert shapes(run.clock) == [(0, 3, False)]
 
 
 def test_a_clock_goes_on_from_what_another_has_timed_and_warms_up_again() -> None:

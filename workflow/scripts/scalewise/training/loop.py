@@ -180,7 +180,7 @@ def train_epoch(
         if trainer.monitor.phase != trainer.clock.phase:
             trainer.monitor.phase = trainer.clock.phase
             trainer.clock.open_window()
-        trainer.clock.begin_step()
+        trainer.clock.begin_step(step.samples)
         last = len(step.passes) - 1
         for index in range(len(step.passes)):
             trainer.clock.begin_load()

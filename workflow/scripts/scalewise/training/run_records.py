@@ -193,14 +193,18 @@ def aggregate(
         own_interval=own_interval,
         resumption=resumption.model_copy(
             update={
-                "unmeasured_steps": _unmeasured(trainer.settings, windows, own_interval),
+                "unmeasured_steps": _unmeasured(
+                    trainer.settings, windows, own_interval, trainer.clock.tried_steps
+                ),
                 "problems": [*resumption.problems, *left_out],
             }
         ),
     )
 
 
-def _unmeasured(settings: Settings, windows: Sequence[Window], own_interval: OwnInterval | None) -> int:
+def _unmeasured(
+    settings: Settings, windows: Sequence[Window], own_interval: OwnInterval | None, tried_steps: int
+) -> int:
     """Count the steps beyond the first warm-up that are left out because the run was resumed."""
     # a window may lie across the end of the first warm-up, where the run was cut off within it
     left_out = sum(
@@ -209,7 +213,7 @@ def _unmeasured(settings: Settings, windows: Sequence[Window], own_interval: Own
         if window.warmup
     )
     unsteady = 0 if own_interval is None else own_interval.warmup_steps - settings.warmup_steps
-    return left_out - unsteady
+    return left_out - unsteady - tried_steps
 
 
 def collect_provenance(

@@ -132,7 +132,7 @@ def build_trainer(
     image = dataset.train_images.shape[1:]
     if settings.image_size is not None:
         image = torch.Size([image[0], settings.image_size, settings.image_size])
-    network = build(settings.model, image, dataset.classes, weights).to(device)
+    network = build(settings.model, image, dataset.classes, weights, device)
     if settings.channels_last:
         network = network.to(memory_format=torch.channels_last)
     parallel_model = ParallelModel.build(network, blocks(network), settings, device)
@@ -148,10 +148,12 @@ def build_trainer(
         settings.accumulation_steps,
     )
     timer = timer_for(device)
-    clock: StepClock[Any] = StepClock(timer, settings.warmup_steps)
+    # cuDNN tries its algorithms for each shape: the last batch of an epoch may have another one
+    tries_sizes = torch.backends.cudnn.benchmark
+    clock: StepClock[Any] = StepClock(timer, settings.warmup_steps, tries_sizes=tries_sizes)
     early_end = None
     if isinstance(settings.steps, Steps):
-        clock = IntervalClock(timer, settings.warmup_steps, WINDOW_STEPS)
+        clock = IntervalClock(timer, settings.warmup_steps, WINDOW_STEPS, tries_sizes=tries_sizes)
         early_end = EarlyEnd(settings.steps, clock, identity.world_size, timeout_seconds)
     return Trainer(
         settings=settings,

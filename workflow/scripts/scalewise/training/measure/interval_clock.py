@@ -26,14 +26,14 @@ class _MarkedStep(Generic[Mark]):
         start: The begin of its first load.
         end: The end of its update.
         samples: Samples over all ranks.
-        wait_seconds: Host time in which the rank waited for its batches.
+        loads: Begin and end of each wait for a batch.
     """
 
     begin: Mark
     start: Mark
     end: Mark
     samples: int
-    wait_seconds: float
+    loads: list[tuple[Mark, Mark]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class _Measured:
     Args:
         index: Index of the window among all.
         step_seconds: Device time of each of its steps.
-        wait_seconds: Host time in which the rank waited for batches.
+        wait_seconds: Device time that passed while the rank loaded its batches.
     """
 
     index: int
@@ -58,14 +58,16 @@ class IntervalClock(StepClock[Mark]):
         timer: The clock of the device.
         warmup_steps: Number of first steps that no throughput counts; more may follow.
         window_steps: Steps of a measured window.
+        tries_sizes: Whether the first step of each size tries algorithms, and warms up for it.
     """
 
-    def __init__(self, timer: DeviceTimer[Mark], warmup_steps: int, window_steps: int) -> None:
-        super().__init__(timer, warmup_steps)
+    def __init__(
+        self, timer: DeviceTimer[Mark], warmup_steps: int, window_steps: int, *, tries_sizes: bool = False
+    ) -> None:
+        super().__init__(timer, warmup_steps, tries_sizes=tries_sizes)
         self._window_steps = window_steps
         self._pending: list[_MarkedStep[Mark]] = []
         self._last_end: Mark | None = None
-        self._wait = 0.0
         self._read = 0
         """Steps whose marks have been read."""
         self._open: list[tuple[float, float, int, float]] = []
@@ -83,9 +85,9 @@ class IntervalClock(StepClock[Mark]):
         """Leave out what the host does between this step and the next."""
         self._last_end = None
 
-    def loaded(self) -> None:
-        """End the wait for a batch."""
-        self._wait += self._timer.now() - self._load_start
+    def _begin_alone(self) -> None:
+        self.close_window()
+        self._end_window()
 
     def end_step(self, samples: int) -> None:
         """Mark the end of a step, after its update.
@@ -96,9 +98,14 @@ class IntervalClock(StepClock[Mark]):
         assert self._step_start is not None
         end = self._timer.record()
         begin = self._step_start if self._last_end is None else self._last_end
-        self._pending.append(_MarkedStep(begin, self._step_start, end, samples, self._wait))
-        self._last_end, self._wait = end, 0.0
+        self._pending.append(_MarkedStep(begin, self._step_start, end, samples, self._loads))
+        self._last_end, self._loads = end, []
         self._steps += 1
+        if self._tries:
+            self.close_window()
+            self._end_window()
+            self._tries = False
+            return
         if len(self._pending) >= 2 * self._window_steps:
             # the device is at work on the later half
             self._timer.wait(self._pending[self._window_steps - 1].end)
@@ -166,7 +173,8 @@ class IntervalClock(StepClock[Mark]):
             if not self._read:
                 self.first_step_seconds = device_seconds
             seconds = self._timer.seconds(step.begin, step.end)
-            self._open.append((seconds, device_seconds, step.samples, step.wait_seconds))
+            waited = sum(self._timer.seconds(start, end) for start, end in step.loads)
+            self._open.append((seconds, device_seconds, step.samples, waited))
             self._read += 1
             warm = self._read <= self._warm_from
             if self._read == self._warm_from or len(self._open) == (
@@ -186,7 +194,7 @@ class IntervalClock(StepClock[Mark]):
             steps=len(self._open),
             samples=sum(samples),
             seconds=sum(seconds),
-            warmup=first < self._warm_from,
+            warmup=first < self._warm_from or self._tries,
         )
         self._open = []
         self.windows.append(window)

@@ -20,24 +20,37 @@ class StepClock(Generic[Mark]):
     Args:
         timer: The clock of the device.
         warmup_steps: Number of first steps that no throughput counts.
+        tries_sizes: Whether the first step of each size tries algorithms, as cuDNN does. It then warms up
+            too, unless there is no warm-up.
     """
 
-    def __init__(self, timer: DeviceTimer[Mark], warmup_steps: int) -> None:
+    def __init__(self, timer: DeviceTimer[Mark], warmup_steps: int, *, tries_sizes: bool = False) -> None:
         self._timer = timer
         self._warmup_steps = warmup_steps
+        self._tries_sizes = tries_sizes and warmup_steps > 0
+        self._sizes: set[int] = set()
+        self._tries = False
+        """Whether the step at hand is the first of its size, after the warm-up."""
         self._warm_from = warmup_steps
         self._steps = 0
         self._window_start = 0.0
         self._samples = 0
         self._marks: list[tuple[Mark, Mark]] = []
         self._step_start: Mark | None = None
-        self._load_start = 0.0
+        self._load_start: Mark | None = None
+        self._loads: list[tuple[Mark, Mark]] = []
+        """Begin and end of each wait for a batch, of the steps whose marks have not been read."""
         self.windows: list[Window] = []
         self.step_seconds: list[float] = []
         """Device time of each measured step."""
         self.loader_wait_seconds = 0.0
-        """Host time in which the rank waited for its batches, over the measured steps."""
+        """Device time that passed while the rank loaded its batches, over the measured steps.
+
+        The host may wait longer, while the device still has work.
+        """
         self.first_step_seconds = 0.0
+        self.tried_steps = 0
+        """Number of steps after the warm-up that tried algorithms."""
         self.left_out: list[str] = []
         """A reason for each time that measured steps were left out."""
 
@@ -51,18 +64,32 @@ class StepClock(Generic[Mark]):
         self._timer.synchronize()
         self._window_start = self._timer.now()
 
-    def begin_step(self) -> None:
-        """Mark the begin of a step, before its first batch is loaded."""
+    def begin_step(self, samples: int) -> None:
+        """Mark the begin of a step, before its first batch is loaded.
+
+        Args:
+            samples: Number of samples over all ranks.
+        """
+        if self._tries_sizes and samples not in self._sizes and self._steps >= self._warm_from:
+            self._begin_alone()
+            self._tries = True
+            self.tried_steps += 1
+        self._sizes.add(samples)
         self._step_start = self._timer.record()
+
+    def _begin_alone(self) -> None:
+        """End the window before a step that has one of its own."""
+        self.close_window()
+        self._window_start = self._timer.now()
 
     def begin_load(self) -> None:
         """Begin to count the wait for a batch."""
-        self._load_start = self._timer.now()
+        self._load_start = self._timer.record()
 
     def loaded(self) -> None:
         """End the wait for a batch."""
-        if self._steps >= self._warm_from:
-            self.loader_wait_seconds += self._timer.now() - self._load_start
+        assert self._load_start is not None
+        self._loads.append((self._load_start, self._timer.record()))
 
     def end_step(self, samples: int) -> None:
         """Mark the end of a step, after its update.
@@ -74,7 +101,7 @@ class StepClock(Generic[Mark]):
         self._marks.append((self._step_start, self._timer.record()))
         self._samples += samples
         self._steps += 1
-        if self._steps == self._warm_from or len(self._marks) == WINDOW_STEPS:
+        if self._tries or self._steps == self._warm_from or len(self._marks) == WINDOW_STEPS:
             self.close_window()
             self._window_start = self._timer.now()
 
@@ -85,12 +112,13 @@ class StepClock(Generic[Mark]):
         self._timer.synchronize()
         seconds = self._timer.now() - self._window_start
         first = self._steps - len(self._marks)
-        warmup = first < self._warm_from
+        warmup = first < self._warm_from or self._tries
         durations = [self._timer.seconds(start, end) for start, end in self._marks]
         if first == 0:
             self.first_step_seconds = durations[0]
         if not warmup:
             self.step_seconds.extend(durations)
+            self.loader_wait_seconds += sum(self._timer.seconds(start, end) for start, end in self._loads)
         self.windows.append(
             Window(
                 first_step=first,
@@ -100,7 +128,7 @@ class StepClock(Generic[Mark]):
                 warmup=warmup,
             )
         )
-        self._marks, self._samples = [], 0
+        self._marks, self._loads, self._samples, self._tries = [], [], 0, False
 
     def state(self) -> dict[str, Any]:
         """Return all that was timed up to the edge of a window, as plain values."""
@@ -112,6 +140,7 @@ class StepClock(Generic[Mark]):
             "loader_wait_seconds": self.loader_wait_seconds,
             "first_step_seconds": self.first_step_seconds,
             "left_out": list(self.left_out),
+            "tried_steps": self.tried_steps,
         }
 
     def resume(self, state: Mapping[str, Any]) -> None:
@@ -123,10 +152,12 @@ class StepClock(Generic[Mark]):
         self.loader_wait_seconds = state["loader_wait_seconds"]
         self.first_step_seconds = state["first_step_seconds"]
         self.left_out = list(state["left_out"])
+        self.tried_steps = state.get("tried_steps", 0)
 
     def leave_out(self, why: str) -> None:
         """Measure none of the steps timed so far, as if all had warmed up; the records give the reason."""
         self.windows = [window.model_copy(update={"warmup": True}) for window in self.windows]
         self.step_seconds = []
         self.loader_wait_seconds = 0.0
+        self.tried_steps = 0
         self.left_out.append(why)

@@ -83,7 +83,13 @@ BUILDERS: dict[str, ModelBuilder] = {
 }
 
 
-def build(model: str, image: torch.Size, classes: int, weights: Path | None = None) -> nn.Module:
+def build(
+    model: str,
+    image: torch.Size,
+    classes: int,
+    weights: Path | None = None,
+    device: torch.device | None = None,
+) -> nn.Module:
     """The named network, from images of shape [batch, *image] to logits [batch, classes].
 
     Args:
@@ -91,17 +97,23 @@ def build(model: str, image: torch.Size, classes: int, weights: Path | None = No
         image: [channels, height, width].
         classes: Number of classes.
         weights: A safetensors file of pretrained weights, for a model that takes them.
+        device: Receives the network, whose first weights are drawn on the CPU; None to leave it there.
 
     Raises:
         KeyError: The name is unknown.
         ValueError: The model cannot be built so; the message says why, and what to do.
     """
+    if weights is None and is_own_model(model):
+        return own_model(model, image, classes, device)
+    network = _build(model, image, classes, weights)
+    return network if device is None else network.to(device)
+
+
+def _build(model: str, image: torch.Size, classes: int, weights: Path | None) -> nn.Module:
     if weights is not None:
         if not takes_pretrained(model):
             raise ValueError(f"{model} takes no pretrained weights ({weights}). Set pretrained: false.")
         return resnet18(image, classes, weights)
-    if is_own_model(model):
-        return own_model(model, image, classes)
     if is_wide_resnet(model):
         return paper_wide_resnet(image, classes, *wide_resnet_shape(model))
     if is_transformer(model):

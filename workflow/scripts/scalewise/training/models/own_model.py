@@ -24,13 +24,14 @@ class OwnModelError(ValueError):
     """An own model that cannot be built or trained; the message names the file, the function and the cure."""
 
 
-def own_model(model: str, image: torch.Size, classes: int) -> nn.Module:
-    """Build the user's model and try it on two images.
+def own_model(model: str, image: torch.Size, classes: int, device: torch.device | None = None) -> nn.Module:
+    """Build the user's model, and try it on two images where it will train.
 
     Args:
         model: ``path/to/file.py:build``; ``build(image, classes)`` returns the model.
         image: [channels, height, width].
         classes: Number of classes.
+        device: Receives the model, which may compute on no other; None to leave it where it was built.
 
     Raises:
         OwnModelError: The file, its function or what it returns is not what is needed.
@@ -54,6 +55,8 @@ def own_model(model: str, image: torch.Size, classes: int) -> nn.Module:
             ) from error
         if not isinstance(network, nn.Module):
             raise OwnModelError(f"{model}: {function} returned {type(network).__name__}. {_CURE}")
+        if device is not None:
+            network = network.to(device)
         _try(model, network, image, classes)
     return network
 
@@ -97,12 +100,12 @@ def _importable_folder(folder: Path) -> Iterator[None]:
 def _try(model: str, network: nn.Module, image: torch.Size, classes: int) -> None:
     """Make a forward pass that leaves neither the model's statistics nor the random numbers changed."""
     expected = [TRIED_SAMPLES, classes]
-    training = {module: module.training for module in network.modules()}
     parameter = next(network.parameters(), None)
     device = torch.device("cpu") if parameter is None else parameter.device
+    training = {module: module.training for module in network.modules()}
     network.eval()
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
             logits = network(torch.zeros(TRIED_SAMPLES, *image, device=device))
     except torch.OutOfMemoryError:
         raise
