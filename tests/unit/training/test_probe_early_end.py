@@ -14,10 +14,15 @@ from torch.testing._internal.distributed import fake_pg
 
 from scalewise.training.program.probe.early_end import KEY, EarlyEnd
 from scalewise.training.program.probe.guards import Notes
+from scalewise.training.program.probe.loader_passes import Batch, LoaderPass
 from scalewise.training.program.probe.probe_spec import ProbeSpec
 from scalewise.training.program.probe.steps import EVALUATION, StepRecord
 
 WARMUP = 10
+FEEDS = LoaderPass(batch_size=8, workers=0)
+FEEDS.take(0, 0)
+FEEDS.look(1, at_once=True)
+assert FEEDS.trains
 assert fake_pg  # its import registers the backend whose collectives do nothing
 
 
@@ -30,11 +35,13 @@ class Program:
         self.early_end = EarlyEnd(spec, self.record, self.notes)
         self._now = 0.0
 
-    def step(self, seconds: float, left_out: int = 0) -> int:
-        """Make a step; returns how many are done."""
+    def step(self, seconds: float, left_out: int = 0, samples: int | None = None) -> int:
+        """Make a step, with a batch of so many samples; returns how many are done."""
         self._now += seconds
         step = self.record.open
         step.left_out |= left_out
+        if samples is not None:
+            step.batches = [Batch(FEEDS, samples, self._now, self._now, first=False)]
         self.record.add([self.record.cut(self._now, self.record.done + 1)])
         self.early_end.after_step(step, self.record.done)
         return self.record.done
@@ -67,6 +74,26 @@ def test_a_process_alone_ends_at_the_first_look_at_steady_steps() -> None:
         True,
     )
     assert 0 < own["half_width_fraction"] <= 0.01
+
+
+def test_the_smaller_last_batch_of_a_pass_is_in_no_window() -> None:
+    program, steps = Program(), 0
+    while steps != program.early_end.last_step:
+        last = program.record.done % 10 == 9
+        # without the last ones every step takes as long
+        steps = program.step(0.03 if last else 0.1, samples=3 if last else 8)
+        assert steps < 1000
+    own = program.early_end.conclude(steps, "steps")
+    assert (own["ended"], own["warmup_steps"]) == ("interval", WARMUP)
+    assert own["half_width_fraction"] == pytest.approx(0.0)
+
+
+def test_batches_that_vary_are_all_in_windows() -> None:
+    program = Program()
+    for step in range(WARMUP + 200):
+        program.step(0.1 + step % 3 / 1000, samples=8 + step % 5)
+    program.early_end.conclude(WARMUP + 200, "itself")
+    assert len(program.early_end._values) == 200 // 5
 
 
 def test_rank_0_leaves_the_last_step_two_windows_ahead() -> None:

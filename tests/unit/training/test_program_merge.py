@@ -6,6 +6,7 @@ import pytest
 from tests.unit.training.probe_record_of import record
 
 from scalewise.training.measure.throughput import WINDOW_STEPS, throughput
+from scalewise.training.program import merge
 from scalewise.training.program.judgement import Planned
 from scalewise.training.program.merge import (
     MeasuredSteps,
@@ -15,6 +16,7 @@ from scalewise.training.program.merge import (
     measured_steps,
     metric_reading,
 )
+from scalewise.training.program.probe import steps as probe_steps
 from scalewise.training.program.probe_records import EVALUATION, NEW_PASS, NO_GRAD, SAVE, ProbeRecord
 
 
@@ -71,6 +73,7 @@ def test_the_smaller_last_batch_of_a_pass_is_no_step_like_the_others() -> None:
     found = measured([record(0, quick, samples=samples, world_size=1)], 5, 8)
 
     assert found.left_out == {"another number of samples": 2}
+    assert merge.UNUSUAL_SHARE == probe_steps.UNUSUAL_SHARE, "the interval rests on the same steps"
     assert throughput(found.windows) == pytest.approx(80)
 
 

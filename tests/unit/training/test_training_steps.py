@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 
-from scalewise.training.program.probe.counted_optimizers import SteppedOptimizer
+from scalewise.training.program.probe.counted_optimizers import CountedOptimizers, SteppedOptimizer
 from scalewise.training.program.probe.training_steps import TrainingSteps
 
 WEIGHTS = {"A": 100, "B": 100, "b": 60, "c": 10, "x": 0}
@@ -59,3 +59,32 @@ def test_the_optimizer_with_the_most_parameters_counts_and_no_step_is_lost(seque
 
 def test_the_optimizer_that_replaces_one_that_is_gone_counts_at_once() -> None:
     assert steps_of("AA,ccc", gone="A") == "AAccc"
+
+
+def an_optimizer() -> torch.optim.Optimizer:
+    return torch.optim.SGD([torch.zeros(1, requires_grad=True)])
+
+
+def test_steps_after_one_that_raised_count_although_its_optimizer_is_gone() -> None:
+    counted, raised, other = CountedOptimizers(), an_optimizer(), an_optimizer()
+    counted.begins(raised)
+    del raised
+    for _ in range(2):
+        counted.begins(other)
+        entry = counted.ends(other)
+
+    assert entry is not None
+    assert (entry.steps, entry.nested) == (2, False)
+
+
+def test_steps_within_those_of_another_optimizer_are_its_own_alone() -> None:
+    counted, outer, inner = CountedOptimizers(), an_optimizer(), an_optimizer()
+    for _ in range(2):
+        counted.begins(outer)
+        counted.begins(inner)
+        assert counted.ends(inner) is None
+        entry = counted.ends(outer)
+
+    assert entry is not None
+    assert (entry.steps, entry.nested) == (2, False)
+    assert counted.entry(inner).nested

@@ -59,7 +59,7 @@ class CountedOptimizers:
         self._all: dict[int, SteppedOptimizer] = {}
         self._dropped: dict[str, int] = {}
         """Steps of optimizers that are gone, by name: some programs make one for each batch."""
-        self._stepping: list[int] = []
+        self._stepping: list[weakref.ref[Optimizer]] = []
         self._of_modules: set[int] = set()
 
     def know(self, optimizers: Iterable[Optimizer], modules: Iterable[nn.Module]) -> None:
@@ -77,10 +77,13 @@ class CountedOptimizers:
 
     def begins(self, optimizer: Optimizer, *_given: object) -> None:
         """Note that an optimizer begins a step, maybe within another one's."""
-        key = id(optimizer)
-        if key in self._stepping:  # an earlier step of it has raised
-            del self._stepping[self._stepping.index(key) :]
-        self._stepping.append(key)
+        if self._stepping:
+            # an earlier step of this one has raised, or of one that the program has dropped since
+            known = [each() for each in self._stepping]
+            ends = [place for place, each in enumerate(known) if each is None or each is optimizer]
+            if ends:
+                del self._stepping[ends[0] :]
+        self._stepping.append(weakref.ref(optimizer))
 
     def ends(self, optimizer: Optimizer) -> SteppedOptimizer | None:
         """Note the end of a step; None within another one's, which has yet to hand out what it updates."""

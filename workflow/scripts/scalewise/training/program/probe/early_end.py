@@ -9,6 +9,7 @@ window before, in whose steps all ranks exchanged gradients.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ import torch
 from .guards import Notes
 from .probe_spec import ProbeSpec
 from .run_interval import WINDOW_STEPS, Judgement, judge, looks
-from .steps import NO_GRAD, Step, StepRecord, bits_of
+from .steps import NO_GRAD, UNUSUAL_SHARE, Step, StepRecord, bits_of, samples_of
 
 AHEAD_STEPS = 2 * WINDOW_STEPS
 """Steps from a look to the end that follows from it, where several ranks train."""
@@ -46,6 +47,8 @@ class EarlyEnd:
         self._values: list[float] = []
         self._window_ends: list[int] = []
         """Number of the last step of each of ``_values``."""
+        self._sizes = Counter[int]()
+        """Number of steps with so many samples."""
         self._judged: Judgement | None = None
         self.last_step = self._most
         """Number of the step that ends the training, from 1, as far as it is known."""
@@ -84,7 +87,7 @@ class EarlyEnd:
         for index in range(1, len(steps) - recent):
             # what the record leaves out is in no window either; forward passes without gradients may be
             # a part of the training, and make the interval wider if they are not
-            if bits_of(steps[index]) & ~NO_GRAD:
+            if bits_of(steps[index]) & ~NO_GRAD or self._is_unusual(steps[index]):
                 continue
             self._open.append(self._record.seconds_between(steps[index - 1], steps[index]))
             if len(self._open) == WINDOW_STEPS:
@@ -92,6 +95,13 @@ class EarlyEnd:
                 self._window_ends.append(done - len(steps) + 1 + index)
                 self._open = []
         del steps[: -recent - 1]
+
+    def _is_unusual(self, step: Step) -> bool:
+        """Whether a step has another number of samples than most, where such steps are few."""
+        samples = samples_of(step)
+        self._sizes[samples] += 1
+        (usual, number), total = self._sizes.most_common(1)[0], self._sizes.total()
+        return samples != usual and total - number <= UNUSUAL_SHARE * total
 
     def _look(self, done: int) -> None:
         if not self._looks or self.last_step < self._most:

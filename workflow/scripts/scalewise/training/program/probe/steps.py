@@ -29,6 +29,9 @@ FORWARD_STEPS = 20
 
 UNKNOWN = -1
 
+UNUSUAL_SHARE = 0.2
+"""Share of steps with another number of samples up to which these are left out, as in the run's record."""
+
 
 class Step:
     """One optimizer step, from the end of the one before to its own end; most hold few of these."""
@@ -168,12 +171,8 @@ class StepRecord:
 
     def _append(self, step: Step) -> None:
         before = self._before
-        left_out, samples, waited = bits_of(step), 0, 0.0
-        for batch in step.batches:
-            if not batch.of.trains:
-                continue
-            waited += batch.given - batch.asked
-            samples = UNKNOWN if batch.samples is None or samples == UNKNOWN else samples + batch.samples
+        left_out, samples = bits_of(step), samples_of(step)
+        waited = sum(batch.given - batch.asked for batch in step.batches if batch.of.trains)
         for loader_pass, seconds in step.loaders:
             if loader_pass.trains:
                 self.loader_start_seconds += seconds
@@ -202,6 +201,12 @@ class StepRecord:
             return float(start.elapsed_time(step.mark)) / 1e3  # CUDA gives milliseconds
         except RuntimeError:  # of two devices
             return math.nan
+
+
+def samples_of(step: Step) -> int:
+    """Samples of a step's batches, by what is known of its loaders by now; ``UNKNOWN`` if one is unknown."""
+    sizes = [batch.samples for batch in step.batches if batch.of.trains]
+    return UNKNOWN if None in sizes else sum(size or 0 for size in sizes)
 
 
 def bits_of(step: Step) -> int:
