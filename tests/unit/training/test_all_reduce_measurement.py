@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from scalewise.execution.all_reduce_job import was_interrupted
 from scalewise.execution.rank_files import RankFiles
@@ -21,10 +23,11 @@ SIZES = (4096, 65536, 262144)
 
 
 class SteppingClock:
-    """A clock on which every all-reduce takes so long."""
+    """A clock on which every all-reduce takes so long, and a row of them some seconds more."""
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds, self._now, self._reading = seconds, 0.0, 0
+    def __init__(self, seconds: float, around: float = 0.0) -> None:
+        self._seconds, self._around, self._now, self._reading = seconds, around, 0.0, 0
+        self.summed = 0
 
     def synchronize(self) -> None:
         """Nothing is ever pending."""
@@ -33,8 +36,26 @@ class SteppingClock:
         """Moves on between a start and its end."""
         self._reading += 1
         if self._reading % 2 == 0:
-            self._now += self._seconds
+            self._now += self.summed * self._seconds + self._around
+        self.summed = 0
         return self._now
+
+
+@pytest.fixture
+def summing(monkeypatch: pytest.MonkeyPatch) -> Callable[[SteppingClock], SteppingClock]:
+    """Has a clock count the all-reduces of messages."""
+
+    def count_on(clock: SteppingClock) -> SteppingClock:
+        all_reduce = dist.all_reduce
+
+        def counted(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+            clock.summed += tensor.dtype is torch.float32
+            all_reduce(tensor, *args, **kwargs)
+
+        monkeypatch.setattr(dist, "all_reduce", counted)
+        return clock
+
+    return count_on
 
 
 @pytest.mark.usefixtures("one_rank")
@@ -56,13 +77,27 @@ def test_every_size_is_measured_several_times() -> None:
 )
 @pytest.mark.usefixtures("one_rank")
 def test_a_slow_link_is_not_given_what_it_cannot_carry_in_time(
-    seconds: float, sizes: int, repeats: int
+    seconds: float, sizes: int, repeats: int, summing: Callable[[SteppingClock], SteppingClock]
 ) -> None:
-    measured = measure_all_reduce(CPU, SteppingClock(seconds), (4096, 16384, 98304), seconds_per_size=4.0)
+    clock = summing(SteppingClock(seconds))
+    measured = measure_all_reduce(CPU, clock, (4096, 16384, 98304), seconds_per_size=4.0)
 
     assert len(measured) == sizes
     assert {len(size.seconds) for size in measured} == {repeats}
     assert measured[0].seconds == pytest.approx([seconds] * repeats)
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_what_lies_around_a_short_all_reduce_is_hardly_in_it(
+    summing: Callable[[SteppingClock], SteppingClock],
+) -> None:
+    short, long = (
+        measure_all_reduce(CPU, summing(SteppingClock(seconds, around=50e-6)), (4096,))[0].seconds[0]
+        for seconds in (20e-6, 5e-3)
+    )
+
+    assert short == pytest.approx(25e-6)
+    assert long == pytest.approx(5.05e-3)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -60,6 +61,19 @@ class Slow(torch.autograd.Function):
         time.sleep(3 * SLEEP_SECONDS)
         return gradient
 
+class Even(nn.Module):
+    def __init__(self, image, classes):
+        super().__init__()
+        self.layer = nn.Linear(image.numel(), classes)
+
+    def forward(self, images):
+        if len(images) % 2:
+            raise ValueError("an even number of images is needed")
+        return self.layer(images.flatten(1))
+
+def even(image, classes):
+    return Even(image, classes)
+
 class SlowNet(nn.Module):
     def __init__(self, image, classes):
         super().__init__()
@@ -113,6 +127,29 @@ def test_passes_are_of_the_runs_own_batch_and_of_what_common_device_counts_get_o
 def test_a_batch_too_small_for_batch_norm_is_left_out_and_the_others_stay(make_task: MakeTask) -> None:
     found = time_forward_backward(make_task("normed"), ENOUGH_SECONDS).passes
     assert [each.batch_size for each in found] == [24, 12, 8, 6, 4, 3, 2]
+
+
+def test_a_model_that_refuses_a_size_is_named_and_the_others_stay(
+    make_task: MakeTask, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer = make_task("even")
+    found = time_forward_backward(trainer, ENOUGH_SECONDS).passes
+    assert [each.batch_size for each in found] == [24, 12, 8, 6, 4, 2]
+    said = "passes of {} samples are not timed: ValueError: an even number of images is needed"
+    assert all(said.format(size) in capsys.readouterr().out for size in (3,))
+
+
+def test_an_error_of_the_device_is_not_passed_over(
+    make_task: MakeTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = make_task("deep")
+
+    def lost(*_given: object) -> None:
+        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr("scalewise.training.pass_timing._time_local", lost)
+    with pytest.raises(torch.AcceleratorError, match="illegal memory access"):
+        list(smaller_passes(trainer, 24, deadline=math.inf))
 
 
 def test_smaller_batches_are_left_when_the_time_is_up_and_the_runs_own_never_is(make_task: MakeTask) -> None:

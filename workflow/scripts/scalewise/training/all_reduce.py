@@ -24,6 +24,8 @@ LONGEST_SECONDS = 2.0
 """Longest all-reduce. A larger message that would take longer is left out: a slow link is a line by then."""
 SECONDS_PER_SIZE = 1.0
 """Time for each size. All take about 30 s at most: a slow link takes the last ones with all 5 repetitions."""
+CHAINED, SHORT_SECONDS = 10, 1e-3
+"""All-reduces in a row that are timed together, where one by itself takes less than these seconds."""
 FEWEST, MOST = 5, 20
 """Fewest and most repetitions of a size."""
 
@@ -71,7 +73,8 @@ def measure_all_reduce(
     """Time sums of float32 messages over all ranks, smallest first; all ranks must call it.
 
     Before each repetition the ranks meet at a barrier, and its seconds are those of the rank that had to
-    wait longest. All ranks decide alike, because they decide by these seconds.
+    wait longest; short messages are summed several times in a row. All ranks decide alike, because they
+    decide by these seconds.
 
     Args:
         device: Holds the messages.
@@ -91,9 +94,13 @@ def measure_all_reduce(
         if measured and expected_seconds(measured[-1], size) > longest_seconds:
             break
         message = torch.empty(max(size // 4, 1), dtype=torch.float32, device=device)
-        (warm,) = _slowest([_sum_once(message, clock)], device)
-        repeats = repetitions(warm, seconds_per_size)
-        seconds = _slowest([_sum_once(message, clock) for _ in range(repeats)], device)
+        if not measured:
+            _seconds_of_one([message], clock)  # in the first of all, connections are made
+        (warm,) = _slowest([_seconds_of_one([message], clock)], device)
+        chained = CHAINED if warm < SHORT_SECONDS else 1
+        messages = [message, *(torch.empty_like(message) for _ in range(chained - 1))]
+        repeats = repetitions(warm * chained, seconds_per_size)
+        seconds = _slowest([_seconds_of_one(messages, clock) for _ in range(repeats)], device)
         measured.append(AllReduce(bytes=size, seconds=seconds))
     return measured
 
@@ -109,18 +116,26 @@ def expected_seconds(smaller: AllReduce, size: int) -> float:
     return min(smaller.seconds) * size / smaller.bytes
 
 
-def _sum_once(message: torch.Tensor, clock: Clock) -> float:
-    """Time one all-reduce on this rank, in seconds; filling and checking the message is off the clock."""
+def _seconds_of_one(messages: Sequence[torch.Tensor], clock: Clock) -> float:
+    """Time all-reduces in a row on this rank; filling and checking the messages is off the clock.
+
+    Returns:
+        Seconds of a message. The ranks leave the barrier at different times, and the device is waited for at
+        the end: a short all-reduce by itself would take as long as these.
+    """
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    message.fill_(rank + 1)
+    for message in messages:
+        message.fill_(rank + 1)
     clock.synchronize()
-    barrier(message.device)
+    barrier(messages[0].device)
     start = clock.now()
-    dist.all_reduce(message)
+    for message in messages:
+        dist.all_reduce(message)
     clock.synchronize()
     seconds = clock.now() - start
-    check_sum(message, world_size * (world_size + 1) / 2, rank)
-    return seconds
+    for message in messages:
+        check_sum(message, world_size * (world_size + 1) / 2, rank)
+    return seconds / len(messages)
 
 
 def check_sum(message: torch.Tensor, expected: float, rank: int) -> None:

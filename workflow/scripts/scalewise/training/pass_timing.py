@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from scalewise.execution.progress_reporter import say
 from scalewise.plan.config.settings import Settings
 from scalewise.records import Bucket, Pass, RankRecord
 from scalewise.training.data.loaders import Batch
@@ -39,6 +40,9 @@ SHARE_OF_TRAINING = 0.1
 """Budget of all passes together as a share of the training's time; the next two bound it."""
 
 LEAST_SECONDS, MOST_SECONDS = 0.3, 20.0
+
+NO_STATISTICS = "Expected more than 1 value per channel when training"
+"""Words of torch's batch norm, which has no statistics of a single value."""
 
 
 @dataclass(frozen=True)
@@ -184,8 +188,12 @@ def smaller_passes(trainer: Trainer, own: int, deadline: float) -> Iterator[Pass
             return
         try:
             timed = _time_local(trainer, _batch(trainer, size), COUNTED)
-        except (ValueError, RuntimeError):
-            continue  # batch norm has no statistics of a single value
+        except (ValueError, RuntimeError) as error:
+            if isinstance(error, (torch.OutOfMemoryError, torch.AcceleratorError)):
+                raise  # of the device, which may not be usable any more
+            if NO_STATISTICS not in str(error):
+                say(f"passes of {size} samples are not timed: {type(error).__name__}: {error}")
+            continue
         yield _median_pass(size, timed)
 
 
