@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
 
-from scalewise.execution.outcome import would_fail_again
-from scalewise.execution.train_job import lay_out_folder
+from scalewise.execution import train_job
+from scalewise.execution.outcome import SHOWN_BYTES, RunFailedError, whole_log, would_fail_again
+from scalewise.execution.train_job import TrainOptions, lay_out_folder, run_train_job
 from scalewise.records import FAILURE, Definition, Failure, write_json
 
 DEFINITION = Definition(
@@ -52,3 +54,37 @@ def test_what_would_end_alike_is_not_tried_again(tmp_path: Path, permanent: bool
     assert (would_fail_again(tmp_path, DEFINITION, 60) is not None) == permanent
     changed = DEFINITION.model_copy(update={"settings": {"program": "other.py"}})
     assert would_fail_again(tmp_path, changed, 60) is None
+
+
+def test_what_a_failed_run_printed_is_bounded_before_snakemake_shows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "train.log"
+
+    def fail(*_given: object) -> int:
+        log.write_bytes(b"a bar of progress\r" * 100_000)
+        raise RunFailedError("own/d2.r1 failed: no more samples")
+
+    monkeypatch.setattr(train_job, "train", fail)
+    monkeypatch.setattr(train_job, "resolved", lambda definition: definition)
+    options = TrainOptions(
+        definition=DEFINITION,
+        dataset=None,
+        weights=None,
+        log=log,
+        limit_seconds=60.0,
+        timeout_seconds=60,
+        checkpoint_seconds=60.0,
+        keep_checkpoints=False,
+        limit_over_tries=False,
+        attempt=1,
+        summary=tmp_path / "summary.json",
+    )
+    before = signal.getsignal(signal.SIGUSR1)
+    try:
+        assert run_train_job(options) == 1
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+    assert log.stat().st_size < 2 * SHOWN_BYTES
+    assert whole_log(log).stat().st_size == 1_800_000

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +17,14 @@ from tests.small_runs import definition, rank_setup
 
 from scalewise.execution import run_lock
 from scalewise.execution.messages import TrainSpec
-from scalewise.execution.outcome import LOG_TAIL_LINES, RunFailedError, has_result, run_ranks
+from scalewise.execution.outcome import (
+    LOG_TAIL_LINES,
+    SHOWN_BYTES,
+    RunFailedError,
+    has_result,
+    run_ranks,
+    shorten_log,
+)
 from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.run_lock import LockLostError, RunLock, lock_run
 from scalewise.execution.supervisor import ExitStatus, RankGroup, failure_reason, in_minutes
@@ -186,6 +195,47 @@ def test_a_failure_shows_the_last_lines_of_the_log_whatever_bytes_are_in_it(tmp_
     assert failure.log_tail[-1].endswith("not text")
     assert "line 99" in str(failed.value)
     assert str(tmp_path / "train.log") in str(failed.value)
+
+
+LOUD = (
+    PREAMBLE
+    + """
+attempt.started(0, "node-a")
+for number in range(100_000):
+    print(f"\\x1b[2J{number} \\x07", flush=number % 1000 == 0)
+print("\\r 10%\\r 20%", flush=True)
+attempt.failed(0, "node-a", ValueError("\\x1b]0;title\\x07" + "x" * 2_000_000), False)
+sys.exit(1)
+"""
+)
+
+
+def test_a_terminal_gets_a_bounded_and_printable_part_of_what_a_failed_run_printed(tmp_path: Path) -> None:
+    with pytest.raises(RunFailedError) as failed:
+        supervise(rank_group(tmp_path, LOUD, world_size=1))
+    log = tmp_path / "train.log"
+    printed = log.read_bytes()
+    shorten_log(log)
+    failure = read_failure(tmp_path)
+    assert failure is not None
+
+    assert (tmp_path / "train.whole.log").read_bytes() == printed
+    shown = [str(failed.value), failure.reason, failure.traceback, *failure.log_tail, log.read_text()]
+    assert [text for text in shown if set(text) & {"\x1b", "\x07", "\r"}] == []
+    assert max(map(len, shown)) < 4 * SHOWN_BYTES
+    first, *lines = log.read_text().splitlines()
+    assert first == f"The printable end of {len(printed):,} bytes. The whole log: {tmp_path}/train.whole.log"
+    assert "failed: rank 0 on node-a" in "".join(lines)
+
+
+def test_a_short_and_printable_log_stays_as_it_is(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("epoch 1\n\ttrain loss 0.3 µs\n")
+    shorten_log(log)
+
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+        "train.log": "epoch 1\n\ttrain loss 0.3 µs\n"
+    }
 
 
 def test_the_log_of_an_earlier_attempt_stays_readable(tmp_path: Path) -> None:
@@ -374,6 +424,48 @@ def test_a_failure_is_put_down_to_its_cause_and_not_to_those_who_noticed(
     text = failure_reason(failed, ExitStatus(1, "failed"), failed.rank_files.root_cause(4))
 
     assert text.startswith(says)
+
+
+ABORTS = (
+    PREAMBLE
+    + """
+import os
+rank = int(sys.argv[2])
+attempt.started(rank, "node-a")
+attempt.keep_fault(rank)
+os.abort()
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("aborting", "terminated", "words"),
+    [
+        pytest.param((1, 2), False, "left no word: killed from outside", id="one is silent"),
+        pytest.param((1, 2), True, "did not answer the other ranks in time", id="one was asked to end"),
+        pytest.param((0, 1, 2), False, "ended by SIGABRT: NCCL gave up waiting", id="all"),
+    ],
+)
+def test_ranks_that_abort_as_they_waited_in_vain_are_not_put_down_as_the_cause(
+    aborting: tuple[int, ...], terminated: bool, words: str, tmp_path: Path
+) -> None:
+    failed = rank_group(tmp_path, "", world_size=3)
+    failed.rank_files.folder.mkdir()
+    for rank in range(3):
+        failed.rank_files.started(rank, "node-a")
+    for rank in aborting:
+        argv = [sys.executable, "-c", ABORTS, str(failed.rank_files.folder), str(rank)]
+        ended = subprocess.run(argv, env=os.environ | {"PYTHONPATH": str(SCRIPTS)}, check=False)
+        assert ended.returncode == -signal.SIGABRT
+
+    if terminated:
+        failed.rank_files.terminated(0)
+
+    text = failure_reason(failed, ExitStatus(1, "failed", dead_before=aborting), None)
+
+    assert text.startswith("rank 0 on node-a (pid")
+    assert words in text
+    assert ("rank 1" in text) == (0 in aborting)
 
 
 def test_a_folder_has_a_result_where_the_records_are_of_just_this_run(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ import pytest
 from tests.small_runs import definition, rank_setup
 from tests.unit.training.probe_record_of import record
 
-from scalewise.execution.messages import TrainSpec
+from scalewise.execution.messages import RankError, TrainSpec
 from scalewise.execution.rank_files import RankFiles
 from scalewise.plan.config.program import ProgramSettings
 from scalewise.records import RankRecord, Summary, read_summary, seconds_between
@@ -111,6 +112,20 @@ def test_the_end_of_a_run_does_not_depend_on_a_clock_that_is_set_meanwhile(
     monkeypatch.setattr(time, "monotonic", lambda: 103.0)
     # the program's process began 3 s after the rank's, whose own begin is the only one known on another host
     assert seconds_between(STARTED, program._ended_at(3.0, launch_seconds)) == seconds
+
+
+def test_a_rank_that_nccl_aborts_is_not_taken_for_the_one_it_waited_for(program: ProgramRank) -> None:
+    watchdog = "[rank1]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE"
+    found = []
+    for lines in ([watchdog], ["free(): invalid pointer"]):
+        with pytest.raises(ProgramError) as ended:
+            program._check_end(child(*lines), -signal.SIGABRT, [])
+        error = RankError(
+            rank=0, host="n1", time=0.0, message=str(ended.value), traceback="", out_of_memory=False
+        )
+        found.append((error.is_secondary, error.is_timeout))
+
+    assert found == [(True, True), (False, False)]
 
 
 def test_a_program_without_a_step_is_told_so(program: ProgramRank) -> None:

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import torch
+from tests.small_runs import definition_of, rank_setup
 
+from scalewise.execution.messages import TrainSpec
+from scalewise.execution.rank_files import RankFiles
+from scalewise.execution.signals import Signals
+from scalewise.plan.config.settings import Settings
+from scalewise.records import utc_now
+from scalewise.training import rank
+from scalewise.training.data import datasets
 from scalewise.training.data.worker_loader import LONGEST_TMPDIR
+from scalewise.training.distributed.identity import Identity
 
 SCRIPTS = Path(__file__).parents[3] / "workflow" / "scripts"
 
@@ -87,3 +100,39 @@ def test_a_rank_with_loader_processes_ends_whether_its_epoch_is_done_or_not(
     said = ["2 processes", "the rank noticed", f"{batches} batches, 2 processes"]
     assert done.stdout.splitlines() == said
     assert done.stderr == ""
+
+
+def test_loaders_are_built_before_the_process_group_begins_its_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(dataset="digits", model="linear", global_batch_size=8, loader="workers")
+    files = RankFiles(tmp_path)
+    files.begin(rank_setup(shape="1x1"))
+    files.write_spec(
+        TrainSpec(
+            definition=definition_of(settings),
+            dataset=tmp_path / "digits",
+            folder=tmp_path,
+            started_at=utc_now(),
+        )
+    )
+    begun: list[str] = []
+    place = Identity(0, 0, 1, 1, "node-a", None, 0), "0", torch.device("cpu")
+
+    @contextmanager
+    def process_group(*_given: object) -> Iterator[None]:
+        begun.append("process group")
+        yield
+
+    monkeypatch.setattr(rank, "initialize_rank", lambda *_given: place)
+    monkeypatch.setattr(datasets, "load", lambda _path: None)
+    monkeypatch.setattr(rank, "build_loaders", lambda *_given: begun.append("loaders"))
+    monkeypatch.setattr(rank, "process_group", process_group)
+    monkeypatch.setattr(rank, "train_and_record", lambda *_given: begun.append("training"))
+    before = signal.getsignal(signal.SIGUSR1)
+    try:
+        rank.run_rank(files, time.monotonic(), Signals())
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+    assert begun == ["loaders", "process group", "training"]

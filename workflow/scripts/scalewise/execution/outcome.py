@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import shutil
 import sys
 from contextlib import suppress
@@ -35,6 +36,15 @@ from scalewise.records import (
 )
 
 LOG_TAIL_LINES = 25
+
+SHOWN_BYTES = 1 << 14
+"""Most bytes of a failed run's output that reach the terminal."""
+
+REASON_CHARACTERS = 4000
+"""Most characters of a reason, which begins with what matters."""
+
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""Characters that change what a terminal shows, but for tabs and ends of lines."""
 
 FULL_BYTES = 1 << 20
 """A folder with less room than this has none: what ranks wrote there last may be missing."""
@@ -70,6 +80,7 @@ def run_ranks(rank_group: RankGroup, rank_setup: RankSetup, spec: TrainSpec) -> 
     """
     for name in (*RUN_RECORDS, MODEL, FAILURE):
         (spec.folder / name).unlink(missing_ok=True)
+    whole_log(rank_group.log).unlink(missing_ok=True)
     rank_group.rank_files.begin(rank_setup)
     rank_group.rank_files.write_spec(spec)
     ended = supervise(rank_group)
@@ -101,6 +112,40 @@ def note(log: Path, text: str) -> None:
     """Add a line to the run's log, with the time."""
     with log.open("a", encoding="utf-8") as file:
         file.write(f"{utc_now()} {text}\n")
+
+
+def printable(text: str) -> str:
+    """Return the end of a program's output as a terminal can show it: bounded, control characters escaped."""
+    lines = text[-SHOWN_BYTES:].replace("\r\n", "\n").replace("\r", "\n")
+    return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), lines)
+
+
+def whole_log(log: Path) -> Path:
+    """The file that keeps the whole log of a failed run, next to the part that is shown."""
+    return log.with_name(f"{log.stem}.whole{log.suffix}")
+
+
+def shorten_log(log: Path) -> None:
+    """Leave the printable end of a failed run's log, and keep the whole log next to it.
+
+    Snakemake copies the log of a failed job to the terminal and to its own log, however long it is.
+    """
+    with suppress(OSError):
+        size = log.stat().st_size
+        end = _end_of(log)
+        shown = printable(end)
+        if size <= SHOWN_BYTES and shown == end:
+            return
+        whole, draft = whole_log(log), log.with_name(f".{log.name}.shown")
+        write_text(draft, f"The printable end of {size:,} bytes. The whole log: {whole}\n{shown}")
+        log.replace(whole)
+        draft.replace(log)
+
+
+def _end_of(log: Path) -> str:
+    with log.open("rb") as file:
+        file.seek(max(log.stat().st_size - SHOWN_BYTES, 0))
+        return file.read(SHOWN_BYTES).decode("utf-8", errors="replace")
 
 
 def write_log_if_missing(log: Path, text: str) -> None:
@@ -173,7 +218,7 @@ def _record_out_of_memory(spec: TrainSpec, cause: RankError) -> None:
     summary = Summary(
         definition=spec.definition,
         outcome="out-of-memory",
-        reason=f"rank {cause.rank} on {cause.host}: {cause.first_line}",
+        reason=printable(f"rank {cause.rank} on {cause.host}: {cause.first_line}"[:REASON_CHARACTERS]),
         measurements=None,
         provenance=None,
     )
@@ -187,10 +232,10 @@ def _fail(
 
     The reason also ends the log, which is what Snakemake shows of a job that failed elsewhere.
     """
-    why = failure_reason(rank_group, ended, cause)
+    why = printable(failure_reason(rank_group, ended, cause)[:REASON_CHARACTERS])
     if (free := free_bytes(spec.folder)) < FULL_BYTES:
         why += f" {spec.folder} has {free:,} free bytes left: make room there."
-    traceback = cause.traceback if cause is not None else ""
+    traceback = printable(cause.traceback) if cause is not None else ""
     failure = _failure(rank_group, spec, ended.outcome, why, traceback)
     if cause is not None and cause.permanent and ended.outcome == "failed":
         failure = failure.model_copy(update={"permanent": True})
@@ -222,5 +267,4 @@ def _failure(rank_group: RankGroup, spec: TrainSpec, outcome: Why, why: str, tra
 
 def _tail(log: Path) -> list[str]:
     """The last lines of a log, if there is one: a user may delete the folder of a run at work."""
-    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    return text.splitlines()[-LOG_TAIL_LINES:]
+    return printable(_end_of(log)).splitlines()[-LOG_TAIL_LINES:] if log.exists() else []

@@ -7,6 +7,7 @@ says it finished.
 from __future__ import annotations
 
 import errno
+import faulthandler
 import os
 import shutil
 import time
@@ -27,6 +28,9 @@ from scalewise.records import write_json, write_text
 
 RANK_SETUP, SPEC, ENDPOINT = "rank_setup.json", "spec.json", "endpoint.json"
 """Files that the supervisor lays out for ranks before they start, and the one that says where rank 0 is."""
+
+FAULT_BYTES = 200
+"""Begin of the note of a fatal signal, which names it."""
 
 PROGRESS = "progress.json"
 """The file that says how far the training has come, for all who look at it from outside."""
@@ -164,6 +168,18 @@ class RankFiles:
             permanent=permanent,
         )
         write_text(self._own(f"rank{rank}.failed.json"), note.model_dump_json())
+
+    def keep_fault(self, rank: int) -> None:
+        """Have Python note a fatal signal that this process raises, such as SIGABRT by NCCL's watchdog."""
+        # open as long as the process lives
+        faulthandler.enable(self._own(f"rank{rank}.fault").open("wb"), all_threads=False)
+
+    def aborted(self, rank: int) -> bool:
+        """Whether a rank has ended itself by SIGABRT: under NCCL those do that waited for another in vain."""
+        try:
+            return b"Aborted" in (self.folder / f"rank{rank}.fault").read_bytes()[:FAULT_BYTES]
+        except OSError:
+            return False
 
     def terminated(self, rank: int) -> None:
         """Note that a rank was asked to end, which launchers do to the peers of one that failed."""

@@ -11,7 +11,7 @@ import shlex
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import IO
 
 import psutil
 
-from scalewise.execution.messages import GracefulStop, RankError
+from scalewise.execution.messages import GracefulStop, RankError, RankStarted
 from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.rank_processes import RankProcesses
 from scalewise.execution.run_lock import LockLostError, RunLock
@@ -242,18 +242,35 @@ def failure_reason(group: RankGroup, ended: ExitStatus, cause: RankError | None)
         return f"no rank started, and {_started(group)} exited with code {ended.code}. Its words stand below."
     silent = group.rank_files.died_without_note(group.world_size)
     if silent:
+        waited = [note for note in silent if group.rank_files.aborted(note.rank)]
+        if len(waited) == len(silent):
+            quiet = [note for note in group.rank_files.unresponsive(group.world_size) if note not in waited]
+            if quiet:
+                return _unresponsive(quiet)
+            return (
+                f"{_names(waited)} ended by SIGABRT: NCCL gave up waiting for another rank, or a library "
+                "failed. The log has its words."
+            )
+        silent = [note for note in silent if note not in waited]
         silent = [note for note in silent if note.rank in ended.dead_before] or silent
-        names = ", ".join(f"rank {note.rank} on {note.host} (pid {note.pid})" for note in silent)
         return (
-            f"{names} left no word: killed from outside, often by the system's out-of-memory killer, or hung."
+            f"{_names(silent)} left no word: killed from outside, often by the system's out-of-memory "
+            "killer, or hung."
         )
     if cause is not None:
         quiet = group.rank_files.unresponsive(group.world_size)
         if quiet:
-            names = ", ".join(f"rank {note.rank} on {note.host} (pid {note.pid})" for note in quiet)
-            return f"{names} did not answer the other ranks in time: hung, or cut off from them."
+            return _unresponsive(quiet)
         return f"rank {cause.rank} on {cause.host}: {cause.first_line}"
     return f"{_started(group)} exited with code {ended.code}."
+
+
+def _names(ranks: Sequence[RankStarted]) -> str:
+    return ", ".join(f"rank {note.rank} on {note.host} (pid {note.pid})" for note in ranks)
+
+
+def _unresponsive(ranks: Sequence[RankStarted]) -> str:
+    return f"{_names(ranks)} did not answer the other ranks in time: hung, or cut off from them."
 
 
 def _started(rank_group: RankGroup) -> str:

@@ -23,6 +23,7 @@ from scalewise.execution.outcome import (
     explain_os_error,
     has_result,
     say,
+    shorten_log,
     would_fail_again,
     write_log_if_missing,
 )
@@ -91,6 +92,7 @@ def run_train_job(options: TrainOptions) -> int:
     except RunFailedError as error:
         say(f"scalewise: {error}")
         write_log_if_missing(options.log, str(error))
+        shorten_log(options.log)
         if (requeued := requeue_after(error, start.slurm)) is not Requeue.NO:
             requeue_job(options.log, label, saved=requeued is Requeue.FROM_CHECKPOINT)
     except LockLostError as error:

@@ -25,6 +25,7 @@ from scalewise.plan.config.shape import Shape
 from scalewise.records import EpochRecord, OwnInterval, Resumption, Startup, Window, later
 from scalewise.training.checkpoints.checkpointer import Checkpointer
 from scalewise.training.data import datasets
+from scalewise.training.data.datasets import Dataset
 from scalewise.training.distributed.devices import claim_cpus, claim_device
 from scalewise.training.distributed.identity import Identity, check_place, identify
 from scalewise.training.distributed.process_group import gather, process_group
@@ -42,7 +43,7 @@ from scalewise.training.run_records import (
     write_epochs_and_utilization,
     write_summary_and_ranks,
 )
-from scalewise.training.trainer import Trainer, build_loaders, build_trainer
+from scalewise.training.trainer import Loaders, Trainer, build_loaders, build_trainer
 
 BEAT_SECONDS = 2.0
 
@@ -80,10 +81,19 @@ def run_rank(rank_files: RankFiles, process_started: float, signals: Signals) ->
         ago = time.monotonic() - process_started
         seconds["launch_seconds"] = seconds_between(spec.started_at, ago)
     identity, affinity, device = initialize_rank(rank_files, rank_setup)
+    claimed = watch.lap()
+    settings = Settings.model_validate(spec.definition.settings)
+    assert spec.dataset is not None, "a built-in training has one"
+    dataset = datasets.load(spec.dataset)
+    # before the process group, whose threads must not meet the fork of a loader's processes
+    loaders = build_loaders(settings, dataset, identity.rank, device, rank_setup.timeout_seconds)
+    seconds["data_seconds"] = watch.lap()
     with process_group(rank_files, rank_setup, identity, device):
-        seconds["process_group_seconds"] = watch.lap()
+        seconds["process_group_seconds"] = claimed + watch.lap()
         began = process_started - seconds["launch_seconds"]
-        rank = RankContext(rank_files, spec, rank_setup, identity, affinity, device, began)
+        rank = RankContext(
+            rank_files, spec, rank_setup, settings, dataset, loaders, identity, affinity, device, began
+        )
         # in a function of its own: with it goes DDP, which must be gone before its process group
         train_and_record(rank, seconds, watch, signals)
     rank_files.finished(identity.rank)
@@ -97,6 +107,9 @@ class RankContext:
         rank_files: The folder that all of them see.
         spec: The run that they train.
         rank_setup: Says how they were started and meet.
+        settings: They hold the seed of this repeat.
+        dataset: Mapped from its file.
+        loaders: Give the batches of both splits.
         affinity: The CPUs that this rank may run on, such as ``0-3,8``.
         began: Monotonic seconds, by this host's clock, at which this start of the run began.
     """
@@ -104,6 +117,9 @@ class RankContext:
     rank_files: RankFiles
     spec: TrainSpec
     rank_setup: RankSetup
+    settings: Settings
+    dataset: Dataset
+    loaders: Loaders
     identity: Identity
     affinity: str
     device: torch.device
@@ -121,19 +137,12 @@ def train_and_record(
         watch: Goes on from the last of these parts.
         signals: Those that this process has got and gets.
     """
-    spec, rank_setup, identity = rank.spec, rank.rank_setup, rank.identity
-    definition = spec.definition
-    settings = Settings.model_validate(definition.settings)
-    assert spec.dataset is not None, "a built-in training has one"
-    dataset = datasets.load(spec.dataset)
-    loaders = build_loaders(settings, dataset, identity.rank, rank.device, rank_setup.timeout_seconds)
-    seconds["data_seconds"] = watch.lap()
-    batch_size = definition.global_batch_size
+    spec, rank_setup, settings, identity = rank.spec, rank.rank_setup, rank.settings, rank.identity
     trainer = build_trainer(
         settings,
-        batch_size,
-        dataset,
-        loaders,
+        spec.definition.global_batch_size,
+        rank.dataset,
+        rank.loaders,
         identity,
         rank.device,
         spec.weights,
@@ -266,6 +275,7 @@ def initialize_rank(rank_files: RankFiles, rank_setup: RankSetup) -> tuple[Ident
     """
     identity = identify(os.environ, rank_setup.launcher)
     rank_files.started(identity.rank, identity.host)
+    rank_files.keep_fault(identity.rank)
     exit_when_parent_dies(rank_setup.supervisor_pid, rank_setup.supervisor_host == identity.host)
     if identity.rank == 0:
         threading.Thread(target=_beat, args=(rank_files,), name="beat", daemon=True).start()

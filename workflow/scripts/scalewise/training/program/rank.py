@@ -65,6 +65,9 @@ from scalewise.training.program.told_progress import ToldProgress
 
 LOOK_SECONDS = 0.5
 """Time between two looks at the probe's files, which may lie on a file system that many ranks share."""
+GAVE_UP = "Watchdog caught collective operation timeout"
+"""Words of NCCL's watchdog before it aborts a rank that has waited for another one in vain."""
+
 WARM_UP = "warm-up"
 BEAT_SECONDS = 2.0
 END_SECONDS = 30.0
@@ -298,6 +301,8 @@ class ProgramRank:
         if code < 0:
             name = signal.Signals(-code).name
             by = ", as the system's out-of-memory killer does" if code == -signal.SIGKILL else ""
+            if code == -signal.SIGABRT and any(GAVE_UP in line for line in child.tail):
+                by = " after NCCL had timed out: another rank did not come"
             raise ProgramError(f"{program} was ended by {name}{by}", child.traceback())
         if code:
             raise ProgramError(self._reason(child, code), child.traceback())
