@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from scalewise.training.program.child import Child
+from scalewise.training.program.child import LONGEST_LINE, Child
 
 HEEDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
@@ -46,3 +46,12 @@ def test_a_handler_of_the_program_is_seen() -> None:
     assert not child.handles(signal.SIGTERM)
     child.end()
     assert not child.handles(signal.SIGUSR1)
+
+
+def test_a_line_without_end_is_kept_from_its_begin_where_an_error_has_its_name() -> None:
+    child = Child([sys.executable, "-c", "print('ValueError: ' + 'x' * 1_000_000)"], os.environ)
+    while child.wait(1) is None:
+        pass
+    child.end()
+    assert child.last_error().startswith("ValueError: xxx")
+    assert [len(line) for line in child.tail] == [LONGEST_LINE]

@@ -157,7 +157,7 @@ class Child:
                     sys.stdout.buffer.write(chunk)
                     sys.stdout.buffer.flush()
                 *lines, left = (left + chunk).replace(b"\r", b"\n").split(b"\n")
-                left = left[-LONGEST_LINE:]
+                left = left[:LONGEST_LINE]  # an error begins with its name
                 for line in lines:
                     self._take(line, now)
         if left:
