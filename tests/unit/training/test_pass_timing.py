@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from scalewise.plan.config.settings import Settings
 from scalewise.records import Pass
 from scalewise.training.data.datasets import Dataset
+from scalewise.training.data.sampling import EpochSampler
 from scalewise.training.distributed.identity import Identity
 from scalewise.training.loop import TrainingState, train_epoch
 from scalewise.training.pass_timing import (
@@ -113,6 +114,22 @@ def make_task(one_rank: None, tmp_path: Path) -> Iterator[MakeTask]:
 
     yield make
     torch.set_num_threads(threads)
+
+
+def test_an_epochs_last_batch_of_another_size_is_measured_from_the_second_epoch_on_where_cudnn_tries(
+    make_task: MakeTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # a CPU has no cuDNN, but its switch
+    monkeypatch.setattr("scalewise.training.trainer.choose_algorithms", lambda *_given: None)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    trainer = make_task("deep")
+    uneven = replace(trainer, sampler=EpochSampler(2 * BATCH + 3, BATCH, 0, 1, 1))
+    state = TrainingState.start(trainer.device)
+    for _ in range(2):
+        train_epoch(uneven, state)
+        state.end_epoch()
+    odd = [window for window in trainer.clock.windows if window.samples % BATCH]
+    assert [(window.steps, window.warmup) for window in odd] == [(1, True), (3, False)]
 
 
 def test_passes_are_of_the_runs_own_batch_and_of_what_common_device_counts_get_of_it(
