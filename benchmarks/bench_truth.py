@@ -432,7 +432,7 @@ def _swaps(series: int, studies: int) -> tuple[float, float]:
         compared = gains(known)
         decision = decide(
             "study", scaling_table(known, "strong", None, compared), option_table(known, {}), planted.rule,
-            compared=compared, swept={"loader"},
+            compared=compared, options_of={name: (("loader", name),) for name in known["series"]},
         )  # fmt: skip
         swapped += decision.series != f"{SERIES} 0"
         stated = decision.numbers["throughput_samples_per_second"]

@@ -6,6 +6,7 @@ The answers follow from the planted speeds by arithmetic, and were not copied fr
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from tests.unit.analysis.planted_decisions import ALONE, START_UP, Study
 
@@ -95,6 +96,10 @@ MORE_BUT_BY_LUCK = Study(
 """With the run that did not reach it, 4 devices take 1267 s to the target, 1 device 1800 s."""
 TARGET_NOT_REACHED = Study(FOUR.points, target=0.99)
 
+VIEW_OFF = of({1: 1157.0, 2: 2150.0, 4: 3900.0, 8: 6300.0, 16: 8200.0}, series="view off")
+VIEW_ON = of({1: 953.0, 2: 1880.0, 4: 3650.0, 8: 6900.0, 16: 10500.0}, series="view on")
+"""On 16 devices the view has an efficiency of 0.69 by its own baseline and of 0.57 by the faster one."""
+
 SLOW, FAST = of(RATES, series="slow"), of({at: 1.2 * rate for at, rate in RATES.items()}, series="fast")
 SLIGHTLY_FASTER = of({at: 1.001 * rate for at, rate in RATES.items()}, by=0.03, series="fast")
 FAST_FROM_SINGLE_RUNS = of({at: 1.2 * rate for at, rate in RATES.items()}, repeats=1, series="fast")
@@ -108,7 +113,7 @@ MANY_ALIKE = Study(
 """A lead of 1.8 % has p 0.044 in one comparison at a scatter of 1 %; in seven it is shown no more."""
 
 
-def rule(**criteria: float) -> DecisionRule:
+def rule(**criteria: Any) -> DecisionRule:
     """A rule of these criteria; without any, the knee."""
     return DecisionRule(**criteria)
 
@@ -190,6 +195,8 @@ CASES = [
     Case("another series that is faster", both(SLOW, FAST), rule(min_efficiency=0.7), 4, series="fast"),
     Case("another series that may not be chosen",
          both(SLOW, FAST, swept=["precision"]), rule(min_efficiency=0.7), 4, series="slow"),
+    Case("an option with a slow baseline, by the efficiency to the best one",
+         both(VIEW_OFF, VIEW_ON), rule(min_efficiency=0.6), 8, series="view on"),
     Case("another series that is not shown to be faster",
          both(SLOW, SLIGHTLY_FASTER), rule(min_efficiency=0.6), 4, series="slow"),
     Case("another series of single runs is not chosen",

@@ -36,6 +36,9 @@ def decision_on(
         options,
         rule or DecisionRule(),
         compared=compared,
-        swept=list(swept or {}),
+        options_of={
+            str(series): tuple((key, runs[key].iloc[0]) for key in swept or {})
+            for series, runs in known.groupby("series", sort=False)
+        },
         **others,
     )

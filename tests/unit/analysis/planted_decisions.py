@@ -13,11 +13,12 @@ import pandas as pd
 from scalewise.analysis.comparison.gains import Gains, gains
 from scalewise.analysis.decision.criteria import as_billed, shortcomings
 from scalewise.analysis.decision.decision import Decision, decide
-from scalewise.analysis.decision.selection import candidates, select, series_compete
+from scalewise.analysis.decision.selection import candidates, select
 from scalewise.analysis.decision.terms import Terms
 from scalewise.analysis.report.what_if import facts
 from scalewise.analysis.scaling import known_columns, option_table, scaling_table
 from scalewise.plan.config.experiment import DecisionRule
+from scalewise.plan.runs.runs import Options
 
 Point = tuple[str, int]
 """Series and devices."""
@@ -75,6 +76,11 @@ class Study:
                 rows.append(row)
         return known_columns(pd.DataFrame(rows))
 
+    @property
+    def options_of(self) -> dict[str, Options]:
+        """The options of each series; the name stands for the values."""
+        return {name: tuple((key, name) for key in self.swept) for name, _ in self.points}
+
     @cached_property
     def compared(self) -> Gains:
         """The ratios of all pairs of points."""
@@ -100,7 +106,7 @@ class Study:
             compared=self.compared,
             target=self.target,
             queue_minutes=self._waits(queue_minutes),
-            swept=self.swept,
+            options_of=self.options_of,
         )
 
     def concluded(self, rule: DecisionRule, queue_minutes: float | None = None) -> dict[str, Any]:
@@ -108,10 +114,11 @@ class Study:
         found = candidates(
             self.scaling,
             rule,
-            compete=series_compete(self.swept),
+            self.compared,
+            options=self.options_of,
             target=self.target,
             queue_minutes=self._waits(queue_minutes),
-        )
+        )[0]
         chosen, decision = select(found, rule, self.compared), self.decision(rule, queue_minutes)
         own = found.points[found.points["series"] == decision.series]
         return {
@@ -133,7 +140,7 @@ class Study:
             rule: The study's own criteria.
         """
         rule = rule or DecisionRule()
-        terms = Terms(rule, series_compete(self.swept), self.target, self.queue_minutes)
+        terms = Terms(rule, self.options_of, self.target, self.queue_minutes)
         found = facts(self.scaling, self.compared, self.decision(rule), terms)
         return json.loads(json.dumps(found, allow_nan=False))  # type: ignore[no-any-return]
 

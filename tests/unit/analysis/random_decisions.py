@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator
+from typing import Any
 
 from tests.unit.analysis.planted_decisions import ALONE, SAMPLES, START_UP, Point, Study
 
@@ -59,7 +60,7 @@ def random_rules(chance: random.Random, study: Study) -> Iterator[Asked]:
     """Some criteria for a study: round numbers, and those that one of its points just meets or misses."""
     rates = [each for results in study.points.values() for each in results if not isinstance(each, str)]
     for _ in range(4):
-        given: dict[str, float] = {"min_gain": chance.choice((0.0, 0.05, 0.05, 0.3))}
+        given: dict[str, Any] = {"min_gain": chance.choice((0.0, 0.05, 0.05, 0.3))}
         if chance.random() < 0.5:
             given["min_efficiency"] = chance.choice(
                 (0.25, 0.5, 0.7, 0.9, 1.0, round(chance.random(), 2) or 0.01)

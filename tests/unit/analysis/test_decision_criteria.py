@@ -240,7 +240,7 @@ def test_a_site_that_bills_whole_nodes_makes_few_devices_dear(by: Decide) -> Non
 
 @pytest.mark.parametrize("rule", [{"deadline_minutes": 60.0}, {"max_device_hours": 3.0}])
 def test_criteria_on_whole_runs_say_so_where_their_times_are_not_known(
-    make_runs: Runs, rule: dict[str, float]
+    make_runs: Runs, rule: dict[str, Any]
 ) -> None:
     runs = make_runs(POINTS).assign(device_hours=nan)
     scaling = scaling_table(runs, "strong").drop(columns=["wall_seconds", "wall_seconds_high"])

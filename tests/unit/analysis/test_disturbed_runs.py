@@ -13,13 +13,13 @@ from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.bottlenecks.disturbances import disturbance, set_apart
 from scalewise.analysis.conclusion import Conclusion, conclude
 from scalewise.analysis.decision.cautions import of_efficiency
-from scalewise.analysis.decision.criteria import evaluate
+from scalewise.analysis.decision.selection import candidates
 from scalewise.analysis.memory import device_memory_bytes, smaller_batch_gain
 from scalewise.analysis.rounds.judge_round import judge_round
 from scalewise.analysis.rounds.repeats import in_place_of_disturbed
 from scalewise.analysis.rounds.sentences import round_lines
 from scalewise.analysis.tables import collect
-from scalewise.plan.config.experiment import Experiment, Repeats
+from scalewise.plan.config.experiment import DecisionRule, Experiment, Repeats
 from scalewise.plan.runs.rounds import Round
 from scalewise.plan.runs.runs import canonical_json
 from scalewise.records import GpuLimits, Pass
@@ -237,7 +237,7 @@ def test_a_baseline_short_of_memory_is_recognized_by_its_peak(study: Callable[..
     scaling = found.scaling.assign(device_memory_bytes=42.9e9)
     scaling.loc[base, "peak_memory_bytes"] = 39.5e9
 
-    ((_, caution),) = of_efficiency(evaluate(scaling, experiment(single(A100)).decision))
+    ((_, caution),) = of_efficiency(candidates(scaling, DecisionRule(), found.compared)[0].points)
     assert (
         "The baseline, 1 device, is short of memory for its batch: its tensors took 39.5 of 42.9 GB of "
         "memory. Use smaller batches for the whole series (`accumulation_steps`, or `scaling: weak`)"

@@ -69,7 +69,7 @@ def decide(speeds: Speeds, rule: DecisionRule) -> Decision:
     runs = known_columns(pd.DataFrame(rows))
     compared = gains(runs)
     table = scaling_table(runs, "strong", None, compared)
-    return decide_on_tables("study", table, option_table(runs, {}), rule, compared=compared, swept=())
+    return decide_on_tables("study", table, option_table(runs, {}), rule, compared=compared)
 
 
 def curve(generator: np.random.Generator, counts: Sequence[int] = COUNTS) -> dict[int, float]:

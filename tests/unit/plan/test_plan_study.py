@@ -138,6 +138,7 @@ def test_an_exclude_that_means_something_else_is_refused(exclude: str, says: str
         ("{sweep: {epochs: [5, 5]}}", "sweep.epochs is [5, 5], in which two values have the same name"),
         ("{sweep: {epoch: [5, 9]}}", "sweep.epoch is not a known key. Did you mean 'epochs'?"),
         ("{scaling: weak}", "batch_size_per_device is missing, and scaling is weak. Add `batch_size_per_"),
+        ("{decision: {accept: [optimizer]}}", "decision.accept[0] is 'optimizer', which is not swept."),
         ("{batch_size_per_device: 8}", "is 8, but strong scaling keeps global_batch_size. Remove batch_size"),
     ],
 )

@@ -16,12 +16,13 @@ from scalewise.analysis.comparison.gains import Gains, gains
 from scalewise.analysis.comparison.own_intervals import own_interval_notes
 from scalewise.analysis.decision.criteria import as_billed
 from scalewise.analysis.decision.decision import Decision, decide
-from scalewise.analysis.decision.selection import series_compete
+from scalewise.analysis.decision.selection import candidates, with_best_baseline
 from scalewise.analysis.decision.terms import Terms
 from scalewise.analysis.program_facts import program_cautions
 from scalewise.analysis.scaling import known_columns, option_table, scaling_table
 from scalewise.analysis.tables import Tables
 from scalewise.plan.config.experiment import AnyExperiment, DecisionRule
+from scalewise.plan.runs.runs import points_by_series, series_name
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,16 @@ def conclude(experiment: AnalysisSpec, tables: Tables) -> Conclusion:
     )
     options = option_table(runs, spec.swept, tables.conditions)
     rule, not_judged = judgeable(spec)
+    options_of = {series_name(each): each for each in points_by_series(spec)}
+    groups = candidates(
+        scaling,
+        rule,
+        compared,
+        options=options_of,
+        target=experiment.target,
+        queue_minutes=experiment.queue_minutes,
+    )
+    scaling = with_best_baseline(scaling, groups)
     confounded = confounding_sentences(runs)
     decision = decide(
         experiment.name,
@@ -79,7 +90,7 @@ def conclude(experiment: AnalysisSpec, tables: Tables) -> Conclusion:
         ],
         of_programs=program_cautions(tables.programs),
         queue_minutes=experiment.queue_minutes,
-        swept=spec.swept,
+        options_of=options_of,
         single_runs_suffice=spec.chooses_devices,
     )
     if not_judged:
@@ -91,7 +102,7 @@ def conclude(experiment: AnalysisSpec, tables: Tables) -> Conclusion:
         )
     terms = Terms(
         rule=spec.decision,
-        series_compete=series_compete(spec.swept),
+        options=options_of,
         target=experiment.target,
         queue_minutes=experiment.queue_minutes,
         whole_runs=spec.steps is None,
@@ -110,16 +121,29 @@ def decide_on_series(experiment: AnalysisSpec, found: Conclusion, series: str) -
         series: Name of the series.
     """
     rule, _ = judgeable(experiment.spec)
+    table = found.scaling[found.scaling["series"] == series]
     return decide(
         experiment.name,
-        found.scaling[found.scaling["series"] == series],
+        table,
         found.options.iloc[:0],
-        rule,
+        relative_to_own(rule, table),
         compared=found.compared,
         target=experiment.target,
         queue_minutes=experiment.queue_minutes,
-        swept=(),
     )
+
+
+def relative_to_own(rule: DecisionRule, table: pd.DataFrame) -> DecisionRule:
+    """Return the rule with the efficiency relative to a series' own baseline, for deciding on it alone.
+
+    Args:
+        rule: The criteria, whose efficiency is relative to the best baseline.
+        table: Rows of one series in the scaling table.
+    """
+    base = table.loc[table["devices"] == table["baseline_devices"], "efficiency_to_best"].dropna()
+    if rule.min_efficiency is None or base.empty:
+        return rule
+    return rule.model_copy(update={"min_efficiency": rule.min_efficiency / float(base.iloc[0])})
 
 
 def judgeable(spec: AnyExperiment) -> tuple[DecisionRule, str]:

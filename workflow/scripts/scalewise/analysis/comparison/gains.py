@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean, variance
 from typing import Any, Literal, NamedTuple
 
 import pandas as pd
+from scipy.special import stdtrit
 
 from scalewise.analysis.comparison.confounding import has_trend
-from scalewise.analysis.statistics.ratios import Ratio, paired_ratio, ratio_of
+from scalewise.analysis.statistics.intervals import CONFIDENCE, ENOUGH_REPEATS, Interval, welch_error
+from scalewise.analysis.statistics.ratios import Ratio, holm, paired_ratio, ratio_of
+
+SIGNIFICANCE = (1 - CONFIDENCE) / 2
+"""Largest one-sided p value at which something counts as shown: 95 % intervals have as much on each side."""
 
 Measure = Literal["throughput", "time to target"]
 
@@ -36,17 +42,45 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True)
 class Gains:
-    """The ratios of all pairs of points that a decision may have to tell apart.
+    """The ratios of points' speeds, each computed when it is first asked for.
 
-    Within a series every device count over every smaller one; between series every point over those of
-    equal devices that come before it.
+    Args:
+        points: Completed, comparable runs of each point.
+        trends: Whether the speed of a series drifts with time, by its name.
     """
 
-    ratios: Mapping[Pair, Ratio]
+    points: Mapping[Point, pd.DataFrame]
+    trends: Mapping[str, bool]
+    _known: dict[Pair, Ratio | None] = field(default_factory=dict, repr=False, compare=False)
 
     def of(self, measure: Measure, point: Point, than: Point) -> Ratio | None:
-        """The ratio of a pair; None where one of them has no rate."""
-        return self.ratios.get(Pair(measure, point, than))
+        """The ratio of a pair; None where one of them has no rate, and of a point over itself."""
+        pair = Pair(measure, point, than)
+        if pair not in self._known:
+            self._known[pair] = self._ratio(pair)
+        return self._known[pair]
+
+    def _ratio(self, pair: Pair) -> Ratio | None:
+        if pair.point == pair.than or not {pair.point, pair.than} <= self.points.keys():
+            return None
+        above, below = self.points[pair.point], self.points[pair.than]
+        if pair.measure == "throughput":
+            drifts = self.trends[pair.point[0]] or self.trends[pair.than[0]]
+            return contrast(above, below, speeds, blocked=drifts)
+        reached = has_reached(above).any() and has_reached(below).any()
+        return target_contrast(above, below) if reached else None
+
+    def listed(self) -> Iterator[tuple[Pair, Ratio]]:
+        """The ratios of gains.csv, of all pairs of points that a decision may have to tell apart.
+
+        Within a series every device count over every smaller one; between series every point over those of
+        equal devices that come before it.
+        """
+        measures: tuple[Measure, ...] = ("throughput", "time to target")
+        for point, than in _pairs(self.points):
+            for measure in measures:
+                if (ratio := self.of(measure, point, than)) is not None:
+                    yield Pair(measure, point, than), ratio
 
     def table(self) -> pd.DataFrame:
         """The contents of gains.csv; the p value is one-sided, that the first point is faster at all."""
@@ -55,7 +89,7 @@ class Gains:
                 pair.measure, *pair.point, *pair.than, ratio.n, *_bounds(ratio), ratio.p_above(),
                 ratio.log_mean, ratio.standard_error, ratio.freedom,
             )
-            for pair, ratio in self.ratios.items()
+            for pair, ratio in self.listed()
         ]  # fmt: skip
         return pd.DataFrame(rows, columns=COLUMNS)
 
@@ -72,18 +106,48 @@ def gains(runs: pd.DataFrame) -> Gains:
         for _, point in done.groupby(["series", "devices"], sort=False)
     }
     trends = {str(series): has_trend(table) for series, table in done.groupby("series", sort=False)}
-    reached = {point: bool(has_reached(runs).any()) for point, runs in points.items()}
-    found: dict[Pair, Ratio] = {}
-    for point, than in _pairs(points):
-        blocked = trends[point[0]] or trends[than[0]]
-        ratio = contrast(points[point], points[than], speeds, blocked=blocked)
-        if ratio is not None:
-            found[Pair("throughput", point, than)] = ratio
-        if reached[point] and reached[than]:
-            ratio = target_contrast(points[point], points[than])
-            if ratio is not None:
-                found[Pair("time to target", point, than)] = ratio
-    return Gains(found)
+    return Gains(points, trends)
+
+
+def shown_faster(compared: Gains, measure: Measure, pairs: Sequence[tuple[Point, Point]]) -> list[bool]:
+    """Tell of each pair whether its first point is shown to be faster.
+
+    Of many that are all alike the fastest looks faster than it is, so the p values are adjusted for their
+    number (Holm).
+
+    Args:
+        compared: Output of ``gains``.
+        measure: Quantity that is compared.
+        pairs: Points of different series; too few runs of one show nothing.
+    """
+    found = [compared.of(measure, point, than) for point, than in pairs]
+    p_values = [math.nan if ratio is None or ratio.n < ENOUGH_REPEATS else ratio.p_above() for ratio in found]
+    return [p <= SIGNIFICANCE for p in holm(p_values)]
+
+
+def accuracy_difference(compared: Gains, point: Point, than: Point) -> Interval | None:
+    """Return the final accuracy of a point less that of another, with its 95 % interval by Welch's t.
+
+    Args:
+        compared: Output of ``gains``.
+        point: Point whose runs are looked at.
+        than: Point that it is compared with.
+
+    Returns:
+        A difference of fractions; None with fewer than two runs of one that know their accuracy.
+    """
+    if not {point, than} <= compared.points.keys():
+        return None
+    sides = [
+        compared.points[each]["final_accuracy"].astype(float).dropna().tolist() for each in (point, than)
+    ]
+    if min(map(len, sides)) < 2:
+        return None
+    difference = fmean(sides[0]) - fmean(sides[1])
+    error, freedom = welch_error([(variance(side) / len(side), len(side)) for side in sides])
+    reach = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * error
+    n = min(map(len, sides))
+    return Interval(difference, difference - reach, difference + reach, CONFIDENCE, n)
 
 
 def _pairs(points: Iterable[Point]) -> Iterator[tuple[Point, Point]]:

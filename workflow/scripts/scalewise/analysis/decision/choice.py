@@ -17,12 +17,8 @@ from typing import Literal
 import pandas as pd
 
 from scalewise.analysis.comparison.gains import Gains, Measure
-from scalewise.analysis.statistics.intervals import CONFIDENCE
 from scalewise.analysis.statistics.ratios import ROUNDING, Ratio, runs_to_narrow, runs_to_tell
 from scalewise.plan.config.experiment import DecisionRule
-
-SIGNIFICANCE = (1 - CONFIDENCE) / 2
-"""Largest one-sided p value at which something counts as shown: 95 % intervals have as much on each side."""
 
 KNOWN_WITHIN = 1.25
 """Factor by which the ends of the interval of a clear answer's gain may differ."""
@@ -47,7 +43,7 @@ class OpenQuestion:
             are efficient enough; ``inefficient``: whether more devices are not; ``gain``: how large the gain
             of the chosen ones is.
         devices: The count that the question is about.
-        than: The count that it is held against.
+        than: The count that it is held against; of an efficiency, that of the best baseline.
         ratio: Speed of the larger of the two over that of the smaller.
         threshold: Ratio from which on the larger count is the better one, or efficient enough; of a gain,
             ``KNOWN_WITHIN``.
@@ -174,19 +170,19 @@ class _Pairs:
 
     def efficiencies(self, best: pd.Series, points: pd.DataFrame, least: float) -> Iterator[OpenQuestion]:
         """Points of which it is not shown on which side of the efficiency asked for they lie."""
-        base = int(best["gain_base"])
+        reference = (str(best["best_baseline"]), int(best["best_baseline_devices"]))
         for _, point in points[points["devices"] >= best["devices"]].iterrows():
             devices = int(point["devices"])
-            ratio = self.compared.of(self.measure, (self.series, devices), (self.series, base))
+            ratio = self.compared.of(self.measure, (self.series, devices), reference)
             if ratio is None or point["outrun_by"]:
                 continue
-            threshold, chosen = least * devices / base, devices == int(best["devices"])
+            threshold, chosen = least * devices / reference[1], devices == int(best["devices"])
             # what meets it to the digit is enough: further off than logarithms that count as equal
             found = verdict(ratio, threshold * (1 - 2 * ROUNDING))
             efficient = point["gain_efficiency"] >= least - ROUNDING
             if (chosen and found != "shown") or (not efficient and found != "not worth it"):
                 kind: Literal["efficient", "inefficient"] = "efficient" if chosen else "inefficient"
-                yield OpenQuestion(kind, devices, base, ratio, threshold)
+                yield OpenQuestion(kind, devices, reference[1], ratio, threshold)
 
     def gain(self, best: pd.Series) -> Iterator[OpenQuestion]:
         """The gain over the baseline, if its interval is too wide."""

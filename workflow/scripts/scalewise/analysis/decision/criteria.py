@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pandas as pd
 
-from scalewise.analysis.comparison.gains import Measure
+from scalewise.analysis.comparison.gains import Gains, Measure, Point
 from scalewise.analysis.formatting import Goal, format_3sig, format_distinct, format_exact
 from scalewise.analysis.statistics.ratios import ROUNDING
 from scalewise.plan.config.experiment import DecisionRule
@@ -56,45 +56,62 @@ def measure_of(scaling: pd.DataFrame, target: Goal | None) -> Measure:
     return "time to target" if by_target else "throughput"
 
 
+def rated(scaling: pd.DataFrame, measure: Measure) -> pd.DataFrame:
+    """The points that have a speedup, in order of devices, each with its ``gain`` over ``gain_base`` devices.
+
+    Args:
+        scaling: Output of ``scaling_table``; columns that are not needed may be missing.
+        measure: Quantity that the gain is of.
+    """
+    points = scaling.reindex(columns=list(dict.fromkeys([*scaling.columns, *_MAY_BE_MISSING])))
+    points = points[points["conditions"].astype(object).fillna("") == ""]
+    points = points[points["speedup"].notna() & points["parallel_efficiency"].notna()].copy()
+    points = points.sort_values("devices", kind="stable")
+    source, base = (
+        ("time_to_accuracy_speedup", "time_to_accuracy_baseline_devices")
+        if measure == "time to target"
+        else ("speedup", "baseline_devices")
+    )
+    points["gain_base"] = points[base]
+    for end in ("", "_low", "_high"):
+        points[f"gain{end}"] = points[f"{source}{end}"].astype(float)
+    return points[points["gain"].notna()].copy()
+
+
 def evaluate(
-    scaling: pd.DataFrame,
+    points: pd.DataFrame,
     rule: DecisionRule,
+    compared: Gains,
+    best: Point,
     queue_minutes: Mapping[int, float] | None = None,
     measure: Measure = "throughput",
 ) -> pd.DataFrame:
-    """The points that have a speedup, with what the rule says of each.
+    """The points with what the rule says of each.
 
-    Added columns: ``gain``, ``gain_low``, ``gain_high``, the speedup that decides, by throughput or by the
-    time to the target, over ``gain_base`` devices; ``speedup_of``, what ``speedup_n`` would be if all
-    completed runs were comparable; ``gain_efficiency`` with its bounds; ``cost_ratio``, device-hours for the
+    Added columns: ``efficiency_to_best`` with its bounds, the speed over that of the best baseline,
+    ``best_baseline`` on ``best_baseline_devices``, for each of these devices; ``gain_efficiency``, the
+    efficiency that decides, which is this one; ``speedup_of``, what ``speedup_n`` would be if all completed
+    runs were comparable; ``cost_ratio``, device-hours for the
     same training over those of ``gain_base``; ``run_cost_ratio``, the same of whole runs; ``power``, gain x
     efficiency; ``queue_minutes``; ``done_minutes``, a bound of the next whole run
     and its queue; ``outrun_by``, fewer devices that are at least as fast, 0 for none; ``misses``, a clause
     for each criterion that the point does not meet.
 
     Args:
-        scaling: Output of ``scaling_table``; columns that are not needed may be missing.
+        points: Output of ``rated``, of series that train the same.
         rule: The criteria.
+        compared: Output of ``gains``.
+        best: The best configuration of the fewest devices.
         queue_minutes: Devices -> usual wait in the queue.
-        measure: Quantity that the speedup is of.
+        measure: Quantity that the gain is of.
     """
-    points = scaling.reindex(columns=list(dict.fromkeys([*scaling.columns, *_MAY_BE_MISSING])))
-    points = points[points["conditions"].astype(object).fillna("") == ""]
-    points = points[points["speedup"].notna() & points["parallel_efficiency"].notna()].copy()
-    points = points.sort_values("devices", kind="stable")
-    by_target = measure == "time to target"
-    source, base = (
-        ("time_to_accuracy_speedup", "time_to_accuracy_baseline_devices")
-        if by_target
-        else ("speedup", "baseline_devices")
+    points, by_target = points.copy(), measure == "time to target"
+    points["best_baseline"], points["best_baseline_devices"] = best
+    efficiencies = pd.DataFrame(
+        [_efficiency(point, compared, best, measure) for _, point in points.iterrows()], points.index
     )
-    points["gain_base"] = points[base]
-    more = points["devices"] / points["gain_base"]
-    for end in ("", "_low", "_high"):
-        points[f"gain{end}"] = points[f"{source}{end}"].astype(float)
-        points[f"gain_efficiency{end}"] = points[f"gain{end}"] / more
-    if by_target:
-        points = points[points["gain"].notna()].copy()
+    points = points.assign(**efficiencies)
+    points["gain_efficiency"] = points["efficiency_to_best"]
     of_base = points["devices"] == points["gain_base"]
 
     def baseline(values: pd.Series) -> pd.Series:
@@ -118,6 +135,18 @@ def evaluate(
     of = " to the target" if by_target else ""
     points["misses"] = [list(_violations(point, rule, of)) for _, point in points.iterrows()]
     return points
+
+
+def _efficiency(point: pd.Series, compared: Gains, best: Point, measure: Measure) -> dict[str, float]:
+    """``efficiency_to_best`` of a point with its bounds."""
+    series, devices = str(point["series"]), int(point["devices"])
+    own = {end: float(point[f"gain{end}"]) for end in ("", "_low", "_high")}
+    if (series, float(point["gain_base"])) != best and (
+        ratio := compared.of(measure, (series, devices), best)
+    ):
+        interval = ratio.interval()
+        own = {"": interval.estimate, "_low": interval.low, "_high": interval.high}
+    return {f"efficiency_to_best{end}": gain * best[1] / devices for end, gain in own.items()}
 
 
 def closest(points: pd.DataFrame, rule: DecisionRule) -> pd.Series:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import pandas as pd
 
-from scalewise.analysis.comparison.gains import Gains, Measure
+from scalewise.analysis.comparison.gains import Gains, Measure, Point, accuracy_difference
 from scalewise.analysis.decision import cautions, wording
 from scalewise.analysis.decision.criteria import closest
-from scalewise.analysis.decision.selection import candidates, further_repeats, select, series_compete
+from scalewise.analysis.decision.selection import Candidates, candidates, further_repeats, select
 from scalewise.analysis.formatting import Goal
 from scalewise.plan.config.experiment import DecisionRule
+from scalewise.plan.runs.runs import Options
 
 NUMBERS = (
     "baseline_devices", "speedup", "speedup_low", "speedup_high", "speedup_confidence",
-    "parallel_efficiency", "parallel_efficiency_low", "parallel_efficiency_high", "n", "speedup_n",
+    "parallel_efficiency", "parallel_efficiency_low", "parallel_efficiency_high", "efficiency_to_best",
+    "efficiency_to_best_low", "efficiency_to_best_high", "n", "speedup_n",
     "throughput_samples_per_second", "throughput_samples_per_second_low",
     "throughput_samples_per_second_high", "wall_seconds", "wall_seconds_low", "wall_seconds_high",
     "device_hours", "queue_minutes", "time_to_accuracy_seconds", "expected_seconds_to_accuracy",
@@ -38,6 +40,7 @@ class Decision:
             sentence tells times alone. Then time to accuracy.
         options: Gains of the options, a sentence each.
         cautions: Weaknesses of the answer, a sentence each, the most harmful first.
+        other_trainings: The best of each group of series that train something else, a sentence each.
         criterion: The sentence that says by which criterion the devices were chosen.
         limits: Bottlenecks, a sentence each.
         startup: Points whose start takes long, a sentence each; no throughput or efficiency holds it.
@@ -56,6 +59,7 @@ class Decision:
     alternatives: list[str]
     options: list[str]
     cautions: list[str]
+    other_trainings: list[str] = field(default_factory=list)
     criterion: str = ""
     limits: list[str] = field(default_factory=list)
     startup: list[str] = field(default_factory=list)
@@ -82,13 +86,13 @@ def decide(
     differences: Sequence[str] = (),
     of_programs: Sequence[str] = (),
     queue_minutes: Mapping[int, float] | None = None,
-    swept: Collection[str] | None = None,
+    options_of: Mapping[str, Options] | None = None,
     single_runs_suffice: bool = False,
 ) -> Decision:
     """The devices that meet the rule best, and are shown to be faster than fewer.
 
-    Series compete only where their options leave the training itself alone; else the first of the
-    configuration is decided on, and the others are shown beside it.
+    Series compete only if their options leave the training itself alone: the answer is the best of the first
+    group of the configuration, and a sentence tells the best of every other group.
 
     Args:
         experiment: Name of the experiment.
@@ -101,15 +105,11 @@ def decide(
         differences: Further cautions on the runs, a sentence each.
         of_programs: Sentences of the runs' programs that belong next to the answer.
         queue_minutes: Devices -> usual wait in the queue, where the site gives it.
-        swept: Keys of the options that series differ in; by default those in ``options``.
+        options_of: Options of each series, by its name; one that is missing competes with no other.
         single_runs_suffice: Points that the answer does not rest on were meant to have one run.
     """
-    found = candidates(
-        scaling,
-        rule,
-        compete=series_compete(set(options["option"]) if swept is None else swept),
-        target=target,
-        queue_minutes=queue_minutes,
+    found, *others = candidates(
+        scaling, rule, compared, options=options_of, target=target, queue_minutes=queue_minutes
     )
     points, measure = found.points, found.measure
     harms = [
@@ -161,6 +161,7 @@ def decide(
             *(wording.alternative(point, series, rule, target, measure) for _, point in described.iterrows()),
             *wording.to_target(series, target),
         ],
+        other_trainings=[_other_training(other, rule, compared, best, found.refused) for other in others],
         options=wording.option_sentences(options),
         cautions=_sentences(harms),
         criterion=wording.criterion_text(rule, best, series, target, measure),
@@ -169,6 +170,31 @@ def decide(
         clear=not any(harm in cautions.UNCLEAR for harm, _ in harms),
         undecided=further_repeats(open_questions, fewer, rule),
     )
+
+
+def _other_training(
+    other: Candidates, rule: DecisionRule, compared: Gains, best: pd.Series | None, refused: Sequence[Point]
+) -> str:
+    """Return the sentence on the best point of another group of series.
+
+    Args:
+        other: The group.
+        rule: The criteria.
+        compared: Output of ``gains``.
+        best: The answer; None if there is none.
+        refused: Points whose accuracy is not shown to be kept, though ``accept`` names their options.
+    """
+    choice = select(other, rule, compared)
+    if choice is None:
+        return wording.no_other_training(other.first)
+    places = [
+        (str(each["series"]), int(each["devices"])) for each in (choice.point, best) if each is not None
+    ]
+    ratio = accuracy = None
+    if len(places) == 2:
+        ratio = compared.of(other.measure, places[0], places[1])
+        accuracy = accuracy_difference(compared, places[0], places[1])
+    return wording.other_training(choice.point, ratio, accuracy, not_accepted=places[0] in refused)
 
 
 def _without_speedup(

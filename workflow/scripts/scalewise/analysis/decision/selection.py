@@ -9,16 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
-from scalewise.analysis.comparison.gains import Gains, Measure
-from scalewise.analysis.decision.choice import SIGNIFICANCE, Choice, OpenQuestion, choose
-from scalewise.analysis.decision.criteria import evaluate, may_be_in_time, measure_of
+from scalewise.analysis.comparison.gains import Gains, Measure, Point, accuracy_difference, shown_faster
+from scalewise.analysis.decision.choice import Choice, OpenQuestion, choose
+from scalewise.analysis.decision.criteria import evaluate, may_be_in_time, measure_of, rated
 from scalewise.analysis.formatting import Goal
-from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS
-from scalewise.analysis.statistics.ratios import Ratio, holm
 from scalewise.plan.config.experiment import DecisionRule
+from scalewise.plan.runs.runs import Options
 
 SAME_TRAINING = {
     "gradient_as_bucket_view", "static_graph", "bucket_cap_mb", "launcher", "rendezvous", "loader",
@@ -26,52 +26,133 @@ SAME_TRAINING = {
 }  # fmt: skip
 """Options that change how fast a training runs, not what it trains."""
 
-
-def series_compete(swept: Collection[str]) -> bool:
-    """Whether series that differ in these options train the same, so that the faster one may be chosen."""
-    return set(swept) <= SAME_TRAINING
+ACCEPTED_LOSS = 0.005
+"""Final accuracy that an accepted option may cost, as a fraction: what 10,000 test images leave open."""
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """The points that a rule may choose, of the series that compete.
+    """The points that a rule may choose, of series that train the same.
 
     Args:
         points: Output of ``evaluate``; empty where no point has a speedup.
         first: Series of the configuration that has any, empty where none has.
         measure: Quantity that is compared.
+        best: The best configuration of the fewest devices, which efficiencies are relative to.
+        refused: Points of options that ``accept`` names, whose accuracy is not shown to be kept.
     """
 
     points: pd.DataFrame
     first: str
     measure: Measure
+    best: Point = ("", 0)
+    refused: Sequence[Point] = ()
 
 
 def candidates(
     scaling: pd.DataFrame,
     rule: DecisionRule,
+    compared: Gains,
     *,
-    compete: bool,
+    options: Mapping[str, Options] | None = None,
     target: Goal | None = None,
     queue_minutes: Mapping[int, float] | None = None,
-) -> Candidates:
-    """The points with what the rule says of each.
+) -> list[Candidates]:
+    """Return the points with what the rule says of each, by groups of series that train the same.
+
+    Only within a group any series may be chosen. The first of the configuration is in the first group, with
+    the points of others that ``accept`` lets compete.
 
     Args:
         scaling: Output of ``scaling_table``.
         rule: The criteria; without any, the knee.
-        compete: Any series may be chosen; else the first of the configuration alone.
+        compared: Output of ``gains``.
+        options: Options of each series, by its name; one that is missing is a group of its own.
         target: The goal that counts as trained, if there is one.
         queue_minutes: Devices -> usual wait in the queue, where the site gives it.
+
+    Returns:
+        The groups; a single one without points if none has a speedup.
     """
     measure = measure_of(scaling, target)
-    points = evaluate(scaling, rule, queue_minutes, measure)
+    points = rated(scaling, measure)
     if points.empty:
-        return Candidates(points, "", measure)
-    first = str(scaling.loc[scaling["series"].isin(points["series"]), "series"].iloc[0])
-    if not compete:
-        points = points[points["series"] == first]
-    return Candidates(points, first, measure)
+        return [Candidates(points, "", measure)]
+    names = [name for name in dict.fromkeys(scaling["series"]) if (points["series"] == name).any()]
+    all_options = {name: (options or {}).get(name, (("", name),)) for name in names}
+    # values may be mappings, which cannot be hashed
+    trained = {
+        name: repr([each for each in mine if each[0] not in SAME_TRAINING])
+        for name, mine in all_options.items()
+    }
+    groups: list[Candidates] = []
+    for training in dict.fromkeys(trained.values()):
+        first = next(name for name in names if trained[name] == training)
+        mine = points["series"].map(trained) == training
+        refused: list[Point] = []
+        if not groups:
+            twins = _twins(all_options, dict(all_options[first]), rule.accept)
+            theirs = points[points["series"].isin(list(twins))]
+            places = list(zip(theirs["series"].astype(str), theirs["devices"].astype(int), strict=True))
+            kept = [_keeps_accuracy(compared, place, (twins[place[0]], place[1])) for place in places]
+            mine |= points.index.isin(theirs.index[kept])
+            refused = [place for place, is_kept in zip(places, kept, strict=True) if not is_kept]
+        best = _best_baseline(points[mine], first, compared, measure)
+        judged = evaluate(points[mine], rule, compared, best, queue_minutes, measure)
+        groups.append(Candidates(judged, first, measure, best, refused))
+    return groups
+
+
+BEST_COLUMNS = (
+    "best_baseline", "best_baseline_devices", "efficiency_to_best", "efficiency_to_best_low",
+    "efficiency_to_best_high",
+)  # fmt: skip
+
+
+def with_best_baseline(scaling: pd.DataFrame, groups: Sequence[Candidates]) -> pd.DataFrame:
+    """Return the scaling table with ``BEST_COLUMNS``: the deciding efficiency, and what it is relative to."""
+    judged = [found.points for found in groups if len(found.points)]
+    columns = list(BEST_COLUMNS)
+    if not judged:
+        return scaling.assign(**dict.fromkeys(columns, math.nan))
+    # a point of an accepted option is in its own group, too: the first one decides
+    known = pd.concat(judged)[columns]
+    return scaling.join(known[~known.index.duplicated()])
+
+
+def _twins(
+    options: Mapping[str, Options], values: Mapping[str, Any], accept: Collection[str]
+) -> dict[str, str]:
+    """The series that ``accept`` may let compete, each with its equal that has the first series' values."""
+    found = {}
+    for name, mine in options.items():
+        equal = tuple((key, values[key] if key in accept and key in values else value) for key, value in mine)
+        twin = next((other for other, theirs in options.items() if theirs == equal), None)
+        if equal != mine and twin is not None:
+            found[name] = twin
+    return found
+
+
+def _keeps_accuracy(compared: Gains, point: Point, twin: Point) -> bool:
+    """Whether a point is shown to lose no more than ``ACCEPTED_LOSS`` of its twin's final accuracy."""
+    difference = accuracy_difference(compared, point, twin)
+    return difference is not None and difference.low >= -ACCEPTED_LOSS
+
+
+def _best_baseline(points: pd.DataFrame, first: str, compared: Gains, measure: Measure) -> Point:
+    """Return the configuration of the fewest devices that is shown to be the fastest, else the first one."""
+    base = points[points["devices"] == points["gain_base"]]
+    fewest = int(base["devices"].min()) if len(base) else int(points["gain_base"].min())
+    base = base[base["devices"] == fewest]
+    names = [str(name) for name in base["series"]]
+    if not names:
+        return first, fewest
+    usual = first if first in names else names[0]
+    rivals = [name for name in names if name != usual]
+    shown = shown_faster(compared, measure, [((name, fewest), (usual, fewest)) for name in rivals])
+    faster = [name for name, is_faster in zip(rivals, shown, strict=True) if is_faster]
+    rates = {str(point["series"]): speed(point, measure) for _, point in base.iterrows()}
+    return max(faster, key=rates.__getitem__, default=usual), fewest
 
 
 def select(found: Candidates, rule: DecisionRule, compared: Gains) -> Choice | None:
@@ -98,9 +179,6 @@ def _choose_series(
 ) -> Choice:
     """The first series of the configuration, unless another is shown to be faster at equal devices.
 
-    Of many that are all alike the fastest looks faster than it is, so the p values are adjusted for their
-    number (Holm).
-
     Args:
         choices: One for each series that has a point.
         first: Series of the configuration that has any.
@@ -115,9 +193,9 @@ def _choose_series(
     rivals = [choice for choice in choices if choice.point["series"] != first]
     if not own:
         return max(choices, key=lambda choice: speed(choice.point, measure))
-    ratios = [_beside_first(choice.point, first, compared, measure) for choice in rivals]
-    adjusted = holm([math.nan if ratio is None else ratio.p_above() for ratio in ratios])
-    faster = [choice for choice, p in zip(rivals, adjusted, strict=True) if p <= SIGNIFICANCE]
+    places = [(str(choice.point["series"]), int(choice.point["devices"])) for choice in rivals]
+    shown = shown_faster(compared, measure, [(place, (first, place[1])) for place in places])
+    faster = [choice for choice, is_faster in zip(rivals, shown, strict=True) if is_faster]
     return max(faster, key=lambda choice: speed(choice.point, measure), default=own[0])
 
 
@@ -128,13 +206,6 @@ def speed(point: pd.Series, measure: Measure) -> float:
     rate, wall = (point[name] for name in ("throughput_samples_per_second", "wall_seconds"))
     # walls stand in where no throughput is known, and any rate is above them
     return float(rate) if pd.notna(rate) else -float(wall) if pd.notna(wall) else -math.inf
-
-
-def _beside_first(point: pd.Series, first: str, compared: Gains, measure: Measure) -> Ratio | None:
-    """Speed over the first series' on equal devices; None where too few runs are there."""
-    devices = int(point["devices"])
-    ratio = compared.of(measure, (str(point["series"]), devices), (first, devices))
-    return None if ratio is None or ratio.n < ENOUGH_REPEATS else ratio
 
 
 def further_repeats(

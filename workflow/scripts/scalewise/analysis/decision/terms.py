@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from scalewise.analysis.formatting import Goal
 from scalewise.plan.config.experiment import DecisionRule
+from scalewise.plan.runs.runs import Options
 
 
 @dataclass(frozen=True)
@@ -15,7 +16,7 @@ class Terms:
 
     Args:
         rule: The criteria of the configuration, also those that could not be judged.
-        series_compete: Any series may be chosen; else the first of the configuration alone.
+        options: Options of each series, by its name.
         target: The goal that counts as trained; None where there is none.
         queue_minutes: Usual wait in the queue by device count, where the site gives it.
         whole_runs: Runs went to their end; where steps end them nobody knows how long a whole one takes.
@@ -24,7 +25,7 @@ class Terms:
     """
 
     rule: DecisionRule
-    series_compete: bool
+    options: Mapping[str, Options] = field(default_factory=dict)
     target: Goal | None = None
     queue_minutes: Mapping[int, float] = field(default_factory=dict)
     whole_runs: bool = True

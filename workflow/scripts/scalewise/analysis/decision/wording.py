@@ -26,7 +26,7 @@ from scalewise.analysis.formatting import (
     pluralize,
     point_text,
 )
-from scalewise.analysis.statistics.intervals import CONFIDENCE, ENOUGH_REPEATS
+from scalewise.analysis.statistics.intervals import CONFIDENCE, ENOUGH_REPEATS, Interval
 from scalewise.analysis.statistics.ratios import Ratio
 from scalewise.plan.config.experiment import DecisionRule
 from scalewise.plan.config.shape import count_devices
@@ -301,6 +301,38 @@ def to_target(points: pd.DataFrame, target: Goal | None) -> Iterator[str]:
         yield f"To {goal_text(target)}: {products}."
 
 
+def other_training(
+    point: pd.Series, ratio: Ratio | None, accuracy: Interval | None, *, not_accepted: bool
+) -> str:
+    """The sentence on the best point of series that train something else than the answer.
+
+    Args:
+        point: The point, which the same rule has chosen.
+        ratio: Speed over the answer's; None if there is no answer, or a speed is not known.
+        accuracy: Final accuracy less the answer's, a fraction; None if too few runs know it.
+        not_accepted: The configuration accepts its options, and the runs do not show that accuracy is kept.
+    """
+    faster = (
+        "" if ratio is None else f", {format_ratio(ratio.estimate)}x as fast as this ({ratio_bounds(ratio)})"
+    )
+    kept = ""
+    if accuracy is not None:
+        ends = " to ".join(f"{100 * end:+.2f}" for end in (accuracy.low, accuracy.high))
+        lower = "lower" if accuracy.estimate < 0 else "higher"
+        change = f"{100 * abs(accuracy.estimate):.2f} percentage points {lower}"
+        kept = "the same within its interval" if accuracy.low <= 0 <= accuracy.high else change
+        kept = f", final accuracy {kept} ({percent(point['final_accuracy'])}, {ends} points)"
+    elif ratio is not None:
+        kept = ", final accuracy not compared: fewer than 2 runs on a side know it"
+    refused = " It is not accepted: a loss of at most 0.5 points is not shown." if not_accepted else ""
+    return f"With {point['series']}: {count_devices(int(point['devices']))}{faster}{kept}.{refused}"
+
+
+def no_other_training(series: str) -> str:
+    """The sentence on series that train something else, none of whose points meets the criteria."""
+    return f"With {series}: no device count meets the criteria."
+
+
 def option_sentences(options: pd.DataFrame) -> list[str]:
     """A sentence on each option's value: its gain over the reference, by the rows of ``option_table``."""
     tests = int(options["p_adjusted"].notna().sum()) if len(options) else 0
@@ -356,7 +388,16 @@ def _gain(point: pd.Series, points: pd.DataFrame, target: Goal | None, measure: 
         if target is not None and point["n_reached"] < point["n"]:
             by = f" in {point['n'] - point['n_reached']:.0f} of {point['n']:.0f} runs"
             speedup += f"; time to {_short(target)} not reached{by if point['n_reached'] else ''}"
-    return f"{speedup}, efficiency {point['parallel_efficiency']:.2f}, {price}"
+    return f"{speedup}, {_efficiency(point)}, {price}"
+
+
+def _efficiency(point: pd.Series) -> str:
+    """``efficiency 0.75``; with what it is relative to if that is not the series' own baseline."""
+    own, best = (f"efficiency {point[name]:.2f}" for name in ("parallel_efficiency", "efficiency_to_best"))
+    if (point["best_baseline"], point["best_baseline_devices"]) == (point["series"], point["gain_base"]):
+        return own
+    where = point_text(point["best_baseline_devices"], point["best_baseline"])
+    return f"{best} relative to {where}, the best there, and {own} relative to its own"
 
 
 def _short(target: Goal) -> str:

@@ -129,10 +129,18 @@ def efficiency(findings: Findings) -> str:
         value, of = point["parallel_efficiency"], bounds(point, "parallel_efficiency", "{:.2f}".format)
         shown = f"{value:.2f}" if asked is None else format_distinct(value, asked)[0]
         shown_or_not = doubt(point, "parallel_efficiency", "loss") if asked is None else ""
-        parts.append(f"{what} {shown} {of}{shown_or_not}")
+        parts.append(f"{what} {shown} {of}{shown_or_not}{_to_best(point)}")
     if parts and asked is not None:
         parts.append(f"{format_exact(asked)} or more is asked for")
     return f"{'; '.join(parts)}." if parts else ""
+
+
+def _to_best(point: pd.Series) -> str:
+    """A clause on the efficiency that decides, if it is relative to the baseline of another series."""
+    best, devices = point.get("best_baseline"), float(point.get("best_baseline_devices", math.nan))
+    if pd.isna(best) or (best, devices) == (point["series"], point["baseline_devices"]):
+        return ""
+    return f" ({point['efficiency_to_best']:.2f} relative to {point_text(devices, best)}, the best baseline)"
 
 
 def step(findings: Findings) -> str:

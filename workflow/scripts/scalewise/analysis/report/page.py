@@ -58,6 +58,7 @@ _NOTHING_DECIDED: dict[str, Any] = {
     "startup": [],
     "beyond": [],
     "options": [],
+    "other_trainings": [],
     "alternatives": [],
     "cautions": [],
     "measure": "throughput",

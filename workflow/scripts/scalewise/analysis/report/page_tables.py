@@ -43,6 +43,7 @@ def point_row(row: pd.Series) -> dict[str, Any]:
         "throughput": spread(row, THROUGHPUT, rate_form(row.get(THROUGHPUT))),
         "speedup": spread(row, "speedup", "{:.2f}"),
         "efficiency": spread(row, "parallel_efficiency", "{:.2f}"),
+        "efficiency_to_best": spread(row, "efficiency_to_best", "{:.2f}"),
         "faster": _p_value(row.get("faster_p")),
         "serial": spread(row, "karp_flatt_fraction", "{:.3f}"),
         "wall": _wall(row),

@@ -179,9 +179,9 @@
       }
     }
     if (!missing(rule.min_efficiency)) {
-      const base = best.gain_base;
+      const [series, base] = facts.best;
       for (const point of points.filter(({ devices }) => devices >= best.devices)) {
-        const ratio = between(point.series, point.devices, point.series, base);
+        const ratio = between(point.series, point.devices, series, base);
         if (!ratio || point.outrun_by) continue;
         const threshold = (rule.min_efficiency * point.devices) / base;
         const found = verdict(facts, ratio, threshold * (1 - 2 * facts.rounding));
@@ -274,6 +274,13 @@
     const name = facts.names[point.series];
     return name === facts.no_options ? "" : ` (${name})`;
   };
+  // what an efficiency is relative to, if not to the series' own baseline
+  const overBest = (facts, point) => {
+    const [series, devices] = facts.best;
+    if (series === point.series && devices === point.gain_base) return "";
+    const name = facts.names[series];
+    return ` relative to ${count(devices)}${name === facts.no_options ? "" : ` of ${name}`}`;
+  };
   const toTarget = (facts) => facts.measure === "time to target";
   // results that differ are not the same work done sooner
   const sooner = (facts, point) =>
@@ -335,7 +342,7 @@
     if (best.devices !== best.gain_base)
       parts.push(
         `${ratioText(best.gain)}x ${sooner(facts, best)} ${best.gain_base}${inBrackets(boundsOf(best))} at efficiency ` +
-          `${fixed(best.gain_efficiency, 2)}${toTarget(facts) ? " to the target" : ""}`,
+          `${fixed(best.gain_efficiency, 2)}${toTarget(facts) ? " to the target" : ""}${overBest(facts, best)}`,
         ...(toTarget(facts) || !lostAccuracy(best) ? [] : [lostAccuracy(best)]),
       );
     if (best.wall_seconds !== null) parts.push(`a run of ${durationText(best.wall_seconds)}`);

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from scalewise.analysis.comparison.comparability import accuracy_lost
-from scalewise.analysis.comparison.gains import Gains
+from scalewise.analysis.comparison.gains import SIGNIFICANCE, Gains
 from scalewise.analysis.decision.cautions import (
     DISTURBED,
     OTHER_RATE,
@@ -21,7 +21,7 @@ from scalewise.analysis.decision.cautions import (
     of_efficiency,
     of_no_grad,
 )
-from scalewise.analysis.decision.choice import KNOWN_WITHIN, SIGNIFICANCE
+from scalewise.analysis.decision.choice import KNOWN_WITHIN
 from scalewise.analysis.decision.criteria import SUCCESSFUL_FROM
 from scalewise.analysis.decision.decision import Decision
 from scalewise.analysis.decision.selection import Candidates, candidates, speed
@@ -74,10 +74,11 @@ def facts(
     found = candidates(
         scaling,
         terms.rule,
-        compete=terms.series_compete,
+        compared,
+        options=terms.options,
         target=terms.target,
         queue_minutes=terms.queue_minutes,
-    )
+    )[0]
     if found.points.empty:
         return {"left_out": _NOTHING_TO_CHOOSE}
     names = list(dict.fromkeys(found.points["series"]))
@@ -87,6 +88,7 @@ def facts(
         "measure": found.measure,
         "names": names,
         "first": names.index(found.first),
+        "best": [names.index(found.best[0]), found.best[1]],
         "no_options": NO_OPTIONS,
         "queue_minutes": {str(devices): wait for devices, wait in terms.queue_minutes.items()},
         "whole_runs": terms.whole_runs,
@@ -125,15 +127,20 @@ def _points(found: Candidates, names: Sequence[str]) -> Iterator[list[Any]]:
 
 
 def _pairs(found: Candidates, names: Sequence[str], compared: Gains) -> Iterator[list[Any]]:
-    """The ratios that a rule may ask for: within a series, and over the first series on equal devices."""
-    known = {(str(point["series"]), int(point["devices"])) for _, point in found.points.iterrows()}
-    for pair, ratio in compared.ratios.items():
-        within = pair.point[0] == pair.than[0]
-        over_first = pair.than[0] == found.first
-        asked_for = pair.measure == found.measure and {pair.point, pair.than} <= known
-        if asked_for and (within or over_first):
-            places = (names.index(pair.point[0]), pair.point[1], names.index(pair.than[0]), pair.than[1])
-            yield [*places, *_known(ratio)]
+    """The ratios that a rule may ask for.
+
+    They are those within a series, over the first series on equal devices, and over the best baseline.
+    """
+    known = {(str(point["series"]), int(point["devices"])): None for _, point in found.points.iterrows()}
+    wanted = {
+        (point, than): None
+        for pair, _ in compared.listed()
+        if pair.measure == found.measure and {pair.point, pair.than} <= known.keys()
+        if (point := pair.point)[0] == (than := pair.than)[0] or than[0] == found.first
+    } | {(point, found.best): None for point in known}
+    for point, than in wanted:
+        if (ratio := compared.of(found.measure, point, than)) is not None:
+            yield [names.index(point[0]), point[1], names.index(than[0]), than[1], *_known(ratio)]
 
 
 def _known(ratio: Ratio) -> list[Any]:

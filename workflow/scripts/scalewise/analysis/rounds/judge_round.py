@@ -13,7 +13,7 @@ from scalewise.analysis.analysis_spec import THROUGHPUT, AnalysisSpec
 from scalewise.analysis.comparison.comparable_runs import NEVER_MORE
 from scalewise.analysis.comparison.fingerprint import made_with
 from scalewise.analysis.comparison.gains import Measure, speeds
-from scalewise.analysis.conclusion import Conclusion, conclude, decide_on_series
+from scalewise.analysis.conclusion import Conclusion, conclude, decide_on_series, relative_to_own
 from scalewise.analysis.rounds.chosen_devices import Candidate, SeriesSoFar, Wanted, next_runs
 from scalewise.analysis.rounds.overhead_model import PredictedEfficiency
 from scalewise.analysis.rounds.repeats import LEAST_COMPLETED, in_place_of_disturbed, judge
@@ -133,7 +133,9 @@ def choose(
     for options, mine in points_by_series(spec).items():
         names = {point.world_size: point.name for point in mine}
         series = series_so_far(experiment, terms, options, found, asked, names, spending, folder)
-        following = next_runs(series, spec.decision, spec.scaling, rule, purse.affords)
+        own = found.scaling[found.scaling["series"] == series.series]
+        terms_of_series = relative_to_own(spec.decision, own)
+        following = next_runs(series, terms_of_series, spec.scaling, rule, purse.affords)
         choices.append(following.choice)
         again: Wanted = {
             devices: ("disturbed", asked[point] + more)

@@ -112,6 +112,7 @@ def check_experiment(
     if too_many := list(_check_runs(place, experiment)):
         return shapes, problems + too_many
     problems += _check_exclude(place, experiment)
+    problems += _check_accept(place, experiment)
     problems += _check_series(place, experiment, own, shapes, site)
     problems += check_allocations(place, experiment, shapes, site)
     problems += check_projection(place, experiment, own, site)
@@ -248,6 +249,13 @@ def _check_exclude(place: Place, experiment: AnyExperiment) -> Iterator[Problem]
     )
     if experiment.exclude and not left:
         yield Problem((*place, "exclude"), "leaves no run", "Exclude less.")
+
+
+def _check_accept(place: Place, experiment: AnyExperiment) -> Iterator[Problem]:
+    for index, key in enumerate(experiment.decision.accept):
+        if key not in experiment.swept:
+            here: Place = (*place, "decision", "accept", index)
+            yield Problem(here, f"is {key!r}, which is not swept", did_you_mean(key, experiment.swept))
 
 
 def _check_series(

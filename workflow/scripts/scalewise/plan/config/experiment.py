@@ -67,6 +67,11 @@ class DecisionRule(StrictModel):
         "least this share, 0.05 for 5 %: the whole 95 % interval of the ratio lies above it. 5 % is what "
         "three repeats can tell if they scatter by 1 %; 0 asks for any gain at all.",
     )
+    accept: list[str] = Field(
+        [],
+        description="Swept keys that change what is trained, such as [precision]. Their other values compete "
+        "for the recommendation where the final accuracy is shown to be at most 0.5 percentage points lower.",
+    )
 
     @property
     def without_criterion(self) -> bool:

@@ -1,0 +1,91 @@
+"""Series that train something else: groups that compete within themselves, and options that are accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pandas as pd
+import pytest
+from tests.unit.analysis.decisions import decision_on
+
+from scalewise.analysis.decision.decision import Decision
+from scalewise.plan.config.experiment import DecisionRule
+
+Runs = Callable[..., pd.DataFrame]
+SWEPT: dict[str, list[Any]] = {
+    "precision": ["fp32", "bf16"],
+    "gradient_as_bucket_view": [False, True],
+}
+RATES = {
+    ("fp32", False): {1: 100, 2: 190, 4: 340, 8: 480},
+    ("fp32", True): {1: 102, 2: 200, 4: 390, 8: 750},
+    ("bf16", False): {1: 150, 2: 285, 4: 510, 8: 720},
+    ("bf16", True): {1: 153, 2: 300, 4: 585, 8: 1050},
+}
+"""Samples/s by options and devices: the view is faster in both precisions, which are two trainings."""
+
+Accuracies = Mapping[str, list[float | None]]
+KEPT: dict[str, list[float | None]] = {"fp32": [0.9960, 0.9965, 0.9970], "bf16": [0.9961, 0.9964, 0.9968]}
+LOST: Accuracies = KEPT | {"bf16": [0.97, 0.971, 0.972]}
+UNKNOWN: Accuracies = KEPT | {"bf16": [0.99, None, None]}
+
+
+def decided(make_runs: Runs, accuracies: Accuracies, accept: list[str] | None = None) -> Decision:
+    """The decision at an efficiency of 0.7 on three runs a point, which scatter by 1 %."""
+    points, precisions, views, accuracy = {}, [], [], []
+    for (precision, view), rates in RATES.items():
+        for devices, rate in rates.items():
+            points[f"{precision}, view {view}", devices] = [rate * each for each in (0.99, 1, 1.01)]
+            precisions += [precision] * 3
+            views += [view] * 3
+            accuracy += accuracies[precision]
+    runs = make_runs(points).assign(
+        precision=precisions, gradient_as_bucket_view=views, final_accuracy=pd.Series(accuracy, dtype=float)
+    )
+    return decision_on(runs, DecisionRule(min_efficiency=0.7, accept=accept or []), swept=SWEPT)
+
+
+def test_options_that_train_the_same_compete_beside_one_that_does_not(make_runs: Runs) -> None:
+    decision = decided(make_runs, KEPT)
+    assert (decision.series, decision.devices) == ("fp32, view True", 8)
+
+
+def test_the_best_of_another_training_is_one_line(make_runs: Runs) -> None:
+    (line,) = decided(make_runs, KEPT).other_trainings
+    # 1050 / 750, and efficiency 1050 / 8 / 153
+    assert line.startswith("With bf16, view True: 8 devices, 1.40x as fast as this (1.37 to 1.43, ")
+    assert "final accuracy the same within its interval (99.6 %, " in line
+
+
+def test_accuracy_that_another_training_loses_is_told(make_runs: Runs) -> None:
+    (line,) = decided(make_runs, LOST).other_trainings
+    assert "final accuracy 2.55 percentage points lower (97.1 %, " in line
+
+
+def test_an_accepted_option_is_chosen_where_its_accuracy_is_kept(make_runs: Runs) -> None:
+    decision = decided(make_runs, KEPT, ["precision"])
+    assert (decision.series, decision.devices) == ("bf16, view True", 8)
+
+
+@pytest.mark.parametrize("accuracies", [LOST, UNKNOWN])
+def test_an_accepted_option_is_not_chosen_where_its_accuracy_is_not_shown_to_be_kept(
+    make_runs: Runs, accuracies: Accuracies
+) -> None:
+    decision = decided(make_runs, accuracies, ["precision"])
+    assert decision.series == "fp32, view True"
+    (line,) = decision.other_trainings
+    assert line.endswith("It is not accepted: a loss of at most 0.5 points is not shown.")
+
+
+def test_efficiency_is_told_by_the_best_baseline_and_by_its_own(make_runs: Runs) -> None:
+    points = {
+        ("off", 1): [99, 100, 101], ("off", 4): [297, 300, 303],
+        ("on", 1): [79.2, 80, 80.8], ("on", 4): [336.6, 340, 343.4],
+    }  # fmt: skip
+    runs = make_runs(points).assign(static_graph=["off"] * 6 + ["on"] * 6)
+    decision = decision_on(runs, DecisionRule(min_efficiency=0.8), swept={"static_graph": ["off", "on"]})
+    assert (
+        "efficiency 0.85 relative to 1 device of off, the best there, and efficiency 1.06 relative to its own"
+    ) in decision.sentence
+    assert decision.numbers["efficiency_to_best"] == pytest.approx(0.85)
