@@ -171,6 +171,13 @@ def test_a_summary_comes_back_as_it_was_written(tmp_path: Path) -> None:
     assert read_summary(folder) == SUMMARY_RECORD
 
 
+def test_a_summary_of_another_run_is_refused_with_the_cure(tmp_path: Path) -> None:
+    write_json(tmp_path / SUMMARY, SUMMARY_RECORD)
+    assert read_summary(tmp_path, DEFINITION.run) == SUMMARY_RECORD
+    with pytest.raises(RecordError, match=rf"is of the run {DEFINITION.run}. Delete {tmp_path} and give"):
+        read_summary(tmp_path, "d9.r9")
+
+
 def test_a_run_without_measurements_comes_back_too(tmp_path: Path) -> None:
     folder = tmp_path / DEFINITION.run
     folder.mkdir()

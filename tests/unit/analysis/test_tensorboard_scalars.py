@@ -66,6 +66,16 @@ def test_a_program_shows_its_losses_and_throughput_against_its_steps(tmp_path: P
     assert later - began == pytest.approx(9.2, abs=1e-3)
 
 
+def test_a_run_with_damaged_records_has_no_event_file_and_the_others_have(tmp_path: Path) -> None:
+    for run in ("d1.r1", "d1.r2"):
+        write_program_run(tmp_path / "runs", run, experiment(), 0.1)
+    (tmp_path / "runs" / "d1.r2" / SUMMARY).write_text("{", encoding="utf-8")
+    table = "run,outcome\nd1.r1,completed\nd1.r2,unreadable\n"
+    (tmp_path / "runs.csv").write_text(table, encoding="utf-8")
+    write_event_files(tmp_path / "runs.csv", tmp_path)
+    assert [path.name for path in (tmp_path / EVENT_FILES).iterdir()] == ["d1.r1"]
+
+
 def test_repeats_of_a_point_are_one_group_of_hyperparameters(tmp_path: Path) -> None:
     options = {"argument.lr": 0.1, "compile": True, "argument.data": "<b>&`x`"}
     spec = experiment(argument={"lr": 0.1, "data": "x"})

@@ -36,6 +36,9 @@ PROGRAM_FACTS = (
 THROUGHPUT = "throughput_samples_per_second"
 """The column of a run's, and of a point's, samples over seconds."""
 
+UNREADABLE = "unreadable"
+"""Outcome of a run with a damaged record, which its reason names."""
+
 WITH_NO_GRAD = "throughput_with_no_grad"
 """The same with the time of forward passes without gradients; empty if it is known whether they train."""
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from scalewise.analysis.analysis_spec import AnalysisSpec
+from scalewise.analysis.analysis_spec import UNREADABLE, AnalysisSpec
 from scalewise.analysis.bottlenecks.drift import drift_flags
 from scalewise.analysis.bottlenecks.resumption import resumption_notes
 from scalewise.analysis.bottlenecks.utilization import flags
@@ -81,7 +81,7 @@ def conclude(experiment: AnalysisSpec, tables: Tables) -> Conclusion:
         target=experiment.target,
         confounded=confounded,
         differences=[
-            *(f"A run is left out: {why}" for why in runs.loc[runs["outcome"] == "unreadable", "reason"]),
+            *(f"A run is left out: {why}" for why in runs.loc[runs["outcome"] == UNREADABLE, "reason"]),
             *origin_cautions(tables.origins),
             *flags(scaling),
             *drift_flags(runs),

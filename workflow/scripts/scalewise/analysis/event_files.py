@@ -28,6 +28,7 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, Sessi
 from tensorboard.plugins.text import metadata as text
 from tensorboard.summary.writer.record_writer import RecordWriter
 
+from scalewise.analysis.analysis_spec import UNREADABLE
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.runs.runs import parse_run_name
 from scalewise.records import (
@@ -82,7 +83,7 @@ class Point:
 def write_event_files(runs: Path, folder: Path) -> None:
     """Write the event file of every run in the table of runs that has left records.
 
-    The same records make the same bytes.
+    The same records make the same bytes. A run whose records are damaged, as the table says, has none.
 
     Args:
         runs: The table.
@@ -92,7 +93,7 @@ def write_event_files(runs: Path, folder: Path) -> None:
         RecordError: A record is damaged.
     """
     (folder / EVENT_FILES).mkdir(exist_ok=True)
-    for run in (row["run"] for row in _read_rows(runs)):
+    for run in (row["run"] for row in _read_rows(runs) if row["outcome"] != UNREADABLE):
         records = folder / "runs" / run
         if (records / SUMMARY).exists():
             target = folder / EVENT_FILES / run / EVENT_FILE

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from scalewise.analysis.analysis_spec import WITH_NO_GRAD
+from scalewise.analysis.analysis_spec import UNREADABLE, WITH_NO_GRAD
 from scalewise.analysis.bottlenecks.disturbances import disturbance, set_apart
 from scalewise.analysis.bottlenecks.drift import drift
 from scalewise.analysis.bottlenecks.resumption import resumption_columns
@@ -128,7 +128,7 @@ def collect(
             summary = read_summary(folder, folder.name)
             epochs, ranks = _read_epochs(folder, summary), _read_ranks(folder, summary)
         except RecordError as error:
-            run_rows.append(planned | {"outcome": "unreadable", "reason": str(error)})
+            run_rows.append(planned | {"outcome": UNREADABLE, "reason": str(error)})
             continue
         if not made_with(summary.definition, settings):
             reason = "its settings have changed since; snakemake trains it again"
