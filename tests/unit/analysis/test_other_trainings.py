@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 from tests.unit.analysis.decisions import decision_on
+from tests.unit.analysis.program_runs import experiment, write_program_run
 
+from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.decision.decision import Decision
+from scalewise.analysis.experiment_tables import compute
 from scalewise.plan.config.experiment import DecisionRule
+from scalewise.plan.runs.runs import points
 
 Runs = Callable[..., pd.DataFrame]
 SWEPT: dict[str, list[Any]] = {
@@ -33,14 +39,14 @@ UNKNOWN: Accuracies = KEPT | {"bf16": [0.99, None, None]}
 
 def decided(make_runs: Runs, accuracies: Accuracies, accept: list[str] | None = None) -> Decision:
     """The decision at an efficiency of 0.7 on three runs a point, which scatter by 1 %."""
-    points, precisions, views, accuracy = {}, [], [], []
+    planted, precisions, views, accuracy = {}, [], [], []
     for (precision, view), rates in RATES.items():
         for devices, rate in rates.items():
-            points[f"{precision}, view {view}", devices] = [rate * each for each in (0.99, 1, 1.01)]
+            planted[f"{precision}, view {view}", devices] = [rate * each for each in (0.99, 1, 1.01)]
             precisions += [precision] * 3
             views += [view] * 3
             accuracy += accuracies[precision]
-    runs = make_runs(points).assign(
+    runs = make_runs(planted).assign(
         precision=precisions, gradient_as_bucket_view=views, final_accuracy=pd.Series(accuracy, dtype=float)
     )
     return decision_on(runs, DecisionRule(min_efficiency=0.7, accept=accept or []), swept=SWEPT)
@@ -79,13 +85,53 @@ def test_an_accepted_option_is_not_chosen_where_its_accuracy_is_not_shown_to_be_
 
 
 def test_efficiency_is_told_by_the_best_baseline_and_by_its_own(make_runs: Runs) -> None:
-    points = {
+    planted = {
         ("off", 1): [99, 100, 101], ("off", 4): [297, 300, 303],
         ("on", 1): [79.2, 80, 80.8], ("on", 4): [336.6, 340, 343.4],
     }  # fmt: skip
-    runs = make_runs(points).assign(static_graph=["off"] * 6 + ["on"] * 6)
+    runs = make_runs(planted).assign(static_graph=["off"] * 6 + ["on"] * 6)
     decision = decision_on(runs, DecisionRule(min_efficiency=0.8), swept={"static_graph": ["off", "on"]})
     assert (
-        "efficiency 0.85 relative to 1 device of off, the best there, and efficiency 1.06 relative to its own"
-    ) in decision.sentence
+        "Efficiency is relative to 1 device of off, the best baseline of the series that may be chosen."
+    ) in decision.criterion
+    assert "efficiency 0.85 (1.06 to its own baseline)" in decision.sentence
     assert decision.numbers["efficiency_to_best"] == pytest.approx(0.85)
+
+
+def test_planted_records_give_the_planted_options(tmp_path: Path) -> None:
+    """On 16 devices two CPUs a device have an efficiency of 0.69 by their own baseline, 0.57 by the best."""
+    rates = {
+        1: {1: 1157, 2: 2150, 4: 3900, 8: 6300, 16: 8200},
+        2: {1: 953, 2: 1880, 4: 3650, 8: 6900, 16: 10500},
+    }
+    spec = experiment(
+        devices=[1, 2, 4, 8, 16],
+        sweep={"cpus_per_device": [1, 2], "argument.precision": ["fp32", "bf16"]},
+        arguments=["--batch-size", "{batch_size_per_device}", "--precision", "{argument.precision}"],
+        decision={"min_efficiency": 0.6},
+    )
+    for point in points(spec):
+        options = dict(point.options)
+        devices = int(point.devices)
+        rate = rates[options["cpus_per_device"]][devices] * (
+            2.2 if options["argument.precision"] == "bf16" else 1
+        )
+        for repeat, scatter in enumerate((0.995, 1.0, 1.005), start=1):
+            step = 16 * devices / (rate * scatter)
+            write_program_run(tmp_path / "runs", point.run_name(repeat), spec, step, options=options)
+
+    compute(AnalysisSpec("study", spec), tmp_path / "runs", tmp_path)
+
+    decision = json.loads((tmp_path / "decision.json").read_text(encoding="utf-8"))
+    assert decision["devices"] == 8
+    (line,) = decision["other_trainings"]
+    assert "8 devices, 2.20x as fast as this" in line
+    assert "final accuracy not compared" in line
+    table = pd.read_csv(tmp_path / "scaling.csv")
+    chosen = table[(table["series"] == decision["series"]) & table["devices"].isin([8, 16])]
+    assert chosen["efficiency_to_best"].tolist() == pytest.approx(
+        [6900 / 8 / 1157, 10500 / 16 / 1157], rel=1e-3
+    )
+    assert chosen["parallel_efficiency"].tolist() == pytest.approx(
+        [6900 / 8 / 953, 10500 / 16 / 953], rel=1e-3
+    )

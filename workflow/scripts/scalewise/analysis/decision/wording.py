@@ -207,7 +207,11 @@ def criterion_text(
         shown = "be" if measure == "throughput" or target is None else f"reach {goal_text(target)}"
         least = f"{format_exact(100 * rule.min_gain)} % faster or more"
         gain = f"More devices count only where they are shown to {shown} {least}."
-    return " ".join(filter(None, (_criterion(rule, best, points, measure), gain)))
+    relative = ""
+    if len(points) and _over_another(points.iloc[0]):
+        where = point_text(points["best_baseline_devices"].iloc[0], points["best_baseline"].iloc[0])
+        relative = f"Efficiency is relative to {where}, the best baseline of the series that may be chosen."
+    return " ".join(filter(None, (_criterion(rule, best, points, measure), gain, relative)))
 
 
 def _criterion(rule: DecisionRule, best: pd.Series | None, points: pd.DataFrame, measure: Measure) -> str:
@@ -392,12 +396,17 @@ def _gain(point: pd.Series, points: pd.DataFrame, target: Goal | None, measure: 
 
 
 def _efficiency(point: pd.Series) -> str:
-    """``efficiency 0.75``; with what it is relative to if that is not the series' own baseline."""
-    own, best = (f"efficiency {point[name]:.2f}" for name in ("parallel_efficiency", "efficiency_to_best"))
-    if (point["best_baseline"], point["best_baseline_devices"]) == (point["series"], point["gain_base"]):
-        return own
-    where = point_text(point["best_baseline_devices"], point["best_baseline"])
-    return f"{best} relative to {where}, the best there, and {own} relative to its own"
+    """``efficiency 0.75``; with that of the own baseline if another one is the best."""
+    own = f"{point['parallel_efficiency']:.2f}"
+    if not _over_another(point):
+        return f"efficiency {own}"
+    return f"efficiency {point['efficiency_to_best']:.2f} ({own} to its own baseline)"
+
+
+def _over_another(point: pd.Series) -> bool:
+    """Whether a point's efficiency is relative to the baseline of another series."""
+    best = point["best_baseline"], point["best_baseline_devices"]
+    return bool(best != (point["series"], point["gain_base"]))
 
 
 def _short(target: Goal) -> str:
