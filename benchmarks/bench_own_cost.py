@@ -1,7 +1,7 @@
 """What the probe costs a step of a user's program: the same loop with its hooks and without, in one process.
 
 The hooks are taken out of torch and put back between blocks of steps, which follow each other in pairs.
-Of the pairs' differences the median is quoted, with its interval of 95 % by order statistics.
+Of the pairs' differences the mean is quoted, with its 95 % interval.
 
     python benchmarks/run.py own-cost
 """
@@ -24,7 +24,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import optimizer as optimizers
 from torch.utils.data import DataLoader, Dataset, dataloader
 
-from scalewise.analysis.statistics.intervals import median_interval
+from scalewise.analysis.statistics.intervals import mean_interval
 from scalewise.training.program.probe.hooks import install
 from scalewise.training.program.probe.measured_process import MeasuredProcess
 from scalewise.training.program.probe.probe_spec import ProbeSpec
@@ -124,8 +124,8 @@ def compare(loop: Loop, before: dict[Any, dict[str, Any]], ours: dict[Any, dict[
     compared = []
     for clock in ("cpu", "wall"):
         mine, other = ([getattr(pair[side], clock) / loop.steps for pair in pairs] for side in (0, 1))
-        added = median_interval([1e6 * (a - b) for a, b in zip(mine, other, strict=True)])
-        share = median_interval([a / b for a, b in zip(mine, other, strict=True)])
+        added = mean_interval([1e6 * (a - b) for a, b in zip(mine, other, strict=True)])
+        share = mean_interval([a / b for a, b in zip(mine, other, strict=True)])
         is_long = spread(other).median >= LONG_STEP_SECONDS
         met = share.estimate <= 1 + MOST_SHARE if is_long else added.estimate <= MOST_MICROSECONDS
         target = f"at most {MOST_SHARE:.0%}" if is_long else f"at most {MOST_MICROSECONDS:g} us more"

@@ -29,7 +29,7 @@ import pandas as pd
 from scalewise.analysis.prediction.all_reduce_model import AllReduceFit, AllReduceModel
 from scalewise.analysis.prediction.measured_exchange import MeasuredStep, measured_exchange
 from scalewise.analysis.prediction.step_model import Baseline, predict_point
-from scalewise.analysis.statistics.intervals import median_interval
+from scalewise.analysis.statistics.intervals import median_and_range
 from scalewise.plan.config.shape import Shape
 from scalewise.records import Bucket, Pass
 
@@ -317,7 +317,7 @@ def _predict(table: str, series: PublishedSeries) -> Iterator[Point]:
         MeasuredStep(
             shape,
             series.steps[shape][1],
-            median_interval([series.steps[shape][0]]),
+            median_and_range([series.steps[shape][0]]),
             [_baseline(series, shape)],
         )
         for shape in series.fed

@@ -80,8 +80,9 @@ def test_a_mark_says_value_interval_runs_and_hosts_as_the_tables_of_the_study_ha
         point = scaling[(scaling["series"] == series) & (scaling["devices"] == 2)].iloc[0]
         value, interval, n, names, hosts = said[f"{series}, 2 devices"]
         assert numbers(value) == pytest.approx([point["speedup"]], abs=0.005)
-        bounds = [point["speedup_low"], point["speedup_high"], 100 * point["speedup_confidence"]]
-        assert numbers(interval) == pytest.approx(bounds, abs=0.051)
+        bounds = [point["speedup_low"], point["speedup_high"]]
+        assert interval.startswith("95 % interval ")
+        assert numbers(interval)[1:] == pytest.approx(bounds, abs=0.051)
         assert n == f"n = {point['n']}"
         done = runs[(runs["series"] == series) & (runs["devices"] == 2)]
         assert names == f"runs {', '.join(done['run'])}"

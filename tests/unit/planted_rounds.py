@@ -75,7 +75,6 @@ def planted_round(
                 asked=before,
                 completed=before,
                 half_width_fraction=None,
-                confidence=0.0,
                 verdict=why,
                 next_asked=after,
             )

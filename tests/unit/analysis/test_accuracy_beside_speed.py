@@ -146,7 +146,7 @@ def test_time_to_accuracy_is_shown_as_the_product_of_its_two_efficiencies(answer
     low, high = welch_bounds(slow, fast)
     two, four = products.split("; 1.27x as soon on 4 devices ")
     assert two == (
-        f"To 97.0 % accuracy: 1.73x as soon on 2 devices ({low:.2f} to {high:.2f}, n = 3, 95 %; throughput "
+        f"To 97.0 % accuracy: 1.73x as soon on 2 devices ({low:.2f} to {high:.2f}, n = 3; throughput "
         "1.90x, samples needed 1.10x as many)"
     )
     # 19 s against (9 + 12 + 9) / 2

@@ -65,7 +65,7 @@ def test_compute_is_held_against_the_baseline_where_fewer_devices_are_out_of_mem
     known = study({2: EVEN, 8: [2.0, 2.02, 1.98]})
     impossible = make_runs({(ALONE, 1): ["out-of-memory"] * 3})
     (said,) = sentences(pd.concat([impossible, known], ignore_index=True))
-    assert said.startswith("Compute does not scale at 8 devices (50 % of the step, 95 % interval 4")
+    assert said.startswith("Compute does not scale at 8 devices (50 % of the step (4")
 
 
 def test_jitter_is_named_with_its_own_advice(study: Runs) -> None:
@@ -92,7 +92,7 @@ def test_a_loss_that_the_scatter_of_the_runs_explains_is_not_named_but_said_with
     base = [0.9, 1.0, 1.1]
     (said,) = sentences(study({1: base, 4: [1.0, 1.15, 1.3]}))
     assert said.startswith("May be, but too few or too different runs tell: compute beyond its ideal at 4")
-    assert "95 % interval -" in said
+    assert "% of the step (-" in said
     assert causes(study({1: EVEN, 4: [1.14, 1.15, 1.16]})) == [(4, COMPUTE)]
 
 
@@ -101,7 +101,6 @@ def test_more_points_have_wider_intervals_so_that_a_study_invents_no_more(study:
     few = study(factors | {16: [1.25, 1.3, 1.35]})
     many = study(factors | dict.fromkeys((3, 5, 6, 7), EVEN) | {16: [1.25, 1.3, 1.35]})
     shares = [find_bottlenecks(scaling_table(runs, "strong"), runs)[0].share for runs in (few, many)]
-    assert [share.confidence for share in shares] == pytest.approx([0.95, 0.975])
     assert shares[1].low < shares[0].low
 
 
@@ -133,7 +132,7 @@ def test_small_losses_that_add_up_are_told_together(study: Runs) -> None:
     (said,) = sentences(study({1: EVEN, 8: [1.08, 1.07, 1.09]}, {8: small}))
     assert said.startswith(
         "No single cause at 8 devices: compute beyond its ideal 6 %, communication 6 %, loader wait 5 %, "
-        "waiting for one slow rank 3 %, together 20 % of the step, 95 % interval "
+        "waiting for one slow rank 3 %, together 20 % of the step ("
     )
 
 

@@ -155,7 +155,13 @@ def test_counts_that_were_not_measured_are_hollow_marks_that_the_legend_names(
 
     assert hollow(axes) == pytest.approx(dict(zip((2, 4, 16), ended.expected[column], strict=True)))
     bands = np.concatenate(
-        [bars.get_segments() for bars in axes.collections if hasattr(bars, "get_segments")]
+        [
+            segment[None]
+            for bars in axes.collections
+            if hasattr(bars, "get_segments")
+            for segment in bars.get_segments()
+            if len(segment)
+        ]
     )
     for _, point in ended.expected.iterrows():
         ends = [point[f"{column}_low"], point[f"{column}_high"]]

@@ -58,7 +58,7 @@ def test_the_sentence_carries_speedup_interval_efficiency_and_price(answer: Deci
     sentence = answer(FOUR, 0.7).sentence
     low, high = welch_bounds(spread(300), spread(100))
     assert sentence == (
-        f"Use 4 devices: 3.00x as fast as 1 ({low:.2f} to {high:.2f}, n = 3, 95 %), efficiency 0.75, "
+        f"Use 4 devices: 3.00x as fast as 1 ({low:.2f} to {high:.2f}, n = 3), efficiency 0.75, "
         "1.33x the device-hours of training and 4.00x those of a whole run. 8 would be 4.00x at 0.50."
     )
 
@@ -99,15 +99,13 @@ def test_one_device_count_decides_nothing_and_its_rate_is_the_answer(answer: Dec
     decision = answer({(ALONE, 2): spread(100)})
     assert (decision.devices, decision.clear) == (None, False)
     assert decision.sentence == (
-        "Measured: 100 samples/s (99.0 to 101, n = 3, 75 %) on 2 devices. Add device counts for a decision."
+        "Measured: 100 samples/s (97.5 to 103, n = 3) on 2 devices. Add device counts for a decision."
     )
 
 
 def test_of_several_series_on_one_device_count_each_has_its_rate(answer: Decide) -> None:
     decision = answer({("off", 1): spread(100), ("on", 1): [150.0]})
-    assert decision.sentence.startswith(
-        "Measured: 100 samples/s (99.0 to 101, n = 3, 75 %) on 1 device of off."
-    )
+    assert decision.sentence.startswith("Measured: 100 samples/s (97.5 to 103, n = 3) on 1 device of off.")
     assert decision.alternatives == ["Measured: 150 samples/s (n = 1) on 1 device of on."]
 
 
@@ -232,7 +230,7 @@ def test_a_speedup_that_may_be_none_is_no_reason_for_more_devices(answer: Decide
     (caution,) = decision.cautions
     assert caution.startswith(
         "Whether 2 devices are worth having is open: 2 are 1.54x as fast as 1 "
-        f"({low:.2f} to {high:.2f}, n = 3, 95 %), and 1.05x is asked for. About "
+        f"({low:.2f} to {high:.2f}, n = 3), and 1.05x is asked for. About "
     )
     assert caution.endswith(" more repeats of each would tell.")
 
@@ -247,7 +245,7 @@ def test_a_gain_that_may_be_anything_is_not_clear_though_it_is_shown(answer: Dec
     assert (decision.devices, decision.clear) == (2, False)
     assert "How much faster it is is not clear from these runs. About " in decision.sentence
     (caution,) = (each for each in decision.cautions if each.startswith("The gain"))
-    assert f"({low:.2f} to {high:.2f}, n = 3, 95 %). For a clear answer the upper end" in caution
+    assert f"({low:.2f} to {high:.2f}, n = 3). For a clear answer the upper end" in caution
     assert decision.undecided[1] == decision.undecided[2] > 3
     narrow = answer({(ALONE, 1): spread(1000), (ALONE, 2): spread(1900)})
     assert (narrow.devices, narrow.clear, narrow.undecided) == (2, True, {})
@@ -280,7 +278,7 @@ def test_what_an_option_gains_is_said_apart_from_scaling(
     assert first.startswith("gradient_as_bucket_view true instead of false, on 1 device: ")
     assert second.startswith("gradient_as_bucket_view true instead of false, on 2 devices: ")
     low, high = welch_bounds(spread(180 * faster), spread(180))
-    ratio = f"{faster:.2f}x the throughput ({low:.2f} to {high:.2f}, n = 3, 95 %): {verdict}."
+    ratio = f"{faster:.2f}x the throughput ({low:.2f} to {high:.2f}, n = 3): {verdict}."
     assert second.endswith(f"{ratio} 0.500x the peak memory.")
     assert verdict in first
 
@@ -291,8 +289,8 @@ def test_a_program_reads_the_decisions_numbers_under_the_names_of_the_table(answ
     assert numbers["speedup_low"] == pytest.approx(welch_bounds(spread(300), spread(100))[0])
     assert numbers["n"] == 3
     assert numbers["parallel_efficiency"] == pytest.approx(0.75)
-    assert (numbers["speedup_confidence"], numbers["speedup_n"]) == (0.95, 3)
-    assert numbers["throughput_samples_per_second"] == pytest.approx(300)
+    assert numbers["speedup_n"] == 3
+    assert numbers["throughput_samples_per_second"] == pytest.approx(300, rel=1e-3)
     assert numbers["wall_seconds"] is None, "not known here"
     assert numbers["queue_minutes"] is None
 

@@ -41,8 +41,8 @@ def test_the_drift_is_the_last_thirds_rate_over_the_firsts_by_samples_over_secon
     assert (found["drift_low"], found["drift_high"]) == pytest.approx(bounds)
 
 
-def test_the_spread_of_windows_is_half_their_interval_over_the_median() -> None:
-    assert drift(windows([90, 100, 110]))["window_spread"] == pytest.approx(0.1)
+def test_the_spread_of_windows_is_half_their_interval_over_the_mean() -> None:
+    assert drift(windows([90, 100, 110]))["window_spread"] == pytest.approx(0.251943, rel=1e-4)
 
 
 def test_warm_up_windows_count_for_nothing() -> None:

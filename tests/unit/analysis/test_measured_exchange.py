@@ -43,7 +43,7 @@ def predicted(model: AllReduceModel, nodes: int, unexplained: float = 0.0) -> Pr
 
 
 def step(nodes: int, seconds: float, spread: float = 0.0) -> MeasuredStep:
-    interval = Interval(seconds, seconds - spread, seconds + spread, 0.9, 5)
+    interval = Interval(seconds, seconds - spread, seconds + spread, 5)
     return MeasuredStep(Shape(nodes, 1), nodes * BATCH, interval, [BASE])
 
 
@@ -121,7 +121,7 @@ def test_accumulated_passes_dilute_an_exchange_that_stays() -> None:
     many, few = (replace(BASE, accumulation_steps=passes) for passes in (16, 4))
     more = 15 * 0.3
     seconds = true_step(2, 3.0) + more
-    measured = MeasuredStep(Shape(2, 1), 2 * 16 * BATCH, Interval(seconds, seconds, seconds, 0.0, 1), [many])
+    measured = MeasuredStep(Shape(2, 1), 2 * 16 * BATCH, Interval(seconds, seconds, seconds, 1), [many])
     found = measured_exchange(network(2), [measured])
     assert found is not None
     shown = predict_step(few, 8, 8 * 4 * BATCH, partial(found.network.all_reduce, Shape(8, 1)))

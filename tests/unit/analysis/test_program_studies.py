@@ -379,7 +379,9 @@ def test_both_rates_are_the_first_caution_and_another_speedup_makes_the_answer_u
         f"2 devices is 1.60x, not 2.00x. {NO_GRAD_PASSES}"
     )
     assert UNKNOWN_PASSES in Page(html).all_text()
-    assert pd.read_csv(tmp_path / "study/scaling.csv")["throughput_with_no_grad"].tolist() == [40.0, 64.0]
+    assert pd.read_csv(tmp_path / "study/scaling.csv")["throughput_with_no_grad"].tolist() == pytest.approx(
+        [40.0, 64.0]
+    )
     assert set(pd.read_csv(tmp_path / "study/runs.csv")["throughput_with_no_grad"]) == {40.0, 64.0}
     assert UNKNOWN_PASSES in (tmp_path / "study/what_if.json").read_text()
 
@@ -438,7 +440,7 @@ def test_a_run_that_is_left_out_is_named_in_the_answer_and_first_among_the_cauti
     for path in (tmp_path / "study/runs").glob("d1.*/summary.json"):
         path.write_text(path.read_text().replace("bfloat16 by autocast, parameters float32", "float32"))
     decision = decision_on(tmp_path, spec)
-    assert "n = 2 of 3, 95 %)" in decision["sentence"]
+    assert "n = 2 of 3)" in decision["sentence"]
     assert " 1 run is not comparable with the others: see the cautions." in decision["sentence"]
     assert decision["cautions"][0] == (
         "1 of 3 runs on 2 devices is not comparable with the baseline: formats of numbers is bfloat16, not "

@@ -63,9 +63,9 @@ def test_a_program_reads_every_point_unrounded_with_its_bounds(written: Path) ->
     assert (row["series"], row["nodes"], row["n"]) == ("view_off", 1, 3)
     assert row["speedup"] == pytest.approx(3.0)
     assert row["speedup_low"] == pytest.approx(welch_bounds(spread(300), spread(100))[0])
-    assert row["wall_seconds"] == pytest.approx(2120)
-    assert row["device_hours"] == pytest.approx(2120 * 4 / 3600)
-    assert {"wall_seconds_high", "parallel_efficiency_low", "throughput_confidence"} <= set(table.columns)
+    assert row["wall_seconds"] == pytest.approx(2120, rel=1e-3)
+    assert row["device_hours"] == pytest.approx(2120 * 4 / 3600, rel=1e-3)
+    assert {"wall_seconds_high", "parallel_efficiency_low"} <= set(table.columns)
 
 
 def test_a_page_shows_time_speedup_efficiency_and_device_hours_with_intervals(written: Path) -> None:
@@ -73,10 +73,10 @@ def test_a_page_shows_time_speedup_efficiency_and_device_hours_with_intervals(wr
     low, high = welch_bounds(spread(300), spread(100))
     assert "| devices | nodes | n | run (min) | samples/s | speedup | efficiency | device-hours |" in text
     assert (
-        "| **4** | **1** | **3** | **35.3** [35.0 to 35.7] | **300** [297 to 303] "
+        "| **4** | **1** | **3** | **35.3** [34.5 to 36.2] | **300** [293 to 308] "
         f"| **3.00** [{low:.2f} to {high:.2f}] | **0.75** [{low / 4:.2f} to {high / 4:.2f}] | **2.36** |"
     ) in text
-    assert "| 1 | 1 | 3 | 102 [101 to 103] | 100 [99.0 to 101] | 1.00 | 1.00 | 1.70 |" in text
+    assert "| 1 | 1 | 3 | 102 [99.5 to 105] | 100 [97.5 to 103] | 1.00 | 1.00 | 1.70 |" in text
     assert "| 8 | – | 0 | – | – | – | – | – |" in text, "what has no result is not left out"
 
 
@@ -85,8 +85,8 @@ def test_the_method_is_told_in_two_sentences_with_the_baselines_absolute_figure(
     method = next(line for line in text.splitlines() if line.startswith("Each row"))
     told = method.removesuffix(" The recommended row is in bold.")
     assert len(re.findall(r"\.(?: |$)", told)) == 2
-    assert "median of n runs" in told
-    assert "75 % to 95 % confidence" in told
+    assert "geometric mean of n runs" in told
+    assert "95 % intervals by Student's t on logarithms" in told
     assert "relative to 1 device, 100 samples/s" in told
 
 

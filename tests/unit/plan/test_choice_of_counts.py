@@ -67,7 +67,6 @@ def judged(number: int, asked: dict[str, tuple[int, int]], *, chosen: bool = Tru
             asked=before,
             completed=before,
             half_width_fraction=None,
-            confidence=0.0,
             verdict=verdict(before, after),
             next_asked=after,
         )

@@ -65,7 +65,6 @@ def judged(number: int, asked: dict[str, tuple[int, int]], rule: Repeats = RULE)
                 asked=before,
                 completed=before,
                 half_width_fraction=0.05,
-                confidence=0.75,
                 verdict=verdict(before, after),
                 next_asked=after,
             )

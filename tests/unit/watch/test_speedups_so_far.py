@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pandas as pd
 import pytest
 from tests.unit.watch.standings import FAILED, WAITING, done, point, standing_of
@@ -33,11 +35,11 @@ def test_a_ratio_has_the_bounds_that_the_tables_give_it(above: list[float], belo
         strict=True,
     ):
         assert mine == pytest.approx(theirs, rel=1e-6)
-    assert (found.n, found.confidence) == (expected.interval().n, expected.interval().confidence)
+    assert found.n == expected.interval().n
 
 
 def test_single_runs_have_no_bounds() -> None:
-    assert ratio((180.0,), (100.0,)).confidence == 0
+    assert math.isnan(ratio((180.0,), (100.0,)).low)
 
 
 def test_a_speedup_is_over_the_fewest_devices_of_its_own_series() -> None:

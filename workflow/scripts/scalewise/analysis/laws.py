@@ -150,9 +150,9 @@ def _parameters(model: LawModel, estimates: Array, low: Array, high: Array, runs
         if name == "inverse_square_of_peak":
             # the larger it is, the sooner the peak: the bounds change places
             peaks = (_peak(ends[0]), _peak(ends[2]), _peak(ends[1]))
-            found["peak_devices"] = Interval(*peaks, CONFIDENCE, runs)
+            found["peak_devices"] = Interval(*peaks, runs)
         else:
-            found[name] = Interval(*ends, CONFIDENCE, runs)
+            found[name] = Interval(*ends, runs)
     return found
 
 

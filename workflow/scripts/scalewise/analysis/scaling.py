@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import geometric_mean
 from typing import Any
@@ -31,7 +32,7 @@ from scalewise.analysis.comparison.gains import (
 )
 from scalewise.analysis.comparison.separate_conditions import separate_conditions
 from scalewise.analysis.memory import MEMORY_GAINS, memory_gain, peaks_of_one_kind
-from scalewise.analysis.statistics.intervals import Interval, median_interval
+from scalewise.analysis.statistics.intervals import Interval, geometric_interval, mean_interval
 from scalewise.analysis.statistics.ratios import holm, next_value_bound, ratio_interval
 from scalewise.plan.config.shape import count_devices
 
@@ -41,12 +42,14 @@ AT_WORK = (
 )  # fmt: skip
 """Use of the devices' time and memory: medians over the repeats."""
 
-BOUNDED = ("time_to_accuracy_seconds", "final_accuracy", "peak_memory_bytes", "wall_seconds")
-"""Medians over the repeats, with their intervals."""
+GEOMETRIC = ("time_to_accuracy_seconds", "wall_seconds", THROUGHPUT)
+"""Geometric means over the repeats, with their intervals."""
+ARITHMETIC = ("final_accuracy", "peak_memory_bytes")
+"""Arithmetic means over the repeats, with their intervals."""
 
 READ = (
-    "experiment", "nodes", "loader", "device_hours", "epochs_to_accuracy", "samples_to_target", THROUGHPUT,
-    *BOUNDED, *STARTUP, *AT_WORK, *STEP_SECONDS, "train_seconds", WITH_NO_GRAD, "disturbance",
+    "experiment", "nodes", "loader", "device_hours", "epochs_to_accuracy", "samples_to_target", *GEOMETRIC,
+    *ARITHMETIC, *STARTUP, *AT_WORK, *STEP_SECONDS, "train_seconds", WITH_NO_GRAD, "disturbance",
 )  # fmt: skip
 """Columns that are read of a run where they are known: published figures and older records lack some."""
 
@@ -54,9 +57,9 @@ SCALING_COLUMNS = [
     "experiment", "series", "conditions", "devices", "nodes", "n", "n_failed", "n_unsuccessful",
     "unsuccessful", "n_not_comparable", "n_disturbed", "n_set_apart", "disturbed",
     "throughput_samples_per_second", "throughput_samples_per_second_low",
-    "throughput_samples_per_second_high", "throughput_confidence", WITH_NO_GRAD,
+    "throughput_samples_per_second_high", WITH_NO_GRAD,
     "baseline_devices",
-    "speedup", "speedup_low", "speedup_high", "speedup_confidence", "speedup_n",
+    "speedup", "speedup_low", "speedup_high", "speedup_n",
     "parallel_efficiency", "parallel_efficiency_low", "parallel_efficiency_high",
     "faster_than", "faster_p",
     "karp_flatt_fraction", "karp_flatt_fraction_low", "karp_flatt_fraction_high",
@@ -67,7 +70,7 @@ SCALING_COLUMNS = [
     "time_to_accuracy_speedup", "time_to_accuracy_speedup_low", "time_to_accuracy_speedup_high",
     "final_accuracy", "final_accuracy_low", "final_accuracy_high",
     "peak_memory_bytes", "peak_memory_bytes_low", "peak_memory_bytes_high", "device_hours",
-    "wall_seconds", "wall_seconds_low", "wall_seconds_high", "wall_confidence", "wall_n",
+    "wall_seconds", "wall_seconds_low", "wall_seconds_high", "wall_n",
     "wall_seconds_next",
     "wall_speedup", "wall_speedup_low", "wall_speedup_high", "startup_seconds",
     # medians over the repeats, each by itself: they need not sum up exactly
@@ -99,8 +102,8 @@ def scaling_table(
 
     The baseline of a series is its fewest planned devices of which a run may still complete. Where no run of
     that point completed, the series has no speedup and its ``note`` says so. A run's rate is all its samples
-    over all its seconds, which is the harmonic mean of its windows' rates; a point's is the median over
-    runs, never a mean of ratios (Hoefler & Belli, SC'15, rules 3 and 4).
+    over all its seconds, which is the harmonic mean of its windows' rates; a point's is the geometric mean
+    over runs, never a mean of ratios (Hoefler & Belli, SC'15, rules 3 and 4).
 
     Every column of a row is of comparable runs alone: those with the fingerprint that most of the baseline's
     runs have. Others count in ``n_not_comparable``, ``note`` names what differs, and they are a series of
@@ -142,7 +145,7 @@ def known_columns(runs: pd.DataFrame, conditions: Conditions | None = None) -> p
     """
     runs = peaks_of_one_kind(runs)
     known = runs.reindex(columns=[*runs.columns, *(c for c in READ if c not in runs.columns)])
-    numbers = [THROUGHPUT, "device_hours", *BOUNDED]
+    numbers = ["device_hours", *GEOMETRIC, *ARITHMETIC]
     known[numbers] = known[numbers].astype(float)  # a column of None alone is of no number type
     known["device_hours"] = known["device_hours"].fillna(known["wall_seconds"] * known["devices"] / 3600)
     return separate_conditions(known.assign(session=sessions(known)), conditions)
@@ -217,27 +220,21 @@ def _point_columns(point: pd.DataFrame, done: pd.DataFrame) -> dict[str, Any]:
         **of_disturbed,
         "n_reached": int(has_reached(done).sum()),
         "epochs_to_accuracy": done["epochs_to_accuracy"].median(),
-        "device_hours": done["device_hours"].median(),
+        "device_hours": math.exp(done["device_hours"].map(math.log).mean()),
         "startup_seconds": _startup(done).median(),
         "loader": ", ".join(dict.fromkeys(done["loader"].dropna())),
         **{column: done[column].median() for column in (*AT_WORK, *STEP_SECONDS)},
     }
-    for column in BOUNDED:
-        values = done[column].dropna().tolist()
-        if values:
-            row |= median_interval(values).as_columns(column)
+    for columns, interval in ((GEOMETRIC, geometric_interval), (ARITHMETIC, mean_interval)):
+        for column in columns:
+            if values := done[column].dropna().tolist():
+                row |= interval(values).as_columns(column)
     if walls := done["wall_seconds"].dropna().tolist():
         row |= {"wall_n": len(walls), "wall_seconds_next": next_value_bound(walls)}
-        row["wall_confidence"] = median_interval(walls).confidence
-    rates = done[THROUGHPUT].dropna().tolist()
-    if rates:
-        throughput = median_interval(rates)
-        row |= throughput.as_columns(THROUGHPUT)
-        row["throughput_confidence"] = throughput.confidence
     with_passes = done[WITH_NO_GRAD].astype(float)
     if with_passes.notna().any():
         # where a run knows whether they belong to the training, it has one rate
-        row[WITH_NO_GRAD] = with_passes.fillna(done[THROUGHPUT].astype(float)).median()
+        row[WITH_NO_GRAD] = geometric_mean(with_passes.fillna(done[THROUGHPUT].astype(float)).dropna())
     return row
 
 
@@ -260,18 +257,13 @@ def _relative(compared: Gains, point: tuple[str, int], base: int, scaling: str, 
     """Speedup and efficiency over the baseline, with the serial fraction of strong scaling."""
     series, devices = point
     if devices == base:
-        one = Interval(1.0, 1.0, 1.0, 1.0, n)
-        return {
-            **one.as_columns("speedup"),
-            "speedup_confidence": 1.0,
-            **one.as_columns("parallel_efficiency"),
-        }
+        one = Interval(1.0, 1.0, 1.0, n)
+        return {**one.as_columns("speedup"), **one.as_columns("parallel_efficiency")}
     ratio = compared.of("throughput", point, (series, base))
     if ratio is None:
         return {}
     speedup, more = ratio.interval(), devices / base
     row = speedup.as_columns("speedup") | speedup.scaled(1 / more).as_columns("parallel_efficiency")
-    row["speedup_confidence"] = speedup.confidence
     row["speedup_n"] = ratio.n
     if scaling == "strong":
         # more speedup is less of a serial fraction: the bounds change places
@@ -291,7 +283,7 @@ def _over_baseline(point: pd.DataFrame, base: pd.DataFrame) -> dict[str, float]:
         if here.isna().any() or there.isna().any():
             continue
         if point["devices"].iloc[0] == base["devices"].iloc[0]:
-            row |= Interval(1.0, 1.0, 1.0, 1.0, len(here)).as_columns(name)
+            row |= Interval(1.0, 1.0, 1.0, len(here)).as_columns(name)
         else:
             row |= ratio_interval(there.tolist(), here.tolist()).as_columns(name)
     return row
@@ -303,7 +295,7 @@ def _to_target(compared: Gains, point: tuple[str, int], base: int, done: pd.Data
     row: dict[str, float] = {"time_to_accuracy_baseline_devices": base}
     name = "time_to_accuracy_speedup"
     if devices == base:
-        row |= Interval(1.0, 1.0, 1.0, 1.0, len(done)).as_columns(name)
+        row |= Interval(1.0, 1.0, 1.0, len(done)).as_columns(name)
     else:
         ratio = compared.of("time to target", point, (series, base))
         row |= ratio.interval().as_columns(name) if ratio else {}
@@ -385,7 +377,7 @@ def option_table(
         rows,
         columns=[
             "option", "value", "reference", "beside", "devices", "n", "throughput_ratio",
-            "throughput_ratio_low", "throughput_ratio_high", "confidence", "p", "p_adjusted",
+            "throughput_ratio_low", "throughput_ratio_high", "p", "p_adjusted",
             *MEMORY_GAINS, "also_differs",
         ],
     )  # fmt: skip
@@ -424,7 +416,6 @@ def _gain(
         "beside": beside,
         "devices": int(group[0]),
         "n": ratio.n,
-        "confidence": ratio.confidence,
         "p": float("nan") if found.assumed else 2 * min(above, 1 - above),
         **memory_gain(chosen, reference),
         **ratio.as_columns("throughput_ratio"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from scalewise.analysis.statistics.intervals import Interval, median_interval
+from scalewise.analysis.statistics.intervals import Interval, geometric_interval
 from scalewise.watch.points import Rounds, RunKey, WatchedPoint, WatchedStudy
 from scalewise.watch.run_files import RunFacts
 from scalewise.watch.slurm_queue import QueuedJob
@@ -37,8 +37,8 @@ class PointStanding:
 
     @property
     def throughput(self) -> Interval | None:
-        """Median and interval of the throughput; None before any run has completed."""
-        return median_interval(self.rates) if self.rates else None
+        """Geometric mean of the throughput with its 95 % interval; None before any run has completed."""
+        return geometric_interval(self.rates) if self.rates else None
 
     @property
     def key(self) -> tuple[object, ...]:

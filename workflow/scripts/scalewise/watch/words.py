@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -27,13 +28,12 @@ def rate_text(rate: float) -> str:
 
 
 def interval_text(interval: Interval | None) -> str:
-    """``1,234 (1,210 to 1,260, 75 %)``: median, bounds and their confidence; a single run has no bounds."""
+    """``1,234 (1,210 to 1,260)``: geometric mean and 95 % interval, which a single run has not."""
     if interval is None:
         return ""
-    if interval.confidence == 0:
+    if math.isnan(interval.low):
         return rate_text(interval.estimate)
-    bounds = f"{rate_text(interval.low)} to {rate_text(interval.high)}"
-    return f"{rate_text(interval.estimate)} ({bounds}, {100 * interval.confidence:.0f} %)"
+    return f"{rate_text(interval.estimate)} ({rate_text(interval.low)} to {rate_text(interval.high)})"
 
 
 def speedup_text(speedup: Speedup | None, bounds: bool = True) -> str:
@@ -41,7 +41,7 @@ def speedup_text(speedup: Speedup | None, bounds: bool = True) -> str:
     if speedup is None:
         return ""
     ratio = speedup.ratio
-    if not bounds or ratio.confidence == 0:
+    if not bounds or math.isnan(ratio.low):
         return f"{ratio.estimate:.2f}x"
     return f"{ratio.estimate:.2f}x ({format_ratio(ratio.low)} to {format_ratio(ratio.high)})"
 

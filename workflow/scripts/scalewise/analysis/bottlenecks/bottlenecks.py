@@ -7,6 +7,7 @@ functions of tables.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -343,12 +344,12 @@ def _uncertain(scaling: pd.DataFrame) -> Iterator[str]:
 
 
 def _share(share: Interval) -> str:
-    """``32 % of the step, 95 % interval 30 to 34 %``; the first part alone where no interval is known."""
+    """``32 % of the step (30 to 34 %)``; the first part only if no interval is known."""
     text = f"{percent(share.estimate, 0)} of the step"
-    low, high = percent(share.low, 0), percent(share.high, 0)
-    if share.confidence == 0 or low == high:
+    if math.isnan(share.low):
         return text
-    return f"{text}, {percent(share.confidence, 0)} interval {low.removesuffix(' %')} to {high}"
+    low, high = percent(share.low, 0), percent(share.high, 0)
+    return text if low == high else f"{text} ({low.removesuffix(' %')} to {high})"
 
 
 def _places(points: Sequence[pd.Series]) -> tuple[list[str], str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from scalewise.analysis.statistics.intervals import median_interval
+from scalewise.analysis.statistics.intervals import geometric_interval
 from scalewise.analysis.statistics.ratios import ratio_interval
 from scalewise.plan.config.shape import count_devices
 from scalewise.records import Window
@@ -21,7 +21,7 @@ DRIFT = 0.05
 def drift(windows: Sequence[Window]) -> dict[str, float]:
     """``window_spread`` and ``drift`` of a run, as far as its windows carry them.
 
-    ``window_spread`` is half the width of the interval of the windows' median rate, over that rate; from 2
+    ``window_spread`` is half the width of the interval of the windows' mean rate, over that rate; from 2
     measured windows on. ``drift`` is the rate of the last third of the measured windows over that of the
     first, ``drift_low`` and ``drift_high`` are its bounds by the rates of the single windows; from
     ``FEWEST_WINDOWS`` on. The rate of a third is all its samples over all its seconds, the harmonic mean of
@@ -35,7 +35,7 @@ def drift(windows: Sequence[Window]) -> dict[str, float]:
     rates = [window.samples / window.seconds for window in measured]
     found: dict[str, float] = {}
     if len(rates) > 1:
-        found["window_spread"] = median_interval(rates).half_width_fraction
+        found["window_spread"] = geometric_interval(rates).half_width_fraction
     if len(rates) >= FEWEST_WINDOWS:
         third = len(rates) // 3
         bounds = ratio_interval(rates[-third:], rates[:third])

@@ -12,7 +12,7 @@ from statistics import fmean, median, variance
 
 import pandas as pd
 
-from scalewise.analysis.statistics.intervals import CONFIDENCE, Interval, welch_error
+from scalewise.analysis.statistics.intervals import CONFIDENCE, Interval, t_quantile, welch_error
 
 NAMED_FROM = 0.1
 """Share of the step, or of a run's wall, from which on a loss is named."""
@@ -218,19 +218,16 @@ def difference_of_means(
     Returns:
         The interval; its bounds are NaN where a sample of one leaves its scatter unknown.
     """
-    # what only shows the page need not load it
-    from scipy.special import stdtrit  # noqa: PLC0415
-
     estimate = fmean(sample) - factor * fmean(reference)
     unknown = len(sample) == 1 or (len(reference) == 1 and any(reference))
     if unknown:
-        return Interval(estimate, math.nan, math.nan, 0.0, len(sample))
+        return Interval(estimate, math.nan, math.nan, len(sample))
     parts = [(variance(sample) / len(sample), len(sample))]
     if any(reference):
         parts.append((factor**2 * variance(reference) / len(reference), len(reference)))
     error, freedom = welch_error(parts)
-    half = float(stdtrit(freedom, (1 + confidence) / 2)) * error
-    return Interval(estimate, estimate - half, estimate + half, confidence, len(sample))
+    half = t_quantile(freedom, confidence) * error
+    return Interval(estimate, estimate - half, estimate + half, len(sample))
 
 
 def _communications(point: pd.Series) -> tuple[float, float]:

@@ -6,6 +6,7 @@ values; at equal devices the ratio is then the gain of an option, otherwise it i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -20,7 +21,12 @@ from scalewise.analysis.comparison.fingerprint import (
     recorded_later,
 )
 from scalewise.analysis.formatting import as_in_yaml, percent, pluralize
-from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS, Interval
+from scalewise.analysis.statistics.intervals import (
+    ENOUGH_REPEATS,
+    Interval,
+    difference_of,
+    mean_interval,
+)
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.terminal.words import format_ratio
 from scalewise.records import Provenance
@@ -223,12 +229,19 @@ def _lower_accuracy(
     if first is None or second is None:
         return None
     before, after = (
-        Interval(side, side, side, 0.0, 1) if isinstance(side, (int, float)) else side
-        for side in (first, second)
+        mean_interval([side]) if isinstance(side, (int, float)) else side for side in (first, second)
     )
-    known = min(before.confidence, after.confidence) > 0
-    doubt = 0.0 if known else CLEAR_ACCURACY_LOSS
-    return (before.estimate, after.estimate) if before.low - after.high > doubt else None
+    return (before.estimate, after.estimate) if _is_lower(before, after) else None
+
+
+def _is_lower(before: Interval, after: Interval) -> bool:
+    """Whether an accuracy is lower beyond doubt: by Welch's 95 % interval of the difference.
+
+    Too few runs for such an interval must differ by what a draw of test images cannot explain.
+    """
+    if min(before.n, after.n) < ENOUGH_REPEATS or math.isnan(before.low + after.low):
+        return before.estimate - after.estimate > CLEAR_ACCURACY_LOSS
+    return difference_of(before, after).low > 0
 
 
 def origin_cautions(origins: Sequence[Provenance]) -> list[str]:
@@ -248,12 +261,9 @@ def origin_cautions(origins: Sequence[Provenance]) -> list[str]:
 
 
 def accuracy_lost(point: pd.Series, base: pd.Series) -> float:
-    """Accuracy in percentage points that is lost beyond doubt against the baseline; 0 for none.
-
-    Where there are too few runs for an interval that means something, they must differ by what a draw of test
-    images cannot explain.
-    """
-    doubt = 0.0 if min(point["n"], base["n"]) >= ENOUGH_REPEATS else CLEAR_ACCURACY_LOSS
-    if base["final_accuracy_low"] - point["final_accuracy_high"] > doubt:
-        return 100 * float(base["final_accuracy"] - point["final_accuracy"])
-    return 0.0
+    """Accuracy in percentage points that is lost beyond doubt against the baseline; 0 for none."""
+    before, after = (
+        Interval(row["final_accuracy"], row["final_accuracy_low"], row["final_accuracy_high"], int(row["n"]))
+        for row in (base, point)
+    )
+    return 100 * (before.estimate - after.estimate) if _is_lower(before, after) else 0.0

@@ -5,14 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import fmean, variance
 from typing import Any, Literal, NamedTuple
 
 import pandas as pd
-from scipy.special import stdtrit
 
 from scalewise.analysis.comparison.confounding import has_trend
-from scalewise.analysis.statistics.intervals import CONFIDENCE, ENOUGH_REPEATS, Interval, welch_error
+from scalewise.analysis.statistics.intervals import (
+    CONFIDENCE,
+    ENOUGH_REPEATS,
+    Interval,
+    difference_of,
+    mean_interval,
+)
 from scalewise.analysis.statistics.ratios import Ratio, holm, paired_ratio, ratio_of
 
 SIGNIFICANCE = (1 - CONFIDENCE) / 2
@@ -28,7 +32,7 @@ Rates = Callable[[pd.DataFrame], pd.Series]
 
 COLUMNS = [
     "measure", "series", "devices", "than_series", "than_devices", "n", "ratio", "ratio_low", "ratio_high",
-    "confidence", "p", "log_ratio", "standard_error", "degrees_of_freedom",
+    "p", "log_ratio", "standard_error", "degrees_of_freedom",
 ]  # fmt: skip
 
 
@@ -143,11 +147,7 @@ def accuracy_difference(compared: Gains, point: Point, than: Point) -> Interval 
     ]
     if min(map(len, sides)) < 2:
         return None
-    difference = fmean(sides[0]) - fmean(sides[1])
-    error, freedom = welch_error([(variance(side) / len(side), len(side)) for side in sides])
-    reach = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * error
-    n = min(map(len, sides))
-    return Interval(difference, difference - reach, difference + reach, CONFIDENCE, n)
+    return difference_of(mean_interval(sides[0]), mean_interval(sides[1]))
 
 
 def _pairs(points: Iterable[Point]) -> Iterator[tuple[Point, Point]]:
@@ -272,4 +272,4 @@ def spent_in_vain(runs: pd.DataFrame) -> float:
 
 def _bounds(ratio: Ratio) -> tuple[Any, ...]:
     interval = ratio.interval()
-    return interval.estimate, interval.low, interval.high, interval.confidence
+    return interval.estimate, interval.low, interval.high

@@ -99,14 +99,14 @@ def of_choice(
 
 
 def of_deadline(points: pd.DataFrame, rule: DecisionRule) -> Iterator[Caution]:
-    """Cautions on points that were passed over though their median run keeps the deadline."""
+    """Cautions on points that were passed over though their mean run keeps the deadline."""
     for _, point in points.iterrows():
         if may_be_in_time(point, rule):
             minutes = point["wall_seconds"] / 60 + point["queue_minutes"]
             yield (
                 UNDECIDED,
-                f"{count_devices(int(point['devices']))} may be in time: half of their runs take at most "
-                f"{format_3sig(minutes)} minutes, the next one may take up to "
+                f"{count_devices(int(point['devices']))} may be in time: their runs take "
+                f"{format_3sig(minutes)} minutes on average, the next one may take up to "
                 f"{format_3sig(point['done_minutes'])}. More repeats bring that bound down.",
             )
 
@@ -132,7 +132,7 @@ def _open(question: OpenQuestion, measure: Measure) -> str:
         low, high = (bound * fewer / more for bound in ratio.bounds())
         return (
             f"The efficiency{of} of {count_devices(other)}, {shown}, is {side} the {limit} asked for, but "
-            f"not clear of it: {low:.2f} to {high:.2f}, n = {ratio.n}, 95 %. {cure}."
+            f"not clear of it: {low:.2f} to {high:.2f}, n = {ratio.n}. {cure}."
         )
     if question.kind == "gain":
         return (

@@ -22,9 +22,9 @@ from scalewise.plan.config.shape import count_devices
 
 _MAY_BE_MISSING = (
     "conditions", "throughput_samples_per_second", "wall_seconds", "wall_seconds_low", "wall_seconds_high",
-    "wall_seconds_next", "wall_n", "wall_confidence", "device_hours", "billed_devices", "final_accuracy",
+    "wall_seconds_next", "wall_n", "device_hours", "billed_devices", "final_accuracy",
     "final_accuracy_low", "final_accuracy_high", "n_reached", "n_failed", "n_unsuccessful", "unsuccessful",
-    "n_not_comparable", "speedup_n", "speedup_confidence", "faster_than", "faster_p",
+    "n_not_comparable", "speedup_n", "faster_than", "faster_p",
     "statistical_efficiency", "time_to_accuracy_seconds", "expected_seconds_to_accuracy",
     "time_to_accuracy_baseline_devices", "time_to_accuracy_speedup", "time_to_accuracy_speedup_low",
     "time_to_accuracy_speedup_high",
@@ -128,7 +128,7 @@ def evaluate(
     points["power"] = points["gain"] * points["gain_efficiency"]
     waits = dict(queue_minutes or {})
     points["queue_minutes"] = [float(waits.get(int(devices), 0.0)) for devices in points["devices"]]
-    # an interval is of the median run; a deadline is for the next one
+    # an interval is of the mean run; a deadline is for the next one
     points["longest_seconds"] = points["wall_seconds_next"].fillna(points["wall_seconds_high"])
     points["done_minutes"] = points["longest_seconds"] / 60 + points["queue_minutes"]
     points["outrun_by"] = list(_outrun(points))
@@ -173,7 +173,7 @@ def _outrun(points: pd.DataFrame) -> Iterator[int]:
 
 
 def may_be_in_time(point: pd.Series, rule: DecisionRule) -> bool:
-    """Whether the median run keeps the deadline, though too few runs show that the next one does."""
+    """Whether the mean run keeps the deadline, though too few runs show that the next one does."""
     if rule.deadline_minutes is None:
         return False
     minutes = point["wall_seconds"] / 60 + point["queue_minutes"]

@@ -17,7 +17,7 @@ from scalewise.plan.config.experiment import DecisionRule
 from scalewise.plan.runs.runs import Options
 
 NUMBERS = (
-    "baseline_devices", "speedup", "speedup_low", "speedup_high", "speedup_confidence",
+    "baseline_devices", "speedup", "speedup_low", "speedup_high",
     "parallel_efficiency", "parallel_efficiency_low", "parallel_efficiency_high", "efficiency_to_best",
     "efficiency_to_best_low", "efficiency_to_best_high", "n", "speedup_n",
     "throughput_samples_per_second", "throughput_samples_per_second_low",

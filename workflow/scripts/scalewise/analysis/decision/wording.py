@@ -7,7 +7,7 @@ where accuracy is lost beyond its interval, the gain is one of throughput and th
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pandas as pd
 
@@ -123,9 +123,9 @@ def cure_text(question: OpenQuestion) -> str:
 
 
 def ratio_bounds(ratio: Ratio) -> str:
-    """``0.97 to 1.16, n = 3, 95 %``."""
+    """``0.97 to 1.16, n = 3``."""
     interval = ratio.interval()
-    return _bounds(format_ratio(interval.low), format_ratio(interval.high), ratio.n, interval.confidence)
+    return _bounds(interval.low, interval.high, ratio.n, format_ratio)
 
 
 def no_answer(best: pd.Series, points: pd.DataFrame, rule: DecisionRule) -> str:
@@ -239,11 +239,11 @@ def measured(point: pd.Series) -> str:
     Args:
         point: Row of the scaling table, with runs that completed.
     """
-    column, unit, confidence = THROUGHPUT, "samples/s", point["throughput_confidence"]
+    column, unit = THROUGHPUT, "samples/s"
     if math.isnan(point[THROUGHPUT]):
-        column, unit, confidence = "wall_seconds", "s for a run", point["wall_confidence"]
-    low, high = (format_3sig(point[f"{column}_{end}"]) for end in ("low", "high"))
-    bounds = _bounds(low, high, point["n"], confidence, of=point["n"] + point["n_not_comparable"])
+        column, unit = "wall_seconds", "s for a run"
+    low, high = (float(point[f"{column}_{end}"]) for end in ("low", "high"))
+    bounds = _bounds(low, high, point["n"], of=point["n"] + point["n_not_comparable"])
     where = point_text(point["devices"], point["series"])
     return f"Measured: {format_3sig(point[column])} {unit} ({bounds}) on {where}."
 
@@ -358,7 +358,7 @@ def _option_gain(row: pd.Series, tests: int) -> str:
     beside = f" beside {row['beside']}" if row["beside"] else ""
     also = row.get("also_differs")
     otherwise = f" The runs differ otherwise too: {also}." if isinstance(also, str) and also else ""
-    bounds = _bounds(f"{low:.2f}", f"{high:.2f}", row["n"], row["confidence"])
+    bounds = _bounds(low, high, row["n"], "{:.2f}".format)
     return (
         f"{row['option']} {as_in_yaml(row['value'])} instead of {as_in_yaml(row['reference'])}{beside}, on "
         f"{count_devices(int(row['devices']))}: {ratio}x the throughput ({bounds}): {verdict}. "
@@ -416,32 +416,25 @@ def _short(target: Goal) -> str:
 def _speedup(point: pd.Series, measure: Measure, relation: str = "as fast as") -> str:
     if measure == "time to target":
         relation = "as soon as"
-    confidence = point["speedup_confidence"] if measure == "throughput" else CONFIDENCE
     bounds = _bounds(
-        format_ratio(point["gain_low"]),
-        format_ratio(point["gain_high"]),
-        point["speedup_n"],
-        confidence,
-        of=point["speedup_of"],
+        point["gain_low"], point["gain_high"], point["speedup_n"], format_ratio, of=point["speedup_of"]
     )
     return f"{format_ratio(point['gain'])}x {relation} {int(point['gain_base'])} ({bounds})"
 
 
-def _bounds(low: str, high: str, n: float, confidence: float, *, of: float = math.nan) -> str:
-    """An interval with its repeats, of those that completed, and its confidence; one repeat has none."""
+def _bounds(
+    low: float, high: float, n: float, form: Callable[[float], str] = format_3sig, *, of: float = math.nan
+) -> str:
+    """An interval with its repeats, of those that completed; unknown bounds are left out."""
     repeats = f"n = {n:.0f} of {of:.0f}" if of > n else f"n = {n:.0f}"
-    if n < 2 or confidence == 0:
-        return repeats
-    stated = "" if math.isnan(confidence) else f", {percent(confidence, 0)}"
-    return f"{low} to {high}, {repeats}{stated}"
+    return repeats if n < 2 or math.isnan(low) else f"{form(low)} to {form(high)}, {repeats}"
 
 
 def _run_time(point: pd.Series) -> str:
-    """``42 minutes (40 to 44, n = 5, 94 %)``, and the queue's."""
-    low, high = (format_3sig(point[f"wall_seconds_{bound}"] / 60) for bound in ("low", "high"))
+    """``42 minutes (40 to 44, n = 5)``, and the queue's."""
+    low, high = (point[f"wall_seconds_{bound}"] / 60 for bound in ("low", "high"))
     n = point["n"] if math.isnan(point["wall_n"]) else point["wall_n"]
-    of = point["n"] + point["n_not_comparable"]
-    bounds = _bounds(low, high, n, float(point["wall_confidence"]), of=of)
+    bounds = _bounds(low, high, n, of=point["n"] + point["n_not_comparable"])
     time = f"{format_3sig(point['wall_seconds'] / 60)} minutes ({bounds})"
     if point["queue_minutes"]:
         time += (
@@ -478,9 +471,9 @@ def _reached(point: pd.Series) -> str:
 
 
 def _product(point: pd.Series) -> str:
-    low, high = (format_ratio(point[f"time_to_accuracy_speedup_{bound}"]) for bound in ("low", "high"))
+    low, high = (float(point[f"time_to_accuracy_speedup_{bound}"]) for bound in ("low", "high"))
     n = min(point["n_reached"], point["speedup_n"])
-    bounds = f"{_bounds(low, high, n, CONFIDENCE if low != high else 0.0)}; "
+    bounds = f"{_bounds(low, high, n, format_ratio)}; "
     needed = ""
     if not math.isnan(point["statistical_efficiency"]):
         needed = f", samples needed {format_ratio(1 / point['statistical_efficiency'])}x as many"

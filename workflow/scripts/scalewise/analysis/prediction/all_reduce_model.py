@@ -68,9 +68,8 @@ class AllReduceFit:
     @property
     def alpha(self) -> Interval:
         """Seconds, with the interval of the draws."""
-        return Interval(
-            float(self.alpha_seconds[0]), *_quantiles(self.alpha_seconds), CONFIDENCE, len(self.sizes)
-        )
+        low, high = _quantiles(self.alpha_seconds)
+        return Interval(float(self.alpha_seconds[0]), low, high, len(self.sizes))
 
     @property
     def bandwidth(self) -> Interval:
@@ -79,7 +78,7 @@ class AllReduceFit:
         slow, fast = reversed(_quantiles(self.seconds_per_byte))
         slopes = (float(self.seconds_per_byte[0]), slow, fast)
         estimate, low, high = (volume / slope if slope else math.inf for slope in slopes)
-        return Interval(estimate, low, high, CONFIDENCE, len(self.sizes))
+        return Interval(estimate, low, high, len(self.sizes))
 
     @property
     def latency_seconds(self) -> Values:

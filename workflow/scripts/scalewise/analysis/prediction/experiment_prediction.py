@@ -36,7 +36,7 @@ from scalewise.analysis.prediction.step_model import (
     point_columns,
     predict_point,
 )
-from scalewise.analysis.statistics.intervals import median_interval
+from scalewise.analysis.statistics.intervals import median_and_range
 from scalewise.plan.config.experiment import AnyExperiment, AnySettings, read_experiment
 from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.config.shape import Shape, count_devices
@@ -231,7 +231,7 @@ def _series_runs(
     for shape, runs in groupby(on_nodes, key=lambda run: run.shape):
         if seconds := [step for run in runs if (step := run.step_seconds) is not None]:
             batch = global_batch(settings, shape.world_size)
-            steps.append(MeasuredStep(shape, batch, median_interval(seconds), bases))
+            steps.append(MeasuredStep(shape, batch, median_and_range(seconds), bases))
     return _SeriesRuns(bases, steps, notes)
 
 

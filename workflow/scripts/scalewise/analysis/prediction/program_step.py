@@ -20,7 +20,7 @@ import numpy as np
 
 from scalewise.analysis.prediction.all_reduce_model import CENTRAL, HIGH, LOW, Values
 from scalewise.analysis.prediction.step_model import NoPredictionError, PredictedStep, exposed_seconds
-from scalewise.analysis.statistics.intervals import Interval, median_interval
+from scalewise.analysis.statistics.intervals import Interval, median_and_range
 from scalewise.plan.config.shape import Shape
 from scalewise.records import Bucket, Measurements, ProgramMeasurements
 
@@ -124,8 +124,8 @@ class CountedStep:
         return cls(
             shape,
             median(samples for _, samples, _ in counted) / shape.world_size,
-            median_interval([seconds * (1 - share) for seconds, _, share in counted]),
-            median_interval([seconds * share for seconds, _, share in counted]),
+            median_and_range([seconds * (1 - share) for seconds, _, share in counted]),
+            median_and_range([seconds * share for seconds, _, share in counted]),
         )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from scalewise.analysis.prediction.all_reduce_model import CENTRAL, HIGH, LOW, Values
-from scalewise.analysis.statistics.intervals import CONFIDENCE, Interval, median_interval
+from scalewise.analysis.statistics.intervals import CONFIDENCE, Interval, median_and_range
 from scalewise.plan.runs.batches import step_sizes
 from scalewise.records import Bucket, Measurements, Pass
 
@@ -299,9 +299,7 @@ def over_repeats(values: Sequence[Values]) -> Interval:
     """The median over repeats of ``[LOW CENTRAL HIGH, draws]``, with bounds that join both kinds of doubt."""
     tails = (1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2
     central = [float(value[CENTRAL, 0]) for value in values]
-    low = median_interval([float(np.quantile(value[LOW], tails[0])) for value in values]).low
-    high = median_interval([float(np.quantile(value[HIGH], tails[1])) for value in values]).high
-    own = median_interval(central)
-    return Interval(
-        own.estimate, min(low, own.estimate), max(high, own.estimate), own.confidence, len(values)
-    )
+    low = median_and_range([float(np.quantile(value[LOW], tails[0])) for value in values]).low
+    high = median_and_range([float(np.quantile(value[HIGH], tails[1])) for value in values]).high
+    own = median_and_range(central)
+    return Interval(own.estimate, min(low, own.estimate), max(high, own.estimate), len(values))

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 CAPTIONS = {
-    "speedup": "Speedup: throughput over that of the series' fewest devices. Marks are ratios of medians "
-    "over repeats, bars their intervals. The dotted line is ideal scaling. A curve is a law fitted to all "
+    "speedup": "Speedup: throughput over that of the series' fewest devices. Bars are 95 % intervals "
+    "over repeats. The dotted line is ideal scaling. A curve is a law fitted to all "
     "runs of its series, with the 95 % band of a bootstrap over runs; a law that the data cannot carry is "
     "not drawn. The dashed line, where there is one, is predicted from one device's step and a measured "
     "all-reduce: an upper bound, not fitted to marks on more devices; a mark above it is noise or needs an "
     "explanation.",
-    "efficiency": "Parallel efficiency: speedup over the number of times more devices. Marks are ratios of "
-    "medians over repeats, bars their intervals. The dashed line, where there is one, is what was asked for.",
+    "efficiency": "Parallel efficiency: speedup over the number of times more devices. Bars are 95 % "
+    "intervals over repeats. The dashed line, where there is one, is what was asked for.",
     "step": "Where the time of a step goes. A bar is the device time that one sample takes, devices over "
-    "median throughput: with ideal scaling all bars are equally high, so what stands on top is what scaling "
+    "throughput: with ideal scaling all bars are equally high, so what stands on top is what scaling "
     "costs. Its parts have the shares of medians over repeats: the loader's wait and the slowest rank's "
     "delay by clocks in the training, exposed communication by DDP's own counters, less the jitter, in "
     "which now one rank is late and now another, and compute what is left. "
@@ -25,17 +25,17 @@ CAPTIONS = {
     "efficiencies": "Two efficiencies, one answer. Hardware: throughput per device over the baseline's. "
     "Statistical: the baseline's epochs (of a program samples) to the target over those here, which falls "
     "where larger batches learn less from a sample. Both: training time to the target, measured, over the "
-    "number of times more devices. Marks are ratios of medians over repeats, bars their intervals.",
-    "throughput": "Training throughput against devices. Filled marks are medians over repeats, bars their "
-    "intervals, rings single runs. Warm-up, evaluation and start-up are left out.",
+    "number of times more devices. Bars are 95 % intervals over repeats.",
+    "throughput": "Training throughput against devices. Filled marks are means over repeats, bars their "
+    "95 % intervals, rings single runs. Warm-up, evaluation and start-up are left out.",
     "accuracy": "Test accuracy against epochs by number of devices: median over the repeats that have an "
     "epoch, bands from least to most; faded where some repeats have stopped. Every test sample is counted "
     "exactly once.",
     "loss": "Loss against epochs by number of devices: median over the repeats that have an epoch, bands "
     "from least to most; faded where some repeats have stopped. Of a program of your own the loss that "
     "backward gets, against steps: a trend.",
-    "memory": "Peak memory while training, of the device that used most: median over repeats, bars their "
-    "intervals.",
+    "memory": "Peak memory while training, of the device that used most: mean over repeats, bars their "
+    "95 % intervals.",
 }
 
 TITLES = {

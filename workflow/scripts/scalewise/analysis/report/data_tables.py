@@ -197,8 +197,7 @@ def laws(rows: Sequence[Mapping[str, Any]]) -> Table:
         SERIES,
         Column("law", "law", is_text=True),
         Column("n", "n", is_text=True),
-        Column("parameters with intervals", "parameters", is_text=True),
-        Column("confidence", "confidence"),
+        Column("parameters with 95 % intervals", "parameters", is_text=True),
     ]
     told = [{**row, "parameters": f"Not fitted: {row['refused']}"} if row["refused"] else row for row in rows]
     return Table("laws", "Laws of scaling", columns, told)

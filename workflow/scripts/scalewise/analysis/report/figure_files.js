@@ -28,7 +28,7 @@
   const csvOf = (figure, facts, runs) => {
     const namesOf = trace => trace.x.map((x, index) => runs?.[trace.series]?.[x]?.[0][trace.x.slice(0, index).filter(each => each === x).length]);
     const hidden = new Set(all("svg [data-series]:not(.mark)", figure).filter(part => part.style.display === "none").map(part => part.dataset.series));
-    const names = ["panel", "kind", "series", "devices", "against", "at", "quantity", "unit", "value", "low", "high", "confidence", "n", "run"];
+    const names = ["panel", "kind", "series", "devices", "against", "at", "quantity", "unit", "value", "low", "high", "n", "run"];
     const at = (column, index) => (Array.isArray(column) ? column[index] : column) ?? "";
     const rows = facts.traces.filter(trace => !hidden.has(trace.series)).map(trace => ({
       ...trace,
@@ -36,7 +36,7 @@
     })).map(trace => ({ ...trace, runs: trace.kind === "run" ? namesOf(trace) : null })).flatMap(trace => trace.x.map((x, index) => [
       facts.panels[trace.panel]?.title ?? "", trace.kind, trace.series, trace.devices ?? x, trace.against ?? "", trace.against ? x : "",
       trace.label, trace.unit === "%" ? "fraction" : trace.unit,
-      ...["value", "low", "high", "confidence", "n", "runs"].map(name => at(trace[name], index)),
+      ...["value", "low", "high", "n", "runs"].map(name => at(trace[name], index)),
     ]));
     const told = new Map(rows.map(row => [String(row), row]));
     return scalewiseSave.csv([names, ...told.values()]);

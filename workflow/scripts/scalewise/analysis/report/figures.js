@@ -38,11 +38,10 @@
     const [low, high, n] = ["low", "high", "n"].map(name => at(trace[name], index));
     if (low === null || high === null) return trace.kind === "measured" && n === 1 ? "one run" : "";
     const span = `${withUnit(low, trace.unit)} to ${withUnit(high, trace.unit)}`;
-    const confidence = at(trace.confidence, index);
     if (trace.kind === "epochs") return n === 1 ? "" : `repeats from ${span}`;
     if (trace.kind === "expected") return `95 % of the possibilities: ${span}`;
-    if (trace.kind === "measured" && confidence >= 1) return "the baseline";
-    return `${trace.kind === "measured" ? "interval" : "band"} ${span}${confidence > 0 && confidence < 1 ? `, confidence ${percent(confidence)}` : ""}`;
+    if (trace.kind === "measured" && low === 1 && high === 1) return "the baseline";
+    return `${trace.kind === "measured" ? "95 % interval" : "band"} ${span}`;
   };
   const linesOf = (figure, trace, index) => {
     const devices = trace.devices ?? trace.x[index];

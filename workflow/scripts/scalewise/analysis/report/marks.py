@@ -43,11 +43,6 @@ QUANTITIES = {
     "test_accuracy": ("test accuracy", "%"),
 }
 """Column -> what it holds, unit in which it is drawn. Values in % are kept as fractions."""
-_CONFIDENCES = {
-    "parallel_efficiency": "speedup_confidence",
-    THROUGHPUT: "throughput_confidence",
-    "accuracy_efficiency": "time_to_accuracy_speedup_confidence",
-}
 _SIGNIFICANT, _OF_CURVES = 6, 4
 """Digits of values; curves have many of them, each less telling."""
 X_AXIS, Y_AXIS = "axis x", "axis y"
@@ -81,8 +76,7 @@ def trace(
         series: Name of the series.
         quantity: Column, or the name of a bar's part with its unit after a bar.
         x: Device counts, epochs or steps.
-        values: ``value``, and ``low``, ``high``, ``n``, ``confidence`` where they are known; unknown ones
-            are NaN.
+        values: ``value``, and ``low``, ``high``, ``n`` where they are known; unknown ones are NaN.
         more: Further facts of the trace, for instance ``devices`` of a curve over epochs.
     """
     label, unit = QUANTITIES.get(quantity) or quantity.split("|")
@@ -108,16 +102,10 @@ def point_values(points: pd.DataFrame, column: str) -> dict[str, Iterable[float]
         "value": column,
         "low": f"{column}_low",
         "high": f"{column}_high",
-        "confidence": _CONFIDENCES.get(column, f"{column}_confidence"),
     }
     values: dict[str, Any] = {name: points[source] for name, source in names.items() if source in points}
     if n is not None:
         values["n"] = n
-    if {"low", "high"} <= set(values):
-        # a run alone has bounds in the tables that are its value; those of a baseline are known
-        real = values["confidence"] > 0 if "confidence" in values else values["low"] < values["high"]
-        for bound in ("low", "high"):
-            values[bound] = values[bound].where(real)
     return values
 
 

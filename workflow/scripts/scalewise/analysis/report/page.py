@@ -43,7 +43,6 @@ from scalewise.analysis.rounds.choice_summary import ChoiceSummary
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.runs.rounds import OTHER_ANSWER
 
-NO_CONFIDENCE = "not defined: one run a point"
 PAIR = ("speedup", "efficiency")
 """The picture that carries the answer: two figures beside each other."""
 LIMITING = ("step",)
@@ -131,7 +130,6 @@ def render(sections: Sequence[Section], *, partial: bool) -> str:
         heading=heading,
         sections=[_context(section, number) for number, section in enumerate(sections)],
         partial=partial,
-        no_confidence=NO_CONFIDENCE,
         single=len(sections) == 1,
         chooses=any(section.choice is not None for section in sections),
         other_answer=percent(OTHER_ANSWER, 0),
@@ -224,7 +222,6 @@ def _context(section: Section, number: int) -> dict[str, Any]:
             for name, values in section.origins.items()
             if name not in COMPARED and name not in PROGRAM_FACTS
         },
-        "confidences": _confidences(section.scaling),
         "what_if": section.what_if,
         "data": as_script_data(
             {
@@ -372,16 +369,3 @@ def _monitor_notes(runs: pd.DataFrame) -> list[str]:
     """Every note of the runs' monitors once, with the number of runs that have it."""
     counts = runs["monitor_note"].dropna().value_counts(sort=False)
     return [f"{note} ({count} of {len(runs)} runs)." for note, count in counts.items() if note]
-
-
-def _confidences(scaling: pd.DataFrame) -> str:
-    """The confidence that the intervals really have, in words."""
-    parts = []
-    for column, what in (("throughput_confidence", "medians"), ("speedup_confidence", "speedups")):
-        values = scaling[column].dropna()
-        values = values[(values > 0) & (values < 1)]
-        if len(values):
-            least, most = values.min(), values.max()
-            span = percent(least, 0) if least == most else f"{percent(least, 0)} to {percent(most, 0)}"
-            parts.append(f"{span} for {what}")
-    return " and ".join(parts) or NO_CONFIDENCE

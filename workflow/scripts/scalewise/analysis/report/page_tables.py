@@ -140,7 +140,6 @@ def _law_row(law: Mapping[str, Any], points: pd.DataFrame) -> dict[str, str]:
         "law": LAW_NAMES.get(law["law"], law["law"]),
         "n": f"{int(points['n'].sum() - left_out)} runs on {int((points['n'] > 0).sum())} device counts",
         "parameters": "" if law["refused"] else "; ".join(found),
-        "confidence": "" if law["refused"] else percent(law["confidence"], 0),
         "refused": law["refused"],
     }
 
@@ -208,7 +207,7 @@ def option_row(row: pd.Series) -> dict[str, str]:
         "devices": str(row["devices"]),
         "n": str(row["n"]),
         "throughput": f"{row['throughput_ratio']:.2f}",
-        "interval": "" if low == high else f"{low:.2f} to {high:.2f}",
+        "interval": "" if pd.isna(low) else f"{low:.2f} to {high:.2f}",
         "memory": number(row["peak_memory_bytes"], "{:,.0f}", 1e-6),
         "reference_memory": number(row["reference_peak_memory_bytes"], "{:,.0f}", 1e-6),
         "memory_ratio": number(row["peak_memory_ratio"], "{:.3f}"),

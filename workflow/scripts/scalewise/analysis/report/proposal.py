@@ -14,7 +14,7 @@ from pathlib import Path
 import pandas as pd
 
 from scalewise.analysis.decision.decision import Decision
-from scalewise.analysis.formatting import format_3sig, percent
+from scalewise.analysis.formatting import format_3sig
 from scalewise.analysis.report.unmeasured_points import expected_points, without_bounds_of_single_runs
 from scalewise.analysis.rounds.choice_summary import ChoiceSummary
 from scalewise.analysis.scaling import OF_WALLS
@@ -27,11 +27,10 @@ from scalewise.records import write_text
 PROPOSAL = "proposal"
 
 _WITH_BOUNDS = ("wall_seconds", "throughput_samples_per_second", "speedup", "parallel_efficiency")
-_CONFIDENCES = ("throughput_confidence", "speedup_confidence")
 COLUMNS = [
     "experiment", "series", "recommended", "devices", "nodes", "n",
     *(f"{name}{bound}" for name in _WITH_BOUNDS for bound in ("", "_low", "_high")),
-    "device_hours", "baseline_devices", *_CONFIDENCES,
+    "device_hours", "baseline_devices",
 ]  # fmt: skip
 """Columns of proposal.csv: unrounded, under the names and in the units of scaling.csv."""
 
@@ -142,18 +141,9 @@ def _table(points: pd.DataFrame, decision: Decision, further: str) -> _Table:
 
 def _method(points: pd.DataFrame) -> str:
     """Two sentences on how the figures were made, and what the speedups are relative to."""
-    levels = points[list(_CONFIDENCES)].to_numpy(dtype=float).ravel()
-    levels = levels[(levels > 0) & (levels < 1)]
-    intervals = "one run has no interval"
-    if len(levels):
-        low, high = percent(levels.min(), 0), percent(levels.max(), 0)
-        confidence = low if low == high else f"{low} to {high}"
-        intervals = (
-            "intervals of medians come from the ranks of the runs, those of ratios from Welch's t on "
-            f"logarithms, with {confidence} confidence"
-        )
+    intervals = "95 % intervals by Student's t on logarithms; one run has no interval"
     timed = "" if points["throughput_samples_per_second"].isna().all() else ", timed after the warm-up steps"
-    first = f"Each row is the median of n runs, each a job of its own{timed}; {intervals}"
+    first = f"Each row is the geometric mean of n runs, each a job of its own{timed}; {intervals}"
     base = points[points["devices"] == points["baseline_devices"]]
     if base.empty or points["speedup"].isna().all():
         return f"{first}. There is no baseline, and so no speedup."

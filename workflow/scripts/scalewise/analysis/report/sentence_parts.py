@@ -51,7 +51,7 @@ def _runs(point: pd.Series, column: str) -> int:
 
 
 def _has_interval(point: pd.Series, column: str) -> bool:
-    """Whether a value has bounds; of single runs the table gives the value itself as both."""
+    """Whether a value has an interval: single runs have none, and the baseline is exactly 1."""
     return known(point, f"{column}_low") < known(point, f"{column}_high")
 
 

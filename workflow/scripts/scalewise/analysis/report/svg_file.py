@@ -364,9 +364,8 @@ def _as_kept(trace: dict[str, Any], drawn: list[int]) -> dict[str, Any]:
     kept = {key: value for key, value in trace.items() if key != "every"}
     if kept["x"] == list(range(1, len(kept["x"]) + 1)) and "against" in kept:
         kept["x"] = len(kept["x"])
-    for name in ("n", "confidence"):
-        if len(set(kept.get(name, ()))) == 1:
-            kept[name] = kept[name][0]
+    if len(set(kept.get("n", ()))) == 1:
+        kept["n"] = kept["n"][0]
     if drawn != list(range(len(trace["x"]))):
         kept["marks"] = drawn
     return kept

@@ -377,7 +377,7 @@
       }
     }
     for (const point of late)
-      said.push(`${count(point.devices)} may be in time: half of their runs are done within ${threeDigits(point.wall_seconds / 60 + point.queue_minutes)} minutes, the next one may take up to ${threeDigits(point.done_minutes)}.`);
+      said.push(`${count(point.devices)} may be in time: their runs are done within ${threeDigits(point.wall_seconds / 60 + point.queue_minutes)} minutes on average, the next one may take up to ${threeDigits(point.done_minutes)}.`);
     if (mayCostMore) said.push(`A run may take more than the ${exact(rule.max_device_hours)} device-hours asked for.`);
     return said;
   };

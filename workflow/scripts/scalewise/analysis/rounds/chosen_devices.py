@@ -21,7 +21,7 @@ from scalewise.analysis.decision.decision import Decision
 from scalewise.analysis.rounds.likely_answers import NONE, Answers, Indices, RunTimes, answers
 from scalewise.analysis.rounds.overhead_model import Array, MeasuredSpeed, OverheadModel, PredictedEfficiency
 from scalewise.analysis.rounds.repeats import further
-from scalewise.analysis.statistics.intervals import CONFIDENCE, ENOUGH_REPEATS, median_interval
+from scalewise.analysis.statistics.intervals import CONFIDENCE, ENOUGH_REPEATS, geometric_interval
 from scalewise.plan.config.experiment import DecisionRule, Repeats
 from scalewise.plan.runs.rounds import (
     FIRST_OF_BASELINE,
@@ -188,7 +188,7 @@ def _repeats(series: SeriesSoFar, possible: _Possibilities, repeats: Repeats, ba
         return wanted
     if repeats.until_interval is not None:
         for each in sorted({base} if said is None else {base, said}):
-            interval = median_interval(series.speeds[each])
+            interval = geometric_interval(series.speeds[each])
             excess = interval.half_width_fraction / repeats.until_interval
             if excess > 1 and series.asked.get(each, 0) < repeats.max:
                 wanted[each] = ("too wide", series.asked.get(each, 0) + further(interval.n, excess))

@@ -17,7 +17,7 @@ from scalewise.analysis.conclusion import Conclusion, conclude, decide_on_series
 from scalewise.analysis.rounds.chosen_devices import Candidate, SeriesSoFar, Wanted, next_runs
 from scalewise.analysis.rounds.overhead_model import PredictedEfficiency
 from scalewise.analysis.rounds.repeats import LEAST_COMPLETED, in_place_of_disturbed, judge
-from scalewise.analysis.statistics.intervals import median_interval
+from scalewise.analysis.statistics.intervals import geometric_interval
 from scalewise.analysis.tables import collect
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.runs.rounds import (
@@ -293,7 +293,7 @@ def _judged(
         most: Most repeats of a point.
     """
     rates = runs.loc[runs["outcome"] == "completed", THROUGHPUT].dropna().tolist()
-    interval = median_interval(rates) if len(rates) >= LEAST_COMPLETED else None
+    interval = geometric_interval(rates) if len(rates) >= LEAST_COMPLETED else None
     verdict, total = wanted or ("not needed", asked)
     if verdict not in {"not needed", "over the budget"} and total <= asked:
         verdict = "most repeats" if asked >= most else "too few completed"
@@ -302,7 +302,6 @@ def _judged(
         asked=asked,
         completed=len(rates),
         half_width_fraction=None if interval is None else interval.half_width_fraction,
-        confidence=0.0 if interval is None else interval.confidence,
         verdict=verdict,
         next_asked=max(total, asked),
     )

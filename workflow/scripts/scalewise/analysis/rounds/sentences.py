@@ -17,8 +17,8 @@ ASKS_FOR_MORE = {"too wide", "undecided", "other session", "disturbed"}
 
 STOPPING = (
     "Repeats were added to points whose interval was still too wide. Intervals that are looked at like this "
-    "cover the true value somewhat less often than they state: in a simulation, 95 % became 94 % where every "
-    "point had 6 repeats from the start, and 86 % became 78 % where it had 3."
+    "cover the true value somewhat less often than in 95 %: in a simulation in 94 % if every point had 6 "
+    "repeats from the start, and in 90 to 96 % if it had 3."
 )
 """A report's sentence on the confidence, where repeats were added."""
 
@@ -146,7 +146,7 @@ def _now(point: JudgedPoint, rule: Repeats) -> str:
         return "the decision is still open with the most repeats"
     width = percent_in_digits(point.half_width_fraction)
     end = "narrow enough" if point.verdict == "narrow enough" else "still too wide with the most repeats"
-    return f"now {width} (n = {point.completed}, {percent_in_digits(point.confidence)} confidence), {end}"
+    return f"now {width} (n = {point.completed}), {end}"
 
 
 def _finding(point: JudgedPoint, rule: Repeats) -> str:
@@ -166,9 +166,8 @@ def _finding(point: JudgedPoint, rule: Repeats) -> str:
         if shown != limit or width == target:
             break
     return (
-        f"half-width {shown} of the throughput (n = {point.completed}, "
-        f"{percent_in_digits(point.confidence)} confidence), {'more than' if width > target else 'at most'} "
-        f"{limit}"
+        f"half-width {shown} of the throughput (n = {point.completed}), "
+        f"{'more than' if width > target else 'at most'} {limit}"
     )
 
 

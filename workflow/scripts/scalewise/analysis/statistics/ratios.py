@@ -17,7 +17,7 @@ from statistics import fmean, variance
 
 from scipy.special import nctdtrinc, stdtr, stdtrit
 
-from scalewise.analysis.statistics.intervals import CONFIDENCE, Interval, welch_error
+from scalewise.analysis.statistics.intervals import CONFIDENCE, Interval, t_quantile, welch_error
 
 ASSUMED_SCATTER = 0.05
 """Standard deviation of logarithms that single runs are taken to have. Published repeats scatter by 0.3 to
@@ -79,16 +79,14 @@ class Ratio:
         """
         return 2 if self.assumed else min(max(round(self.freedom / max(self.n - 1, 1)), 1), 2)
 
-    def interval(self, confidence: float = CONFIDENCE) -> Interval:
-        """The ratio with its bounds; single runs have none, and a confidence of 0."""
-        if self.assumed:
-            return Interval(self.estimate, self.estimate, self.estimate, 0.0, self.n)
-        low, high = self.bounds(confidence)
-        return Interval(self.estimate, low, high, confidence, self.n)
+    def interval(self) -> Interval:
+        """The ratio with its 95 % interval, which single runs have not."""
+        low, high = (math.nan, math.nan) if self.assumed else self.bounds()
+        return Interval(self.estimate, low, high, self.n)
 
     def bounds(self, confidence: float = CONFIDENCE) -> tuple[float, float]:
         """Lowest and highest ratio that agree with the runs, the assumed scatter of single ones included."""
-        reach = float(stdtrit(self.freedom, (1 + confidence) / 2)) * self.standard_error
+        reach = t_quantile(self.freedom, confidence) * self.standard_error
         # the medians' ratio may lie outside where one run is far from the others
         return math.exp(self.log_mean - reach), math.exp(self.log_mean + reach)
 
@@ -148,13 +146,11 @@ def paired_ratio(pairs: Iterable[tuple[float, float]]) -> Ratio | None:
     return Ratio(fmean(leads), error, len(leads) - 1, len(leads))
 
 
-def ratio_interval(
-    numerator: Sequence[float], denominator: Sequence[float], confidence: float = CONFIDENCE
-) -> Interval:
+def ratio_interval(numerator: Sequence[float], denominator: Sequence[float]) -> Interval:
     """The ratio of two geometric means with its bounds, of samples of one or more positive values."""
     found = ratio_of(numerator, denominator)
     assert found is not None, "a sample without a run has no ratio"
-    return found.interval(confidence)
+    return found.interval()
 
 
 def next_value_bound(values: Sequence[float], confidence: float = CONFIDENCE) -> float:

@@ -84,8 +84,8 @@ class Repeats(StrictModel):
 
     min: Annotated[int, Field(ge=2, le=MAX_REPEATS)] = Field(
         6,
-        description="Jobs of every point. 6 carry a 95 % interval, and looking at it again and again costs "
-        "1 to 2 points of that; 3 carry 75 %, and looking costs up to 8 points.",
+        description="Jobs of every point. Looking at their 95 % interval again and again costs 1 point with "
+        "6 of them, and up to 5 points with 3.",
     )
     max: RepeatCount = Field(10, description="Most jobs of a point.")
     until_interval: Fraction | None = Field(
@@ -237,8 +237,8 @@ class StudyKeys(StrictModel):
         Annotated[RepeatCount, Tag(COUNT)] | Annotated[Repeats, Tag(MAPPING)], Discriminator(_repeats_kind)
     ] = Field(
         3,
-        description="Jobs per device count and option. 3 show a trend; from 6 on there are 95 % intervals. "
-        "A mapping asks for more jobs of just those points whose interval is too wide.",
+        description="Jobs per device count and option. 95 % intervals are wide with 3, narrower with 6. A "
+        "mapping asks for more jobs of just those points whose interval is too wide.",
     )
     exclude: list[dict[str, Any]] = Field(
         default_factory=list,

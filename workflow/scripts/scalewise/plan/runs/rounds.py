@@ -64,7 +64,6 @@ class JudgedPoint(_Record):
         completed: Those of them that have a throughput.
         half_width_fraction: Half the width of the throughput's interval over the throughput; None with
             fewer than two completed.
-        confidence: Confidence that the interval has, 0 to 1.
         verdict: Whether and why more are needed.
         next_asked: Repeats asked for from now on.
     """
@@ -73,7 +72,6 @@ class JudgedPoint(_Record):
     asked: int
     completed: int
     half_width_fraction: float | None
-    confidence: float
     verdict: Verdict
     next_asked: int
 
