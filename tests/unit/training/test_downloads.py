@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -229,6 +230,25 @@ def test_an_unreachable_network_is_an_error_that_says_what_to_do(
     assert SUM in message
     assert "secret" not in message
     assert "hidden" not in message
+
+
+@pytest.mark.fault(26)
+def test_a_proxy_that_never_answers_is_given_up_and_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retry = RetryPolicy(connect_seconds=1, read_seconds=600, pauses=(0.01, 0.01, 0.01))
+    # the system accepts connections to it, and nobody reads what they bring
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        monkeypatch.setenv("https_proxy", f"http://user:secret@127.0.0.1:{proxy.getsockname()[1]}")
+        with pytest.raises(DownloadError) as refused:
+            fetch(published("https://mirror.example"), folder, retry=retry)
+
+    message = str(refused.value)
+    said = "could not be reached: the proxy did not answer within 1 s; tried 2 times"
+    assert f"  https://mirror.example/{NAME}: {said}" in message
+    assert "https_proxy is set" in message
+    assert "secret" not in message
+    assert visible(folder) == []
 
 
 @pytest.mark.refuses("security: secrets in the environment")

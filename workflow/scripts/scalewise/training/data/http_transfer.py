@@ -93,7 +93,7 @@ def _attempt(url: str, part: Path, notify: Callable[[str], None], retry: RetryPo
                 notify(f"{urlsplit(url).hostname}: goes on at {offset / 1e6:.1f} MB")
             _write(response, part, offset, total, notify, retry)
     except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
-        unreachable = isinstance(error, requests.ConnectionError)
+        unreachable = isinstance(error, requests.ConnectionError) or _is_of_proxy(error)
         raise _InterruptedError(_reason(error, retry), unreachable) from error
 
 
@@ -163,6 +163,8 @@ def _reason(error: BaseException, retry: RetryPolicy) -> str:
     """Name the fault in a few words of ours: an exception's text may hold an address with a password."""
     if isinstance(error, requests.ConnectTimeout):
         return f"did not answer within {retry.connect_seconds:.0f} s"
+    if _is_of_proxy(error):
+        return f"could not be reached: the proxy did not answer within {retry.connect_seconds:.0f} s"
     if isinstance(error, requests.ReadTimeout | urllib3.exceptions.ReadTimeoutError):
         return f"was silent for {retry.read_seconds:.0f} s"
     if isinstance(error, requests.exceptions.ProxyError):
@@ -178,3 +180,13 @@ def _reason(error: BaseException, retry: RetryPolicy) -> str:
             return f"could not be reached ({cause.strerror})"
         cause = cause.__cause__ or cause.__context__
     return "could not be reached" if isinstance(error, requests.ConnectionError) else type(error).__name__
+
+
+def _is_of_proxy(error: BaseException) -> bool:
+    """Return whether a proxy accepted the connection, and was silent when asked for the way to a mirror."""
+    if not isinstance(error, requests.ReadTimeout) or error.request is None or not error.args:
+        return False
+    timeout = error.args[0]
+    # urllib3 names the address of the proxy, and of anything else on https the path
+    of_tunnel = isinstance(timeout, urllib3.exceptions.ReadTimeoutError) and "://" in (timeout.url or "")
+    return of_tunnel and str(error.request.url).startswith("https:")
