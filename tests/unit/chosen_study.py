@@ -77,6 +77,7 @@ class PlayedStudy:
         self, folder: Path, speed: Speed, text: str = STUDY, site: dict[str, object] | None = None
     ) -> None:
         self.results, self._speed, self._started = folder / "results", speed, datetime(2026, 3, 1, tzinfo=UTC)
+        folder.mkdir(exist_ok=True)
         self._files = folder / "study.yaml", folder / "site.yaml"
         self._files[0].write_text(text, encoding="utf-8")
         self._files[1].write_text(yaml.safe_dump(site or SITE), encoding="utf-8")

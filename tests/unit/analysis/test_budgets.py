@@ -1,0 +1,120 @@
+"""A budget holds for all jobs of a study: those of one round at once, those that failed, those put back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.unit.chosen_study import STUDY, PlayedStudy, overhead
+
+from scalewise.plan.runs.rounds import Round
+from scalewise.plan.runs.spending import Spending
+from scalewise.records import JOB_TIMES, SUMMARY, AllReduceMeasurement, JobTime, JobTimes, write_json
+
+UP_TO_16 = STUDY.replace("up_to: 64", "up_to: 16").replace("runtime_minutes: 10", "runtime_minutes: 1")
+"""Runs take 45 s of their minute, and the answer, 16 devices, is measured 3 times."""
+OF_A_MINUTE = 1 / 60
+"""Device-hours of the most that a run may take on one device."""
+
+
+def limited(budget: float, text: str = UP_TO_16) -> str:
+    return text.replace("steps: 300", f"steps: 300\n    budget: {{device_hours: {budget:.6f}}}")
+
+
+def requested(judged: Round) -> dict[str, int]:
+    """Further runs of each point."""
+    return {
+        each.point: each.next_asked - each.asked for each in judged.points if each.next_asked > each.asked
+    }
+
+
+def most(judged: Round) -> float:
+    """Device-hours if all runs that a round requests start at once, and each takes all of its time."""
+    devices = {point: int(point.split(".")[0].removeprefix("d")) for point in requested(judged)}
+    return sum(devices[point] * more * OF_A_MINUTE for point, more in requested(judged).items())
+
+
+def job(seconds: float, attempt: int = 1) -> JobTime:
+    return JobTime(started_at="2026-03-01T00:00:00+00:00", seconds=seconds, attempt=attempt)
+
+
+def leave_jobs(folder: Path, shape: str, *jobs: JobTime) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / JOB_TIMES, JobTimes(shape=shape, jobs=list(jobs)))
+
+
+@pytest.mark.parametrize("series", [1, 2])
+def test_runs_of_a_round_that_start_at_once_and_take_all_their_time_keep_to_the_budget(
+    tmp_path: Path, series: int
+) -> None:
+    text = UP_TO_16
+    if series == 2:
+        text = text.replace("steps: 300", "steps: 300\n    sweep: {gradient_as_bucket_view: [false, true]}")
+    asked = set()
+    for budget in (0.2, 0.5, 1.1):
+        study = PlayedStudy(tmp_path / str(budget), overhead(0.04), limited(budget, text))
+        for judged in study.play():
+            assert judged.spent_device_hours + most(judged) <= budget + 1e-9, judged
+            asked |= requested(judged).keys()
+    # larger budgets reach the most expensive count
+    assert {"16" in point for point in asked} == {True, False}
+
+
+def test_a_rest_that_pays_for_one_of_two_repeats_buys_that_one(tmp_path: Path) -> None:
+    free = PlayedStudy(tmp_path / "free", overhead(0.04), UP_TO_16).play()
+    (before,) = (each for each in free if requested(each) == {"d16": 2})
+    budget = before.spent_device_hours + 1.5 * 16 * OF_A_MINUTE
+    rounds = PlayedStudy(tmp_path / "limited", overhead(0.04), limited(budget)).play()
+
+    assert requested(rounds[before.number - 1]) == {"d16": 1}
+    last = rounds[-1]
+    assert requested(last) == {}
+    assert {each.point: each.verdict for each in last.points}["d16"] == "over the budget"
+    assert before.spent_device_hours < last.spent_device_hours <= budget
+
+
+@pytest.mark.parametrize(
+    "further",
+    [
+        pytest.param([], id="one job"),
+        # killed without a word: it may have taken all of its time
+        pytest.param([job(60.0), job(60.0, attempt=2)], id="put back twice"),
+    ],
+)
+def test_jobs_that_were_put_back_into_the_queue_are_paid_from_the_budget(
+    tmp_path: Path, further: list[JobTime]
+) -> None:
+    # two runs of the baseline, and one on 8 devices with all of its time
+    budget = 2 * 45.4 / 3600 + 8.5 * OF_A_MINUTE
+    study = PlayedStudy(tmp_path, overhead(0.04), limited(budget))
+    for run in study.make_runs():
+        leave_jobs(study.folder / "runs" / run, "1x1", *further, job(45.4))
+    judged = study.judge()
+
+    assert judged.spent_device_hours == pytest.approx(2 * (45.4 + 60 * len(further)) / 3600)
+    assert ("d8" in requested(judged)) == (not further)
+    assert judged.spent_device_hours + most(judged) <= budget
+
+
+def test_spending_is_of_all_jobs_of_all_runs_and_measurements_as_they_are_billed(tmp_path: Path) -> None:
+    played = PlayedStudy(tmp_path / "played", overhead(0.04), UP_TO_16)
+    played.make_runs()
+    runs = tmp_path / "runs"
+    leave_jobs(runs / "d2.r1", "1x2", job(100.0), job(50.0, attempt=2))
+    leave_jobs(runs / "d8.r1", "2x4", job(10.0))  # it failed, or still runs
+    (runs / "d16.r1").mkdir()  # nothing is known of it
+    leave_jobs(runs / "d4.r1", "1x4", job(30.0))
+    (runs / "d4.r1" / JOB_TIMES).write_text("{", encoding="utf-8")
+    # of a version that counted no jobs: from its start to its end
+    (runs / "d1.r1").mkdir()
+    summary = (played.folder / "runs" / "d1.r1" / SUMMARY).read_text(encoding="utf-8")
+    (runs / "d1.r1" / SUMMARY).write_text(summary, encoding="utf-8")
+    measured = AllReduceMeasurement.model_construct(shape="1x4", job_seconds=36.0)
+
+    found = Spending.of(runs, {2: 4.0}, [measured])
+
+    seconds = found.seconds["d1.r1"]
+    assert 40 < seconds < 60
+    assert dict(found.seconds) == {"d1.r1": seconds, "d2.r1": 150.0, "d8.r1": 10.0}
+    # 2 devices are billed as the 4 of their node
+    assert found.device_hours == pytest.approx((seconds + 4 * 150 + 8 * 10 + 4 * 36) / 3600)
