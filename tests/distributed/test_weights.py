@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from tests.distributed.trainings import Place, Trainings, largest_difference
+from tests.distributed.trainings import Place, Trainings, distance, largest_difference
 
 
 def test_two_ranks_learn_what_one_process_learns_from_the_whole_batch(trained: Trainings) -> None:
@@ -158,8 +158,13 @@ def test_rounded_numbers_learn_nearly_but_not_exactly_the_same(
 
 
 def learned_nearly_the_same(trained: Trainings, name: str, usual: str, world_size: int = 2) -> None:
-    """Holds rounded numbers against the usual ones."""
+    """Compares rounded numbers with the usual ones, by how far the training moves the weights.
+
+    powersgd compresses 2 of the 12 updates; one that is lost is more than 5 % of the way.
+    """
     rounded, exact = (trained.of(which, world_size) for which in (name, usual))
-    assert 0 < largest_difference(rounded.end, exact.end) < 0.3
+    moved = distance(exact.part("start"), exact.end)
+    allowed = 0.05 if trained.place == "gpu" or name.startswith("powersgd") else 0.01
+    assert 0 < distance(rounded.end, exact.end) < allowed * moved
     last, expected = (each.seen.epochs[-1]["train_loss"] for each in (rounded, exact))
-    assert last == pytest.approx(expected, rel=0.1)
+    assert last == pytest.approx(expected, rel=0.01)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -191,6 +192,13 @@ def largest_difference(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -
     assert one
     assert one.keys() == other.keys()
     return max(float((one[name].double() - other[name].double()).abs().max()) for name in one)
+
+
+def distance(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
+    """Euclidean, over all weights of two models of one kind."""
+    assert one
+    assert one.keys() == other.keys()
+    return math.hypot(*(float((one[name].double() - other[name].double()).norm()) for name in one))
 
 
 def trainings_in(folder: Path, place: Place, accelerator: str) -> Trainings:

@@ -28,6 +28,11 @@ def requested(judged: Round) -> dict[str, int]:
     }
 
 
+def spent(judged: Round) -> float:
+    assert judged.spent_device_hours is not None
+    return judged.spent_device_hours
+
+
 def most(judged: Round) -> float:
     """Device-hours if all runs that a round requests start at once, and each takes all of its time."""
     devices = {point: int(point.split(".")[0].removeprefix("d")) for point in requested(judged)}
@@ -50,11 +55,11 @@ def test_runs_of_a_round_that_start_at_once_and_take_all_their_time_keep_to_the_
     text = UP_TO_16
     if series == 2:
         text = text.replace("steps: 300", "steps: 300\n    sweep: {gradient_as_bucket_view: [false, true]}")
-    asked = set()
+    asked: set[str] = set()
     for budget in (0.2, 0.5, 1.1):
         study = PlayedStudy(tmp_path / str(budget), overhead(0.04), limited(budget, text))
         for judged in study.play():
-            assert judged.spent_device_hours + most(judged) <= budget + 1e-9, judged
+            assert spent(judged) + most(judged) <= budget + 1e-9, judged
             asked |= requested(judged).keys()
     # larger budgets reach the most expensive count
     assert {"16" in point for point in asked} == {True, False}
@@ -63,14 +68,14 @@ def test_runs_of_a_round_that_start_at_once_and_take_all_their_time_keep_to_the_
 def test_a_rest_that_pays_for_one_of_two_repeats_buys_that_one(tmp_path: Path) -> None:
     free = PlayedStudy(tmp_path / "free", overhead(0.04), UP_TO_16).play()
     (before,) = (each for each in free if requested(each) == {"d16": 2})
-    budget = before.spent_device_hours + 1.5 * 16 * OF_A_MINUTE
+    budget = spent(before) + 1.5 * 16 * OF_A_MINUTE
     rounds = PlayedStudy(tmp_path / "limited", overhead(0.04), limited(budget)).play()
 
     assert requested(rounds[before.number - 1]) == {"d16": 1}
     last = rounds[-1]
     assert requested(last) == {}
     assert {each.point: each.verdict for each in last.points}["d16"] == "over the budget"
-    assert before.spent_device_hours < last.spent_device_hours <= budget
+    assert spent(before) < spent(last) <= budget
 
 
 @pytest.mark.parametrize(
@@ -93,7 +98,7 @@ def test_jobs_that_were_put_back_into_the_queue_are_paid_from_the_budget(
 
     assert judged.spent_device_hours == pytest.approx(2 * (45.4 + 60 * len(further)) / 3600)
     assert ("d8" in requested(judged)) == (not further)
-    assert judged.spent_device_hours + most(judged) <= budget
+    assert spent(judged) + most(judged) <= budget
 
 
 def test_spending_is_of_all_jobs_of_all_runs_and_measurements_as_they_are_billed(tmp_path: Path) -> None:
@@ -109,7 +114,17 @@ def test_spending_is_of_all_jobs_of_all_runs_and_measurements_as_they_are_billed
     (runs / "d1.r1").mkdir()
     summary = (played.folder / "runs" / "d1.r1" / SUMMARY).read_text(encoding="utf-8")
     (runs / "d1.r1" / SUMMARY).write_text(summary, encoding="utf-8")
-    measured = AllReduceMeasurement.model_construct(shape="1x4", job_seconds=36.0)
+    measured = AllReduceMeasurement(
+        shape="1x4",
+        backend="nccl",
+        launcher="torchrun",
+        hosts=["node-a"],
+        devices=["A GPU"] * 4,
+        versions={},
+        measured_at="2026-03-01T00:00:00+00:00",
+        reductions=[],
+        job_seconds=36.0,
+    )
 
     found = Spending.of(runs, {2: 4.0}, [measured])
 
