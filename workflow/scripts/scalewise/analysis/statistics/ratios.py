@@ -87,7 +87,6 @@ class Ratio:
     def bounds(self, confidence: float = CONFIDENCE) -> tuple[float, float]:
         """Lowest and highest ratio that agree with the runs, the assumed scatter of single ones included."""
         reach = t_quantile(self.freedom, confidence) * self.standard_error
-        # the medians' ratio may lie outside where one run is far from the others
         return math.exp(self.log_mean - reach), math.exp(self.log_mean + reach)
 
     def p_above(self, threshold: float = 1.0) -> float:
