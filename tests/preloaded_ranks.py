@@ -34,7 +34,10 @@ PROGRAM = """\
 import array, ctypes, json, os, signal, socket, sys
 
 words = sys.argv[1:]
-rank = len(words) == 3 and words[0] == "-u" and words[1].endswith("/workflow/scripts/rank.py")
+script = len(words) == 3 and words[0] == "-u"
+rank = script and words[1].endswith("/workflow/scripts/rank.py")
+if script and words[1].endswith("/workflow/scripts/program_rank.py"):
+    os.execv({python!r}, [{python!r}, "-u", {quiet!r}, *words[1:]])
 if not rank or os.environ.get("OMP_NUM_THREADS") != "1" or os.stat("/proc/self/ns/mnt").st_ino != {mounts}:
     os.execv({python!r}, [{python!r}, *words])
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # with its parent, as a rank
@@ -66,6 +69,7 @@ def preloaded_ranks(folder: Path) -> Iterator[Path]:
     program = folder / "python"
     text = PROGRAM.format(
         python=sys.executable,
+        quiet=str(Path(__file__).with_name("quiet_program_rank.py")),
         mounts=Path("/proc/self/ns/mnt").stat().st_ino,
         address=str(address),
     )
@@ -175,7 +179,7 @@ if __name__ == "__main__":
     import scalewise.training.rank
     import scalewise.training.run_records
 
-    # tests run beside others: no run of theirs is set apart, or measured again, for the load of the machine
+    # as quiet_program_rank.py does
     vars(scalewise.training.run_records)["other_cpu_fraction"] = lambda _ranks: 0.0
 
     gc.freeze()
