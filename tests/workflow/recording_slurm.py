@@ -11,7 +11,8 @@ from tests.stand_ins import stand_ins
 SBATCH = """\
 import json, os, sys
 record = os.open({record!r}, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
-os.write(record, (json.dumps(sys.argv) + "\\n").encode())
+start = os.environ.get("SCALEWISE_START", "")
+os.write(record, (json.dumps([sys.argv, {{"SCALEWISE_START": start}}]) + "\\n").encode())
 sys.exit("sbatch: error: this one only writes down")"""
 
 # A cluster has a default partition. With this variable, sinfo shows that partition alone.
@@ -46,4 +47,10 @@ def recording_slurm(programs: Path, account: str) -> Path:
 
 def submissions(record: Path) -> list[list[str]]:
     """The arguments of every sbatch, in the order of the submissions."""
-    return [json.loads(line) for line in record.read_text(encoding="utf-8").splitlines()]
+    return [arguments for arguments, _ in submitted_jobs(record)]
+
+
+def submitted_jobs(record: Path) -> list[tuple[list[str], dict[str, str]]]:
+    """Return the arguments of every sbatch, and what it exports of the site to its job."""
+    lines = record.read_text(encoding="utf-8").splitlines()
+    return [(arguments, environment) for arguments, environment in map(json.loads, lines)]

@@ -9,6 +9,7 @@ import difflib
 import os
 import re
 import shlex
+import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -18,12 +19,15 @@ import pytest
 import yaml
 from tests.workflow.conftest import ROOT
 from tests.workflow.login_node import ACCOUNT, LoginNode
-from tests.workflow.recording_slurm import recording_slurm, submissions
+from tests.workflow.recording_slurm import recording_slurm, submitted_jobs
 
+from scalewise.execution.rank_files import RankFiles
+from scalewise.execution.train_job import launch_of
 from scalewise.plan.config.shape import Shape
-from scalewise.plan.jobs.launch import Programs, SiteLaunch, build_launch
+from scalewise.plan.jobs.launch import start_of
 from scalewise.plan.runs.runs import Run
-from scalewise.plan.study import Study, load_study
+from scalewise.plan.study import load_study
+from scalewise.records import Definition
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 UPDATE = "SCALEWISE_UPDATE_SNAPSHOTS"
@@ -47,6 +51,8 @@ experiments:
     predict: false
 """
 CHANGING = {
+    re.escape(str(ROOT / "workflow" / "scripts")): "/SCRIPTS",
+    rf"^{re.escape(sys.executable)}$": "/PYTHON",
     r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}": "RUN-ID",
     # the job itself: snakemake once more
     r"(?s)^--wrap=.*-m snakemake.*": "--wrap=... -m snakemake ...",
@@ -78,19 +84,12 @@ def shown(words: Sequence[str], folder: Path) -> str:
     return " \\\n".join(lines)
 
 
-def srun_of(run: Run, study: Study, folder: Path) -> tuple[str, ...]:
-    """What the job itself starts."""
-    scripts = Path("/SCRIPTS")
-    attempt = folder / "results" / run.experiment / "runs" / run.name / "attempt"
-    return build_launch(
-        run.launcher,
-        run.shape,
-        run.settings.cpus_per_device,
-        SiteLaunch.of(study.site),
-        Programs.for_rank_script(scripts, "rank.py", attempt),
-        "/PYTHON",
-        visible=[scripts, folder / "resources" / "datasets" / "digits"],
-    ).argv
+def srun_of(run: Run, environment: dict[str, str], folder: Path) -> tuple[str, ...]:
+    """Return the command that the job starts its ranks with, by the environment that sbatch exports."""
+    dataset = folder / "resources" / "datasets" / "digits" / "dataset.safetensors"
+    rank_files = RankFiles(folder / "results" / run.experiment / "runs" / run.name / "attempt")
+    definition = Definition.model_validate_json(run.definition)
+    return launch_of(definition, dataset, None, start_of(environment), rank_files).argv
 
 
 def option(words: Sequence[str], name: str) -> int:
@@ -134,13 +133,14 @@ def test_a_site_is_asked_in_the_words_of_its_snapshot(
     monkeypatch.chdir(node.folder)
     study = load_study(yaml.safe_load(Path("study.yaml").read_text()), ["study.yaml"], site)
     asked = {
-        re.search(r"wildcards_study_(\S+)$", words[words.index("--comment") + 1])[1]: words  # type: ignore[index]
-        for words in submissions(record)
+        re.search(r"wildcards_study_(\S+)$", words[words.index("--comment") + 1])[1]: (words, environment)  # type: ignore[index]
+        for words, environment in submitted_jobs(record)
     }
     assert set(asked) == {f"d{shape}.r1" for shape in (1, devices, f"2x{devices}")}, outcome.text
     lines = [f"# {', '.join(f'{plugin} {version(plugin)}' for plugin in PLUGINS)}", f"# {site}"]
     for run in sorted(study.runs.values(), key=lambda run: run.shape):
-        words, srun = asked[run.name], srun_of(run, study, node.folder)
+        words, environment = asked[run.name]
+        srun = srun_of(run, environment, node.folder)
         check_geometry(words, run.shape)
         check_geometry(srun, run.shape)
         lines += ["", f"# {run.shape}", shown(["sbatch", *words[1:]], node.folder), shown(srun, node.folder)]

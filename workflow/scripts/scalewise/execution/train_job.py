@@ -40,7 +40,7 @@ from scalewise.plan.catalog.own_programs import program_files
 from scalewise.plan.config.experiment import settings_model
 from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.config.shape import Shape
-from scalewise.plan.jobs.launch import RankLaunch, SiteLaunch, start_of
+from scalewise.plan.jobs.launch import Launch, RankLaunch, SiteLaunch, start_of
 from scalewise.records import Definition, RecordError, utc_now, write_text
 
 JOB_END_SECONDS = STOP_SECONDS + GRACE_SECONDS
@@ -133,24 +133,9 @@ def train(options: TrainOptions, definition: Definition, label: str, start: Site
         os.environ["SLURM_RESTART_COUNT"] = restart_count(os.environ)
     me = LockOwner.me(in_job=start.slurm)
     rank_files = RankFiles(folder / "attempt", me.token)
-    program, read = None, [path for path in (options.dataset, options.weights) if path is not None]
-    if definition.is_program:
-        program = ProgramSettings.model_validate(definition.settings)
-        read += [*program_files(program), *map(Path, program.files)]
-        read += map(Path, program.inputs)
-    else:
-        read += own_model_files(definition.settings["model"])
-    ranks = RankLaunch(
-        shape=definition.shape,
-        accelerator=definition.accelerator,
-        cpus_per_device=definition.settings["cpus_per_device"],
-        launcher=definition.launcher,
-        rendezvous=definition.settings.get("rendezvous", "tcp"),
-    )
-    visible = [path.resolve().parent for path in read]
-    if program is not None and program.working_directory is not None:
-        visible.append(Path(program.working_directory).absolute())
-    launch = command_for(ranks, start, rank_files, visible, program)
+    program = ProgramSettings.model_validate(definition.settings) if definition.is_program else None
+    ranks = ranks_of(definition)
+    launch = launch_of(definition, options.dataset, options.weights, start, rank_files)
     wait_seconds = options.limit_seconds if start.slurm else MACHINE_WAIT_SECONDS
     # a cluster has its own way to give a node to one job; here all trainings of a machine take turns
     machine = nullcontext() if start.slurm else machine_lock(MACHINE_WAIT_SECONDS, say)
@@ -208,6 +193,42 @@ def train(options: TrainOptions, definition: Definition, label: str, start: Site
         with job_timed(folder, definition.shape, limit_seconds, options.attempt):
             run_with_restarts(rank_group, rank_setup, spec, StartContext(me, fresh, options.keep_checkpoints))
     return 0
+
+
+def ranks_of(definition: Definition) -> RankLaunch:
+    """Return how the ranks of a run are started."""
+    return RankLaunch(
+        shape=definition.shape,
+        accelerator=definition.accelerator,
+        cpus_per_device=definition.settings["cpus_per_device"],
+        launcher=definition.launcher,
+        rendezvous=definition.settings.get("rendezvous", "tcp"),
+    )
+
+
+def launch_of(
+    definition: Definition,
+    dataset: Path | None,
+    weights: Path | None,
+    start: SiteLaunch,
+    rank_files: RankFiles,
+) -> Launch:
+    """Return the command that starts the ranks of a run; a container shows them the folders that they read.
+
+    Raises:
+        ValueError: The ranks cannot be started on this site.
+    """
+    program, read = None, [path for path in (dataset, weights) if path is not None]
+    if definition.is_program:
+        program = ProgramSettings.model_validate(definition.settings)
+        read += [*program_files(program), *map(Path, program.files)]
+        read += map(Path, program.inputs)
+    else:
+        read += own_model_files(definition.settings["model"])
+    visible = [path.resolve().parent for path in read]
+    if program is not None and program.working_directory is not None:
+        visible.append(Path(program.working_directory).absolute())
+    return command_for(ranks_of(definition), start, rank_files, visible, program)
 
 
 def hashes_of(
