@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -17,10 +18,10 @@ import psutil
 import pytest
 from tests.cores import needs_two_cores
 from tests.prepared_digits import place_digits_of_study
-from tests.workflow.conftest import ROOT, SITE, SNAKEFILE, TINY
+from tests.workflow.conftest import ROOT, SITE, SNAKEFILE, TINY, Workplace
 
 from scalewise.plan.jobs.environment import source_version
-from scalewise.records import RUN_RECORDS, SUMMARY
+from scalewise.records import RUN_RECORDS, SUMMARY, read_summary
 
 pytestmark = needs_two_cores
 
@@ -163,3 +164,76 @@ def test_a_result_that_was_there_when_snakemake_was_killed_is_kept_unless_it_is_
     with running(tmp_path / "forced", TINY, *asked) as study:
         assert study.process.wait() == 0, study.output
     assert (tmp_path / "forced" / target).read_bytes() != before[SUMMARY]
+
+
+WAITING_MODEL = """
+import time
+from pathlib import Path
+
+from torch import nn
+
+HERE = Path(__file__).parent
+LATER = bool(list(HERE.glob("results/*/runs/*/summary.json")))
+
+class Waiting(nn.Module):
+    def __init__(self, image, classes):
+        super().__init__()
+        self.layer = nn.Linear(image.numel(), classes)
+
+    def forward(self, images):
+        while LATER and (HERE / "held.back").exists():
+            time.sleep(0.05)
+        return self.layer(images.flatten(1))
+
+def build(image, classes):
+    return Waiting(image, classes)
+"""
+"""A run that begins after another has finished waits until a file has gone."""
+TWO_RUNS = """\
+experiments:
+  halfway:
+    dataset: digits
+    model: waiting.py:build
+    global_batch_size: 256
+    epochs: 2
+    warmup_steps: 2
+    devices: [1]
+    repeats: 2
+    timeout_seconds: 600
+"""
+
+
+@pytest.mark.contract
+def test_a_report_on_what_has_finished_is_made_while_the_study_runs_and_leaves_it_alone(
+    tmp_path: Path, preloaded_python: Path
+) -> None:
+    (tmp_path / "waiting.py").write_text(WAITING_MODEL, encoding="utf-8")
+    held_back, runs = tmp_path / "held.back", tmp_path / "results" / "halfway" / "runs"
+    held_back.touch()
+    with running(tmp_path, TWO_RUNS) as study:
+        study.wait_for(lambda: list(runs.glob(f"*/{SUMMARY}")))
+        # the folder of an attempt goes with its end
+        (first,) = runs.glob(f"*/{SUMMARY}")
+        study.wait_for(lambda: not (first.parent / "attempt").exists())
+        study.wait_for(lambda: list(runs.glob("*/attempt/rank0.started.json")))
+        before = {path: path.read_bytes() for path in first.parent.iterdir() if path.is_file()}
+        command = ["snakemake", "-s", str(SNAKEFILE), "--configfile", "study.yaml"]
+        command += ["--config", "site=site.yaml", "--cores", "1", "--nolock", "partial_report"]
+        outcome = Workplace(tmp_path, preloaded_python).run(command)
+        assert outcome.code == 0, outcome.text
+        assert "Report on what has finished: results/partial_report.html" in outcome.text
+        page = (tmp_path / "results" / "partial_report.html").read_text(encoding="utf-8")
+        # the run that has finished with its rate, the other one as missing
+        (rate,) = re.findall(r"^halfway: Measured: ([\d.,]+) samples/s", outcome.text, re.MULTILINE)
+        assert rate in page
+        assert (tmp_path / "results" / "partial" / "halfway" / "runs.csv").exists()
+
+        assert study.process.poll() is None, study.output
+        held_back.unlink()
+        assert study.process.wait() == 0, study.output
+    assert {path: path.read_bytes() for path in before} == before
+    for run in ("d1.r1", "d1.r2"):
+        measured = read_summary(runs / run).measurements
+        assert measured is not None
+        assert measured.resumption.starts == 1
+    assert (tmp_path / "results" / "report.html").exists()
