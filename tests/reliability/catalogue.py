@@ -84,11 +84,11 @@ FAULTS = (
     Fault(23, "a slow shared filesystem", "files appear late"),
     Fault(24, "sbatch, squeue or sacct fail for a while", "commands that fail at first; slurmdbd is stopped"),
     Fault(25, "clocks differ", "one rank's clock is shifted"),
-    Fault(26, "no internet, or a proxy that does not answer", "a network namespace without a network"),
+    Fault(26, "no internet, or a proxy that does not answer", "no network in a namespace; a silent socket"),
     Fault(27, "srun loses the CPUs of each task", "Slurm 22.05 does so by itself"),
     Fault(28, "a data loader's worker dies", "it is killed; signals go to all of its process group"),
     Fault(29, "the run folder is unwritable, or full at the end", "its mode is changed; a small tmpfs"),
-    Fault(30, "a container without Slurm's commands", "a PATH without scontrol"),
+    Fault(30, "a container without Slurm's commands", "a stand-in for Apptainer, a PATH without scontrol"),
 )
 
 BAD_INPUTS = (

@@ -226,11 +226,15 @@ def test_host_name_that_leads_to_loopback_does_no_harm(
     record_property("figure", f"ranks on {met} hosts met, each named 127.0.1.1 by its own")
 
 
-@pytest.mark.fault(7)
-def test_many_runs_on_one_node_at_once_all_start(
+@pytest.mark.fault(7, 26)
+def test_many_runs_on_one_node_at_once_all_start_and_a_study_needs_no_internet(
     lab: Lab, study: ClusterStudy, record_property: Record
 ) -> None:
     node = lab.names[1]
+    assert lab.run("ip", "route", "get", "192.0.2.1", check=False).returncode != 0
+    assert lab.run("ip", "route", "get", "192.0.2.1", host=node, check=False).returncode != 0
+    # its data are prepared here too
+    study.prepared = False
     runs = times(quick=6, thorough=20)
     slurm = {"gpu_request": "none", "memory": "none", "extra": [f"--nodelist={node}"]}
     del study.site["slurm"]["gpu_type"], study.site["memory_gb_per_node"]
@@ -239,7 +243,7 @@ def test_many_runs_on_one_node_at_once_all_start(
     assert code == 0, output
     hosts = [study.ranks("e", f"d1.r{repeat}")["host"].item() for repeat in range(1, runs + 1)]
     assert hosts == [node] * runs
-    record_property("figure", f"{runs} of {runs} started on one node")
+    record_property("figure", f"{runs} of {runs} started on one node, with no route out of the machine")
     summaries = [study.summary("e", f"d1.r{repeat}") for repeat in range(1, runs + 1)]
     assert max(s.provenance.other_jobs or 0 for s in summaries if s.provenance) > 0
     report = (study.folder / "results" / "report.html").read_text()
@@ -352,18 +356,6 @@ def test_commands_of_slurm_that_fail_for_a_while_are_survived(
     assert output.count("SLURM sbatch failed") == 2
     assert study.summary("e", "d1.r1").outcome == "completed"
     record_property("figure", "sbatch failed 2 times, squeue 3 times, slurmdbd was away: 1 job, completed")
-
-
-@pytest.mark.fault(26)
-def test_study_needs_no_internet(lab: Lab, study: ClusterStudy, record_property: Record) -> None:
-    assert lab.run("ip", "route", "get", "192.0.2.1", check=False).returncode != 0
-    assert lab.run("ip", "route", "get", "192.0.2.1", host=lab.names[0], check=False).returncode != 0
-    study.prepared = False
-    study.configure({"e": {"devices": [1]}})
-    code, output = study.snakemake("resources/datasets/digits/dataset.safetensors")
-    assert code == 0, output
-    assert study.submitted() == set()
-    record_property("figure", "data prepared with no route out of the machine")
 
 
 def test_gpus_that_are_not_there_are_an_error_and_never_replaced(study: ClusterStudy) -> None:
