@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
 from collections.abc import Callable
@@ -12,12 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from scalewise.analysis.analysis_spec import AnalysisSpec
-from scalewise.analysis.experiment_figures import draw
-from scalewise.analysis.experiment_tables import compute
-from scalewise.analysis.partial_report import write_partial_report
-from scalewise.analysis.rounds.judge_round import judge_round
-from scalewise.analysis.study_report import write_report
+import analysis
 from scalewise.plan.runs.rounds import Round, known_rounds
 from scalewise.plan.runs.runs import Run
 from scalewise.plan.study import PlannedExperiment, Study, load_study
@@ -113,28 +107,44 @@ class PlantedReport:
             change: Gets the results of each experiment between its tables and its figures.
         """
         for name, planned in self.study.experiments.items():
-            experiment = AnalysisSpec.from_json(planned.analysis_definition)
-            compute(experiment, self.results / name / "runs", self.results / name)
-            change(self.results / name)
-            draw(experiment, self.results / name, predicted=planned.is_predicted)
+            definition, results = planned.analysis_definition, self.results / name
+            self._step("scaling", "--experiment", definition, results)
+            change(results)
+            self._step("figures", "--experiment", definition, "--study", self._facts, results)
 
     def write(self) -> Path:
         """Write the report on all experiments, from tables and figures."""
-        facts, output = json.loads(self.study.report_facts), self.results / "report.html"
-        write_report(list(facts), self.results, facts, output)
+        output = self.results / "report.html"
+        decisions = self.results / "decision.json"
+        options = ("--study", self._facts, "--output", output, "--decisions", decisions)
+        self._step("report", *options, self.results)
         return output
 
     def write_partial(self) -> Path:
         """Write the report on what has finished, tables and figures with it."""
-        write_partial_report(json.loads(self.study.report_facts), self.results)
+        self._step("partial-report", "--study", self._facts, self.results)
         return self.results / "partial_report.html"
+
+    @property
+    def _facts(self) -> Path:
+        """The file that the rules hand to a report."""
+        path = self.results.with_name("facts.json")
+        path.write_text(self.study.report_facts, encoding="utf-8")
+        return path
+
+    @staticmethod
+    def _step(step: str, *arguments: str | Path) -> None:
+        """Run a step of the analysis by its command line, as its rule does."""
+        assert analysis.main([step, *map(str, arguments)]) == 0
 
     def _rounds(self, planned: PlannedExperiment) -> list[Round]:
         return known_rounds(planned.spec, self.results / planned.name)
 
     def _judge(self, planned: PlannedExperiment) -> Round:
-        number = len(self._rounds(planned)) + 1
-        return judge_round(planned.rounds_definition, number, self.results / planned.name)
+        number, folder = len(self._rounds(planned)) + 1, self.results / planned.name
+        definition = ("--experiment", planned.rounds_definition, "--round", str(number))
+        self._step("judge", *definition, folder)
+        return self._rounds(planned)[-1]
 
     def _plant_asked(self, planned: PlannedExperiment) -> None:
         asked = set(planned.asked_run_names(self._rounds(planned)))

@@ -1,0 +1,64 @@
+"""A study whose speeds are planted: its records become the answer and the page by the rules' own commands."""
+
+from __future__ import annotations
+
+import csv
+import json
+from html import unescape
+
+import pytest
+from tests.planted_reports import Law, PlantedReport
+
+pytestmark = pytest.mark.contract
+
+STUDY = """\
+experiments:
+  known:
+    title: What is planted
+    dataset: digits
+    model: digits_cnn
+    scaling: strong
+    global_batch_size: 256
+    epochs: 10
+    warmup_steps: 12
+    devices: [1, 2, 4, 8]
+    repeats: 3
+    predict: false
+    runtime_minutes: 3
+    decision: {min_efficiency: 0.7}
+"""
+LAW = Law(rate=1000.0, serial=0.1, scatter=0.002)
+"""Efficiency 0.91 on 2 devices, 0.77 on 4, 0.59 on 8."""
+ANSWER = 4
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> PlantedReport:
+    """The study, from records alone to its report."""
+    planted = PlantedReport(tmp_path_factory.mktemp("planted") / "study", STUDY, LAW.speed)
+    planted.make_runs()
+    planted.analyse()
+    planted.write()
+    return planted
+
+
+def test_the_planted_speeds_are_in_the_tables(report: PlantedReport) -> None:
+    with (report.results / "known" / "scaling.csv").open(encoding="utf-8") as file:
+        points = {int(point["devices"]): point for point in csv.DictReader(file)}
+    assert list(points) == [1, 2, 4, 8]
+    for devices, point in points.items():
+        efficiency = 1 / (1 + LAW.serial * (devices - 1))
+        assert int(point["n"]) == 3
+        assert float(point["throughput_samples_per_second"]) == pytest.approx(
+            1000 * devices * efficiency, rel=0.01
+        )
+        assert float(point["parallel_efficiency"]) == pytest.approx(efficiency, rel=0.01)
+
+
+def test_the_planted_answer_stands_in_decision_and_page(report: PlantedReport) -> None:
+    (decision,) = json.loads((report.results / "decision.json").read_text(encoding="utf-8"))
+    assert decision == json.loads((report.results / "known" / "decision.json").read_text(encoding="utf-8"))
+    assert decision["devices"] == ANSWER
+    page = unescape((report.results / "report.html").read_text(encoding="utf-8"))
+    assert decision["sentence"] in page
+    assert "What is planted" in page
