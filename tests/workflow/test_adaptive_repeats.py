@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import shutil
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,13 @@ def study(tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path) -> A
     return Adaptive(workplace, plan, first)
 
 
+@pytest.fixture
+def copied(study: Adaptive, tmp_path: Path) -> Adaptive:
+    """A copy of the study, for a test that changes it: whatever test comes next finds it as it was."""
+    shutil.copytree(study.workplace.folder, tmp_path / "study", symlinks=True)
+    return replace(study, workplace=replace(study.workplace, folder=tmp_path / "study"))
+
+
 def test_a_dry_run_before_anything_shows_the_first_runs_and_what_may_follow(study: Adaptive) -> None:
     assert study.plan.code == 0, study.plan.text
     assert study.plan.trained == FIRST
@@ -122,42 +130,42 @@ def test_a_report_on_what_has_finished_and_snakemakes_own_can_be_made(study: Ada
     assert (study.workplace.folder / "own.html").exists()
 
 
-def test_a_deleted_extra_run_is_made_again(study: Adaptive) -> None:
-    (study.results / "wide" / "runs" / "d1.r3" / "summary.json").unlink()
+def test_a_deleted_extra_run_is_made_again(copied: Adaptive) -> None:
+    (copied.results / "wide" / "runs" / "d1.r3" / "summary.json").unlink()
 
-    assert study.run("-n").trained == {"wide/d1.r3"}
-    outcome = study.run(*TABLES)
+    assert copied.run("-n").trained == {"wide/d1.r3"}
+    outcome = copied.run(*TABLES)
     assert outcome.code == 0, outcome.text
     assert trained(outcome) == {"wide/d1.r3"}
-    assert NOTHING in study.run(*TABLES).text
+    assert NOTHING in copied.run(*TABLES).text
 
 
-def test_another_interval_judges_again_and_trains_nothing_when_it_is_wider(study: Adaptive) -> None:
+def test_another_interval_judges_again_and_trains_nothing_when_it_is_wider(copied: Adaptive) -> None:
     # planted rates of runs differ by a few tenths of a per cent
     wider = {"old": "until_interval: 1.0e-6", "new": "until_interval: 1"}
 
-    outcome = study.run(*TABLES, **wider)
+    outcome = copied.run(*TABLES, **wider)
 
     assert outcome.code == 0, outcome.text
     assert trained(outcome) == set()
-    assert study.round("wide", 1)["verdict"] == "narrow enough"
-    assert study.listed("wide") == ["d1.r1", "d1.r2"]
-    assert NOTHING in study.run(*TABLES, **wider).text
+    assert copied.round("wide", 1)["verdict"] == "narrow enough"
+    assert copied.listed("wide") == ["d1.r1", "d1.r2"]
+    assert NOTHING in copied.run(*TABLES, **wider).text
     # and back: what was trained before is used again
-    back = study.run(*TABLES)
+    back = copied.run(*TABLES)
     assert trained(back) == set()
-    assert study.listed("wide") == ["d1.r1", "d1.r2", "d1.r3"]
+    assert copied.listed("wide") == ["d1.r1", "d1.r2", "d1.r3"]
 
 
-def test_a_raised_maximum_adds_runs_and_repeats_none(study: Adaptive) -> None:
+def test_a_raised_maximum_adds_runs_and_repeats_none(copied: Adaptive) -> None:
     raised = {"old": "max: 3,", "new": "max: 5,"}
 
-    outcome = study.run(*TABLES, **raised)
+    outcome = copied.run(*TABLES, **raised)
 
     assert outcome.code == 0, outcome.text
     assert trained(outcome) == {"wide/d1.r4", "wide/d1.r5"}
-    assert study.listed("wide") == ["d1.r1", "d1.r2", "d1.r3", "d1.r4", "d1.r5"]
-    assert NOTHING in study.run(*TABLES, **raised).text
+    assert copied.listed("wide") == ["d1.r1", "d1.r2", "d1.r3", "d1.r4", "d1.r5"]
+    assert NOTHING in copied.run(*TABLES, **raised).text
 
 
 def test_going_over_to_a_plain_number_trains_nothing(study: Adaptive) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,11 @@ def ends(folder: Path) -> dict[str, str]:
     return found
 
 
+def under_way(folder: Path) -> bool:
+    """Whether a run has begun and not ended."""
+    return any(not (path.parents[1] / SUMMARY).exists() for path in folder.glob("*/attempt/spec.json"))
+
+
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path) -> Chosen:
     workplace = Workplace(tmp_path_factory.mktemp("chosen"), preloaded_python)
@@ -101,9 +107,10 @@ def study(tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path) -> C
         with running(workplace.folder, STUDY, *TABLES, site=SITE) as snakemake:
             while not judged.exists() and snakemake.process.poll() is None:
                 time.sleep(0.02)
+            while not under_way(folder / "runs") and snakemake.process.poll() is None:
+                time.sleep(0.02)
             if snakemake.process.poll() is None:
-                # the run that the round has asked for is about to begin
-                time.sleep(0.5)
+                # one of the runs that the round has asked for
                 os.killpg(snakemake.process.pid, signal.SIGINT)
             code = snakemake.process.wait()
             assert snakemake.left_over() == []
@@ -112,6 +119,13 @@ def study(tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path) -> C
             assert seen.setdefault(name, ended) == ended, f"{name} was measured again"
     last = workplace.snakemake(*TABLES, config=STUDY, site=SITE)
     return Chosen(workplace, interruptions, seen, last)
+
+
+@pytest.fixture
+def copied(study: Chosen, tmp_path: Path) -> Chosen:
+    """A copy of the study, for a test that changes it: whatever test comes next finds it as it was."""
+    shutil.copytree(study.workplace.folder, tmp_path / "study", symlinks=True)
+    return replace(study, workplace=replace(study.workplace, folder=tmp_path / "study"))
 
 
 def test_the_planted_answer_is_found_with_fewer_runs_than_all(study: Chosen) -> None:
@@ -134,20 +148,20 @@ def test_a_study_interrupted_in_each_round_goes_on_and_measures_nothing_twice(st
     assert [each.asks_for_more for each in rounds] == [True] * (len(rounds) - 1) + [False]
 
 
-def test_a_raised_criterion_uses_the_runs_that_are_there(study: Chosen) -> None:
-    outcome = study.run(old="min_efficiency: 0.85", new="min_efficiency: 0.4")
+def test_a_raised_criterion_uses_the_runs_that_are_there(copied: Chosen) -> None:
+    outcome = copied.run(old="min_efficiency: 0.85", new="min_efficiency: 0.4")
     assert outcome.code == 0, outcome.text
-    assert study.decision["devices"] == 6, study.decision
-    assert ends(study.folder / "runs").items() >= study.ended.items()
+    assert copied.decision["devices"] == 6, copied.decision
+    assert ends(copied.folder / "runs").items() >= copied.ended.items()
 
 
-def test_a_budget_ends_the_study_and_the_answer_says_what_is_open(study: Chosen) -> None:
-    spent = study.decision["choice"]["spent_device_hours"]
+def test_a_budget_ends_the_study_and_the_answer_says_what_is_open(copied: Chosen) -> None:
+    spent = copied.decision["choice"]["spent_device_hours"]
     # no run fits into the rest with all of its minute
     budget = spent + 0.5 / 60
     limited = f"repeats: 6\n    runtime_minutes: 1\n    budget: {{device_hours: {budget:.4f}}}"
-    outcome = study.run(old="repeats: 2", new=limited)
+    outcome = copied.run(old="repeats: 2", new=limited)
     assert outcome.code == 0, outcome.text
-    assert study.decision["choice"]["is_open"], study.decision
-    assert study.decision["choice"]["spent_device_hours"] <= budget
-    assert any("budget" in caution for caution in study.decision["cautions"])
+    assert copied.decision["choice"]["is_open"], copied.decision
+    assert copied.decision["choice"]["spent_device_hours"] <= budget
+    assert any("budget" in caution for caution in copied.decision["cautions"])
