@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import socket
+import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -269,6 +270,7 @@ def test_a_program_that_resumes_is_measured_from_where_it_was(
     if number == signal.SIGKILL:
         while not (training.folder / "program" / "state.pt").exists():
             assert training.process.poll() is None
+            time.sleep(0.05)
     training.process.send_signal(number)
     training.end()
     assert training.left_over() == {}

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.file_server import wait_for
 from tests.unit.conftest import StartPython
 
 from scalewise.execution import run_lock
@@ -320,8 +321,7 @@ def test_a_training_gives_signs_of_life(folder: Path, monkeypatch: pytest.Monkey
     with lock_run(folder, 0, never_told):
         path = note(folder)
         os.utime(path, (1, 1))
-        while path.stat().st_mtime == 1:
-            pass
+        wait_for(lambda: path.stat().st_mtime != 1)
 
 
 def test_a_holder_that_was_replaced_while_it_could_not_say_that_it_lives_knows_it_and_touches_nothing(
@@ -335,8 +335,7 @@ def test_a_holder_that_was_replaced_while_it_could_not_say_that_it_lives_knows_i
         taken.write_text(owner(**AGAIN).model_dump_json(), encoding="utf-8")
         os.utime(taken, (1, 1))
         taken.replace(path)
-        while hold.taken_by is None:
-            pass
+        wait_for(lambda: hold.taken_by is not None)
         assert str(hold.taken_by) == "Slurm job 4711 on node-far-away"
         for _ in range(3):
             hold.heartbeat()
