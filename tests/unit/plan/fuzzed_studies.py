@@ -245,6 +245,9 @@ def _studies(odd: int) -> SearchStrategy[Config]:
             if not odd and ("budget" in keys or isinstance(keys.get("devices"), dict)):
                 # at random, hardly any choice is one
                 keys["devices"] = draw(st.sampled_from(CHOICES))
+            decision = keys.get("decision")
+            if not odd and isinstance(decision, dict) and "accept" in decision:
+                decision["accept"] = list(keys.get("sweep", {}))
         return {"defaults": defaults, "experiments": experiments}
 
     return study()
