@@ -169,12 +169,14 @@ def test_peer_that_never_comes_is_counted_and_named(faults: Faults) -> None:
 def test_cancelled_job_is_recognised(faults: Faults, record_property: Record) -> None:
     record_property("figure", faults.words["cancelled"])
     assert "SLURM status is: 'CANCELLED'" in faults.output
+    assert "No answer for cancelled: 1 run has no result." in faults.output
 
 
 @pytest.mark.fault(12)
 def test_end_of_the_walltime_without_a_warning_is_recognised(faults: Faults, record_property: Record) -> None:
     record_property("figure", f"at once: {faults.words['overtime']}")
     assert "SLURM status is: 'TIMEOUT'" in faults.output
+    assert "No answer for overtime: 1 run has no result." in faults.output
 
 
 @pytest.mark.fault(27)
