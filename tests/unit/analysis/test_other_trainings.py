@@ -72,6 +72,7 @@ def test_accuracy_that_another_training_loses_is_told(make_runs: Runs) -> None:
 def test_an_accepted_option_is_chosen_where_its_accuracy_is_kept(make_runs: Runs) -> None:
     decision = decided(make_runs, KEPT, ["precision"])
     assert (decision.series, decision.devices) == ("bf16, view True", 8)
+    assert decision.other_trainings == []
 
 
 @pytest.mark.parametrize("accuracies", [LOST, UNKNOWN])

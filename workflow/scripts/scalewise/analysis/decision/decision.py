@@ -161,7 +161,12 @@ def decide(
             *(wording.alternative(point, series, rule, target, measure) for _, point in described.iterrows()),
             *wording.to_target(series, target),
         ],
-        other_trainings=[_other_training(other, rule, compared, best, found.refused) for other in others],
+        other_trainings=[
+            _other_training(other, rule, compared, best, found.refused)
+            for other in others
+            # a group whose points were all accepted is one with the first
+            if not other.points.index.isin(points.index).all()
+        ],
         options=wording.option_sentences(options),
         cautions=_sentences(harms),
         criterion=wording.criterion_text(rule, best, series, target, measure),
