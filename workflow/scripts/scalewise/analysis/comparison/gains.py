@@ -46,7 +46,7 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True)
 class Gains:
-    """The ratios of points' speeds, each computed when it is first asked for.
+    """The ratios of points' speeds, each computed at its first use.
 
     Args:
         points: Completed, comparable runs of each point.

@@ -17,7 +17,7 @@ from scalewise.analysis.comparison.gains import Gains, Measure, Point, accuracy_
 from scalewise.analysis.decision.choice import Choice, OpenQuestion, choose
 from scalewise.analysis.decision.criteria import evaluate, may_be_in_time, measure_of, rated
 from scalewise.analysis.formatting import Goal
-from scalewise.plan.config.experiment import DecisionRule
+from scalewise.plan.config.experiment import ACCEPTED_LOSS, DecisionRule
 from scalewise.plan.runs.runs import Options
 
 SAME_TRAINING = {
@@ -25,9 +25,6 @@ SAME_TRAINING = {
     "cpus_per_device",
 }  # fmt: skip
 """Options that change how fast a training runs, not what it trains."""
-
-ACCEPTED_LOSS = 0.005
-"""Final accuracy that an accepted option may cost, as a fraction: what 10,000 test images leave open."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +64,7 @@ def candidates(
         scaling: Output of ``scaling_table``.
         rule: The criteria; without any, the knee.
         compared: Output of ``gains``.
-        options: Options of each series, by its name; one that is missing is a group of its own.
+        options: Options of each series, by its name; one that is missing is a separate group.
         target: The goal that counts as trained, if there is one.
         queue_minutes: Devices -> usual wait in the queue, where the site gives it.
 

@@ -28,7 +28,7 @@ from scalewise.analysis.formatting import (
 )
 from scalewise.analysis.statistics.intervals import CONFIDENCE, ENOUGH_REPEATS, Interval
 from scalewise.analysis.statistics.ratios import Ratio
-from scalewise.plan.config.experiment import DecisionRule
+from scalewise.plan.config.experiment import ACCEPTED_LOSS, DecisionRule
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.runs.runs import NO_OPTIONS
 from scalewise.plan.terminal.words import format_ratio
@@ -328,7 +328,8 @@ def other_training(
         kept = f", final accuracy {kept} ({percent(point['final_accuracy'])}, {ends} points)"
     elif ratio is not None:
         kept = ", final accuracy not compared: fewer than 2 runs on a side know it"
-    refused = " It is not accepted: a loss of at most 0.5 points is not shown." if not_accepted else ""
+    limit = f"{100 * ACCEPTED_LOSS:g} points"
+    refused = f" It is not accepted: a loss of at most {limit} is not shown." if not_accepted else ""
     return f"With {point['series']}: {count_devices(int(point['devices']))}{faster}{kept}.{refused}"
 
 

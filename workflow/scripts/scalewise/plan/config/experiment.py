@@ -46,6 +46,10 @@ class Target(StrictModel):
     accuracy: Fraction = Field(description="Test accuracy to reach, 0.97 for 97 %.")
 
 
+ACCEPTED_LOSS = 0.005
+"""Final accuracy that an accepted option may cost, as a fraction: what 10,000 test images leave open."""
+
+
 class DecisionRule(StrictModel):
     """The rule for the number of devices. Without a key: the knee, where speedup x efficiency is largest."""
 
@@ -70,7 +74,8 @@ class DecisionRule(StrictModel):
     accept: list[str] = Field(
         [],
         description="Swept keys that change what is trained, such as [precision]. Their other values compete "
-        "for the recommendation where the final accuracy is shown to be at most 0.5 percentage points lower.",
+        "for the recommendation where the final accuracy is shown to be at most "
+        f"{100 * ACCEPTED_LOSS:g} percentage points lower.",
     )
 
     @property
