@@ -15,6 +15,16 @@ from tests.workflow.conftest import ROOT, Outcome
 
 ACCOUNT = "proj123"
 PARTITION = "gpu"
+PLACEHOLDERS = {"<account>": ACCOUNT, "<partition>": PARTITION, "<netid>": "abc123"}
+"""Of the shipped site files, with what a user writes instead."""
+
+
+def filled_in(site: Path) -> str:
+    """Return the text of a shipped site file without placeholders."""
+    text = site.read_text(encoding="utf-8")
+    for placeholder, value in PLACEHOLDERS.items():
+        text = text.replace(placeholder, value)
+    return text
 
 
 @dataclass(frozen=True)
@@ -42,9 +52,8 @@ class LoginNode:
         (self.folder / name).write_text(text, encoding="utf-8")
 
     def fill_in(self, site: str) -> None:
-        """Give a site file an account and a partition."""
-        text = (self.folder / site).read_text(encoding="utf-8")
-        self.write(site, text.replace("<account>", ACCOUNT).replace("<partition>", PARTITION))
+        """Give a site file an account, a partition and a user's name."""
+        self.write(site, filled_in(self.folder / site))
 
     def snakemake(self, *arguments: str, profile: str = "profiles/slurm", **environment: str) -> Outcome:
         """Run snakemake there as a user does."""

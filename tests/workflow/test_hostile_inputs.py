@@ -37,6 +37,8 @@ BARE = f"a; touch {CANARY} | touch {CANARY} && touch {CANARY} & ( ~ *"
 """The same for names that stand in the command lines of jobs, where quotes and $ are refused."""
 SHOWN = f"{TRAP} {{run}} {{0}} <results>\n<script>alert(1)</script>"
 """For texts that are shown and are no path."""
+OPTION = f"{TRAP} {{run}} {{0}}\nand a second line"
+"""For arguments that a container's program gets."""
 LONG = " and more" * 20_000
 """Longer than an argument or an environment variable may be."""
 SECRET = "hunter2-not-to-be-told"
@@ -115,7 +117,8 @@ container:
   image: {quoted(f"{TRAP} {{run}}.sif")}
   binds: [{quoted(TRAP)}]
   runtime: {quoted(f"./{TRAP} runtime")}
-  arguments: [{quoted(SHOWN)}]
+  arguments: [{quoted(OPTION)}]
+  prelude: [{quoted(f": {shlex.quote(TRAP)}")}]
 proxies: {{http: "http://me:{SECRET}@127.0.0.1:9"}}
 data_mirror: {quoted(f"{TRAP} {{run}}")}
 data_checksums: {quoted(f"{TRAP} sums")}
@@ -377,7 +380,8 @@ container:
   image: {quoted(TRAP)}
   binds: [{quoted(TRAP)}]
   runtime: {quoted(TRAP)}
-  arguments: [{quoted(SHOWN)}]
+  arguments: [{quoted(OPTION)}]
+  prelude: [{quoted(f": {TRAP}")}]
 proxies: {{https: "http://me:{SECRET}@proxy:3128"}}
 data_mirror: {quoted(TRAP)}
 slurm:

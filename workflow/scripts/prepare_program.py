@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from scalewise.plan.catalog.own_programs import for_folder
-from scalewise.plan.jobs.launch import in_container, start_of, with_prelude
+from scalewise.plan.jobs.launch import on_site, start_of
 from scalewise.records import utc_now, write_text
 
 
@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
         visible = [Path(runs_in).absolute()]
         # here, not by subprocess: the paths of prelude and container are seen from this folder
         argv = ["sh", "-c", 'cd -- "$0" && exec "$@"', runs_in, *argv]
-    command = with_prelude(start.prelude, in_container(start, visible, argv))
+    command = on_site(start, visible, argv)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SCALEWISE_")}
     environment |= options.preparation["environment"]
     try:

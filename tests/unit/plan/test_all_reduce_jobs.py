@@ -178,6 +178,10 @@ def test_the_first_experiment_with_a_shape_says_how_its_ranks_start(load: Load) 
     assert (jobs["1x4"].launcher, jobs["1x4"].rendezvous) == ("popen", "tcp")
 
 
+TORCH: dict[str, Any] = {"image": "/torch.sif"}
+"""A container."""
+
+
 def cluster(**facts: Any) -> Site:
     slurm: dict[str, Any] = {"account": "a", "partition": "gpu"}
     site: dict[str, Any] = {"accelerator": "cuda", "devices_per_node": 4, "cpus_per_node": 64}
@@ -191,7 +195,9 @@ def cluster(**facts: Any) -> Site:
         pytest.param({"network_interface": "ib0"}, id="network"),
         pytest.param({"python": "/other/python"}, id="interpreter"),
         pytest.param({"prelude": ["export NCCL_IB_DISABLE=1"]}, id="prelude"),
-        pytest.param({"container": {"image": "/torch.sif"}}, id="container"),
+        pytest.param({"container": TORCH}, id="container"),
+        pytest.param({"container": TORCH | {"arguments": ["--overlay=/nccl.ext3:ro"]}}, id="overlay"),
+        pytest.param({"container": TORCH | {"prelude": ["source /ext3/env.sh"]}}, id="prelude inside"),
         pytest.param({"slurm": {"partition": "other"}}, id="partition"),
         pytest.param({"slurm": {"constraint": "a100"}}, id="constraint"),
         pytest.param({"slurm": {"gpu_type": "a100"}}, id="GPU type"),
@@ -199,7 +205,9 @@ def cluster(**facts: Any) -> Site:
     ],
 )
 def test_a_fact_that_the_network_depends_on_makes_another_measurement(facts: dict[str, Any]) -> None:
-    assert site_id(cluster(**facts)) != site_id(cluster())
+    before = {"container": TORCH} if facts.get("container", TORCH) != TORCH else {}
+
+    assert site_id(cluster(**facts)) != site_id(cluster(**before))
 
 
 def test_what_the_network_does_not_depend_on_keeps_the_measurements(monkeypatch: pytest.MonkeyPatch) -> None:

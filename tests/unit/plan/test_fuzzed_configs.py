@@ -33,6 +33,7 @@ from tests.unit.plan.fuzzed_studies import (
     plausible_studies,
     spelled,
 )
+from tests.workflow.login_node import filled_in
 
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.config.program import ProgramSettings
@@ -254,14 +255,9 @@ def check_definition(run: Run) -> None:
     assert definition.options == dict(run.options)
 
 
-def filled(site: Path) -> str:
-    """A site file with its placeholders filled in."""
-    return site.read_text(encoding="utf-8").replace("<account>", "proj1").replace("<partition>", "gpu")
-
-
 SOUND_STUDIES = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in STUDIES]
-SOUND_SITES = [yaml.safe_load(filled(path)) for path in SITES]
-SITE_TEXTS = [filled(path).encode() for path in SITES]
+SOUND_SITES = [yaml.safe_load(filled_in(path)) for path in SITES]
+SITE_TEXTS = [filled_in(path).encode() for path in SITES]
 
 
 @pytest.mark.refuses("security: shell in the study", "security: shell in the site")

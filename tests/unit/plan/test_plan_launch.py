@@ -219,7 +219,7 @@ def test_the_facts_of_a_site_arrive_in_its_jobs_unchanged() -> None:
         cpus_per_node=8,
         python="/opt/a b/python",
         prelude=["module load cuda; export A=\"$(hostname)\" B='c'  # why"],
-        container=Container(image="a.sif", binds=["/a:/b"]),
+        container=Container(image="a.sif", binds=["/a:/b"], prelude=["source '/ext3/env.sh'; x=$(y)  # why"]),
         network_interface="ib0",
         slurm=Slurm(srun_extra=["--cpu-bind=cores"]),
     )
@@ -332,6 +332,11 @@ def test_what_a_log_says_of_a_launch_counts_what_may_hold_secrets() -> None:
         *("[after 2 lines of prelude]", "apptainer", "exec", "[container options: 3]"),
         *image,
     )
+    inside = IMAGE.model_copy(update={"prelude": list(secrets)})
+    assert told(container=inside) == (
+        *("apptainer", "exec", bind, place, IMAGE.image),
+        *("[after 2 lines of container.prelude]", "python3", *PROGRAMS.rank),
+    )
 
 
 def test_on_slurm_the_lines_run_on_every_node_and_outside_of_the_container() -> None:
@@ -340,3 +345,31 @@ def test_on_slurm_the_lines_run_on_every_node_and_outside_of_the_container() -> 
     assert argv[0] == "srun"
     assert argv.index("bash") == len(srun(2, 8, 4, 3))
     assert argv.index("bash") < argv.index("apptainer") < argv.index(IMAGE.image) < argv.index("rank.py")
+
+
+@pytest.mark.parametrize(
+    ("launcher", "program"),
+    [
+        pytest.param("srun", ("python3", *PROGRAMS.rank), id="srun"),
+        pytest.param("torchrun", ("python3", *PROGRAMS.node), id="torchrun"),
+        pytest.param("spawn", ("python3", *PROGRAMS.node), id="spawn"),
+    ],
+)
+def test_lines_of_the_container_run_inside_before_the_python_that_they_find(
+    launcher: LauncherName, program: tuple[str, ...]
+) -> None:
+    lines = ["source /ext3/env.sh"]
+    container = IMAGE.model_copy(update={"prelude": lines})
+    argv = launch(launcher, 2, 4, slurm=True, prelude=("module load cuda",), container=container).argv
+
+    assert argv[argv.index(IMAGE.image) + 1 :] == with_prelude(lines, program, "container.prelude")
+    assert argv.index("prelude") < argv.index("apptainer")
+
+
+@needs_bash
+def test_a_line_of_the_container_that_fails_is_named_by_its_key() -> None:
+    argv = with_prelude(["true", "source /no/such/env.sh"], SAY, "container.prelude")
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "this line of container.prelude failed: source ... (line 2 of 2)\n" in done.stderr

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
+from tests.workflow.login_node import filled_in
 
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.config.experiment import study_schema
@@ -40,7 +41,7 @@ def test_an_editor_completes_an_example_and_marks_nothing_in_it(example: Path) -
 @pytest.mark.parametrize("site", SITES, ids=lambda path: path.stem)
 def test_every_example_fits_every_cluster_that_is_no_smaller(site: Path, tmp_path: Path) -> None:
     filled = tmp_path / "site.yaml"
-    filled.write_text(site.read_text().replace("<account>", "proj123").replace("<partition>", "gpu"))
+    filled.write_text(filled_in(site))
     refused = {}
     for example in EXAMPLES:
         try:

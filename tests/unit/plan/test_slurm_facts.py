@@ -16,6 +16,7 @@ from snakemake_executor_plugin_slurm.validation import (
     validate_slurm_extra,
 )
 from tests.unit.plan.refusals import HERE, assert_refused
+from tests.workflow.login_node import filled_in
 
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.config.slurm import MANAGED_BY_SBATCH
@@ -104,6 +105,11 @@ PLACEHOLDERS = [
     pytest.param(top("python: <path>/python"), ("python is '<path>/python'", TEMPLATE), id="python"),
     pytest.param(
         top("container: {image: <image>.sif}"), ("container.image is '<image>.sif'", TEMPLATE), id="image"
+    ),
+    pytest.param(
+        top('container: {image: a.sif, arguments: ["--nv", "--overlay=/scratch/<netid>/torch.ext3:ro"]}'),
+        ("container.arguments[1] is '--overlay=/scratch/<netid>/torch.ext3:ro'", TEMPLATE),
+        id="overlay",
     ),
 ]
 
@@ -241,6 +247,19 @@ NAMES = [
         id="line",
     ),
     pytest.param(top('prelude: [" "]'), ("prelude[0] is ' ', not one line of shell",), id="no line"),
+    pytest.param(
+        top('container: {image: a.sif, prelude: ["a\\nb"]}'),
+        ("container.prelude[0] is 'a\\nb', not one line of shell",),
+        id="line inside a container",
+    ),
+    *[
+        pytest.param(
+            top(f"container: {{image: a.sif, arguments: [--nv, {json.dumps(value)}]}}"),
+            (f"container.arguments[1] is {value!r}", "no argument of a command"),
+            id=f"{value!r} for container.arguments",
+        )
+        for value in ("", "a\0b")
+    ],
 ]
 
 TOGETHER = [
@@ -385,6 +404,13 @@ SOUND = [
     pytest.param(slurm("srun_extra: ['--cpu-bind=mask_cpu:0x00fe,0xfe00']"), id="srun_extra"),
     pytest.param(top("python: /opt/a b/bin/python3"), id="a path with a space"),
     pytest.param(top("container: {image: /data/exchange/my_image.sif, arguments: [--nv]}"), id="image"),
+    pytest.param(
+        top("container: {image: a.sif, arguments: [--nv, --overlay, '/scratch/a b.ext3:ro']}"), id="overlay"
+    ),
+    pytest.param(
+        top('container: {image: a.sif, prelude: ["source /ext3/env.sh && cd <(echo) # why"]}'),
+        id="prelude of a container",
+    ),
     pytest.param(top("prelude: ['module load cuda; export A=\"$(hostname)\"  # why']"), id="prelude"),
     pytest.param(top("network_interface: enp65s0f0np0"), id="interface"),
     pytest.param(top("proxies: {http: 'http://user:word@proxy.example.org:3128'}"), id="proxy"),
@@ -650,10 +676,10 @@ def test_options_with_spaces_reach_sbatch_as_they_were_written(load_site: LoadSi
 @pytest.mark.parametrize(
     "shipped", sorted((ROOT / "profiles" / "sites").glob("*.yaml")), ids=lambda path: path.stem
 )
-def test_a_shipped_site_is_sound_once_its_account_is_filled_in(shipped: Path, load_site: LoadSite) -> None:
-    text = shipped.read_text(encoding="utf-8").replace("account: <account>", "account: nn9999k")
-
-    study = load_site(text, devices=[1, 2])
+def test_a_shipped_site_is_sound_once_its_placeholders_are_filled_in(
+    shipped: Path, load_site: LoadSite
+) -> None:
+    study = load_site(filled_in(shipped), devices=[1, 2])
 
     assert study.site.slurm is not None
     check_by_plugin(study)

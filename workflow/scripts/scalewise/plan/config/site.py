@@ -37,6 +37,14 @@ def _argument(value: str) -> str:
     return value
 
 
+def _option(value: str) -> str:
+    """Refuse what no command takes for one of its arguments."""
+    check_placeholder(value)
+    if not value or "\0" in value:
+        raise reject(f"is {value!r}, which is no argument of a command", "Write an option, or its value.")
+    return value
+
+
 def _interface(value: str) -> str:
     if not _INTERFACE.fullmatch(value):
         raise reject(f"is {value!r}, which is no network interface", "Name one that `ip address` shows.")
@@ -79,8 +87,15 @@ class Container(BaseModel):
     runtime: Annotated[str, AfterValidator(_argument)] = Field(
         "apptainer", description="Program that starts it: apptainer or singularity."
     )
-    arguments: list[str] | None = Field(
-        None, description='Options before the image. Default: ["--nv"] for cuda, none for cpu.'
+    arguments: list[Annotated[str, AfterValidator(_option)]] | None = Field(
+        None,
+        description="Options before the image, such as `--overlay=/path/to/file.ext3:ro`. "
+        'Default: ["--nv"] for cuda, none for cpu.',
+    )
+    prelude: list[Annotated[str, AfterValidator(_shell_line)]] = Field(
+        default_factory=list,
+        description="Lines of shell inside the container before the ranks start, such as "
+        "`source /ext3/env.sh`. The image needs bash for them.",
     )
 
 
@@ -130,7 +145,8 @@ class SiteFile(BaseModel):
     )
     prelude: list[Annotated[str, AfterValidator(_shell_line)]] = Field(
         default_factory=list,
-        description="Lines of shell on every node before the ranks start, such as `module load cuda`.",
+        description="Lines of shell on every node before the ranks start, such as `module load cuda`; "
+        "outside of a container.",
     )
     container: Container | None = Field(None, description="Run the ranks in a container.")
     network_interface: Annotated[str, AfterValidator(_interface)] | None = Field(

@@ -148,7 +148,7 @@ def _what_matters(site: Site) -> dict[str, object]:
         "accelerator": site.accelerator,
         "devices_per_node": site.devices_per_node,
         "network_interface": facts.network_interface,
-        "container": facts.container.image if facts.container else None,
+        "container": facts.container.model_dump() if facts.container else None,
         "python": facts.python,
         # modules, and variables that choose a network
         "prelude": facts.prelude,

@@ -49,8 +49,8 @@ class SiteLaunch(BaseModel):
         slurm: True where a job's ranks are started by srun, inside its allocation.
         srun_extra: Further options of srun.
         python: Interpreter of the ranks; None for the one that runs now.
-        prelude: Lines of shell before the program, on every node.
-        container: Image and runtime of the ranks; None without a container.
+        prelude: Lines of shell before the program, on every node, outside of a container.
+        container: Image, runtime and lines of shell inside; None without a container.
         container_arguments: Options of the container's program before the image.
         network_interface: Carries what goes between nodes; None for the one of the node's own address.
     """
@@ -183,24 +183,12 @@ def build_launch(
         else:
             program = (interpreter, *programs.node)
         tasks_per_node, cpus_per_task = 1, shape.devices_per_node * cpus_per_device
-    argv = with_prelude(start.prelude, in_container(start, visible, program))
-    told = _counted_prelude(start.prelude, in_container(_without_secrets(start), visible, program))
+    argv = on_site(start, visible, program)
+    told = on_site(start, visible, program, redacted=True)
     if start.slurm:
         step = shape.nodes, tasks_per_node, cpus_per_task, start.srun_extra
         argv, told = srun_command(*step, argv), srun_command(*step, told)
     return Launch(launcher, argv, thread_environment(cpus_per_device), told, own_environments)
-
-
-def _without_secrets(start: SiteLaunch) -> SiteLaunch:
-    number = len(start.container_arguments)
-    counted = (f"[container options: {number}]",) if number else ()
-    return start.model_copy(update={"container_arguments": counted})
-
-
-def _counted_prelude(lines: Sequence[str], program: Sequence[str]) -> tuple[str, ...]:
-    if not lines:
-        return tuple(program)
-    return (f"[after {len(lines)} {'line' if len(lines) == 1 else 'lines'} of prelude]", *program)
 
 
 def torchrun_standalone(python: str, processes: int, program: Sequence[str]) -> tuple[str, ...]:
@@ -233,28 +221,52 @@ def srun_command(
     )
 
 
-def in_container(start: SiteLaunch, visible: Sequence[Path], program: Sequence[str]) -> tuple[str, ...]:
-    """The program inside the site's container, which sees the working folder and what ranks need."""
+def on_site(
+    start: SiteLaunch, visible: Sequence[Path], program: Sequence[str], *, redacted: bool = False
+) -> tuple[str, ...]:
+    """Build the site's command for a program: prelude, container, the container's prelude, the program.
+
+    Args:
+        start: The site's way to start programs.
+        visible: Folders that the container shows the program, in addition to the working folder.
+        program: The program and its arguments.
+        redacted: Count the lines of shell and the container's options instead of showing them.
+    """
+    after = _after_counted_lines if redacted else with_prelude
     container = start.container
-    if container is None:
+    if container is not None:
+        here = Path.cwd()
+        folders = dict.fromkeys(str(path) for path in (here, *visible))
+        binds = [f"--bind={folder}" for folder in (*folders, *container.binds)]
+        options = start.container_arguments
+        if redacted and options:
+            options = (f"[container options: {len(options)}]",)
+        inside = after(container.prelude, program, "container.prelude")
+        program = (container.runtime, "exec", *options, *binds, f"--pwd={here}", container.image, *inside)
+    return after(start.prelude, program)
+
+
+def _after_counted_lines(
+    lines: Sequence[str], program: Sequence[str], key: str = "prelude"
+) -> tuple[str, ...]:
+    if not lines:
         return tuple(program)
-    here = Path.cwd()
-    folders = dict.fromkeys(str(path) for path in (here, *visible))
-    binds = [f"--bind={folder}" for folder in (*folders, *container.binds)]
-    options = (*start.container_arguments, *binds, f"--pwd={here}")
-    return (container.runtime, "exec", *options, container.image, *program)
+    return (f"[after {len(lines)} {'line' if len(lines) == 1 else 'lines'} of {key}]", *program)
 
 
 _PRELUDE = """\
-trap 'echo "scalewise: this line of prelude failed: $scalewise_told" >&2; exit 1' EXIT
+trap 'echo "scalewise: this line of {key} failed: $scalewise_told" >&2; exit 1' EXIT
 {steps}
 trap - EXIT
 exec "$@\""""
 """``eval`` keeps an open quote or a comment within its line; the trap also meets ``exit`` and ``set -e``."""
 
 
-def with_prelude(lines: Sequence[str], program: Sequence[str]) -> tuple[str, ...]:
-    """The program after lines of shell; one that fails ends the run and is named by number and command."""
+def with_prelude(lines: Sequence[str], program: Sequence[str], key: str = "prelude") -> tuple[str, ...]:
+    """Build a command that runs lines of shell, then the program.
+
+    A line that fails ends the run; the message names the key, the line's number and its command.
+    """
     if not lines:
         return tuple(program)
     steps = (
@@ -262,7 +274,7 @@ def with_prelude(lines: Sequence[str], program: Sequence[str]) -> tuple[str, ...
         f'scalewise_line={shlex.quote(line)}\neval "$scalewise_line" || exit'
         for number, line in enumerate(lines, 1)
     )
-    return ("bash", "-c", _PRELUDE.format(steps="\n".join(steps)), "prelude", *program)
+    return ("bash", "-c", _PRELUDE.format(key=key, steps="\n".join(steps)), key, *program)
 
 
 def _first_word(line: str) -> str:
