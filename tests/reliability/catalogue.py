@@ -88,7 +88,11 @@ FAULTS = (
     Fault(27, "srun loses the CPUs of each task", "Slurm 22.05 does so by itself"),
     Fault(28, "a data loader's worker dies", "it is killed; signals go to all of its process group"),
     Fault(29, "the run folder is unwritable, or full at the end", "its mode is changed; a small tmpfs"),
-    Fault(30, "a container without Slurm's commands", "a stand-in for Apptainer, a PATH without scontrol"),
+    Fault(
+        30,
+        "a container without Slurm's commands",
+        "namespaces with another root, by Apptainer's command line",
+    ),
 )
 
 BAD_INPUTS = (

@@ -17,8 +17,8 @@ HEADER = """\
 
 Made by `{command}` on {day}; do not edit. Each line is what tests have shown that were run then,
 in their own words, which lead to the test. Faults are provoked on the real thing: processes, a Slurm cluster
-on one machine, network namespaces, small file systems, a local HTTP server. Only the container runtime is a
-stand-in: a script with the command line of Apptainer that runs the program without a container.{quick}
+on one machine, network namespaces, small file systems, a local HTTP server. Containers have their
+own mounts and root; only their runtime is a stand-in, a script with the command line of Apptainer.{quick}
 
 Machine: {machine}.
 """
@@ -32,7 +32,8 @@ LIMITS = """\
 
 - On a machine without a GPU: random states of CUDA, a gradient scaler that has met an overflow, NCCL's own
   timeouts, a GPU that falls off its bus. Bit-identical weights are promised for CPUs alone.
-- In a real container: what an image lacks, how its runtime mounts folders and shows GPUs.
+- With Apptainer itself: how it mounts an image file and folders, and shows GPUs. If it is installed, a
+  test starts ranks with it.
 - On a cluster whose nodes share one machine: a network file system that serves old contents, or a node that
   dies with its disks.
 - Slurm sends SIGTERM to a preempted job's steps, and to srun itself. Where srun ends of it before the ranks

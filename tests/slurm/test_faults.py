@@ -10,7 +10,6 @@ import os
 import re
 import shlex
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.containers import RUNTIME, assert_contained, binds, make_image, make_overlay
 from tests.reliability.thoroughness import times
 from tests.slurm.lab import Lab
 from tests.slurm.machines import until
@@ -370,48 +370,30 @@ def test_gpus_that_are_not_there_are_an_error_and_never_replaced(study: ClusterS
     assert "Set `accelerator: cpu` in the site file to train on CPUs" in output
 
 
-CONTAINER = """#!{python}
-# Stands in for apptainer, which not every machine that tests this has: refuses what that would refuse,
-# and runs the program where no command of Slurm's is to be found.
-import os, sys
-assert sys.argv[1] == "exec"
-options = sys.argv[2:]
-binds = []
-while options[0].startswith("--"):
-    option = options.pop(0)
-    if option.startswith("--bind="):
-        binds.append(option.removeprefix("--bind="))
-image, *program = options
-assert os.path.exists(image), f"FATAL: could not open image {{image}}"
-assert all(os.path.exists(bind) for bind in binds), binds
-assert any(program[1].startswith(bind + "/") for bind in binds), (program, binds)
-os.environ["PATH"] = "/nowhere"
-os.execv(program[0], program)
-"""
-
-
 @pytest.mark.fault(30)
 def test_ranks_in_a_container_without_commands_of_slurm_find_each_other(
-    study: ClusterStudy, record_property: Record
+    study: ClusterStudy, lab: Lab, record_property: Record
 ) -> None:
-    runtime = study.folder / "apptainer"
-    runtime.write_text(CONTAINER.format(python=sys.executable))
-    runtime.chmod(0o755)
-    image = study.folder / "image with a space.sif"
-    container = {"image": str(image), "runtime": str(runtime)}
-    site = {**ONE_RANK_A_NODE, "container": container, "python": sys.executable}
+    container: dict[str, Any] = {
+        "image": str(study.folder / "no-image.sif"),
+        "runtime": str(RUNTIME),
+        "binds": binds(),
+        "arguments": [f"--overlay={make_overlay(study.folder, study.folder)}:ro"],
+        "prelude": ["source /ext3/env.sh"],
+    }
     # one task: of two that fail, srun ends one, and may lose the words of both
-    study.configure({"e": {"devices": [1]}}, **site)
+    study.configure({"e": {"devices": [1]}}, **ONE_RANK_A_NODE, container=container)
     code, output = study.snakemake("--retries", "0")
     assert code == 1
     assert "could not open image" in output, output
 
-    image.write_text("")
-    study.configure({"e": {"devices": [2]}}, **site)
+    container["image"] = str(make_image(study.folder))
+    study.configure({"e": {"devices": [2]}}, **ONE_RANK_A_NODE, container=container)
     code, output = study.snakemake("--retries", "0", *TRAININGS)
     assert code == 0, output
     log = (study.run("e", "d2.r1") / "train.log").read_text()
-    assert f"{runtime} exec --bind=" in log
-    met = study.ranks("e", "d2.r1")["host"].nunique()
-    assert met == 2
-    record_property("figure", f"ranks on {met} hosts met, PATH=/nowhere in each container")
+    assert f"{RUNTIME} exec '[container options: 1]' --bind=" in log
+    met = list(study.ranks("e", "d2.r1")["host"])
+    assert len(set(met)) == 2
+    assert_contained(study.folder, [lab.pid(host) for host in met])
+    record_property("figure", "ranks on 2 hosts met, each in a container without scontrol")

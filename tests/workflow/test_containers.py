@@ -1,0 +1,86 @@
+"""Ranks in a container, started as the shipped site files start them, in real namespaces of Linux."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+from tests.containers import RUNTIME, assert_contained, binds, make_image, make_overlay, missing
+from tests.workflow.conftest import ROOT, Workplace
+
+from scalewise.plan.jobs.launch import with_prelude
+
+STUDY = """\
+experiments:
+  study:
+    dataset: digits
+    model: linear
+    devices: [2]
+    global_batch_size: 64
+    epochs: 2
+    warmup_steps: 2
+    repeats: 1
+    predict: false
+"""
+RECORDER = """\
+#!/bin/bash
+printf '%s\\0' "$@" > {folder}/called.$$
+exec {runtime} "$@"
+"""
+
+
+@pytest.mark.parametrize("runtime", ["namespaces", "apptainer"])
+def test_ranks_run_in_the_container_of_nyus_guide(runtime: str, workplace: Workplace) -> None:
+    program = str(RUNTIME) if runtime == "namespaces" else shutil.which("apptainer")
+    if reason := missing() if program else "apptainer is not installed.":
+        pytest.skip(reason)
+    folder = workplace.folder
+    (folder / "singularity").write_text(
+        RECORDER.format(folder=shlex.quote(str(folder)), runtime=shlex.quote(str(program)))
+    )
+    (folder / "singularity").chmod(0o755)
+    site = nyu_site(folder)
+    outcome = workplace.snakemake("--until", "train", config=STUDY, site=f"# NYU's\n{yaml.safe_dump(site)}")
+    run = folder / "results" / "study" / "runs" / "d2.r1"
+    assert (run / "summary.json").exists(), outcome.text
+
+    assert_contained(folder, [os.getpid()] * 2)
+    assert list(pd.read_csv(run / "ranks.csv")["rank"]) == [0, 1]
+    container = site["container"]
+    calls = [path.read_text().split("\0")[:-1] for path in folder.glob("called.*")]
+    assert len(calls) == 2
+    for words in calls:
+        image = words.index(container["image"])
+        assert words[:3] == ["exec", *container["arguments"]]
+        assert {f"--bind={bind}" for bind in (folder, *container["binds"])} <= set(words[3:image])
+        assert words[-2].endswith("/rank.py")
+        rank = ["python3", "-u", *words[-2:]]
+        assert words[image + 1 :] == list(with_prelude(["source /ext3/env.sh"], rank, "container.prelude"))
+
+
+def nyu_site(folder: Path) -> dict[str, Any]:
+    """Return this machine as a site with NYU's container, whose image and overlay are those of the tests."""
+    shipped = yaml.safe_load((ROOT / "profiles/sites/nyu-greene.yaml").read_text(encoding="utf-8"))
+    container = shipped["container"]
+    nv, overlay = container["arguments"]
+    assert nv == "--nv"
+    assert overlay.startswith("--overlay=/scratch/<netid>/")
+    assert overlay.endswith(":ro")
+    container |= {
+        "image": str(make_image(folder)),
+        "arguments": [nv, f"--overlay={make_overlay(folder, folder)}:ro"],
+        "binds": binds(),
+    }
+    return {
+        "accelerator": "cpu",
+        "devices_per_node": 2,
+        "cpus_per_node": 2,
+        "prelude": [f"export PATH={shlex.quote(str(folder))}:$PATH"],
+        "container": container,
+    }
