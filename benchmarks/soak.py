@@ -188,7 +188,7 @@ class Soak:
             self.lab.wait_until_queue_is_empty(240)
             for each in self.snakemakes:
                 each.study.seconds_until_nothing_runs(60)
-        except LabError as error:
+        except (LabError, TimeoutError) as error:
             self.problems.append(str(error))
         for each in self.snakemakes:
             code, output = each.study.snakemake("--dry-run", limit=180)
@@ -202,7 +202,7 @@ class Soak:
             each.interrupt()
         for each in self.snakemakes:
             each.wait(20)
-            with suppress(LabError, subprocess.SubprocessError):
+            with suppress(LabError, TimeoutError, subprocess.SubprocessError):
                 each.study.end()
 
     def table(self) -> str:

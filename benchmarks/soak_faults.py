@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Literal, Protocol, get_args
 
 from tests.slurm.lab import Lab
-from tests.slurm.machines import LabError, until
+from tests.slurm.machines import LabError
+from tests.waiting import wait_until
 
 from scalewise.records import RecordError, read_summary
 
@@ -249,7 +250,7 @@ class Saboteur(threading.Thread):
             self._over.wait(chance.uniform(3.0, 25.0))
         finally:
             self._lab.start_node(node)
-            until(lambda: self._serves(node), lambda: f"{node} is {self._lab.node_states()}", 60)
+            wait_until(lambda: self._serves(node), lambda: f"{node} is {self._lab.node_states()}", 60)
         return node
 
     def _serves(self, node: str) -> bool:

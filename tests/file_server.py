@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -145,11 +144,3 @@ def serving(content: bytes, *answers: Answer) -> Iterator[FileServer]:
         server.shutdown()
         thread.join()
         server.server_close()
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 30) -> None:
-    """Until something is so."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to be"
-        time.sleep(0.02)

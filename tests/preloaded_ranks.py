@@ -20,7 +20,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -80,9 +79,10 @@ def preloaded_ranks(folder: Path) -> Iterator[Path]:
     environment = os.environ | {"PYTHONPATH": path, **dict.fromkeys(THREADS, "1")}
     server = subprocess.Popen([sys.executable, __file__, str(address)], env=environment)
     try:
-        while not address.exists():
-            assert server.poll() is None, "the server of ranks has ended"
-            time.sleep(0.05)
+        # this file is a program, too, which does not find tests
+        from tests.waiting import ended_output, wait_until  # noqa: PLC0415
+
+        wait_until(address.exists, "the server of ranks does not listen", ended=lambda: ended_output(server))
         yield program
     finally:
         server.terminate()

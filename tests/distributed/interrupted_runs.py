@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,9 +21,10 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 from sklearn.datasets import load_digits
-from tests.distributed.whole_runs import COMMIT, TRAIN, Training, clean_up
+from tests.distributed.whole_runs import COMMIT, END_SECONDS, TRAIN, Training, clean_up
 from tests.prepared_digits import place_digits
 from tests.small_disk import on_small_disk
+from tests.waiting import wait_until
 
 from scalewise.plan.study import load_study
 from scalewise.records import EPOCHS, MODEL, SUMMARY, Resumption, read_summary
@@ -192,8 +192,12 @@ class Runs:
         # a request to end is looked for once a second: it must not be over by then
         pause_seconds = 0.1 if peril.how == "stop" else PAUSE_SECONDS
         training = self.start(name, devices, peril=peril, pause_seconds=pause_seconds)
-        while not self.mark(training.folder).exists() and training.process.poll() is None:
-            time.sleep(0.01)
+        wait_until(
+            lambda: self.mark(training.folder).exists() or training.process.poll() is not None,
+            f"{name} does not come to {peril}",
+            END_SECONDS,
+            longest_pause_seconds=0.01,
+        )
         if peril.how == "stop":
             training.process.send_signal(signal.SIGTERM)
         elif peril.how == "train.py":

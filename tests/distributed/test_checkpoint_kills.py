@@ -9,12 +9,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from tests.distributed.checkpoint_writer import FILES, checkpoints_in, state_at
 from tests.reliability.thoroughness import times
+from tests.waiting import LIMIT_SECONDS, ended_output, wait_until
 
 from scalewise.execution.checkpoint_files import Checkpoint, CheckpointError
 from scalewise.training.checkpoints.storage import load
@@ -23,17 +27,59 @@ ROOT = Path(__file__).parents[2]
 WRITER = Path(__file__).with_name("checkpoint_writer.py")
 
 
+@dataclass
+class Writer:
+    """checkpoint_writer.py at work, and a file with all that it has printed."""
+
+    process: subprocess.Popen[str]
+    output: Path
+    read: int = 0
+
+    def begin(self, step: int) -> None:
+        """Have it write from a step on."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{step}\n")
+        self.process.stdin.flush()
+
+    def line(self, missing: str) -> str:
+        """The next line that it prints."""
+        found = wait_until(self._lines, missing, ended=lambda: ended_output(self.process))[0]
+        self.read += 1
+        return found
+
+    def _lines(self) -> list[str]:
+        """Return the whole lines that were not read yet."""
+        return self.output.read_text(encoding="utf-8").split("\n")[self.read : -1]
+
+
 @pytest.fixture
-def writer(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [sys.executable, str(WRITER), str(tmp_path / "checkpoints")],
-        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'workflow' / 'scripts'}"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    yield process
-    process.communicate()
+def writer(tmp_path: Path) -> Iterator[Writer]:
+    output = tmp_path / "output.txt"
+    with output.open("w", encoding="utf-8") as stdout:
+        process = subprocess.Popen(
+            [sys.executable, str(WRITER), str(tmp_path / "checkpoints")],
+            env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'workflow' / 'scripts'}"},
+            stdin=subprocess.PIPE,
+            stdout=stdout,
+            text=True,
+        )
+    yield Writer(process, output)
+    process.communicate(timeout=LIMIT_SECONDS)
+
+
+def half_written_files(folder: Path) -> set[tuple[str, int, int]]:
+    """The files of checkpoints without a name yet, each with its inode and time of change."""
+    found = set()
+    for path in folder.glob(".step-*/*"):
+        with suppress(FileNotFoundError):
+            status = path.stat()
+            found.add((str(path), status.st_ino, status.st_ctime_ns))
+    return found
+
+
+def new_file(folder: Path, left: set[tuple[str, int, int]]) -> bool:
+    """Whether a checkpoint is being written; what killed writers have left stays as it is."""
+    return bool(half_written_files(folder) - left)
 
 
 def newest_whole(folder: Path) -> Checkpoint:
@@ -51,22 +97,25 @@ def newest_whole(folder: Path) -> Checkpoint:
 @pytest.mark.fault(18)
 @pytest.mark.timeout(times(quick=1200, thorough=2400))
 def test_a_kill_at_any_moment_of_a_checkpoint_costs_that_one_alone(
-    writer: subprocess.Popen[str], tmp_path: Path, record_property: Callable[[str, object], None]
+    writer: Writer, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     folder, moments = tmp_path / "checkpoints", random.Random(18)
     kills, half_written, step = times(quick=6, thorough=50), 0, 0
-    assert writer.stdin is not None
-    assert writer.stdout is not None
-    for _ in range(kills):
-        writer.stdin.write(f"{step + 1}\n")
-        writer.stdin.flush()
-        _, pid = writer.stdout.readline().split()
+    for kill in range(kills):
+        left = half_written_files(folder)
+        writer.begin(step + 1)
+        _, pid = writer.line("no writer begins").split()
         if not step:
             # without a first one there is nothing to go on from
-            step = int(writer.stdout.readline())
-        time.sleep(moments.uniform(0.0, 0.4))
+            step = int(writer.line("the first checkpoint is missing"))
+        if kill % 2:
+            # in the middle of a checkpoint
+            begun = partial(new_file, folder, left)
+            wait_until(begun, "no checkpoint begins", longest_pause_seconds=0.001)
+        else:
+            time.sleep(moments.uniform(0.0, 0.4))
         os.kill(int(pid), signal.SIGKILL)
-        written = list(iter(writer.stdout.readline, "gone\n"))
+        written = list(iter(lambda: writer.line("the writer has not ended"), "gone"))
         step = max(step, *map(int, written)) if written else step
 
         found = newest_whole(folder)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 from tests.cores import needs_two_cores
 from tests.distributed.whole_runs import ENDLESS, Finished, Start, Training, clean_up, finish, starter
+from tests.waiting import wait_until
 
 from scalewise.records import MODEL, SUMMARY, read_failure
 from scalewise.training.data import datasets
@@ -122,7 +122,4 @@ def test_loader_processes_do_not_outlive_a_run_that_is_asked_to_end(start: Start
     training.process.send_signal(signal.SIGTERM)
     training.end()
     assert training.left_over() == {}
-    deadline = time.monotonic() + 15
-    while any(map(psutil.pid_exists, workers)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not any(map(psutil.pid_exists, workers))
+    wait_until(lambda: not any(map(psutil.pid_exists, workers)), f"loader processes {workers} are left")

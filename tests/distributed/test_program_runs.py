@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import socket
-import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -268,9 +267,7 @@ def test_a_program_that_resumes_is_measured_from_where_it_was(
     training = start("resumes", 2, own | {"steps": 100_000}, settings=SETTINGS)
     training.wait_for("progress.json")
     if number == signal.SIGKILL:
-        while not (training.folder / "program" / "state.pt").exists():
-            assert training.process.poll() is None
-            time.sleep(0.05)
+        training.wait_until((training.folder / "program" / "state.pt").exists, "the program saves nothing")
     training.process.send_signal(number)
     training.end()
     assert training.left_over() == {}

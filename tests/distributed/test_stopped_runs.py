@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.cores import needs_two_cores
 from tests.distributed.interrupted_runs import SETTINGS as PERILOUS
-from tests.distributed.whole_runs import ENDLESS, Start, Training, finish, heeds
+from tests.distributed.whole_runs import END_SECONDS, ENDLESS, Start, Training, finish, heeds
 
 from scalewise.execution.rank_files import SPEC
 from scalewise.execution.restarts import RESTARTS, read_history
@@ -52,13 +52,13 @@ def stopped_at(training: Training, outcome: str, because: str) -> int:
 
 def resumed(training: Training) -> int:
     """The step from which a training says that it goes on."""
-    found: list[str] = []
-    while not found:
-        assert training.process.poll() is None, training.process.communicate()[1]
-        time.sleep(0.05)
-        log = (training.folder / "train.log").read_text(encoding="utf-8")
-        found = re.findall(r"^resumed at step (\d+) from \S+ \(start \d+\)", log, re.MULTILINE)
-    return int(found[-1])
+    log = training.folder / "train.log"
+
+    def steps() -> list[str]:
+        text = log.read_text(encoding="utf-8")
+        return re.findall(r"^resumed at step (\d+) from \S+ \(start \d+\)", text, re.MULTILINE)
+
+    return int(training.wait_until(steps, "it does not resume")[-1])
 
 
 @pytest.mark.fault(13)
@@ -108,11 +108,13 @@ def test_the_signal_ahead_of_a_jobs_end_stops_the_run_whoever_gets_it(
 def test_a_signal_that_comes_before_the_ranks_are_there_is_no_end(start: Start) -> None:
     training = start("early", 2, ENDLESS | {"launcher": "spawn"})
     training.wait_for(SPEC)
-    while not (found := [pid for pid, line in training.processes().items() if "start_ranks.py" in line]):
-        time.sleep(0.02)
-    while not heeds(found[0], signal.SIGUSR1):
-        time.sleep(0.02)
-    os.kill(found[0], signal.SIGUSR1)
+    (agent, *_) = training.wait_until(
+        lambda: [pid for pid, line in training.processes().items() if "start_ranks.py" in line],
+        "start_ranks.py does not run",
+        0.02,
+    )
+    training.wait_until(lambda: heeds(agent, signal.SIGUSR1), "start_ranks.py does not handle SIGUSR1", 0.02)
+    os.kill(agent, signal.SIGUSR1)
     stopped_at(training, "interrupted", "ended by SIGUSR1.")
 
 
@@ -127,7 +129,7 @@ def test_a_run_at_its_limit_keeps_what_it_has_trained_and_goes_on_with_more_time
     assert measured.left_over() == {}
     late = start("late", 2, ENDLESS, limit_seconds=limit)
     for _ in range(3):
-        late.process.wait()
+        late.process.wait(timeout=END_SECONDS)
         failure = read_failure(late.folder)
         if failure is not None and "The checkpoint at step" in failure.reason:
             break

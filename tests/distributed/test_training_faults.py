@@ -5,9 +5,9 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import signal
 import socket
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -179,13 +179,9 @@ def test_a_run_starts_though_the_port_that_everybody_uses_is_taken(
 
 def loader_processes(training: Training, said: str) -> dict[int, list[int]]:
     """The processes of each rank's loader, once the log says something and they are at work."""
-    log = training.folder / "train.log"
-    while not (log.exists() and said in log.read_text(encoding="utf-8")):
-        assert training.process.poll() is None, training.end()
-        time.sleep(0.05)
+    training.wait_for_line(re.escape(said))
     ranks = [psutil.Process(training.pid(rank)) for rank in range(2)]
-    while not all(rank.children() for rank in ranks):
-        time.sleep(0.05)
+    training.wait_until(lambda: all(rank.children() for rank in ranks), "a rank has no loader process")
     return {rank.pid: [child.pid for child in rank.children()] for rank in ranks}
 
 

@@ -8,15 +8,15 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.distributed.whole_runs import ENDLESS, SETTINGS, TRAIN, starter
+from tests.distributed.whole_runs import END_SECONDS, ENDLESS, SETTINGS, TRAIN, starter
 from tests.small_disk import needs_small_disk, on_small_disk, seen_by
+from tests.waiting import ended_output, wait_until
 
 from scalewise.plan.study import load_study
 from scalewise.records import SUMMARY, read_summary
@@ -54,7 +54,7 @@ class Neighbours:
         )
 
     def end(self, process: subprocess.Popen[str]) -> str:
-        _, stderr = process.communicate()
+        _, stderr = process.communicate(timeout=END_SECONDS)
         assert process.returncode == 1, stderr
         assert self._content() == self.before
         assert read_summary(self.good).outcome == "completed"
@@ -107,9 +107,8 @@ def test_a_folder_that_is_full_at_the_end_of_a_training_is_named_with_the_rank_t
         on_small_disk(neighbours.folder, "60m", neighbours.command(**ENDLESS | {"epochs": 100}))
     )
     folder = seen_by(process.pid, neighbours.folder)
-    while not (folder / "attempt" / "progress.json").exists():
-        assert process.poll() is None, process.communicate()[1]
-        time.sleep(0.05)
+    progress = folder / "attempt" / "progress.json"
+    wait_until(progress.exists, "the run tells no progress", ended=lambda: ended_output(process))
     fill(folder / "filling")
     stderr = neighbours.end(process)
     first = stderr.splitlines()[0]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import time
 from collections.abc import Iterator
 from datetime import datetime
 
@@ -350,8 +349,7 @@ def test_of_two_trainings_of_one_run_the_second_adopts_what_the_first_has_left(s
 def test_a_training_that_finds_the_other_without_a_result_trains(start: Start) -> None:
     first = start("again", 2)
     first.wait_for(SPEC)
-    while not heeds(first.process.pid, signal.SIGTERM):
-        time.sleep(0.005)
+    first.wait_until(lambda: heeds(first.process.pid, signal.SIGTERM), "it does not handle SIGTERM", 0.005)
     first.process.send_signal(signal.SIGSTOP)
     second = start("again", 2)
     assert second.process.stderr is not None

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Any
 
 import pandas as pd
 from tests.prepared_digits import place_digits
+from tests.waiting import Found, ended_output, wait_until
 
 from scalewise.plan.study import load_study
 from scalewise.records import EPOCHS, RANKS, SUMMARY, Summary, read_summary
@@ -34,6 +34,8 @@ SETTINGS = {
 }
 UNHURRIED = f"{Path(__file__).parents[1] / 'unhurried_model.py'}:build"
 ENDLESS: dict[str, Any] = {"epochs": 1_000_000, "model": UNHURRIED}
+END_SECONDS = 900
+"""Longest wait for the end of a run, which may wait for others on this machine."""
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -50,16 +52,34 @@ class Training:
 
     def end(self) -> tuple[int, str]:
         """Exit code and stderr, once it has ended."""
-        _, stderr = self.process.communicate()
+        _, stderr = self.process.communicate(timeout=END_SECONDS)
         return self.process.returncode, stderr
+
+    def wait_until(
+        self, reached: Callable[[], Found | None], missing: str, longest_pause_seconds: float = 0.05
+    ) -> Found:
+        """Wait for something to happen while it runs; an end before that fails the test."""
+        return wait_until(
+            reached,
+            f"{self.folder.parent.name}/{self.folder.name}: {missing}",
+            ended=lambda: ended_output(self.process),
+            longest_pause_seconds=longest_pause_seconds,
+        )
 
     def wait_for(self, name: str) -> Path:
         """A file of the attempt, once the ranks have written it."""
         path = self.attempt / name
-        while not path.exists():
-            assert self.process.poll() is None, self.process.communicate()[1]
-            time.sleep(0.05)
+        self.wait_until(path.exists, f"{name} is missing")
         return path
+
+    def wait_for_line(self, pattern: str) -> str:
+        """The first part of the log that matches."""
+        log = self.folder / "train.log"
+
+        def line() -> re.Match[str] | None:
+            return re.search(pattern, log.read_text(encoding="utf-8")) if log.exists() else None
+
+        return self.wait_until(line, f"the log has no {pattern!r}")[0]
 
     def pid(self, rank: int) -> int:
         note = json.loads(self.wait_for(f"rank{rank}.started.json").read_text(encoding="utf-8"))
@@ -81,9 +101,8 @@ class Training:
 
     def left_over(self) -> dict[int, str]:
         """What still runs once ranks that must look for themselves have had the time to."""
-        deadline = time.monotonic() + 90
-        while self.processes() and time.monotonic() < deadline:
-            time.sleep(0.05)
+        with suppress(TimeoutError):
+            wait_until(lambda: not self.processes(), "processes are left", 90)
         return self.processes()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import torch
 from tests.distributed.whole_runs import ENDLESS, Training, clean_up, finish, starter
 from tests.gpu.conftest import Figure
 from tests.gpu.gpu_models import HELD_BYTES
+from tests.waiting import wait_until
 
 from scalewise.training.measure.sensors import NvmlSensor
 
@@ -45,12 +45,11 @@ def memory_used() -> int:
     return used
 
 
-def wait_until(used: int, *, above: bool) -> int:
+def wait_for_memory(used: int, *, above: bool) -> int:
     """Wait until more, or less, of the GPU's memory is used than so many bytes; what is used at the end."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while ((now := memory_used()) > used) != above and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return now
+    missing = f"the GPU has not {'more' if above else 'less'} than {used:,} bytes in use"
+    wait_until(lambda: (memory_used() > used) == above, missing, PATIENCE_SECONDS)
+    return memory_used()
 
 
 @pytest.mark.usefixtures("needs_cuda")
@@ -64,12 +63,12 @@ def test_what_was_killed_frees_its_memory_of_the_gpu_and_the_next_run_completes(
     training = start("killed", 1, HOLDING)
     started.append(training)
     training.wait_for("progress.json")
-    during = wait_until(before + MOST_OF_IT, above=True)
+    during = wait_for_memory(before + MOST_OF_IT, above=True)
     os.kill(training.pid(0) if killed == "rank" else training.process.pid, signal.SIGKILL)
     code, _ = training.end()
     assert code != 0
     assert training.left_over() == {}
-    after = wait_until(before + MOST_OF_IT, above=False)
+    after = wait_for_memory(before + MOST_OF_IT, above=False)
     gib = " GiB, ".join(f"{bytes_ / 2**30:.1f}" for bytes_ in (before, during, after))
     record_property("figure", f"{gib} GiB used before, while it trained, and after")
     assert during > before + MOST_OF_IT

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 from tests.slurm.lab import Lab
-from tests.slurm.machines import LabError, missing, until
+from tests.slurm.machines import LabError, missing
 from tests.slurm.study import ClusterStudy
+from tests.waiting import wait_until
 
 HUNG_SECONDS = 1800
 """A test of this folder has hung after so long, its fixtures included."""
@@ -64,8 +65,8 @@ def _left_as_found(request: pytest.FixtureRequest) -> Iterator[None]:
             return not lab.queue() and set(lab.node_states().values()) == {"idle"}
         return False
 
-    with suppress(LabError):
-        until(settled, lambda: "it is busy", 120)
+    with suppress(TimeoutError):
+        wait_until(settled, lambda: "it is busy", 120)
         return
     jobs, states = lab.queue(), lab.node_states()
     said = lab.run("scontrol", "show", "job", *jobs[:1], check=False).stdout + lab.log("slurmctld", lines=60)

@@ -32,16 +32,15 @@ if not __package__:  # as a program, from any folder
 
 from tests.slurm.machines import (
     CGROUPS,
-    LIMIT_SECONDS,
     LabError,
     Machines,
     await_end,
     environment,
     kill,
     missing,
-    until,
 )
 from tests.slurm.records import SACCT, Job, parse_jobs
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 FOLDER = Path(tempfile.gettempdir()) / "scalewise-slurm-lab"
 GUARD = "guard"
@@ -133,7 +132,7 @@ class Lab(Machines):
     def await_idle(self, *nodes: str, limit: float = LIMIT_SECONDS) -> None:
         """Wait until these nodes, by default all, are up and nothing runs on them."""
         asked = nodes or self.names
-        until(
+        wait_until(
             lambda: {self.node_states().get(node) for node in asked} == {"idle"},
             lambda: f"the nodes are {self.node_states()}, not idle:\n{self.log(asked[0])}",
             limit,
@@ -153,10 +152,9 @@ class Lab(Machines):
         self._start_daemon("slurmctld", "-D")
         self._await("slurmctld", "squeue")
         running = [node for node in self.names if self.pid(node)]
-        until(
+        wait_until(
             lambda: not any(self.node_states().get(node, "").startswith("unk") for node in running),
             lambda: f"slurmctld does not hear from nodes: {self.node_states()}:\n{self.log('slurmctld')}",
-            LIMIT_SECONDS,
         )
 
     def stop_controller(self) -> None:
@@ -178,12 +176,12 @@ class Lab(Machines):
                 answers.append(self.run(*command).stdout)
             return bool(answers)
 
-        until(answered, lambda: f"{shlex.join(command)} fails:\n{self.log('slurmctld')}", LIMIT_SECONDS)
+        wait_until(answered, lambda: f"{shlex.join(command)} fails:\n{self.log('slurmctld')}")
         return answers[0]
 
     def wait_until_queue_is_empty(self, limit: float = LIMIT_SECONDS) -> None:
         """A cancelled job stays in the queue, completing, until its nodes have cleaned up after it."""
-        until(lambda: not self.queue(), lambda: f"these are queued: {self.queue()}", limit)
+        wait_until(lambda: not self.queue(), lambda: f"these are queued: {self.queue()}", limit)
 
     def state(self, job_id: str) -> str:
         """A job's state as slurmctld has it, or an empty text once that has forgotten it."""
@@ -193,7 +191,7 @@ class Lab(Machines):
 
     def wait(self, job_id: str, *states: str, limit: float = LIMIT_SECONDS) -> None:
         """Wait until a job is in one of these states."""
-        until(
+        wait_until(
             lambda: self.state(job_id) in states,
             lambda: f"job {job_id} is {self.state(job_id)}, not {' or '.join(states)}.",
             limit,
@@ -214,7 +212,7 @@ class Lab(Machines):
             # the partition of a short job follows seconds later
             return bool(found) and found[-1].ended and found[-1].partition != ""
 
-        until(ended, lambda: f"accounting has no end of job {job_id}: {found}", limit)
+        wait_until(ended, lambda: f"accounting has no end of job {job_id}: {found}", limit)
         return found[-1]
 
     # ---- how it starts
@@ -335,7 +333,7 @@ class Lab(Machines):
                 raise LabError(f"{program} ended at its start:\n{self.log(program)}")
             return self.run(*ask, check=False).returncode == 0
 
-        until(answered, lambda: f"{program} does not answer:\n{self.log(program)}", LIMIT_SECONDS)
+        wait_until(answered, lambda: f"{program} does not answer:\n{self.log(program)}")
 
 
 def main() -> int:
@@ -369,7 +367,7 @@ def main() -> int:
             lab.down()
             return 0
         argv = lab.command(chosen.command if chosen.verb == "run" else [os.environ.get("SHELL", "bash")])
-    except LabError as error:
+    except (LabError, TimeoutError) as error:
         print(f"lab.py: {error}", file=sys.stderr)
         return 1
     # become the command, so that signals reach it

@@ -13,18 +13,17 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 NAMESPACES = ["unshare", "--net", "--uts", "--mount", "--ipc"]
 NODE_NAMESPACES = [*NAMESPACES, "--pid", "--fork", "--kill-child", "--mount-proc"]
 CGROUPS = Path("/sys/fs/cgroup")
 PROGRAMS = ["slurmctld", "slurmd", "slurmdbd", "sbatch", "munged", "mariadbd", "mariadb", "ip", "unshare"]
-LIMIT_SECONDS = 300
-"""Of what takes Slurm or a host seconds: others may use the machine, too."""
 INSTALL = (
     "apt-get install --no-install-recommends slurmctld slurmd slurmdbd slurm-client slurm-wlm-mysql-plugin "
     "munge mariadb-server-core mariadb-client-core iproute2"
@@ -75,20 +74,6 @@ def missing() -> str | None:
     if attempt.returncode:
         return f"The Slurm lab may not make hosts and a network here: {attempt.stderr.strip()}"
     return None
-
-
-def until(reached: Callable[[], bool], complaint: Callable[[], str], limit: float) -> None:
-    """Ask again and again until it is so; after `limit` seconds complain.
-
-    Less and less often, to three times a second: most questions start a process.
-    """
-    end = time.monotonic() + limit
-    pause = 0.05
-    while not reached():
-        if time.monotonic() > end:
-            raise LabError(f"After {limit:g} s {complaint()}")
-        time.sleep(pause)
-        pause = min(1.2 * pause, 0.3)
 
 
 @dataclass(frozen=True)
@@ -187,7 +172,7 @@ class Machines:
         """Start the head, and in its network the switch."""
         self.spawn("head", [*NAMESPACES, "bash", str(_HOST), "head", str(self.folder)])
         ready = self.folder / "run" / "head.ready"
-        until(ready.exists, lambda: f"the head has not started:\n{self.log('head')}", LIMIT_SECONDS)
+        wait_until(ready.exists, lambda: f"the head has not started:\n{self.log('head')}")
 
     def start_node(self, node: str) -> None:
         """Start a node and plug it into the switch."""
@@ -199,7 +184,7 @@ class Machines:
                 return children.read_text().split()
             return []
 
-        until(lambda: bool(born()), lambda: f"{node} has not started:\n{self.log(node)}", LIMIT_SECONDS)
+        wait_until(lambda: bool(born()), lambda: f"{node} has not started:\n{self.log(node)}")
         pid = int(born()[0])
         self._remember(node, pid)
         number = self.names.index(node) + 1
@@ -215,7 +200,7 @@ class Machines:
         """End a node with all of its processes, if it runs."""
         if pid := self.pid(node):
             kill(pid)
-        until(lambda: _without_cgroups(node), lambda: f"the cgroups of {node} are in use.", LIMIT_SECONDS)
+        wait_until(lambda: _without_cgroups(node), lambda: f"the cgroups of {node} are in use.")
 
     def stop(self) -> None:
         """End every process on every host and remove the folder."""
@@ -233,7 +218,7 @@ class Machines:
         for pid in filter(None, map(self.pid, self.names)):
             kill(pid)
         if head:
-            until(empty, lambda: f"processes go on on the head: {self.processes('head')}", LIMIT_SECONDS)
+            wait_until(empty, lambda: f"processes go on on the head: {self.processes('head')}")
             kill(head)
         shutil.rmtree(self.folder, ignore_errors=True)
         for node in self.names:
@@ -294,7 +279,7 @@ def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
     with suppress(ProcessLookupError, FileNotFoundError):
         parent = re.search(r"^PPid:\t(\d+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
         os.kill(pid, number)
-        until(lambda: _start_time(pid) is None, lambda: f"process {pid} ignores {number.name}", LIMIT_SECONDS)
+        wait_until(lambda: _start_time(pid) is None, lambda: f"process {pid} ignores {number.name}")
         # if we started it, or the unshare that started it, leave no zombie
         for child in (pid, int(parent[1]) if parent else 0):
             with suppress(ChildProcessError):

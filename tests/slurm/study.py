@@ -20,8 +20,8 @@ import pandas as pd
 import yaml
 from tests.prepared_digits import place_digits_of_study
 from tests.slurm.lab import Lab
-from tests.slurm.machines import until
 from tests.slurm.records import Job
+from tests.waiting import wait_until
 
 from scalewise.execution.rank_files import RankFiles
 from scalewise.records import EPOCHS, MODEL, Failure, Summary, read_failure, read_summary
@@ -159,16 +159,12 @@ class ClusterStudy:
 
     def wait_until(self, reached: Callable[[], bool], complaint: str) -> None:
         """Wait, but not for a snakemake that has ended."""
+        wait_until(reached, complaint, LIMIT_SECONDS, ended=self._last_words)
 
-        def over() -> bool:
-            return reached() or (bool(self.started) and self.started[-1].poll() is not None)
-
-        until(over, lambda: complaint, LIMIT_SECONDS)
-        if not reached():
-            raise AssertionError(f"{complaint}, and snakemake has ended:\n{self._last_words()}")
-
-    def _last_words(self) -> str:
-        """Of a snakemake that has ended; several threads may wait in vain."""
+    def _last_words(self) -> str | None:
+        """Return the output of a snakemake that has ended; several threads may wait in vain."""
+        if not self.started or self.started[-1].poll() is None:
+            return None
         process = self.started[-1]
         with self.reading:
             if process.stdout is not None and not process.stdout.closed:
@@ -230,7 +226,7 @@ class ClusterStudy:
     def seconds_until_nothing_runs(self, limit: float = 120) -> float:
         """Until no process of a job is left on any node."""
         began = time.monotonic()
-        until(lambda: not self.processes(), lambda: f"these are left: {self.processes()}", limit)
+        wait_until(lambda: not self.processes(), lambda: f"these are left: {self.processes()}", limit)
         return time.monotonic() - began
 
     def end(self) -> None:

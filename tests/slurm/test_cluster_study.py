@@ -47,7 +47,7 @@ def digits(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clust
                 break
         lab.run("scancel", others)
         output += lines.read()
-    assert snakemake.wait() == 0, output
+    assert snakemake.wait(timeout=LIMIT_SECONDS) == 0, output
     (study.folder / "output.txt").write_text(output)
     yield study
     study.end()

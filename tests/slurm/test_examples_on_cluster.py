@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 from tests.shrunk_examples import EXAMPLES, fill_mirror, mirror_facts, shrunk
-from tests.slurm.machines import until
 from tests.slurm.study import LIMIT_SECONDS, ClusterStudy
+from tests.waiting import wait_until
 
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.study import load_study
@@ -55,7 +55,7 @@ def test_every_example_runs_to_its_report_on_a_cluster_under_its_own_launcher(
         assert decision["sentence"] in report
 
     # a job's steps come with its end
-    until(
+    wait_until(
         lambda: len(study.jobs()) == len(runs_planned),
         lambda: f"accounting knows {study.jobs()}",
         LIMIT_SECONDS,

@@ -20,8 +20,8 @@ import pytest
 from tests.containers import RUNTIME, assert_contained, binds, make_image, make_overlay
 from tests.reliability.thoroughness import times
 from tests.slurm.lab import Lab
-from tests.slurm.machines import until
 from tests.slurm.study import ENDLESS, LIMIT_SECONDS, ONE_RANK_A_NODE, TRAININGS, ClusterStudy
+from tests.waiting import wait_until
 
 Record = Callable[[str, object], None]
 
@@ -118,7 +118,7 @@ def faults(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fault
                 seconds[name] = time.monotonic() - began
         return len(seconds) == len(hit)
 
-    until(all_ended, lambda: f"these are left: {study.processes()}", LIMIT_SECONDS)
+    wait_until(all_ended, lambda: f"these are left: {study.processes()}", LIMIT_SECONDS)
     output, _ = process.communicate(timeout=LIMIT_SECONDS)
     hosts = {name: host for name, (_, host) in ranks.items()}
     yield Faults(study, process.returncode, output, seconds, hosts)

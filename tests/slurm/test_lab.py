@@ -15,7 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.slurm.lab import Lab
-from tests.slurm.machines import CGROUPS, LIMIT_SECONDS, LabError, until
+from tests.slurm.machines import CGROUPS, LabError
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -91,17 +92,16 @@ def test_cancelled_job_leaves_no_process(lab: Lab, tmp_path: Path) -> None:
     lab.wait(job_id, "RUNNING")
 
     # Slurm calls a job running before its node has started anything
-    until(
+    wait_until(
         lambda: is_running(lab, node, job_id),
         lambda: f"nothing of job {job_id} runs on {node}",
-        LIMIT_SECONDS,
     )
     lab.run("scancel", job_id)
     job = lab.accounting(job_id)
 
     assert job.state == "CANCELLED"
     lab.await_idle(node)
-    until(lambda: not lab.processes(node), lambda: f"these are left: {lab.processes(node)}", LIMIT_SECONDS)
+    wait_until(lambda: not lab.processes(node), lambda: f"these are left: {lab.processes(node)}")
 
 
 def is_running(lab: Lab, node: str, job_id: str) -> bool:
@@ -236,13 +236,13 @@ def await_cluster(tests: psutil.Process, words: Path) -> psutil.Process:
     def up() -> list[psutil.Process]:
         return [child for child in tests.children() if (lab_of(child) / "run" / "slurmctld.pid").exists()]
 
-    until(lambda: bool(up()), lambda: f"a cluster has not started: {words.read_text()}", LIMIT_SECONDS)
+    wait_until(lambda: bool(up()), lambda: f"a cluster has not started: {words.read_text()}")
     (worker,) = up()
     return worker
 
 
 def await_no_trace(prefix: str, ending: str) -> None:
-    until(lambda: not traces(prefix), lambda: f"{ending} leaves {traces(prefix)}", LIMIT_SECONDS)
+    wait_until(lambda: not traces(prefix), lambda: f"{ending} leaves {traces(prefix)}")
 
 
 def lab_of(worker: psutil.Process) -> Path:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from tests.waiting import LIMIT_SECONDS
 
 from scalewise.records import (
     EPOCHS,
@@ -132,7 +133,7 @@ def test_a_disk_that_fills_up_leaves_the_old_file_and_nothing_half_written(
     if before is not None:
         path.write_text(before, encoding="utf-8")
     with python(WRITE_TOO_MUCH, str(path), stderr=subprocess.PIPE) as process:
-        _, stderr = process.communicate()
+        _, stderr = process.communicate(timeout=LIMIT_SECONDS)
     assert process.returncode == 1
     assert "OSError" in stderr
     assert [p.name for p in tmp_path.iterdir()] == ([SUMMARY] if before else [])

@@ -6,15 +6,15 @@ import json
 import os
 import shutil
 import signal
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cores import needs_two_cores
+from tests.waiting import wait_until
 from tests.workflow.conftest import Outcome, Workplace
-from tests.workflow.test_interrupted_studies import running
+from tests.workflow.test_interrupted_studies import Running, running
 
 from scalewise.plan.runs.rounds import Round, read_round, round_file
 from scalewise.records import SUMMARY, read_summary
@@ -95,6 +95,20 @@ def under_way(folder: Path) -> bool:
     return any(not (path.parents[1] / SUMMARY).exists() for path in folder.glob("*/attempt/spec.json"))
 
 
+def interrupt(snakemake: Running, judged: Path, runs: Path) -> None:
+    """Send SIGINT while a run that the round has requested is under way, unless the study ends before."""
+    process = snakemake.process
+
+    def over() -> bool:
+        return process.poll() is not None
+
+    # a round takes some runs
+    wait_until(lambda: judged.exists() or over(), "no further round", 900, longest_pause_seconds=0.02)
+    wait_until(lambda: under_way(runs) or over(), "no run is under way", longest_pause_seconds=0.02)
+    if not over():
+        os.killpg(process.pid, signal.SIGINT)
+
+
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path) -> Chosen:
     workplace = Workplace(tmp_path_factory.mktemp("chosen"), preloaded_python)
@@ -105,14 +119,8 @@ def study(tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path) -> C
         assert interruptions < 20, "it does not come to an end"
         judged = round_file(folder, interruptions + 1)
         with running(workplace.folder, STUDY, *TABLES, site=SITE) as snakemake:
-            while not judged.exists() and snakemake.process.poll() is None:
-                time.sleep(0.02)
-            while not under_way(folder / "runs") and snakemake.process.poll() is None:
-                time.sleep(0.02)
-            if snakemake.process.poll() is None:
-                # one of the runs that the round has asked for
-                os.killpg(snakemake.process.pid, signal.SIGINT)
-            code = snakemake.process.wait()
+            interrupt(snakemake, judged, folder / "runs")
+            code = snakemake.end()
             assert snakemake.left_over() == []
         interruptions += code != 0
         for name, ended in ends(folder / "runs").items():

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import psutil
 import pytest
 from tests.cores import needs_two_cores
 from tests.prepared_digits import place_digits_of_study
+from tests.waiting import wait_until
 from tests.workflow.conftest import ROOT, SITE, SNAKEFILE, TINY, Workplace
 
 from scalewise.plan.jobs.environment import source_version
@@ -40,10 +40,16 @@ class Running:
     def output(self) -> str:
         return (self.folder / "snakemake.txt").read_text(encoding="utf-8")
 
-    def wait_for(self, condition: Callable[[], object]) -> None:
-        while not condition():
-            assert self.process.poll() is None, self.output
-            time.sleep(0.05)
+    def wait_until(self, reached: Callable[[], object], missing: str) -> None:
+        """Wait for something to happen while Snakemake runs."""
+        ended = self.process.poll
+        wait_until(reached, missing, ended=lambda: None if ended() is None else self.output)
+
+    def end(self) -> int:
+        """Wait for the end of Snakemake, and return its exit code."""
+        ended = self.process.poll
+        wait_until(lambda: ended() is not None, lambda: f"Snakemake has not ended:\n{self.output}", 900)
+        return self.process.returncode
 
     def logs(self) -> str:
         found = ""
@@ -54,10 +60,9 @@ class Running:
 
     def left_over(self) -> list[str]:
         """What still runs in the folder, once ranks that look for themselves have had the time to."""
-        deadline = time.monotonic() + 90
-        while (found := processes_in(self.folder)) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        return [name for name, _ in found]
+        with suppress(TimeoutError):
+            wait_until(lambda: not processes_in(self.folder), "processes are left", 90)
+        return [name for name, _ in processes_in(self.folder)]
 
 
 def processes_in(folder: Path) -> list[tuple[str, psutil.Process]]:
@@ -106,18 +111,18 @@ def test_an_interrupted_study_leaves_nothing_running_and_goes_on_where_it_stoppe
     tmp_path: Path, how: signal.Signals, record_property: Callable[[str, object], None]
 ) -> None:
     with running(tmp_path, ENDLESS) as study:
-        study.wait_for(lambda: "epoch 2/" in study.logs())
+        study.wait_until(lambda: "epoch 2/" in study.logs(), "no epoch 2")
         os.killpg(study.process.pid, how)
-        code = study.process.wait()
+        code = study.end()
         assert code != 0
         assert study.left_over() == []
         assert list((tmp_path / ".snakemake" / "locks").glob("*")) == []
         assert list(tmp_path.glob(f"results/*/runs/*/{SUMMARY}")) == []
 
     with running(tmp_path, ENDLESS) as study:
-        study.wait_for(lambda: "resumed at step " in study.logs())
+        study.wait_until(lambda: "resumed at step " in study.logs(), "no run resumes")
         os.killpg(study.process.pid, how)
-        study.process.wait()
+        study.end()
         assert study.left_over() == []
     record_property("figure", "0 processes left")
 
@@ -125,9 +130,9 @@ def test_an_interrupted_study_leaves_nothing_running_and_goes_on_where_it_stoppe
 @pytest.mark.fault(14)
 def test_sigterm_to_snakemake_alone_ends_the_study_after_the_run_that_is_under_way(tmp_path: Path) -> None:
     with running(tmp_path, TINY.replace("epochs: 2", "epochs: 40")) as study:
-        study.wait_for(lambda: list(tmp_path.glob("results/*/runs/*/attempt/spec.json")))
+        study.wait_until(lambda: list(tmp_path.glob("results/*/runs/*/attempt/spec.json")), "no run begins")
         study.process.terminate()
-        assert study.process.wait() != 0
+        assert study.end() != 0
         assert "Will exit after finishing currently running jobs" in study.output
         assert study.left_over() == []
     assert len(list(tmp_path.glob(f"results/*/runs/*/{SUMMARY}"))) == 1
@@ -142,7 +147,7 @@ def test_a_result_that_was_there_when_snakemake_was_killed_is_kept_unless_it_is_
     train = str(SNAKEFILE.parent / "scripts" / "train.py")
     version = source_version(train)
     with running(killed, TINY) as study:
-        study.wait_for(lambda: list(killed.glob(f"results/*/runs/*/{SUMMARY}")))
+        study.wait_until(lambda: list(killed.glob(f"results/*/runs/*/{SUMMARY}")), "no run completes")
         study.process.kill()
         assert study.left_over() == []
     (summary,) = killed.glob(f"results/*/runs/*/{SUMMARY}")
@@ -151,7 +156,7 @@ def test_a_result_that_was_there_when_snakemake_was_killed_is_kept_unless_it_is_
     shutil.copytree(killed, tmp_path / "forced", symlinks=True)
 
     with running(killed, TINY, "--rerun-incomplete", "--nolock", target) as study:
-        assert study.process.wait() == 0, study.output
+        assert study.end() == 0, study.output
     if source_version(train) != version:
         pytest.skip("the checkout was changed while the test ran: a result of other code is not kept")
     assert {name: (summary.parent / name).read_bytes() for name in RUN_RECORDS} == before
@@ -162,7 +167,7 @@ def test_a_result_that_was_there_when_snakemake_was_killed_is_kept_unless_it_is_
 
     asked = ("--rerun-incomplete", "--nolock", "--forcerun", target)
     with running(tmp_path / "forced", TINY, *asked) as study:
-        assert study.process.wait() == 0, study.output
+        assert study.end() == 0, study.output
     assert (tmp_path / "forced" / target).read_bytes() != before[SUMMARY]
 
 
@@ -211,11 +216,11 @@ def test_a_report_on_what_has_finished_is_made_while_the_study_runs_and_leaves_i
     held_back, runs = tmp_path / "held.back", tmp_path / "results" / "halfway" / "runs"
     held_back.touch()
     with running(tmp_path, TWO_RUNS) as study:
-        study.wait_for(lambda: list(runs.glob(f"*/{SUMMARY}")))
+        study.wait_until(lambda: list(runs.glob(f"*/{SUMMARY}")), "no run completes")
         # the folder of an attempt goes with its end
         (first,) = runs.glob(f"*/{SUMMARY}")
-        study.wait_for(lambda: not (first.parent / "attempt").exists())
-        study.wait_for(lambda: list(runs.glob("*/attempt/rank0.started.json")))
+        study.wait_until(lambda: not (first.parent / "attempt").exists(), "the attempt of run 1 is left")
+        study.wait_until(lambda: list(runs.glob("*/attempt/rank0.started.json")), "run 2 does not begin")
         before = {path: path.read_bytes() for path in first.parent.iterdir() if path.is_file()}
         command = ["snakemake", "-s", str(SNAKEFILE), "--configfile", "study.yaml"]
         command += ["--config", "site=site.yaml", "--cores", "1", "--nolock", "partial_report"]
@@ -230,7 +235,7 @@ def test_a_report_on_what_has_finished_is_made_while_the_study_runs_and_leaves_i
 
         assert study.process.poll() is None, study.output
         held_back.unlink()
-        assert study.process.wait() == 0, study.output
+        assert study.end() == 0, study.output
     assert {path: path.read_bytes() for path in before} == before
     for run in ("d1.r1", "d1.r2"):
         measured = read_summary(runs / run).measurements

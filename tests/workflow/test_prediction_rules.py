@@ -11,13 +11,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from tests.cores import skip_without_two_cores
 from tests.prepared_digits import place_digits_of_study
+from tests.waiting import ended_output, wait_until
 from tests.workflow.conftest import SITE, SNAKEFILE, Outcome, Workplace
 from tests.workflow.login_node import LoginNode
 
@@ -242,9 +242,11 @@ def test_a_measurement_that_was_cut_off_leaves_nothing_and_is_made_again(
     )
     logs = workplace.folder / "logs" / "measure_all_reduce"
     try:
-        while not list(logs.glob("*/1x2.attempt-*/rank1.started.json")):
-            assert process.poll() is None, process.communicate()[0]
-            time.sleep(0.05)
+        wait_until(
+            lambda: list(logs.glob("*/1x2.attempt-*/rank1.started.json")),
+            "no measurement on two devices has begun",
+            ended=lambda: ended_output(process),
+        )
         os.killpg(process.pid, number)
         process.communicate(timeout=600)
     finally:

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.waiting import wait_until
 
 from scalewise.execution import progress_reporter as messengers
 from scalewise.execution.messages import Progress
@@ -24,10 +25,7 @@ def rank_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RankFiles:
 
 
 def wait_for_request(reporter: ProgressReporter) -> str:
-    looked = threading.Event()
-    while reporter.stop_request is None:
-        looked.wait(0.01)
-    return reporter.stop_request
+    return wait_until(lambda: reporter.stop_request, "the request is not seen") or ""
 
 
 def test_a_request_to_end_is_seen_and_progress_is_told(rank_files: RankFiles) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.small_runs import definition, rank_setup
+from tests.waiting import LIMIT_SECONDS
 
 import train
 from scalewise.execution import run, train_job
@@ -321,7 +322,7 @@ def test_a_ctrl_c_while_another_trains_the_run_is_one_line_and_no_traceback(tmp_
         assert process.stderr is not None
         assert "is training this run" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
-        (line,) = process.communicate()[1].splitlines()
+        (line,) = process.communicate(timeout=LIMIT_SECONDS)[1].splitlines()
     assert process.returncode == 1
     assert line == (
         "scalewise: study/d2.r1 interrupted while no rank of it was at work; the same command trains it"

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.file_server import wait_for
 from tests.unit.conftest import StartPython
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 from scalewise.execution import run_lock
 from scalewise.execution.run_lock import (
@@ -321,7 +321,7 @@ def test_a_training_gives_signs_of_life(folder: Path, monkeypatch: pytest.Monkey
     with lock_run(folder, 0, never_told):
         path = note(folder)
         os.utime(path, (1, 1))
-        wait_for(lambda: path.stat().st_mtime != 1)
+        wait_until(lambda: path.stat().st_mtime != 1, "the holder gives no sign of life")
 
 
 def test_a_holder_that_was_replaced_while_it_could_not_say_that_it_lives_knows_it_and_touches_nothing(
@@ -335,7 +335,7 @@ def test_a_holder_that_was_replaced_while_it_could_not_say_that_it_lives_knows_i
         taken.write_text(owner(**AGAIN).model_dump_json(), encoding="utf-8")
         os.utime(taken, (1, 1))
         taken.replace(path)
-        wait_for(lambda: hold.taken_by is not None)
+        wait_until(lambda: hold.taken_by is not None, "the holder does not see that it was replaced")
         assert str(hold.taken_by) == "Slurm job 4711 on node-far-away"
         for _ in range(3):
             hold.heartbeat()
@@ -462,7 +462,7 @@ def contend(start: Start, folder: Path, processes: int, rounds: int, ending: str
         contender.stdin.flush()
     # all at once: one that is not awaited stays in the table of processes when it has died
     with ThreadPoolExecutor(processes) as pool:
-        words = "".join(pool.map(lambda contender: contender.communicate()[0], contenders))
+        words = "".join(pool.map(lambda each: each.communicate(timeout=LIMIT_SECONDS)[0], contenders))
     return len((folder / "turns").read_text(encoding="utf-8")), words
 
 

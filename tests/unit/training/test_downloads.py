@@ -16,7 +16,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests import file_server
-from tests.file_server import FileServer, cut_after, good, serving, status, wait_for
+from tests.file_server import FileServer, cut_after, good, serving, status
+from tests.waiting import wait_until
 
 from scalewise.training.data.download import DownloadError, Mirror, fetch, read_checksums
 from scalewise.training.data.http_transfer import RetryPolicy, redacted
@@ -341,7 +342,7 @@ def test_another_process_goes_on_where_a_killed_one_stopped(folder: Path) -> Non
     part = folder / f".{NAME}.part"
     with serving(CONTENT, file_server.dribble(0.2, 50_000), good) as server:
         killed = start(server.address, folder)
-        wait_for(lambda: part.exists() and part.stat().st_size > 0)
+        wait_until(lambda: part.exists() and part.stat().st_size > 0, "no part of the file has been written")
         killed.send_signal(signal.SIGKILL)
         killed.communicate()
         kept = part.stat().st_size

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from tests.waiting import wait_until
 
 from scalewise.training.program.child import LONGEST_LINE, Child
 
@@ -29,8 +30,7 @@ def _ignored_and_blocked() -> Iterator[None]:
 def test_a_program_inherits_no_ignored_and_no_blocked_signal() -> None:
     """Scripts that save at a signal rely on that, and one without handlers must end."""
     child = Child(["grep", "-E", "^Sig(Blk|Ign):", "/proc/self/status"], os.environ)
-    while child.wait(1) is None:
-        pass
+    wait_until(lambda: child.wait(1) is not None, "the program has not ended")
     child.end()
     masks = {line.split(":")[0]: int(line.split(":")[1], 16) for line in child.tail}
     assert masks.keys() == {"SigBlk", "SigIgn"}
@@ -40,8 +40,7 @@ def test_a_program_inherits_no_ignored_and_no_blocked_signal() -> None:
 def test_a_handler_of_the_program_is_seen() -> None:
     code = "import signal; signal.signal(signal.SIGUSR1, print); print('ready', flush=True); signal.pause()"
     child = Child([sys.executable, "-c", code], os.environ)
-    while not child.tail:
-        assert child.wait(0.05) is None
+    wait_until(lambda: child.wait(0.05) is None and child.tail, "the program prints nothing")
     assert child.handles(signal.SIGUSR1)
     assert not child.handles(signal.SIGTERM)
     child.end()
@@ -50,8 +49,7 @@ def test_a_handler_of_the_program_is_seen() -> None:
 
 def test_a_line_without_end_is_kept_from_its_begin_where_an_error_has_its_name() -> None:
     child = Child([sys.executable, "-c", "print('ValueError: ' + 'x' * 1_000_000)"], os.environ)
-    while child.wait(1) is None:
-        pass
+    wait_until(lambda: child.wait(1) is not None, "the program has not ended")
     child.end()
     assert child.last_error().startswith("ValueError: xxx")
     assert [len(line) for line in child.tail] == [LONGEST_LINE]

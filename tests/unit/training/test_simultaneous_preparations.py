@@ -12,6 +12,7 @@ import pytest
 import torch
 from tests.data_files import class_images, write_checksums, write_cifar10
 from tests.file_server import dribble, serving
+from tests.waiting import LIMIT_SECONDS
 
 from scalewise.plan.catalog.datasets import CHECKSUMS_VARIABLE, MIRROR_VARIABLE
 from scalewise.training.data import datasets
@@ -45,7 +46,7 @@ def test_two_preparations_of_one_dataset_at_once_make_one_download_and_both_have
             )
             for _ in range(2)
         ]
-        said = [process.communicate()[0] for process in processes]
+        said = [process.communicate(timeout=LIMIT_SECONDS)[0] for process in processes]
         assert [process.returncode for process in processes] == [0, 0], said
         assert server.ranges == [None]
 

@@ -6,13 +6,13 @@ import io
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.unit.watch.followed_run import Follower
 from tests.unit.watch.standings import point
+from tests.waiting import wait_until
 
 from scalewise.execution.supervisor import STUDY_IS_SHOWN
 from scalewise.watch.points import Criterion, WatchedStudy
@@ -57,10 +57,10 @@ class Session:
 
     def await_log(self) -> None:
         """Until Snakemake has its log on the terminal again."""
-        until = time.monotonic() + 60
-        while STUDY_IS_SHOWN in os.environ or "log follows" not in self.terminal.getvalue():
-            assert time.monotonic() < until
-            time.sleep(0.01)
+        wait_until(
+            lambda: STUDY_IS_SHOWN not in os.environ and "log follows" in self.terminal.getvalue(),
+            lambda: f"Snakemake has not its log back:\n{self.terminal.getvalue()}",
+        )
 
 
 def fail(_standing: Standing) -> None:
@@ -221,8 +221,7 @@ def test_a_last_look_that_fails_gives_the_terminal_back(
     monkeypatch.setattr(watcher, "_look", fail_at_the_end)
     watcher.start()
     assert shown.wait(60)
-    while not terminal.getvalue():
-        time.sleep(0.01)
+    wait_until(terminal.getvalue, "nothing is shown")
     watcher.end()
     _, last = terminal.getvalue().rsplit("\x1b[r", 1)
     assert "no longer shown (RuntimeError: no such luck)" in last
