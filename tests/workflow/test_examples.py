@@ -59,6 +59,68 @@ PLANS = {
 }
 
 
+ALWAYS = {"Memory", "Time", "Nodes", "Seeds"}
+STATED = {
+    "hello-ddp": {
+        "Memory",
+        "Time",
+        "Nodes",
+        "Seed",
+        "CPUs",
+        "Training",
+        "Network",
+        "Output",
+        "Local rank",
+        "Port",
+    },
+    "nyu-ddp": ALWAYS
+    | {
+        "Container",
+        "Data",
+        "Sampler",
+        "Epochs",
+        "Loader",
+        "Evaluation",
+        "Test batch",
+        "Port",
+        "Job arrays",
+        "GPUs",
+    },
+    "olivia-cifar100": (ALWAYS - {"Nodes"})
+    | {
+        "Test images",
+        "Evaluation",
+        "Last batch",
+        "Throughput",
+        "Loader",
+        "Pooling",
+        "Tasks and CPUs",
+        "Container",
+    }
+    | {"GPUs", "Two nodes", "Utilization", "Process group"},
+    "palmetto-torchrun": (ALWAYS - {"Nodes"})
+    | {"GPUs", "First step", "CPUs", "Loader", "Network", "Loss", "Accuracy", "Order of images", "Sampler"}
+    | {"Normalization", "Snapshot", "torchrun on one node", "Request", "Sessions"},
+    "princeton-mnist": ALWAYS
+    | {
+        "Sampler",
+        "Epochs",
+        "Loader",
+        "Cost of the loader",
+        "Evaluation",
+        "Test batch",
+        "Ranks",
+        "Port",
+        "Log",
+    }
+    | {"Mail at begin and end", "Job name"},
+    "resnet18-spawn": (ALWAYS - {"Memory", "Time"})
+    | {"Weights", "Images", "Loader", "Normalization", "Order of images", "Evaluation", "Shapes", "Launcher"}
+    | {"Address and port", "Data", "Memory and time"},
+}
+"""What each example must state, of what a reader of its original would expect otherwise."""
+
+
 def commands(example: str) -> list[list[str]]:
     """What its comment says to type, as words."""
     comment = [line.removeprefix("#") for line in (FOLDER / f"{example}.yaml").read_text().splitlines()]
@@ -70,6 +132,21 @@ def test_every_example_is_tested_and_listed_in_the_documentation() -> None:
     assert set(PLANS) == {*EXAMPLES, *OWN_EXAMPLES}
     listed = re.findall(r"\(examples/([a-z0-9-]+)\.yaml\)", (ROOT / "config" / "README.md").read_text())
     assert sorted(listed) == sorted(PLANS)
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_an_example_of_a_tutorial_names_its_version_and_ends_with_all_that_differs(example: str) -> None:
+    text = (FOLDER / f"{example}.yaml").read_text(encoding="utf-8")
+    source = re.search(r"^# Source: https://github\.com/\S+ .*?(?=^#$)", text, re.MULTILINE | re.DOTALL)
+    assert source is not None
+    assert re.search(r"\(commit [0-9a-f]{7}\)", source[0]), "a document changes; its commit does not"
+    _, _, end = text.partition("\n\n# Differs from the original:\n")
+    lines = end.splitlines()
+    assert len(lines) > 10
+    # each line begins with what it is about, or continues the one before
+    assert [line for line in lines if not re.match(r"#  - .+?: |#    \S", line)] == []
+    topics = set(re.findall(r"^#  - (.+?): ", end, re.MULTILINE))
+    assert topics >= STATED[example], STATED[example] - topics
 
 
 @pytest.mark.parametrize("example", PLANS)

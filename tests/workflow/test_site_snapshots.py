@@ -1,6 +1,7 @@
 """What each shipped site file asks of its cluster, word by word, by the real executor plugin.
 
-``SCALEWISE_UPDATE_SNAPSHOTS=1 pytest tests/workflow/test_site_snapshots.py`` writes the snapshots anew.
+A site's jobs are those of the examples that name it; a small study stands in where there is none.
+``SCALEWISE_UPDATE_SNAPSHOTS=1 pytest tests/workflow/test_site_snapshots.py`` writes the snapshots again.
 """
 
 from __future__ import annotations
@@ -13,20 +14,20 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import yaml
+from tests.shrunk_examples import EXAMPLES, FOLDER
 from tests.workflow.conftest import ROOT
 from tests.workflow.login_node import ACCOUNT, LoginNode
 from tests.workflow.recording_slurm import recording_slurm, submitted_jobs
 
 from scalewise.execution.rank_files import RankFiles
-from scalewise.execution.train_job import launch_of
-from scalewise.plan.config.shape import Shape
-from scalewise.plan.jobs.launch import start_of
+from scalewise.execution.train_job import launch_of, resolved
+from scalewise.plan.jobs.launch import SiteLaunch, start_of
 from scalewise.plan.runs.runs import Run
-from scalewise.plan.study import load_study
+from scalewise.plan.study import Study, load_study
 from scalewise.records import Definition
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
@@ -84,12 +85,30 @@ def shown(words: Sequence[str], folder: Path) -> str:
     return " \\\n".join(lines)
 
 
-def srun_of(run: Run, environment: dict[str, str], folder: Path) -> tuple[str, ...]:
-    """Return the command that the job starts its ranks with, by the environment that sbatch exports."""
-    dataset = folder / "resources" / "datasets" / "digits" / "dataset.safetensors"
+def examples_of(site: str) -> list[str]:
+    """Return the files of the examples whose comment says to run them with this site file."""
+    files = [FOLDER / f"{example}.yaml" for example in EXAMPLES]
+    named = {file: re.findall(r"^#.* site=(\S+)", file.read_text(), re.MULTILINE) for file in files}
+    others = ["profiles/slurm/site.yaml"]
+    return [str(file.relative_to(ROOT)) for file in files if (named[file] or others) == [site]]
+
+
+def first_of_each_kind(study: Study) -> list[Run]:
+    """Return one run for each allocation and launcher, the smallest first."""
+    kinds: dict[Any, Run] = {}
+    for key, run in study.runs.items():
+        kinds.setdefault((study.allocations[key], run.launcher), run)
+    return sorted(kinds.values(), key=lambda run: run.shape)
+
+
+def srun_of(run: Run, start: SiteLaunch, folder: Path) -> tuple[str, ...]:
+    """Return the command that the job starts its ranks with."""
     rank_files = RankFiles(folder / "results" / run.experiment / "runs" / run.name / "attempt")
-    definition = Definition.model_validate_json(run.definition)
-    return launch_of(definition, dataset, None, start_of(environment), rank_files).argv
+    definition = resolved(Definition.model_validate_json(run.definition))
+    dataset, weights = (
+        folder / str(run.inputs[name]) if run.inputs[name] else None for name in ("dataset", "weights")
+    )
+    return launch_of(definition, dataset, weights, start, rank_files).argv
 
 
 def option(words: Sequence[str], name: str) -> int:
@@ -98,17 +117,18 @@ def option(words: Sequence[str], name: str) -> int:
     return int(value)
 
 
-def check_geometry(words: Sequence[str], shape: Shape) -> None:
-    """As many tasks as devices on every node, each with its CPUs; nothing that spreads them unevenly."""
-    assert option(words, "--nodes") == shape.nodes
-    assert option(words, "--ntasks-per-node") == shape.devices_per_node
-    assert option(words, "--nodes") * option(words, "--ntasks-per-node") == shape.world_size
-    assert option(words, "--cpus-per-task") == 4
+def check_geometry(words: Sequence[str], run: Run, tasks_per_node: int) -> None:
+    """As many tasks on every node, and all CPUs of its devices; nothing that spreads GPUs unevenly."""
+    assert option(words, "--nodes") == run.shape.nodes
+    assert option(words, "--ntasks-per-node") == tasks_per_node
+    cpus = run.shape.devices_per_node * run.settings.cpus_per_device
+    assert option(words, "--cpus-per-task") * tasks_per_node == cpus
     assert not [
         word for word in words if re.match(r"--(gpus|ntasks-per-gpu|cpus-per-gpu)\b(?!-per-node)", word)
     ]
-    # where the plugin says the number of tasks itself, it is the same
-    assert all(int(word.split("=")[1]) == shape.world_size for word in words if word.startswith("--ntasks="))
+    # if the number of tasks is there too, it is the same
+    tasks = run.shape.nodes * tasks_per_node
+    assert all(int(word.split("=")[1]) == tasks for word in words if word.startswith("--ntasks="))
 
 
 @pytest.mark.parametrize("site", SITES, ids=name_of)
@@ -117,38 +137,54 @@ def test_a_site_is_asked_in_the_words_of_its_snapshot(
 ) -> None:
     node = LoginNode.at(tmp_path)
     node.fill_in(site)
-    devices = yaml.safe_load((node.folder / site).read_text(encoding="utf-8"))["devices_per_node"]
-    node.write("study.yaml", STUDY.format(devices=devices))
-    # no run reads it: all are asked for, none begins
-    dataset = node.folder / "resources" / "datasets" / "digits" / "dataset.safetensors"
-    dataset.parent.mkdir(parents=True)
-    dataset.touch()
-    record = recording_slurm(node.programs, ACCOUNT)
-    outcome = node.snakemake(
-        *("--configfile", "study.yaml", "--config", f"site={site}"),
-        *("--retries", "0", "--slurm-init-seconds-before-status-checks", "1", "--latency-wait", "0"),
-    )
-    assert record.exists(), outcome.text
-
     monkeypatch.chdir(node.folder)
-    study = load_study(yaml.safe_load(Path("study.yaml").read_text()), ["study.yaml"], site)
-    asked = {
-        re.search(r"wildcards_study_(\S+)$", words[words.index("--comment") + 1])[1]: (words, environment)  # type: ignore[index]
-        for words, environment in submitted_jobs(record)
-    }
-    assert set(asked) == {f"d{shape}.r1" for shape in (1, devices, f"2x{devices}")}, outcome.text
+    devices = yaml.safe_load(Path(site).read_text(encoding="utf-8"))["devices_per_node"]
+    node.write("study.yaml", STUDY.format(devices=devices))
     lines = [f"# {', '.join(f'{plugin} {version(plugin)}' for plugin in PLUGINS)}", f"# {site}"]
-    for run in sorted(study.runs.values(), key=lambda run: run.shape):
-        words, environment = asked[run.name]
-        srun = srun_of(run, environment, node.folder)
-        check_geometry(words, run.shape)
-        check_geometry(srun, run.shape)
-        lines += ["", f"# {run.shape}", shown(["sbatch", *words[1:]], node.folder), shown(srun, node.folder)]
+    for file in examples_of(site) or ["study.yaml"]:
+        study = load_study(yaml.safe_load(Path(file).read_text()), [file], site)
+        runs = first_of_each_kind(study)
+        asked = submitted(node, file, site, runs)
+        for run in runs:
+            words, environment = asked[f"{run.experiment}_{run.name}"]
+            srun = srun_of(run, start_of(environment), node.folder)
+            devices_per_node = run.shape.devices_per_node
+            check_geometry(words, run, devices_per_node)
+            check_geometry(srun, run, devices_per_node if run.launcher == "srun" else 1)
+            lines += ["", f"# {file}: {run.experiment}, {run.shape}, {run.launcher}"]
+            lines += [shown(["sbatch", *words[1:]], node.folder), shown(srun, node.folder)]
     compare(SNAPSHOTS / f"{name_of(site)}.txt", "\n".join(lines) + "\n")
 
 
+def submitted(
+    node: LoginNode, file: str, site: str, runs: Sequence[Run]
+) -> dict[str, tuple[list[str], dict[str, str]]]:
+    """Submit these runs of a study; return the words and the environment of each sbatch by the run's name."""
+    for run in runs:
+        for name in ("dataset", "weights"):
+            if run.inputs[name]:
+                # no run reads it: all are submitted, none begins
+                prepared = node.folder / str(run.inputs[name])
+                prepared.parent.mkdir(parents=True, exist_ok=True)
+                prepared.touch()
+    record = recording_slurm(node.programs, ACCOUNT)
+    record.unlink(missing_ok=True)
+    outcome = node.snakemake(
+        *(f"results/{run.experiment}/runs/{run.name}/summary.json" for run in runs),
+        *("--configfile", file, "--config", f"site={site}"),
+        *("--retries", "0", "--slurm-init-seconds-before-status-checks", "1", "--latency-wait", "0"),
+    )
+    assert record.exists(), outcome.text
+    jobs: dict[str, tuple[list[str], dict[str, str]]] = {}
+    for words, environment in submitted_jobs(record):
+        _, _, name = words[words.index("--comment") + 1].partition("_wildcards_")
+        jobs[name] = words, environment
+    assert jobs.keys() == {f"{run.experiment}_{run.name}" for run in runs}, outcome.text
+    return jobs
+
+
 def compare(file: Path, text: str) -> None:
-    """Fail with the difference to the snapshot, or write it where that was asked for."""
+    """Fail with the difference to the snapshot, or write it with the variable set."""
     if os.environ.get(UPDATE):
         file.parent.mkdir(exist_ok=True)
         file.write_text(text, encoding="utf-8")
