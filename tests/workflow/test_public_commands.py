@@ -10,13 +10,16 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.shrunk_examples import fill_mirror, mirror_facts, shrunk
 from tests.workflow.conftest import ROOT, Workplace
+from tests.workflow.test_docs import OWN_PROGRAM, PROGRAM, blocks
 
 pytestmark = pytest.mark.contract
 
 
 def checkout(place: Path, python: Path) -> Workplace:
     """Return a copy of the checkout with an installed .venv, as after `make setup`."""
+    place.mkdir(exist_ok=True)
     for folder in ("config", "profiles", "workflow"):
         shutil.copytree(ROOT / folder, place / folder, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
@@ -67,3 +70,53 @@ def test_snakemakes_own_report_is_packed(shipped: Workplace) -> None:
     assert outcome.code == 0, outcome.text
     with zipfile.ZipFile(shipped.folder / "report.zip") as packed:
         assert any(name.endswith("report.html") for name in packed.namelist())
+
+
+def test_preflight_on_one_machine_runs_to_its_end(shipped: Workplace) -> None:
+    outcome = shipped.run(["snakemake", "preflight", "--profile", "profiles/local"])
+    assert outcome.code == 0, outcome.text
+    assert "All is ok: the study can start." in outcome.text
+
+
+def test_princetons_example_of_one_epoch_runs_to_its_report_with_a_machines_facts_in_olivias_site_file(
+    tmp_path: Path, preloaded_python: Path
+) -> None:
+    workplace = checkout(tmp_path / "checkout", preloaded_python)
+    site, example = "profiles/sites/sigma2-olivia.yaml", "config/examples/princeton-mnist.yaml"
+    facts = {"accelerator": "cpu", "devices_per_node": 1, "cpus_per_node": 2, "python": str(preloaded_python)}
+    mirror = mirror_facts(fill_mirror(tmp_path / "mirror"))
+    (workplace.folder / site).write_text(yaml.safe_dump(facts | mirror), encoding="utf-8")
+    name = "princeton-mnist"
+    study = {name: shrunk(name, {name: [1], f"{name}-nodes": [1]})[name]}
+    (workplace.folder / example).write_text(yaml.safe_dump({"experiments": study}), encoding="utf-8")
+    command = f"snakemake --profile profiles/local --config site={site} --configfile {example}"
+    outcome = workplace.run(command.split())
+    assert outcome.code == 0, outcome.text
+    (decision,) = json.loads((workplace.folder / "results" / "decision.json").read_text(encoding="utf-8"))
+    assert decision["experiment"] == name
+    assert f"{name}: {decision['sentence']}" in outcome.text.splitlines()
+    # only the site file that the command names knows where the images are
+    assert len(list(workplace.folder.glob("results/*/runs/*/summary.json"))) == 2
+    assert "Report: results/report.html" in outcome.text
+
+
+def test_scalewises_snakefile_runs_a_program_from_its_project_and_leaves_the_results_there(
+    tmp_path: Path, preloaded_python: Path
+) -> None:
+    scalewise = checkout(tmp_path / "scalewise", preloaded_python).folder
+    project = Workplace(tmp_path / "project", preloaded_python)
+    project.folder.mkdir()
+    (project.folder / "SW").symlink_to(scalewise)
+    shutil.copy(OWN_PROGRAM, project.folder / "train.py")
+    (text, *_) = blocks(ROOT / "docs" / "own-training.md", "yaml")
+    study = yaml.safe_load(text.replace(PROGRAM, "train.py"))
+    (experiment,) = study["experiments"].values()
+    experiment |= {"devices": [1], "steps": 12, "warmup_steps": 3, "repeats": 1, "predict": False}
+    (project.folder / "study.yaml").write_text(yaml.safe_dump(study), encoding="utf-8")
+    before = sorted(scalewise.iterdir())
+    command = ["snakemake", "--snakefile", "SW/workflow/Snakefile", "--profile", "SW/profiles/local"]
+    outcome = project.run([*command, "--configfile", "study.yaml"])
+    assert outcome.code == 0, outcome.text
+    assert "Report: results/report.html" in outcome.text
+    assert (project.folder / "results" / "report.html").exists()
+    assert sorted(scalewise.iterdir()) == before
