@@ -86,6 +86,7 @@ def _curves(runs: pd.DataFrame, count: int = 4) -> pd.DataFrame:
         {key: run[key] for key in ("run", "series", "devices", "repeat", "cpus_per_device")}
         | {
             "epoch": epoch,
+            "elapsed_train_seconds": 256.0 * epoch / run["throughput_samples_per_second"],
             "train_loss": 2.0 / epoch + 0.01 * run["repeat"],
             "test_loss": 2.2 / epoch + 0.01 * run["repeat"],
             "test_accuracy": 1 - 0.5 / epoch,

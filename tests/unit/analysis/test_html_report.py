@@ -436,6 +436,22 @@ def test_figures_with_nothing_of_their_own_to_show_are_left_out(whole: Section, 
     assert set(CAPTIONS) - set(named(without)) == {"prediction", "efficiencies"}
 
 
+def test_learning_curves_are_the_first_figures_of_a_study_that_sweeps_cpus_and_of_no_other(
+    section: MakeSection,
+) -> None:
+    one_number = section()
+    sweep = section(
+        points={(f"cpus-per-device-{cpus}", d): [100.0 * d] * 3 for cpus in (1, 4) for d in (1, 2)}
+    )
+    sweep.runs["cpus_per_device"] = sweep.runs["series"].str.rpartition("-")[2].astype(int)
+    shown = figures(Page(render([sweep], partial=False)))
+    assert shown[:4] == ["accuracy", "loss", "speedup", "efficiency"]
+    assert sorted(shown) == sorted(set(shown))
+    assert figures(Page(render([one_number], partial=False)))[:2] == ["speedup", "efficiency"]
+    html = render([sweep], partial=False)
+    assert "accuracy" not in below(html, "All measurements").split("More figures")[1].split("</summary>")[0]
+
+
 def test_a_wide_figure_has_a_row_of_its_own(whole: Section) -> None:
     for name, points in (("speedup", 241), ("step", 505)):
         svg = f'<svg viewBox="0 0 {points} 200"></svg>'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -138,24 +139,81 @@ def test_memory_has_its_unit_and_says_what_it_counts(study: pd.DataFrame) -> Non
 def test_loss_curves_are_of_both_splits_by_device_count(study: pd.DataFrame, make_epochs: Runs) -> None:
     epochs = make_epochs(study)
     figure = epoch_figures.loss(epochs)
-    assert titles(figure) == ["training", "test"]
-    for axes in figure.axes:
-        assert axes.get_xlabel() == "epoch"
-    assert [axes.get_ylabel() for axes in figure.axes] == ["cross entropy per sample", ""]
+    assert [axes.get_xlabel() for axes in figure.axes] == ["epoch", "training time (s)"] * 2
+    assert [axes.get_ylabel() for axes in figure.axes] == ["test loss", "", "training loss", ""]
     assert named(figure) == ["1", "2", "4"]
-    assert figure.axes[0].get_ylim() == figure.axes[1].get_ylim()
-    assert figure.axes[1].get_ylim()[1] > epochs["test_loss"].max()
+    test, training = figure.axes[0].get_ylim(), figure.axes[2].get_ylim()
+    assert figure.axes[1].get_ylim() == test
+    assert test[1] > epochs["test_loss"].max()
+    assert test != training, "each loss has an axis that fits it"
+
+
+def test_a_loss_that_falls_to_a_third_has_a_logarithmic_axis(study: pd.DataFrame, make_epochs: Runs) -> None:
+    epochs = make_epochs(study)
+    assert epochs["test_loss"].max() / epochs["test_loss"].min() > 3
+    assert {axes.get_yscale() for axes in epoch_figures.loss(epochs).axes} == {"log"}
+    flat = epochs.assign(test_loss=1 + epochs["test_loss"], train_loss=epochs["train_loss"] - 0.6)
+    scales = [axes.get_yscale() for axes in epoch_figures.loss(flat).axes]
+    assert scales == ["linear"] * 4, "a loss at or below zero has no logarithm"
 
 
 def test_accuracy_curves_show_the_target(study: pd.DataFrame, make_epochs: Runs) -> None:
-    figure = epoch_figures.accuracy(make_epochs(study), 0.97)
-    (axes,) = figure.axes
-    assert axes.get_ylabel() == "test accuracy"
-    assert "target: 97.0 %" in words(axes)
-    (legend,) = figure.legends
-    assert legend.get_title().get_text() == "devices"
-    (axes,) = epoch_figures.accuracy(make_epochs(study), None).axes
-    assert words(axes) == set()
+    figure = epoch_figures.accuracy(make_epochs(study), 0.975)
+    left, right = figure.axes
+    assert [axes.get_ylabel() for axes in figure.axes] == ["test accuracy", ""]
+    assert [words(left), words(right)] == [set(), {"target\n97.5 %"}]
+    figure.draw_without_rendering()
+    (label,) = right.texts
+    assert label.get_window_extent().x0 > right.get_window_extent().x1, "it lies across no curve"
+    assert [text.get_text() for text in left.get_yticklabels()][-2:] == ["90 %", "100 %"]
+    for axes in epoch_figures.accuracy(make_epochs(study), None).axes:
+        assert words(axes) == set()
+
+
+@pytest.mark.parametrize(
+    ("repeats", "said"), [([3, 3], "median of n = 3 runs"), ([2, 3], "n = 2 to 3"), ([1, 1], "n = 1")]
+)
+def test_a_figure_of_curves_says_of_how_many_runs_they_are_and_what_a_device_is(
+    make_runs: Runs, make_epochs: Runs, tmp_path: Path, repeats: list[int], said: str
+) -> None:
+    """A figure that is printed in a paper comes without the caption of the page."""
+    points = {(ALONE, d): [100.0 * d] * n for d, n in zip((1, 2), repeats, strict=True)}
+    runs = make_runs(points)
+    for named_so, devices in (("CPU process", "CPU processes"), ("NVIDIA A100", "GPUs")):
+        draw(runs.assign(device_name=named_so), make_epochs(runs), tmp_path)
+        for name in ("accuracy", "loss"):
+            (title,) = re.findall(rf">({devices} \(.*?)</text>", (tmp_path / f"{name}.svg").read_text())
+            assert said in title
+
+
+def test_against_seconds_a_curve_is_as_long_as_its_training_took(
+    study: pd.DataFrame, make_epochs: Runs
+) -> None:
+    epochs = make_epochs(study)
+    epochs.loc[epochs["devices"] == 1, "elapsed_train_seconds"] *= np.repeat([0.9, 1, 1.2], 4)
+    by_epoch, by_time = epoch_figures.accuracy(epochs, None).axes
+    on_one = epochs[(epochs["devices"] == 1) & (epochs["repeat"] == 2)]
+    assert list(curve(by_time, 1)) == pytest.approx(list(on_one["elapsed_train_seconds"])), "the median"
+    assert list(curve(by_time, 1).values()) == list(curve(by_epoch, 1).values())
+    # the bars reach from the fastest repeat to the slowest
+    bars = np.asarray([path.vertices for path in by_time.collections[1].get_paths()])
+    ends = epochs[epochs["devices"] == 1].groupby("epoch")["elapsed_train_seconds"].agg(["min", "max"])
+    assert bars[:, :, 0].tolist() == pytest.approx(ends.to_numpy())
+    assert by_time.get_xlim()[0] == 0
+
+
+def test_trainings_of_very_different_length_have_a_logarithmic_axis_that_all_panels_share(
+    make_runs: Runs, make_epochs: Runs
+) -> None:
+    runs = pd.concat(
+        make_runs({(f"cpus-per-device-{cpus}", d): spread(100 * rate * d) for d in (1, 2)}).assign(
+            cpus_per_device=cpus
+        )
+        for cpus, rate in ((1, 1), (8, 5))
+    )
+    shown = epoch_figures.accuracy(make_epochs(runs), 0.9).axes[2:]
+    assert {axes.get_xscale() for axes in shown} == {"log"}
+    assert len({axes.get_xlim() for axes in shown}) == 1
 
 
 def test_a_sweep_of_cpus_has_a_panel_for_each_number(
@@ -172,12 +230,15 @@ def test_a_sweep_of_cpus_has_a_panel_for_each_number(
     )
     epochs = make_epochs(runs)
     names = ["1 CPU per device", "2 CPUs per device"]
-    assert titles(epoch_figures.accuracy(epochs, 0.9)) == names
-    figure = epoch_figures.loss(epochs)
+    figure = epoch_figures.accuracy(epochs, 0.9)
     assert titles(figure) == [*names, "", ""]
-    labels = ["training loss\n(cross entropy)", "", "test loss\n(cross entropy)", ""]
+    assert [len(words(axes)) for axes in figure.axes] == [0, 1, 0, 1], "the target is named at the right"
+    assert len({axes.get_xlim() for axes in figure.axes[2:]}) == 1, "times can be compared"
+    figure = epoch_figures.loss(epochs)
+    assert titles(figure) == [*names, *[""] * 6]
+    labels = ["test loss", "", "test loss", "", "training loss", "", "training loss", ""]
     assert [axes.get_ylabel() for axes in figure.axes] == labels
-    assert len({axes.get_ylim() for axes in figure.axes}) == 1, "panels can be compared"
+    assert len({axes.get_ylim() for axes in figure.axes[:4]}) == 1, "panels can be compared"
     assert draw(runs, epochs, tmp_path).keys() == FILES
 
 
@@ -202,11 +263,11 @@ def test_repeats_that_stop_early_leave_a_curve_that_says_from_where(
     stopped = (epochs["devices"] == 2) & (epochs["epoch"] > 2 + 2 * (epochs["repeat"] - 1))
     epochs = epochs[~stopped]
     figure = epoch_figures.loss(epochs)
-    for axes in figure.axes:
+    for axes in figure.axes[::2]:
         assert list(curve(axes, 1)) == [1, 2, 3, 4, 5, 6]
         assert list(curve(axes, 2)) == [1, 2]
         assert faded(axes) == [[2, 3, 4, 5, 6]]
-    tail = next(line for line in figure.axes[0].lines if line.get_alpha() and np.size(line.get_xdata()) > 1)
+    tail = next(line for line in figure.axes[2].lines if line.get_alpha() and np.size(line.get_xdata()) > 1)
     # repeats 2 and 3 have epochs 3 and 4, repeat 3 alone has 5 and 6
     assert np.asarray(tail.get_ydata()).tolist() == pytest.approx(
         [2 / 2 + 0.02, 2 / 3 + 0.025, 2 / 4 + 0.025, 2 / 5 + 0.03, 2 / 6 + 0.03]
@@ -216,7 +277,7 @@ def test_repeats_that_stop_early_leave_a_curve_that_says_from_where(
 def test_a_curve_is_the_median_of_its_repeats(make_runs: Runs, make_epochs: Runs) -> None:
     epochs = make_epochs(make_runs({(ALONE, 1): spread(100)}))
     epochs.loc[epochs["repeat"] == 3, "test_accuracy"] = 0.01
-    (axes,) = epoch_figures.accuracy(epochs, None).axes
+    axes, _ = epoch_figures.accuracy(epochs, None).axes
     assert curve(axes, 1) == {epoch: pytest.approx(1 - 0.5 / epoch) for epoch in (1, 2, 3, 4)}
     assert faded(axes) == []
 
@@ -247,7 +308,8 @@ def test_series_are_told_apart_by_colour_marker_and_name(make_runs: Runs, make_e
     assert len({line.get_color() for line in marked}) == 2
     # equal values of two series do not hide each other
     assert np.asarray(marked[0].get_xdata()).tolist() != np.asarray(marked[1].get_xdata()).tolist()
-    assert titles(epoch_figures.accuracy(make_epochs(runs), None)) == ["bucket-view-off", "bucket-view-on"]
+    curves = epoch_figures.accuracy(make_epochs(runs), None)
+    assert titles(curves)[:2] == ["bucket-view-off", "bucket-view-on"]
 
 
 def test_many_device_counts_have_a_logarithmic_axis(

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+_CURVES = (
+    "A mark is an epoch: against epochs, and for up to four series against the time of training, without "
+    "evaluation and start-up. Lines are medians over the repeats that have the epoch, bands and bars reach "
+    "from the lowest to the highest; faded where some repeats have stopped."
+)
 CAPTIONS = {
     "speedup": "Speedup: throughput over that of the series' fewest devices. Bars are 95 % intervals "
     "over repeats. The dotted line is ideal scaling. A curve is a law fitted to all "
@@ -28,12 +33,9 @@ CAPTIONS = {
     "number of times more devices. Bars are 95 % intervals over repeats.",
     "throughput": "Training throughput against devices. Filled marks are means over repeats, bars their "
     "95 % intervals, rings single runs. Warm-up, evaluation and start-up are left out.",
-    "accuracy": "Test accuracy against epochs by number of devices: median over the repeats that have an "
-    "epoch, bands from least to most; faded where some repeats have stopped. Every test sample is counted "
-    "exactly once.",
-    "loss": "Loss against epochs by number of devices: median over the repeats that have an epoch, bands "
-    "from least to most; faded where some repeats have stopped. Of a program of your own the loss that "
-    "backward gets, against steps: a trend.",
+    "accuracy": f"Test accuracy by number of devices. {_CURVES} Every test sample is counted exactly once.",
+    "loss": f"Test and training loss by number of devices. {_CURVES} Of a program, the loss that backward "
+    "gets against steps: a trend.",
     "memory": "Peak memory while training, of the device that used most: mean over repeats, bars their "
     "95 % intervals.",
 }

@@ -21,7 +21,7 @@ from scalewise.analysis.report.marks import RUN, tell, tell_panels, trace
 from scalewise.analysis.report.series_lines import bounds, points_figure, with_columns
 from scalewise.analysis.report.style import message, set_style
 from scalewise.analysis.report.svg_file import compact
-from scalewise.records import write_text
+from scalewise.records import CPU_PROCESS, write_text
 
 _BYTES_PER_MB = 1e6
 _BESIDE_POINTS = 4.5
@@ -108,7 +108,7 @@ def draw_all(
     predicted = prediction if prediction is not None else pd.DataFrame()
     no_run = "no completed run to show"
     of_epochs = epochs if "epoch" in epochs else epochs.iloc[:0]
-    accuracy = None if isinstance(target, str) else target
+    accuracy, device = None if isinstance(target, str) else target, _device(runs)
     done = runs[runs["outcome"] == "completed"]
     of_programs = "loader" in done and (done["loader"] == PROGRAM).any()
     no_epoch = no_loss = no_run
@@ -136,8 +136,8 @@ def draw_all(
             lambda: scaling_figures.prediction(measured, predicted),
         ),
         "throughput": (measured, no_run, lambda: throughput(measured, runs, expected)),
-        "accuracy": (of_epochs, no_epoch, lambda: epoch_figures.accuracy(epochs, accuracy)),
-        "loss": (epochs, no_loss, lambda: epoch_figures.loss(epochs)),
+        "accuracy": (of_epochs, no_epoch, lambda: epoch_figures.accuracy(epochs, accuracy, device)),
+        "loss": (epochs, no_loss, lambda: epoch_figures.loss(epochs, device)),
         "memory": (measured, no_run, lambda: memory(measured, runs)),
     }
     for name in CAPTIONS:
@@ -150,3 +150,9 @@ def draw_all(
         figure.set_layout_engine("none")  # the PDF has the layout of the SVG, and costs less
         # without dates, so that equal data make equal files
         figure.savefig(folder / f"{name}.pdf", metadata={"CreationDate": None})
+
+
+def _device(runs: pd.DataFrame) -> str:
+    """Return what a device of the runs is called."""
+    kinds = {name == CPU_PROCESS for name in runs.get("device_name", pd.Series(dtype=object)).dropna()}
+    return {(True,): CPU_PROCESS, (False,): "GPU"}.get(tuple(kinds), "device")

@@ -43,6 +43,8 @@ from scalewise.analysis.rounds.choice_summary import ChoiceSummary
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.runs.rounds import OTHER_ANSWER
 
+LEARNING = ("accuracy", "loss")
+"""Figures that come first in a study that sweeps CPUs per device, which asks for more than a device count."""
 PAIR = ("speedup", "efficiency")
 """The picture that carries the answer: two figures beside each other."""
 LIMITING = ("step",)
@@ -188,7 +190,8 @@ def _context(section: Section, number: int) -> dict[str, Any]:
     decision = _NOTHING_DECIDED | dict(section.decision)
     limiting = [*LIMITING, *(["efficiencies"] if decision["measure"] == "time to target" else [])]
     beyond = ["prediction"] if decision["beyond"] else []
-    first = [*PAIR, *limiting, *beyond]
+    learning = LEARNING if _sweeps_cpus(section.runs) and "accuracy" in shown else ()
+    first = [*learning, *PAIR, *limiting, *beyond]
     figures = _figures(section, number, shown, decision)
     more = [name for name in shown if name not in first]
     return {
@@ -203,6 +206,7 @@ def _context(section: Section, number: int) -> dict[str, Any]:
         "most_options": MAX_OPTION_SENTENCES,
         "not_drawn": _not_drawn(section, empty),
         "without_result": _without_result(section.scaling),
+        "learning": [name for name in learning if name in figures],
         "pair": [name for name in PAIR if name in figures],
         "limiting": [name for name in limiting if name in figures],
         "beyond": [name for name in beyond if name in figures],
@@ -231,6 +235,11 @@ def _context(section: Section, number: int) -> dict[str, Any]:
             }
         ),
     }
+
+
+def _sweeps_cpus(runs: pd.DataFrame) -> bool:
+    """Whether CPUs per device are swept."""
+    return bool(runs["cpus_per_device"].nunique() > 1)
 
 
 def _not_drawn(section: Section, empty: Mapping[str, str]) -> str:

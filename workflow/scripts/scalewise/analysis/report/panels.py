@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
 from scalewise.analysis.report.style import COLUMN_MM, PAGE_MM, inches, wrapped
 
@@ -84,12 +86,12 @@ def label_left(axes: Sequence[Axes], label: str) -> None:
         axes[index].set_ylabel(label)
 
 
-def plain_values(axes: Axes) -> None:
-    """Ticks of a logarithmic value axis at 1, 2 and 5 of each decade, written as one reads them.
+def plain_values(axis: Axis) -> None:
+    """Set the ticks of a logarithmic axis at 1, 2 and 5 of each decade, written as one reads them.
 
     A short axis has a tick at every digit.
     """
-    low, high = axes.get_ylim()
+    low, high = axis.get_view_interval()
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     shown = np.array([])
     for steps in ((1,), (1, 2, 5), range(1, 10)) if high / low >= 200 else ((1, 2, 5), range(1, 10)):
@@ -97,5 +99,5 @@ def plain_values(axes: Axes) -> None:
         shown = ticks[(ticks >= low) & (ticks <= high)]
         if len(shown) > 1:
             break
-    axes.set_yticks(shown, [f"{tick:,.10g}" for tick in shown])
-    axes.minorticks_off()
+    axis.set_ticks(shown, labels=[f"{tick:,.10g}" for tick in shown])
+    axis.set_minor_locator(NullLocator())

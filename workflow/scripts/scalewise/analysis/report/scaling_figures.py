@@ -239,7 +239,7 @@ def _step_axis(row: Sequence[Axes]) -> None:
     low, high = row[0].get_ylim()
     row[0].set_ylim(low / 1.1, high * 1.1)
     for axes in row:
-        plain_values(axes)
+        plain_values(axes.yaxis)
 
 
 def _pale(axes: Axes, predicted: pd.DataFrame, measured: pd.DataFrame) -> None:

@@ -189,10 +189,10 @@ def say(axes: Axes, text: str) -> None:
     )
 
 
-def line_label(axes: Axes, height: float, text: str, *, right: bool = False, below: bool = False) -> None:
+def line_label(axes: Axes, height: float, text: str, *, right: bool = False) -> None:
     """Name a horizontal line at one of its ends."""
     axes.annotate(
         text, (float(right), height), xycoords=("axes fraction", "data"),
-        xytext=(-3 if right else 3, -8 if below else 2),
+        xytext=(-3 if right else 3, 2),
         textcoords="offset points", ha="right" if right else "left", color=GREY, fontsize=7,
     )  # fmt: skip
