@@ -23,6 +23,9 @@ from scalewise.plan.config.experiment import DecisionRule
 KNOWN_WITHIN = 1.25
 """Factor by which the ends of the interval of a clear answer's gain may differ."""
 
+MOST_ADVISED = 20
+"""More repeats of each point than these are not advised: the two points are too close to tell apart."""
+
 Verdict = Literal["shown", "not worth it", "open"]
 
 

@@ -14,7 +14,7 @@ import pandas as pd
 from scalewise.analysis.analysis_spec import THROUGHPUT
 from scalewise.analysis.comparison.comparability import accuracy_lost
 from scalewise.analysis.comparison.gains import Measure
-from scalewise.analysis.decision.choice import OpenQuestion
+from scalewise.analysis.decision.choice import MOST_ADVISED, OpenQuestion
 from scalewise.analysis.decision.criteria import shortcomings
 from scalewise.analysis.formatting import (
     Goal,
@@ -116,10 +116,21 @@ def open_text(questions: Sequence[OpenQuestion]) -> str:
 
 def cure_text(question: OpenQuestion) -> str:
     """The repeats that would tell two device counts apart, as far as they are as different as they look."""
-    needed = question.runs_needed
-    if needed is None:
-        return "Not even 100 repeats of each would tell: take it as a tie"
-    return f"About {pluralize(str(needed - question.ratio.n), 'more repeat')} of each would tell"
+    return repeats_text(question.runs_needed, question.ratio.n, is_tie=question.kind != "gain")
+
+
+def repeats_text(needed: int | None, n: int, *, is_tie: bool = True) -> str:
+    """The repeats that would tell two points apart; more than ``MOST_ADVISED`` are no advice.
+
+    Args:
+        needed: Runs of each that would tell; None if too many to plan.
+        n: Runs of each so far.
+        is_tie: The question is which of two is better, not how much.
+    """
+    if needed is None or needed - n > MOST_ADVISED:
+        verdict = "Too close to tell apart at this scatter: that" if is_tie else "That"
+        return f"{verdict} would take more than {MOST_ADVISED} more repeats of each"
+    return f"About {pluralize(str(needed - n), 'more repeat')} of each would tell"
 
 
 def ratio_bounds(ratio: Ratio) -> str:

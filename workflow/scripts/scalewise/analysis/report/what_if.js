@@ -358,22 +358,22 @@
     return `${said}; ${beside.devices} would ${miss.startsWith("up to") ? "take" : "bring"} ${miss}.`;
   };
 
-  const cure = ({ needed, ratio }) =>
-    needed === null
-      ? "Not even 100 repeats of each would tell: take it as a tie."
+  const cure = (facts, { kind, needed, ratio }) =>
+    needed === null || needed - ratio.n > facts.most_advised
+      ? `${kind === "gain" ? "That" : "Too close to tell apart at this scatter: that"} would take more than ${facts.most_advised} more repeats of each.`
       : `About ${plural(String(needed - ratio.n), "more repeat")} of each would tell.`;
 
-  const openText = ({ open, late, mayCostMore, rule }) => {
+  const openText = (facts, { open, late, mayCostMore, rule }) => {
     const said = [];
     if (open.length) {
       const ofChosen = { efficient: "That its efficiency is enough", gain: "How much faster it is" };
       const counts = [...new Set(open.filter(({ kind }) => !ofChosen[kind]).map(({ devices }) => devices))];
       counts.sort((one, other) => one - other);
       const most = open.reduce((top, each) => ((each.needed ?? Infinity) > (top.needed ?? Infinity) ? each : top));
-      if (!counts.length) said.push(`${ofChosen[open[0].kind]} is not clear from these runs. ${cure(open[0])}`);
+      if (!counts.length) said.push(`${ofChosen[open[0].kind]} is not clear from these runs. ${cure(facts, open[0])}`);
       else {
         const verb = counts.length > 1 || counts[0] === 1 ? "is" : "are";
-        said.push(`Whether ${counts.join(" or ")} ${verb} better is not clear from these runs. ${cure(most)}`);
+        said.push(`Whether ${counts.join(" or ")} ${verb} better is not clear from these runs. ${cure(facts, most)}`);
       }
     }
     for (const point of late)
@@ -393,7 +393,7 @@
   // the answer and further sentences
   const describe = (facts, result, money) => {
     const { best } = result;
-    const notes = openText(result);
+    const notes = openText(facts, result);
     if (best && best.n_unsuccessful > 0)
       notes.push(`${best.unsuccessful} of ${best.n_unsuccessful + best.n} runs on ${count(best.devices)}.`);
     if (best && missedTarget(facts, best)) notes.push(`${missedTarget(facts, best)}.`);

@@ -21,7 +21,7 @@ from scalewise.analysis.decision.cautions import (
     of_efficiency,
     of_no_grad,
 )
-from scalewise.analysis.decision.choice import KNOWN_WITHIN
+from scalewise.analysis.decision.choice import KNOWN_WITHIN, MOST_ADVISED
 from scalewise.analysis.decision.criteria import SUCCESSFUL_FROM
 from scalewise.analysis.decision.decision import Decision
 from scalewise.analysis.decision.selection import Candidates, candidates, speed
@@ -98,6 +98,7 @@ def facts(
         "doubts": [list(_doubts(found.points[found.points["series"] == name])) for name in names],
         "significance": SIGNIFICANCE,
         "known_within": KNOWN_WITHIN,
+        "most_advised": MOST_ADVISED,
         "tellable_leads": [tellable_leads(1), tellable_leads(2)],
         "half_widths": [half_widths(1), half_widths(2)],
         "rounding": ROUNDING,
