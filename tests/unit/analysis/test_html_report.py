@@ -448,7 +448,11 @@ def test_learning_curves_are_the_first_figures_of_a_study_that_sweeps_cpus_and_o
     assert shown[:4] == ["accuracy", "loss", "speedup", "efficiency"]
     assert sorted(shown) == sorted(set(shown))
     assert figures(Page(render([one_number], partial=False)))[:2] == ["speedup", "efficiency"]
-    html = render([sweep], partial=False)
+    cpus = {"learning": "CPUs change only the time.", "sentences": ["Use 4 CPUs per device."]}
+    html = render([replace(sweep, decision=dict(sweep.decision) | {"cpus": cpus})], partial=False)
+    caption = html.split("<figcaption", 2)[1]
+    assert "<b>Test accuracy.</b> CPUs change only the time. Final test accuracy is " in caption
+    assert below(html, "How many CPUs per device").split("<p>", 2)[1].startswith("Use 4 CPUs per device.")
     assert "accuracy" not in below(html, "All measurements").split("More figures")[1].split("</summary>")[0]
 
 

@@ -46,6 +46,13 @@ def test_below_a_decision_stand_its_criterion_its_first_limit_and_two_cautions(t
     ]
 
 
+def test_the_cpus_per_device_are_told_where_they_are_swept(tmp_path: Path) -> None:
+    cpus = {"per_device": 4, "sentences": ["Use 4 CPUs per device.", "Fewer are slower."]}
+    told = answered(tmp_path, STRONG | {"cpus": cpus}).splitlines()
+    assert told[1] == "  Use 4 CPUs per device. Fewer are slower."
+    assert answered(tmp_path, STRONG | {"cpus": None}) == answered(tmp_path, STRONG)
+
+
 def test_the_report_is_named_last_whatever_was_said_before(tmp_path: Path) -> None:
     told = answered(tmp_path, STRONG, {"experiment": "weak", "sentence": "Use 2 devices."})
     assert told.splitlines()[-2:] == ["weak: Use 2 devices.", f"Report: {tmp_path / 'report.html'}"]

@@ -14,6 +14,7 @@ from scalewise.analysis.comparison.comparability import origin_cautions
 from scalewise.analysis.comparison.confounding import confounding_sentences
 from scalewise.analysis.comparison.gains import Gains, gains
 from scalewise.analysis.comparison.own_intervals import own_interval_notes
+from scalewise.analysis.decision.cpus import KEY, answer_cpus
 from scalewise.analysis.decision.criteria import as_billed
 from scalewise.analysis.decision.decision import Decision, decide
 from scalewise.analysis.decision.selection import candidates, with_best_baseline
@@ -93,6 +94,16 @@ def conclude(experiment: AnalysisSpec, tables: Tables) -> Conclusion:
         options_of=options_of,
         single_runs_suffice=spec.chooses_devices,
     )
+    if KEY in spec.swept:
+        place = (decision.series, decision.devices)
+        cpus = answer_cpus(
+            scaling,
+            compared,
+            options_of,
+            rule.min_gain,
+            answer=None if place[0] is None or place[1] is None else (place[0], place[1]),
+        )
+        decision = replace(decision, cpus=cpus)
     if not_judged:
         decision = replace(
             decision,

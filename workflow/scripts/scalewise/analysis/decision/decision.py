@@ -10,6 +10,7 @@ import pandas as pd
 
 from scalewise.analysis.comparison.gains import Gains, Measure, Point, accuracy_difference
 from scalewise.analysis.decision import cautions, wording
+from scalewise.analysis.decision.cpus import CpuAnswer
 from scalewise.analysis.decision.criteria import closest
 from scalewise.analysis.decision.selection import Candidates, candidates, further_repeats, select
 from scalewise.analysis.formatting import Goal
@@ -47,6 +48,7 @@ class Decision:
         beyond: Predictions of points that were not measured, a sentence each.
         numbers: ``NUMBERS`` of the chosen point, None for what is not known; empty without such a point.
         measure: Quantity that decided: ``throughput`` or ``time to target``.
+        cpus: The answer on CPUs per device; None if they are not swept.
         clear: The runs leave no other device count open, and nothing else changed with the devices.
         undecided: Further repeats that would tell what is open, by device count of the series. Of two that
             no number of repeats would tell apart there is none.
@@ -66,6 +68,7 @@ class Decision:
     beyond: list[str] = field(default_factory=list)
     numbers: dict[str, float | int | None] = field(default_factory=dict)
     measure: Measure = "throughput"
+    cpus: CpuAnswer | None = None
     clear: bool = True
     undecided: dict[int, int] = field(default_factory=dict)
 

@@ -60,6 +60,7 @@ _NOTHING_DECIDED: dict[str, Any] = {
     "beyond": [],
     "options": [],
     "other_trainings": [],
+    "cpus": None,
     "alternatives": [],
     "cautions": [],
     "measure": "throughput",
@@ -190,7 +191,8 @@ def _context(section: Section, number: int) -> dict[str, Any]:
     decision = _NOTHING_DECIDED | dict(section.decision)
     limiting = [*LIMITING, *(["efficiencies"] if decision["measure"] == "time to target" else [])]
     beyond = ["prediction"] if decision["beyond"] else []
-    learning = LEARNING if _sweeps_cpus(section.runs) and "accuracy" in shown else ()
+    sweeps_cpus = section.runs["cpus_per_device"].nunique() > 1
+    learning = LEARNING if sweeps_cpus and "accuracy" in shown else ()
     first = [*learning, *PAIR, *limiting, *beyond]
     figures = _figures(section, number, shown, decision)
     more = [name for name in shown if name not in first]
@@ -235,11 +237,6 @@ def _context(section: Section, number: int) -> dict[str, Any]:
             }
         ),
     }
-
-
-def _sweeps_cpus(runs: pd.DataFrame) -> bool:
-    """Whether CPUs per device are swept."""
-    return bool(runs["cpus_per_device"].nunique() > 1)
 
 
 def _not_drawn(section: Section, empty: Mapping[str, str]) -> str:
@@ -337,6 +334,8 @@ def _figures(
             runs=section.runs,
         )
     )
+    if decision["cpus"] is not None and decision["cpus"]["learning"]:
+        sentences["accuracy"] = f"{decision['cpus']['learning']} {sentences['accuracy']}"
     return {
         name: _figure(section, name, f"{number}.{place}.", sentences.get(name, ""))
         for place, name in enumerate(names)

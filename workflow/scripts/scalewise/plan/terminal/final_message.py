@@ -122,8 +122,8 @@ def failures(results: Path, earlier: EarlierFiles) -> str:
 def decisions(results: Path, earlier: EarlierFiles | None = None) -> str:
     """Each experiment's decision, and the path of the report; nothing if the session has not made it.
 
-    Below the decision stand the best of every other training, its criterion, the first reason why the
-    training stops scaling, and the first cautions; the report has all.
+    Below the decision stand the best of every other training, the CPUs per device, its criterion, the first
+    reason why the training stops scaling, and the first cautions; the report has all.
 
     Args:
         results: Folder of all experiments.
@@ -143,6 +143,7 @@ def _told(answer: Mapping[str, Any]) -> Iterator[str]:
     limits, cautions = answer.get("limits", []), answer.get("cautions", [])
     shown = [
         *answer.get("other_trainings", []),
+        " ".join((answer.get("cpus") or {}).get("sentences", [])),
         answer.get("criterion", ""),
         _saved(answer.get("choice")),
         *limits[:1],

@@ -1,0 +1,201 @@
+"""How many CPUs per device: studies whose truth is known, and those that cannot tell."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from tests.planted_reports import Law, PlantedReport
+
+from scalewise.analysis.analysis_spec import AnalysisSpec
+from scalewise.analysis.comparison.gains import gains
+from scalewise.analysis.conclusion import conclude
+from scalewise.analysis.decision.cpus import CpuAnswer, answer_cpus
+from scalewise.analysis.scaling import known_columns, scaling_table
+from scalewise.analysis.tables import collect
+from scalewise.plan.runs.runs import Run
+
+Runs = Callable[..., pd.DataFrame]
+
+QUIET, NOISY = (0.995, 1.0, 1.005), (0.8, 1.0, 1.25)
+"""Factors by which three runs of a point differ."""
+
+STUDY = """\
+experiments:
+  mnist:
+    title: Numbers of GPUs and of CPUs
+    dataset: digits
+    model: digits_cnn
+    scaling: weak
+    batch_size_per_device: 64
+    epochs: 10
+    warmup_steps: 12
+    loader: workers
+    devices: [1, 2]
+    repeats: {repeats}
+    predict: false
+    runtime_minutes: 5
+    sweep: {{cpus_per_device: [1, 2, 4, 8]{more}}}
+    decision: {{min_efficiency: 0.6}}
+"""
+
+
+def planted(folder: Path, *, repeats: int = 3, scatter: float = 0.005, more: str = "") -> CpuAnswer:
+    """Return the answer on records of a training that 4 CPUs feed, and 1 or 2 do not."""
+
+    def speed(run: Run) -> float:
+        return Law(rate=500.0 * min(run.settings.cpus_per_device, 4), scatter=scatter).speed(run)
+
+    report = PlantedReport(folder, STUDY.format(repeats=repeats, more=more), speed)
+    report.make_runs()
+    experiment = AnalysisSpec.from_json(report.study.experiments["mnist"].analysis_definition)
+    tables = collect("mnist", experiment.spec, report.results / "mnist" / "runs")
+    answer = conclude(experiment, tables).decision.cpus
+    assert answer is not None
+    return answer
+
+
+@pytest.mark.parametrize("more", ["", ", gradient_as_bucket_view: [false, true]"])
+def test_the_fewest_cpus_that_feed_the_devices_are_found_from_the_records(tmp_path: Path, more: str) -> None:
+    answer = planted(tmp_path, more=more)
+    assert (answer.per_device, answer.at_least, answer.devices) == (4, 4, 2)
+    assert answer.sentences[0] == "Use 4 CPUs per device, as compared on 2 devices."
+    assert answer.learning.startswith("CPUs per device change only the time: ")
+
+
+def test_records_of_single_runs_or_of_noise_leave_it_unknown(tmp_path: Path) -> None:
+    alone = planted(tmp_path / "alone", repeats=1)
+    assert alone.per_device is None
+    assert alone.sentences[0].startswith("How many CPUs per device is not clear")
+    assert "Use 3 or more repeats." in alone.sentences
+    assert alone.learning.startswith("Whether CPUs per device change the accuracy is not known")
+    noisy = planted(tmp_path / "noisy", scatter=0.2)
+    assert noisy.per_device is None
+    assert not any("or more repeats" in sentence for sentence in noisy.sentences)
+
+
+def answered(
+    make_runs: Runs,
+    rates: Mapping[int, float],
+    spread: Sequence[float] = QUIET,
+    *,
+    devices: Sequence[int] = (1, 2),
+    answer: tuple[str, int] | None = None,
+    waits: Mapping[int, float] | None = None,
+    accuracies: Mapping[int, Sequence[float]] | None = None,
+) -> CpuAnswer:
+    """The answer on three runs of each point, at a gain of 5 %.
+
+    Args:
+        make_runs: Fixture.
+        rates: Samples per second of a device, by CPUs.
+        spread: Factors by which the runs of a point differ.
+        devices: Device counts.
+        answer: The recommended point.
+        waits: Share of a step that waits for data, by CPUs.
+        accuracies: Final accuracies of the runs, by CPUs.
+    """
+    runs = make_runs(
+        {
+            (f"c{cpus}", d): [rate * d * each for each in spread]
+            for cpus, rate in rates.items()
+            for d in devices
+        }
+    )
+    cpus = runs["series"].str.removeprefix("c").astype(int)
+    runs["step_seconds"] = 1 / runs["throughput_samples_per_second"]
+    runs["loader_seconds"] = runs["step_seconds"] * cpus.map(waits or {}).astype(float)
+    if accuracies is not None:
+        runs["final_accuracy"] = [accuracies[c][r - 1] for c, r in zip(cpus, runs["repeat"], strict=True)]
+    known = known_columns(runs)
+    options: dict[str, Any] = {f"c{each}": (("cpus_per_device", each),) for each in rates}
+    return answer_cpus(scaling_table(known, "weak"), gains(known), options, 0.05, answer=answer)
+
+
+def test_fewer_cpus_do_where_more_are_faster_by_less_than_a_gain_worth_having(make_runs: Runs) -> None:
+    answer = answered(make_runs, {1: 100, 4: 300, 8: 306})
+    assert answer.per_device == 4
+    _, more, fewer, *_ = answer.sentences
+    assert more.startswith("More are not 5 % faster: 8 CPUs have 1.02x the throughput of 4 (")
+    assert fewer.startswith("Fewer are slower: 1 CPU has 0.33x the throughput of 4 (")
+
+
+def test_the_most_cpus_that_were_measured_may_be_too_few(make_runs: Runs) -> None:
+    answer = answered(make_runs, {1: 100, 4: 300})
+    assert answer.per_device == 4
+    assert "No more were measured: more may be faster." in answer.sentences
+
+
+def test_cpus_that_make_no_difference_are_as_few_as_possible(make_runs: Runs) -> None:
+    answer = answered(make_runs, {1: 100, 4: 100})
+    assert answer.per_device == 1
+    assert answer.learning.startswith("CPUs per device do not change the accuracy")
+
+
+@pytest.mark.parametrize(
+    ("rates", "spread", "at_least", "advice"),
+    [
+        pytest.param({1: 100, 4: 300}, NOISY, 4, None, id="a difference larger than the noise"),
+        pytest.param({1: 100, 4: 110}, NOISY, 1, "Too close to tell apart at this scatter: ", id="noise"),
+        pytest.param(
+            {1: 100, 4: 106}, (0.98, 1, 1.02), 1, "Too close to tell apart at this scatter: ", id="a tie"
+        ),
+        pytest.param({1: 100, 4: 112}, (0.96, 1, 1.04), 1, "About ", id="near"),
+        pytest.param({1: 100, 4: 300}, (1.0,), 1, "Use 3 or more repeats.", id="single runs"),
+        pytest.param(
+            {1: 100, 4: 300, 8: 330}, NOISY, 4, "Too close to tell apart at this scatter: ", id="noise above"
+        ),
+    ],
+)
+def test_an_answer_is_given_only_where_the_runs_carry_it(
+    make_runs: Runs, rates: dict[int, float], spread: Sequence[float], at_least: int, advice: str | None
+) -> None:
+    answer = answered(make_runs, rates, spread)
+    assert answer.at_least == at_least
+    assert answer.per_device == (at_least if advice is None else None)
+    assert any(each.startswith(advice) for each in answer.sentences) if advice else True
+
+
+def test_cpus_are_compared_on_the_devices_of_the_answer_else_on_the_most(make_runs: Runs) -> None:
+    rates = {1: 100.0, 4: 300.0}
+    assert answered(make_runs, rates).devices == 2
+    assert answered(make_runs, rates, answer=("c4", 1)).devices == 1
+    assert answered(make_runs, {1: 100}).devices is None
+
+
+def test_an_answer_on_devices_that_names_other_cpus_is_explained(make_runs: Runs) -> None:
+    *_, last = answered(make_runs, {1: 100, 4: 300}, answer=("c1", 2)).sentences
+    assert last.startswith("The answer on devices names c1 by another rule")
+    for known in ("c4", "runs under other conditions"):
+        same = answered(make_runs, {1: 100, 4: 300}, answer=(known, 2))
+        assert not any("another rule" in sentence for sentence in same.sentences)
+
+
+def test_the_share_of_a_step_that_waits_for_data_is_told_with_each_number(make_runs: Runs) -> None:
+    answer = answered(make_runs, {1: 100, 4: 300}, waits={1: 0.826, 4: 0.03})
+    assert answer.loader_fractions == pytest.approx({"1": 0.826, "4": 0.03})
+    assert "Share of a step that waits for data: 83 % with 1 CPU and 3 % with 4 CPUs." in answer.sentences
+    unknown = answered(make_runs, {1: 100, 4: 300})
+    assert unknown.loader_fractions == {"1": None, "4": None}
+    assert "How much of a step waits for data is not known." in unknown.sentences
+
+
+def test_cpus_that_may_change_the_accuracy_are_not_said_to_change_only_the_time(make_runs: Runs) -> None:
+    alike = {1: [0.990, 0.991, 0.992], 4: [0.991, 0.990, 0.992]}
+    rates = {1: 100.0, 4: 300.0}
+    assert "only the time" in answered(make_runs, rates, accuracies=alike).learning
+    apart = alike | {4: [0.985, 0.984, 0.986]}
+    assert (
+        "may differ by up to 0.8 percentage points" in answered(make_runs, rates, accuracies=apart).learning
+    )
+    scattered = {1: [0.98, 0.99, 0.97], 4: [0.99, 0.97, 0.98]}
+    assert "is not clear" in answered(make_runs, rates, accuracies=scattered).learning
+
+
+def test_the_answer_can_be_written_as_json(make_runs: Runs) -> None:
+    answer = answered(make_runs, {1: 100, 4: 300}, waits={1: 0.8})
+    assert json.loads(json.dumps(vars(answer)))["loader_fractions"] == {"1": pytest.approx(0.8), "4": None}
