@@ -43,8 +43,8 @@ ROUNDS = r"[\w-]+/repeats/round\d+\.json"
 """Kept to be read back: which runs an experiment asked for. Only Scalewise relies on their keys."""
 
 NAMED_BY_OTHERS = {"imported_files", "inputs", "left_out", "options", "parameters", "refused", "settings"}
-NAMED_BY_OTHERS |= {"undecided", "unknown", "versions"}
-"""Objects whose keys are names of settings, packages, files, laws or reasons."""
+NAMED_BY_OTHERS |= {"loader_fractions", "undecided", "unknown", "versions"}
+"""Objects whose keys are numbers, or names of settings, packages, files, laws or reasons."""
 
 Types = dict[str, str]
 """Types by the name of a column or key: words joined by " or "; "sometimes" where it may be absent."""
