@@ -52,11 +52,20 @@ def experiment(points: Mapping[int, Sequence[Measured]], **keys: Any) -> Experim
 
 @pytest.fixture
 def study(tmp_path: Path, write_run: WriteRun) -> Callable[..., Conclusion]:
-    def conclusion(points: Mapping[int, Sequence[Measured]], **keys: Any) -> Conclusion:
+    def conclusion(
+        points: Mapping[int, Sequence[Measured]], slurm_job_id: str | None = None, **keys: Any
+    ) -> Conclusion:
         for devices, runs in points.items():
             for repeat, (rate, measured) in enumerate(runs, start=1):
                 name = f"d{devices}.r{repeat}"
-                write_run(tmp_path / "study" / "runs", name, devices, rate=rate, **measured)
+                write_run(
+                    tmp_path / "study" / "runs",
+                    name,
+                    devices,
+                    rate=rate,
+                    origin={"slurm_job_id": slurm_job_id},
+                    **measured,
+                )
         spec = experiment(points, **keys)
         tables = collect("study", spec, tmp_path / "study" / "runs")
         return conclude(AnalysisSpec("study", spec), tables)
@@ -67,6 +76,15 @@ def study(tmp_path: Path, write_run: WriteRun) -> Callable[..., Conclusion]:
 def above_1(found: Conclusion) -> str:
     (caution,) = (each for each in found.decision.cautions if each.startswith("Efficiency is above 1"))
     return caution
+
+
+@pytest.mark.parametrize("job", [None, "7"], ids=["one machine", "Slurm"])
+def test_advice_on_disturbed_runs_names_a_key_of_slurm_only_for_runs_of_slurm(
+    study: Callable[..., Conclusion], job: str | None
+) -> None:
+    first = study({1: busy(BUSY), 2: QUIET_2}, slurm_job_id=job).decision.cautions[0]
+    assert "while the machine is quiet" in first
+    assert ("slurm.exclusive" in first) == (job is not None)
 
 
 def test_an_answer_that_rests_on_a_busy_machine_is_not_clear_and_says_so_first(

@@ -9,7 +9,7 @@ import torch
 
 from scalewise.plan.config.shape import Shape
 from scalewise.records import utc_now
-from scalewise.training.distributed.cpus import cpu_list
+from scalewise.training.distributed.cpus import cpu_list, take_cpus
 from scalewise.training.distributed.devices import claim_device
 from scalewise.training.distributed.identity import Identity, check_place, identify, node_rank, tasks_on_node
 from scalewise.training.measure.environments import commit, merge_environments
@@ -140,6 +140,28 @@ def test_cpus_are_written_as_the_kernel_writes_them(cpus: list[int], text: str) 
 
 def test_a_device_of_a_machine_without_gpus_is_a_cpu_process() -> None:
     assert claim_device("cpu", 3) == torch.device("cpu")
+
+
+IN_SLURM = pytest.mark.parametrize("job", [None, "7"], ids=["one machine", "Slurm"])
+
+
+@IN_SLURM
+def test_advice_on_cpus_names_options_of_srun_only_where_srun_starts_ranks(job: str | None) -> None:
+    with pytest.raises(RuntimeError, match="but cpus_per_device is 4096") as refused:
+        take_cpus("gpu", Identity(0, 0, 1, 1, "node-a", job, 0), 4096)
+    assert ("srun_extra" in str(refused.value)) == (job is not None)
+    assert ("cpus_per_node" in str(refused.value)) == (job is None)
+
+
+@IN_SLURM
+def test_advice_on_a_single_visible_gpu_names_options_of_srun_only_where_srun_starts_ranks(
+    job: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(RuntimeError, match=r"local rank 1 on .* sees one GPU only") as refused:
+        claim_device("cuda", 1, in_slurm=job is not None)
+    assert ("srun_extra" in str(refused.value)) == (job is not None)
+    assert ("devices_per_node" in str(refused.value)) == (job is None)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU, so nothing is missing")

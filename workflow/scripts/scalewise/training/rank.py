@@ -281,7 +281,9 @@ def initialize_rank(rank_files: RankFiles, rank_setup: RankSetup) -> tuple[Ident
         threading.Thread(target=_beat, args=(rank_files,), name="beat", daemon=True).start()
     check_place(identity, Shape.parse(rank_setup.shape))
     affinity = claim_cpus(rank_setup.accelerator, identity, rank_setup.cpus_per_device)
-    return identity, affinity, claim_device(rank_setup.accelerator, identity.local_rank)
+    in_slurm = identity.slurm_job_id is not None
+    device = claim_device(rank_setup.accelerator, identity.local_rank, in_slurm=in_slurm)
+    return identity, affinity, device
 
 
 def _beat(rank_files: RankFiles) -> None:

@@ -57,6 +57,11 @@ class Gains:
     trends: Mapping[str, bool]
     _known: dict[Pair, Ratio | None] = field(default_factory=dict, repr=False, compare=False)
 
+    @property
+    def on_slurm(self) -> bool:
+        """Whether runs were jobs of Slurm."""
+        return any(runs.get("slurm_job_id", pd.Series()).notna().any() for runs in self.points.values())
+
     def of(self, measure: Measure, point: Point, than: Point) -> Ratio | None:
         """The ratio of a pair; None where one of them has no rate, and of a point over itself."""
         pair = Pair(measure, point, than)

@@ -252,18 +252,19 @@ def _changed_speedup(rates: pd.DataFrame) -> str:
     )
 
 
-def of_disturbed(planned: pd.DataFrame) -> Iterator[Caution]:
+def of_disturbed(planned: pd.DataFrame, *, on_slurm: bool) -> Iterator[Caution]:
     """Cautions on disturbed runs: those that the answer rests on, and those that were set apart.
 
     Args:
         planned: Rows of the scaling table that the answer rests on; published figures know no disturbance.
+        on_slurm: The runs were jobs of Slurm.
     """
     if "disturbed" not in planned:
         return
     used, apart = planned[planned["n_disturbed"] > 0], planned[planned["n_set_apart"] > 0]
+    whole_nodes = " (`slurm.exclusive: true` in the site file requests whole nodes)" if on_slurm else ""
     again = (
-        "delete the folders of these runs and run snakemake again while the machine is quiet "
-        "(`slurm.exclusive: true` in the site file requests whole nodes)."
+        f"delete the folders of these runs and run snakemake again while the machine is quiet{whole_nodes}."
     )
     if len(used):
         yield DISTURBED, f"The answer rests on disturbed runs: {named_runs(used)}. For a clear answer {again}"

@@ -121,7 +121,7 @@ def decide(
         *((cautions.MEASUREMENT, sentence) for sentence in differences),
     ]
     if points.empty:
-        return _without_speedup(experiment, scaling, options, harms)
+        return _without_speedup(experiment, scaling, options, harms, compared)
     chosen = select(found, rule, compared)
     best = None if chosen is None else chosen.point
     open_questions = [] if chosen is None else chosen.open_questions
@@ -150,7 +150,7 @@ def decide(
         rests_on = series[series["devices"] == best["devices"]]
     harms = [
         *about_choice,
-        *cautions.of_disturbed(points),
+        *cautions.of_disturbed(points, on_slurm=compared.on_slurm),
         *cautions.of_runs(planned),
         *cautions.of_points(series, planned, target, measure, rests_on),
         *harms,
@@ -206,7 +206,11 @@ def _other_training(
 
 
 def _without_speedup(
-    experiment: str, scaling: pd.DataFrame, options: pd.DataFrame, harms: Sequence[cautions.Caution]
+    experiment: str,
+    scaling: pd.DataFrame,
+    options: pd.DataFrame,
+    harms: Sequence[cautions.Caution],
+    compared: Gains,
 ) -> Decision:
     """Return the rates of one device count as the answer, or the reason why there are none."""
     planned = scaling[scaling["conditions"].astype(object).fillna("") == ""]
@@ -218,7 +222,7 @@ def _without_speedup(
         sentence, *others = [wording.measured(point) for _, point in done.iterrows()]
         first = planned[planned["series"] == done["series"].iloc[0]]
         sentence += f"{wording.left_out_text(first)} Add device counts for a decision."
-        harms = [*cautions.of_disturbed(first), *cautions.of_runs(first), *harms]
+        harms = [*cautions.of_disturbed(first, on_slurm=compared.on_slurm), *cautions.of_runs(first), *harms]
     return Decision(
         experiment,
         devices=None,

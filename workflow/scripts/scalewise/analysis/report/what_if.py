@@ -94,7 +94,7 @@ def facts(
         "whole_runs": terms.whole_runs,
         "chooses_devices": terms.chooses_devices,
         "unmeasured": [] if choice is None else [each.devices for each in choice.unmeasured],
-        "open_anyway": list(_open_anyway(terms, found, choice)),
+        "open_anyway": list(_open_anyway(terms, found, choice, on_slurm=compared.on_slurm)),
         "doubts": [list(_doubts(found.points[found.points["series"] == name])) for name in names],
         "significance": SIGNIFICANCE,
         "known_within": KNOWN_WITHIN,
@@ -151,9 +151,12 @@ def _known(ratio: Ratio) -> list[Any]:
     return [*(_plain(float(f"{value:.{DIGITS}g}")) for value in values), ratio.n, int(ratio.assumed)]
 
 
-def _open_anyway(terms: Terms, found: Candidates, choice: ChoiceSummary | None) -> Iterator[str]:
+def _open_anyway(
+    terms: Terms, found: Candidates, choice: ChoiceSummary | None, *, on_slurm: bool
+) -> Iterator[str]:
     """Sentences on doubts that no criterion removes."""
-    yield from (sentence for harm, sentence in of_disturbed(found.points) if harm == DISTURBED)
+    disturbed = of_disturbed(found.points, on_slurm=on_slurm)
+    yield from (sentence for harm, sentence in disturbed if harm == DISTURBED)
     yield from terms.confounded
     if terms.target is not None and found.measure == "throughput":
         yield f"No run reached {goal_text(terms.target)}, so throughput decides."

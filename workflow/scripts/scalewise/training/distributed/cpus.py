@@ -28,10 +28,12 @@ def take_cpus(accelerator: str, identity: Identity, cpus_per_device: int, ranks:
     needed = ranks * cpus_per_device
     allowed = cores_first(os.sched_getaffinity(0))
     if len(allowed) < needed:
+        fix = "Look for options in the site's srun_extra that bind tasks."
+        if identity.slurm_job_id is None:
+            fix = "Lower it, or give Snakemake more CPUs; cpus_per_node in the site file may be too large."
         raise RuntimeError(
             f"rank {identity.rank} on {identity.host} may use {len(allowed)} CPUs ({cpu_list(allowed)}), "
-            f"but cpus_per_device is {cpus_per_device}. Look for options in the site's srun_extra "
-            "that bind tasks."
+            f"but cpus_per_device is {cpus_per_device}. {fix}"
         )
     if accelerator == "cpu" and len(allowed) >= identity.local_world_size * cpus_per_device:
         start = identity.local_rank * cpus_per_device

@@ -11,8 +11,13 @@ from scalewise.training.distributed.cpus import cpu_list, take_cpus
 from scalewise.training.distributed.identity import Identity
 
 
-def claim_device(accelerator: str, local_rank: int) -> torch.device:
+def claim_device(accelerator: str, local_rank: int, *, in_slurm: bool = False) -> torch.device:
     """Claim this rank's device; a GPU that is not there is an error, never a silent CPU.
+
+    Args:
+        accelerator: ``cuda`` or ``cpu``.
+        local_rank: Number of this rank on its node, from 0.
+        in_slurm: The rank is part of a Slurm job, which the advice of an error is for.
 
     Raises:
         RuntimeError: CUDA is asked for and absent, or has too few devices.
@@ -21,11 +26,15 @@ def claim_device(accelerator: str, local_rank: int) -> torch.device:
         return torch.device("cpu")
     count = torch.cuda.device_count()
     if count == 1 and local_rank > 0:
+        fix = "Unset that variable or name more GPUs in it, or lower devices_per_node in the site file."
+        if in_slurm:
+            fix = (
+                "Slurm binds GPUs to tasks here: remove options such as --gpu-bind from the site's "
+                "srun_extra, or add a line such as `export CUDA_VISIBLE_DEVICES=0,1,2,3` to its prelude."
+            )
         raise RuntimeError(
-            f"local rank {local_rank} on {socket.gethostname()} sees one GPU alone, and it may be another's "
-            f"(CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', 'not set')}). Slurm binds GPUs "
-            "to tasks here: remove options such as --gpu-bind from the site's srun_extra, or add a line such "
-            "as `export CUDA_VISIBLE_DEVICES=0,1,2,3` to its prelude."
+            f"local rank {local_rank} on {socket.gethostname()} sees one GPU only, and it may be another's "
+            f"(CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', 'not set')}). {fix}"
         )
     if local_rank >= count:
         raise RuntimeError(
