@@ -199,8 +199,8 @@ def _other_rule(answer: Point | None, series: SeriesByCpus, cpus: int | None) ->
     """A sentence that says why the answer on devices names other CPUs."""
     if cpus is not None and answer is not None and answer[0] != series[cpus]:
         yield (
-            f"The answer on devices names {answer[0]} by another rule: the first option listed, unless "
-            "another is shown to be faster at all."
+            f"The answer on devices names {answer[0]} by another rule: the first option listed, or the "
+            "fastest of those that are shown to be faster than it."
         )
 
 

@@ -95,7 +95,7 @@ def accuracy(epochs: pd.DataFrame, target: float | None, device: str = "device")
         panel.axes.yaxis.set_major_formatter(_Percent())
         if target is not None:
             panel.axes.axhline(target, color=GREY, linestyle="--", linewidth=0.9)
-            if _is_last_of_row(panel, panels):
+            if _right(panel) == max(map(_right, panels)):
                 _name_target(panel.axes, target)
     _legend(figure, panels, device)
     return figure
@@ -154,16 +154,11 @@ def _cpus(counts: Sequence[float], device: str) -> str:
     return f"{', '.join(f'{count:g}' for count in counts)} {unit} per {device}"
 
 
-def _is_last_of_row(panel: Panel, panels: Sequence[Panel]) -> bool:
-    """Whether nothing stands to the right of a panel."""
-    spec = panel.axes.get_subplotspec()
-    assert spec is not None
-    same_row = [
-        each
-        for other in panels
-        if (each := other.axes.get_subplotspec()) is not None and each.rowspan == spec.rowspan
-    ]
-    return spec.colspan.stop == max(each.colspan.stop for each in same_row)
+def _right(panel: Panel) -> int:
+    """Return the column of a panel, counted from 1."""
+    place = panel.axes.get_subplotspec()
+    assert place is not None
+    return place.colspan.stop
 
 
 def _name_target(axes: Axes, target: float) -> None:
