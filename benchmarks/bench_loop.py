@@ -7,14 +7,20 @@ from __future__ import annotations
 
 import itertools
 import tempfile
+from collections.abc import Callable
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch.nn.functional import cross_entropy
 
+from scalewise.execution.progress_reporter import ProgressReporter
+from scalewise.execution.rank_files import RankFiles
 from scalewise.training.data import datasets
-from scalewise.training.loop import TrainingState, train_epoch
+from scalewise.training.loop import TrainingState, to_the_end, train_epoch
+from scalewise.training.measure.throughput import WINDOW_STEPS
+from scalewise.training.train_log import StepLog
 from scalewise.training.trainer import Trainer
 
 from .measure import CLOCKS, Row, interleave, step_row
@@ -23,32 +29,58 @@ from .one_rank import one_rank, project_task
 MOST = 1.02
 # Many short passes: the two of a pair are so close in time that they meet the same machine. What an
 # epoch costs once weighs more in them than in a whole one, which counts against us.
-ROUNDS = 300
-STEPS = 4
+ROUNDS, STEPS = 300, 4
+# one line of train.log in each pass, of a step more than a window has: far more lines than a training writes
+LOG_ROUNDS, LOG_STEPS = 40, WINDOW_STEPS + 1
 # the smallest batch of the study that ships: the fewer samples, the more a step's own cost shows
 BATCH = 128
 OPTIONS = {"model": "digits_cnn", "global_batch_size": BATCH}
 
 
 def rows() -> list[Row]:
-    """Epochs of both loops in turn, in one process on one core."""
+    """Epochs of both loops in turn, in one process on one core, without and with lines on steps."""
     with one_rank() as (identity, device), tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "digits.safetensors"
         datasets.prepare("digits", file)
         whole = datasets.load(file)
-        samples = STEPS * BATCH
-        dataset = replace(
-            whole, train_images=whole.train_images[:samples], train_labels=whole.train_labels[:samples]
-        )
-        return _compare(project_task(OPTIONS, dataset, identity, device))
+
+        def task(steps: int) -> Trainer:
+            chosen = torch.arange(steps * BATCH) % len(whole.train_labels)
+            part = replace(
+                whole, train_images=whole.train_images[chosen], train_labels=whole.train_labels[chosen]
+            )
+            return project_task(OPTIONS, part, identity, device)
+
+        table = _compare("", task(STEPS), STEPS, ROUNDS)
+        log = Path(folder) / "train.log"
+        with (
+            log.open("w", encoding="utf-8") as output,
+            redirect_stdout(output),
+            ProgressReporter(RankFiles(Path(folder))) as reporter,
+        ):
+            trainer = task(LOG_STEPS)
+            step_log = StepLog(trainer, reporter.say, seconds=0.0)
+            rows_with_log = _compare(", a line a window", trainer, LOG_STEPS, LOG_ROUNDS, step_log.after_step)
+        assert len(log.read_text(encoding="utf-8").splitlines()) >= LOG_ROUNDS
+        return table + rows_with_log
 
 
-def _compare(trainer: Trainer) -> list[Row]:
+def _compare(
+    what: str,
+    trainer: Trainer,
+    steps: int,
+    rounds: int,
+    report: Callable[[TrainingState], None] = lambda _state: None,
+) -> list[Row]:
     images, labels = next(iter(trainer.train.batches([torch.arange(len(trainer.train))])))
     epochs = itertools.count()
 
+    def after_step(state: TrainingState) -> bool:
+        report(state)
+        return to_the_end(state)
+
     def ours() -> None:
-        train_epoch(trainer, TrainingState.start(trainer.device, next(epochs)))
+        train_epoch(trainer, TrainingState.start(trainer.device, next(epochs)), after_step)
 
     # One network and one optimizer for both: two copies would differ by where they lie in memory.
     model, optimizer = trainer.parallel_model.compiled, trainer.optimizer
@@ -64,14 +96,14 @@ def _compare(trainer: Trainer) -> list[Row]:
             optimizer.step()
 
     interleave(ours, bare, rounds=5)
-    pairs = interleave(ours, bare, ROUNDS)
+    pairs = interleave(ours, bare, rounds)
 
     # Judged by CPU time: other processes on the machine lengthen the wall time of whichever loop they
     # meet. Wall time is quoted too, since it alone would show a loop that waits.
     return [
         step_row(
-            f"loop: {clock} time of a step, digits_cnn, batch {BATCH}",
-            *(pairs, clock, STEPS),
+            f"loop{what}: {clock} time of a step, digits_cnn, batch {BATCH}",
+            *(pairs, clock, steps),
             MOST if clock == "cpu" else None,
         )
         for clock in CLOCKS

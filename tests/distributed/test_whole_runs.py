@@ -182,6 +182,28 @@ def test_the_log_has_one_line_for_each_epoch(finished: dict[int, Finished], devi
     assert [line.split()[1] for line in lines] == ["1/3", "2/3", "3/3"]
 
 
+@both_sizes
+def test_the_log_has_lines_on_steps_and_ends_with_a_summary(
+    finished: dict[int, Finished], devices: int
+) -> None:
+    run = finished[devices]
+    on_steps = [line for line in run.log if line.startswith("train ")]
+    assert on_steps[0].startswith("train epoch 1/3  step 2/6  loss ")
+    assert "learning rate 0.05" in on_steps[0]
+    measured = run.summary.measurements
+    assert measured is not None
+    lines = run.log[run.log.index("Training summary") :]
+    assert [line.split(": ")[1].strip() for line in lines[1:7]] == [
+        f"{measured.train_seconds:.2f} s",
+        f"{measured.evaluation_seconds:.2f} s",
+        f"{measured.throughput_samples_per_second:,.0f} samples/s",
+        "1",
+        f"{devices}",
+        f"{devices}",
+    ]
+    assert lines[6].startswith("  CPU processes:")
+
+
 def test_one_device_is_started_the_same_way_as_two(finished: dict[int, Finished]) -> None:
     commands = [
         finished[devices].log[0].split(maxsplit=1)[1].replace(str(finished[devices].folder), "FOLDER")

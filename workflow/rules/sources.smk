@@ -23,7 +23,7 @@ SOURCES = {
     "rank_command rank_files rank_processes requeue restarts run run_lock signals slurm_job "
     "supervisor train_job watchdog",
     "scalewise/training/": "__init__ all_reduce early_end gradient_buckets loop optim parallel_model pass_timing precision "
-    "preflight_rank rank run_records trainer",
+    "preflight_rank rank run_records train_log trainer",
     "scalewise/training/checkpoints/": "__init__ checkpointer restore state step_consensus storage",
     "scalewise/training/data/": "__init__ augmentation datasets decoders download http_transfer loaders own_arrays pretrained "
     "published_files sampling sources storage weights_file worker_loader",

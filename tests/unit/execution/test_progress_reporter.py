@@ -77,3 +77,26 @@ def test_a_log_on_a_full_disk_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> N
             os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
     finally:
         os.close(descriptor)
+
+
+def test_lines_come_in_their_order_and_the_training_waits_for_none(
+    rank_files: RankFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, printed = threading.Event(), []
+
+    def slowly(text: str) -> None:
+        if threading.current_thread().name == "messenger":
+            disk.wait()
+        printed.append(text)
+
+    monkeypatch.setattr(messengers, "say", slowly)
+    reporter = ProgressReporter(rank_files)
+    reporter.say("resumed")
+    assert printed == ["resumed"]
+    with reporter:
+        for line in ("step 50", "step 100", "epoch 1"):
+            reporter.say(line)
+        assert printed == ["resumed"]
+        disk.set()
+    reporter.say("summary")
+    assert printed == ["resumed", "step 50", "step 100", "epoch 1", "summary"]

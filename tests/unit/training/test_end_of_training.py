@@ -10,7 +10,8 @@ import torch
 from scalewise.plan.config.settings import Settings
 from scalewise.records import EpochRecord, OwnInterval, Window
 from scalewise.training.loop import TrainingState, is_accurate_enough
-from scalewise.training.rank import describe_interval, describe_steps, divergence
+from scalewise.training.rank import divergence
+from scalewise.training.train_log import describe_interval, describe_steps
 
 
 def settings(stop: float | None, patience: int = 1) -> Settings:

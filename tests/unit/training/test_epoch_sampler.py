@@ -132,3 +132,13 @@ def test_reading_an_epoch_again_gives_the_same_samples() -> None:
     sampler.set_epoch(2)
     first = [indices(step).tolist() for step in sampler]
     assert [indices(step).tolist() for step in sampler] == first
+
+
+@every_size
+@every_world
+def test_samples_before_a_step_are_those_of_the_steps_before_it(samples: int, world_size: int) -> None:
+    for rank in range(world_size):
+        sampler = EpochSampler(samples, GLOBAL_BATCH - 1, rank, world_size, seed=1)
+        sizes = [len(indices(step)) for step in sampler]
+        before = [sampler.samples_before(step) for step in range(len(sizes) + 1)]
+        assert before == [sum(sizes[:step]) for step in range(len(sizes) + 1)]

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from queue import Empty, SimpleQueue
 from types import TracebackType
 
 from scalewise.execution.messages import Progress
@@ -25,7 +26,7 @@ TELL_SECONDS = 5.0
 
 
 class ProgressReporter:
-    """Looks for requests and tells of progress, from entry to exit; the training only sets and reads values.
+    """Looks for requests, tells of progress and prints lines, from entry to exit, in a thread.
 
     Args:
         rank_files: The folder that both see; None for a rank that has nothing to say, which does nothing.
@@ -42,6 +43,7 @@ class ProgressReporter:
         self.stop_request: str | None = None
         """The reason that the ranks are asked to end; None while nobody asks."""
         self._told: Progress | None = None
+        self._lines: SimpleQueue[str] = SimpleQueue()
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -60,11 +62,21 @@ class ProgressReporter:
         self._ended.set()
         if self._thread is not None:
             self._thread.join(END_SECONDS)
+            self._thread = None
+            self._print()
+
+    def say(self, text: str) -> None:
+        """Print a line of train.log from the thread, in the order of the calls; here while there is none."""
+        if self._thread is None:
+            say(text)
+        else:
+            self._lines.put(text)
 
     def _run(self, rank_files: RankFiles) -> None:
         due = 0.0
         while True:
             last = self._ended.is_set()
+            self._print()
             with suppress(OSError):
                 self.stop_request = self.stop_request or rank_files.stop_request()
             if self.progress != self._told and (last or time.monotonic() >= due):
@@ -74,6 +86,11 @@ class ProgressReporter:
             if last:
                 return
             self._ended.wait(LOOK_SECONDS)
+
+    def _print(self) -> None:
+        with suppress(Empty):
+            while True:
+                say(self._lines.get_nowait())
 
     def _tell(self, rank_files: RankFiles) -> None:
         progress = self.progress

@@ -22,7 +22,7 @@ from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.signals import Signals
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.config.shape import Shape
-from scalewise.records import EpochRecord, OwnInterval, Resumption, Startup, Window, later
+from scalewise.records import EpochRecord, Measurements, OwnInterval, Resumption, Startup, later
 from scalewise.training.checkpoints.checkpointer import Checkpointer
 from scalewise.training.data import datasets
 from scalewise.training.data.datasets import Dataset
@@ -31,7 +31,6 @@ from scalewise.training.distributed.identity import Identity, check_place, ident
 from scalewise.training.distributed.process_group import gather, process_group
 from scalewise.training.loop import TrainingState, train
 from scalewise.training.measure.machine_load import CpuMeter
-from scalewise.training.measure.throughput import throughput
 from scalewise.training.pass_timing import time_forward_backward
 from scalewise.training.run_records import (
     RankReport,
@@ -42,6 +41,14 @@ from scalewise.training.run_records import (
     with_waiting,
     write_epochs_and_utilization,
     write_summary_and_ranks,
+)
+from scalewise.training.train_log import (
+    StepLog,
+    describe_early_stop,
+    describe_epoch,
+    describe_interval,
+    describe_run,
+    describe_steps,
 )
 from scalewise.training.trainer import Loaders, Trainer, build_loaders, build_trainer
 
@@ -154,9 +161,16 @@ def train_and_record(
     state = checkpointer.begin()
     seconds["model_seconds"] = watch.lap()
 
+    step_log = StepLog(trainer, checkpointer.reporter.say) if identity.rank == 0 else None
+
+    def after_step(state: TrainingState) -> bool:
+        if step_log is not None:
+            step_log.after_step(state)
+        return checkpointer.after_step(state)
+
     def tell(record: EpochRecord) -> None:
         if identity.rank == 0:
-            say(describe(record, settings.epochs))
+            checkpointer.reporter.say(describe_epoch(record, settings.epochs))
         checkpointer.tell(state)
 
     with (
@@ -165,13 +179,15 @@ def train_and_record(
         signals.instead_of_an_end(lambda: rank.rank_files.terminated(identity.rank)),
     ):
         meter = CpuMeter(identity.host)
-        ending = train(trainer, state, tell, checkpointer.after_step)
+        ending = train(trainer, state, tell, after_step)
         cpu_use = meter.used()
         checkpointer.tell(state)
     if ending == "stopped":
         return
     early_end = trainer.early_end
     own_interval = None if early_end is None else early_end.conclude(settings.warmup_steps)
+    if identity.rank == 0 and (line := describe_early_stop(state.records, settings)):
+        say(line)
     if settings.steps is not None and identity.rank == 0:
         say(describe_steps(state, trainer.clock.windows))
         if own_interval is not None:
@@ -226,7 +242,8 @@ def finalize(trained: TrainResult, own: RankReport, spec: TrainSpec, rank_setup:
     reports = with_waiting(gather(own, trainer.identity.world_size))
     if writes:
         write_epochs_and_utilization(spec.folder, trained.state.records, reports)
-        write_results(trained, reports, spec, rank_setup)
+        measurements = write_results(trained, reports, spec, rank_setup)
+        say(describe_run(measurements, Shape.parse(rank_setup.shape), rank_setup.accelerator))
     if not trained.diverged:
         # the training is kept by now, whatever becomes of the passes
         times = gather(time_forward_backward(trainer), trainer.identity.world_size)
@@ -237,8 +254,8 @@ def finalize(trained: TrainResult, own: RankReport, spec: TrainSpec, rank_setup:
 
 def write_results(
     trained: TrainResult, reports: Sequence[RankReport], spec: TrainSpec, rank_setup: RankSetup
-) -> None:
-    """Write what all ranks report together, on rank 0."""
+) -> Measurements:
+    """Write what all ranks report together, on rank 0; returns the figures of the run."""
     resumption = trained.resumption
     origin = collect_provenance(
         reports, trained.trainer.identity, rank_setup.launcher, spec, resumption, trained.ended_at
@@ -254,6 +271,7 @@ def write_results(
         origin,
         divergence(trained.state) if trained.diverged else "",
     )
+    return measurements
 
 
 def divergence(state: TrainingState) -> str:
@@ -292,34 +310,6 @@ def _beat(rank_files: RankFiles) -> None:
         with suppress(OSError):
             rank_files.heartbeat()
         time.sleep(BEAT_SECONDS)
-
-
-def describe(record: EpochRecord, epochs: int) -> str:
-    """The line of train.log that tells of an epoch."""
-    return (
-        f"epoch {record.epoch}/{epochs}  train loss {record.train_loss:.4f}  test loss "
-        f"{record.test_loss:.4f}  accuracy {100 * record.test_accuracy:.2f} %  "
-        f"{record.samples_per_second:,.0f} samples/s  {record.train_seconds:.2f} s"
-    )
-
-
-def describe_steps(state: TrainingState, windows: Sequence[Window]) -> str:
-    """The line of train.log that tells of a training that steps end."""
-    loss = f"  train loss {state.train_loss:.4f}" if state.train_loss is not None else ""
-    rate = throughput(windows)
-    speed = f"  {rate:,.0f} samples/s" if rate is not None else ""
-    return f"step {state.steps}{loss}{speed}  {sum(window.seconds for window in windows):.2f} s"
-
-
-def describe_interval(own: OwnInterval) -> str:
-    """The line of train.log that tells how well the run's own throughput is known."""
-    warmup = f"after {own.warmup_steps} steps of warm-up"
-    if own.half_width_fraction is None:
-        return f"throughput of this run: too few windows for an interval {warmup}"
-    return (
-        f"throughput of this run known to {100 * own.half_width_fraction:.2g} % "
-        f"({100 * own.confidence:.0f} % confidence, {own.windows} windows {warmup})"
-    )
 
 
 def install_sigterm_handler(rank_files: RankFiles, rank: int) -> None:

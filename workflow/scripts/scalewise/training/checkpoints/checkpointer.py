@@ -9,7 +9,7 @@ from pathlib import Path
 
 from scalewise.execution.checkpoint_files import KEPT, CheckpointError, CheckpointFolder, FileSum
 from scalewise.execution.messages import GracefulStop, Progress, TrainSpec
-from scalewise.execution.progress_reporter import ProgressReporter, say
+from scalewise.execution.progress_reporter import ProgressReporter
 from scalewise.execution.rank_files import RankFiles
 from scalewise.records import Resumption
 from scalewise.training.checkpoints.restore import HostGroup, Restored, read_newest
@@ -283,4 +283,4 @@ class Checkpointer:
 
     def _say(self, text: str) -> None:
         if self._rank == 0:
-            say(text)
+            self.reporter.say(text)

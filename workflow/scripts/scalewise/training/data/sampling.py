@@ -69,6 +69,13 @@ class EpochSampler:
         """Number of training samples of this rank in an epoch."""
         return sum(len(shard_range(size, self._rank, self._world_size)) for size in self._sizes)
 
+    def samples_before(self, step: int) -> int:
+        """Return the number of this rank's samples in an epoch's steps before ``step``, counted from 0."""
+        if step == len(self):
+            return self.samples_of_rank
+        # all steps but the last have as many
+        return step * len(shard_range(self._sizes[0], self._rank, self._world_size))
+
     def __iter__(self) -> Iterator[SampledStep]:
         """Yield the steps of the epoch."""
         generator = torch.Generator().manual_seed(self._seed * 1_000_003 + self._epoch)

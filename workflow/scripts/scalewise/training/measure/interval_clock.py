@@ -76,6 +76,11 @@ class IntervalClock(StepClock[Mark]):
         self.whole_windows = 0
         """Number of ``values``."""
 
+    @property
+    def is_between_windows(self) -> bool:
+        """Whether a pause has begun: the time until the next step is in no window."""
+        return self._last_end is None
+
     def open_window(self) -> None:
         """Go on after a pause, which is in no step."""
         self._timer.synchronize()

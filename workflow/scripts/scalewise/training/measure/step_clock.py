@@ -59,6 +59,11 @@ class StepClock(Generic[Mark]):
         """Phase of the next step, ``warm-up`` or ``train``."""
         return "warm-up" if self._steps < self._warm_from else "train"
 
+    @property
+    def is_between_windows(self) -> bool:
+        """Whether a call of ``open_window`` now leaves no step out."""
+        return not self._marks
+
     def open_window(self) -> None:
         """Start a window at the beginning of an epoch."""
         self._timer.synchronize()
