@@ -100,6 +100,22 @@ def test_energy_by_nvmls_counter_is_mean_power_times_time(
 
 
 @pytest.mark.usefixtures("needs_cuda")
+def test_utilization_csv_has_the_gpus_memory_and_how_busy_it_was(
+    gpu_study: GpuStudy, record_property: Figure
+) -> None:
+    folder, _ = gpu_study.measured("steady")
+    samples = pd.read_csv(folder / UTILIZATION)
+    total = torch.cuda.get_device_properties(0).total_memory
+    # NVML also counts what the driver keeps for itself
+    assert samples["memory_total_bytes"].to_numpy() == pytest.approx(total, rel=0.1)
+    assert (samples["memory_bytes"] <= samples["memory_total_bytes"]).all()
+    busy = samples.loc[samples["phase"] == "train", "memory_utilization"]
+    record_property("figure", f"memory busy {100 * busy.max():.0f} % at most, {total / 2**30:.0f} GiB")
+    assert len(busy) > 0
+    assert busy.between(0, 1).all()
+
+
+@pytest.mark.usefixtures("needs_cuda")
 def test_a_gpu_tells_whether_it_was_throttled_and_how_busy_it_was(
     gpu_study: GpuStudy, record_property: Figure
 ) -> None:

@@ -258,6 +258,7 @@ UNITLESS = {
         "test_accuracy",
         "learning_rate",
         "mean_utilization",
+        "memory_utilization",
         "utilization",
     },
 }

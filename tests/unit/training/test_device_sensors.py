@@ -64,6 +64,7 @@ def test_a_cpu_process_is_as_busy_as_its_cpu_time_says() -> None:
     assert reading.utilization == pytest.approx(expected, abs=0.05)
     assert reading.memory_bytes == pytest.approx(psutil.Process().memory_info().rss, rel=0.2)
     assert (reading.power_watts, reading.energy_joules, reading.throttling) == (None, None, None)
+    assert (reading.memory_total_bytes, reading.memory_utilization) == (None, None)
 
 
 def test_a_process_with_two_cpus_is_half_as_busy_with_one_thread() -> None:
@@ -169,7 +170,7 @@ class Nvml:
 
 def test_nvmls_percent_milliwatts_and_millijoules_become_fraction_watts_and_joules() -> None:
     reading = NvmlSensor(Nvml(), UUID).read()
-    assert reading == Reading(0.37, 2 << 30, 412.5, 1000.0, ())
+    assert reading == Reading(0.37, 2 << 30, 412.5, 1000.0, (), 8 << 30, 0.9)
 
 
 def test_limits_of_power_and_clocks_are_told_in_watts_and_megahertz() -> None:
@@ -246,12 +247,17 @@ def test_a_real_gpu_is_read_as_nvidia_smi_reads_it(
                 break
         limits = sensor.limits()
         missing = sensor.missing()
+        total = float(nvidia_smi("memory.total")[0])
     finally:
         sensor.close()
     assert missing == ""
     record_property("figure", f"{reading.power_watts:.0f} W, throttling: {reading.throttling or 'none'}")
     assert alike, f"{before}, {after} MiB by nvidia-smi, {used} MiB by NVML"
     assert set(reading.throttling or ()) == active
+    assert reading.memory_total_bytes is not None
+    assert reading.memory_total_bytes / 2**20 == pytest.approx(total, rel=0.02)
+    assert reading.memory_utilization is not None
+    assert 0 <= reading.memory_utilization <= 1
     assert limits.power_watts == pytest.approx(limit, abs=1)
     assert limits.sm_clock_mhz == pytest.approx(clock, abs=1)
     assert reading.energy_joules is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -197,13 +197,35 @@ def test_a_rank_that_saw_nothing_leaves_no_mean_and_no_sum_of_the_others() -> No
 
 def test_samples_come_back_from_their_file_and_what_is_not_known_is_empty(tmp_path: Path) -> None:
     rows = [
-        UtilizationRecord("2026-01-01T00:00:00.500+00:00", "node-a", 0, "cuda:0 GPU", TRAIN, 0.5, 1, 300.5),
+        UtilizationRecord(
+            "2026-01-01T00:00:00.500+00:00", "node-a", 0, "cuda:0 GPU", TRAIN, 0.5, 1, 300.5, 4, 0.25
+        ),
         UtilizationRecord("2026-01-01T00:00:01.000+00:00", "node-a", 1, "CPU process", TRAIN, 1.0, 2, None),
     ]
     write_rows(tmp_path / UTILIZATION, UtilizationRecord, rows)
     table = pd.read_csv(tmp_path / UTILIZATION)
     assert list(table.columns) == [
         "timestamp", "host", "rank", "device", "phase", "utilization", "memory_bytes", "power_watts",
+        "memory_total_bytes", "memory_utilization",
     ]  # fmt: skip
+    assert (table["memory_total_bytes"].iloc[0], table["memory_utilization"].iloc[0]) == (4, 0.25)
+    assert table.loc[1, ["memory_total_bytes", "memory_utilization"]].isna().all()
     assert table["power_watts"].tolist()[0] == 300.5
     assert pd.isna(table["power_watts"].iloc[1])
+
+
+def test_a_sample_has_the_memory_of_the_device_and_how_busy_it_was() -> None:
+    sensor = Script(iter([Reading(0.5, 1), Reading(0.5, 2, memory_total_bytes=8, memory_utilization=0.25)]))
+    with Monitor(CPU, 1, "node-a", 0, sensor=sensor, interval_seconds=60) as monitor:
+        (sample,) = monitor.stop().samples
+    assert (sample.memory_bytes, sample.memory_total_bytes, sample.memory_utilization) == (2, 8, 0.25)
+
+
+def test_a_checkpoint_from_before_a_column_came_gives_rows_without_it() -> None:
+    state = Monitor(CPU, 1, "node-a", 0).state()
+    old = asdict(UtilizationRecord("2026-01-01T00:00:00.500+00:00", "node-a", 0, "GPU", TRAIN, 0.5, 1, 300.5))
+    del old["memory_total_bytes"], old["memory_utilization"]
+    with Monitor(CPU, 1, "node-a", 0) as monitor:
+        monitor.resume(state | {"samples": [old]})
+        first, *_ = monitor.stop().samples
+    assert (first.memory_bytes, first.memory_total_bytes, first.memory_utilization) == (1, None, None)

@@ -632,6 +632,9 @@ class UtilizationRecord:
             CPUs.
         memory_bytes: Memory used on the GPU, by whomever; resident memory of a CPU process.
         power_watts: Power of the GPU.
+        memory_total_bytes: Memory of the GPU, used or not. None of a CPU process, which has none to itself.
+        memory_utilization: Fraction of the driver's last sample period in which the GPU's memory was read or
+            written: ``utilization.memory`` of nvidia-smi. None of a CPU process: Linux does not count it.
     """
 
     timestamp: str
@@ -642,6 +645,8 @@ class UtilizationRecord:
     utilization: float | None
     memory_bytes: int | None
     power_watts: float | None
+    memory_total_bytes: int | None = None
+    memory_utilization: float | None = None
 
 
 RowKind = type[EpochRecord] | type[RankRecord] | type[UtilizationRecord]

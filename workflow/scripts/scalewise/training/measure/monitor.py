@@ -240,6 +240,8 @@ class Monitor:
                 utilization=self._latest.utilization,
                 memory_bytes=self._latest.memory_bytes,
                 power_watts=self._latest.power_watts,
+                memory_total_bytes=self._latest.memory_total_bytes,
+                memory_utilization=self._latest.memory_utilization,
             )
         )
         if len(self._samples) > MAX_SAMPLES:

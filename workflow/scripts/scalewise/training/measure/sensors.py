@@ -39,6 +39,8 @@ class Reading:
         power_watts: Power drawn now.
         energy_joules: Energy drawn since some time before the first reading.
         throttling: Reasons for which the device runs slower than it could; empty where it does not.
+        memory_total_bytes: Memory of the device, used or not.
+        memory_utilization: Fraction of time in which its memory was read or written, 0 to 1.
     """
 
     utilization: float | None
@@ -46,6 +48,8 @@ class Reading:
     power_watts: float | None = None
     energy_joules: float | None = None
     throttling: tuple[str, ...] | None = None
+    memory_total_bytes: int | None = None
+    memory_utilization: float | None = None
 
 
 class Sensor(Protocol):
@@ -167,6 +171,8 @@ class NvmlSensor:
             power_watts=None if milliwatts is None else milliwatts / 1000,
             energy_joules=None if millijoules is None else millijoules / 1000,
             throttling=None if reasons is None else self._name(reasons),
+            memory_total_bytes=None if memory is None else int(memory.total),
+            memory_utilization=None if rates is None else rates.memory / 100,
         )
 
     def limits(self) -> GpuLimits:
