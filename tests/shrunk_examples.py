@@ -42,6 +42,8 @@ SMALLER: dict[str, dict[Any, Any]] = {
     "batch_size_per_device": {64: 4, 32: 4, 256: 8},
     "global_batch_size": {1024: 8},
     "cpus_per_device": {4: 2, 8: 2, 18: 2},
+    # nodes of the tests' cluster have 64 GB for several runs at once
+    "memory_gb": {32: 4},
     "stop_patience_epochs": {2: 1},
     # ResNet-18 takes its ImageNet stem from 64 pixels on
     "image_size": {224: 64},

@@ -113,7 +113,7 @@ STATED = {
         "Port",
         "Log",
     }
-    | {"Mail at begin and end", "Job name"},
+    | {"Mail at begin and end", "Job name", "GPUs"},
     "resnet18-spawn": (ALWAYS - {"Memory", "Time"})
     | {"Weights", "Images", "Loader", "Normalization", "Order of images", "Evaluation", "Shapes", "Launcher"}
     | {"Address and port", "Data", "Memory and time"},
