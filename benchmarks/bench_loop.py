@@ -1,10 +1,13 @@
 """What our training loop costs over a bare one: same network, same DDP, same optimizer, same batches.
 
+And the cost of one rank's process group: a bare loop under DDP against the same loop without either.
+
 python benchmarks/run.py loop
 """
 
 from __future__ import annotations
 
+import copy
 import itertools
 import tempfile
 from collections.abc import Callable
@@ -14,12 +17,14 @@ from pathlib import Path
 
 import torch
 from torch.nn.functional import cross_entropy
+from torch.optim import Optimizer
 
 from scalewise.execution.progress_reporter import ProgressReporter
 from scalewise.execution.rank_files import RankFiles
 from scalewise.training.data import datasets
 from scalewise.training.loop import TrainingState, to_the_end, train_epoch
 from scalewise.training.measure.throughput import WINDOW_STEPS
+from scalewise.training.optim import build_optimizer
 from scalewise.training.train_log import StepLog
 from scalewise.training.trainer import Trainer
 
@@ -32,6 +37,7 @@ MOST = 1.02
 ROUNDS, STEPS = 300, 4
 # one line of train.log in each pass, of a step more than a window has: far more lines than a training writes
 LOG_ROUNDS, LOG_STEPS = 40, WINDOW_STEPS + 1
+GROUP_ROUNDS = 100
 # the smallest batch of the study that ships: the fewer samples, the more a step's own cost shows
 BATCH = 128
 OPTIONS = {"model": "digits_cnn", "global_batch_size": BATCH}
@@ -51,7 +57,7 @@ def rows() -> list[Row]:
             )
             return project_task(OPTIONS, part, identity, device)
 
-        table = _compare("", task(STEPS), STEPS, ROUNDS)
+        table = _compare("", task(STEPS), STEPS, ROUNDS) + _compare_with_plain(task(STEPS))
         log = Path(folder) / "train.log"
         with (
             log.open("w", encoding="utf-8") as output,
@@ -72,7 +78,6 @@ def _compare(
     rounds: int,
     report: Callable[[TrainingState], None] = lambda _state: None,
 ) -> list[Row]:
-    images, labels = next(iter(trainer.train.batches([torch.arange(len(trainer.train))])))
     epochs = itertools.count()
 
     def after_step(state: TrainingState) -> bool:
@@ -84,17 +89,7 @@ def _compare(
 
     # One network and one optimizer for both: two copies would differ by where they lie in memory.
     model, optimizer = trainer.parallel_model.compiled, trainer.optimizer
-
-    def bare() -> None:
-        trainer.parallel_model.train()
-        order = torch.randperm(len(images))
-        for start in range(0, len(images), BATCH):
-            chosen = order[start : start + BATCH]
-            optimizer.zero_grad()
-            loss = cross_entropy(model(images[chosen]), labels[chosen])
-            loss.backward()
-            optimizer.step()
-
+    bare = _bare_loop(trainer, model, optimizer)
     interleave(ours, bare, rounds=5)
     pairs = interleave(ours, bare, rounds)
 
@@ -108,3 +103,38 @@ def _compare(
         )
         for clock in CLOCKS
     ]
+
+
+def _compare_with_plain(trainer: Trainer) -> list[Row]:
+    """A process group of one rank with DistributedDataParallel, against the plain process of a tutorial."""
+    network = copy.deepcopy(trainer.parallel_model.module)
+    plain = _bare_loop(trainer, network, build_optimizer(trainer.settings, network.parameters(), 1))
+    group = _bare_loop(trainer, trainer.parallel_model.compiled, trainer.optimizer)
+    interleave(group, plain, rounds=5)
+    pairs = interleave(group, plain, GROUP_ROUNDS)
+    what = "group of one rank against a plain process"
+    return [
+        step_row(
+            f"loop, {what}: {clock} time of a step, digits_cnn, batch {BATCH}", pairs, clock, STEPS, None
+        )
+        for clock in CLOCKS
+    ]
+
+
+def _bare_loop(
+    trainer: Trainer, model: Callable[[torch.Tensor], torch.Tensor], optimizer: Optimizer
+) -> Callable[[], None]:
+    """A pass of a loop that only trains, over the trainer's images."""
+    images, labels = next(iter(trainer.train.batches([torch.arange(len(trainer.train))])))
+
+    def bare() -> None:
+        trainer.parallel_model.train()
+        order = torch.randperm(len(images))
+        for start in range(0, len(images), BATCH):
+            chosen = order[start : start + BATCH]
+            optimizer.zero_grad()
+            loss = cross_entropy(model(images[chosen]), labels[chosen])
+            loss.backward()
+            optimizer.step()
+
+    return bare
