@@ -216,7 +216,7 @@ def test_princetons_to_do_is_drawn(workplace: Workplace, mirror: Path, cluster: 
     results = _run_to_its_report(experiments, workplace, mirror)
     for figure in ("loss", "accuracy"):
         drawn = (results / "princeton-mnist" / "figures" / f"{figure}.svg").read_text()
-        assert set(re.findall(r">(\d+) CPUs? per device</text>", drawn)) == {"1", "2"}
+        assert set(re.findall(r">(\d+) CPUs? per CPU process</text>", drawn)) == {"1", "2"}
     epochs = pd.read_csv(results / "princeton-mnist" / "epochs.csv")
     assert set(zip(epochs["devices"], epochs["cpus_per_device"], strict=True)) == {
         (1, 1),
