@@ -229,6 +229,8 @@ def test_the_summary_has_time_throughput_and_numbers_of_nodes_and_devices(
     ]
     unmeasured = measured.model_copy(update={"throughput_samples_per_second": None})
     assert "throughput:             not measured" in describe_run(unmeasured, Shape(1, 1), accelerator)
+    unevaluated = measured.model_copy(update={"epochs_completed": 0})
+    assert "evaluation" not in describe_run(unevaluated, Shape(1, 1), accelerator)
 
 
 def test_an_early_stop_is_reported_in_the_words_of_the_guide() -> None:

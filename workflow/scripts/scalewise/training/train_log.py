@@ -93,9 +93,10 @@ def describe_run(measurements: Measurements, shape: Shape, accelerator: str) -> 
     """Return the lines that sum up a training, with the figures of its summary.json."""
     devices = "GPUs" if accelerator == "cuda" else "CPU processes"
     rate = measurements.throughput_samples_per_second
-    lines = {
-        "training time": f"{measurements.train_seconds:.2f} s",
-        "evaluation time": f"{measurements.evaluation_seconds:.2f} s",
+    lines = {"training time": f"{measurements.train_seconds:.2f} s"}
+    if measurements.epochs_completed:
+        lines["evaluation time"] = f"{measurements.evaluation_seconds:.2f} s"
+    lines |= {
         "throughput": "not measured: all steps warmed up" if rate is None else f"{rate:,.0f} samples/s",
         "nodes": f"{shape.nodes}",
         f"{devices} per node": f"{shape.devices_per_node}",
