@@ -74,7 +74,7 @@ def test_a_measurement_says_what_it_is_of(predicted: Predicted) -> None:
     (path,) = measurements(predicted[0])
     record = AllReduceMeasurement.model_validate_json(path.read_text())
 
-    assert re.fullmatch(r"site-[0-9a-f]{8}", path.parent.name)
+    assert re.fullmatch(r"machine-[0-9a-f]{8}", path.parent.name)
     assert (record.shape, record.backend, record.launcher, record.error) == ("1x2", "gloo", "popen", "")
     assert len(record.hosts) == 1
     assert record.devices == ["CPU process", "CPU process"]
@@ -96,7 +96,7 @@ def test_the_plan_then_shows_what_to_expect_and_what_was_not_measured(predicted:
     last = outcome.text[outcome.text.rindex("run             ") :]
     assert "expected speedup" in last.splitlines()[0]
     assert re.search(
-        r"^strong/d2\.r1-2 +1x2 +128 +2 +[0-9.]+ \([0-9.]+ to [0-9.]+\) +~0\.0", last, re.MULTILINE
+        r"^strong/d2\.r1-2 +0 of 2 +1x2 +128 +2 +[0-9.]+ \([0-9.]+ to [0-9.]+\) +~0\.0", last, re.MULTILINE
     )
     again = workplace.snakemake("-n", "plan", config=STUDY).text
     assert "expected speedup" in again

@@ -1,5 +1,6 @@
 # Contract: turns `config` into STUDY, or stops with every mistake in it.
 
+import atexit
 import gc
 import os
 import platform
@@ -164,9 +165,18 @@ def train_inputs(wildcards):
     return RUNS[wildcards.experiment, wildcards.run].inputs
 
 
-# Every command shows the plan, `-n` and `plan` among them; jobs that parse this file again do not.
+def show_plan():
+    """Print the plan, once."""
+    if not PLAN_SHOWN:
+        PLAN_SHOWN.append(True)
+        print(plan_table(STUDY), file=sys.stderr)
+
+
+# The plan is the first output of a command that runs something, and the last one of a dry run, of `plan`, and
+# of a command with nothing to do. After an error that came before, there is no scheduler: the error is last.
+PLAN_SHOWN = []
 if workflow.is_main_process:
-    print(plan_table(STUDY), file=sys.stderr)
+    atexit.register(lambda: workflow.scheduler and show_plan())
 
 
 wildcard_constraints:

@@ -120,9 +120,9 @@ def test_the_cost_of_a_finished_run_replaces_its_limit(load: Load, tmp_path: Pat
 
     table = plan_table(study, tmp_path)
 
-    assert "strong/d1.bucket-view-on.r1-2  1x1              240           5       <= 0.333\n" in table
-    assert "strong/d2.bucket-view-on.r1-2  1x2              120           5       0.100\n" in table
-    assert "5 runs, at most 2.433 device-hours." in table
+    assert "strong/d1.bucket-view-on.r1-2  0 of 2  1x1              240           5       <= 0.333\n" in table
+    assert "strong/d2.bucket-view-on.r1-2  1 of 2  1x2              120           5       0.100\n" in table
+    assert "\n1 of 5 runs are done. To do: 4 runs, at most 2.383 device-hours." in table
 
 
 def test_any_finished_repeat_tells_what_a_point_costs(load: Load, tmp_path: Path) -> None:
@@ -132,13 +132,18 @@ def test_any_finished_repeat_tells_what_a_point_costs(load: Load, tmp_path: Path
     assert "120           5       0.100\n" in plan_table(study, tmp_path)
 
 
-def test_a_finished_study_costs_what_was_measured(load: Load, tmp_path: Path) -> None:
+def test_what_is_left_costs_what_was_measured(load: Load, tmp_path: Path) -> None:
     study = load(STUDY)
-    for run in study.runs.values():
+    *others, last = study.runs.values()
+    for run in others:
         finish(run, tmp_path, seconds=90)
+    assert "\n4 of 5 runs are done. To do: 1 run, " in plan_table(study, tmp_path)
 
-    # 2 x 1 + 2 x 2 + 1 x 4 devices for 90 seconds
-    assert "5 runs, 0.250 device-hours." in plan_table(study, tmp_path)
+    finish(last, tmp_path, seconds=90)
+    assert "\nAll 5 runs are done." in plan_table(study, tmp_path)
+    more = plan_table(load(STUDY.replace("repeats: 2", "repeats: 3")), tmp_path)
+    # one run more on 1 and on 2 devices for 90 seconds
+    assert "\n5 of 7 runs are done. To do: 2 runs, about 0.075 device-hours." in more
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"provenance": null}', "[" * 100_000])

@@ -134,7 +134,8 @@ def site_id(site: Site, site_file: object = None) -> str:
         site: Facts of the machine or cluster.
         site_file: Path of the site's file; None for this machine as it is.
     """
-    path = Path(str(site_file)) if site_file is not None else Path("machine")
+    # with and without the profile of one machine, its measurements are the same
+    path = Path("machine") if site_file is None or site.slurm is None else Path(str(site_file))
     # profiles/slurm/site.yaml says more by its folder
     word = path.parent.name if path.stem == "site" and path.parent.name else path.stem
     word = re.sub(r"[^A-Za-z0-9_-]+", "-", word).strip("-")[:40] or "site"

@@ -13,6 +13,7 @@ from typing import Any
 
 from scalewise.plan.config.experiment import AnySettings
 from scalewise.plan.config.settings import Settings, Steps
+from scalewise.plan.config.shape import count_devices
 from scalewise.plan.runs.allocation import Allocation
 from scalewise.plan.runs.rounds import is_settled, known_rounds, requested_repeats
 from scalewise.plan.runs.runs import Run, series_name
@@ -51,6 +52,7 @@ class Row:
         billed_devices: Devices that one run is billed for; more than it uses where a site bills whole nodes.
         allocation: The request to Slurm for one run; None on one machine.
         expected: The point's prediction, where there is one.
+        done: Repeats that have finished as they are defined now.
         changes: A reason for each finished repeat that is trained again.
         damaged: Errors of its runs' records, with the fix.
     """
@@ -63,13 +65,14 @@ class Row:
     billed_devices: int
     allocation: Allocation | None
     expected: PredictedPoint | None = None
+    done: int = 0
     changes: Sequence[str] = ()
     damaged: Sequence[str] = ()
 
     @property
-    def device_hours(self) -> float:
-        """Device-hours of the repeats asked for: as measured, or at most, by the time limit."""
-        return len(self.runs) * self.device_hours_per_run
+    def to_do(self) -> int:
+        """Repeats asked for that have not finished."""
+        return len(self.runs) - self.done
 
     @property
     def device_hours_per_run(self) -> float:
@@ -77,11 +80,12 @@ class Row:
         seconds = self.limit_seconds if self.measured_seconds is None else self.measured_seconds
         return self.billed_devices * seconds / 3600
 
-    def cells(self, predicted: bool = False) -> tuple[str, ...]:
+    def cells(self, *, predicted: bool = False, begun: bool = False) -> tuple[str, ...]:
         """The row as text.
 
         Args:
             predicted: The table has a column for the expected speedup.
+            begun: The table has a column for the repeats that are done.
         """
         run = self.run
         repeats = "r1" if len(self.runs) == 1 else f"r1-{len(self.runs)}" if self.runs else "r0"
@@ -89,6 +93,7 @@ class Row:
         passes = run.settings.accumulation_steps
         return (
             f"{run.experiment}/{run.point}.{repeats}",
+            *([f"{self.done} of {len(self.runs)}"] if begun else []),
             str(run.shape),
             f"{run.batch_size_per_device}" + (f" ({passes} passes)" if passes > 1 else ""),
             _length(run.settings),
@@ -99,11 +104,11 @@ class Row:
 
     def _cost(self) -> str:
         if self.measured_seconds is not None:
-            return f"{self.device_hours:.3f}"
+            return f"{len(self.runs) * self.device_hours_per_run:.3f}"
         run, paid = self.run, self.billed_devices / self.run.shape.world_size
         hours = _expected_hours(run, self.expected)
         if hours is None:
-            return f"<= {self.device_hours:.3f}"
+            return f"<= {len(self.runs) * self.device_hours_per_run:.3f}"
         return f"~{digits(hours * paid * len(self.runs))}"
 
 
@@ -138,6 +143,7 @@ def rows(study: Study, results: Path) -> Iterator[Row]:
             possible = len(runs) if settled else most
             found = [_finished(results / planned.name / "runs" / run.name, run) for run in runs]
             seconds = next((each.seconds for each in found if each.seconds is not None), None)
+            done = sum(each.is_done for each in found)
             changes = [each.change for each in found if each.change]
             damaged = [each.damage for each in found if each.damage]
             shape, slurm = first.shape, study.site.slurm
@@ -145,7 +151,9 @@ def rows(study: Study, results: Path) -> Iterator[Row]:
             allocation = study.allocations[planned.name, first.name] if slurm is not None else None
             expected = expectations.get((series_name(first.options), shape))
             limit = planned.spec.runtime_minutes * 60
-            yield Row(first, runs, possible, limit, seconds, billed, allocation, expected, changes, damaged)
+            yield Row(
+                first, runs, possible, limit, seconds, billed, allocation, expected, done, changes, damaged
+            )
 
 
 def plan_table(study: Study, results: Path = Path("results")) -> str:
@@ -157,9 +165,12 @@ def plan_table(study: Study, results: Path = Path("results")) -> str:
     planned = list(rows(study, results))
     predicted = any(row.expected is not None for row in planned)
     asked = [row for row in planned if row.runs]
-    body = [row.cells(predicted) for row in asked[:MAX_ROWS]]
+    begun = any(row.done for row in asked)
+    body = [row.cells(predicted=predicted, begun=begun) for row in asked[:MAX_ROWS]]
     headings = (
-        *(*_HEADINGS[:-1], *(["expected speedup"] if predicted else []), _HEADINGS[-1]),
+        _HEADINGS[0],
+        *(["done"] if begun else []),
+        *(*_HEADINGS[1:-1], *(["expected speedup"] if predicted else []), _HEADINGS[-1]),
         *([] if study.site.slurm is None else ["sbatch"]),
     )
     widths = [max(map(len, column)) for column in zip(headings, *body, strict=True)]
@@ -169,13 +180,10 @@ def plan_table(study: Study, results: Path = Path("results")) -> str:
     ]
     if len(asked) > MAX_ROWS:
         lines.append(f"... and {len(asked) - MAX_ROWS} more")
-    hours = sum(row.device_hours for row in asked)
-    bound = "at most " if any(row.measured_seconds is None for row in asked) else ""
     site = study.site
     kind = "GPUs" if site.accelerator == "cuda" else "CPU processes (no GPU in use)"
     lines += [
-        f"{sum(len(row.runs) for row in asked)} runs, {bound}{hours:.3f} device-hours. Devices are {kind}, "
-        f"{site.devices_per_node} per node.",
+        f"{_to_do(asked)} Devices are {kind}, {site.devices_per_node} per node.",
         *_most([row for row in planned if not study.experiments[row.run.experiment].spec.chooses_devices]),
         *(line for each in study.experiments.values() for line in choice_lines(each, site, results)),
         *([_LEGEND] if predicted else []),
@@ -187,6 +195,18 @@ def plan_table(study: Study, results: Path = Path("results")) -> str:
         *(f"Warning: {warning}" for warning in study.warnings),
     ]
     return "\n".join(lines)
+
+
+def _to_do(asked: Sequence[Row]) -> str:
+    """Return how many runs are done, and what the others cost."""
+    runs, done = sum(len(row.runs) for row in asked), sum(row.done for row in asked)
+    left = [row for row in asked if row.to_do]
+    if not left:
+        return f"All {runs} runs are done." if runs > 1 else "The run is done."
+    hours = sum(row.to_do * row.device_hours_per_run for row in left)
+    bound = "at most" if any(row.measured_seconds is None for row in left) else "about"
+    cost = f"{count_devices(runs - done, 'run')}, {bound} {hours:.3f} device-hours."
+    return f"{done} of {runs} runs are done. To do: {cost}" if done else cost
 
 
 def predicted_plan(study: Study, results: Path, earlier: EarlierFiles) -> str:
@@ -300,11 +320,13 @@ class _Finished:
 
     Args:
         seconds: Wall time, of a run that was made as it is defined now.
+        is_done: The run was made as it is defined now.
         change: The reason that it is trained again.
         damage: The error of its record, with the fix.
     """
 
     seconds: float | None = None
+    is_done: bool = False
     change: str = ""
     damage: str = ""
 
@@ -321,7 +343,8 @@ def _finished(folder: Path, run: Run) -> _Finished:
         return _Finished(change=change)
     origin = summary.provenance
     return _Finished(
-        None if origin is None else max(seconds_between(origin.started_at, origin.ended_at), 1.0)
+        None if origin is None else max(seconds_between(origin.started_at, origin.ended_at), 1.0),
+        is_done=True,
     )
 
 
