@@ -55,12 +55,12 @@ def saved(page: Page, button: str) -> str:
 
 
 def test_a_column_of_numbers_is_sorted_as_numbers_and_back(page: Page) -> None:
-    assert sort_by(page, SCALING, "devices") == "ascending"
-    assert first_line(page, SCALING, "devices") == ["1", "4", "8", "12", "16"]
-    assert sort_by(page, SCALING, "devices") == "descending"
-    assert first_line(page, SCALING, "devices") == ["16", "12", "8", "4", "1"]
+    assert sort_by(page, SCALING, "GPUs") == "ascending"
+    assert first_line(page, SCALING, "GPUs") == ["1", "4", "8", "12", "16"]
+    assert sort_by(page, SCALING, "GPUs") == "descending"
+    assert first_line(page, SCALING, "GPUs") == ["16", "12", "8", "4", "1"]
     assert sort_by(page, SCALING, "efficiency") == "ascending"
-    assert first_line(page, SCALING, "devices") == ["16", "12", "8", "4", "1"]
+    assert first_line(page, SCALING, "GPUs") == ["16", "12", "8", "4", "1"]
     assert page.locator(f"{SCALING} [aria-sort]").count() == 1
 
 
@@ -72,10 +72,10 @@ def test_what_is_not_known_is_last_in_both_orders(page: Page) -> None:
 
 
 def test_a_column_is_sorted_by_the_keyboard_too(page: Page) -> None:
-    page.locator(f"{SCALING} thead button", has_text="devices").first.focus()
+    page.locator(f"{SCALING} thead button", has_text="GPUs").first.focus()
     page.keyboard.press("Enter")
     page.keyboard.press("Space")
-    assert first_line(page, SCALING, "devices")[0] == "16"
+    assert first_line(page, SCALING, "GPUs")[0] == "16"
 
 
 def test_a_run_keeps_its_reason_when_the_table_is_sorted(page: Page) -> None:
@@ -103,13 +103,13 @@ def test_a_filter_leaves_the_rows_that_hold_all_its_words(page: Page) -> None:
 def test_a_table_is_saved_as_it_is_shown_and_its_numbers_are_those_of_the_study(
     page: Page, several: Path
 ) -> None:
-    sort_by(page, SCALING, "devices")
-    sort_by(page, SCALING, "devices")
+    sort_by(page, SCALING, "GPUs")
+    sort_by(page, SCALING, "GPUs")
     tools = f".table-tools:has(+ .scroll {SCALING})"
     page.locator(tools).locator("input").fill("all runs")
     table = list(csv.DictReader(io.StringIO(saved(page, f"{tools} [data-action=table-csv]"))))
     scaling = pd.read_csv(several.parent / "partial" / "chosen" / "scaling.csv").iloc[::-1]
-    assert [int(row["devices"]) for row in table] == scaling["devices"].tolist()
+    assert [int(row["GPUs"]) for row in table] == scaling["devices"].tolist()
     assert [int(row["n"]) for row in table] == scaling["n"].tolist()
     rates = [float(row["throughput (samples/s)"]) for row in table]
     assert rates == pytest.approx(scaling["throughput_samples_per_second"].tolist(), rel=1e-3)

@@ -66,7 +66,7 @@ def test_the_first_answer_is_the_study_s_own(fields: OpenFields) -> None:
     page = fields(FOUR.facts(rule(min_efficiency=0.7)))
     assert answer(page).startswith(
         "Use 4 devices: 3.00x as fast as 1 (2.93 to 3.07, n = 3) at efficiency 0.75, a run of 35.3 minutes, "
-        "2.36 device-hours; 8 would be 4.00x (3.91 to 4.09, n = 3) at 0.50, below the 0.70 asked for."
+        "2.36 device-hours; 8 would be 4.00x (3.91 to 4.09, n = 3) at 0.50, below the 0.70 required."
     )
     assert "The study's own answer is the same." in answer(page)
     assert page.get_by_label("Ask for: Efficiency at least").is_checked()
@@ -84,7 +84,7 @@ def test_a_value_that_is_written_counts_and_reset_brings_the_study_s_own_back(fi
     page.get_by_label("Ask for: Efficiency at least").uncheck()
     assert answer(page).startswith("Use 4 devices")
     number(page, "queue_minutes").fill("30")
-    assert "57.9 minutes in the queue and running, 17.9 more than the 40 asked for" in answer(page)
+    assert "57.9 minutes in the queue and running, more than the 40 allowed" in answer(page)
     page.get_by_role("button", name="Reset").click()
     expect(number(page, "queue_minutes")).to_have_value("")
     expect(page.locator(".what-if-answer")).to_contain_text("The study's own answer is the same.")

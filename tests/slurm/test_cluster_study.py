@@ -57,9 +57,10 @@ def test_study_ends_in_a_report_with_a_decision(digits: ClusterStudy) -> None:
     report = (digits.folder / "results" / "report.html").read_text()
     decision = json.loads((digits.folder / "results" / "digits" / "decision.json").read_text())
     assert decision["devices"] in {1, 2, 4, 8}
-    assert re.match(rf"Use {decision['devices']} devices?\b", decision["sentence"])
-    assert decision["sentence"] in html.unescape(report)
-    assert f"digits: {decision['sentence']}" in (digits.folder / "output.txt").read_text().splitlines()
+    verdict = decision["card"]["verdict"]
+    assert re.match(rf"Use {decision['devices']} CPU process(es)?\b", verdict)
+    assert verdict in html.unescape(report)
+    assert f"\ndigits: {verdict}" in (digits.folder / "output.txt").read_text()
     for run in SHAPES:
         summary = digits.summary("digits", f"{run}.r1")
         assert summary.outcome == "completed"

@@ -38,5 +38,5 @@ def test_another_workflow_runs_a_study_to_its_report(workplace: Workplace) -> No
     decisions = json.loads((results / "decision.json").read_text(encoding="utf-8"))
     assert [each["experiment"] for each in decisions] == ["strong", "weak"]
     page = html.unescape((results / "report.html").read_text(encoding="utf-8"))
-    assert all(each["sentence"] in page for each in decisions)
+    assert all(each["card"]["verdict"] in page for each in decisions)
     assert len(list(results.glob("*/runs/*/summary.json"))) == 3

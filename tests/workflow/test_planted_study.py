@@ -60,5 +60,5 @@ def test_the_planted_answer_stands_in_decision_and_page(report: PlantedReport) -
     assert decision == json.loads((report.results / "known" / "decision.json").read_text(encoding="utf-8"))
     assert decision["devices"] == ANSWER
     page = unescape((report.results / "report.html").read_text(encoding="utf-8"))
-    assert decision["sentence"] in page
+    assert decision["card"]["verdict"] in page
     assert "What is planted" in page

@@ -61,7 +61,7 @@ def test_make_run_runs_the_shipped_study_to_its_report_and_prints_its_decisions(
     for outcome in (first, again):
         lines = outcome.text.splitlines()
         for each in decisions:
-            assert f"{each['experiment']}: {each['sentence']}" in lines
+            assert f"{each['experiment']}: {each['card']['verdict']}" in outcome.text
         assert "Report: results/report.html" in lines
 
 

@@ -116,10 +116,11 @@ def test_the_answer_is_a_measured_device_count_and_stands_in_page_and_terminal(
     points = pd.read_csv(tables / "scaling.csv")
     alike = points[points["series"] == decision["series"]]
     assert decision["devices"] in set(alike["devices"])
-    assert f"{decision['devices']} device" in decision["sentence"]
+    verdict = decision["card"]["verdict"]
+    assert f"Use {decision['devices']} CPU process" in verdict
     page = unescape((read_back.results / "partial_report.html").read_text(encoding="utf-8"))
-    assert decision["sentence"] in page
-    assert f"{experiment}: {decision['sentence']}" in read_back.outcome.text
+    assert verdict in page
+    assert f"{experiment}: {verdict}" in read_back.outcome.text
 
 
 def test_kept_decisions_are_printed(workplace: Workplace) -> None:
@@ -132,7 +133,7 @@ def test_kept_decisions_are_printed(workplace: Workplace) -> None:
     assert outcome.code == 0, outcome.text
     lines = outcome.text.splitlines()
     for decision in json.loads((results / "decision.json").read_text(encoding="utf-8")):
-        assert f"{decision['experiment']}: {decision['sentence']}" in lines
+        assert f"{decision['experiment']}: {decision['card']['verdict']}" in outcome.text
     assert lines[-1] == "Report: results/report.html"
 
 

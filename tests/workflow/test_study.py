@@ -30,7 +30,7 @@ def test_the_report_needs_no_other_file_and_opens_with_the_decision(study: Study
     html = (study.results / "report.html").read_text()
     decisions = json.loads((study.results / "decision.json").read_text())
     assert [decision["experiment"] for decision in decisions] == ["strong", "weak"]
-    assert html.index(decisions[0]["sentence"]) < html.index("<figure")
+    assert html.index(decisions[0]["card"]["verdict"]) < html.index("<figure")
     assert "First title" in html
     assert 'src="http' not in html
     assert 'href="http' not in html
@@ -40,7 +40,7 @@ def test_the_decision_is_printed_at_the_end(study: Study) -> None:
     *_, end = study.first.text.partition("3 of 3 runs done, ")
     lines = end.splitlines()
     for decision in json.loads((study.results / "decision.json").read_text()):
-        assert f"{decision['experiment']}: {decision['sentence']}" in lines
+        assert f"{decision['experiment']}: {decision['card']['verdict']}" in end
     assert "Report: results/report.html" in lines
 
 
@@ -144,7 +144,7 @@ def test_a_failed_run_says_why_after_the_answers_that_are_known_and_a_partial_re
 
     partial = workplace.snakemake("partial_report", config=two)
     assert partial.code == 0, partial.text
-    assert "weak: No decision: no completed run (failed)." in partial.text
+    assert "weak: No answer yet.\n  No completed run (failed)." in partial.text
     html = (workplace.folder / "results" / "partial_report.html").read_text()
     assert "Partial report." in html
     assert "cannot be read" in html

@@ -17,7 +17,7 @@ SOURCES = {
     "templates yaml_source",
     "scalewise/plan/jobs/": "__init__ all_reduce_jobs environment handlers launch preflight slurm_checks submission",
     "scalewise/plan/runs/": "__init__ all_reduce_shapes allocation batches rounds runs spending",
-    "scalewise/plan/terminal/": "__init__ choice_lines final_message plan_table predictions words",
+    "scalewise/plan/terminal/": "__init__ card_lines choice_lines final_message plan_table predictions words",
     "scalewise/execution/": "__init__ all_reduce_job checkpoint_files finished_results input_hashes job_times machine_lock "
     "messages outcome parent_death preemption_watch preflight_job preflight_report progress_reporter "
     "rank_command rank_files rank_processes requeue restarts run run_lock signals slurm_job "
@@ -41,7 +41,7 @@ SOURCES = {
     "scalewise/analysis/bottlenecks/": "__init__ bottlenecks disturbances drift losses resumption slow_places step_breakdown utilization",
     "scalewise/analysis/comparison/": "__init__ comparability comparable_runs confounding fingerprint gains own_intervals "
     "separate_conditions",
-    "scalewise/analysis/decision/": "__init__ cautions choice cpus criteria decision selection terms wording",
+    "scalewise/analysis/decision/": "__init__ card cautions choice cpus criteria decision selection terms wording",
     "scalewise/analysis/prediction/": "__init__ all_reduce_model experiment_prediction measured_exchange program_step step_model",
     "scalewise/analysis/report/": "__init__ captions data_tables efficiency_figures epoch_figures figure_sentences figures hatches "
     "inline_figures marks page page_files page_tables panels proposal scaling_figures sentence_parts "

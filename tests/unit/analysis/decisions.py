@@ -8,10 +8,16 @@ from typing import Any
 import pandas as pd
 
 from scalewise.analysis.comparison.gains import gains
+from scalewise.analysis.decision.card import Figure
 from scalewise.analysis.decision.criteria import as_billed
 from scalewise.analysis.decision.decision import Decision, decide
 from scalewise.analysis.scaling import known_columns, option_table, scaling_table
 from scalewise.plan.config.experiment import DecisionRule
+
+
+def figure(decision: Decision, label: str) -> Figure:
+    """The figure of the answer's card with a label."""
+    return next(each for each in decision.card.figures if each.label == label)
 
 
 def decision_on(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from tests.unit.analysis.decisions import decision_on
+from tests.unit.analysis.decisions import decision_on, figure
 from tests.unit.analysis.reference import welch_bounds
 
 from scalewise.analysis.comparison.gains import gains, target_contrast
@@ -69,7 +69,7 @@ def test_an_alternative_that_loses_accuracy_says_so_in_its_own_sentence(answer: 
     assert alternative.startswith("4 devices: 2.90x the throughput of 1 (")
     assert "5.0 points of accuracy lost, efficiency 0.73" in alternative
     assert any("from 98.0 % on 1: 5.0 points lost on 4 (93.0 %)" in line for line in decision.cautions)
-    assert "as fast as" in decision.sentence, "2 devices lose nothing"
+    assert figure(decision, "Final accuracy").note == "", "2 devices lose nothing"
 
 
 def test_what_is_open_of_the_time_to_a_target_is_not_told_as_speed(answer: Decide) -> None:
@@ -86,10 +86,10 @@ def test_devices_on_which_no_run_reaches_the_target_are_named_and_no_answer(answ
     assert "0 of 3 runs on 4 devices reached 97.0 % accuracy." in decision.cautions
 
 
-def test_a_chosen_point_that_loses_accuracy_is_not_called_faster(answer: Decide) -> None:
+def test_a_chosen_point_that_loses_accuracy_says_how_much(answer: Decide) -> None:
     decision = answer(on(2, final_accuracy=[0.92, 0.93, 0.94]), target=None)
-    assert decision.sentence.startswith("Use 2 devices: 1.90x the throughput of 1 (")
-    assert "5.0 points of accuracy lost, efficiency 0.95" in decision.sentence
+    accuracy = figure(decision, "Final accuracy")
+    assert (accuracy.text, accuracy.note) == ("93.0 %", "5.0 points lower than on 1 device")
 
 
 def test_what_runs_spend_that_do_not_reach_the_target_counts_against_their_devices(answer: Decide) -> None:
@@ -99,7 +99,7 @@ def test_what_runs_spend_that_do_not_reach_the_target_counts_against_their_devic
     )
     spent = (500 / 0.99 + 500 + 300 / 1.01) / 190
     assert decision.devices == 1
-    assert f"2 would be {3.0 / spent:.2f}x as soon as 1 (n = 1): no gain over 1 device" in decision.sentence
+    assert decision.card.next.startswith(f"2 devices would bring {3.0 / spent:.2f}x: no gain over 1 device")
     assert f"{spent:.2f} s of training, with what 2 of 3 runs spent in vain" in decision.alternatives[0]
 
 
@@ -116,7 +116,7 @@ def test_where_no_run_reaches_the_target_throughput_decides_and_that_is_said(ans
 def test_accuracy_within_the_intervals_is_not_called_lost(answer: Decide) -> None:
     decision = answer(on(2, final_accuracy=[0.96, 0.97, 0.98]), target=None)
     assert decision.cautions == []
-    assert "as fast as" in decision.sentence
+    assert figure(decision, "Final accuracy").note == ""
 
 
 @pytest.mark.parametrize(("accuracy", "lost"), [(0.97, False), (0.93, True)])
@@ -126,7 +126,7 @@ def test_single_runs_must_differ_by_more_than_a_draw_of_test_images(
     runs = make_runs({(ALONE, 1): [100.0], (ALONE, 2): [190.0]})
     on(2, final_accuracy=accuracy)(runs)
     decision = decision_on(runs)
-    assert ("points of accuracy lost" in decision.sentence) is lost
+    assert ("points lower" in figure(decision, "Final accuracy").note) is lost
 
 
 def test_time_to_accuracy_is_shown_as_the_product_of_its_two_efficiencies(answer: Decide) -> None:
@@ -162,8 +162,8 @@ def test_more_throughput_that_reaches_the_target_later_is_not_recommended(answer
 
     decision = answer(later)
     assert decision.devices == 1
-    assert "2 would be 0.83x as soon as 1 (" in decision.sentence
-    assert "no gain over 1 device" in decision.sentence
+    assert decision.card.next.startswith("2 devices would bring 0.83x (")
+    assert "no gain over 1 device" in decision.card.next
 
 
 def test_walls_that_stand_in_for_throughput_are_named_as_such() -> None:
@@ -171,7 +171,7 @@ def test_walls_that_stand_in_for_throughput_are_named_as_such() -> None:
     runs = pd.DataFrame({"devices": [1, 2, 4], "wall_seconds": [151.0, 111.0, 96.0]})
     runs = runs.assign(experiment="palmetto", series=ALONE, outcome="completed")
     decision = decision_on(runs, DecisionRule(min_efficiency=0.6))
-    assert decision.sentence.startswith("Use 2 devices: 1.36x as fast as 1 (n = 1)")
+    assert (decision.devices, figure(decision, "Speed").text) == (2, "1.36x")
     assert decision.alternatives[0] == "1 device: the baseline, a run takes 2.52 minutes (n = 1)."
     assert decision.alternatives[1].startswith("4 devices: 1.57x as fast as 1 (n = 1)")
     assert "Speedups are of walls, which include start-up." in decision.cautions
@@ -182,7 +182,8 @@ def test_runs_that_no_speedup_joins_are_named_with_what_differs(make_runs: Runs)
     runs["fingerprint"] = ["a"] * 5 + ["b"]
     conditions = {"a": {"CPU model": "Old"}, "b": {"CPU model": "New"}}
     decision = decision_on(runs, DecisionRule(min_efficiency=0.5), conditions=conditions)
-    assert "n = 2" in decision.sentence
+    assert decision.card.basis.startswith("2 runs of each device count.")
+    assert decision.card.basis.endswith("1 run is not comparable: see the cautions.")
     assert any(
         line.startswith(
             "1 of 3 runs on 2 devices is not comparable with the baseline: CPU model is New, not Old"

@@ -237,7 +237,7 @@ def test_a_table_lists_what_was_not_measured_with_its_chance(ended: Ended) -> No
 
 
 def test_captions_and_methods_tell_of_it_there_alone(ended: Ended) -> None:
-    assert ended.page.count("Hollow marks, where there are any, are device counts") >= 3
+    assert ended.page.count("Hollow marks, where there are any, are GPU counts") >= 3
     assert "<dt>Chosen device counts</dt>" in ended.page
     assert "more than 5 %" in ended.page
 
@@ -335,8 +335,8 @@ def test_a_study_that_goes_on_has_the_best_answer_so_far_and_what_comes_next(tmp
 
     told = write_partial_report(labels, study.results)
 
-    assert told[0].startswith("gpt: Use 8 devices: ")
-    assert told[3] == (
+    assert told[0].startswith("gpt: Use 8 ")
+    assert told[-2] == (
         "  The study has not ended; next: 1 run on 12 devices (may be the answer, with a chance of 12 %)."
     )
     cautions = read_json(study.results / "partial" / "gpt" / DECISION)["cautions"]

@@ -8,10 +8,11 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from tests.unit.analysis.decisions import decision_on
+from tests.unit.analysis.decisions import decision_on, figure
 from tests.unit.analysis.reference import next_bound, welch_bounds
 
 from scalewise.analysis.comparison.gains import gains
+from scalewise.analysis.decision.card import NONE_LARGER
 from scalewise.analysis.decision.decision import Decision, decide
 from scalewise.analysis.scaling import known_columns, option_table, scaling_table
 from scalewise.plan.config.experiment import DecisionRule
@@ -61,29 +62,25 @@ def by(make_runs: Runs) -> Decide:
     return decided
 
 
-def test_without_a_criterion_the_knee_is_taken_and_every_points_value_is_shown(by: Decide) -> None:
+def test_without_a_criterion_the_knee_is_taken_and_the_next_point_says_why_not(by: Decide) -> None:
     decision = by()
     assert decision.devices == 4
-    assert decision.sentence.endswith("8 would be 4.00x at 0.50.")
-    assert decision.criterion == (
-        "Criterion: the knee, where speedup x efficiency is largest, since none was given (1: 1.00, 2: 1.80, "
-        "4: 2.25, 8: 2.00, 16: 0.95). More devices count only where they are shown to be 5 % faster "
-        "or more."
-    )
+    assert decision.card.next.startswith("8 devices would bring 4.00x")
+    assert decision.card.next.endswith("at efficiency 0.50: a worse balance of speed and efficiency.")
+    assert decision.card.rule.endswith("as no criterion is given; each at least 5 % faster than fewer.")
 
 
-def test_a_knee_at_the_end_of_what_was_measured_is_said_to_lie_perhaps_beyond(by: Decide) -> None:
+def test_a_knee_at_the_end_of_what_was_measured_may_lie_beyond(by: Decide) -> None:
     decision = by({key: rates for key, rates in POINTS.items() if key[1] <= 4})
     assert decision.devices == 4
-    assert "It is the most that was measured: the knee may lie beyond." in decision.criterion
-    assert "may lie beyond" not in by().criterion
+    assert decision.card.next == NONE_LARGER
 
 
 def test_one_device_where_more_are_past_the_knee(by: Decide) -> None:
     decision = by({(ALONE, 1): spread(100), (ALONE, 2): spread(120)})
     assert decision.devices == 1
-    assert decision.sentence.startswith("Use 1 device: 2 would be 1.20x as fast as 1 (")
-    assert decision.sentence.endswith("efficiency 0.60, past the knee.")
+    assert decision.card.next.startswith("2 devices would bring 1.20x (")
+    assert decision.card.next.endswith("efficiency 0.60: a worse balance of speed and efficiency.")
 
 
 def test_a_knee_that_noise_may_have_made_is_cautioned_about(by: Decide) -> None:
@@ -98,10 +95,10 @@ def test_a_knee_that_noise_may_have_made_is_cautioned_about(by: Decide) -> None:
 def test_a_deadline_takes_the_fewest_devices_that_keep_it(by: Decide) -> None:
     decision = by(deadline_minutes=40)
     assert decision.devices == 4
-    assert decision.sentence == (
-        "Use 4 devices: a run takes 35.3 minutes (34.5 to 36.2, n = 3), within the 40 asked for; 2 "
-        "would take 54.6."
-    )
+    time = figure(decision, "Time of a run")
+    assert (time.text, time.interval) == ("35.3 min", "34.5 to 36.2")
+    assert time.note == f"up to {longest_minutes(4):.1f} min"
+    assert decision.card.next == "2 devices would take 54.6 minutes."
     assert by(deadline_minutes=60).devices == 2
     assert by(deadline_minutes=200).devices == 1
 
@@ -111,7 +108,8 @@ def test_a_deadline_is_held_against_a_bound_that_further_runs_keep(by: Decide) -
     assert longest_minutes(2) == pytest.approx(56.4, abs=0.05)
     decision = by(deadline_minutes=56)
     assert decision.devices == 4
-    assert decision.sentence.endswith("; 2 may take up to 56.4.")
+    assert decision.card.next == "2 devices may take up to 56.4 minutes."
+    assert (decision.card.certainty, decision.card.reason) == ("Likely", "2 devices may be in time, too.")
     (caution,) = decision.cautions
     assert caution.startswith("2 devices may be in time: their runs take 54.6 minutes on average")
     assert by(deadline_minutes=56.5).devices == 2
@@ -120,10 +118,9 @@ def test_a_deadline_is_held_against_a_bound_that_further_runs_keep(by: Decide) -
 def test_the_sites_queue_counts_for_a_deadline_and_is_named_as_the_sites(by: Decide) -> None:
     decision = by(deadline_minutes=60, queue_minutes={1: 5, 2: 5, 4: 7.5, 8: 60, 16: 60})
     assert decision.devices == 4
-    assert "(34.5 to 36.2, n = 3) + 7.5 minutes in the queue, by the site file, within the 60" in (
-        decision.sentence
-    )
-    assert decision.sentence.endswith("; 2 may take up to 61.4.")
+    longest = f"up to {longest_minutes(4) + 7.5:.1f} min, 7.5 of them in the queue"
+    assert figure(decision, "Time of a run").note == longest
+    assert decision.card.next == "2 devices may take up to 61.4 minutes, 5 of them in the queue."
     assert decision.numbers["queue_minutes"] == 7.5
     assert by(deadline_minutes=60).devices == 2, "without a queue"
 
@@ -131,16 +128,14 @@ def test_the_sites_queue_counts_for_a_deadline_and_is_named_as_the_sites(by: Dec
 def test_more_devices_that_wait_longer_may_keep_a_deadline_that_fewer_miss(by: Decide) -> None:
     decision = by(deadline_minutes=90, queue_minutes={1: 0, 2: 80, 4: 0, 8: 0, 16: 0})
     assert decision.devices == 4
-    assert decision.sentence.endswith("; 2 would take 54.6 + 80.")
+    assert decision.card.next == "2 devices would take 135 minutes, 80 of them in the queue."
 
 
 def test_a_deadline_that_nothing_keeps_names_the_fastest_and_by_how_much_it_misses(by: Decide) -> None:
     decision = by(deadline_minutes=20)
     assert (decision.devices, decision.series, decision.numbers) == (None, ALONE, {})
-    assert decision.sentence == (
-        "No run is done within the 20 minutes asked for: the fastest, on 8 devices, takes 27.0 minutes (26.4 "
-        f"to 27.6, n = 3), up to {longest_minutes(8) - 20:.2f} minutes too long."
-    )
+    longest = f"up to {longest_minutes(8):.1f} minutes"
+    assert decision.card.reason == f"Closest is 8 devices: {longest}, more than the 20 allowed."
     assert len(decision.alternatives) == len(POINTS)
     assert "a run takes 3.60 device-hours and 27.0 minutes" in decision.alternatives[3]
 
@@ -148,10 +143,9 @@ def test_a_deadline_that_nothing_keeps_names_the_fastest_and_by_how_much_it_miss
 def test_a_budget_takes_the_shortest_run_that_keeps_to_it(by: Decide) -> None:
     decision = by(max_device_hours=3)
     assert decision.devices == 4
-    assert decision.sentence == (
-        "Use 4 devices: a run takes 2.36 device-hours, within the 3 asked for, and 35.3 minutes (34.5 to "
-        "36.2, n = 3); 8 would take 3.60 device-hours."
-    )
+    assert figure(decision, "Cost of a run").value == pytest.approx(2.356, abs=1e-3)
+    assert figure(decision, "Time of a run").text == "35.3 min"
+    assert decision.card.next.endswith("3.60 device-hours, more than the 3 allowed.")
     assert by(max_device_hours=10).devices == 8, "16 are slower"
 
 
@@ -159,16 +153,15 @@ def test_a_budget_that_an_unlucky_run_may_exceed_is_cautioned_about(by: Decide) 
     decision = by(max_device_hours=2.37)
     assert decision.devices == 4
     most = f"{4 * longest_minutes(4) / 60:.2f}"
-    assert decision.cautions == [f"A run may take up to {most} device-hours, more than the 2.37 asked for."]
+    assert decision.card.reason == f"A run may take up to {most} device-hours."
+    assert decision.cautions == [f"A run may take up to {most} device-hours, more than the 2.37 allowed."]
     assert by(max_device_hours=3).cautions == []
 
 
 def test_a_budget_that_nothing_keeps_to_names_the_cheapest_and_by_how_much(by: Decide) -> None:
     decision = by(max_device_hours=1)
     assert decision.devices is None
-    assert decision.sentence == (
-        "No run keeps to the 1 device-hour asked for: the cheapest, on 1 device, takes 1.70, 0.700 too many."
-    )
+    assert decision.card.reason == "Closest is 1 device: 1.70 device-hours, more than the 1 allowed."
 
 
 def test_several_criteria_must_all_hold(by: Decide) -> None:
@@ -181,30 +174,28 @@ def test_several_criteria_must_all_hold(by: Decide) -> None:
 def test_criteria_that_nothing_meets_together_are_each_held_against_the_nearest(by: Decide) -> None:
     decision = by(min_efficiency=0.9, max_device_hours=1, deadline_minutes=26)
     assert decision.devices is None
-    assert decision.sentence == (
-        "No device count meets all that was asked for: a run on 8 devices has efficiency 0.50, below the "
-        f"0.90 asked for, and up to {longest_minutes(8):.1f} minutes, {longest_minutes(8) - 26:.2f} more "
-        "than the 26 asked for, and 3.60 device-hours, 2.60 more than the 1 asked for."
+    assert decision.card.verdict == "No device count meets your criteria."
+    assert decision.card.reason == (
+        "Closest is 8 devices: efficiency 0.50, below the 0.90 required, and up to "
+        f"{longest_minutes(8):.1f} minutes, more than the 26 allowed, and 3.60 device-hours, more than the 1 "
+        "allowed."
     )
 
 
 @pytest.mark.parametrize(
     ("rule", "words"),
     [
-        ({"min_efficiency": 0.7}, "the most devices with an efficiency of at least 0.7."),
-        (
-            {"deadline_minutes": 60},
-            "the fewest devices with a whole run, queue and start-up included, within 60",
-        ),
-        ({"max_device_hours": 4}, "the shortest run with at most 4 device-hours."),
+        ({"min_efficiency": 0.7}, "The most devices with an efficiency of at least 0.7;"),
+        ({"deadline_minutes": 60}, "The fewest devices with a run within 60 minutes."),
+        ({"max_device_hours": 4}, "The most devices with a run of at most 4 device-hours;"),
         (
             {"min_efficiency": 0.725, "max_device_hours": 4},
-            "the shortest run with an efficiency of at least 0.725; at most 4 device-hours.",
+            "The most devices with an efficiency of at least 0.725 and a run of at most 4 device-hours;",
         ),
     ],
 )
-def test_the_criterion_is_said_in_words(by: Decide, rule: dict[str, float], words: str) -> None:
-    assert by(**rule).criterion.startswith(f"Criterion: {words}")
+def test_the_rule_is_shown_in_words(by: Decide, rule: dict[str, float], words: str) -> None:
+    assert by(**rule).card.rule.startswith(words)
 
 
 def test_devices_that_are_not_faster_than_fewer_are_never_recommended(by: Decide) -> None:
@@ -212,7 +203,7 @@ def test_devices_that_are_not_faster_than_fewer_are_never_recommended(by: Decide
     for rule in ({"min_efficiency": 0.1}, {"max_device_hours": 1000.0}, {"deadline_minutes": 28.0}, {}):
         assert by(**rule).devices in {4, 8}
     decision = by({(ALONE, 1): spread(100), (ALONE, 2): spread(90)}, min_efficiency=0.1)
-    assert decision.sentence.endswith("no gain over 1 device.")
+    assert decision.card.next.endswith("no gain over 1 device.")
 
 
 def test_a_limit_met_exactly_is_met(by: Decide) -> None:
@@ -222,9 +213,9 @@ def test_a_limit_met_exactly_is_met(by: Decide) -> None:
 
 def test_an_efficiency_just_below_the_limit_is_shown_with_the_digits_that_tell_them_apart(by: Decide) -> None:
     decision = by({(ALONE, 1): [100.0] * 3, (ALONE, 2): [139.6] * 3}, min_efficiency=0.7)
-    assert "efficiency 0.698, below the 0.700 asked for" in decision.sentence
+    assert "efficiency 0.698, below the 0.700 required" in decision.card.next
     decision = by({(ALONE, 1): [100.0] * 3, (ALONE, 2): [120.0] * 3}, min_efficiency=0.725)
-    assert "efficiency 0.600, below the 0.725 asked for" in decision.sentence, "the limit as it was given"
+    assert "efficiency 0.600, below the 0.725 required" in decision.card.next, "the limit as it was given"
 
 
 def test_a_site_that_bills_whole_nodes_makes_few_devices_dear(by: Decide) -> None:
@@ -235,7 +226,8 @@ def test_a_site_that_bills_whole_nodes_makes_few_devices_dear(by: Decide) -> Non
     assert "a run takes 6.80 device-hours" in decision.alternatives[0]
     assert by(max_device_hours=2, billed=whole).devices is None
     assert by(max_device_hours=2).devices == 2, "each its own"
-    assert "0.33x the device-hours" in by(min_efficiency=0.7, billed=whole).sentence
+    cost = figure(by(min_efficiency=0.7, billed=whole), "Cost of a run")
+    assert cost.note == f"{2.356 / 6.8:.2f}x that of 1 device"
 
 
 @pytest.mark.parametrize("rule", [{"deadline_minutes": 60.0}, {"max_device_hours": 3.0}])
@@ -248,8 +240,7 @@ def test_criteria_on_whole_runs_say_so_where_their_times_are_not_known(
     options = option_table(runs, {})
     decision = decide("study", scaling, options, DecisionRule(**rule), compared=compared)
     assert decision.devices is None
-    assert decision.sentence.startswith("No decision: ")
-    assert f"{next(iter(rule))} is judged by" in decision.sentence
+    assert f"unknown, and {next(iter(rule))} needs" in decision.card.reason
 
 
 def test_at_a_deadline_a_series_that_needs_fewer_devices_is_taken(by: Decide) -> None:
@@ -257,7 +248,8 @@ def test_at_a_deadline_a_series_that_needs_fewer_devices_is_taken(by: Decide) ->
     fast = {("on", devices): spread(180.0 * devices**0.8) for devices in (1, 2, 4)}
     decision = by(slow | fast, deadline_minutes=60)
     assert (decision.series, decision.devices) == ("on", 1)
-    assert decision.sentence.startswith("Use 1 device (on): a run takes 57.6 minutes")
+    assert decision.card.verdict == "Use 1 device with on."
+    assert figure(decision, "Time of a run").text == "57.6 min"
     assert by(slow, deadline_minutes=60).devices == 4
 
 

@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pandas as pd
 import pytest
-from tests.unit.analysis.decisions import decision_on
+from tests.unit.analysis.decisions import decision_on, figure
 from tests.unit.analysis.reference import welch_bounds
 
 from scalewise.analysis.decision.choice import KNOWN_WITHIN
 from scalewise.analysis.decision.decision import Decision
 from scalewise.plan.config.experiment import DecisionRule
+from scalewise.plan.config.shape import count_devices
 
 Runs = Callable[..., pd.DataFrame]
 Decide = Callable[..., Decision]
@@ -51,23 +52,24 @@ def test_the_most_devices_that_are_worth_it(answer: Decide, least: float, device
     decision = answer(FOUR, least)
     assert decision.devices == devices
     assert decision.series == ALONE
-    assert decision.sentence.startswith(f"Use {devices} device{'s' if devices > 1 else ''}:")
+    assert decision.card.verdict.startswith(f"Use {count_devices(devices)}.")
 
 
-def test_the_sentence_carries_speedup_interval_efficiency_and_price(answer: Decide) -> None:
-    sentence = answer(FOUR, 0.7).sentence
-    low, high = welch_bounds(spread(300), spread(100))
-    assert sentence == (
-        f"Use 4 devices: 3.00x as fast as 1 ({low:.2f} to {high:.2f}, n = 3), efficiency 0.75, "
-        "1.33x the device-hours of training and 4.00x those of a whole run. 8 would be 4.00x at 0.50."
-    )
+def test_the_card_has_speed_interval_efficiency_and_price(answer: Decide) -> None:
+    decision = answer(FOUR, 0.7)
+    speed = figure(decision, "Speed")
+    assert (speed.low, speed.high) == pytest.approx(welch_bounds(spread(300), spread(100)))
+    assert (speed.text, speed.note) == ("3.00x", "of 1 device")
+    assert figure(decision, "Efficiency").value == pytest.approx(0.75)
+    assert figure(decision, "Cost of a run").note == "4.00x that of 1 device"
+    assert decision.card.next.startswith("8 devices would bring 4.00x")
 
 
-def test_one_device_where_more_are_not_worth_it_and_the_sentence_says_why(answer: Decide) -> None:
+def test_one_device_where_more_are_not_worth_it_and_the_card_says_why(answer: Decide) -> None:
     decision = answer({(ALONE, 1): spread(100), (ALONE, 2): spread(120)}, 0.7)
     assert decision.devices == 1
-    assert "Use 1 device: 2 would be 1.20x" in decision.sentence
-    assert "efficiency 0.60, below the 0.70 asked for" in decision.sentence
+    assert decision.card.next.startswith("2 devices would bring 1.20x")
+    assert decision.card.next.endswith("efficiency 0.60, below the 0.70 required.")
 
 
 def test_every_other_point_of_the_series_is_an_alternative(answer: Decide) -> None:
@@ -80,32 +82,33 @@ def test_every_other_point_of_the_series_is_an_alternative(answer: Decide) -> No
 
 def test_a_single_run_is_not_given_an_interval(answer: Decide) -> None:
     decision = answer({(ALONE, 1): [100.0], (ALONE, 2): [190.0]})
-    assert decision.sentence.startswith("Use 2 devices: 1.90x as fast as 1 (n = 1), efficiency 0.95")
+    speed = figure(decision, "Speed")
+    assert (speed.text, speed.low, speed.high, speed.interval) == ("1.90x", None, None, "")
+    assert decision.card.basis.startswith("1 run ")
 
 
 def test_the_repeats_of_a_speedup_are_those_of_its_smaller_side(answer: Decide) -> None:
     decision = answer({(ALONE, 1): spread(100), (ALONE, 2): [*spread(190), 190.0, 190.5]})
-    assert "n = 3" in decision.sentence
+    assert decision.card.basis.startswith("3 runs ")
 
 
 def test_without_a_completed_run_there_is_no_decision_and_the_outcomes_are_named(answer: Decide) -> None:
     decision = answer({(ALONE, 1): ["failed"] * 3, (ALONE, 2): ["not run yet"] * 3})
     assert decision.devices is None
     assert decision.series is None
-    assert decision.sentence == "No decision: no completed run (failed); no completed run (not run yet)."
+    assert decision.card.reason == "No completed run (failed); no completed run (not run yet)."
 
 
 def test_one_device_count_decides_nothing_and_its_rate_is_the_answer(answer: Decide) -> None:
     decision = answer({(ALONE, 2): spread(100)})
     assert (decision.devices, decision.clear) == (None, False)
-    assert decision.sentence == (
-        "Measured: 100 samples/s (97.5 to 103, n = 3) on 2 devices. Add device counts for a decision."
-    )
+    assert decision.card.certainty == "Open"
+    assert decision.card.reason == "Measured: 100 samples/s (97.5 to 103, n = 3) on 2 devices."
 
 
 def test_of_several_series_on_one_device_count_each_has_its_rate(answer: Decide) -> None:
     decision = answer({("off", 1): spread(100), ("on", 1): [150.0]})
-    assert decision.sentence.startswith("Measured: 100 samples/s (97.5 to 103, n = 3) on 1 device of off.")
+    assert decision.card.reason == "Measured: 100 samples/s (97.5 to 103, n = 3) on 1 device of off."
     assert decision.alternatives == ["Measured: 150 samples/s (n = 1) on 1 device of on."]
 
 
@@ -116,7 +119,8 @@ def test_the_first_series_is_kept_unless_another_is_faster_beyond_its_interval(a
     beyond = plain | {("on", 1): spread(120), ("on", 2): spread(200)}
     decision = answer(beyond)
     assert decision.series == "on"
-    assert decision.sentence.startswith("Use 2 devices (on): 1.67x")
+    assert decision.card.verdict == "Use 2 devices with on."
+    assert figure(decision, "Speed").value == pytest.approx(200 / 120)
 
 
 def test_a_series_that_is_faster_on_fewer_devices_is_taken_with_its_own_count(answer: Decide) -> None:
@@ -216,7 +220,7 @@ def test_more_devices_that_are_slower_are_not_recommended(answer: Decide) -> Non
 def test_a_baseline_of_several_devices_is_said(answer: Decide) -> None:
     decision = answer({(ALONE, 2): spread(100), (ALONE, 4): spread(190)})
     assert decision.devices == 4
-    assert "as fast as 2" in decision.sentence
+    assert figure(decision, "Speed").note == "of 2 devices"
     assert decision.cautions == ["Speedups are relative to 2 devices, not to 1."]
 
 
@@ -224,7 +228,7 @@ def test_a_speedup_that_may_be_none_is_no_reason_for_more_devices(answer: Decide
     one, two = [60.0, 100.0, 190.0], [100.0, 180.0, 230.0]
     hopeless = answer({(ALONE, 1): one, (ALONE, 2): two})
     advice = "Too close to tell apart at this scatter: that would take more than 20 more repeats of each."
-    assert hopeless.sentence.endswith(advice)
+    assert hopeless.cautions[0].endswith(advice)
     assert hopeless.cautions[0].endswith(advice)
     assert hopeless.undecided[1] > 20, "what is planned by itself is not advised"
     one, two = [80.0, 100.0, 120.0], [130.0, 150.0, 170.0]
@@ -232,7 +236,9 @@ def test_a_speedup_that_may_be_none_is_no_reason_for_more_devices(answer: Decide
     assert low < 1.05 < high
     decision = answer({(ALONE, 1): one, (ALONE, 2): two})
     assert (decision.devices, decision.clear) == (1, False)
-    assert "not shown to be the gain of 5 % asked for. Whether 2 are better is not clear" in decision.sentence
+    assert decision.card.certainty == "Likely"
+    assert decision.card.verdict == "Use 1 device. More are not shown to pay."
+    assert decision.card.next.endswith("not shown to be 5 % faster.")
     (caution,) = decision.cautions
     assert caution.startswith(
         "Whether 2 devices are worth having is open: 2 are 1.51x as fast as 1 "
@@ -249,7 +255,7 @@ def test_a_gain_that_may_be_anything_is_not_clear_though_it_is_shown(answer: Dec
     assert high > KNOWN_WITHIN * low
     decision = answer({(ALONE, 1): one, (ALONE, 2): two})
     assert (decision.devices, decision.clear) == (2, False)
-    assert "How much faster it is is not clear from these runs. That would take more" in decision.sentence
+    assert decision.card.certainty == "Doubtful", "an efficiency above 1 is the worse doubt"
     (caution,) = (each for each in decision.cautions if each.startswith("The gain"))
     assert f"({low:.2f} to {high:.2f}, n = 3). For a clear answer the upper end" in caution
     assert decision.undecided[1] == decision.undecided[2] > 3

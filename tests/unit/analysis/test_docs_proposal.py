@@ -1,4 +1,4 @@
-"""The table that docs/proposal.md shows is what Scalewise writes of those runs."""
+"""The table and the answer that the docs show are what Scalewise writes of those runs."""
 
 from __future__ import annotations
 
@@ -11,22 +11,25 @@ from tests.unit.analysis.decisions import decision_on
 from scalewise.analysis.report.proposal import write_proposal
 from scalewise.analysis.scaling import scaling_table
 from scalewise.plan.config.experiment import DecisionRule
+from scalewise.plan.terminal.card_lines import card_lines
 
-PAGE = Path(__file__).parents[3] / "docs" / "proposal.md"
+DOCS = Path(__file__).parents[3] / "docs"
 RATES = {1: 100.0, 2: 190.0, 4: 340.0, 8: 480.0}
 RULE = DecisionRule(min_efficiency=0.7)
 
 
-def test_the_pages_example_is_what_such_runs_give(
+def test_the_example_in_the_docs_is_what_such_runs_give(
     make_runs: Callable[..., pd.DataFrame], tmp_path: Path
 ) -> None:
     runs = make_runs({("all runs", n): [0.99 * r, r, 1.01 * r] for n, r in RATES.items()})
     runs["nodes"] = [1.0 if devices < 8 else 2.0 for devices in runs["devices"]]
     runs["wall_seconds"] = 300 + 2_880_000 / runs["throughput_samples_per_second"]
     runs["device_hours"] = runs["wall_seconds"] * runs["devices"] / 3600
-    decision = decision_on(runs, RULE, name="my-training")
+    decision = decision_on(runs, RULE, name="my-training", noun="GPU").named("GPU")
     write_proposal(scaling_table(runs, "strong"), decision, tmp_path)
-    page = PAGE.read_text(encoding="utf-8")
+    page, report = ((DOCS / name).read_text(encoding="utf-8") for name in ("proposal.md", "report.md"))
     written = (tmp_path / "proposal.md").read_text(encoding="utf-8")
     assert [line for line in written.splitlines() if line not in page.splitlines()] == []
-    assert decision.sentence in page.replace("\n> ", " ")
+    answer = "\n".join(card_lines(decision.as_dict()))
+    assert answer in page
+    assert answer in report

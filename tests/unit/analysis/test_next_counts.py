@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from scalewise.analysis.comparison.gains import gains
+from scalewise.analysis.decision.card import Card
 from scalewise.analysis.decision.decision import Decision
 from scalewise.analysis.decision.decision import decide as decide_on_tables
 from scalewise.analysis.rounds.chosen_devices import (
@@ -199,7 +200,9 @@ class Study:
 
 
 def _no_decision() -> Decision:
-    return Decision("study", None, None, "", alternatives=[], options=[], cautions=[], clear=False)
+    return Decision(
+        "study", None, None, Card("No answer yet."), alternatives=[], options=[], cautions=[], clear=False
+    )
 
 
 def test_every_study_ends_with_the_repeats_that_its_answer_needs() -> None:

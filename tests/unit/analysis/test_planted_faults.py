@@ -9,6 +9,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from statistics import NormalDist
 from typing import Any
 
@@ -93,7 +94,8 @@ def test_where_the_runs_cannot_tell_the_answer_says_so_and_how_many_more_would(m
     runs = make_runs({(ALONE, 1): (100 * np.exp(logs)).tolist(), (ALONE, 2): (108 * np.exp(logs)).tolist()})
     decision = decision_on(runs, ANY_EFFICIENCY)
     assert (decision.devices, decision.clear) == (1, False)
-    assert "Whether 2 are better is not clear from these runs. About " in decision.sentence
+    assert decision.card.certainty == "Likely"
+    assert decision.card.reason.startswith("2 devices may be worth having: ")
     assert "more repeats of each would tell" in decision.cautions[0]
 
 
@@ -110,9 +112,9 @@ def test_the_devices_that_reach_the_target_soonest_are_used_and_not_those_with_m
     found = [answer(planted, run_table(planted, draws, 0.01, 3, CALM)) for _ in range(20)]
     assert {decision.devices for decision in found} == {4}
     assert {decision.measure for decision in found} == {"time to target"}
-    sentence = found[0].sentence
-    assert sentence.startswith("Use 4 devices: 90.0 % accuracy in ")
-    assert sentence.index("x as soon as 1 (") < sentence.index("; throughput 3.")
+    labels = [figure.label for figure in found[0].card.figures]
+    assert labels == ["Speed to target", "Efficiency to target", "Cost of a run", "Time to target"]
+    assert found[0].card.figures[-1].note == "90.0 % accuracy"
     without = Planted(WEAK, rule)
     assert answer(without, run_table(without, draws, 0.01, 3, CALM)).devices == 8
 
@@ -185,10 +187,10 @@ def test_the_decision_is_that_of_the_study_without_them(rule: dict[str, Any]) ->
     pure, both = mixed()
     alone, beside = (decision_on(runs, DecisionRule(**rule), conditions=GPUS) for runs in (pure, both))
     assert alone.devices == (8 if rule == {} else 4)
-    for part in ("devices", "series", "numbers", "criterion", "clear"):
+    for part in ("devices", "series", "numbers", "clear"):
         assert getattr(beside, part) == getattr(alone, part), part
-    note = " 5 runs are not comparable with the others: see the cautions."
-    assert without_totals(beside.sentence) == alone.sentence + note
+    left_out = f"{alone.card.basis} 5 runs are not comparable: see the cautions."
+    assert beside.card == replace(alone.card, basis=left_out)
     assert [without_totals(line) for line in beside.alternatives] == alone.alternatives
     assert all("GPU is T4, not A100" in caution for caution in beside.cautions[:2])
 

@@ -150,7 +150,9 @@ def test_time_to_a_metric_decides_as_time_to_an_accuracy_does(tmp_path: Path) ->
     assert runs["samples_to_target"].to_list() == [1600] * 3 + [3200] * 3
     assert decision["measure"] == "time to target"
     assert decision["devices"] == 1
-    assert "val_loss=([0-9.]+) at most 2.9 in 10.0" in decision["sentence"]
+    time = decision["card"]["figures"][-1]
+    assert (time["label"], time["note"]) == ("Time to target", "val_loss=([0-9.]+) at most 2.9")
+    assert time["value"] == pytest.approx(10.0, rel=0.01)
     point = pd.read_csv(tmp_path / "study/scaling.csv").set_index("devices").loc[2]
     assert point["speedup"] == pytest.approx(2.0)
     assert point["statistical_efficiency"] == pytest.approx(0.5)
@@ -178,11 +180,12 @@ def test_a_limit_of_whole_runs_is_judged_where_runs_are_whole(tmp_path: Path, st
     decision = decision_on(tmp_path, spec)
     if steps is None:
         assert decision["devices"] == 1
-        assert "within the 5 asked for" in decision["sentence"]
+        assert "a run within 5 minutes" in decision["card"]["rule"]
         return
     assert decision["devices"] == 2
-    assert decision["criterion"].startswith("deadline_minutes cannot be judged: steps (20) ends every run")
-    assert "Min_efficiency alone decides instead" in decision["criterion"]
+    assert decision["cautions"][0].startswith("deadline_minutes cannot be judged: steps (20) ends every run")
+    assert "Min_efficiency alone decides instead" in decision["cautions"][0]
+    assert "minutes" not in decision["card"]["rule"]
     assert not decision["clear"]
 
 
@@ -280,7 +283,7 @@ def test_a_built_in_study_that_steps_end_has_a_report_without_epochs(
             table.write_text(table.read_text().splitlines()[0] + "\n")
     decision, html = report_on(tmp_path, spec)
     assert decision["devices"] == 2
-    assert f"max_device_hours cannot be judged: steps ({said})" in decision["criterion"]
+    assert decision["cautions"][0].startswith(f"max_device_hours cannot be judged: steps ({said})")
     cut = [caution for caution in decision["cautions"] if "ended before their most steps" in caution]
     assert len(cut) == (own is not None)
     assert not re.search(r"\b(nan|None|NaN)\b", Page(html).all_text())
@@ -416,10 +419,11 @@ def test_one_device_count_has_its_rate_as_the_answer_and_both_rates_as_a_caution
     spec = experiment(devices=[1])
     write_two_rates(tmp_path, spec, {1: 40.0})
     decision, html = report_on(tmp_path, spec)
-    assert decision["sentence"].startswith("Measured: 160 samples/s (")
-    assert decision["sentence"].endswith(" on 1 device. Add device counts for a decision.")
+    card = decision["card"]
+    assert card["reason"].startswith("Measured: 160 samples/s (")
+    assert card["paste"] == "devices: [1, 2]"
     assert UNKNOWN_PASSES in decision["cautions"][0]
-    assert decision["sentence"] in Page(html).all_text()
+    assert card["reason"] in Page(html).all_text()
 
 
 def test_what_a_program_was_seen_to_do_stands_among_the_first_cautions_with_its_runs(tmp_path: Path) -> None:
@@ -440,8 +444,8 @@ def test_a_run_that_is_left_out_is_named_in_the_answer_and_first_among_the_cauti
     for path in (tmp_path / "study/runs").glob("d1.*/summary.json"):
         path.write_text(path.read_text().replace("bfloat16 by autocast, parameters float32", "float32"))
     decision = decision_on(tmp_path, spec)
-    assert "n = 2 of 3)" in decision["sentence"]
-    assert " 1 run is not comparable with the others: see the cautions." in decision["sentence"]
+    assert decision["card"]["basis"].startswith("2 runs of each ")
+    assert decision["card"]["basis"].endswith(" 1 run is not comparable: see the cautions.")
     assert decision["cautions"][0] == (
         "1 of 3 runs on 2 devices is not comparable with the baseline: formats of numbers is bfloat16, not "
         "float32 (1.00x the others' rate)."
@@ -456,10 +460,7 @@ def test_a_run_that_is_left_out_on_one_device_count_is_named_in_the_answer(tmp_p
             tmp_path / "study/runs", f"d1.r{repeat}", spec, 0.1, program={"imported_files": files}
         )
     decision = decision_on(tmp_path, spec)
-    assert decision["sentence"] == (
-        "Measured: 160 samples/s (n = 1 of 2) on 1 device. 1 run is not comparable with the others: see "
-        "the cautions. Add device counts for a decision."
-    )
+    assert decision["card"]["reason"] == "Measured: 160 samples/s (n = 1 of 2) on 1 device."
     (caution,) = decision["cautions"]
     assert caution.startswith("1 of 2 runs on 1 device is not comparable with the baseline: a/m")
 

@@ -143,17 +143,15 @@ def test_a_deadline_is_not_judged_by_runs_that_were_all_cut_off(tmp_path: Path, 
     study(tmp_path, write_run, {f"d2.r{repeat}": ONCE for repeat in (1, 2, 3)})
     decision = decided(tmp_path, spec)
     assert decision["devices"] is None
-    assert decision["sentence"] == (
-        "No run is done within the 1 minute asked for: the fastest, on 1 device, takes 1.50 minutes (1.50 to "
-        "1.50, n = 3), up to 0.500 minutes too long; of 2 devices it is not known."
+    assert decision["card"]["reason"] == (
+        "Closest is 1 device: up to 1.50 minutes, more than the 1 allowed; unknown for 2 devices."
     )
     (note,) = (line for line in decision["cautions"] if "went on from a checkpoint" in line)
     assert note.endswith("There is none at 2 devices.")
 
     spec = experiment(decision={"max_device_hours": 0.01})
-    assert decided(tmp_path, spec)["sentence"] == (
-        "No run keeps to the 0.01 device-hours asked for: the cheapest, on 1 device, takes 0.0250, 0.0150 "
-        "too many; of 2 devices it is not known."
+    assert decided(tmp_path, spec)["card"]["reason"] == (
+        "Closest is 1 device: 0.0250 device-hours, more than the 0.01 allowed; unknown for 2 devices."
     )
     spec = experiment(decision={"deadline_minutes": 2})
     assert decided(tmp_path, spec)["devices"] == 1

@@ -283,8 +283,8 @@ def test_a_study_goes_from_records_to_a_report(tmp_path: Path, write_run: WriteR
     assert (decided["experiment"], decided["devices"]) == ("done", 2)
     assert undecided["devices"] is None
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert decided["sentence"] in page
-    assert "No decision: no completed run (not run yet)." in page
+    assert decided["card"]["verdict"] in page
+    assert "No completed run (not run yet)." in page
     assert "2026-01-01T00:00:00+00:00 to 2026-01-01T00:01:30+00:00" in page
     drawn = re.findall(r'<figure id="done\.([a-z]+)"', page)
     assert set(drawn) == set(CAPTIONS) - {"prediction", "efficiencies"}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from tests.unit.chosen_study import STUDY, PlayedStudy, overhead
 from tests.unit.planted_rounds import FIRST, LAST, SECOND, THIRD, leave, planted_round
 
+from scalewise.analysis.decision.card import Card
 from scalewise.analysis.rounds.sentences import round_lines
 from scalewise.plan.config.experiment import Repeats
 from scalewise.plan.runs.runs import parse_point_name
@@ -234,16 +236,16 @@ def test_the_end_says_what_the_choice_saved(tmp_path: Path) -> None:
     }
     answer = {
         "experiment": "gpt",
-        "sentence": "Use 8 devices.",
+        "card": asdict(Card("Use 8 GPUs.")),
         "choice": choice,
+        "other_trainings": [],
         "cautions": ["The budget ends it."],
     }
     (tmp_path / "decision.json").write_text(json.dumps([answer]))
     (tmp_path / "report.html").write_text("")
 
     assert decisions(tmp_path).splitlines()[:3] == [
-        "gpt: Use 8 devices.",
-        "  Spent 3.10 of about 14.2 device-hours, 22 %: 3 of 6 counts were measured, another has a "
-        "chance of 3.0 %.",
-        "  Caution: The budget ends it.",
+        "gpt: Use 8 GPUs.",
+        "  Spent     3.10 of about 14.2 device-hours, 22 %: 3 of 6 device counts were",
+        "            measured, another has a chance of 3.0 %.",
     ]

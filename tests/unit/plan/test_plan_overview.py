@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
+from scalewise.analysis.decision.card import Card
 from scalewise.plan.runs.runs import Run
 from scalewise.plan.study import Study, load_study
 from scalewise.plan.terminal.final_message import EarlierFiles, decisions
@@ -283,8 +284,8 @@ def test_gpus_are_called_gpus(tmp_path: Path) -> None:
 
 def leave_decisions(results: Path) -> Path:
     answers = [
-        {"experiment": "strong", "sentence": "Use 2 devices."},
-        {"experiment": "weak", "sentence": "Use 4 devices."},
+        {"experiment": name, "card": asdict(Card(verdict)), "other_trainings": [], "cautions": []}
+        for name, verdict in (("strong", "Use 2 GPUs."), ("weak", "Use 4 GPUs."))
     ]
     (results / "decision.json").write_text(json.dumps(answers))
     report = results / "report.html"
@@ -295,7 +296,16 @@ def leave_decisions(results: Path) -> Path:
 def test_a_finished_study_ends_with_its_decisions_and_the_report(tmp_path: Path) -> None:
     report = leave_decisions(tmp_path)
 
-    assert decisions(tmp_path) == f"strong: Use 2 devices.\nweak: Use 4 devices.\nReport: {report}"
+    assert decisions(tmp_path).splitlines() == [
+        "Experiment  How sure  Answer",
+        "strong      open      Use 2 GPUs.",
+        "weak        open      Use 4 GPUs.",
+        "",
+        "strong: Use 2 GPUs.",
+        "",
+        "weak: Use 4 GPUs.",
+        f"Report: {report}",
+    ]
 
 
 def test_a_report_that_this_command_did_not_make_is_not_announced(tmp_path: Path) -> None:

@@ -1,21 +1,24 @@
-"""What the terminal says at the end of a study: the decision, why, and what weakens it."""
+"""The end of a study in the terminal: the answer, why, and what weakens it."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from scalewise.analysis.decision.card import Card, Figure
 from scalewise.plan.study import Study
 from scalewise.plan.terminal.final_message import (
     EarlierFiles,
     decisions,
     end_with_errors,
     failures,
+    latest_answers,
 )
 
 
@@ -25,44 +28,77 @@ def answered(results: Path, *answers: dict[str, Any]) -> str:
     return decisions(results)
 
 
-STRONG = {
-    "experiment": "strong",
-    "sentence": "Use 4 devices.",
-    "criterion": "Criterion: the knee.",
-    "limits": ["Loader-bound at 8 devices: raise cpus_per_device.", "Stragglers."],
-    "cautions": ["First.", "Second.", "Third."],
-}
+def card(experiment: str, verdict: str, *cautions: str, **fields: Any) -> dict[str, Any]:
+    """An answer in decision.json."""
+    shown = asdict(Card(verdict, **fields))
+    return {"experiment": experiment, "card": shown, "other_trainings": [], "cautions": list(cautions)}
 
 
-def test_below_a_decision_stand_its_criterion_its_first_limit_and_two_cautions(tmp_path: Path) -> None:
-    assert answered(tmp_path, STRONG).splitlines() == [
-        "strong: Use 4 devices.",
-        "  Criterion: the knee.",
-        "  Loader-bound at 8 devices: raise cpus_per_device.",
-        "  Caution: First.",
-        "  Caution: Second.",
-        "  ... and 1 more caution in the report",
-        f"Report: {tmp_path / 'report.html'}",
+FIGURES = [
+    Figure("Speed to target", "3.40x", "3.32 to 3.48", note="of 1 GPU"),
+    Figure("Cost of a run", "9.75 device-hours", "", note=f"{'a long note, ' * 5}in full"),
+]
+LONG = " ".join(["Words"] * 40) + "."
+NAME = "an-experiment-with-a-long-name"
+STRONG = card(
+    "strong", "Use 4 GPUs.", "First.", "Second.", LONG, "Fourth.", certainty="Likely", reason="A reason.",
+    figures=FIGURES, basis=LONG, rule=LONG, next="8 GPUs would bring 4.80x.", limit="Jitter.",
+    options=["precision: fp32"], action="Set the repeats to 5.", paste="repeats: 5",
+)  # fmt: skip
+
+
+def test_the_card_stands_in_80_columns_with_three_cautions(tmp_path: Path) -> None:
+    lines = answered(tmp_path, STRONG, card(NAME, "Use 12 CPU processes with a-long-series.")).splitlines()
+    first = lines.index("strong: Use 4 GPUs. [likely]")
+    assert NAME in lines[:first]
+    assert lines[first : first + 4] == [
+        "strong: Use 4 GPUs. [likely]",
+        "  A reason.",
+        "  Speed to target  3.40x              (3.32 to 3.48)  of 1 GPU",
+        "  Cost of a run    9.75 device-hours",
     ]
+    assert "  Next      8 GPUs would bring 4.80x." in lines
+    assert lines[lines.index("  To do     Set the repeats to 5.") + 1] == "            repeats: 5"
+    assert "  Caution   Second." in lines
+    assert "  1 more in the report." in lines
+    assert max(map(len, lines[:-1])) <= 80
 
 
-def test_the_cpus_per_device_are_told_where_they_are_swept(tmp_path: Path) -> None:
-    cpus = {"per_device": 4, "sentences": ["Use 4 CPUs per device.", "Fewer are slower."]}
-    told = answered(tmp_path, STRONG | {"cpus": cpus}).splitlines()
-    assert told[1] == "  Use 4 CPUs per device. Fewer are slower."
+def test_the_cpus_per_device_are_a_line_of_the_card(tmp_path: Path) -> None:
+    cpus = {"per_device": 4, "sentences": ["Use 4 CPUs per GPU.", "Fewer are slower."]}
+    assert "  CPUs      Use 4 CPUs per GPU. Fewer are slower." in answered(tmp_path, STRONG | {"cpus": cpus})
     assert answered(tmp_path, STRONG | {"cpus": None}) == answered(tmp_path, STRONG)
 
 
-def test_the_report_is_named_last_whatever_was_said_before(tmp_path: Path) -> None:
-    told = answered(tmp_path, STRONG, {"experiment": "weak", "sentence": "Use 2 devices."})
-    assert told.splitlines()[-2:] == ["weak: Use 2 devices.", f"Report: {tmp_path / 'report.html'}"]
+def test_the_report_is_named_last_and_several_answers_begin_with_a_table(tmp_path: Path) -> None:
+    lines = answered(tmp_path, STRONG, card("weak", "No answer yet.")).splitlines()
+    assert lines[:3] == [
+        "Experiment  How sure  Answer",
+        "strong      likely    Use 4 GPUs.",
+        "weak        open      No answer yet.",
+    ]
+    assert lines[-2:] == ["weak: No answer yet.", f"Report: {tmp_path / 'report.html'}"]
 
 
-@pytest.mark.parametrize("cautions", [[], ["First."], ["First.", "Second."]])
+@pytest.mark.parametrize("cautions", [[], ["First."], ["First.", "Second.", "Third."]])
 def test_cautions_that_are_all_shown_are_not_called_more(tmp_path: Path, cautions: list[str]) -> None:
-    told = answered(tmp_path, STRONG | {"cautions": cautions})
-    assert told.count("Caution:") == len(cautions)
-    assert "more caution" not in told
+    text = answered(tmp_path, STRONG | {"cautions": cautions})
+    assert text.count("Caution ") == len(cautions)
+    assert "in the report" not in text
+
+
+def test_the_latest_answers_are_shown_until_a_run_is_newer(tmp_path: Path) -> None:
+    answered(tmp_path, STRONG)
+    assert latest_answers(tmp_path)[0].startswith("strong: Use 4 GPUs.")
+    summary = tmp_path / "strong" / "runs" / "d1.r1" / "summary.json"
+    summary.parent.mkdir(parents=True)
+    summary.touch()
+    os.utime(summary, (10**10, 10**10))
+    assert latest_answers(tmp_path) == []
+
+
+def test_an_answer_of_an_earlier_version_is_no_error(tmp_path: Path) -> None:
+    assert "earlier version" in answered(tmp_path, {"experiment": "strong", "sentence": "Use 4 devices."})
 
 
 def fail(results: Path, run: str, seconds: int) -> None:
@@ -125,7 +161,7 @@ def finish(results: Path, experiment: str, *runs: str, decided: bool = True) -> 
 
 
 def decide(folder: Path, seconds: int = 10**10) -> None:
-    (folder / "decision.json").write_text(json.dumps({"experiment": folder.name, "sentence": "Use it."}))
+    (folder / "decision.json").write_text(json.dumps(card(folder.name, "Use it.")))
     os.utime(folder / "decision.json", (seconds, seconds))
 
 

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pytest
 from tests.unit.conftest import SCRIPTS
 from tests.unit.watch.standings import point
 
+from scalewise.analysis.decision.card import Card
 from scalewise.records import JobTime, JobTimes
 from scalewise.watch.jobs import Job
 from scalewise.watch.look import Looker
@@ -75,6 +77,18 @@ def test_it_says_how_a_study_stands_and_changes_nothing(tmp_path: Path) -> None:
 def test_it_says_whether_the_study_goes_on(tmp_path: Path, changes: dict[str, object], said: str) -> None:
     write_watch_record(tmp_path, record(**changes))
     assert said in status(tmp_path).stdout.splitlines()[0]
+
+
+def test_after_the_study_it_shows_the_answers(tmp_path: Path) -> None:
+    answer = {"experiment": "digits", "card": asdict(Card("Use 2 GPUs.", "Clear"))}
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results/decision.json").write_text(
+        json.dumps([answer | {"other_trainings": [], "cautions": []}])
+    )
+    write_watch_record(tmp_path, record())
+    assert "Use 2 GPUs." not in status(tmp_path).stdout, "the study may change it"
+    write_watch_record(tmp_path, record(ended=True))
+    assert status(tmp_path).stdout.splitlines()[-1] == "digits: Use 2 GPUs. [clear]"
 
 
 @pytest.mark.parametrize("host", ["login9", socket.gethostname()])

@@ -12,6 +12,7 @@ import pandas as pd
 
 from scalewise.analysis.formatting import Goal
 from scalewise.plan.config.experiment import AnyExperiment, Experiment, read_experiment
+from scalewise.plan.config.shape import device_noun
 from scalewise.plan.terminal.predictions import latest_prediction
 
 RUNS, EPOCHS, SCALING, OPTIONS = "runs.csv", "epochs.csv", "scaling.csv", "options.csv"
@@ -56,22 +57,30 @@ class AnalysisSpec:
     Args:
         queue_minutes: Usual wait in the queue by device count, where the site gives it.
         billed_devices: Devices that are paid, by device count, where they are more than it uses.
+        accelerator: ``cuda`` or ``cpu``; empty if unknown.
     """
 
     name: str
     spec: AnyExperiment
     queue_minutes: Mapping[int, float] = field(default_factory=dict)
     billed_devices: Mapping[int, float] = field(default_factory=dict)
+    accelerator: str = ""
 
     @classmethod
     def from_json(cls, text: str) -> AnalysisSpec:
         """Read ``PlannedExperiment.analysis_definition``."""
         values = json.loads(text)
-        terms = (
+        waits, billed = (
             {int(devices): value for devices, value in values.get(key, {}).items()}
             for key in ("queue_minutes", "billed_devices")
         )
-        return cls(values["name"], read_experiment(values["spec"]), *terms)
+        spec = read_experiment(values["spec"])
+        return cls(values["name"], spec, waits, billed, values.get("accelerator", ""))
+
+    @property
+    def noun(self) -> str:
+        """Name of a device for a reader."""
+        return device_noun(self.accelerator)
 
     @property
     def target(self) -> Goal | None:

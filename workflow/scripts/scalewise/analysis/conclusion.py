@@ -14,6 +14,7 @@ from scalewise.analysis.comparison.comparability import origin_cautions
 from scalewise.analysis.comparison.confounding import confounding_sentences
 from scalewise.analysis.comparison.gains import Gains, gains
 from scalewise.analysis.comparison.own_intervals import own_interval_notes
+from scalewise.analysis.decision.card import SEE_CAUTIONS
 from scalewise.analysis.decision.cpus import KEY, answer_cpus
 from scalewise.analysis.decision.criteria import as_billed
 from scalewise.analysis.decision.decision import Decision, decide
@@ -93,6 +94,8 @@ def conclude(experiment: AnalysisSpec, tables: Tables) -> Conclusion:
         queue_minutes=experiment.queue_minutes,
         options_of=options_of,
         single_runs_suffice=spec.chooses_devices,
+        whole_runs=spec.steps is None,
+        noun=experiment.noun,
     )
     if KEY in spec.swept:
         place = (decision.series, decision.devices)
@@ -107,8 +110,8 @@ def conclude(experiment: AnalysisSpec, tables: Tables) -> Conclusion:
     if not_judged:
         decision = replace(
             decision,
-            criterion=" ".join(filter(None, (not_judged, decision.criterion))),
             cautions=[not_judged, *decision.cautions],
+            card=decision.card.in_doubt(f"A criterion cannot be judged: {SEE_CAUTIONS}"),
             clear=False,
         )
     terms = Terms(
@@ -141,6 +144,8 @@ def decide_on_series(experiment: AnalysisSpec, found: Conclusion, series: str) -
         compared=found.compared,
         target=experiment.target,
         queue_minutes=experiment.queue_minutes,
+        whole_runs=experiment.spec.steps is None,
+        noun=experiment.noun,
     )
 
 

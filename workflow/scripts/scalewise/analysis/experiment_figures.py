@@ -44,4 +44,5 @@ def draw(experiment: AnalysisSpec, folder: Path, *, predicted: bool = True) -> N
         laws=read_json(folder / LAWS),
         prediction=read_prediction(folder) if predicted else None,
         expected=expected,
+        noun=experiment.noun,
     )

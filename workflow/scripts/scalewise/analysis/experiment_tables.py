@@ -19,8 +19,9 @@ from scalewise.analysis.analysis_spec import (
     WHAT_IF,
     AnalysisSpec,
 )
-from scalewise.analysis.bottlenecks.bottlenecks import bottleneck_sentences, startup_sentences
+from scalewise.analysis.bottlenecks.bottlenecks import bottleneck_sentences, limit_line, startup_sentences
 from scalewise.analysis.conclusion import conclude
+from scalewise.analysis.decision.card import next_action
 from scalewise.analysis.laws import study_laws
 from scalewise.analysis.origins import distinct_origins
 from scalewise.analysis.report import what_if
@@ -55,8 +56,14 @@ def compute(experiment: AnalysisSpec, runs_folder: Path, folder: Path) -> None:
     if spec.chooses_devices:
         spending = Spending.of(runs_folder, experiment.billed_devices)
         choice = ChoiceSummary.of(experiment, rounds, found.runs, found.decision.series, spending)
+    decision = found.decision if choice is None else with_choice(found.decision, choice)
+    action, paste = next_action(spec, decision.card, decided, decision.undecided, experiment.noun)
+    if choice is not None and choice.action():
+        action, paste = choice.action(), ""
+    limit = limit_line(decided, found.runs, spec.scaling, decision.devices, experiment.noun)
     decision = replace(
-        found.decision if choice is None else with_choice(found.decision, choice),
+        decision,
+        card=replace(decision.card, limit=limit, action=action, paste=paste),
         limits=bottleneck_sentences(decided, found.runs, spec.scaling),
         startup=startup_sentences(decided),
     )
@@ -78,7 +85,7 @@ def compute(experiment: AnalysisSpec, runs_folder: Path, folder: Path) -> None:
         (FINGERPRINTS, dict(sorted(tables.conditions.items()))),
         (
             DECISION,
-            decision.as_dict()
+            decision.named(experiment.noun).as_dict()
             | {
                 "repeats": repeat_sentences(rounds),
                 "choice": None if choice is None else choice.as_dict(),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.runs.runs import NO_OPTIONS
 
 Goal = float | str
 """The goal that counts as trained: a test accuracy, a fraction; or a program's metric and limit, as text."""
+
+_DEVICE = re.compile(r"(?<![\w`-])devices?(?![\w`-]|: ?[\[{])")
 
 MAX_PLACES = 6
 """Points named in one sentence; scaling.csv has all."""
@@ -17,6 +20,19 @@ MAX_PLACES = 6
 def pluralize(number: str, unit: str) -> str:
     """``1 minute``, ``42.3 minutes``."""
     return f"{number} {unit}" if number == "1" else f"{number} {unit}s"
+
+
+def name_devices(text: str, noun: str) -> str:
+    """Return a sentence with its devices by what they are: ``4 GPUs`` for ``4 devices``.
+
+    The unit device-hours and keys of the configuration, in backticks, stay.
+
+    Args:
+        text: A sentence of this package.
+        noun: ``GPU``, ``CPU process`` or ``device``.
+    """
+    plural = count_devices(2, noun).removeprefix("2 ")
+    return _DEVICE.sub(lambda found: plural if found[0].endswith("s") else noun, text)
 
 
 def goal_text(goal: Goal) -> str:

@@ -22,6 +22,7 @@ from scalewise.analysis.analysis_spec import (
     read_json,
     read_prediction,
 )
+from scalewise.analysis.formatting import name_devices
 from scalewise.analysis.prediction.experiment_prediction import beyond_sentences
 from scalewise.analysis.report.page import Section, render
 from scalewise.analysis.rounds.choice_summary import read_choice
@@ -65,7 +66,9 @@ def _section(name: str, folder: Path, label: Mapping[str, Any]) -> Section:
     prediction = read_prediction(folder) if label.get("predicted", True) else None
     decision = read_json(folder / DECISION)
     if prediction is not None:
-        decision["beyond"] += beyond_sentences(prediction, decision["series"])
+        beyond = beyond_sentences(prediction, decision["series"])
+        noun = decision.get("device", "device")
+        decision["beyond"] += [name_devices(sentence, noun) for sentence in beyond]
     return Section(
         name=name,
         title=label["title"],

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import TextIO
 
+from scalewise.plan.terminal.final_message import latest_answers
 from scalewise.watch.lines import table
 from scalewise.watch.look import Looker
 from scalewise.watch.record import RECORD, WatchRecord, WatchRecordError, read_watch_record
@@ -116,7 +117,8 @@ def print_status(folder: Path, stream: TextIO = sys.stdout) -> int:
         return 1
     record, standing = seen
     width = shutil.get_terminal_size().columns if stream.isatty() else MAX_LINES
-    print(head_line(record, now), *table(standing, width, MAX_LINES), sep="\n", file=stream)
+    answers = latest_answers(folder / "results") if is_over(record, now) else []
+    print(head_line(record, now), *table(standing, width, MAX_LINES), *answers, sep="\n", file=stream)
     return 0
 
 

@@ -167,6 +167,37 @@ def startup_sentences(scaling: pd.DataFrame) -> list[str]:
     ]
 
 
+def limit_line(scaling: pd.DataFrame, runs: pd.DataFrame, mode: str, chosen: int | None, noun: str) -> str:
+    """Return one sentence on what limits the training; empty if the parts of a step are unknown.
+
+    It is of the chosen point, or of the next one beyond that loses something.
+
+    Args:
+        scaling: Rows of one series in the scaling table.
+        runs: Output of ``collect``.
+        mode: ``strong`` or ``weak`` scaling.
+        chosen: Chosen device count; None without an answer.
+        noun: Name of a device.
+    """
+    points = list(find_losses(scaling, runs, mode))
+    if not points:
+        return ""
+    found = sorted(_bottlenecks(points), key=lambda limit: int(limit.point["devices"]))
+    beyond = [limit for limit in found if int(limit.point["devices"]) >= (chosen or 0)]
+    if beyond:
+        limit = beyond[0]
+        where = count_devices(int(limit.point["devices"]), noun)
+        name = _NOUNS[limit.cause]
+        return f"{name[0].upper()}{name[1:]} takes {percent(limit.share.estimate, 0)} of a step on {where}."
+    several = [each for each in points if _adds_up(each) and int(each.point["devices"]) >= (chosen or 0)]
+    if several and several[0].total is not None:
+        where = count_devices(int(several[0].point["devices"]), noun)
+        share = percent(several[0].total.share.estimate, 0)
+        return f"No single cause: small losses add up to {share} of a step on {where}."
+    most = max(int(each.point["devices"]) for each in points)
+    return f"No loss is shown up to {count_devices(most, noun)}." if most > 1 else ""
+
+
 # --- what is named ------------------------------------------------------------------------------------
 
 

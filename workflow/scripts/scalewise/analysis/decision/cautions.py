@@ -11,7 +11,7 @@ from scalewise.analysis.bottlenecks.disturbances import named_runs
 from scalewise.analysis.comparison.comparability import accuracy_lost
 from scalewise.analysis.comparison.gains import Measure
 from scalewise.analysis.decision.choice import OpenQuestion
-from scalewise.analysis.decision.criteria import may_be_in_time
+from scalewise.analysis.decision.criteria import may_be_in_time, may_exceed
 from scalewise.analysis.decision.wording import cure_text, ratio_bounds
 from scalewise.analysis.formatting import (
     Goal,
@@ -24,7 +24,7 @@ from scalewise.analysis.formatting import (
 )
 from scalewise.analysis.scaling import OF_WALLS
 from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS
-from scalewise.analysis.statistics.ratios import ASSUMED_SCATTER, ROUNDING
+from scalewise.analysis.statistics.ratios import ASSUMED_SCATTER
 from scalewise.plan.config.experiment import DecisionRule
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.terminal.words import format_ratio
@@ -88,14 +88,10 @@ def of_choice(
             f"throughput ({format_ratio(best['time_to_accuracy_speedup'])}x as soon at the target).",
         )
     yield from of_deadline(points[points["devices"] < best["devices"]], rule)
-    most = rule.max_device_hours
-    at_most = best["device_hours"] * best["longest_seconds"] / best["wall_seconds"]
-    if most is not None and at_most > most + ROUNDING:
-        yield (
-            UNDECIDED,
-            f"A run may take up to {format_3sig(at_most)} device-hours, more than the {format_exact(most)} "
-            "asked for.",
-        )
+    if rule.max_device_hours is not None and (hours := may_exceed(best, rule)) is not None:
+        limit = format_exact(rule.max_device_hours)
+        longest = f"A run may take up to {format_3sig(hours)} device-hours"
+        yield UNDECIDED, f"{longest}, more than the {limit} allowed."
 
 
 def of_deadline(points: pd.DataFrame, rule: DecisionRule) -> Iterator[Caution]:

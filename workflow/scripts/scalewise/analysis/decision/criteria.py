@@ -181,6 +181,15 @@ def may_be_in_time(point: pd.Series, rule: DecisionRule) -> bool:
     return bool(minutes <= latest < point["done_minutes"])
 
 
+def may_exceed(point: pd.Series, rule: DecisionRule) -> float | None:
+    """Return the device-hours that a further run may take; None if they are allowed or unknown."""
+    most = rule.max_device_hours
+    if most is None or not point["wall_seconds"]:
+        return None
+    hours = float(point["device_hours"] * point["longest_seconds"] / point["wall_seconds"])
+    return hours if hours > most + ROUNDING else None
+
+
 def shortcomings(point: pd.Series) -> list[str]:
     """A clause for fewer devices that are as fast, and one for each criterion that a point does not meet."""
     outrun = [f"no gain over {count_devices(int(point['outrun_by']))}"] if point["outrun_by"] else []
@@ -195,21 +204,15 @@ def _violations(point: pd.Series, rule: DecisionRule, of: str) -> Iterator[str]:
     least, efficiency = rule.min_efficiency, float(point["gain_efficiency"])
     if least is not None and not efficiency >= least - ROUNDING:
         shown, limit = format_distinct(efficiency, least)
-        yield f"efficiency {shown}{of}, below the {limit} asked for"
+        yield f"efficiency {shown}{of}, below the {limit} required"
     deadline, done = rule.deadline_minutes, float(point["done_minutes"])
     if deadline is not None and np.isnan(done):
         yield "a run of unknown length"
     elif deadline is not None and done > deadline + ROUNDING:
         queue = " in the queue and running" if point["queue_minutes"] else ""
-        yield (
-            f"up to {format_3sig(done)} minutes{queue}, {format_3sig(done - deadline)} more than the "
-            f"{format_exact(deadline)} asked for"
-        )
+        yield f"up to {format_3sig(done)} minutes{queue}, more than the {format_exact(deadline)} allowed"
     most, hours = rule.max_device_hours, float(point["device_hours"])
     if most is not None and np.isnan(hours):
         yield "unknown device-hours"
     elif most is not None and hours > most + ROUNDING:
-        yield (
-            f"{format_3sig(hours)} device-hours, {format_3sig(hours - most)} more than the "
-            f"{format_exact(most)} asked for"
-        )
+        yield f"{format_3sig(hours)} device-hours, more than the {format_exact(most)} allowed"

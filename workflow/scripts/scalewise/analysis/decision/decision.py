@@ -1,19 +1,20 @@
-"""The decision of an experiment: devices and options to use, in a sentence that the measured points carry."""
+"""The decision of an experiment: devices and options to use, with the figures of the measured points."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import pandas as pd
 
 from scalewise.analysis.comparison.gains import Gains, Measure, Point, accuracy_difference
 from scalewise.analysis.decision import cautions, wording
+from scalewise.analysis.decision.card import Card, Chosen, card_of_choice, card_without_point
 from scalewise.analysis.decision.cpus import CpuAnswer
 from scalewise.analysis.decision.criteria import closest
 from scalewise.analysis.decision.selection import Candidates, candidates, further_repeats, select
-from scalewise.analysis.formatting import Goal
+from scalewise.analysis.formatting import Goal, name_devices
 from scalewise.plan.config.experiment import DecisionRule
 from scalewise.plan.runs.runs import Options
 
@@ -36,19 +37,19 @@ class Decision:
     Args:
         devices: Number of devices to use; None where nothing can be said, or no point meets the criteria.
         series: Options to use: the name of a series in scaling.csv.
-        sentence: The answer.
-        alternatives: Other points of the same series, a sentence each; the chosen one too where its own
-            sentence tells times alone. Then time to accuracy.
+        card: The answer in fields.
+        alternatives: Other points of the same series, a sentence each; the chosen one too if a criterion is
+            on whole runs. Then time to accuracy.
         options: Gains of the options, a sentence each.
         cautions: Weaknesses of the answer, a sentence each, the most harmful first.
         other_trainings: The best of each group of series that train something else, a sentence each.
-        criterion: The sentence that says by which criterion the devices were chosen.
         limits: Bottlenecks, a sentence each.
         startup: Points whose start takes long, a sentence each; no throughput or efficiency holds it.
         beyond: Predictions of points that were not measured, a sentence each.
         numbers: ``NUMBERS`` of the chosen point, None for what is not known; empty without such a point.
         measure: Quantity that decided: ``throughput`` or ``time to target``.
         cpus: The answer on CPUs per device; None if they are not swept.
+        device: Name of a device: ``GPU``, ``CPU process``; ``device`` if unknown.
         clear: The runs leave no other device count open, and nothing else changed with the devices.
         undecided: Further repeats that would tell what is open, by device count of the series. Of two that
             no number of repeats would tell apart there is none.
@@ -57,20 +58,49 @@ class Decision:
     experiment: str
     devices: int | None
     series: str | None
-    sentence: str
+    card: Card
     alternatives: list[str]
     options: list[str]
     cautions: list[str]
     other_trainings: list[str] = field(default_factory=list)
-    criterion: str = ""
     limits: list[str] = field(default_factory=list)
     startup: list[str] = field(default_factory=list)
     beyond: list[str] = field(default_factory=list)
     numbers: dict[str, float | int | None] = field(default_factory=dict)
     measure: Measure = "throughput"
+    device: str = "device"
     cpus: CpuAnswer | None = None
     clear: bool = True
     undecided: dict[int, int] = field(default_factory=dict)
+
+    def named(self, noun: str) -> Decision:
+        """Return the decision with its devices by what they are.
+
+        Args:
+            noun: ``GPU``, ``CPU process`` or ``device``.
+        """
+
+        def named(sentences: Sequence[str]) -> list[str]:
+            return [name_devices(sentence, noun) for sentence in sentences]
+
+        card, cpus = self.card, self.cpus
+        if cpus is not None:
+            cpus = replace(cpus, sentences=named(cpus.sentences), learning=name_devices(cpus.learning, noun))
+        texts = named([card.reason, card.rule, card.next, card.limit, card.action])
+        reason, rule, following, limit, action = texts
+        return replace(
+            self,
+            device=noun,
+            card=replace(card, reason=reason, rule=rule, next=following, limit=limit, action=action),
+            cpus=cpus,
+            alternatives=named(self.alternatives),
+            options=named(self.options),
+            cautions=named(self.cautions),
+            other_trainings=named(self.other_trainings),
+            limits=named(self.limits),
+            startup=named(self.startup),
+            beyond=named(self.beyond),
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON, whose keys are text."""
@@ -91,6 +121,8 @@ def decide(
     queue_minutes: Mapping[int, float] | None = None,
     options_of: Mapping[str, Options] | None = None,
     single_runs_suffice: bool = False,
+    whole_runs: bool = True,
+    noun: str = "device",
 ) -> Decision:
     """The devices that meet the rule best, and are shown to be faster than fewer.
 
@@ -110,6 +142,8 @@ def decide(
         queue_minutes: Devices -> usual wait in the queue, where the site gives it.
         options_of: Options of each series, by its name; one that is missing competes with no other.
         single_runs_suffice: Points that the answer does not rest on were meant to have one run.
+        whole_runs: Runs went to their end, so that their time and cost are those of a training.
+        noun: Name of a device: ``GPU``, ``CPU process``.
     """
     found, *others = candidates(
         scaling, rule, compared, options=options_of, target=target, queue_minutes=queue_minutes
@@ -121,7 +155,7 @@ def decide(
         *((cautions.MEASUREMENT, sentence) for sentence in differences),
     ]
     if points.empty:
-        return _without_speedup(experiment, scaling, options, harms, compared)
+        return _without_speedup(experiment, scaling, options, harms, compared, noun)
     chosen = select(found, rule, compared)
     best = None if chosen is None else chosen.point
     open_questions = [] if chosen is None else chosen.open_questions
@@ -131,14 +165,10 @@ def decide(
     numbers = {} if best is None else {name: _plain(best[name]) for name in NUMBERS}
     if best is not None and not queue_minutes:
         numbers["queue_minutes"] = None
-    if best is None:
-        sentence, described = wording.no_answer(shown, points, rule), series
-        sentence += wording.left_out_text(planned)
-    else:
-        sentence = wording.answer(best, series, rule, target, measure)
-        sentence += wording.left_out_text(planned) + wording.open_text(open_questions)
-        times_alone = rule.deadline_minutes is not None or rule.max_device_hours is not None
-        described = series if times_alone else series[series["devices"] != best["devices"]]
+    times_only = rule.deadline_minutes is not None or rule.max_device_hours is not None
+    described = series
+    if best is not None and not times_only:
+        described = series[series["devices"] != best["devices"]]
     fewer = series if best is None else series[series["devices"] < best["devices"]]
     about_choice = list(
         cautions.of_deadline(fewer, rule)
@@ -155,11 +185,18 @@ def decide(
         *cautions.of_points(series, planned, target, measure, rests_on),
         *harms,
     ]
+    if chosen is None:
+        verdict = f"No {noun} count meets your criteria."
+        card = card_without_point(verdict, wording.no_answer(shown, points, rule))
+    else:
+        left_out = int(planned.get("n_not_comparable", pd.Series(dtype=int)).sum())
+        described_choice = Chosen(chosen, series, rule, compared, target, measure, whole_runs, noun, left_out)
+        card = card_of_choice(described_choice, harms, options_of)
     return Decision(
         experiment=experiment,
         devices=None if best is None else int(best["devices"]),
         series=str(shown["series"]),
-        sentence=sentence,
+        card=card,
         alternatives=[
             *(wording.alternative(point, series, rule, target, measure) for _, point in described.iterrows()),
             *wording.to_target(series, target),
@@ -172,7 +209,6 @@ def decide(
         ],
         options=wording.option_sentences(options),
         cautions=_sentences(harms),
-        criterion=wording.criterion_text(rule, best, series, target, measure),
         numbers=numbers,
         measure=measure,
         clear=not any(harm in cautions.UNCLEAR for harm, _ in harms),
@@ -211,23 +247,27 @@ def _without_speedup(
     options: pd.DataFrame,
     harms: Sequence[cautions.Caution],
     compared: Gains,
+    noun: str,
 ) -> Decision:
     """Return the rates of one device count as the answer, or the reason why there are none."""
     planned = scaling[scaling["conditions"].astype(object).fillna("") == ""]
     done = planned[planned["n"] > 0]
     if done.empty or planned.groupby("series")["devices"].nunique().max() > 1:
         notes = "; ".join(dict.fromkeys(note for note in scaling["note"] if note))
-        sentence, *others = [f"No decision: {notes or 'no run has completed'}."]
+        others: list[str] = []
+        reason = f"{notes[:1].upper()}{notes[1:]}." if notes else "No run has completed."
+        card = card_without_point("No answer yet.", reason)
     else:
-        sentence, *others = [wording.measured(point) for _, point in done.iterrows()]
+        measured, *others = [wording.measured(point) for _, point in done.iterrows()]
         first = planned[planned["series"] == done["series"].iloc[0]]
-        sentence += f"{wording.left_out_text(first)} Add device counts for a decision."
-        harms = [*cautions.of_disturbed(first, on_slurm=compared.on_slurm), *cautions.of_runs(first), *harms]
+        on_slurm = compared.on_slurm
+        harms = [*cautions.of_disturbed(first, on_slurm=on_slurm), *cautions.of_runs(first), *harms]
+        card = card_without_point(f"No answer yet: one {noun} count was measured.", measured)
     return Decision(
         experiment,
         devices=None,
         series=None,
-        sentence=sentence,
+        card=card,
         alternatives=others,
         options=wording.option_sentences(options),
         cautions=_sentences(harms),

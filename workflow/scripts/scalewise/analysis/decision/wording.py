@@ -1,4 +1,4 @@
-"""The sentences of a decision: the answer, its alternatives, what an option gains, time to accuracy.
+"""The sentences of a decision: its alternatives, what an option gains, time to accuracy.
 
 Every figure stands with its interval and its number of repeats. "As fast as" is said of equal results;
 where accuracy is lost beyond its interval, the gain is one of throughput and the loss stands beside it.
@@ -7,7 +7,7 @@ where accuracy is lost beyond its interval, the gain is one of throughput and th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import pandas as pd
 
@@ -15,7 +15,6 @@ from scalewise.analysis.analysis_spec import THROUGHPUT
 from scalewise.analysis.comparison.comparability import accuracy_lost
 from scalewise.analysis.comparison.gains import Measure
 from scalewise.analysis.decision.choice import MOST_ADVISED, OpenQuestion
-from scalewise.analysis.decision.criteria import shortcomings
 from scalewise.analysis.formatting import (
     Goal,
     as_in_yaml,
@@ -30,88 +29,7 @@ from scalewise.analysis.statistics.intervals import CONFIDENCE, ENOUGH_REPEATS, 
 from scalewise.analysis.statistics.ratios import Ratio
 from scalewise.plan.config.experiment import ACCEPTED_LOSS, DecisionRule
 from scalewise.plan.config.shape import count_devices
-from scalewise.plan.runs.runs import NO_OPTIONS
 from scalewise.plan.terminal.words import format_ratio
-
-
-def answer(
-    best: pd.Series, points: pd.DataFrame, rule: DecisionRule, target: Goal | None, measure: Measure
-) -> str:
-    """The sentence that says how many devices to use, and what the next count would bring.
-
-    Args:
-        best: The chosen point.
-        points: The judged points of its series, in order of devices.
-        rule: The criteria.
-        target: The goal that counts as trained, if there is one.
-        measure: Quantity that decided.
-    """
-    use = f"Use {count_devices(int(best['devices']))}{_options(best)}"
-    if rule.deadline_minutes is not None:
-        fewer = points[points["devices"] < best["devices"]]
-        beside = _too_slow(fewer.iloc[-1], rule.deadline_minutes) if len(fewer) else ""
-        return (
-            f"{use}: a run takes {_run_time(best)}, within the {format_exact(rule.deadline_minutes)} asked "
-            f"for{beside}."
-        )
-    more = points[points["devices"] > best["devices"]]
-    if rule.max_device_hours is not None:
-        beside = _too_dear(more.iloc[0]) if len(more) else ""
-        return (
-            f"{use}: a run takes {format_3sig(best['device_hours'])} device-hours, within the "
-            f"{format_exact(rule.max_device_hours)} asked for, and {_run_time(best)}{beside}."
-        )
-    said = _gain(best, points, target, measure)
-    if best["devices"] == best["gain_base"]:
-        at = f"{use}: {said}, and " if measure == "time to target" else f"{use}: "
-        if more.empty:
-            return f"{at}no result on more devices."
-        following = more.iloc[0]
-        past_the_knee = f"efficiency {following['gain_efficiency']:.2f}, past the knee"
-        small = f"not shown to be the gain of {percent(rule.min_gain, 0)} asked for"
-        knee = following["power"] <= best["power"]
-        why = _join(shortcomings(following)) or (past_the_knee if rule.without_criterion and knee else small)
-        return f"{at}{int(following['devices'])} would be {_speedup(following, measure)}: {why}."
-    would_be = ""
-    if len(more):
-        following = more.iloc[0]
-        would_be = (
-            f" {int(following['devices'])} would be {format_ratio(following['gain'])}x at "
-            f"{following['gain_efficiency']:.2f}."
-        )
-    return f"{use}: {said}.{would_be}"
-
-
-def left_out_text(planned: pd.DataFrame) -> str:
-    """A sentence to follow the answer, where completed runs are not comparable; empty where all are.
-
-    Args:
-        planned: All points of the series in the scaling table.
-    """
-    others = int(planned["n_not_comparable"].sum()) if "n_not_comparable" in planned else 0
-    if not others:
-        return ""
-    verb = "is" if others == 1 else "are"
-    return f" {pluralize(str(others), 'run')} {verb} not comparable with the others: see the cautions."
-
-
-def open_text(questions: Sequence[OpenQuestion]) -> str:
-    """A sentence to follow the answer, where the runs cannot tell; empty where they can.
-
-    Args:
-        questions: Device counts that may be better than the chosen one.
-    """
-    if not questions:
-        return ""
-    of_chosen = {"efficient": "That its efficiency is enough", "gain": "How much faster it is"}
-    counts = sorted({question.devices for question in questions if question.kind not in of_chosen})
-    if not counts:
-        what = of_chosen[questions[0].kind]
-        return f" {what} is not clear from these runs. {cure_text(questions[0])}."
-    listed = " or ".join(map(str, counts))
-    verb = "is" if counts == [1] or len(counts) > 1 else "are"
-    most = max(questions, key=lambda question: question.runs_needed or math.inf)
-    return f" Whether {listed} {verb} better is not clear from these runs. {cure_text(most)}."
 
 
 def cure_text(question: OpenQuestion) -> str:
@@ -140,7 +58,7 @@ def ratio_bounds(ratio: Ratio) -> str:
 
 
 def no_answer(best: pd.Series, points: pd.DataFrame, rule: DecisionRule) -> str:
-    """The sentence where no point meets the rule: which comes nearest, and by how much it misses.
+    """Return which point comes nearest if none meets the rule, and by how much it misses.
 
     Args:
         best: The point that comes nearest.
@@ -148,28 +66,14 @@ def no_answer(best: pd.Series, points: pd.DataFrame, rule: DecisionRule) -> str:
         rule: A rule of one criterion or more.
     """
     if rule.deadline_minutes is not None and math.isnan(best["done_minutes"]):
-        return "No decision: how long whole runs take is not known, and deadline_minutes is judged by that."
+        return "The time of whole runs is unknown, and deadline_minutes needs it."
     if rule.max_device_hours is not None and math.isnan(best["device_hours"]):
-        return "No decision: the runs' device-hours are not known, and max_device_hours is judged by them."
-    where = f"on {count_devices(int(best['devices']))}{_options(best)}"
-    if len(asked_for(rule)) != 1 or best["n_unsuccessful"] > 0:
-        asked = "meets all that was asked for" if asked_for(rule) else "can be recommended"
-        return f"No device count {asked}: a run {where} has {_join(best['misses'])}."
-    if rule.deadline_minutes is not None:
-        asked = pluralize(format_exact(rule.deadline_minutes), "minute")
-        over = format_3sig(best["done_minutes"] - rule.deadline_minutes)
-        return (
-            f"No run is done within the {asked} asked for: the fastest, {where}, takes {_run_time(best)}, up "
-            f"to {over} minutes too long{_of_unknown(points, 'done_minutes')}."
-        )
-    assert rule.max_device_hours is not None, "the baseline meets every efficiency"
-    asked = pluralize(format_exact(rule.max_device_hours), "device-hour")
-    return (
-        f"No run keeps to the {asked} asked for: the cheapest, {where}, takes "
-        f"{format_3sig(best['device_hours'])}, "
-        f"{format_3sig(best['device_hours'] - rule.max_device_hours)} too many"
-        f"{_of_unknown(points, 'device_hours')}."
-    )
+        return "The device-hours of whole runs are unknown, and max_device_hours needs them."
+    unknown = ""
+    if best["n_unsuccessful"] == 0:
+        unknown = _of_unknown(points, "done_minutes" if rule.deadline_minutes is not None else "device_hours")
+    where = point_text(best["devices"], best["series"])
+    return f"Closest is {where}: {', and '.join(best['misses'])}{unknown}."
 
 
 def _of_unknown(points: pd.DataFrame, column: str) -> str:
@@ -178,70 +82,7 @@ def _of_unknown(points: pd.DataFrame, column: str) -> str:
     if unknown.empty:
         return ""
     counts = " and ".join(dict.fromkeys(f"{devices:.0f}" for devices in unknown["devices"]))
-    return f"; of {counts} devices it is not known" if counts != "1" else "; of 1 device it is not known"
-
-
-def asked_for(rule: DecisionRule, measure: Measure = "throughput") -> list[str]:
-    """A clause for each criterion of the rule; none for the knee."""
-    clauses = []
-    if rule.min_efficiency is not None:
-        of = " to the target" if measure == "time to target" else ""
-        clauses.append(f"an efficiency{of} of at least {format_exact(rule.min_efficiency)}")
-    if rule.deadline_minutes is not None:
-        clauses.append(
-            "a whole run, queue and start-up included, within "
-            f"{pluralize(format_exact(rule.deadline_minutes), 'minute')} by a bound that 95 % of runs keep"
-        )
-    if rule.max_device_hours is not None:
-        clauses.append(f"at most {pluralize(format_exact(rule.max_device_hours), 'device-hour')}")
-    return clauses
-
-
-def criterion_text(
-    rule: DecisionRule,
-    best: pd.Series | None,
-    points: pd.DataFrame,
-    target: Goal | None = None,
-    measure: Measure = "throughput",
-) -> str:
-    """The sentence that says by which criterion the number of devices was chosen.
-
-    Args:
-        rule: The criteria; without any, the sentence is on the knee.
-        best: The chosen point; None where none meets them.
-        points: The judged points of its series.
-        target: The goal that counts as trained, if there is one.
-        measure: Quantity that decided.
-    """
-    gain = ""
-    if rule.deadline_minutes is None:
-        shown = "be" if measure == "throughput" or target is None else f"reach {goal_text(target)}"
-        least = f"{format_exact(100 * rule.min_gain)} % faster or more"
-        gain = f"More devices count only where they are shown to {shown} {least}."
-    relative = ""
-    if len(points) and _over_another(points.iloc[0]):
-        where = point_text(points["best_baseline_devices"].iloc[0], points["best_baseline"].iloc[0])
-        relative = f"Efficiency is relative to {where}, the best baseline of the series that may be chosen."
-    return " ".join(filter(None, (_criterion(rule, best, points, measure), gain, relative)))
-
-
-def _criterion(rule: DecisionRule, best: pd.Series | None, points: pd.DataFrame, measure: Measure) -> str:
-    clauses = asked_for(rule, measure)
-    if clauses:
-        preferred = "the most devices"
-        if rule.deadline_minutes is not None:
-            preferred = "the fewest devices"
-        elif rule.max_device_hours is not None:
-            preferred = "the shortest run"
-        return f"Criterion: {preferred} with {'; '.join(clauses)}."
-    knee = "Criterion: the knee, where speedup x efficiency is largest, since none was given"
-    if best is None:
-        return f"{knee}."
-    powers = ", ".join(f"{int(point['devices'])}: {point['power']:.2f}" for _, point in points.iterrows())
-    beyond = ""
-    if best["devices"] == points["devices"].max() > points["devices"].min():
-        beyond = " It is the most that was measured: the knee may lie beyond."
-    return f"{knee} ({powers}).{beyond}"
+    return f"; unknown for {counts} device{'' if counts == '1' else 's'}"
 
 
 def measured(point: pd.Series) -> str:
@@ -455,27 +296,6 @@ def _run_time(point: pd.Series) -> str:
     return time
 
 
-def _too_slow(fewer: pd.Series, deadline: float) -> str:
-    """A clause that says why fewer devices miss the deadline."""
-    minutes, queue = fewer["wall_seconds"] / 60, fewer["queue_minutes"]
-    if fewer["done_minutes"] > deadline:
-        if minutes + queue > deadline:
-            waiting = f" + {format_exact(queue)}" if queue else ""
-            return f"; {int(fewer['devices'])} would take {format_3sig(minutes)}{waiting}"
-        return f"; {int(fewer['devices'])} may take up to {format_3sig(fewer['done_minutes'])}"
-    return f"; {int(fewer['devices'])} would bring {_join(shortcomings(fewer))}"
-
-
-def _too_dear(more: pd.Series) -> str:
-    """A clause that says why more devices cost too much."""
-    devices, misses = int(more["devices"]), shortcomings(more)
-    if not misses:
-        return f"; on {devices} it would take {format_3sig(more['wall_seconds'] / 60)}"
-    if len(misses) == 1 and "device-hours" in misses[0] and not math.isnan(more["device_hours"]):
-        return f"; {devices} would take {format_3sig(more['device_hours'])} device-hours"
-    return f"; {devices} would bring {_join(misses)}"
-
-
 def _reached(point: pd.Series) -> str:
     if point["n_reached"] >= point["n"]:
         return ""
@@ -494,11 +314,3 @@ def _product(point: pd.Series) -> str:
         f"{speedup}x as soon on {count_devices(int(point['devices']))} "
         f"({bounds}throughput {format_ratio(point['speedup'])}x{needed})"
     )
-
-
-def _join(clauses: list[str]) -> str:
-    return ", and ".join(clauses)
-
-
-def _options(point: pd.Series) -> str:
-    return "" if point["series"] == NO_OPTIONS else f" ({point['series']})"

@@ -9,11 +9,12 @@ from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter
 from matplotlib.transforms import offset_copy
 
 from scalewise.analysis.analysis_spec import PROGRAM, THROUGHPUT
-from scalewise.analysis.formatting import Goal
+from scalewise.analysis.formatting import Goal, name_devices
 from scalewise.analysis.report import epoch_figures, scaling_figures, step_figures
 from scalewise.analysis.report.captions import CAPTIONS, TITLES
 from scalewise.analysis.report.efficiency_figures import efficiencies, efficiency
@@ -85,6 +86,7 @@ def draw_all(
     laws: Sequence[Mapping[str, Any]] = (),
     prediction: pd.DataFrame | None = None,
     expected: pd.DataFrame | None = None,
+    noun: str = "device",
 ) -> None:
     """Write every figure as SVG and PDF; one that has nothing to show says so.
 
@@ -99,6 +101,7 @@ def draw_all(
         laws: Contents of laws.json; those that were refused are not drawn.
         prediction: Contents of prediction.csv; None where nothing was predicted.
         expected: Output of ``expected_points``; None of a study that measures every count.
+        noun: Name of a device: ``GPU``, ``CPU process``.
     """
     set_style()
     folder.mkdir(parents=True, exist_ok=True)
@@ -143,6 +146,9 @@ def draw_all(
     for name in CAPTIONS:
         table, missing, draw = drawings[name]
         figure = draw() if len(table) else message(f"{name}: {missing}")
+        for text in figure.findobj(Text):
+            assert isinstance(text, Text)
+            text.set_text(name_devices(text.get_text(), noun))
         tell_panels(figure, stacked=name == "step")
         drawing = io.StringIO()
         figure.savefig(drawing, format="svg")

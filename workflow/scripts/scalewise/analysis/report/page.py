@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from scalewise.analysis.analysis_spec import (
     NOT_KNOWN,
     PROGRAM_FACTS,
 )
-from scalewise.analysis.formatting import as_in_yaml, percent
+from scalewise.analysis.formatting import as_in_yaml, name_devices, percent
 from scalewise.analysis.report import data_tables
 from scalewise.analysis.report.captions import CAPTIONS, TITLES, WHERE_COUNTS_ARE_CHOSEN
 from scalewise.analysis.report.figure_sentences import Findings, figure_sentences
@@ -51,10 +51,20 @@ LIMITING = ("step",)
 """Figures that show what limits the answer."""
 MAX_OPTION_SENTENCES = 8
 """Sentences and rows on options that stand in the open; a study of many has the others one click away."""
+MAX_CAUTIONS = 3
+"""Cautions next to the answer; the others are one click away."""
 COMPARED = (HELD_EQUAL, EQUAL_IN_SERIES, DIFFERED, NOT_KNOWN)
 """Parts of the provenance that say what a comparison rests on, apart from the others."""
 _NOTHING_DECIDED: dict[str, Any] = {
-    "criterion": "",
+    "card": {
+        **dict.fromkeys(("basis", "rule", "next", "limit", "action", "paste"), ""),
+        "verdict": "No answer yet.",
+        "certainty": "Open",
+        "reason": "Its tables were made by an earlier version.",
+        "figures": [],
+        "options": [],
+    },
+    "device": "device",
     "limits": [],
     "startup": [],
     "beyond": [],
@@ -126,8 +136,12 @@ def render(sections: Sequence[Section], *, partial: bool) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["named"] = name_devices
     template = environment.get_template("report.html.j2")
-    heading = sections[0].title if len(sections) == 1 else "How many devices?"
+    sections = [replace(each, decision=_NOTHING_DECIDED | dict(each.decision)) for each in sections]
+    nouns = {str(section.decision["device"]) for section in sections}
+    noun = nouns.pop() if len(nouns) == 1 else "device"
+    heading = sections[0].title if len(sections) == 1 else name_devices("How many devices?", noun)
     series = [each for section in sections for each in _series(section)]
     return template.render(
         heading=heading,
@@ -188,7 +202,7 @@ def _context(section: Section, number: int) -> dict[str, Any]:
         name: said for name in _shown(section) if (said := in_place_of_marks(section.figures / f"{name}.svg"))
     }
     shown = [name for name in _shown(section) if name not in empty]
-    decision = _NOTHING_DECIDED | dict(section.decision)
+    decision = section.decision
     limiting = [*LIMITING, *(["efficiencies"] if decision["measure"] == "time to target" else [])]
     beyond = ["prediction"] if decision["beyond"] else []
     sweeps_cpus = section.runs["cpus_per_device"].nunique() > 1
@@ -201,7 +215,8 @@ def _context(section: Section, number: int) -> dict[str, Any]:
         "title": section.title,
         "description": section.description,
         "decision": decision,
-        "baseline": _baseline(section.scaling, decision["series"]),
+        "measured_on": _measured_on(section, decision["series"]),
+        "most_cautions": MAX_CAUTIONS,
         "choice": [] if section.choice is None else section.choice.sentences(),
         "figures": figures,
         "option_sentences": _option_sentences(section, decision),
@@ -350,21 +365,30 @@ def _figure(section: Section, name: str, prefix: str, sentence: str) -> dict[str
     return {
         "title": TITLES[name],
         "svg": inline_svg(path, name, prefix),
-        "sentence": sentence,
-        "caption": " ".join(captions),
+        "sentence": name_devices(sentence, section.decision["device"]),
+        "caption": name_devices(" ".join(captions), section.decision["device"]),
         "wide": is_wide(path),
     }
 
 
-def _baseline(scaling: pd.DataFrame, series: str | None) -> str:
-    """The absolute value that the answer's ratios are relative to."""
-    points = scaling[(scaling["series"] == series) & (scaling["devices"] == scaling["baseline_devices"])]
-    if points.empty or not points["n"].iloc[0]:
+def _measured_on(section: Section, series: str | None) -> str:
+    """Return the day, the devices and the software of the runs, and the absolute speed of the baseline."""
+    done = section.runs[section.runs["outcome"] == "completed"]
+    if done.empty:
         return ""
-    point = point_row(points.iloc[0])
-    interval = f"{point['throughput']['interval']}, " if point["throughput"]["interval"] else ""
-    unit = "device" if point["devices"] == "1" else "devices"
-    return f"{point['devices']} {unit}: {point['throughput']['value']} samples/s ({interval}n = {point['n']})"
+    known = done.reindex(columns=["started_at", "device_name"])
+    days = sorted({str(started)[:10] for started in known["started_at"].dropna()})
+    parts = [" to ".join(dict.fromkeys([days[0], days[-1]]))] if days else []
+    parts.append(", ".join(str(name) for name in known["device_name"].dropna().unique()))
+    if section.origins.get("torch"):
+        parts.append(f"torch {', '.join(section.origins['torch'])}")
+    scaling = section.scaling
+    base = scaling[(scaling["series"] == series) & (scaling["devices"] == scaling["baseline_devices"])]
+    if len(base) and base["n"].iloc[0]:
+        point = point_row(base.iloc[0])
+        interval = f" ({point['throughput']['interval']})" if point["throughput"]["interval"] else ""
+        parts.append(f"baseline {point['throughput']['value']} samples/s{interval}")
+    return "; ".join(filter(None, parts))
 
 
 def _tells_accuracy(runs: pd.DataFrame) -> bool:

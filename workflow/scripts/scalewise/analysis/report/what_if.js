@@ -85,18 +85,18 @@
     if (!missing(least) && efficiency < least - facts.rounding) {
       const of = facts.measure === "time to target" ? " to the target" : "";
       const [shown, limit] = distinct(efficiency, least);
-      yield `efficiency ${shown}${of}, below the ${limit} asked for`;
+      yield `efficiency ${shown}${of}, below the ${limit} required`;
     }
     const deadline = rule.deadline_minutes, done = point.done_minutes;
     if (!missing(deadline) && done === null) yield "a run of unknown length";
     else if (!missing(deadline) && done > deadline + facts.rounding) {
       const queue = point.queue_minutes ? " in the queue and running" : "";
-      yield `up to ${threeDigits(done)} minutes${queue}, ${threeDigits(done - deadline)} more than the ${exact(deadline)} asked for`;
+      yield `up to ${threeDigits(done)} minutes${queue}, more than the ${exact(deadline)} allowed`;
     }
     const most = rule.max_device_hours, hours = point.device_hours;
     if (!missing(most) && hours === null) yield "unknown device-hours";
     else if (!missing(most) && hours > most + facts.rounding) {
-      yield `${threeDigits(hours)} device-hours, ${threeDigits(hours - most)} more than the ${exact(most)} asked for`;
+      yield `${threeDigits(hours)} device-hours, more than the ${exact(most)} allowed`;
     }
   }
 

@@ -169,6 +169,12 @@ class ChoiceSummary:
             said.append(f"The study has not ended; {self.next_runs}.")
         return said
 
+    def action(self) -> str:
+        """Return what to do next; empty if the study has measured all that it needs."""
+        if self.next_runs:
+            return "Run the same command again: the study has not ended."
+        return "Raise the budget and run the same command again." if self.over_budget else ""
+
     def open_sentences(self) -> list[str]:
         """Sentences on what is left undecided, by the budget or so far, and what it would cost."""
         if not self.is_open or not self.measured:
@@ -214,4 +220,7 @@ def with_choice(decision: Decision, choice: ChoiceSummary) -> Decision:
         decision,
         cautions=[*choice.open_sentences(), *decision.cautions],
         clear=decision.clear and not choice.is_open,
+        card=decision.card.in_doubt("A device count that was not measured may be better.")
+        if choice.is_open
+        else decision.card,
     )

@@ -120,6 +120,16 @@ def fill(devices: int, devices_per_node: int, *, may_force: bool = True) -> Shap
     return Shape(nodes, devices_per_node)
 
 
+def device_noun(accelerator: str) -> str:
+    """Return what a device is, for a reader.
+
+    Args:
+        accelerator: ``cuda`` or ``cpu`` for a known device.
+    """
+    return {"cuda": "GPU", "cpu": "CPU process"}.get(accelerator, "device")
+
+
 def count_devices(number: int, noun: str = "device") -> str:
-    """``1 device``, ``4 devices``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    """``1 device``, ``4 GPUs``, ``2 CPU processes``."""
+    plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
+    return f"{number} {noun if number == 1 else plural}"

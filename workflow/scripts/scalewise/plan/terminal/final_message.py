@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from scalewise.plan.study import Study
-from scalewise.plan.terminal.choice_lines import chance_text
+from scalewise.plan.terminal.card_lines import answer_lines, card_lines
 from scalewise.plan.terminal.predictions import PREDICTION
-from scalewise.plan.terminal.words import hours_text, share_text
 from scalewise.records import FAILURE, SUMMARY, read_regular
 
-MAX_CAUTIONS = 2
 MAX_FAILURES = 10
 TRACEBACK_LINES = 6
 REPORT = "report.html"
@@ -79,7 +75,7 @@ def end_with_errors(study: Study, results: Path, earlier: EarlierFiles) -> str:
         elif not _is_up_to_date(folder):
             missing.append(f"No answer for {name}: its tables are not made. Run the same command again.")
         else:
-            answers += _told(json.loads((folder / DECISION).read_text(encoding="utf-8")))
+            answers += card_lines(json.loads((folder / DECISION).read_text(encoding="utf-8")))
             has_news = has_news or earlier.has_new(folder / DECISION)
             if (folder / REPORT).exists():
                 answers.append(f"  Report: {folder / REPORT}")
@@ -88,10 +84,29 @@ def end_with_errors(study: Study, results: Path, earlier: EarlierFiles) -> str:
     return "\n".join(filter(None, [*answers, ON_FAILURE, reasons, *missing]))
 
 
-def _is_up_to_date(folder: Path) -> bool:
-    """Whether the decision is newer than every run, as Snakemake compares them."""
+def latest_answers(results: Path) -> list[str]:
+    """Return the cards of a study, and the path of its report; nothing if a run is newer than its answer.
+
+    Args:
+        results: Folder of all experiments.
+    """
+    if not _is_up_to_date(results, "*/"):
+        return []
+    answers = json.loads((results / DECISION).read_text(encoding="utf-8"))
+    report = results / REPORT
+    return [*answer_lines(answers), *([f"Report: {report}"] if report.exists() else [])]
+
+
+def _is_up_to_date(folder: Path, experiments: str = "") -> bool:
+    """Return whether the decision is newer than every run, as Snakemake compares them.
+
+    Args:
+        folder: Holds the decision.
+        experiments: Pattern of the folders below it that hold runs: none for a folder of one experiment.
+    """
     decision = folder / DECISION
-    made_from = [*folder.glob(f"runs/*/{SUMMARY}"), *folder.glob("repeats/*.json")]
+    patterns = (f"{experiments}runs/*/{SUMMARY}", f"{experiments}repeats/*.json")
+    made_from = [path for pattern in patterns for path in folder.glob(pattern)]
     return decision.exists() and all(
         path.stat().st_mtime_ns <= decision.stat().st_mtime_ns for path in made_from
     )
@@ -120,10 +135,7 @@ def failures(results: Path, earlier: EarlierFiles) -> str:
 
 
 def decisions(results: Path, earlier: EarlierFiles | None = None) -> str:
-    """Each experiment's decision, and the path of the report; nothing if the session has not made it.
-
-    Below the decision stand the best of every other training, the CPUs per device, its criterion, the first
-    reason why the training stops scaling, and the first cautions; the report has all.
+    """Return each experiment's card, and the path of the report; nothing if the session has not made it.
 
     Args:
         results: Folder of all experiments.
@@ -133,38 +145,4 @@ def decisions(results: Path, earlier: EarlierFiles | None = None) -> str:
     if not (earlier or EarlierFiles()).has_new(report):
         return ""
     answers = json.loads((results / DECISION).read_text(encoding="utf-8"))
-    lines = [line for answer in answers for line in _told(answer)]
-    return "\n".join([*lines, f"Report: {report}"])
-
-
-def _told(answer: Mapping[str, Any]) -> Iterator[str]:
-    yield f"{answer['experiment']}: {answer['sentence']}"
-    # tables of an earlier version have none of these
-    limits, cautions = answer.get("limits", []), answer.get("cautions", [])
-    shown = [
-        *answer.get("other_trainings", []),
-        " ".join((answer.get("cpus") or {}).get("sentences", [])),
-        answer.get("criterion", ""),
-        _saved(answer.get("choice")),
-        *limits[:1],
-        *(f"Caution: {line}" for line in cautions[:MAX_CAUTIONS]),
-    ]
-    yield from (f"  {line}" for line in shown if line)
-    if len(cautions) > MAX_CAUTIONS:
-        more = len(cautions) - MAX_CAUTIONS
-        yield f"  ... and {more} more caution{'s' if more > 1 else ''} in the report"
-
-
-def _saved(choice: Mapping[str, Any] | None) -> str:
-    """The device-hours of a study that chose its counts beside those of all; empty of another."""
-    if choice is None or not choice["measured"] or not choice["full_grid_device_hours"]:
-        return ""
-    spent, whole = choice["spent_device_hours"], choice["full_grid_device_hours"]
-    counts = sum(len(choice[key]) for key in ("measured", "unmeasured", "no_result"))
-    said = (
-        f"Spent {hours_text(spent)} of about {hours_text(whole)} device-hours, {share_text(spent / whole)}: "
-        f"{len(choice['measured'])} of {counts} counts were measured"
-    )
-    if not choice["unmeasured"]:
-        return f"{said}."
-    return f"{said}, another has a chance of {chance_text(choice['other_answer'])}."
+    return "\n".join([*answer_lines(answers), f"Report: {report}"])

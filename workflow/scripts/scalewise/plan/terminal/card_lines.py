@@ -1,0 +1,124 @@
+"""The answers of a study as cards of plain text, at most 80 columns wide."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from scalewise.plan.terminal.choice_lines import chance_text
+from scalewise.plan.terminal.words import hours_text, share_text
+
+WIDTH = 80
+MAX_CAUTIONS = 3
+
+Answer = Mapping[str, Any]
+"""An element of decision.json."""
+
+
+def answer_lines(answers: Sequence[Answer]) -> Iterator[str]:
+    """Yield the card of each experiment; of several, a table with a row for each before them."""
+    if len(answers) > 1:
+        yield from _overview(answers)
+        yield ""
+    for place, answer in enumerate(answers):
+        if place:
+            yield ""
+        yield from card_lines(answer)
+
+
+def card_lines(answer: Answer) -> Iterator[str]:
+    """Yield the card of one experiment."""
+    card = answer.get("card")
+    if card is None:
+        yield f"{answer['experiment']}: the answer is from an earlier version. Run the same command again."
+        return
+    yield from _wrapped("", f"{answer['experiment']}: {card['verdict']} {certainty_text(card)}", indent=0)
+    yield from _wrapped("", card["reason"])
+    label, text, interval = (
+        max((len(each[key]) for each in card["figures"]), default=0) for key in ("label", "text", "interval")
+    )
+    for figure in card["figures"]:
+        ends = f"({figure['interval']})" if figure["interval"] else ""
+        line = f"  {figure['label']:{label}}  {figure['text']:{text}}  {ends:{interval + 2}}"
+        if len(line) + 2 + len(figure["note"]) <= WIDTH:
+            yield f"{line}  {figure['note']}".rstrip()
+        else:
+            yield line.rstrip()
+            yield from _wrapped("", figure["note"], indent=label + 4)
+    yield from _wrapped("", card["basis"])
+    yield from _wrapped("Rule", card["rule"])
+    yield from _wrapped("Next", card["next"])
+    yield from _wrapped("Limit", card["limit"])
+    for line in card["options"]:
+        yield from _wrapped("Option", line)
+    yield from _wrapped("CPUs", " ".join((answer.get("cpus") or {}).get("sentences", [])[:2]))
+    for line in answer["other_trainings"]:
+        yield from _wrapped("Also", line)
+    yield from _wrapped("Spent", _spent(answer.get("choice")))
+    yield from _wrapped("To do", card["action"])
+    if card["paste"]:
+        yield f"            {card['paste']}"
+    cautions = answer["cautions"]
+    for line in cautions[:MAX_CAUTIONS]:
+        yield from _wrapped("Caution", line)
+    if len(cautions) > MAX_CAUTIONS:
+        yield f"  {len(cautions) - MAX_CAUTIONS} more in the report."
+
+
+def certainty_text(card: Mapping[str, Any]) -> str:
+    """Return ``[clear]``; nothing for an answer that is open, as its verdict says so."""
+    return "" if card["certainty"] == "Open" else f"[{card['certainty'].lower()}]"
+
+
+def _overview(answers: Sequence[Answer]) -> Iterator[str]:
+    """Yield a table with a row for each experiment; long names have a line above their answer."""
+    rows = [("Experiment", "How sure", "Answer")]
+    rows += [
+        (each["experiment"], each["card"]["certainty"].lower(), each["card"]["verdict"])
+        for each in answers
+        if "card" in each
+    ]
+    most = max(len(row[2]) for row in rows)
+    name = max(min(len(row[0]), max(WIDTH - most - 12, 10)) for row in rows)
+    for row in rows:
+        if len(row[0]) > name:
+            yield row[0]
+        yield f"{row[0] if len(row[0]) <= name else '':{name}}  {row[1]:8}  {row[2]}"
+
+
+def _wrapped(label: str, text: str, indent: int = 2) -> list[str]:
+    """Return a text, whose further lines stand below its first word.
+
+    Args:
+        label: Stands in a column before the text; may be empty.
+        text: One line; empty for none.
+        indent: Columns before both.
+    """
+    if not text:
+        return []
+    first = " " * indent + (f"{label:8}  " if label else "")
+    lines = textwrap.wrap(
+        text.replace(" %", "\N{NO-BREAK SPACE}%"),
+        WIDTH,
+        initial_indent=first,
+        subsequent_indent=" " * len(first),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
+
+
+def _spent(choice: Mapping[str, Any] | None) -> str:
+    """Return what a study that chose its device counts has cost; empty for another study."""
+    if choice is None or not choice["measured"] or not choice["full_grid_device_hours"]:
+        return ""
+    spent, whole = choice["spent_device_hours"], choice["full_grid_device_hours"]
+    counts = sum(len(choice[key]) for key in ("measured", "unmeasured", "no_result"))
+    said = (
+        f"{hours_text(spent)} of about {hours_text(whole)} device-hours, {share_text(spent / whole)}: "
+        f"{len(choice['measured'])} of {counts} device counts were measured"
+    )
+    if not choice["unmeasured"]:
+        return f"{said}."
+    return f"{said}, another has a chance of {chance_text(choice['other_answer'])}."
