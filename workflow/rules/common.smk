@@ -165,6 +165,14 @@ def train_inputs(wildcards):
     return RUNS[wildcards.experiment, wildcards.run].inputs
 
 
+# Until the session begins. The terminal shows the plan, the table of runs and the answer.
+SILENCE = None
+if workflow.is_main_process:
+    from scalewise.watch.session import silence_opening
+
+    SILENCE = silence_opening(workflow)
+
+
 def show_plan():
     """Print the plan, once."""
     if not PLAN_SHOWN:

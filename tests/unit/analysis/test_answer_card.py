@@ -106,7 +106,7 @@ def test_without_a_run_there_is_no_answer_yet(make_runs: Runs) -> None:
 
 def test_one_device_count_asks_for_a_second_one(make_runs: Runs) -> None:
     card = answer(make_runs({(ALONE, 2): spread(100)}), {}).card
-    assert card.verdict == "No answer yet: one GPU count was measured."
+    assert card.verdict == "No answer yet: only 2 GPUs measured."
     assert (card.action, card.paste) == ("Measure a second GPU count.", "devices: [2, 4]")
 
 

@@ -113,22 +113,34 @@ class JobLog(logging.Handler):
         return True
 
 
-_OF_ITS_END = ("Will exit", "Terminating", "Shutting down")
-"""Beginnings of what Snakemake says when it is asked to end, which is no warning to it."""
+_PASSES = ("Will exit", "Terminating", "Shutting down", "Nothing to be done")
+"""Beginnings of messages that Snakemake logs as information, and that a user waits for."""
 
 
 class Silence(logging.Filter):
-    """Keeps from the terminal what Snakemake says in the course of things.
+    """Keeps Snakemake's information from the terminal.
 
-    Warnings and errors pass, and what it answers to somebody who wants it to end.
+    Warnings and errors pass, and messages that a user waits for.
+
+    Args:
+        condition: Whether anything is kept from the terminal while it is on.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, condition: Callable[[], bool] = lambda: True) -> None:
         super().__init__()
-        self.on = True
+        self._condition, self.on = condition, True
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a record is shown."""
-        if not self.on or record.levelno >= logging.WARNING:
+        """Return whether a record is shown."""
+        if record.levelno >= logging.WARNING or not self.on or not self._condition():
             return True
-        return str(record.msg).startswith(_OF_ITS_END)
+        return str(record.msg).startswith(_PASSES)
+
+
+def stream_handlers(logger: logging.Logger) -> list[logging.Handler]:
+    """Return the handlers that write to the terminal: a file's is a stream's, too, and stays as it is."""
+    return [
+        handler
+        for handler in logger.handlers
+        if isinstance(handler, logging.StreamHandler) and not isinstance(handler, logging.FileHandler)
+    ]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from scalewise.plan.study import Study
+from scalewise.watch.jobs import Silence, stream_handlers
 from scalewise.watch.points import WatchedStudy
 from scalewise.watch.slurm_queue import SlurmQueue
 from scalewise.watch.terminal import display_for
@@ -39,12 +40,40 @@ def watch_session(study: Study, workflow: Any, environ: Mapping[str, str] = os.e
         return None
 
 
+def shows_study(workflow: Any, environ: Mapping[str, str] = os.environ) -> bool:
+    """Return whether the terminal shows the study instead of Snakemake's log.
+
+    Args:
+        workflow: Snakemake's.
+        environ: The environment of Snakemake.
+    """
+    asked = workflow.output_settings
+    own = (asked.verbose, asked.quiet, asked.debug_dag, asked.printshellcmds, asked.log_handler_settings)
+    return asked.show_failed_logs and not any(own) and environ.get(PROGRESS) != "off"
+
+
+def silence_opening(workflow: Any) -> Silence | None:
+    """Keep Snakemake's banner and job statistics from the terminal, until the silence is switched off.
+
+    A dry run prints its log as ever.
+
+    Args:
+        workflow: Snakemake's, while it is parsed.
+
+    Returns:
+        The silence; None if the user gets Snakemake's log.
+    """
+    if not shows_study(workflow):
+        return None
+    silence = Silence(lambda: not workflow.dryrun)
+    for handler in stream_handlers(logging.getLogger("snakemake.logging")):
+        handler.addFilter(silence)
+    return silence
+
+
 def _watcher(
     study: Study, workflow: Any, environ: Mapping[str, str], logger: logging.Logger
 ) -> Watcher | None:
-    asked = workflow.output_settings
-    own = (asked.verbose, asked.quiet, asked.debug_dag, asked.printshellcmds, asked.log_handler_settings)
-    shown = asked.show_failed_logs and not any(own) and environ.get(PROGRESS) != "off"
     if workflow.touch:
         return None
     jobs = list(workflow.dag.needrun_jobs())
@@ -60,7 +89,7 @@ def _watcher(
         Path.cwd(),
         session,
         logger,
-        display_for(sys.stderr, environ) if shown else None,
+        display_for(sys.stderr, environ) if shows_study(workflow, environ) else None,
         slurm=None if budget is None else SlurmQueue(),
     )
 

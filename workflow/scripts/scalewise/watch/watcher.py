@@ -17,7 +17,7 @@ from typing import Any
 from scalewise.execution.supervisor import STUDY_IS_SHOWN
 from scalewise.plan.config.experiment import AnyExperiment
 from scalewise.plan.runs.rounds import FOLDER
-from scalewise.watch.jobs import JobLog, Silence
+from scalewise.watch.jobs import JobLog, Silence, stream_handlers
 from scalewise.watch.look import Looker
 from scalewise.watch.points import Rounds, RunKey, WatchedStudy, read_rounds
 from scalewise.watch.record import WatchRecord, write_watch_record
@@ -98,7 +98,7 @@ class Watcher:
         try:
             self._logger.addHandler(self._log)
             if self._display is not None:
-                for handler in self._stream_handlers():
+                for handler in stream_handlers(self._logger):
                     handler.addFilter(self._silence)
                 # the bar of a single run would be drawn across it
                 os.environ[STUDY_IS_SHOWN] = "1"
@@ -128,19 +128,11 @@ class Watcher:
         if self._recorder.ident is not None:
             self._recorder.join(END_SECONDS)
 
-    def _stream_handlers(self) -> list[logging.Handler]:
-        """The handlers that write to the terminal: a file's is a stream's, too, and stays as it is."""
-        return [
-            handler
-            for handler in self._logger.handlers
-            if isinstance(handler, logging.StreamHandler) and not isinstance(handler, logging.FileHandler)
-        ]
-
     def _give_log_back(self) -> None:
         """Let Snakemake's log onto the terminal again; the jobs are still followed through it."""
         self._silence.on = False
         os.environ.pop(STUDY_IS_SHOWN, None)
-        for handler in self._stream_handlers():
+        for handler in stream_handlers(self._logger):
             handler.removeFilter(self._silence)
 
     def _hide(self, error: Exception) -> None:

@@ -16,6 +16,7 @@ from scalewise.analysis.decision.criteria import closest
 from scalewise.analysis.decision.selection import Candidates, candidates, further_repeats, select
 from scalewise.analysis.formatting import Goal, name_devices
 from scalewise.plan.config.experiment import DecisionRule
+from scalewise.plan.config.shape import count_devices
 from scalewise.plan.runs.runs import Options
 
 NUMBERS = (
@@ -258,11 +259,12 @@ def _without_speedup(
         reason = f"{notes[:1].upper()}{notes[1:]}." if notes else "No run has completed."
         card = card_without_point("No answer yet.", reason)
     else:
+        most = int(done["devices"].max())
         measured, *others = [wording.measured(point) for _, point in done.iterrows()]
         first = planned[planned["series"] == done["series"].iloc[0]]
         on_slurm = compared.on_slurm
         harms = [*cautions.of_disturbed(first, on_slurm=on_slurm), *cautions.of_runs(first), *harms]
-        card = card_without_point(f"No answer yet: one {noun} count was measured.", measured)
+        card = card_without_point(f"No answer yet: only {count_devices(most, noun)} measured.", measured)
     return Decision(
         experiment,
         devices=None,
