@@ -48,7 +48,7 @@ test: $(VENV)/dev.installed slurm-packages chromium
 # a test that fails (1) keeps no table from being written; what keeps pytest from running does
 reliability: $(VENV)/dev.installed slurm-packages
 	SCALEWISE_THOROUGH=1 SCALEWISE_REQUIRE_SLURM=1 \
-	  pytest -m "fault or refuses" $(STREAMS) --timeout 7200 --reliability build/reliability.json || [ $$? = 1 ]
+	  pytest -m "fault or refuses" $(STREAMS) --timeout 7200 --reliability=build/reliability.json || [ $$? = 1 ]
 	python -m tests.reliability.write_table --into docs/reliability.md build/reliability.json
 
 # a machine with a GPU may have no network: nothing is installed, and where there is no .venv its own python is taken
