@@ -69,7 +69,7 @@ def test_the_first_answer_is_the_study_s_own(fields: OpenFields) -> None:
         "2.36 device-hours; 8 would be 4.00x (3.91 to 4.09, n = 3) at 0.50, below the 0.70 required."
     )
     assert "The study's own answer is the same." in answer(page)
-    assert page.get_by_label("Ask for: Efficiency at least").is_checked()
+    assert page.get_by_label("Require: Efficiency at least").is_checked()
 
 
 def test_a_value_that_is_written_counts_and_reset_brings_the_study_s_own_back(fields: OpenFields) -> None:
@@ -79,9 +79,9 @@ def test_a_value_that_is_written_counts_and_reset_brings_the_study_s_own_back(fi
     assert number(page, "min_efficiency").input_value() == "0.9"
     assert "The study's own answer: 4 devices." in answer(page)
     number(page, "deadline_minutes").fill("40")
-    assert page.get_by_label("Ask for: Deadline, queue included").is_checked()
-    assert answer(page).startswith("No device count meets all that is asked for.")
-    page.get_by_label("Ask for: Efficiency at least").uncheck()
+    assert page.get_by_label("Require: Deadline, queue included").is_checked()
+    assert answer(page).startswith("No device count meets all criteria.")
+    page.get_by_label("Require: Efficiency at least").uncheck()
     assert answer(page).startswith("Use 4 devices")
     number(page, "queue_minutes").fill("30")
     assert "57.9 minutes in the queue and running, more than the 40 allowed" in answer(page)
@@ -116,7 +116,7 @@ def test_the_table_names_its_series_and_has_costs_only_with_a_price(fields: Open
 def test_with_a_target_the_answer_says_what_it_is_of_and_which_runs_missed_it(fields: OpenFields) -> None:
     page = fields(MORE_BUT_BY_LUCK.facts(rule(min_efficiency=0.1)))
     assert page.get_by_role("columnheader", name="Speedup to the target").is_visible()
-    assert page.get_by_label("Ask for: Efficiency to the target at least").is_checked()
+    assert page.get_by_label("Require: Efficiency to the target at least").is_checked()
     why = page.locator(".what-if-counts tbody tr").last.locator("td").last.inner_text()
     assert why == "not shown to be 5 % sooner at the target (3 of 4 runs reached the target)"
     page = fields(MORE_BUT_BY_LUCK.facts(rule(deadline_minutes=40)))
@@ -172,9 +172,9 @@ def test_a_price_gives_every_device_count_its_cost(fields: OpenFields) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("min_efficiency", "", "Give the efficiency asked for."),
-        ("min_efficiency", "0", "The efficiency asked for must be above 0."),
-        ("min_efficiency", "1.01", "The efficiency asked for must be at most 1."),
+        ("min_efficiency", "", "Give the efficiency required."),
+        ("min_efficiency", "0", "The efficiency required must be above 0."),
+        ("min_efficiency", "1.01", "The efficiency required must be at most 1."),
         ("deadline_minutes", "-5", "The deadline must be above 0."),
         ("deadline_minutes", "1e300", "The deadline must be at most 1,000,000,000."),
         ("max_device_hours", "1e-300", "The most device-hours must be 0.000001 or more."),
@@ -217,7 +217,7 @@ def test_no_value_puts_anything_but_numbers_on_the_page(fields: OpenFields, valu
 def test_a_link_holds_the_values(fields: OpenFields) -> None:
     facts = FOUR.facts(rule(min_efficiency=0.7))
     page = fields(facts)
-    page.get_by_label("Ask for: Efficiency at least").uncheck()
+    page.get_by_label("Require: Efficiency at least").uncheck()
     number(page, "max_device_hours").fill("1.9")
     number(page, "price").fill("3")
     said = answer(page)
@@ -259,7 +259,7 @@ def test_a_study_that_chose_its_counts_says_what_another_criterion_may_lack(fiel
 
 def test_everything_is_reached_and_changed_by_the_keyboard(fields: OpenFields) -> None:
     page = fields(FOUR.facts(rule(min_efficiency=0.7)))
-    page.get_by_label("Ask for: Efficiency at least").focus()
+    page.get_by_label("Require: Efficiency at least").focus()
     page.keyboard.press("Space")
     assert "past the knee" in answer(page)
     page.keyboard.press("Tab")

@@ -76,8 +76,8 @@ def test_what_is_open_of_the_time_to_a_target_is_not_told_as_speed(answer: Decid
     decision = answer(on(2, time_to_accuracy_seconds=[1.0, 1.4, 2.9]))
     assert decision.devices == 1
     (caution,) = (each for each in decision.cautions if "worth having" in each)
-    assert "Whether 2 devices are worth having is open: 2 reach the target 1." in caution
-    assert "x as soon as 1 (" in caution
+    assert "2 devices may be worth having: 2 have 1." in caution
+    assert "x the speed to the target of 1 (" in caution
 
 
 def test_devices_on_which_no_run_reaches_the_target_are_named_and_no_answer(answer: Decide) -> None:
@@ -144,9 +144,9 @@ def test_time_to_accuracy_is_shown_as_the_product_of_its_two_efficiencies(answer
         "devices (in 2 of 3 runs)."
     )
     low, high = welch_bounds(slow, fast)
-    two, four = products.split("; 1.27x as soon on 4 devices ")
+    two, four = products.split("; 1.27x the speed on 4 devices ")
     assert two == (
-        f"To 97.0 % accuracy: 1.73x as soon on 2 devices ({low:.2f} to {high:.2f}, n = 3; throughput "
+        f"To 97.0 % accuracy: 1.73x the speed on 2 devices ({low:.2f} to {high:.2f}, n = 3; throughput "
         "1.90x, samples needed 1.10x as many)"
     )
     # 19 s against (9 + 12 + 9) / 2

@@ -96,7 +96,7 @@ def test_where_the_runs_cannot_tell_the_answer_says_so_and_how_many_more_would(m
     assert (decision.devices, decision.clear) == (1, False)
     assert decision.card.certainty == "Likely"
     assert decision.card.reason.startswith("2 devices may be worth having: ")
-    assert "more repeats of each would tell" in decision.cautions[0]
+    assert "more repeats of each should settle it" in decision.cautions[0]
 
 
 # --- the target decides -------------------------------------------------------------------------------

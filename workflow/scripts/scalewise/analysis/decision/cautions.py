@@ -84,8 +84,9 @@ def of_choice(
         yield (
             LOSS,
             f"{count_devices(int(best['devices']))} reach the target later than "
-            f"{int(best['time_to_accuracy_baseline_devices'])}: the samples they need more outweigh their "
-            f"throughput ({format_ratio(best['time_to_accuracy_speedup'])}x as soon at the target).",
+            f"{int(best['time_to_accuracy_baseline_devices'])} "
+            f"({format_ratio(best['time_to_accuracy_speedup'])}x the speed): they need more samples, which "
+            "outweighs their throughput.",
         )
     yield from of_deadline(points[points["devices"] < best["devices"]], rule)
     if rule.max_device_hours is not None and (hours := may_exceed(best, rule)) is not None:
@@ -112,34 +113,32 @@ def _open(question: OpenQuestion, measure: Measure) -> str:
     ratio, other = question.ratio, question.devices
     fewer, more = sorted((other, question.than))
     to_target = measure == "time to target"
-    reach, relation = ("reach the target", "as soon as") if to_target else ("are", "as fast as")
-    found = f"{more} {reach} {format_ratio(ratio.estimate)}x {relation} {fewer} ({ratio_bounds(ratio)})"
+    speed = "the speed to the target" if to_target else "the speed"
+    found = f"{more} have {format_ratio(ratio.estimate)}x {speed} of {fewer} ({ratio_bounds(ratio)})"
     cure = cure_text(question)
     if question.kind == "knee":
         return (
-            f"The knee may as well be at {other}: {found}, and from {format_ratio(question.threshold)}x on "
-            f"they have the larger speedup x efficiency. {cure}, or give `decision` a criterion."
+            f"{count_devices(other)} may balance speed and efficiency as well: {found}. From "
+            f"{format_ratio(question.threshold)}x on the larger number is better. {cure}, or give `decision` "
+            "a criterion."
         )
     if question.kind in {"efficient", "inefficient"}:
-        efficiency, asked = (value * fewer / more for value in (ratio.estimate, question.threshold))
-        shown, limit = format_distinct(efficiency, asked)
+        efficiency, required = (value * fewer / more for value in (ratio.estimate, question.threshold))
+        shown, limit = format_distinct(efficiency, required)
         of = " to the target" if to_target else ""
-        side = "below" if efficiency < asked else "above"
         low, high = (bound * fewer / more for bound in ratio.bounds())
         return (
-            f"The efficiency{of} of {count_devices(other)}, {shown}, is {side} the {limit} asked for, but "
-            f"not clear of it: {low:.2f} to {high:.2f}, n = {ratio.n}. {cure}."
+            f"The efficiency{of} of {count_devices(other)} is {shown} ({low:.2f} to {high:.2f}, "
+            f"n = {ratio.n}), and {limit} is required. {cure}."
         )
     if question.kind == "gain":
         return (
-            f"The gain is not known well enough: {found}. For a clear answer the upper end of the interval "
+            f"The gain is not known well enough: {found}. In a clear answer the upper end of the interval "
             f"is at most {format_exact(question.threshold)} times the lower one. {cure}."
         )
     least = f"{format_ratio(question.threshold)}x"
-    if question.kind == "more":
-        where = count_devices(other)
-        return f"Whether {where} are worth having is open: {found}, and {least} is asked for. {cure}."
-    return f"{count_devices(other)} may do as well: {found}, and {least} is asked for. {cure}."
+    what = "be worth having" if question.kind == "more" else "do as well"
+    return f"{count_devices(other)} may {what}: {found}, and {least} is required. {cure}."
 
 
 def of_points(

@@ -48,7 +48,7 @@ def repeats_text(needed: int | None, n: int, *, is_tie: bool = True) -> str:
     if needed is None or needed - n > MOST_ADVISED:
         verdict = "Too close to tell apart at this scatter: that" if is_tie else "That"
         return f"{verdict} would take more than {MOST_ADVISED} more repeats of each"
-    return f"About {pluralize(str(needed - n), 'more repeat')} of each would tell"
+    return f"About {pluralize(str(needed - n), 'more repeat')} of each should settle it"
 
 
 def ratio_bounds(ratio: Ratio) -> str:
@@ -208,7 +208,7 @@ def _option_gain(row: pd.Series, tests: int) -> str:
         verdict = f"no difference is shown{together}; it may be anything in the interval"
     else:
         verdict = "faster" if low > 1 else "slower"
-    beside = f" beside {row['beside']}" if row["beside"] else ""
+    beside = f" with {row['beside']}" if row["beside"] else ""
     also = row.get("also_differs")
     otherwise = f" The runs differ otherwise too: {also}." if isinstance(also, str) and also else ""
     bounds = _bounds(low, high, row["n"], "{:.2f}".format)
@@ -268,7 +268,7 @@ def _short(target: Goal) -> str:
 
 def _speedup(point: pd.Series, measure: Measure, relation: str = "as fast as") -> str:
     if measure == "time to target":
-        relation = "as soon as"
+        relation = "the speed to the target of"
     bounds = _bounds(
         point["gain_low"], point["gain_high"], point["speedup_n"], format_ratio, of=point["speedup_of"]
     )
@@ -311,6 +311,6 @@ def _product(point: pd.Series) -> str:
         needed = f", samples needed {format_ratio(1 / point['statistical_efficiency'])}x as many"
     speedup = format_ratio(point["time_to_accuracy_speedup"])
     return (
-        f"{speedup}x as soon on {count_devices(int(point['devices']))} "
+        f"{speedup}x the speed on {count_devices(int(point['devices']))} "
         f"({bounds}throughput {format_ratio(point['speedup'])}x{needed})"
     )

@@ -284,7 +284,7 @@
   const toTarget = (facts) => facts.measure === "time to target";
   // results that differ are not the same work done sooner
   const sooner = (facts, point) =>
-    toTarget(facts) ? "as soon at the target as" : lostAccuracy(point) ? "the throughput of" : "as fast as";
+    toTarget(facts) ? "the speed to the target of" : lostAccuracy(point) ? "the throughput of" : "as fast as";
   const lostAccuracy = ({ accuracy_lost: lost }) => (lost >= 0.05 ? `${fixed(lost, 1)} points of accuracy lost` : "");
   // "2.97 to 3.03, n = 3" of the ratio to the baseline; empty for the baseline itself
   const boundsOf = ({ ratio }) => {
@@ -334,7 +334,7 @@
         return "No decision: how long whole runs take is not known, and the deadline is judged by that.";
       if (!missing(rule.max_device_hours) && shown.device_hours === null)
         return "No decision: the runs' device-hours are not known, and their limit is judged by them.";
-      const asked = withoutCriterion(rule) ? "can be recommended" : "meets all that is asked for";
+      const asked = withoutCriterion(rule) ? "can be recommended" : "meets all criteria";
       const nearest = `${count(shown.devices)}${nameOf(facts, shown)} ${shown.devices === 1 ? "comes" : "come"} nearest`;
       return `No device count ${asked}. ${nearest}: ${shortcomings(shown).join(", and ")}.`;
     }
@@ -361,7 +361,7 @@
   const cure = (facts, { kind, needed, ratio }) =>
     needed === null || needed - ratio.n > facts.most_advised
       ? `${kind === "gain" ? "That" : "Too close to tell apart at this scatter: that"} would take more than ${facts.most_advised} more repeats of each.`
-      : `About ${plural(String(needed - ratio.n), "more repeat")} of each would tell.`;
+      : `About ${plural(String(needed - ratio.n), "more repeat")} of each should settle it.`;
 
   const openText = (facts, { open, late, mayCostMore, rule }) => {
     const said = [];
@@ -378,7 +378,7 @@
     }
     for (const point of late)
       said.push(`${count(point.devices)} may be in time: their runs are done within ${threeDigits(point.wall_seconds / 60 + point.queue_minutes)} minutes on average, the next one may take up to ${threeDigits(point.done_minutes)}.`);
-    if (mayCostMore) said.push(`A run may take more than the ${exact(rule.max_device_hours)} device-hours asked for.`);
+    if (mayCostMore) said.push(`A run may take more than the ${exact(rule.max_device_hours)} device-hours allowed.`);
     return said;
   };
 
@@ -420,7 +420,7 @@
   const MOST = 1e9;
   // what a field may hold, and how it is called in a sentence
   const FIELDS = {
-    min_efficiency: { above: 0, most: 1, what: "the efficiency asked for" },
+    min_efficiency: { above: 0, most: 1, what: "the efficiency required" },
     deadline_minutes: { above: 0, most: MOST, what: "the deadline" },
     max_device_hours: { above: 0, most: MOST, what: "the most device-hours" },
     min_gain: { least: 0, most: 100, what: "the least gain" },
