@@ -15,6 +15,7 @@ from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.comparison.gains import gains
 from scalewise.analysis.conclusion import conclude
 from scalewise.analysis.decision.cpus import CpuAnswer, answer_cpus
+from scalewise.analysis.decision.decision import Decision
 from scalewise.analysis.scaling import known_columns, scaling_table
 from scalewise.analysis.tables import collect
 from scalewise.plan.runs.runs import Run
@@ -45,7 +46,14 @@ experiments:
 
 
 def planted(folder: Path, *, repeats: int = 3, scatter: float = 0.005, more: str = "") -> CpuAnswer:
-    """Return the answer on records of a training that 4 CPUs feed, and 1 or 2 do not."""
+    """Return the answer on CPUs from records of a training that 4 CPUs feed, and 1 or 2 do not."""
+    answer = decided(folder, repeats=repeats, scatter=scatter, more=more).cpus
+    assert answer is not None
+    return answer
+
+
+def decided(folder: Path, *, repeats: int = 3, scatter: float = 0.005, more: str = "") -> Decision:
+    """Return the decision on records of a training that 4 CPUs feed, and 1 or 2 do not."""
 
     def speed(run: Run) -> float:
         return Law(rate=500.0 * min(run.settings.cpus_per_device, 4), scatter=scatter).speed(run)
@@ -54,9 +62,7 @@ def planted(folder: Path, *, repeats: int = 3, scatter: float = 0.005, more: str
     report.make_runs()
     experiment = AnalysisSpec.from_json(report.study.experiments["mnist"].analysis_definition)
     tables = collect("mnist", experiment.spec, report.results / "mnist" / "runs")
-    answer = conclude(experiment, tables).decision.cpus
-    assert answer is not None
-    return answer
+    return conclude(experiment, tables).decision
 
 
 @pytest.mark.parametrize("more", ["", ", gradient_as_bucket_view: [false, true]"])
@@ -73,7 +79,10 @@ def test_records_of_single_runs_or_of_noise_leave_it_unknown(tmp_path: Path) -> 
     assert alone.sentences[0].startswith("How many CPUs per device is not clear")
     assert "Use 3 or more repeats." in alone.sentences
     assert alone.learning.startswith("Whether CPUs per device change the accuracy is not known")
-    noisy = planted(tmp_path / "noisy", scatter=0.2)
+    decision = decided(tmp_path / "noisy", scatter=0.2)
+    assert decision.card.certainty != "Clear", "one of its two questions is open"
+    noisy = decision.cpus
+    assert noisy is not None
     assert noisy.per_device is None
     assert not any("or more repeats" in sentence for sentence in noisy.sentences)
 

@@ -61,7 +61,7 @@ def test_the_card_has_speed_interval_efficiency_and_price(answer: Decide) -> Non
     assert (speed.low, speed.high) == pytest.approx(welch_bounds(spread(300), spread(100)))
     assert (speed.text, speed.note) == ("3.00x", "of 1 device")
     assert figure(decision, "Efficiency").value == pytest.approx(0.75)
-    assert figure(decision, "Cost of a run").note == "4.00x that of 1 device"
+    assert figure(decision, "Cost of a run").note == "with start-up: 4.00x that of 1 device"
     assert decision.card.next.startswith("8 devices would bring 4.00x")
 
 

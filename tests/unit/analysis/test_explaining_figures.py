@@ -208,14 +208,16 @@ def test_two_efficiencies_and_their_product_are_shown_apart(scaling: pd.DataFram
     both = next(line for line in figure.axes[2].lines if line.get_marker() == "o")
     assert np.asarray(both.get_ydata()).tolist() == pytest.approx([1.0, 0.95, 0.8, 0.625])
     assert "not reached: 16 devices" in words(figure)
-    assert not any("asked for" in said for said in words(figure))
+    assert not any("required" in said for said in words(figure))
 
 
 def test_what_is_asked_of_the_time_to_the_target_stands_where_that_is_shown(scaling: pd.DataFrame) -> None:
     table = scaling.assign(statistical_efficiency=0.9, time_to_accuracy_speedup=0.9 * scaling["speedup"])
     figure = efficiency_figures.efficiencies(table, 0.9, 0.725)
-    asked = [[text.get_text() for text in axes.texts if "asked" in text.get_text()] for axes in figure.axes]
-    assert asked == [[], [], ["asked for: 72.5 %"]]
+    asked = [
+        [text.get_text() for text in axes.texts if "required" in text.get_text()] for axes in figure.axes
+    ]
+    assert asked == [[], [], ["required: 72.5 %"]]
 
 
 def test_ratios_to_a_target_rest_on_the_runs_that_reached_it(scaling: pd.DataFrame) -> None:
@@ -247,7 +249,7 @@ def test_where_no_target_is_set_or_reached_the_panels_say_so(
 
 def test_nothing_is_asked_for_where_the_criterion_is_another(scaling: pd.DataFrame) -> None:
     assert words(efficiency_figures.efficiency(scaling, None)) == ["ideal: 100 %"]
-    assert words(efficiency_figures.efficiency(scaling, 0.725)) == ["ideal: 100 %", "asked for: 72.5 %"]
+    assert words(efficiency_figures.efficiency(scaling, 0.725)) == ["ideal: 100 %", "required: 72.5 %"]
 
 
 @pytest.mark.slow

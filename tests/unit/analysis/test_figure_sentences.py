@@ -102,7 +102,7 @@ def test_the_answer_is_told_beside_the_most_devices() -> None:
     )
     assert found["efficiency"] == (
         "On 2 devices efficiency is 0.85 (0.80 to 0.90, n = 3); on 4 it is 0.60 (0.55 to 0.65, n = 3); "
-        "0.7 or more is asked for."
+        "0.7 or more is required."
     )
     assert found["throughput"].count(" on ") == 3
 
@@ -124,7 +124,7 @@ def test_what_an_interval_leaves_open_is_said_to_be_open() -> None:
 def test_an_efficiency_is_never_rounded_to_the_one_asked_for() -> None:
     near = TWO | {"parallel_efficiency": 0.6996}
     assert said(BASE, near, min_efficiency=0.7)["efficiency"] == (
-        "On 2 devices efficiency is 0.6996 (0.80 to 0.90, n = 3); 0.7 or more is asked for."
+        "On 2 devices efficiency is 0.6996 (0.80 to 0.90, n = 3); 0.7 or more is required."
     )
 
 

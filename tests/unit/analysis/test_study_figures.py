@@ -124,7 +124,7 @@ def test_efficiency_shows_what_was_asked_for(study: pd.DataFrame) -> None:
     figure = efficiency(scaling_table(study, "strong"), 0.85)
     (axes,) = figure.axes
     assert axes.get_ylabel() == "parallel efficiency"
-    assert {"ideal: 100 %", "asked for: 85 %"} <= words(axes)
+    assert {"ideal: 100 %", "required: 85 %"} <= words(axes)
     figure.draw_without_rendering()
     assert all(label.get_text().endswith("%") for label in axes.get_yticklabels())
 

@@ -14,7 +14,7 @@ from scalewise.analysis.comparison.comparability import origin_cautions
 from scalewise.analysis.comparison.confounding import confounding_sentences
 from scalewise.analysis.comparison.gains import Gains, gains
 from scalewise.analysis.comparison.own_intervals import own_interval_notes
-from scalewise.analysis.decision.card import SEE_CAUTIONS
+from scalewise.analysis.decision.card import CPUS_OPEN, SEE_CAUTIONS
 from scalewise.analysis.decision.cpus import KEY, answer_cpus
 from scalewise.analysis.decision.criteria import as_billed
 from scalewise.analysis.decision.decision import Decision, decide
@@ -106,7 +106,10 @@ def conclude(experiment: AnalysisSpec, tables: Tables) -> Conclusion:
             rule.min_gain,
             answer=None if place[0] is None or place[1] is None else (place[0], place[1]),
         )
-        decision = replace(decision, cpus=cpus)
+        card = decision.card
+        if cpus.per_device is None and decision.devices is not None:
+            card = card.in_doubt(CPUS_OPEN)
+        decision = replace(decision, cpus=cpus, card=card)
     if not_judged:
         decision = replace(
             decision,

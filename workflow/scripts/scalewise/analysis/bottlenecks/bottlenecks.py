@@ -195,7 +195,7 @@ def limit_line(scaling: pd.DataFrame, runs: pd.DataFrame, mode: str, chosen: int
         share = percent(several[0].total.share.estimate, 0)
         return f"No single cause: small losses add up to {share} of a step on {where}."
     most = max(int(each.point["devices"]) for each in points)
-    return f"No loss is shown up to {count_devices(most, noun)}." if most > 1 else ""
+    return f"No loss of throughput is shown up to {count_devices(most, noun)}." if most > 1 else ""
 
 
 # --- what is named ------------------------------------------------------------------------------------

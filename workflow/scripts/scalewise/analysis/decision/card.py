@@ -16,6 +16,7 @@ from scalewise.analysis.comparison.comparability import accuracy_lost
 from scalewise.analysis.comparison.gains import Gains, Measure
 from scalewise.analysis.decision import cautions
 from scalewise.analysis.decision.choice import MOST_ADVISED, Choice, OpenQuestion
+from scalewise.analysis.decision.cpus import KEY as CPUS
 from scalewise.analysis.decision.criteria import may_be_in_time, may_exceed, shortcomings
 from scalewise.analysis.formatting import (
     Goal,
@@ -44,6 +45,7 @@ DOUBTS = frozenset({cautions.DISTURBED, cautions.ABOVE_IDEAL, cautions.OTHER_RAT
 NONE_LARGER = "No larger device count was measured."
 
 SINGLE_RUN = "A single run does not show how much repeats scatter."
+CPUS_OPEN = "How many CPUs per device is open: see CPUs."
 SEE_CAUTIONS = "see the cautions."
 
 _REASONS = {
@@ -52,6 +54,17 @@ _REASONS = {
     cautions.OTHER_RATE: "It is unknown whether forward passes without gradients belong to the training.",
     cautions.CONFOUNDED: "Something else changed during the study.",
 }
+
+
+_ACTIONS = {
+    _REASONS[cautions.DISTURBED]: (
+        "Delete the folders of the disturbed runs and run the same command on a quiet machine."
+    ),
+    CPUS_OPEN: "Use the fewest CPUs per {noun} that are not shown to be slower, or add repeats.",
+    "No run reached": "Train for longer, or lower the target.",
+    "A run may take": "Accept that, raise max_device_hours, or use fewer devices.",
+}
+"""Next actions, by the beginning of the reason."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +180,7 @@ def card_of_choice(
     certainty, reason = _certainty(chosen, harms)
     more = points[points["devices"] > best["devices"]]
     first = next(iter(options_of or {}), best["series"])
-    options = "" if best["series"] == first else f" with {best['series']}"
+    options = "" if best["series"] == first else f" with {_options_text(best['series'], options_of or {})}"
     verdict = f"Use {chosen.of(best['devices'])}{options}."
     if len(more) and best["devices"] == points["devices"].min() and chosen.rule.deadline_minutes is None:
         verdict += " More do not pay." if certainty == "Clear" else " More are not shown to pay."
@@ -181,6 +194,15 @@ def card_of_choice(
         next=_next(chosen),
         options=list(_options(chosen, options_of or {})),
     )
+
+
+def _options_text(series: str, options_of: Mapping[str, Options]) -> str:
+    """Return the options of a series in words: ``8 CPUs each`` if it differs from the first in these only."""
+    values = dict(options_of.get(series, ()))
+    others = [key for key, value in next(iter(options_of.values())) if values.get(key) != value]
+    if others == [CPUS]:
+        return f"{pluralize(str(values[CPUS]), 'CPU')} each"
+    return series
 
 
 def card_without_point(verdict: str, reason: str = "") -> Card:
@@ -208,12 +230,12 @@ def rule_text(rule: DecisionRule, target: Goal | None) -> str:
         criteria.append(f"a run within {pluralize(format_exact(rule.deadline_minutes), 'minute')}")
     if rule.max_device_hours is not None:
         criteria.append(f"a run of at most {pluralize(format_exact(rule.max_device_hours), 'device-hour')}")
-    gain = f"each at least {format_exact(100 * rule.min_gain)} % faster than fewer"
+    gain = f"Each step up must be at least {format_exact(100 * rule.min_gain)} % faster."
     if not criteria:
-        return f"The best balance of speed and efficiency, as no criterion is given; {gain}."
+        return f"No criterion is given: the largest speedup x efficiency. {gain}"
     if rule.deadline_minutes is not None:
         return f"The fewest devices with {' and '.join(criteria)}."
-    return f"The most devices with {' and '.join(criteria)}; {gain}."
+    return f"The most devices with {' and '.join(criteria)}. {gain}"
 
 
 def next_action(
@@ -232,8 +254,9 @@ def next_action(
     if scaling["n"].sum() == 0:
         fixed = " once the reasons of the failures are fixed" if scaling["n_unsuccessful"].sum() else ""
         return f"Run the same command again{fixed}.", ""
-    if card.reason == _REASONS[cautions.DISTURBED]:
-        return "Delete the folders of the disturbed runs and run the same command on a quiet machine.", ""
+    for reason, action in _ACTIONS.items():
+        if card.reason.startswith(reason):
+            return action.format(noun=noun), ""
     if card.certainty == "Open":
         if scaling["devices"].nunique() == 1:
             more = 2 * int(scaling["devices"].max())
@@ -257,16 +280,14 @@ def next_action(
             f"Set the repeats to {ENOUGH_REPEATS} and run the same command again.",
             f"repeats: {ENOUGH_REPEATS}",
         )
-    if card.reason.startswith("No run reached"):
-        return "Train for longer, or lower the target.", ""
-    if card.reason.startswith("A run may take"):
-        return "Accept that, raise max_device_hours, or use fewer devices.", ""
     if card.certainty == "Likely" and not spec.chooses_devices:
         return f"Choose by cost: the runs cannot tell these {noun} counts apart.", ""
     if card.next == NONE_LARGER and isinstance(spec.devices, list):
         devices = [*spec.devices, 2 * int(scaling["devices"].max())]
         listed = ", ".join(str(each) if isinstance(each, int) else f'"{each}"' for each in devices)
-        return f"Measure more {count_devices(2, noun)[2:]}: they may pay, too.", f"devices: [{listed}]"
+        largest = int(scaling["devices"].max())
+        wanted = f"Measure {count_devices(2 * largest, noun)} too: no more than {largest} were measured."
+        return wanted, f"devices: [{listed}]"
     return "Nothing more to measure.", ""
 
 
@@ -337,12 +358,11 @@ def _all_figures(chosen: Chosen) -> Iterator[Figure]:
     else:
         yield _of_column(best, "throughput_samples_per_second", "Throughput", " samples/s", 1, best["n"])
     bounds = _known(best["efficiency_to_best_low"], best["efficiency_to_best_high"], best["speedup_n"])
-    if bounds[0] == bounds[1]:
-        bounds = None, None  # the baseline, relative to itself
     relative = ""
     if (best["best_baseline"], best["best_baseline_devices"]) != (best["series"], best["gain_base"]):
         relative = f"relative to {best['best_baseline']}, the best baseline"
-    yield _figure(f"Efficiency{of}", best["efficiency_to_best"], bounds, _two_places, note=relative)
+    if not own or relative:
+        yield _figure(f"Efficiency{of}", best["efficiency_to_best"], bounds, _two_places, note=relative)
     yield _cost(chosen, base)
     if to_target:
         assert target is not None
@@ -372,11 +392,9 @@ def _cost(chosen: Chosen, base: str) -> Figure:
     hours = float(best["device_hours"])
     per_second = hours / best["wall_seconds"] if best["wall_seconds"] else math.nan
     bounds = _known(best["wall_seconds_low"] * per_second, best["wall_seconds_high"] * per_second, best["n"])
-    note = (
-        ""
-        if own or math.isnan(best["run_cost_ratio"])
-        else f"{format_ratio(best['run_cost_ratio'])}x that of {base}"
-    )
+    note = "with start-up"
+    if not own and not math.isnan(best["run_cost_ratio"]):
+        note += f": {format_ratio(best['run_cost_ratio'])}x that of {base}"
     return _figure("Cost of a run", hours, bounds, hours_text, " device-hours", note=note)
 
 
@@ -408,7 +426,8 @@ def _next(chosen: Chosen) -> str:
     point = more.iloc[0]
     bounds = _known(point["gain_low"], point["gain_high"], point["speedup_n"])
     interval = f" ({_range(*bounds, format_ratio)})" if bounds[0] is not None else ""
-    bring = f"{chosen.of(point['devices'])} would bring {format_ratio(point['gain'])}x{interval}"
+    of = " the speed to the target" if chosen.measure == "time to target" else ""
+    bring = f"{chosen.of(point['devices'])} would bring {format_ratio(point['gain'])}x{of}{interval}"
     reasons = shortcomings(point)
     if not any(reason.startswith("efficiency") for reason in reasons):
         bring += f" at efficiency {point['efficiency_to_best']:.2f}"
@@ -487,7 +506,11 @@ def _figure(
     note: str = "",
 ) -> Figure:
     known = None if math.isnan(value) else float(value)
-    return Figure(label, f"{form(value)}{unit}", _range(*bounds, form), known, *bounds, note)
+    low, high = bounds
+    same = low is not None and high is not None and form(low) == form(high)
+    return Figure(
+        label, f"{form(value)}{unit}", "" if same else _range(low, high, form), known, low, high, note
+    )
 
 
 def _known(low: float, high: float, n: float) -> tuple[float | None, float | None]:

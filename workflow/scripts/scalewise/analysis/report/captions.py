@@ -15,7 +15,7 @@ CAPTIONS = {
     "all-reduce: an upper bound, not fitted to marks on more devices; a mark above it is noise or needs an "
     "explanation.",
     "efficiency": "Parallel efficiency: speedup over the number of times more devices. Bars are 95 % "
-    "intervals over repeats. The dashed line, where there is one, is what was asked for.",
+    "intervals over repeats. The dashed line, where there is one, is what you require.",
     "step": "Where the time of a step goes. A bar is the device time that one sample takes, devices over "
     "throughput: with ideal scaling all bars are equally high, so what stands on top is what scaling "
     "costs. Its parts have the shares of medians over repeats: the loader's wait and the slowest rank's "

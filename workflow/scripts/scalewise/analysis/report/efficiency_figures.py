@@ -124,7 +124,7 @@ def _ideal(axes: Axes) -> None:
 def _asked_for(axes: Axes, least: float | None) -> None:
     if least is not None:
         axes.axhline(least, color=GREY, linestyle="--", linewidth=0.9)
-        line_label(axes, least, f"asked for: {format_exact(100 * least)} %")
+        line_label(axes, least, f"required: {format_exact(100 * least)} %")
 
 
 def _reached(table: pd.DataFrame, column: str) -> bool:

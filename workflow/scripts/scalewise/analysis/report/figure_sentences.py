@@ -131,7 +131,7 @@ def efficiency(findings: Findings) -> str:
         shown_or_not = doubt(point, "parallel_efficiency", "loss") if asked is None else ""
         parts.append(f"{what} {shown} {of}{shown_or_not}{_to_best(point)}")
     if parts and asked is not None:
-        parts.append(f"{format_exact(asked)} or more is asked for")
+        parts.append(f"{format_exact(asked)} or more is required")
     return f"{'; '.join(parts)}." if parts else ""
 
 

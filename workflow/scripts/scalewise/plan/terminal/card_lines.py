@@ -48,8 +48,8 @@ def card_lines(answer: Answer) -> Iterator[str]:
             yield from _wrapped("", figure["note"], indent=label + 4)
     yield from _wrapped("", card["basis"])
     yield from _wrapped("Rule", card["rule"])
-    yield from _wrapped("Next", card["next"])
-    yield from _wrapped("Limit", card["limit"])
+    yield from _wrapped("Next count", card["next"])
+    yield from _wrapped("Slowed by", card["limit"])
     for line in card["options"]:
         yield from _wrapped("Option", line)
     yield from _wrapped("CPUs", " ".join((answer.get("cpus") or {}).get("sentences", [])[:2]))
@@ -58,7 +58,7 @@ def card_lines(answer: Answer) -> Iterator[str]:
     yield from _wrapped("Spent", _spent(answer.get("choice")))
     yield from _wrapped("To do", card["action"])
     if card["paste"]:
-        yield f"            {card['paste']}"
+        yield f"              {card['paste']}"
     cautions = answer["cautions"]
     for line in cautions[:MAX_CAUTIONS]:
         yield from _wrapped("Caution", line)
@@ -97,7 +97,7 @@ def _wrapped(label: str, text: str, indent: int = 2) -> list[str]:
     """
     if not text:
         return []
-    first = " " * indent + (f"{label:8}  " if label else "")
+    first = " " * indent + (f"{label:10}  " if label else "")
     lines = textwrap.wrap(
         text.replace(" %", "\N{NO-BREAK SPACE}%"),
         WIDTH,
