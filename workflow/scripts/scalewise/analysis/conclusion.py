@@ -107,8 +107,8 @@ def conclude(experiment: AnalysisSpec, tables: Tables) -> Conclusion:
             answer=None if place[0] is None or place[1] is None else (place[0], place[1]),
         )
         card = decision.card
-        if cpus.per_device is None and decision.devices is not None:
-            card = card.in_doubt(CPUS_OPEN)
+        if cpus.per_device is None and card.certainty == "Clear":
+            card = replace(card, certainty="Likely", reason=CPUS_OPEN)  # the device count stays clear
         decision = replace(decision, cpus=cpus, card=card)
     if not_judged:
         decision = replace(
