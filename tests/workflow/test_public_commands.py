@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.shrunk_examples import fill_mirror, mirror_facts, shrunk
-from tests.workflow.conftest import ROOT, Workplace
+from tests.workflow.conftest import ROOT, Outcome, Workplace
 from tests.workflow.test_docs import OWN_PROGRAM, PROGRAM, blocks
 
 pytestmark = pytest.mark.contract
@@ -47,13 +47,24 @@ def shipped(tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path) ->
     return workplace
 
 
-def test_make_run_runs_the_shipped_study_to_its_report_and_prints_its_decisions(shipped: Workplace) -> None:
-    first = shipped.run(["make", "run"])
-    assert first.code == 0, first.text
+@pytest.fixture(scope="module")
+def first(shipped: Workplace) -> Outcome:
+    """The shipped study, run by `make run`."""
+    outcome = shipped.run(["make", "run"])
+    assert outcome.code == 0, outcome.text
+    return outcome
+
+
+def test_make_run_runs_the_shipped_study_to_its_report_and_prints_its_decisions(
+    shipped: Workplace, first: Outcome
+) -> None:
     results = shipped.folder / "results"
     decisions = json.loads((results / "decision.json").read_text(encoding="utf-8"))
     assert [each["experiment"] for each in decisions] == ["digits-strong", "digits-weak"]
     assert len(list(results.glob("*/runs/*/summary.json"))) == 4
+    status = shipped.run(["python", "workflow/scripts/status.py"])
+    assert status.code == 0, status.text
+    assert "4 of 4 runs done" in status.text
     # with nothing left to do it prints them, too
     again = shipped.run(["make", "run"])
     assert again.code == 0, again.text
@@ -72,10 +83,25 @@ def test_snakemakes_own_report_is_packed(shipped: Workplace) -> None:
         assert any(name.endswith("report.html") for name in packed.namelist())
 
 
-def test_preflight_on_one_machine_runs_to_its_end(shipped: Workplace) -> None:
-    outcome = shipped.run(["snakemake", "preflight", "--profile", "profiles/local"])
+@pytest.mark.usefixtures("first")
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("snakemake preflight --profile profiles/local", "All is ok: the study can start."),
+        ("snakemake predict --profile profiles/local", "Predicted: results/*/prediction.csv"),
+        (
+            "snakemake --profile profiles/local --nolock partial_report",
+            "Report on what has finished: results/partial_report.html",
+        ),
+    ],
+    ids=["preflight", "predict", "partial_report"],
+)
+def test_a_command_on_the_shipped_study_runs_to_its_end_on_one_machine(
+    shipped: Workplace, command: str, expected: str
+) -> None:
+    outcome = shipped.run(command.split())
     assert outcome.code == 0, outcome.text
-    assert "All is ok: the study can start." in outcome.text
+    assert expected in outcome.text
 
 
 def test_princetons_example_of_one_epoch_runs_to_its_report_with_a_machines_facts_in_olivias_site_file(
