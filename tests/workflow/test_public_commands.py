@@ -120,7 +120,7 @@ def test_princetons_example_of_one_epoch_runs_to_its_report_with_a_machines_fact
     assert outcome.code == 0, outcome.text
     (decision,) = json.loads((workplace.folder / "results" / "decision.json").read_text(encoding="utf-8"))
     assert decision["experiment"] == name
-    assert f"{name}: {decision['sentence']}" in outcome.text.splitlines()
+    assert f"{name}: {decision['card']['verdict']}" in outcome.text
     # only the site file that the command names knows where the images are
     assert len(list(workplace.folder.glob("results/*/runs/*/summary.json"))) == 2
     assert "Report: results/report.html" in outcome.text
