@@ -17,6 +17,7 @@ from scipy.stats import linregress
 from tests.browser.conftest import OpenPage
 from tests.browser.reports import UNKIND_SERIES
 from tests.browser.sight import open_all
+from tests.waiting import wait_until
 
 NUMBER = re.compile(r"\d[\d,]*\.?\d*")
 
@@ -110,7 +111,7 @@ def test_a_focused_mark_keeps_its_words_where_the_page_scrolls_to_it(page: Page)
     page.evaluate("scrollTo(0, 0)")
     figure = figure_of(page, "memory")
     figure.locator('.mark[tabindex="0"]').focus()
-    page.wait_for_function("scrollY > 0")
+    wait_until(lambda: page.evaluate("scrollY > 0"), "the page does not scroll")
     painted(page)
     assert page.locator(r"#page\.tooltip").is_visible()
     svg = figure.locator("svg")

@@ -43,5 +43,5 @@ def open_watched(context: BrowserContext, file: Path) -> tuple[Page, list[str]]:
     page.set_default_timeout(ANSWERED_SECONDS * 1000)
     page.goto(address)
     if page.evaluate(_HAS_DATA):
-        page.wait_for_function("'read' in document.documentElement.dataset")
+        page.locator("html[data-read]").wait_for(state="attached")
     return page, complaints

@@ -229,7 +229,7 @@ def test_a_report_on_what_has_finished_is_made_while_the_study_runs_and_leaves_i
         assert "Report on what has finished: results/partial_report.html" in outcome.text
         page = (tmp_path / "results" / "partial_report.html").read_text(encoding="utf-8")
         # the run that has finished with its rate, the other one as missing
-        (rate,) = re.findall(r"^halfway: Measured: ([\d.,]+) samples/s", outcome.text, re.MULTILINE)
+        (rate,) = re.findall(r"^  Measured: ([\d.,]+) samples/s", outcome.text, re.MULTILINE)
         assert rate in page
         assert (tmp_path / "results" / "partial" / "halfway" / "runs.csv").exists()
 
