@@ -246,6 +246,6 @@ def test_the_end_says_what_the_choice_saved(tmp_path: Path) -> None:
 
     assert decisions(tmp_path).splitlines()[:3] == [
         "gpt: Use 8 GPUs.",
-        "  Spent     3.10 of about 14.2 device-hours, 22 %: 3 of 6 device counts were",
-        "            measured, another has a chance of 3.0 %.",
+        "  Spent       3.10 of about 14.2 device-hours, 22 %: 3 of 6 device counts were",
+        "              measured, another has a chance of 3.0 %.",
     ]

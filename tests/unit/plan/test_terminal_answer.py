@@ -57,16 +57,17 @@ def test_the_card_stands_in_80_columns_with_three_cautions(tmp_path: Path) -> No
         "  Speed to target  3.40x              (3.32 to 3.48)  of 1 GPU",
         "  Cost of a run    9.75 device-hours",
     ]
-    assert "  Next      8 GPUs would bring 4.80x." in lines
-    assert lines[lines.index("  To do     Set the repeats to 5.") + 1] == "            repeats: 5"
-    assert "  Caution   Second." in lines
+    assert "  Next count  8 GPUs would bring 4.80x." in lines
+    assert lines[lines.index("  To do       Set the repeats to 5.") + 1] == "              repeats: 5"
+    assert "  Caution     Second." in lines
     assert "  1 more in the report." in lines
     assert max(map(len, lines[:-1])) <= 80
 
 
 def test_the_cpus_per_device_are_a_line_of_the_card(tmp_path: Path) -> None:
     cpus = {"per_device": 4, "sentences": ["Use 4 CPUs per GPU.", "Fewer are slower."]}
-    assert "  CPUs      Use 4 CPUs per GPU. Fewer are slower." in answered(tmp_path, STRONG | {"cpus": cpus})
+    line = "  CPUs        Use 4 CPUs per GPU. Fewer are slower."
+    assert line in answered(tmp_path, STRONG | {"cpus": cpus})
     assert answered(tmp_path, STRONG | {"cpus": None}) == answered(tmp_path, STRONG)
 
 
