@@ -92,6 +92,10 @@ def latest_answers(results: Path) -> list[str]:
     """
     if not _is_up_to_date(results, "*/"):
         return []
+    return _cards(results)
+
+
+def _cards(results: Path) -> list[str]:
     answers = json.loads((results / DECISION).read_text(encoding="utf-8"))
     report = results / REPORT
     return [*answer_lines(answers), *([f"Report: {report}"] if report.exists() else [])]
@@ -141,8 +145,6 @@ def decisions(results: Path, earlier: EarlierFiles | None = None) -> str:
         results: Folder of all experiments.
         earlier: Files from before the session; None for a report of any session.
     """
-    report = results / REPORT
-    if not (earlier or EarlierFiles()).has_new(report):
+    if not (earlier or EarlierFiles()).has_new(results / REPORT):
         return ""
-    answers = json.loads((results / DECISION).read_text(encoding="utf-8"))
-    return "\n".join([*answer_lines(answers), f"Report: {report}"])
+    return "\n".join(_cards(results))
