@@ -28,8 +28,8 @@ import pandas as pd
 
 from scalewise.analysis.prediction.all_reduce_model import AllReduceFit, AllReduceModel
 from scalewise.analysis.prediction.measured_exchange import MeasuredStep, measured_exchange
-from scalewise.analysis.prediction.step_model import Baseline, predict_point
-from scalewise.analysis.statistics.intervals import median_and_range
+from scalewise.analysis.prediction.step_model import Baseline, Exchange, predict_point
+from scalewise.analysis.statistics.intervals import Interval, median_and_range
 from scalewise.plan.config.shape import Shape
 from scalewise.records import Bucket, Pass
 
@@ -298,11 +298,15 @@ def _baseline(series: PublishedSeries, shape: Shape) -> Baseline:
 
 def _unit_network(shapes: Sequence[Shape]) -> AllReduceModel:
     """All-reduces of an unknown time: a second for all buckets, none of it inside a node or latency."""
+
+    def exactly(value: float) -> Interval:
+        return Interval(value, value, value, 1)
+
     alone = Shape(1, shapes[0].devices_per_node)
     seconds = {alone: 0.0} | dict.fromkeys(shapes, 1 / BUCKETS)
     fits = {
         shape: AllReduceFit(
-            shape, np.ones(1), np.full((1, 1), each), np.zeros(1), np.full(1, each), worst_miss=0.0
+            shape, np.ones(1), np.full((3, 1), each), exactly(0.0), exactly(each), worst_miss=0.0
         )
         for shape, each in seconds.items()
     }
@@ -314,25 +318,21 @@ def _predict(table: str, series: PublishedSeries) -> Iterator[Point]:
     if not series.fed or not series.wanted:
         return
     measured = [
-        MeasuredStep(
-            shape,
-            series.steps[shape][1],
-            median_and_range([series.steps[shape][0]]),
-            [_baseline(series, shape)],
-        )
+        MeasuredStep(shape, series.steps[shape][1], median_and_range([series.steps[shape][0]]))
         for shape in series.fed
     ]
-    exchange = measured_exchange(_unit_network(series.fed), measured, absolute=False)
+    # passes are those of the largest shape that is fed; with several they do not differ
+    base = _baseline(series, series.fed[-1])
+    exchange = measured_exchange(_unit_network(series.fed), measured, [base], absolute=False)
     assert exchange is not None, "every step that is fed has its all-reduce"
     for shape in series.wanted:
         seconds, batch, _ = series.steps[shape]
         row = predict_point(
-            [_baseline(series, shape)],
+            [[_baseline(series, shape)]],
             shape.world_size,
             batch,
             batch,
-            partial(exchange.network.all_reduce, shape),
-            exchange.unexplained_seconds,
+            [Exchange(partial(exchange.network.all_reduce, shape), exchange.unexplained_seconds)],
         )
         yield Point(
             table=table,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,12 @@ import pytest
 from tests.unit.analysis.program_runs import DDP, experiment, write_program_run
 
 from scalewise.analysis.prediction.experiment_prediction import PredictionSpec, compute_prediction
-from scalewise.analysis.prediction.program_step import ProgramBaseline, predict_program_step
+from scalewise.analysis.prediction.step_model import Baseline, Exchange, predict_run
+from scalewise.analysis.statistics.intervals import Interval
 from scalewise.plan.config.experiment import ProgramExperiment
 from scalewise.plan.config.shape import Shape
-from scalewise.plan.runs.runs import global_batch, settings_of
 from scalewise.plan.terminal.predictions import read_predictions, read_remarks
-from scalewise.records import AllReduce, AllReduceMeasurement, read_summary
+from scalewise.records import AllReduce, AllReduceMeasurement
 
 COMPUTE = 0.1
 GRADIENTS = 40_000_000
@@ -194,14 +193,9 @@ def test_an_unknown_wait_for_data_is_computing_and_said(tmp_path: Path) -> None:
     assert "taken for granted" not in notes
 
 
-def test_no_exchange_can_hide_behind_the_wait_for_data(tmp_path: Path) -> None:
-    spec = experiment()
-    folder = write_program_run(tmp_path, "d1.r1", spec, COMPUTE, loader_wait=0.04)
-    measured = read_summary(folder).measurements
-    assert measured is not None
-    base = ProgramBaseline.of(measured, 1)
-    exchange = 0.5
-    whole: Callable[[int], Any] = lambda size: np.full((3, 1), exchange * size / GRADIENTS)  # noqa: E731
-    batch = global_batch(settings_of(spec, ()), 2)
-    step = predict_program_step(base, 2, batch, whole)
-    assert step.seconds[:, 0] == pytest.approx([0.04 + 0.5, step.seconds[1, 0], 0.04 + 0.06 + 0.5])
+def test_no_exchange_can_hide_behind_the_wait_for_data() -> None:
+    samples, computing = 16, Interval(0.06, 0.06, 0.06, 1)
+    assumptions = Baseline.of_program({samples: computing}, 0.04 / samples, GRADIENTS, 1)
+    exchange = Exchange(lambda size: np.full(3, 0.5 * size / GRADIENTS))
+    step = predict_run(assumptions, 2, 2 * samples, [exchange] * 3)
+    assert step.seconds == pytest.approx([0.04 + 0.5, step.seconds[1], 0.04 + 0.06 + 0.5])

@@ -16,6 +16,7 @@ from scalewise.analysis.prediction.all_reduce_model import CENTRAL, Values
 from scalewise.analysis.prediction.experiment_prediction import beyond_sentences
 from scalewise.analysis.prediction.step_model import (
     Baseline,
+    Exchange,
     NoPredictionError,
     exposed_seconds,
     pass_seconds,
@@ -47,7 +48,7 @@ LADDER = [
 
 
 def link(bytes_per_second: float) -> Callable[[int], Values]:
-    return lambda size: np.full((3, 1), size / bytes_per_second)
+    return lambda size: np.full(3, size / bytes_per_second)
 
 
 def measured(
@@ -78,21 +79,21 @@ def measured(
 
 def test_one_bucket_at_the_end_hides_nothing() -> None:
     total, exposed = exposed_seconds([Bucket(bytes=MIB, ready_fraction=1.0)], 0.2, link(MIB))
-    assert total[CENTRAL, 0] == pytest.approx(1.0)
-    assert exposed[CENTRAL, 0] == pytest.approx(1.0)
+    assert total[CENTRAL] == pytest.approx(1.0)
+    assert exposed[CENTRAL] == pytest.approx(1.0)
 
 
 def test_many_early_buckets_hide_all_but_the_last() -> None:
     buckets = [Bucket(bytes=MIB, ready_fraction=(1 + index) / 20) for index in range(20)]
     total, exposed = exposed_seconds(buckets, 0.2, link(MIB / 0.005))
-    assert total[CENTRAL, 0] == pytest.approx(0.1)
-    assert exposed[CENTRAL, 0] == pytest.approx(0.005)
+    assert total[CENTRAL] == pytest.approx(0.1)
+    assert exposed[CENTRAL] == pytest.approx(0.005)
 
 
 def test_buckets_wait_for_the_one_before_them() -> None:
     buckets = [Bucket(bytes=MIB, ready_fraction=0.5), Bucket(bytes=3 * MIB, ready_fraction=1.0)]
     # sent from the middle of the backward pass on, one after the other: 4 s, of which it hides 0.1 s
-    assert exposed_seconds(buckets, 0.2, link(MIB))[1][CENTRAL, 0] == pytest.approx(3.9)
+    assert exposed_seconds(buckets, 0.2, link(MIB))[1][CENTRAL] == pytest.approx(3.9)
 
 
 def test_all_sent_before_the_end_is_not_exposed() -> None:
@@ -113,7 +114,7 @@ def test_pass_beyond_measured_batches_is_constant_below_and_proportional_above()
 def test_one_device_takes_the_step_that_was_measured() -> None:
     base = Baseline.of(measured(0.25, loader_wait_fraction=0.02), 1)
     step = predict_step(base, 1, 256, None)
-    assert step.seconds[CENTRAL, 0] == pytest.approx(0.25)
+    assert step.seconds[CENTRAL] == pytest.approx(0.25)
     assert base.other_seconds == pytest.approx(0.25 - 0.005 - 0.24)
     assert base.train_samples == 2560
 
@@ -127,16 +128,16 @@ def test_passes_slower_than_the_training_are_scaled_to_it() -> None:
 
 def test_strong_scaling_divides_the_batch_and_keeps_the_rest() -> None:
     base = Baseline.of(measured(0.25), 1)
-    step = predict_step(base, 4, 256, link(MIB / 0.001))
+    step = predict_step(base, 4, 256, Exchange(link(MIB / 0.001)))
     assert step.compute == pytest.approx(0.06 + 0.01)
-    assert step.exposed[CENTRAL, 0] == pytest.approx(0.004)
+    assert step.exposed[CENTRAL] == pytest.approx(0.004)
 
 
 def test_accumulation_exchanges_once_a_step() -> None:
     base = Baseline.of(measured(0.25, passes=LADDER[2:]), 4)
-    step = predict_step(base, 2, 512, link(MIB))
+    step = predict_step(base, 2, 512, Exchange(link(MIB)))
     assert step.compute == pytest.approx(0.25)
-    assert step.all_reduce[CENTRAL, 0] == pytest.approx(4.0)
+    assert step.all_reduce[CENTRAL] == pytest.approx(4.0)
 
 
 def test_smaller_last_step_of_an_epoch_counts_as_what_it_is() -> None:
@@ -147,8 +148,8 @@ def test_smaller_last_step_of_an_epoch_counts_as_what_it_is() -> None:
 
 
 def test_speedup_is_over_the_baseline_and_its_interval_holds_the_repeats() -> None:
-    bases = [Baseline.of(measured(seconds), 1) for seconds in (0.24, 0.25, 0.26)]
-    point = predict_point(bases, 2, 512, 256, link(MIB / 0.01))
+    bases = [[Baseline.of(measured(seconds), 1)] for seconds in (0.24, 0.25, 0.26)]
+    point = predict_point(bases, 2, 512, 256, [Exchange(link(MIB / 0.01))])
     assert point["speedup"] == pytest.approx(2 * 0.25 / 0.29)
     assert point["speedup_low"] == pytest.approx(2 * 0.24 / 0.28)
     assert point["speedup_high"] == pytest.approx(2 * 0.26 / 0.30)
@@ -160,9 +161,9 @@ def test_speedup_is_over_the_baseline_and_its_interval_holds_the_repeats() -> No
 
 def test_unknown_growth_of_the_all_reduce_widens_the_interval() -> None:
     def all_reduce(_: int) -> Values:
-        return np.array([[0.01], [0.05], [0.25]])
+        return np.array([0.01, 0.05, 0.25])
 
-    point = predict_point([Baseline.of(measured(0.25), 1)], 2, 512, 256, all_reduce)
+    point = predict_point([[Baseline.of(measured(0.25), 1)]], 2, 512, 256, [Exchange(all_reduce)])
     for column, low, central, high in (
         ("step_seconds", 0.26, 0.3, 0.5),
         ("throughput_samples_per_second", 512 / 0.5, 512 / 0.3, 512 / 0.26),
@@ -173,9 +174,9 @@ def test_unknown_growth_of_the_all_reduce_widens_the_interval() -> None:
 
 
 def test_communication_below_a_hundredth_of_the_step_is_hidden() -> None:
-    bases = [Baseline.of(measured(), 1)]
-    assert predict_point(bases, 2, 512, 256, link(MIB / 0.0005))["hidden"]
-    assert not predict_point(bases, 2, 512, 256, link(MIB / 0.001))["hidden"]
+    bases = [[Baseline.of(measured(), 1)]]
+    assert predict_point(bases, 2, 512, 256, [Exchange(link(MIB / 0.0005))])["hidden"]
+    assert not predict_point(bases, 2, 512, 256, [Exchange(link(MIB / 0.001))])["hidden"]
 
 
 @pytest.mark.parametrize(
@@ -193,7 +194,7 @@ def test_run_that_cannot_carry_a_prediction_says_why(more: dict[str, Any], reaso
 
 def test_more_devices_than_samples_is_refused() -> None:
     with pytest.raises(NoPredictionError, match="512 devices: a step has 256 samples"):
-        predict_step(Baseline.of(measured(), 1), 512, 256, link(MIB))
+        predict_step(Baseline.of(measured(), 1), 512, 256, Exchange(link(MIB)))
 
 
 # ---- the files
@@ -325,8 +326,8 @@ def test_batches_far_below_what_was_timed_are_refused_and_not_made_up() -> None:
 
 
 def test_a_predicted_speedup_is_the_ratio_of_the_rates_beside_it() -> None:
-    bases = [Baseline.of(measured(seconds), 1) for seconds in (0.25, 0.30, 0.90)]
-    row = predict_point(bases, 4, 256, 256, link(MIB / 0.001))
+    bases = [[Baseline.of(measured(seconds), 1)] for seconds in (0.25, 0.30, 0.90)]
+    row = predict_point(bases, 4, 256, 256, [Exchange(link(MIB / 0.001))])
     alone = predict_point(bases, 1, 256, 256, None)
     rates = (row["throughput_samples_per_second"], alone["throughput_samples_per_second"])
     assert row["speedup"] == pytest.approx(rates[0] / rates[1])

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from scalewise.analysis.comparison.comparable_runs import comparable, left_out, reference_fingerprint
@@ -23,20 +23,14 @@ from scalewise.analysis.comparison.fingerprint import Fingerprint, complete, mad
 from scalewise.analysis.formatting import percent
 from scalewise.analysis.prediction.all_reduce_model import AllReduceModel, NotMeasuredError
 from scalewise.analysis.prediction.measured_exchange import MeasuredStep, measured_exchange
-from scalewise.analysis.prediction.program_step import (
-    CountedStep,
-    ProgramBaseline,
-    check_exchange,
-    predict_program_step,
-)
 from scalewise.analysis.prediction.step_model import (
-    HIDDEN_SHARE,
     Baseline,
+    Exchange,
+    MeanStep,
     NoPredictionError,
-    point_columns,
     predict_point,
 )
-from scalewise.analysis.statistics.intervals import median_and_range
+from scalewise.analysis.statistics.intervals import Interval, median_and_range
 from scalewise.plan.config.experiment import AnyExperiment, AnySettings, read_experiment
 from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.config.shape import Shape, count_devices
@@ -47,6 +41,7 @@ from scalewise.records import (
     SUMMARY,
     AllReduceMeasurement,
     Measurements,
+    ProgramMeasurements,
     RecordError,
     read_summary,
     write_text,
@@ -61,6 +56,10 @@ PREDICTION_COLUMNS = [
     "parallel_efficiency", "parallel_efficiency_low", "parallel_efficiency_high",
     "device_hours_per_epoch", "hidden", "extrapolated", "interpolated", "from_steps_on",
 ]  # fmt: skip
+
+
+REPLICAS = frozenset({"DistributedDataParallel"})
+"""Wrappers that exchange gradients and nothing else."""
 
 
 @dataclass(frozen=True)
@@ -103,12 +102,9 @@ class _CompletedRun:
     measured: Measurements
     fingerprint: Fingerprint
 
-    @property
-    def step_seconds(self) -> float | None:
-        """Mean step after warm-up; None where all of them are warm-up."""
-        windows = [window for window in self.measured.windows if not window.warmup]
-        steps = sum(window.steps for window in windows)
-        return sum(window.seconds for window in windows) / steps if steps else None
+
+Assumptions = list[Baseline]
+"""What is assumed of one run: a single baseline if its overlap is measured, else three (``Baseline``)."""
 
 
 @dataclass(frozen=True)
@@ -116,18 +112,32 @@ class _SeriesRuns:
     """Measurements of the runs of a series that are comparable with most of those on one device.
 
     Args:
-        bases: One for each run on one device, at least one; none of a program.
-        steps: Measured steps on several nodes, ascending.
+        settings: Settings of the series.
+        alone: The runs on one device, at least one.
+        bases: What is assumed of each of these.
+        steps: Measured steps on several devices, fewest first.
         notes: Phrases on the runs that are left out.
-        programs: The same as ``bases``, of a program.
-        counted: Measured steps of a program on several devices, ascending.
     """
 
-    bases: Sequence[Baseline]
+    settings: AnySettings
+    alone: Sequence[Measurements]
+    bases: Sequence[Assumptions]
     steps: Sequence[MeasuredStep]
     notes: Sequence[str]
-    programs: Sequence[ProgramBaseline] = ()
-    counted: Sequence[CountedStep] = ()
+
+    @property
+    def of_program(self) -> bool:
+        """Whether the overlap is assumed and not measured."""
+        return isinstance(self.settings, ProgramSettings)
+
+    def fewer(self, shape: Shape, network: AllReduceModel) -> list[MeasuredStep]:
+        """The measured steps on fewer devices that a shape is predicted from."""
+        like = [step for step in self.steps if step.shape.devices_per_node == shape.devices_per_node]
+        if not self.of_program:
+            return [step for step in like if step.shape.nodes < shape.nodes]
+        # of a program the next smaller one says what its computing and its exchange take together
+        sizes = [[step for step in steps if _size(step.shape) < _size(shape)] for steps in (like, self.steps)]
+        return [step for step in (sizes[0] or sizes[1])[-1:] if _is_known(network, step.shape)]
 
 
 def compute_prediction(
@@ -165,19 +175,13 @@ def compute_prediction(
         except NoPredictionError as error:
             refused[series] = f"no prediction for {series}: {error}."
             continue
-        found, missed = _series_rows(experiment, options, shapes, runs, network)
+        found, missed = _series_rows(experiment, series, shapes, runs, network)
         rows += found
         notes += [f"{series}: {phrase}; left out of the prediction." for phrase in runs.notes]
         notes += [f"{series}: {reason}." for reason in missed]
-        if runs.programs:
-            said = _program_notes(settings_of(experiment.spec, options), found, runs)
-            notes += [f"{series}: {sentence}" for sentence in said]
-        else:
-            notes += [f"{series}: {sentence}" for sentence in _hiding_notes(found)]
-        notes += [
-            f"{series}: {sentence}"
-            for sentence in _inference_notes(found, network, of_program=bool(runs.programs))
-        ]
+        of_step = _program_notes(found, runs) if runs.of_program else _hiding_notes(found)
+        of_links = _inference_notes(found, network, of_program=runs.of_program)
+        notes += [f"{series}: {sentence}" for sentence in (*of_step, *of_links)]
     table = pd.DataFrame(rows, columns=PREDICTION_COLUMNS)
     told = {"notes": list(dict.fromkeys(notes)), "refused": refused, "links": _links(network)}
     folder.mkdir(parents=True, exist_ok=True)
@@ -216,56 +220,102 @@ def _series_runs(
                 reasons.append(run)
     kept, notes = _comparable(done)
     if isinstance(settings, ProgramSettings):
-        return _program_runs(settings, kept, notes, reasons or [_no_run(ones[0])])
-    bases = []
+        for run in kept:
+            check_exchange(run.measured.program, several=run.shape.world_size > 1)
+    alone, bases = [], []
     for run in kept:
         if run.shape.world_size == 1:
             try:
-                bases.append(Baseline.of(run.measured, settings.accumulation_steps))
+                bases.append(_assumptions(run.measured, settings))
+                alone.append(run.measured)
             except NoPredictionError as error:
                 reasons.append(f"{run.name}: {error}")
     if not bases:
-        raise NoPredictionError("; ".join(reasons) if reasons else _no_run(ones[0]))
-    steps = []
-    on_nodes = sorted((run for run in kept if run.shape.nodes > 1), key=lambda run: run.shape)
-    for shape, runs in groupby(on_nodes, key=lambda run: run.shape):
-        if seconds := [step for run in runs if (step := run.step_seconds) is not None]:
-            batch = global_batch(settings, shape.world_size)
-            steps.append(MeasuredStep(shape, batch, median_and_range(seconds), bases))
-    return _SeriesRuns(bases, steps, notes)
+        reasons = reasons or [f"{ones[0]} has no completed run; run snakemake to make it"]
+        raise NoPredictionError("; ".join(reasons))
+    return _SeriesRuns(settings, alone, bases, list(_measured_steps(kept, settings)), notes)
 
 
-def _no_run(point: str) -> str:
-    return f"{point} has no completed run; run snakemake to make it"
-
-
-def _program_runs(
-    settings: ProgramSettings, kept: Sequence[_CompletedRun], notes: Sequence[str], reasons: list[str]
-) -> _SeriesRuns:
-    """The runs of a program's series that a prediction starts from.
+def check_exchange(program: ProgramMeasurements | None, *, several: bool = False) -> None:
+    """Refuse a program that is seen to exchange other things than gradients.
 
     Args:
-        settings: The series' program.
-        kept: The comparable runs of the series.
-        notes: Phrases on the runs that are left out.
-        reasons: Reasons that there may be none on one device.
+        program: Findings on a run.
+        several: True for a run on several devices, which must have been seen to exchange gradients.
 
     Raises:
-        NoPredictionError: There is none, or the program exchanges other things than gradients.
+        NoPredictionError: It does, or nothing was seen.
     """
-    for run in kept:
-        if run.measured.program is not None:
-            check_exchange(run.measured.program, several=run.shape.world_size > 1)
-    alone = [run.measured for run in kept if run.shape.world_size == 1]
-    if not alone:
-        raise NoPredictionError("; ".join(reasons))
-    bases = [ProgramBaseline.of(measured, settings.accumulation_steps) for measured in alone]
-    counted = []
-    several = sorted((run for run in kept if run.shape.world_size > 1), key=lambda run: _size(run.shape))
-    for shape, runs in groupby(several, key=lambda run: run.shape):
-        if (step := CountedStep.of(shape, [run.measured for run in runs])) is not None:
-            counted.append(step)
-    return _SeriesRuns([], [], notes, bases, counted)
+    if program is None:
+        return
+    others = [name for name in program.parallelism if name not in REPLICAS]
+    others += [name for name in program.optimizers if "ZeroRedundancy" in name]
+    if others:
+        raise NoPredictionError(
+            f"{' and '.join(others)} exchanges more than gradients, which is not modelled; "
+            "DistributedDataParallel is"
+        )
+    if several and not program.parallelism:
+        raise NoPredictionError(
+            "on several devices nothing was seen that exchanges gradients; DistributedDataParallel is "
+            "modelled"
+        )
+
+
+def _assumptions(
+    measured: Measurements, settings: AnySettings, step: MeasuredStep | None = None
+) -> Assumptions:
+    """What may be true of a run on one device.
+
+    Args:
+        measured: The run.
+        settings: Settings of the series.
+        step: A step of a program on several devices, whose computing is known from DDP's counters.
+
+    Raises:
+        NoPredictionError: The run lacks a measurement.
+    """
+    accumulation = settings.accumulation_steps
+    if not isinstance(settings, ProgramSettings):
+        return [Baseline.of(measured, accumulation)]
+    program, (seconds, samples) = measured.program, MeanStep.of(measured)
+    assert program is not None, "the run is one of a program"
+    if not program.gradient_bytes:
+        why = program.unknown.get("bytes of gradients", "the program did not show any")
+        raise NoPredictionError(f"the bytes of its gradients are not known: {why}")
+    wait = measured.loader_wait_fraction
+    whole = seconds * (1 - (wait or 0.0))
+    computing = {samples: Interval(whole, whole, whole, 1)}
+    loader = None if wait is None else wait * seconds / samples
+    if step is not None and step.exposed is not None:
+        # what waits for data is in what was counted as computing
+        low, high = step.seconds.low - step.exposed.low, step.seconds.high - step.exposed.high
+        middle = step.seconds.estimate - step.exposed.estimate
+        computing = {samples: Interval(seconds, seconds, seconds, 1)}
+        computing[step.global_batch_size / step.shape.world_size] = Interval(
+            middle, min(low, middle), max(high, middle), step.seconds.n
+        )
+        loader = None if loader is None else 0.0
+    return Baseline.of_program(computing, loader, program.gradient_bytes, accumulation)
+
+
+def _measured_steps(runs: Sequence[_CompletedRun], settings: AnySettings) -> Iterator[MeasuredStep]:
+    """Each shape's step on several devices, fewest first; of a program those whose exchange DDP counted."""
+    of_program = isinstance(settings, ProgramSettings)
+    on_more = sorted((run for run in runs if run.shape.world_size > 1), key=lambda run: _size(run.shape))
+    for shape, same in groupby(on_more, key=lambda run: run.shape):
+        seconds, exposed = [], []
+        for run in same:
+            share = run.measured.communication_fraction
+            with suppress(NoPredictionError):  # all its steps are warm-up
+                step = MeanStep.of(run.measured)
+                if share is not None or not of_program:
+                    seconds.append(step.seconds)
+                    exposed.append((share or 0.0) * step.seconds)
+        if seconds:
+            batch = global_batch(settings, shape.world_size)
+            counted = median_and_range(exposed) if of_program else None
+            yield MeasuredStep(shape, batch, median_and_range(seconds), counted)
 
 
 def _completed(folder: Path, shape: Shape, settings: AnySettings) -> _CompletedRun | str:
@@ -324,119 +374,90 @@ def _check_options(settings: AnySettings) -> None:
 
 def _series_rows(
     experiment: PredictionSpec,
-    options: Options,
+    series: str,
     planned: Sequence[Shape],
     runs: _SeriesRuns,
     network: AllReduceModel,
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """A row for each shape that can be predicted, and why the others cannot."""
-    settings = settings_of(experiment.spec, options)
     rows, missed = [], []
     for shape in sorted({*planned, *experiment.projected}, key=_size):
-        devices = shape.world_size
-        # what the study measures is held against a bound that knows nothing of these measurements
-        fewer = [
-            step
-            for step in ([] if shape in planned else runs.steps)
-            if step.shape.devices_per_node == shape.devices_per_node and step.shape.nodes < shape.nodes
-        ]
+        # what the study measures is compared with a bound that knows nothing of these measurements
+        fewer = [] if shape in planned else runs.fewer(shape, network)
         try:
-            if runs.programs:
-                rows.append(_program_row(experiment, options, shape, shape in planned, runs, network))
-                continue
-            exchange = measured_exchange(network, fewer)
-            model = network if exchange is None else exchange.network
-            columns = predict_point(
-                runs.bases,
-                devices,
-                global_batch(settings, devices),
-                global_batch(settings, 1),
-                partial(model.all_reduce, shape) if devices > 1 else None,
-                0.0 if exchange is None else exchange.unexplained_seconds,
-            )
+            columns, anchors = _predicted(shape, fewer, runs, network)
         except (NotMeasuredError, NoPredictionError) as error:
             missed.append(f"no prediction for {error}")
             continue
-        anchors = () if exchange is None else exchange.anchors
-        about = _about(experiment, options, shape, shape in planned, len(runs.bases), network, anchors)
-        batch = global_batch(settings, devices)
-        columns["interpolated"] = any(base.interpolates(devices, batch) for base in runs.bases)
+        batch = global_batch(runs.settings, shape.world_size)
+        about = {
+            "experiment": experiment.name,
+            "series": series,
+            "devices": shape.world_size,
+            "nodes": shape.nodes,
+            "shape": str(shape),
+            "measured_point": shape in planned,
+            "n": len(runs.bases),
+            "extrapolated": network.is_extrapolated(shape),
+            # the band of a program holds any time of a smaller batch
+            "interpolated": not runs.of_program
+            and any(base.interpolates(shape.world_size, batch) for (base,) in runs.bases),
+            "from_steps_on": " ".join(map(str, anchors)),
+        }
         rows.append(about | columns)
     return rows, missed
 
 
-def _about(
-    experiment: PredictionSpec,
-    options: Options,
-    shape: Shape,
-    measured_point: bool,
-    n: int,
-    network: AllReduceModel,
-    anchors: Sequence[Shape],
-) -> dict[str, Any]:
-    """The columns of a row that say what it is of and rests on."""
-    return {
-        "experiment": experiment.name,
-        "series": series_name(options),
-        "devices": shape.world_size,
-        "nodes": shape.nodes,
-        "shape": str(shape),
-        "measured_point": measured_point,
-        "n": n,
-        "extrapolated": network.is_extrapolated(shape),
-        "from_steps_on": " ".join(map(str, anchors)),
-    }
-
-
-def _program_row(
-    experiment: PredictionSpec,
-    options: Options,
-    shape: Shape,
-    measured_point: bool,
-    runs: _SeriesRuns,
-    network: AllReduceModel,
-) -> dict[str, Any]:
-    """The row of a program's series for one shape.
+def _predicted(
+    shape: Shape, fewer: Sequence[MeasuredStep], runs: _SeriesRuns, network: AllReduceModel
+) -> tuple[dict[str, Any], Sequence[Shape]]:
+    """The columns of a shape that rest on the model, and the shapes whose measured steps count.
 
     Raises:
         NotMeasuredError: The all-reduce over the shape is not known.
+        NoPredictionError: A device would have no sample in a pass, or far fewer than were timed.
     """
-    devices, settings = shape.world_size, settings_of(experiment.spec, options)
-    # what the study measures is held against a band that knows nothing of these measurements
-    fewer = [] if measured_point else [step for step in runs.counted if _size(step.shape) < _size(shape)]
-    like = [step for step in fewer if step.shape.devices_per_node == shape.devices_per_node]
-    anchor = next(reversed(like or fewer), None)
-    if anchor is not None:
-        try:
-            network.all_reduce(anchor.shape, 1.0)
-        except NotMeasuredError:
-            anchor = None
-    of_anchor = None if anchor is None else partial(network.all_reduce, anchor.shape)
-    total = partial(network.all_reduce, shape) if devices > 1 else None
-    batch, base_batch = global_batch(settings, devices), global_batch(settings, 1)
-    steps = [predict_program_step(base, devices, batch, total, anchor, of_anchor) for base in runs.programs]
-    alone = [predict_program_step(base, 1, base_batch, None) for base in runs.programs]
-    columns = point_columns(steps, alone, devices)
-    worst = max(float(np.max(step.exposed)) for step in steps)
-    columns["hidden"] = worst < HIDDEN_SHARE * columns["step_seconds"]
-    columns["interpolated"] = False  # its band knows nothing of the time of a smaller batch
-    anchors = [] if anchor is None else [anchor.shape]
-    return _about(experiment, options, shape, measured_point, len(runs.programs), network, anchors) | columns
+    devices, bases = shape.world_size, runs.bases
+    if runs.of_program and fewer:
+        bases = [_assumptions(alone, runs.settings, fewer[-1]) for alone in runs.alone]
+    exchanges, anchors = [], list[Shape]()
+    for assumed in zip(*bases, strict=True):
+        found = measured_exchange(network, fewer, assumed)
+        model = network if found is None else found.network
+        anchors = [] if found is None else list(found.anchors)
+        unexplained = 0.0 if found is None else found.unexplained_seconds
+        exchanges.append(Exchange(partial(model.all_reduce, shape), unexplained))
+    columns = predict_point(
+        bases,
+        devices,
+        global_batch(runs.settings, devices),
+        global_batch(runs.settings, 1),
+        exchanges if devices > 1 else None,
+        runs.bases,
+    )
+    return columns, anchors
+
+
+def _is_known(network: AllReduceModel, shape: Shape) -> bool:
+    try:
+        network.all_reduce(shape, 1.0)
+    except NotMeasuredError:
+        return False
+    return True
 
 
 def _size(shape: Shape) -> tuple[int, int]:
     return shape.world_size, shape.nodes
 
 
-def _program_notes(
-    settings: AnySettings, rows: Sequence[Mapping[str, Any]], runs: _SeriesRuns
-) -> Iterator[str]:
+def _program_notes(rows: Sequence[Mapping[str, Any]], runs: _SeriesRuns) -> Iterator[str]:
     """Sentences on what is not known of a program, and what its band therefore reaches from and to."""
     several = [row for row in rows if row["devices"] > 1]
     if not several:
         return
-    sizes = listed(sorted({f"{base.gradient_bytes / 1e6:,.1f}" for base in runs.programs}))
-    passes = settings.accumulation_steps
+    programs = [alone.program for alone in runs.alone if alone.program is not None]
+    sizes = listed(sorted({f"{(program.gradient_bytes or 0) / 1e6:,.1f}" for program in programs}))
+    passes = runs.settings.accumulation_steps
     in_each = f", done in each of its {passes} passes" if passes > 1 else ""
     yield (
         f"predicted from the step of one device, the {sizes} MB of its gradients and the measured "
@@ -445,17 +466,17 @@ def _program_notes(
         f"nothing{in_each} (the step is their sum). The line takes two thirds of the computing for the "
         "backward pass, and DDP's buckets of 25 MiB: an assumption."
     )
-    if settings.scaling == "strong":
+    if runs.settings.scaling == "strong":
         yield (
             "what a device takes to compute a smaller batch is not known from one batch size: the line takes "
             "it as proportional, the best that can be, and the band reaches to a time that stays as it is."
         )
-    if not any(base.wrapped for base in runs.programs):
+    if not any(program.parallelism for program in programs):
         yield (
             "on 1 device nothing that exchanges gradients was seen; on more, DistributedDataParallel is "
             "taken for granted."
         )
-    if any(base.loader_seconds is None for base in runs.programs):
+    if any(alone.loader_wait_fraction is None for alone in runs.alone):
         yield "the wait for data is not known and counts as computing."
     by_anchor: dict[str, list[str]] = {}
     for row in several:

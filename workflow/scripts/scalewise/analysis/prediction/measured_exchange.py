@@ -1,7 +1,7 @@
-"""The exchange of gradients in steps that were measured, as the base of predictions for more nodes.
+"""The exchange of gradients in steps that were measured, as the base of predictions for more devices.
 
-An all-reduce that is measured alone does not compete with computing, waits for no rank and meets an idle
-network. Once a training has run on a few nodes, what its steps take beyond computing says more. Pure
+An all-reduce that is measured by itself does not compete with computing, waits for no rank and meets an idle
+network. Once a training has run on several devices, what its steps take beyond computing says more. Pure
 functions of numbers.
 """
 
@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 import numpy as np
+from scipy.optimize import brentq
 
 from scalewise.analysis.prediction.all_reduce_model import (
     CENTRAL,
@@ -20,37 +21,34 @@ from scalewise.analysis.prediction.all_reduce_model import (
     NotMeasuredError,
     Values,
 )
-from scalewise.analysis.prediction.step_model import HIDDEN_SHARE, Baseline, PredictedStep, predict_step
+from scalewise.analysis.prediction.step_model import HIDDEN_SHARE, Baseline, Exchange, predict_step
 from scalewise.analysis.statistics.intervals import Interval
 from scalewise.plan.config.shape import Shape
 
-HALVINGS = 40
-"""Halvings of an interval in which a scale is looked for: to a billionth of a power of two."""
-
 LARGEST_SCALE = 2.0**20
-"""An exchange in training a million times as long as alone: no measured step asks for more."""
+"""An exchange in training a million times as long as by itself: no measured step needs more."""
 
 
 @dataclass(frozen=True)
 class MeasuredStep:
-    """The mean step of a training on several nodes.
+    """The mean step of a training on several devices.
 
     Args:
         shape: Nodes x devices per node.
         global_batch_size: Samples of a full step.
         seconds: Over the repeats.
-        bases: One for each repeat of the baseline, at least one.
+        exposed: Seconds that waited for the exchange, over the repeats; None if they were not counted.
     """
 
     shape: Shape
     global_batch_size: int
     seconds: Interval
-    bases: Sequence[Baseline]
+    exposed: Interval | None = None
 
 
 @dataclass(frozen=True)
 class MeasuredExchange:
-    """The exchange of a training on a few nodes, for predictions on more.
+    """The exchange of a training on a few devices, for predictions on more.
 
     Args:
         network: The all-reduces of the site, scaled to what the training's steps show.
@@ -64,17 +62,22 @@ class MeasuredExchange:
 
 
 def measured_exchange(
-    network: AllReduceModel, steps: Sequence[MeasuredStep], *, absolute: bool = True
+    network: AllReduceModel,
+    steps: Sequence[MeasuredStep],
+    bases: Sequence[Baseline],
+    *,
+    absolute: bool = True,
 ) -> MeasuredExchange | None:
     """Scale the all-reduces of the shapes of measured steps, so that the model gives these steps.
 
     The exchange is a difference of two times, so it is known no better than to ``HIDDEN_SHARE`` of the step,
-    however close the repeats. A step that shows less, because the backward pass hides it, tells no more than
-    that: between the all-reduce measured alone and one that would just show, anything may be true.
+    however close the repeats. If a step shows less, because the backward pass hides it, then anything between
+    the all-reduce measured by itself and one that would just show may be true.
 
     Args:
-        network: All-reduces of the site, measured alone.
-        steps: Measured steps on two nodes and more, all with as many devices per node.
+        network: All-reduces of the site, measured by themselves.
+        steps: Measured steps on several devices.
+        bases: One for each repeat of the baseline, at least one.
         absolute: Whether the measured all-reduces are seconds, and not shares of an unknown time.
 
     Returns:
@@ -91,64 +94,58 @@ def measured_exchange(
                 fits[step.shape] = _inferred(network, step.shape)
             except NotMeasuredError:
                 return None
-        solved = [_scale(fits[step.shape], base, step, absolute=absolute) for base in step.bases]
+        solved = [_scale(fits[step.shape], base, step, absolute=absolute) for base in bases]
         scales[step.shape] = np.median([scale for scale, _ in solved], axis=0)
         unexplained = median(rest for _, rest in solved)
     if not anchors:
         return None
     shapes = [step.shape for step in anchors]
-    # other numbers of nodes, on which no training ran: as much slower than alone as on the nearest that has
+    # other shapes, on which no training ran: as much slower than alone as on the nearest that has
     for shape in fits:
-        if shape.nodes > 1 and shape.devices_per_node == shapes[0].devices_per_node:
-            nearest = min(shapes, key=lambda anchor: abs(anchor.nodes - shape.nodes))
-            scales.setdefault(shape, scales[nearest])
+        nearest = min(shapes, key=lambda anchor: abs(anchor.nodes - shape.nodes))
+        scales.setdefault(shape, scales[nearest])
     return MeasuredExchange(replace(network, fits=fits, scales=scales), shapes, unexplained)
 
 
 def _inferred(network: AllReduceModel, shape: Shape) -> AllReduceFit:
-    """The all-reduce over a shape on which a training ran and the all-reduce alone was not measured."""
+    """The all-reduce over a shape on which a training ran and the all-reduce itself was not measured."""
     bases = network.bases(shape)
     if not bases:
-        network.all_reduce(shape, 1.0)
         raise NotMeasuredError(f"the all-reduce over {shape} was not measured")
     base = network.fits[bases[-1]]
-    seconds = [network.all_reduce(shape, float(size))[CENTRAL] for size in base.sizes]
-    medians = np.stack(np.broadcast_arrays(*seconds), axis=1)
-    return replace(base, shape=shape, medians=medians, alpha_seconds=medians[:, 0])
+    central = [network.all_reduce(shape, float(size))[CENTRAL] for size in base.sizes]
+    alpha = replace(base.alpha, estimate=float(central[0]))
+    return replace(base, shape=shape, medians=np.tile(central, (3, 1)), alpha=alpha)
 
 
 def _scale(fit: AllReduceFit, base: Baseline, step: MeasuredStep, *, absolute: bool) -> tuple[Values, float]:
     """``[LOW CENTRAL HIGH]`` of the scale at one shape, and the exposed seconds that CENTRAL leaves."""
-    alone = {bucket.bytes: fit.seconds(bucket.bytes)[0] for bucket in base.buckets}
-
-    def at(scale: float) -> PredictedStep:
-        return predict_step(
-            base,
-            step.shape.world_size,
-            step.global_batch_size,
-            lambda size: np.full((3, 1), scale * alone[size]),
-        )
+    alone = {bucket.bytes: fit.seconds(bucket.bytes)[CENTRAL] for bucket in base.buckets}
+    devices, batch = step.shape.world_size, step.global_batch_size
 
     def exposed(scale: float) -> float:
-        return float(at(scale).exposed[0, 0])
+        exchange = Exchange(lambda size: np.full(3, scale * alone[size]))
+        return float(predict_step(base, devices, batch, exchange).exposed[CENTRAL])
 
     def solve(seconds: float) -> float:
-        """The scale that exposes so many seconds, by halving: a larger one never exposes less."""
-        low, high = 0.0, 1.0
-        while exposed(high) < seconds and high < LARGEST_SCALE:
-            low, high = high, 2 * high
-        for _ in range(HALVINGS):
-            middle = (low + high) / 2
-            low, high = (middle, high) if exposed(middle) < seconds else (low, middle)
-        return high
+        """The scale that exposes so many seconds: a larger one never exposes less."""
+        if seconds <= 0:
+            return 0.0
+        if exposed(LARGEST_SCALE) < seconds:
+            return LARGEST_SCALE
+        found: float = brentq(lambda scale: exposed(scale) - seconds, 0.0, LARGEST_SCALE, rtol=1e-10)
+        return found
 
-    computing = float(at(0.0).seconds[0, 0])
+    seen = step.exposed
+    if seen is None:
+        computing = float(predict_step(base, devices, batch, None).seconds[CENTRAL])
+        took = step.seconds
+        seen = Interval(took.estimate - computing, took.low - computing, took.high - computing, took.n)
     doubt = HIDDEN_SHARE * step.seconds.estimate
-    shown = max(step.seconds.estimate - computing, 0.0)
-    most = solve(max(step.seconds.high - computing, shown + doubt))
+    shown = max(seen.estimate, 0.0)
+    most = solve(max(seen.high, shown + doubt))
     if shown >= doubt:
-        least = min(step.seconds.low - computing, shown - doubt)
-        return np.array([solve(least), solve(shown), most]), 0.0
+        return np.array([solve(min(seen.low, shown - doubt)), solve(shown), most]), 0.0
     # of an exchange that may be anything up to this, half is the middle
     central = min(1.0, most) if absolute else most / 2
     least = central if absolute else 0.0
