@@ -114,9 +114,9 @@ def test_strong_scaling_holds_any_fixed_cost_of_a_batch(tmp_path: Path, fixed: f
     assert row["step_seconds_low"] <= truth * 1.001
     assert truth <= row["step_seconds_high"] * 1.001
     notes = " ".join(read_remarks(tmp_path))
-    assert "it as proportional, the best that can be" in notes
+    assert "proportional, which is the best case" in notes
     assert "hides behind all of the computing" in notes
-    assert "DistributedDataParallel is taken for granted" in notes
+    assert "on more, DistributedDataParallel is assumed" in notes
     assert read_predictions(tmp_path)["all runs", Shape.parse("2x2")].device_hours_per_epoch is None
 
 
@@ -143,7 +143,7 @@ def test_ddps_counters_narrow_the_band_around_the_truth(tmp_path: Path, overlap:
     assert widths[1] < 0.5 * widths[0]
     assert narrow["from_steps_on"] == "2x2"
     remarks = json.loads((tmp_path / "projection.json").read_text(encoding="utf-8"))
-    assert any("DDP's own counters tell what waited" in note for note in remarks["notes"])
+    assert any("DDP counted what waited for the exchange" in note for note in remarks["notes"])
     # the study's own counts are held against a band that knows nothing of them
     blind = predicted(tmp_path, spec, shapes, project, steps=True).loc[4]
     assert pd.isna(blind["from_steps_on"])
@@ -190,7 +190,7 @@ def test_an_unknown_wait_for_data_is_computing_and_said(tmp_path: Path) -> None:
     assert row["compute_seconds"] == pytest.approx(COMPUTE)
     notes = " ".join(read_remarks(tmp_path))
     assert "the wait for data is not known and counts as computing" in notes
-    assert "taken for granted" not in notes
+    assert "DistributedDataParallel is assumed" not in notes
 
 
 def test_no_exchange_can_hide_behind_the_wait_for_data() -> None:

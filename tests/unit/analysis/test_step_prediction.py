@@ -13,7 +13,6 @@ import pytest
 
 from analysis import main
 from scalewise.analysis.prediction.all_reduce_model import CENTRAL, Values
-from scalewise.analysis.prediction.experiment_prediction import beyond_sentences
 from scalewise.analysis.prediction.step_model import (
     Baseline,
     Exchange,
@@ -23,6 +22,7 @@ from scalewise.analysis.prediction.step_model import (
     predict_point,
     predict_step,
 )
+from scalewise.analysis.prediction.wording import beyond_sentences
 from scalewise.records import (
     AllReduce,
     AllReduceMeasurement,
@@ -422,8 +422,8 @@ def test_steps_on_another_gpu_are_no_base_for_more_nodes(
 
 def test_two_nodes_alone_are_called_no_safe_base(tmp_path: Path, write_run: Callable[..., Path]) -> None:
     _, told = study(tmp_path, write_run, {"project": ["8x1"]})
-    assert any("from 2 nodes. Two nodes alone are no safe base" in note for note in told["notes"])
-    assert any("No band holds" in note for note in told["notes"])
+    assert any("from 2 nodes. Two nodes are no safe base" in note for note in told["notes"])
+    assert any("The band does not cover" in note for note in told["notes"])
 
 
 def test_what_lies_beyond_the_study_is_told_with_its_band_and_as_not_measured() -> None:

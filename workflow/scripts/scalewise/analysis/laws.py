@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,13 +12,13 @@ import pandas as pd
 
 from scalewise.analysis.analysis_spec import THROUGHPUT
 from scalewise.analysis.comparison.comparable_runs import baseline_devices, comparable, reference_fingerprint
-from scalewise.analysis.statistics.bootstrap import Array, pooled, resample, studentised_bounds
-from scalewise.analysis.statistics.intervals import CONFIDENCE, Interval
-from scalewise.analysis.statistics.law_checks import not_carried, too_little
+from scalewise.analysis.statistics.intervals import CONFIDENCE, Interval, t_quantile, welch_error
+from scalewise.analysis.statistics.law_checks import RunLogs, not_carried, too_little
 from scalewise.analysis.statistics.law_models import (
     AMDAHL,
     GUSTAFSON,
     USL,
+    Array,
     LawModel,
     fit_freely,
     fit_within_bounds,
@@ -98,8 +98,8 @@ def fit_laws(
     """Fit the laws of a kind of scaling to the runs of one series.
 
     Least squares of relative errors, over all runs. The rate of a single device is a parameter of the fit,
-    so nothing hangs on the baseline's runs alone and the baseline may have more devices than one. Bounds
-    come from drawing each device count's runs again, studentised. Weighs all device counts by their
+    so nothing hangs on the baseline's runs only and the baseline may have more devices than one. Bounds
+    are by Welch's t, from the scatter of each device count's repeats. Weighs all device counts by their
     repeats, as if rates scattered by the same factor everywhere.
 
     Args:
@@ -116,27 +116,48 @@ def _fit(series: str, model: LawModel, rates: Mapping[int, Sequence[float]], bas
     if refused := next(too_little(model, rates, base), ""):
         return Law(series, model.key, {}, [], refused)
     devices = np.array(list(rates), dtype=np.float64)
-    repeats = np.array([len(values) for values in rates.values()], dtype=np.float64)
-    samples = [np.log(np.array(values, dtype=np.float64)) for values in rates.values()]
-    seen = pooled(samples)
-    bounded = fit_within_bounds(model, devices, seen.means, repeats)
-    free = fit_freely(model, devices, seen.means, repeats)
-    redrawn = resample(
-        [sample - mean for sample, mean in zip(samples, seen.means, strict=True)],
-        model.log_rates(devices, free),
+    logs = [np.log(values) for values in rates.values()]
+    seen = RunLogs(
+        means=np.array([each.mean() for each in logs]),
+        repeats=np.array([len(each) for each in logs], dtype=np.float64),
+        deviations=np.array([each.std(ddof=1) for each in logs]),
     )
-    coefficients = fit_freely(model, devices, redrawn.means, repeats)
-    low, high = studentised_bounds(
-        model.parameters(free), float(seen.spread), model.parameters(coefficients), redrawn.spread
-    )
-    if refused := next(not_carried(model, devices, repeats, seen, bounded, low, high), ""):
+    bounded = fit_within_bounds(model, devices, seen.means, seen.repeats)
+    low, high = _bounds(model, devices, seen, model.parameters)
+    if refused := next(not_carried(model, devices, seen, bounded, low, high), ""):
         return Law(series, model.key, {}, [], refused)
     grid = _grid(rates, base)
-    along = [_log_speedups(model, grid, base, found) for found in (bounded, free, coefficients)]
-    band = studentised_bounds(along[1], float(seen.spread), along[2], redrawn.spread)
-    parameters = _parameters(model, model.parameters(bounded), low, high, int(repeats.sum()))
-    curve = list(_curve(grid, base, along[0], *band))
+    band = _bounds(model, devices, seen, lambda found: _log_speedups(model, grid, base, found))
+    parameters = _parameters(model, model.parameters(bounded), low, high, int(seen.repeats.sum()))
+    curve = list(_curve(grid, base, _log_speedups(model, grid, base, bounded), *band))
     return Law(series, model.key, parameters, curve)
+
+
+def _bounds(
+    model: LawModel, devices: Array, seen: RunLogs, of: Callable[[Array], Array]
+) -> tuple[Array, Array]:
+    """Bounds of quantities that follow from the coefficients: first order of the error, by Welch's t.
+
+    Args:
+        model: The law.
+        devices: Shape (counts,).
+        seen: Logarithms of the rates.
+        of: Coefficients of shape (..., coefficients) -> quantities of shape (..., quantities).
+    """
+    errors = seen.deviations / np.sqrt(seen.repeats)
+    # each mean moved by its own error: the others stay
+    moved = seen.means + np.stack([np.diag(errors), -np.diag(errors)])
+    above, below = of(fit_freely(model, devices, moved, seen.repeats))
+    estimate = of(fit_freely(model, devices, seen.means, seen.repeats))
+    # [counts, quantities]
+    parts = ((above - below) / 2) ** 2
+    half = np.empty_like(estimate)
+    for index, column in enumerate(parts.T):
+        error, freedom = welch_error(
+            list(zip(column.tolist(), seen.repeats.astype(int).tolist(), strict=True))
+        )
+        half[index] = t_quantile(freedom) * error
+    return estimate - half, estimate + half
 
 
 def _parameters(model: LawModel, estimates: Array, low: Array, high: Array, runs: int) -> dict[str, Interval]:

@@ -23,7 +23,7 @@ from scalewise.analysis.analysis_spec import (
     read_prediction,
 )
 from scalewise.analysis.formatting import name_devices
-from scalewise.analysis.prediction.experiment_prediction import beyond_sentences
+from scalewise.analysis.prediction.wording import beyond_sentences
 from scalewise.analysis.report.page import Section, render
 from scalewise.analysis.rounds.choice_summary import read_choice
 from scalewise.plan.terminal.predictions import latest_prediction

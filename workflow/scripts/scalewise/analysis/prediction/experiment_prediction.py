@@ -20,7 +20,6 @@ import pandas as pd
 
 from scalewise.analysis.comparison.comparable_runs import comparable, left_out, reference_fingerprint
 from scalewise.analysis.comparison.fingerprint import Fingerprint, complete, made_with
-from scalewise.analysis.formatting import percent
 from scalewise.analysis.prediction.all_reduce_model import AllReduceModel, NotMeasuredError
 from scalewise.analysis.prediction.measured_exchange import MeasuredStep, measured_exchange
 from scalewise.analysis.prediction.step_model import (
@@ -30,13 +29,13 @@ from scalewise.analysis.prediction.step_model import (
     NoPredictionError,
     predict_point,
 )
+from scalewise.analysis.prediction.wording import hiding_notes, inference_notes, link_notes, program_notes
 from scalewise.analysis.statistics.intervals import Interval, median_and_range
 from scalewise.plan.config.experiment import AnyExperiment, AnySettings, read_experiment
 from scalewise.plan.config.program import ProgramSettings
-from scalewise.plan.config.shape import Shape, count_devices
+from scalewise.plan.config.shape import Shape
 from scalewise.plan.runs.runs import Options, combinations, global_batch, points, series_name, settings_of
 from scalewise.plan.terminal.predictions import PREDICTION, PROJECTION, REMARKS, REMARKS_ON_PROJECTION
-from scalewise.plan.terminal.words import format_ratio, listed
 from scalewise.records import (
     SUMMARY,
     AllReduceMeasurement,
@@ -163,7 +162,7 @@ def compute_prediction(
     """
     network = AllReduceModel.of(all_reduces)
     rows: list[dict[str, Any]] = []
-    notes = list(_link_notes(network))
+    notes = list(link_notes(network))
     refused: dict[str, str] = {}
     for options in combinations(experiment.spec):
         series = series_name(options)
@@ -179,8 +178,8 @@ def compute_prediction(
         rows += found
         notes += [f"{series}: {phrase}; left out of the prediction." for phrase in runs.notes]
         notes += [f"{series}: {reason}." for reason in missed]
-        of_step = _program_notes(found, runs) if runs.of_program else _hiding_notes(found)
-        of_links = _inference_notes(found, network, of_program=runs.of_program)
+        of_step = program_notes(found, runs.settings, runs.alone) if runs.of_program else hiding_notes(found)
+        of_links = inference_notes(found, network, of_program=runs.of_program)
         notes += [f"{series}: {sentence}" for sentence in (*of_step, *of_links)]
     table = pd.DataFrame(rows, columns=PREDICTION_COLUMNS)
     told = {"notes": list(dict.fromkeys(notes)), "refused": refused, "links": _links(network)}
@@ -450,100 +449,6 @@ def _size(shape: Shape) -> tuple[int, int]:
     return shape.world_size, shape.nodes
 
 
-def _program_notes(rows: Sequence[Mapping[str, Any]], runs: _SeriesRuns) -> Iterator[str]:
-    """Sentences on what is not known of a program, and what its band therefore reaches from and to."""
-    several = [row for row in rows if row["devices"] > 1]
-    if not several:
-        return
-    programs = [alone.program for alone in runs.alone if alone.program is not None]
-    sizes = listed(sorted({f"{(program.gradient_bytes or 0) / 1e6:,.1f}" for program in programs}))
-    passes = runs.settings.accumulation_steps
-    in_each = f", done in each of its {passes} passes" if passes > 1 else ""
-    yield (
-        f"predicted from the step of one device, the {sizes} MB of its gradients and the measured "
-        "all-reduce. A program does not tell its backward pass, so the band reaches from an exchange that "
-        "hides behind all of the computing (the step is the longer of the two) to one that hides behind "
-        f"nothing{in_each} (the step is their sum). The line takes two thirds of the computing for the "
-        "backward pass, and DDP's buckets of 25 MiB: an assumption."
-    )
-    if runs.settings.scaling == "strong":
-        yield (
-            "what a device takes to compute a smaller batch is not known from one batch size: the line takes "
-            "it as proportional, the best that can be, and the band reaches to a time that stays as it is."
-        )
-    if not any(program.parallelism for program in programs):
-        yield (
-            "on 1 device nothing that exchanges gradients was seen; on more, DistributedDataParallel is "
-            "taken for granted."
-        )
-    if any(alone.loader_wait_fraction is None for alone in runs.alone):
-        yield "the wait for data is not known and counts as computing."
-    by_anchor: dict[str, list[str]] = {}
-    for row in several:
-        if row["from_steps_on"]:
-            by_anchor.setdefault(row["from_steps_on"], []).append(str(row["devices"]))
-    for anchor, devices in by_anchor.items():
-        yield (
-            f"on {listed(devices)} devices the band is narrower: DDP's own counters tell what waited for "
-            f"the exchange in the study's steps on {anchor}. Of a longer exchange, as large a share or as "
-            "much of it hides as there."
-        )
-
-
-def _hiding_notes(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """A sentence on where communication stops hiding."""
-    several = [row for row in rows if row["devices"] > 1]
-    if not several:
-        return
-    last_hidden = max((index for index, row in enumerate(several) if row["hidden"]), default=-1)
-    if last_hidden == len(several) - 1:
-        most = count_devices(several[-1]["devices"])
-        yield f"up to {most}, communication hides behind the backward pass."
-    else:
-        first = several[last_hidden + 1]
-        share = first["exposed_seconds"] / first["step_seconds"]
-        yield (
-            f"from {count_devices(first['devices'])} on, communication no longer hides behind the backward "
-            f"pass: {percent(share, 0 if share >= 0.01 else 1)} of the step is exposed."
-        )
-
-
-def _inference_notes(
-    rows: Sequence[Mapping[str, Any]], network: AllReduceModel, *, of_program: bool
-) -> Iterator[str]:
-    """Sentences on all-reduces that were not measured."""
-    inferred = [row for row in rows if row["devices"] > 1 and row["extrapolated"]]
-    by_bases: dict[tuple[str, str], list[str]] = {}
-    for row in inferred:
-        nodes = listed([str(base.nodes) for base in network.bases(Shape.parse(row["shape"]))])
-        by_bases.setdefault((nodes, row["from_steps_on"]), []).append(str(row["devices"]))
-    for (nodes, steps), devices in by_bases.items():
-        counts = f"the all-reduce over {', '.join(devices)} devices was not measured; it is"
-        if steps and not of_program:
-            yield f"{counts} extrapolated from the study's own steps on {listed(steps.split())}."
-        else:
-            unsafe = " Two nodes alone are no safe base: they can be slower a step than four."
-            yield f"{counts} extrapolated from {nodes} nodes.{unsafe if nodes == '2' else ''}"
-    if inferred:
-        yield (
-            "beyond measured nodes the band reaches from an exchange that stays as long as it was to one "
-            "that grows by log2 of the nodes. No band holds a network that is narrower between distant nodes "
-            "or shared with others, a library that changes its algorithm, or a single slow node."
-        )
-
-
-def _link_notes(network: AllReduceModel) -> Iterator[str]:
-    for shape, error in network.errors.items():
-        yield f"The all-reduce over {shape} was not measured: {error.rstrip('.')}."
-    for shape, fit in network.fits.items():
-        if not fit.is_line:
-            yield (
-                f"The all-reduce over {shape} is no straight line in the message's size: "
-                f"{percent(fit.worst_miss, 0)} off at worst. Its latency and bandwidth are those from 1 MiB "
-                "on."
-            )
-
-
 def _links(network: AllReduceModel) -> list[dict[str, Any]]:
     """Latency and bus bandwidth of each measured shape."""
     return [
@@ -554,21 +459,4 @@ def _links(network: AllReduceModel) -> list[dict[str, Any]]:
             "line": fit.is_line,
         }
         for shape, fit in sorted(network.fits.items())
-    ]
-
-
-def beyond_sentences(table: pd.DataFrame, series: str | None) -> list[str]:
-    """A sentence for each prediction of a series beyond the device counts that the study plans.
-
-    Args:
-        table: Contents of prediction.csv.
-        series: Name of the series in scaling.csv.
-    """
-    beyond = table[(table["series"] == series) & ~table["measured_point"].astype(bool)]
-    return [
-        f"{count_devices(int(row['devices']))}: {format_ratio(row['speedup'])}x as fast as 1 "
-        f"({format_ratio(row['speedup_low'])} to {format_ratio(row['speedup_high'])}), efficiency "
-        f"{row['parallel_efficiency']:.2f}: predicted, not measured."
-        for _, row in beyond.iterrows()
-        if pd.notna(row["speedup"])
     ]

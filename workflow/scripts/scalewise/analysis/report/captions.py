@@ -10,7 +10,7 @@ _CURVES = (
 CAPTIONS = {
     "speedup": "Speedup: throughput over that of the series' fewest devices. Bars are 95 % intervals "
     "over repeats. The dotted line is ideal scaling. A curve is a law fitted to all "
-    "runs of its series, with the 95 % band of a bootstrap over runs; a law that the data cannot carry is "
+    "runs of its series, with its 95 % band; a law that the data cannot carry is "
     "not drawn. The dashed line, where there is one, is predicted from one device's step and a measured "
     "all-reduce: an upper bound, not fitted to marks on more devices; a mark above it is noise or needs an "
     "explanation.",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import fdtrc
 
-from scalewise.analysis.statistics.bootstrap import Array, PooledSample
-from scalewise.analysis.statistics.intervals import CONFIDENCE, ENOUGH_REPEATS
-from scalewise.analysis.statistics.law_models import LawModel
+from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS
+from scalewise.analysis.statistics.law_models import Array, LawModel
 from scalewise.plan.config.shape import count_devices
 
 LEAST_REPEATS = 2
@@ -23,6 +23,31 @@ WIDEST_FRACTION = 0.5
 
 FRACTIONS = ("serial_fraction", "contention")
 COEFFICIENTS = (*FRACTIONS, "coherency")
+
+
+@dataclass(frozen=True)
+class RunLogs:
+    """Logarithms of the rates of the runs.
+
+    Args:
+        means: Mean of each device count; shape (counts,).
+        repeats: Runs of each; shape (counts,).
+        deviations: Standard deviation of each, of two runs or more; shape (counts,).
+    """
+
+    means: Array
+    repeats: Array
+    deviations: Array
+
+    @property
+    def freedom(self) -> float:
+        """Degrees of freedom of the pooled scatter."""
+        return float((self.repeats - 1).sum())
+
+    @property
+    def variance(self) -> float:
+        """Variance of a run, pooled."""
+        return float((self.deviations**2 * (self.repeats - 1)).sum()) / self.freedom
 
 
 def too_little(model: LawModel, rates: Mapping[int, Sequence[float]], base: int) -> Iterator[str]:
@@ -47,22 +72,12 @@ def too_little(model: LawModel, rates: Mapping[int, Sequence[float]], base: int)
                 f"a single comparable run on {count_devices(devices)} shows no spread; {model.title} needs "
                 f"{ENOUGH_REPEATS} on each device count"
             )
-    # a draw that takes one and the same run of every device count knows nothing of the spread: where such
-    # draws are not rare, the bounds are made by them
-    blind = math.prod(float(len(values)) ** (1 - len(values)) for values in rates.values())
-    if blind > (1 - CONFIDENCE) / 2:
-        counts = ", ".join(f"{len(values)} on {count_devices(devices)}" for devices, values in rates.items())
-        yield (
-            f"too few repeats to know how they scatter ({counts}); {model.title} needs {ENOUGH_REPEATS} on "
-            "each device count"
-        )
 
 
 def not_carried(
     model: LawModel,
     devices: Array,
-    repeats: Array,
-    seen: PooledSample,
+    seen: RunLogs,
     coefficients: Array,
     low: Array,
     high: Array,
@@ -72,7 +87,6 @@ def not_carried(
     Args:
         model: The law.
         devices: Shape (counts,).
-        repeats: Shape (counts,).
         seen: Logarithms of the rates.
         coefficients: Coefficients of the best fit that the law allows.
         low: Bounds of its parameters, fitted freely; shape (parameters,).
@@ -81,7 +95,7 @@ def not_carried(
     residuals = seen.means - model.log_rates(devices, coefficients)
     if np.abs(np.expm1(residuals)).max() >= SMALLEST_MISS:
         yield from _beyond_bounds(model, low, high)
-        yield from _lack_of_fit(model, devices, repeats, float(seen.spread), residuals)
+        yield from _lack_of_fit(model, devices, seen, residuals)
     yield from _unknown(model, low, high)
 
 
@@ -103,20 +117,18 @@ def _beyond_bounds(model: LawModel, low: Array, high: Array) -> Iterator[str]:
             )
 
 
-def _lack_of_fit(
-    model: LawModel, devices: Array, repeats: Array, spread: float, residuals: Array
-) -> Iterator[str]:
+def _lack_of_fit(model: LawModel, devices: Array, seen: RunLogs, residuals: Array) -> Iterator[str]:
     """The F test: distances of the points from the law against the repeats' own spread."""
-    left, freedom = len(devices) - model.terms(devices).shape[1], float(repeats.sum()) - len(devices)
-    variance = max(spread**2, float(np.finfo(np.float64).tiny))
-    statistic = float((repeats * residuals**2).sum()) / left / variance
-    if fdtrc(left, freedom, statistic) < SIGNIFICANCE:
-        worst = int(np.argmax(np.abs(residuals) * np.sqrt(repeats)))
+    left = len(devices) - model.terms(devices).shape[1]
+    variance = max(seen.variance, float(np.finfo(np.float64).tiny))
+    statistic = float((seen.repeats * residuals**2).sum()) / left / variance
+    if fdtrc(left, seen.freedom, statistic) < SIGNIFICANCE:
+        worst = int(np.argmax(np.abs(residuals) * np.sqrt(seen.repeats)))
         miss = math.expm1(float(residuals[worst]))
         yield (
             f"{count_devices(int(devices[worst]))} ran {100 * abs(miss):.1f} % "
             f"{'faster' if miss > 0 else 'slower'} than the best fit of {model.title}, while repeats scatter "
-            f"by {100 * spread:.2g} %: the law leaves out something that matters here"
+            f"by {100 * math.sqrt(seen.variance):.2g} %: the law leaves out something that matters here"
         )
 
 

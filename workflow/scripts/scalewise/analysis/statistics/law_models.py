@@ -138,7 +138,7 @@ def fit_within_bounds(model: LawModel, devices: Array, log_rates: Array, repeats
 
 
 def fit_freely(model: LawModel, devices: Array, log_rates: Array, repeats: Array) -> Array:
-    """The same without bounds, for many draws at once.
+    """Fit without bounds, for many sets of runs at once.
 
     An estimate that is kept at its bound does not scatter as noise makes it; a free one does.
 
