@@ -70,7 +70,7 @@ class Compared:
         fewest_hours: Device-hours of the full grid's answer and the baseline with the fewest repeats: less
             carries no answer.
         again: The answer of a full grid with other noise, where noise is drawn and it was asked for.
-        by_bisection: The answer of bisection, for efficiencies.
+        by_bisection: The answer of bisection, if it was to be compared.
     """
 
     table: str
@@ -201,7 +201,7 @@ def study(task: Task) -> Compared:
     full = full_grid(replay)
     base, least = series.counts[0], replay.repeats.min
     again = full_grid(replay_of(task, OTHER_SEED)) if task.beside and series.is_noise_drawn else None
-    bisected = bisection(replay) if task.beside and replay.rule.min_efficiency is not None else None
+    bisected = bisection(replay) if task.beside else None
     return Compared(
         table=series.table,
         series=series.name,
@@ -287,7 +287,7 @@ def _headline_rows(cases: Sequence[Compared]) -> Iterator[Row]:
         wrong = sum(each.full.devices != other.devices for each, other in bisected)
         rounds = statistics.fmean(other.rounds for _, other in bisected)
         yield Row(
-            what="design: bisection, efficiencies alone",
+            what="design: bisection by single runs",
             ours=f"{share:.1%} of the hours ({mean:.1%} a case)",
             reference=f"{_of(wrong, len(bisected))} other answers",
             ratio=f"{rounds:.1f} rounds",

@@ -9,6 +9,7 @@ more is asked for. The tables do not tell when or on which nodes a run was made,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -21,11 +22,13 @@ from scalewise.analysis.analysis_spec import THROUGHPUT, AnalysisSpec
 from scalewise.analysis.conclusion import Conclusion, conclude
 from scalewise.analysis.decision.decision import Decision
 from scalewise.analysis.rounds.judge_round import ChoiceTerms, choose
+from scalewise.analysis.rounds.likely_answers import RunTimes, answers
 from scalewise.analysis.rounds.repeats import judge
+from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS
 from scalewise.analysis.tables import RUN_COLUMNS, Tables
 from scalewise.plan.config.experiment import AnyExperiment, DecisionRule, Repeats, read_experiment
 from scalewise.plan.config.shape import Shape
-from scalewise.plan.runs.rounds import Round, first_repeats
+from scalewise.plan.runs.rounds import JudgedPoint, Round, first_repeats
 from scalewise.plan.runs.runs import NO_OPTIONS, Point, points
 from scalewise.plan.runs.spending import Spending
 
@@ -307,19 +310,84 @@ def _answer(replay: Replay, decision: Decision, repeats: Mapping[int, int], roun
 
 
 def bisection(replay: Replay) -> Answer:
-    """The largest count that is efficient enough, as if efficiency only ever fell with the devices."""
-    least, n, counts = replay.rule.min_efficiency, replay.repeats.min, replay.series.counts
-    assert least is not None, "other criteria have no threshold to look for"
-    base, measured = counts[0], {counts[0]}
+    """Single runs that halve the counts in question; then the answer and its neighbours are confirmed.
 
-    def is_efficient(devices: int) -> bool:
-        measured.add(devices)
-        speed, of_base = (float(np.mean(replay.speeds[each][:n])) for each in (devices, base))
-        return speed / of_base * base / devices >= least
+    Assumes that efficiency only falls with the devices, and that speed^2 / devices has one peak: the middle
+    of the counts between the best so far and the next measured one is measured next. The counts on both
+    sides of the answer are measured in any case. The answer and the baseline then get the fewest repeats,
+    and what the decision leaves open gets more, as in ``chosen_study``.
+    """
+    experiment = AnalysisSpec(NAME, replay.spec(chosen=True))
 
-    low, high = 0, len(counts)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if is_efficient(counts[middle]) else (low, middle)
-    repeats = {devices: n if devices in measured else 0 for devices in counts}
-    return Answer(counts[low], True, repeats, len(measured), replay.device_hours(repeats))
+    def judged(number: int, found: Conclusion, asked: Mapping[str, int]) -> Round:
+        names = {devices: point.name for devices, point in _points(experiment.spec)}
+        repeats = {devices: asked[name] for devices, name in names.items()}
+        wanted = _bisected(replay, repeats, found.decision)
+        points = [
+            JudgedPoint(
+                point=name,
+                asked=asked[name],
+                completed=asked[name],
+                half_width_fraction=None,
+                verdict="undecided" if devices in wanted else "not needed",
+                next_asked=wanted.get(devices, asked[name]),
+            )
+            for devices, name in names.items()
+        ]
+        return Round(experiment=NAME, number=number, rule=replay.repeats, points=points)
+
+    return _walk(replay, experiment, judged)
+
+
+def _bisected(replay: Replay, repeats: Mapping[int, int], decision: Decision) -> dict[int, int]:
+    """The counts to measure next, with their repeats; none at the end."""
+    counts, rule, fewest = replay.series.counts, replay.rule, replay.repeats.min
+    base, measured = counts[0], [devices for devices in counts if repeats[devices]]
+    best = _best(replay, repeats)
+    if best is not None and repeats[best] >= fewest:
+        best = decision.devices
+    following = _next_of(counts, measured, best, rule)
+    if following is not None:
+        return {following: 1, base: max(repeats[base], fewest)}
+    wanted = {devices: fewest for devices in (base, best) if devices and repeats[devices] < fewest}
+    for devices, more in decision.undecided.items() if not wanted else ():
+        n = repeats[devices]
+        if n and more > 0 and n < replay.repeats.max:
+            wanted[devices] = min(max(n + min(more, n), ENOUGH_REPEATS), replay.repeats.max)
+    return wanted
+
+
+def _best(replay: Replay, repeats: Mapping[int, int]) -> int | None:
+    """The answer as if the mean speeds so far were the truth."""
+    counts = replay.series.counts
+    logs = [np.log(replay.speeds[devices][: repeats[devices] or 1]).mean() for devices in counts]
+    devices = np.array(counts, dtype=float)
+    samples = replay.samples if replay.steps is None else replay.steps * devices
+    times = RunTimes(0.0, np.broadcast_to(samples, devices.shape), devices, np.zeros_like(devices))
+    only = np.array([repeats[each] > 0 for each in counts])
+    index = int(answers(np.array([logs]), devices, replay.rule, times, only).index[0])
+    return None if index < 0 else counts[index]
+
+
+def _next_of(
+    counts: Sequence[int], measured: Sequence[int], best: int | None, rule: DecisionRule
+) -> int | None:
+    """The middle of the counts in question; None if both neighbours of the best are measured.
+
+    Counts that differ by less than a gain worth having are one answer.
+    """
+    if best is None:
+        above = [each for each in counts if each > max(measured)]
+        return above[len(above) // 2] if above else None
+    worth = 1 + rule.min_gain
+    next_above = min((each for each in measured if each > best), default=math.inf)
+    next_below = max((each for each in measured if each < best), default=0)
+    above = [each for each in counts if best * worth < each < next_above]
+    below = [each for each in counts if next_below < each and each * worth <= best]
+    if rule.deadline_minutes is not None:
+        above = []
+    elif not rule.without_criterion:
+        # efficiency falls: of fewer devices only the neighbour is of interest
+        below = [] if above else below[-1:]
+    gap = max(above, below, key=len)
+    return gap[len(gap) // 2] if gap else None

@@ -252,12 +252,12 @@ def test_the_proposal_says_which_points_were_measured_and_how_often(ended: Ended
 
 def test_the_runs_of_each_point_have_their_reason() -> None:
     assert repeat_sentences([FIRST, SECOND, THIRD, LAST]) == [
-        "1 and 8 devices: 3 runs each, because the answer rests on them.",
-        "12 devices: 1 run, because it may have been the answer, or told most about the others.",
+        "1 and 8 devices: 3 runs each (the answer rests on them).",
+        "12 devices: 1 run (may be the answer).",
     ]
     assert repeat_sentences([FIRST, SECOND]) == [
-        "1 device: 2 runs, the baseline, which every speedup is relative to.",
-        "8 devices: 1 run, because it may have been the answer, or told most about the others.",
+        "1 device: 2 runs (the baseline).",
+        "8 devices: 1 run (may be the answer).",
     ]
 
 
@@ -288,8 +288,7 @@ def test_a_count_whose_runs_all_failed_is_neither_measured_nor_expected(tmp_path
     assert "2 of 5 device counts were measured (1, 8)" in choice.sentences()[0]
     assert choice.sentences()[1] == "Tried without a result: 12 devices."
     assert repeat_sentences([FIRST, SECOND, failed])[-1] == (
-        "12 devices: 1 run without a result, because it may have been the answer, or told most about the "
-        "others."
+        "12 devices: 1 run without a result (may be the answer)."
     )
 
 
@@ -299,9 +298,9 @@ def test_repeats_until_the_decision_was_clear_are_said_with_what_they_cost() -> 
         4, {1: (3, 3, "most repeats"), 8: (2, 2, "not needed"), 4: (2, 2, "not needed")}, 8, {}
     )
     assert repeat_sentences([asked, then]) == [
-        "1 device: 3 runs, the baseline, which every speedup is relative to.",
-        "4 devices: 2 runs, which were there from an earlier study.",
-        "8 devices: 2 runs, because the decision was open there.",
+        "1 device: 3 runs (the baseline).",
+        "4 devices: 2 runs (from an earlier study).",
+        "8 devices: 2 runs (the decision is open there).",
         STOPPING_AT_DECISION,
     ]
 

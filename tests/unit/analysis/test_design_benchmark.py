@@ -189,7 +189,7 @@ def test_benchmark_prints_its_rows_and_writes_every_case(tmp_path: Path) -> None
     assert set(told["criteria"]) == {"efficiency 0.5", "efficiency 0.7", "efficiency 0.8", "deadline", "knee"}
     met = told["device_hours_share"] <= 0.25 and told["other_answers_share"] <= 0.02
     assert [row.met for row in found if row.target] == [met]
-    assert {row.n for row in found} >= {5, 3, 1}
+    assert {row.n for row in found} >= {5, 1}
 
 
 def test_tables_go_with_one_benchmark_that_reads_them(capsys: pytest.CaptureFixture[str]) -> None:

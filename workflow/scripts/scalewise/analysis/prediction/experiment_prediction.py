@@ -103,7 +103,7 @@ class _CompletedRun:
 
 
 Assumptions = list[Baseline]
-"""What is assumed of one run: a single baseline if its overlap is measured, else three (``Baseline``)."""
+"""Baselines that may be true of one run: a single one if its overlap is measured, else three."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class _SeriesRuns:
     Args:
         settings: Settings of the series.
         alone: The runs on one device, at least one.
-        bases: What is assumed of each of these.
+        bases: Assumptions on each of these.
         steps: Measured steps on several devices, fewest first.
         notes: Phrases on the runs that are left out.
     """
@@ -264,7 +264,7 @@ def check_exchange(program: ProgramMeasurements | None, *, several: bool = False
 def _assumptions(
     measured: Measurements, settings: AnySettings, step: MeasuredStep | None = None
 ) -> Assumptions:
-    """What may be true of a run on one device.
+    """Return the assumptions on a run on one device.
 
     Args:
         measured: The run.

@@ -366,7 +366,7 @@ def predict_point(
         devices: Ranks.
         global_batch_size: Samples of a full step over all of them.
         base_batch_size: The same on one device.
-        exchanges: As ``predict_run`` takes them.
+        exchanges: The exchange over these ranks under each assumption; None for one.
         alone: The assumptions on one device if ``runs`` hold what was measured on several.
 
     Raises:

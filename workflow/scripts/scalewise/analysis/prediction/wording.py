@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from scalewise.analysis.formatting import percent
-from scalewise.analysis.prediction.all_reduce_model import AllReduceModel
 from scalewise.plan.config.experiment import AnySettings
 from scalewise.plan.config.shape import Shape, count_devices
 from scalewise.plan.terminal.words import format_ratio, listed
 from scalewise.records import Measurements
+
+if TYPE_CHECKING:
+    # the page needs no statistics
+    from scalewise.analysis.prediction.all_reduce_model import AllReduceModel
 
 HIDDEN = "up to {most}, communication hides behind the backward pass."
 SHOWN = (
@@ -62,7 +65,7 @@ def program_notes(
     Args:
         rows: The predictions of its series.
         settings: Settings of the series.
-        alone: Its runs on one device.
+        alone: Runs on one device.
     """
     several = [row for row in rows if row["devices"] > 1]
     if not several:

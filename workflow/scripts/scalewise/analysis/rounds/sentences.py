@@ -9,8 +9,7 @@ from scalewise.plan.config.experiment import Repeats
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.runs.rounds import JudgedPoint, Round, Verdict
 from scalewise.plan.runs.runs import NO_OPTIONS, parse_point_name
-from scalewise.plan.terminal.choice_lines import round_story
-from scalewise.plan.terminal.words import listed
+from scalewise.plan.terminal.choice_lines import REASONS, on_devices, round_story
 
 ASKS_FOR_MORE = {"too wide", "undecided", "other session", "disturbed"}
 """Verdicts after which more repeats follow."""
@@ -68,25 +67,8 @@ def repeat_sentences(rounds: Sequence[Round]) -> list[str]:
     return [*sentences, STOPPING] if asked_at else sentences
 
 
-_WHY_CHOSEN: dict[Verdict, str] = {
-    "baseline": "the baseline, which every speedup is relative to",
-    "answer rests on it": "because the answer rests on {them}",
-    "undecided": "because the decision was open there",
-    "too wide": "because the interval was too wide",
-    "other session": "beside a count that was added later",
-    "disturbed": "because runs were disturbed",
-    "may be the answer": "because {they} may have been the answer, or told most about the others",
-}
-_FOUND = "which were there from an earlier study"
-_MOST_TELLING: tuple[Verdict, ...] = (
-    "undecided", "too wide", "other session", "disturbed", "answer rests on it", "baseline",
-    "may be the answer",
-)  # fmt: skip
-"""Verdicts in an order: where several asked for runs of a point, the first tells why it has so many."""
-
-
 def _chosen_sentences(rounds: Sequence[Round]) -> Iterator[str]:
-    """The reasons for the runs of a study that chooses its counts, points alike in one sentence.
+    """The reasons for the runs of a study that chooses its device counts, equal points in one sentence.
 
     No round asks for what the study begins with, the baseline, nor for what an earlier one has left.
     """
@@ -101,7 +83,7 @@ def _chosen_sentences(rounds: Sequence[Round]) -> Iterator[str]:
         devices, series = places[point.point]
         is_baseline = devices == min(count for count, other in places.values() if other == series)
         found = reasons.get(point.point, {"baseline"} if is_baseline else set())
-        why = next((_WHY_CHOSEN[verdict] for verdict in _MOST_TELLING if verdict in found), _FOUND)
+        why = next((why for verdict, why in REASONS.items() if verdict in found), "from an earlier study")
         runs = count_devices(point.completed, "run")
         if not point.completed:
             runs = f"{count_devices(point.asked, 'run')} without a result"
@@ -109,11 +91,9 @@ def _chosen_sentences(rounds: Sequence[Round]) -> Iterator[str]:
             alike.setdefault((series, why, runs), []).append(devices)
     for (series, why, runs), counts in sorted(alike.items(), key=lambda item: min(item[1])):
         one = len(counts) == 1
-        reason = why.format(them="it" if one else "them", they="it" if one else "they")
-        where = listed([str(devices) for devices in sorted(counts)])
-        unit = "device" if counts == [1] else "devices"
         of = "" if series == NO_OPTIONS else f" of {series}"
-        yield f"{where} {unit}{of}: {runs}{'' if one else ' each'}, {reason}."
+        reason = why.format(them="it" if one else "them")
+        yield f"{on_devices(sorted(counts))}{of}: {runs}{'' if one else ' each'} ({reason})."
     asked = set().union(*reasons.values()) if reasons else set()
     if "undecided" in asked:
         yield STOPPING_AT_DECISION

@@ -18,7 +18,6 @@ from scalewise.plan.runs.rounds import (
     JudgedPoint,
     Round,
     SeriesChoice,
-    UnmeasuredPoint,
     Verdict,
     is_settled,
     known_rounds,
@@ -41,20 +40,22 @@ from scalewise.plan.terminal.words import digits, hours_text, listed, share_text
 MAX_COUNTS = 12
 """Device counts that one line names; of more the first and the last."""
 MAX_PREDICTED = 6
-"""Predicted speedups that one line tells."""
+"""Predicted speedups that one line shows."""
 MAX_SERIES = 8
 """Series with a line of their own in the plan."""
 NEGLIGIBLE = 0.001
 """A chance below it is no more than the draws that it is counted in can tell."""
 
-_REASONS: dict[Verdict, str] = {
-    "baseline": "the baseline",
-    "answer rests on it": "the answer rests on {them}",
+REASONS: dict[Verdict, str] = {
     "undecided": "the decision is open there",
     "too wide": "the interval is too wide",
-    "other session": "held against a count that was added later",
+    "other session": "a device count was added later",
     "disturbed": "in place of disturbed runs",
+    "answer rests on it": "the answer rests on {them}",
+    "baseline": "the baseline",
+    "may be the answer": "may be the answer",
 }
+"""Reasons for the runs of a point, the one that asks for most of them first."""
 
 
 def chance_text(chance: float) -> str:
@@ -117,7 +118,7 @@ def next_text(judged: Round, choice: SeriesChoice) -> str:
     if wanted:
         return f"next: {'; '.join(_wanted_text(wanted, choice))}"
     if over := [devices for devices, point in mine.items() if point.verdict == "over the budget"]:
-        return f"the budget ends the study, which needs more runs on {_on(over)}"
+        return f"the budget ends the study, which needs more runs on {on_devices(over)}"
     if judged.budget_device_hours is not None and choice.unmeasured and choice.other_answer > OTHER_ANSWER:
         likely = max(choice.unmeasured, key=lambda each: each.chance)
         return (
@@ -137,23 +138,18 @@ def _wanted_text(wanted: Mapping[int, JudgedPoint], choice: SeriesChoice) -> Ite
         for devices, point in mine.items():
             by_runs.setdefault(point.next_asked - point.asked, []).append(devices)
         runs = [
-            f"{count_devices(more, 'run')}{' each' if len(counts) > 1 else ''} on {_on(counts)}"
+            f"{count_devices(more, 'run')}{' each' if len(counts) > 1 else ''} on {on_devices(counts)}"
             for more, counts in by_runs.items()
         ]
-        why = _REASONS.get(verdict, "").format(them="it" if len(mine) == 1 else "them")
+        why = REASONS[verdict].format(them="it" if len(mine) == 1 else "them")
         if verdict == "may be the answer":
-            why = _why_chosen([each for each in choice.unmeasured if each.devices in mine])
+            chance = sum(point.chance for point in choice.unmeasured if point.devices in mine)
+            why += f", with a chance of {chance_text(chance)}"
         yield f"{listed(runs)} ({why})"
 
 
-def _why_chosen(chosen: Sequence[UnmeasuredPoint]) -> str:
-    chance = sum(point.chance for point in chosen)
-    if chance < NEGLIGIBLE:
-        return "tells most for its price"
-    return f"may be the answer, with a chance of {chance_text(chance)}"
-
-
-def _on(counts: Sequence[int]) -> str:
+def on_devices(counts: Sequence[int]) -> str:
+    """``1 device``, ``2, 4 and 8 devices``."""
     return f"{listed(list(map(str, counts)))} {'device' if list(counts) == [1] else 'devices'}"
 
 
