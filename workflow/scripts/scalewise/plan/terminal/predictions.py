@@ -20,7 +20,7 @@ PROJECTION, REMARKS_ON_PROJECTION = "projection.csv", "projection.json"
 
 
 def latest_prediction(folder: Path) -> tuple[Path, Path]:
-    """The files of an experiment's prediction and of the remarks on it: its projection, unless that is older.
+    """Return the files of the prediction and of its remarks: those of the projection, unless it is older.
 
     Args:
         folder: The experiment's results.
@@ -44,7 +44,7 @@ class PredictedPoint:
         speedup_low: Lower end of the speedup's band.
         speedup_high: Upper end of the speedup's band.
         efficiency: Speedup over devices.
-        device_hours_per_epoch: Device-hours of training alone; None where an epoch is not known.
+        device_hours_per_epoch: Device-hours of training only; None if the samples of an epoch are unknown.
         interpolated: Whether computing was interpolated between batch sizes that were timed.
     """
 
@@ -66,42 +66,47 @@ class PredictedPoint:
 
 
 def read_predictions(folder: Path) -> dict[tuple[str, Shape], PredictedPoint]:
-    """Read the predictions of an experiment's results folder; none where there is no whole table of them."""
-    found = {}
+    """Read the predictions of an experiment's results folder; none if there is no complete table of them."""
+    points = {}
     try:
         text = read_regular(latest_prediction(folder)[0]).decode()
         for row in csv.DictReader(io.StringIO(text, newline="")):
-            expectation = _expectation(row)
-            found[expectation.series, expectation.shape] = expectation
+            point = _point(row)
+            points[point.series, point.shape] = point
     except (OSError, ValueError, KeyError, TypeError):
         return {}
-    return found
+    return points
 
 
 def read_remarks(folder: Path) -> list[str]:
-    """Tell why series have no prediction, and what limits those that have one.
+    """Return why series have no prediction, and what limits those that have one.
 
     Args:
         folder: The experiment's results.
     """
     try:
-        told = json.loads(read_regular(latest_prediction(folder)[1]))
-        return [*map(str, told["refused"].values()), *map(str, told["notes"])]
+        remarks = json.loads(read_regular(latest_prediction(folder)[1]))
+        return [*map(str, remarks["refused"].values()), *map(str, remarks["notes"])]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return []
 
 
-def _expectation(row: Mapping[str, str]) -> PredictedPoint:
-    keys = ("speedup", "speedup_low", "speedup_high", "parallel_efficiency")
-    values = [float(row[key]) for key in keys]
-    if not all(map(math.isfinite, values)):
-        raise ValueError(f"not finite: {values}")
-    told = row["device_hours_per_epoch"]
-    hours = float(told) if told else None
-    if hours is not None and not math.isfinite(hours):
-        raise ValueError(f"not finite: {hours}")
-    speedup, low, high, efficiency = values
-    # predictions of an earlier version do not say
-    interpolated = row.get("interpolated") == str(True)
-    shape = Shape.parse(row["shape"])
-    return PredictedPoint(row["series"], shape, speedup, low, high, efficiency, hours, interpolated)
+def _point(row: Mapping[str, str]) -> PredictedPoint:
+    """Read a row of the table."""
+
+    def finite(key: str) -> float:
+        value = float(row[key])
+        if not math.isfinite(value):
+            raise ValueError(f"{key} is {value}")
+        return value
+
+    return PredictedPoint(
+        series=row["series"],
+        shape=Shape.parse(row["shape"]),
+        speedup=finite("speedup"),
+        speedup_low=finite("speedup_low"),
+        speedup_high=finite("speedup_high"),
+        efficiency=finite("parallel_efficiency"),
+        device_hours_per_epoch=finite("device_hours_per_epoch") if row["device_hours_per_epoch"] else None,
+        interpolated=row.get("interpolated") == str(True),
+    )
