@@ -73,7 +73,7 @@ def read_predictions(folder: Path) -> dict[tuple[str, Shape], PredictedPoint]:
         for row in csv.DictReader(io.StringIO(text, newline="")):
             point = _point(row)
             points[point.series, point.shape] = point
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
     return points
 
