@@ -47,7 +47,7 @@ PROGRAM = {
 }
 
 FIRST_MISTAKES: list[tuple[str, dict[str, Any]]] = [
-    ("experiments is missing or holds no experiment", {}),
+    ("experiments is missing", {}),
     ("... is missing. Add ...", {key: value for key, value in DIGITS.items() if key != "devices"}),
     ("is not a known key", DIGITS | {"epoch": 3}),
     ("is ..., not a whole number", DIGITS | {"epochs": "ten"}),

@@ -71,7 +71,8 @@ try:
     if SHIPPED:
         check_spelling(DEFAULT_CONFIG)
 except StudyError as error:
-    raise WorkflowError(str(error)) from None
+    # a WorkflowError would add lines of this file before and after the mistakes
+    sys.exit(str(error))
 
 if SHIPPED:
 
@@ -102,7 +103,7 @@ try:
         check_job_arrays(sys.argv[1:])
     REPORT_FACTS = hand_over(STUDY.report_facts)
 except StudyError as error:
-    raise WorkflowError(str(error)) from None
+    sys.exit(str(error))
 
 # what the rules look up by wildcards
 RUNS = STUDY.runs

@@ -226,7 +226,7 @@ REFUSALS = [
         id="a budget smaller than the prediction",
     ),
     pytest.param(
-        ("devices: {up_to: 8}", "budget: {device_hours: 0}"), ("is 0", "greater than 0"), id="no hours"
+        ("devices: {up_to: 8}", "budget: {device_hours: 0}"), ("is 0", "more than 0"), id="no hours"
     ),
     pytest.param(
         ("devices: {up_to: 8}", "budget: {device_hour: 1}"),

@@ -361,7 +361,7 @@ def test_a_folder_needs_a_size(tmp_path: Path) -> None:
 def test_what_is_neither_folder_nor_known_file_is_refused(tmp_path: Path) -> None:
     assert refused(tmp_path / "gone").what.endswith("which does not exist")
     (tmp_path / "mine.csv").touch()
-    assert refused(tmp_path / "mine.csv").what.endswith("which is a file of no kind that is known")
+    assert refused(tmp_path / "mine.csv").what.endswith("which is a file of an unknown kind")
 
 
 def test_a_folder_is_stored_once_for_each_size_and_a_file_once(tmp_path: Path) -> None:

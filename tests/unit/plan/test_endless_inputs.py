@@ -45,7 +45,7 @@ UNREADABLE = [
     pytest.param(experiment("title: ="), "is '=', which YAML cannot read as value", id="equals sign"),
     pytest.param(experiment("<<: 3"), "expected a mapping", id="merge of a number"),
     pytest.param(experiment('title: "\\U00110000"'), "is not valid YAML: chr()", id="no character"),
-    pytest.param("experiments: {a: \0}\n", "special characters are not allowed", id="NUL"),
+    pytest.param("experiments: {a: \0}\n", "holds the character U+0000", id="NUL"),
 ]
 
 
@@ -94,7 +94,7 @@ def test_a_site_file_that_makes_no_values_is_refused(text: str, says: str, study
         pytest.param(
             r'epochs: "\u2028\e[2J"', r"epochs is '\u2028\x1b[2J', not a whole number", id="escapes"
         ),
-        pytest.param("memory_gb: 1.0e+308", "memory_gb is 1e+308, but must be less", id="memory"),
+        pytest.param("memory_gb: 1.0e+308", "memory_gb is 1e+308, but must be at most", id="memory"),
         pytest.param(f'devices: ["{"1" * 5000}x4"]', 'Write 4 or "2x2".', id="nodes without end"),
         pytest.param("dataset: synthetic-٣x٣x٣", "which does not say a shape", id="digits of another script"),
         pytest.param("model: transformer-٣M", "a transformer is named by its number", id="and of a model"),
@@ -147,7 +147,9 @@ def test_a_value_beyond_all_measure_is_named_without_a_file_too(site_file: Path)
 def test_a_site_whose_memory_is_beyond_all_measure_is_refused(study_file: Path) -> None:
     site = study_file.with_name("other.yaml")
     site.write_text("accelerator: cpu\nmemory_gb_per_node: 1.0e+308\n", encoding="utf-8")
-    with pytest.raises(StudyError, match=r"other\.yaml:2: memory_gb_per_node is 1e\+308, but must be less"):
+    with pytest.raises(
+        StudyError, match=r"other\.yaml:2: memory_gb_per_node is 1e\+308, but must be at most"
+    ):
         load_study(yaml.safe_load(f"{COMMON}  digits: {{}}\n"), (), site)
 
 

@@ -10,7 +10,7 @@ from scalewise.plan.catalog.own_data import DatasetFileError, class_folders
 from scalewise.plan.config.paths import invalid_command, invalid_path, site_file_problem
 
 ODD = ("my photos/a b.npz", "a;b|c&d (1) #2 *.npz", "ä/ö.npz", "/a,b=c:d%e!.npz", "~x")
-SHELL = ("$(x)", "`x`", "it's", 'a"b', "a\\b", "$HOME/x")
+SHELL = ("$(x)", "`x`", "it's", 'a"b', "a\\b", "x$HOME")
 TAKEN = ("{run}/x.npz", "a}", "<results>/x", "a>b", "a\nb", "a\0b", "a\x7f", "-x", "", "\ud800")
 
 
@@ -26,7 +26,7 @@ def test_what_a_shell_obeys_is_refused_where_it_would_stand_in_a_jobs_command_al
     assert invalid_path(path) is None
     complaint = invalid_command(path)
     assert complaint is not None
-    assert complaint[0].startswith(f"is {path!r}, and a shell may obey the ")
+    assert complaint[0].startswith(f"is {path!r}, and the shell that sends jobs to Slurm may act on the ")
 
 
 @pytest.mark.refuses("names: newline", "names: braces", "names: leading dash")

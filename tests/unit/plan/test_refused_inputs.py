@@ -202,7 +202,7 @@ TYPES_AND_KEYS = [
     ),
     pytest.param(
         f"experiments: [digits]  {HERE}\n",
-        ("experiments is missing or holds no experiment", "Write `experiments:` with one experiment below"),
+        ("experiments is a list", "Give each experiment a name, such as `my-training:`"),
         id="a list for the experiments",
         marks=refuses("types: not a mapping"),
     ),
@@ -266,7 +266,7 @@ TYPES_AND_KEYS = [
     ),
     pytest.param(
         digits("learning_rate: -0.1"),
-        ("experiments.digits.learning_rate is -0.1", "greater than 0", "Use a value greater than 0"),
+        ("experiments.digits.learning_rate is -0.1", "must be more than 0", "Use more than 0."),
         id="negative learning rate",
         marks=refuses("types: negative learning rate"),
     ),
@@ -504,7 +504,12 @@ def test_two_series_whose_options_make_one_name_are_refused(
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("", "is empty"), ("experiments: [digits\n", "is not valid YAML"), ("a: b: c\n", "is not valid YAML")],
+    [
+        ("", "is empty"),
+        ("experiments: [digits\n", "the missing comma or ]"),
+        ("a: b: c\n", 'Write a: "b: c".'),
+        ("a: b\n c\nd\n", "is not valid YAML"),
+    ],
 )
 def test_a_file_that_holds_no_yaml_is_refused_with_its_line(
     text: str, says: str, refuse: Refuse, study_file: Path

@@ -290,17 +290,17 @@ def test_the_plan_shows_what_the_rounds_have_asked_for(load: Load, tmp_path: Pat
         ),
         pytest.param(
             "{until_interval: 0}",
-            (".repeats.until_interval is 0, but must be greater than 0", "Use a value greater than 0."),
+            (".repeats.until_interval is 0, but must be more than 0", "Use more than 0."),
             id="interval of nothing",
         ),
         pytest.param(
             "{until_interval: 3}",
-            (".repeats.until_interval is 3, but must be less than or equal to 1", "Use a value less than"),
+            (".repeats.until_interval is 3, but must be at most 1", "It is a fraction: write 0.03."),
             id="interval in percent",
         ),
         pytest.param(
             "{min: 1, until_interval: 0.03}",
-            (".repeats.min is 1, but must be greater than or equal to 2", "Use a value greater"),
+            (".repeats.min is 1, but must be at least 2", "Use 2 or more."),
             id="one repeat has no interval",
         ),
         pytest.param(
@@ -319,9 +319,9 @@ def test_the_plan_shows_what_the_rounds_have_asked_for(load: Load, tmp_path: Pat
             id="text for a number",
         ),
         pytest.param("three", (".repeats is 'three', not a whole number",), id="text"),
-        pytest.param("0", (".repeats is 0, but must be greater than 0",), id="none"),
-        pytest.param("true", (".repeats is True, not a whole number",), id="true"),
-        pytest.param("1001", (".repeats is 1001, but must be less than or equal to 1000",), id="too many"),
+        pytest.param("0", (".repeats is 0, but must be more than 0",), id="none"),
+        pytest.param("true", (".repeats is true, not a whole number",), id="true"),
+        pytest.param("1001", (".repeats is 1001, but must be at most 1000",), id="too many"),
     ],
 )
 @pytest.mark.parametrize("place", ["experiments.digits", "defaults"])

@@ -159,7 +159,7 @@ WALLTIMES = [
         id="half a minute",
     ),
     pytest.param(
-        slurm("longest_walltime: 1440"), ("is 1440", "not text", 'Write "1440", in quotes.'), id="minutes"
+        slurm("longest_walltime: 1440"), ("is 1440", "not text", 'Write "1440" in quotes.'), id="minutes"
     ),
 ]
 

@@ -65,7 +65,7 @@ REFUSED = [
         id="runs that differ in nothing",
     ),
     pytest.param(study("sweep: {steps: [1, 2]}"), ("study.sweep.steps is not a known key",), id="a sweep"),
-    pytest.param(study("steps: 0"), ("study.steps is 0, but must be greater than 0",), id="no steps"),
+    pytest.param(study("steps: 0"), ("study.steps is 0, but must be more than 0",), id="no steps"),
     pytest.param(
         study("communication_hook: powersgd", "steps: 9", "warmup_steps: 3"),
         ("(3) is below the 10 steps in which powersgd", "Use warmup_steps: 10 or more."),
@@ -88,12 +88,12 @@ REFUSED = [
     ),
     pytest.param(
         study("steps: {most: 500, until_interval: 1}"),
-        ("study.steps.until_interval is 1, but must be less than or equal to 0.2",),
+        ("study.steps.until_interval is 1, but must be at most 0.2",),
         id="an interval in per cent",
     ),
     pytest.param(
         study("steps: {most: 500, until_interval: 0}"),
-        ("study.steps.until_interval is 0, but must be greater than 0",),
+        ("study.steps.until_interval is 0, but must be more than 0",),
         id="no interval",
     ),
     pytest.param(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import difflib
 import json
 import os
 import shlex
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from scalewise.plan.checks.program import (
     program_warnings,
 )
 from scalewise.plan.checks.projection import projected_shapes
-from scalewise.plan.config.errors import Place, Problem, StudyError, did_you_mean
+from scalewise.plan.config.errors import Place, Problem, StudyError, did_you_mean, key_path, spelled
 from scalewise.plan.config.experiment import (
     AnyExperiment,
     Experiment,
@@ -38,7 +40,7 @@ from scalewise.plan.config.experiment import (
 from scalewise.plan.config.paths import find_site_file, site_file_problem
 from scalewise.plan.config.program import ARGUMENT, ProgramSettings
 from scalewise.plan.config.pydantic_problems import problems_of, validate
-from scalewise.plan.config.raw_values import non_string_keys, to_plain, unrepresentable_values
+from scalewise.plan.config.raw_values import no_value, non_string_keys, to_plain, unrepresentable_values
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.config.site import Site, SiteFile, resolve_site
@@ -277,11 +279,11 @@ def load_study(
     lines += [problem.render(_origin(problem.place, sources)) for problem in problems]
     spelled |= {problem.place for problem in unusable}
     problems = [misnamed] if misnamed else []
-    problems += _check_top(raw)
+    problems += _check_top(raw, config)
     experiments: dict[str, PlannedExperiment] = {}
     if isinstance(raw.get("experiments"), dict) and isinstance(raw.get("defaults", {}), dict):
         experiments, found = _plan(raw, site, own_environments)
-        problems += found
+        problems += _once(found, raw)
     lines += [
         problem.render(_origin(problem.place, sources))
         for problem in problems
@@ -300,7 +302,7 @@ def _mixed(files: Sequence[str | Path]) -> Iterator[str]:
     if len(files) > 1:
         yield (
             f"{', '.join(map(str, files))} are merged into one study: `defaults` and `sweep` of one hold for "
-            "the experiments of the others. Name one file to run its study alone."
+            "the experiments of the others. Name one file to run only its study."
         )
 
 
@@ -335,7 +337,11 @@ def check_results_folder(folder: Path) -> None:
 def _load_site(site_file: str | Path | None, checkout: Path | None) -> tuple[Site, list[str]]:
     if site_file is None:
         return resolve_site(SiteFile()), []
-    site_file = find_site_file(site_file, checkout)
+    named, site_file = site_file, find_site_file(site_file, checkout)
+    if not site_file.exists():
+        where = f"{Path.cwd()}, nor in {checkout}" if checkout else f"{Path.cwd()}"
+        fix = "Give the path of a site file: --config site=PATH."
+        return _without(None, ()), [f"{named}: there is no such file in {where}. {fix}"]
     source = read_source(site_file, "Write one fact a line, such as `accelerator: auto`.")
     if source.problems:
         lines = [p.render(source.origin(p.place)) for p in source.problems]
@@ -381,23 +387,61 @@ def _without(values: object, wrong: Iterable[Place]) -> Site:
         return resolve_site(SiteFile.model_validate(UNBOUNDED))
 
 
-def _check_top(raw: Mapping[str, Any]) -> Iterator[Problem]:
-    for key in raw:
-        if key not in _TOP_KEYS:
-            yield Problem((key,), "is not a known key", did_you_mean(key, _TOP_KEYS))
-    experiments = raw.get("experiments")
-    if not isinstance(experiments, dict) or not experiments:
-        yield Problem(
-            ("experiments",),
-            "is missing or holds no experiment",
-            "Write `experiments:` with one experiment below it; config/experiments.yaml is a model.",
-        )
-    else:
+def _once(problems: Iterable[Problem], raw: Mapping[str, Any]) -> list[Problem]:
+    """Report a mistake in ``defaults`` once, however many experiments take the value from there."""
+    defaults, experiments = raw.get("defaults", {}), raw["experiments"]
+    by_default: dict[Problem, list[str]] = defaultdict(list)
+    kept: list[Problem] = []
+    for problem in problems:
+        name, key = (*problem.place, "", "", "")[1:3]
+        own = experiments.get(name) if problem.place[:1] == ("experiments",) else None
+        if isinstance(own, dict) and key in defaults and key not in own:
+            shared = replace(problem, place=("defaults", *problem.place[2:]))
+            by_default[shared].append(str(name))
+            kept.append(shared)
+        else:
+            kept.append(problem)
+    return [_of_experiments(problem, by_default.get(problem, ()), raw) for problem in dict.fromkeys(kept)]
+
+
+def _of_experiments(problem: Problem, names: Sequence[str], raw: Mapping[str, Any]) -> Problem:
+    """Name the experiments that a mistake in ``defaults`` concerns, unless it concerns all of several."""
+    if len(names) == 1:
+        return replace(problem, place=("experiments", names[0], *problem.place[1:]))
+    if not names or len(names) == len(raw["experiments"]):
+        return problem
+    return replace(problem, subject=f"{key_path(problem.place)} (for {', '.join(names)})")
+
+
+def _check_top(raw: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[Problem]:
+    """Check the keys at the top of the file, and that there are experiments.
+
+    Args:
+        raw: Keys and values without those that no record can hold.
+        config: All of them.
+    """
+    unknown = [key for key in raw if key not in _TOP_KEYS]
+    for key in unknown:
+        yield Problem((key,), "is not a known key", did_you_mean(key, _TOP_KEYS))
+    experiments, place = raw.get("experiments"), ("experiments",)
+    example = "config/experiments.yaml is an example."
+    if isinstance(experiments, dict) and experiments:
         yield from check_names(list(experiments))
+    elif isinstance(experiments, list):
+        yield Problem(place, "is a list", "Give each experiment a name, such as `my-training:`.")
+    elif "experiments" in raw and not isinstance(experiments, dict):
+        yield Problem(
+            place, f"is {spelled(experiments)}, not a mapping", f"Write experiments below it; {example}"
+        )
+    elif "experiments" in raw:
+        if not config["experiments"]:  # names that are no text are reported by themselves
+            yield no_value(place)
+    elif not difflib.get_close_matches("experiments", [key.lower() for key in unknown], n=1):
+        yield Problem(place, "is missing", f"Write `experiments:` with one experiment below it; {example}")
     if not isinstance(raw.get("defaults", {}), dict):
         yield Problem(
             ("defaults",),
-            f"is {raw['defaults']!r}, not a mapping of keys to values",
+            f"is {spelled(raw['defaults'])}, not a mapping of keys to values",
             "Indent its keys on the lines below it.",
         )
 
@@ -434,7 +478,7 @@ def _plan(
         place: Place = ("experiments", name)
         if not isinstance(own, dict):
             cure = "Indent its keys on the lines below it."
-            problems.append(Problem(place, f"is {own!r}, not a mapping of keys to values", cure))
+            problems.append(Problem(place, f"is {spelled(own)}, not a mapping of keys to values", cure))
             continue
         kind = experiment_kind(sound | own)
         if kind is Experiment and (nameless := list(check_program_is_named(place, own))):

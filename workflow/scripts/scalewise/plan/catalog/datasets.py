@@ -14,7 +14,7 @@ from scalewise.plan.catalog.own_data import (
     class_folders,
     count_images,
 )
-from scalewise.plan.config.paths import invalid_path
+from scalewise.plan.config.paths import invalid_path, missing, unexpanded
 
 __all__ = ["DatasetFileError"]  # part of what is promised here
 
@@ -129,6 +129,8 @@ def dataset_facts(dataset: str, image_size: int | None = None) -> DatasetFacts:
     """
     if is_own_data(dataset) and (refusal := invalid_path(dataset)):
         raise DatasetFileError(*refusal)
+    if is_own_data(dataset) and not Path(dataset).exists() and (refusal := unexpanded(dataset)):
+        raise DatasetFileError(*refusal)
     if is_synthetic(dataset):
         facts = synthetic_facts(dataset)[0]
     elif not is_own_data(dataset):
@@ -177,9 +179,10 @@ def synthetic_facts(dataset: str) -> tuple[DatasetFacts, int]:
 def _folder_facts(dataset: str, image_size: int | None) -> DatasetFacts:
     folder = Path(dataset)
     if not folder.is_dir():
-        what = "is a file of no kind that is known" if folder.exists() else "does not exist"
+        what = "which does not exist" if not folder.is_symlink() else missing(dataset)
+        what = "which is a file of an unknown kind" if folder.exists() else what
         raise DatasetFileError(
-            f"is {str(folder)!r}, which {what}",
+            f"is {str(folder)!r}, {what}",
             "Give a folder of images, or an .npz or .safetensors file, from the folder snakemake runs in. "
             + FOLDER_FORM,
         )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scalewise.plan.config.errors import RefusedValueError
-from scalewise.plan.config.paths import invalid_command
+from scalewise.plan.config.paths import invalid_command, unexpanded
 
 SMALLEST_TRANSFORMER, LARGEST_TRANSFORMER = 1_000_000, 100_000_000_000
 
@@ -163,6 +163,8 @@ def _check_own_model(model: str) -> None:
     shown = str(path)
     if refusal := invalid_command(model):
         raise ModelNameError(*refusal)
+    if not path.exists() and (refusal := unexpanded(model)):
+        raise ModelNameError(*refusal)
     if path.suffix != ".py" or not function.isidentifier():
         raise ModelNameError(
             f"is {model!r}, which does not name a function of a .py file",
@@ -178,7 +180,7 @@ def _check_own_model(model: str) -> None:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else str(error)
         raise ModelNameError(
-            f"is {model!r}, but {shown!r} is not Python ({line})", "Mend the file."
+            f"is {model!r}, but {shown!r} is not Python ({line})", "Correct the file."
         ) from error
     definitions = dict(_definitions(tree.body))
     if function not in definitions and "*" not in definitions:

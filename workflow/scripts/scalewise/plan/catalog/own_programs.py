@@ -14,7 +14,7 @@ from pathlib import Path
 
 from scalewise.plan.catalog.imported_files import module_files, with_imports
 from scalewise.plan.config.errors import RefusedValueError
-from scalewise.plan.config.paths import invalid_command, kind_of
+from scalewise.plan.config.paths import invalid_command, kind_of, missing
 from scalewise.plan.config.program import ProgramSettings
 
 ANSWER_SECONDS = 30.0
@@ -96,8 +96,8 @@ def check_program(settings: ProgramSettings, interpreter: str | None = None) -> 
     module = module_of(program)
     if module is None or not all(part.isidentifier() for part in module.split(".")):
         raise RefusedValueError(
-            f"is {program!r}, but after -m stands the name of one module and nothing else",
-            "Write `-m package.train`, and the rest into arguments.",
+            f"is {program!r}, but -m takes the name of one module and nothing else",
+            "Write `-m package.train`, and the rest in `arguments`.",
         )
     files = program_files(settings)
     if not files and interpreter is None and not _is_installed(module):
@@ -126,15 +126,15 @@ def _check_path(program: str) -> None:
         )
     if kind is not None:
         raise RefusedValueError(f"is {program!r}, which is no file", "Give the path of a Python file.")
-    what = f"is {program!r}, and there is no such file"
+    what = f"is {program!r}, {missing(program)}"
     if len(words) > 1:
         script = next((word for word in words if word.endswith(".py")), "train.py")
         raise RefusedValueError(
             what,
-            f"Write `program: {script}` alone, and its arguments under `arguments`: it is started for you.",
+            f"Write `program: {script}` only, and its arguments under `arguments`. Scalewise starts it.",
         )
     there = path.parent.glob("*.py") if kind_of(path.parent) == "folder" else ()
-    near = difflib.get_close_matches(path.name, [file.name for file in there], n=1)
+    near = difflib.get_close_matches(path.name, [file.name for file in there if file.is_file()], n=1)
     if near:
         raise RefusedValueError(what, f"Did you mean {str(path.with_name(near[0]))!r}?")
     raise RefusedValueError(what, "Give the path of a Python file, from the folder snakemake runs in.")
@@ -172,7 +172,7 @@ def _check_syntax(program: str, path: Path, interpreter: str | None) -> None:
         return
     raise RefusedValueError(
         f"is {program!r}, but {str(path)!r} is not Python ({wrong})",
-        "Mend the file, or name the Python file that it starts.",
+        "Correct the file, or name the Python file that it starts.",
     )
 
 

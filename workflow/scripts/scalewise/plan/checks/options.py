@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from scalewise.plan.catalog.datasets import DatasetFacts, dataset_facts, is_folder
 from scalewise.plan.catalog.models import IMAGENET_STEM_PIXELS, MODELS, takes_pretrained
 from scalewise.plan.checks.compilers import check_compiler
-from scalewise.plan.config.errors import Place, Problem
+from scalewise.plan.config.errors import Place, Problem, spelled
 from scalewise.plan.config.experiment import AnyExperiment, AnySettings, Experiment
 from scalewise.plan.config.settings import FEWEST_STEPS, MAX_SEED, Settings, Steps
 from scalewise.plan.config.shape import count_devices
@@ -49,7 +49,7 @@ class Where:
         """Cure that keeps two options from meeting: an exclude where both are swept, else ``otherwise``."""
         if not self._swept >= pair.keys():
             return otherwise
-        entry = ", ".join(f"{key}: {spelled(value)}" for key, value in pair.items())
+        entry = ", ".join(f"{key}: {as_yaml(value)}" for key, value in pair.items())
         return f"Leave the two out together: `exclude: [{{{entry}}}]`."
 
 
@@ -119,7 +119,7 @@ def _check_parallelism(where: Where, settings: Settings) -> Iterator[Problem]:
         if value != Settings.model_fields[key].default:
             yield Problem(
                 where(key),
-                f"is {spelled(value)}, but parallelism is fsdp, which has no DistributedDataParallel to "
+                f"is {as_yaml(value)}, but parallelism is fsdp, which has no DistributedDataParallel to "
                 "take it",
                 where.part(otherwise, parallelism="fsdp", **{key: value}),
             )
@@ -403,6 +403,6 @@ def option_warnings(name: str, experiment: Experiment, world_sizes: Sequence[int
         )
 
 
-def spelled(value: object) -> str:
-    """Spell a value as YAML does."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def as_yaml(value: object) -> str:
+    """Write a value as YAML does."""
+    return value if isinstance(value, str) else spelled(value)

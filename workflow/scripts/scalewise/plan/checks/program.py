@@ -11,7 +11,7 @@ from typing import Any
 
 from scalewise.plan.catalog.own_programs import check_program, module_of, writes
 from scalewise.plan.checks.batch import MOST_SAMPLES, check_batch_divides, check_projected_batch
-from scalewise.plan.checks.options import Where, check_most_steps, check_seed, spelled
+from scalewise.plan.checks.options import Where, as_yaml, check_most_steps, check_seed
 from scalewise.plan.checks.program_words import check_words, known_names, meant_names, word_cautions
 from scalewise.plan.config.errors import Place, Problem, RefusedValueError
 from scalewise.plan.config.experiment import Experiment, ProgramExperiment
@@ -61,7 +61,7 @@ def check_keys_of_the_loop(place: Place, program: object, own: Mapping[str, Any]
         if key in OF_THE_LOOP | OF_CHECKPOINTS:
             yield Problem(
                 (*place, key),
-                f"is {spelled(own[key])}, an option of the built-in training, but {program!r} trains here",
+                f"is {as_yaml(own[key])}, an option of the built-in training, but {program!r} trains here",
                 _CURES.get(key, "Remove it, or give it to the program in `arguments`."),
             )
 

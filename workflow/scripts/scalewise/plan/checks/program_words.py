@@ -43,6 +43,9 @@ POSSIBLE = "Use names, whole numbers, + - * // and parentheses, as in {global_ba
 """The forms that braces may enclose."""
 
 
+_OF_TORCH = {"world_size": "devices", "local_world_size": "devices_per_node"}
+"""Names that torch has for some of ours."""
+
 MOST_LOOKED_AT = 10_000
 """Most repeats and ranks for which a division is tried."""
 
@@ -71,7 +74,7 @@ def check_words(
         found = list(_check_word(here, str(word), names, settings))
         yield from found or _check_division(here, str(word), experiment, settings, shapes)
         # one that is only misspelt is not called unused as well
-        used |= {_nearest(name, names) or name for name in known_names([str(word)])}
+        used |= {near for name in known_names([str(word)]) for near in _nearest(name, names) or [name]}
     for name, value in settings.argument.items():
         here = where(f"{ARGUMENT}{name}")
         here = here if "sweep" in here[2:] else (*where("argument"), name)
@@ -99,8 +102,8 @@ def known_names(words: Iterable[str]) -> set[str]:
 
 
 def meant_names(settings: ProgramSettings) -> set[str]:
-    """Return the names that the program is given, misspelt ones as they are meant: each has its own error."""
-    return {_nearest(name, RUN_NAMES) or name for name in known_names(settings.templates)}
+    """Return the names that the program gets; misspelt ones as they are meant, for each has its own error."""
+    return {near for name in known_names(settings.templates) for near in _nearest(name, RUN_NAMES) or [name]}
 
 
 def word_cautions(name: str, experiment: ProgramExperiment) -> Iterator[str]:
@@ -235,11 +238,15 @@ def _values(
             )
 
 
-def _nearest(name: str, known: Sequence[str]) -> str | None:
-    """The known name that is meant; None if no name is near."""
+def _nearest(name: str, known: Sequence[str]) -> list[str]:
+    """Return the names that may be meant, both batch sizes for ``batchsize``; empty for none."""
     if (own := f"{ARGUMENT}{name}") in known:
-        return own
-    return next(iter(difflib.get_close_matches(name, known, n=1)), None)
+        return [own]
+    if _OF_TORCH.get(name) in known:
+        return [_OF_TORCH[name]]
+    letters = re.sub("[_-]", "", name).lower()
+    holding = [each for each in known if len(letters) > 3 and letters in each.replace("_", "")]
+    return holding if len(holding) in (1, 2) else difflib.get_close_matches(name, known, n=1)
 
 
 def _unknown_name(here: Place, name: str, known: Sequence[str]) -> Problem:
@@ -256,9 +263,9 @@ def _unknown_name(here: Place, name: str, known: Sequence[str]) -> Problem:
         return Problem(here, what, cure)
     what = f"names {{{name}}}, which is not known"
     if near := _nearest(name, known):
-        return Problem(here, what, f"Did you mean {{{near}}}?")
+        return Problem(here, what, f"Did you mean {' or '.join(f'{{{each}}}' for each in near)}?")
     plain = name.removeprefix(ARGUMENT)
-    own = f"A value of your own stands under `argument: {{{plain}: ...}}`, and here as {{{ARGUMENT}{plain}}}."
+    own = f"For a value of your own write `argument: {{{plain}: ...}}`, and here {{{ARGUMENT}{plain}}}."
     return Problem(here, what, f"{name_all(known)} {own}" if known else own)
 
 

@@ -1,4 +1,4 @@
-"""Mistakes of a configuration, said so that the user can mend them at once."""
+"""Mistakes of a configuration, each with its place, its value and its fix."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import difflib
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import date
 
 from pydantic_core import PydanticCustomError
 
@@ -26,7 +27,7 @@ def key_path(place: Place) -> str:
 
 @dataclass(frozen=True)
 class Problem:
-    """One mistake: where it is, what it is, how to mend it.
+    """One mistake: where it is, what it is, how to fix it.
 
     Args:
         place: Keys from the top of the configuration to the value.
@@ -43,8 +44,8 @@ class Problem:
     def render(self, origin: str) -> str:
         """One line: ``config/experiments.yaml:12: experiments.digits.epochs is ... . Write ...``."""
         subject = key_path(self.place) if self.subject is None else self.subject
-        said = f"{f'{_cut(subject)} ' if subject else ''}{_cut(self.what)}. {_cut(self.cure)}"
-        return one_line(f"{origin}: {said}")
+        message = f"{f'{_cut(subject)} ' if subject else ''}{_cut(self.what)}. {_cut(self.cure)}"
+        return one_line(f"{origin}: {message}")
 
 
 _BREAKS = {"Cc", "Cf", "Cs", "Zl", "Zp"}
@@ -52,17 +53,27 @@ _BREAKS = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
 def one_line(text: str) -> str:
-    """Text that stays on its line: characters that would do otherwise are spelled as Python spells them."""
+    """Return text that stays on its line: line breaks and control characters are escaped as in Python."""
     return "".join(ascii(char)[1:-1] if unicodedata.category(char) in _BREAKS else char for char in text)
 
 
 def _cut(text: str) -> str:
-    """Beginning and end of what a value without end makes endless."""
+    """Return the beginning and the end of a text that is too long for a message."""
     return text if len(text) <= 1200 else f"{text[:800]} ... {text[-300:]}"
 
 
-def safe_repr(value: object) -> str:
-    """A value as Python writes it, also one that Python refuses to write."""
+MOST_LINES = 40
+"""Mistakes that are shown at once; the first ones are enough to begin with."""
+
+
+def spelled(value: object) -> str:
+    """Spell a value for a message: text in quotes as in Python, booleans and dates as in YAML."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, date):
+        return str(value)
+    if isinstance(value, list):
+        return f"[{', '.join(map(spelled, value))}]"
     try:
         return repr(value)
     except ValueError:
@@ -75,13 +86,15 @@ class StudyError(Exception):
     def __init__(self, lines: Sequence[str]) -> None:
         self.lines = list(lines)
         count = len(self.lines)
-        heading = "1 mistake" if count == 1 else f"{count} mistakes"
-        bullets = "\n".join(f"  - {line}" for line in self.lines)
-        super().__init__(f"{heading} in the configuration, nothing was started:\n{bullets}")
+        heading = "1 mistake" if count == 1 else f"{count:,} mistakes"
+        shown = self.lines[:MOST_LINES]
+        more = [f"... and {count - MOST_LINES:,} more"] if count > MOST_LINES else []
+        bullets = "\n".join(f"  - {line}" for line in (*shown, *more))
+        super().__init__(f"{heading} in the configuration. Nothing was started.\n{bullets}")
 
 
 class RefusedValueError(ValueError):
-    """A value that cannot be used, found before it is known where in the configuration it stands.
+    """A value that cannot be used; its place in the configuration is added later.
 
     Args:
         what: A clause that names the value and the limit it breaks.
@@ -95,12 +108,12 @@ class RefusedValueError(ValueError):
 
 
 def reject(what: str, cure: str) -> PydanticCustomError:
-    """Make the error that a validator of a model raises: the user reads these words, at the value's place."""
+    """Make the error that a validator of a model raises; its text is shown at the value's place."""
     return PydanticCustomError("refused", "{what}", {"what": what, "cure": cure})
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A hint that names the nearest known word, or all of them when none is near."""
+    """Suggest the nearest known word, or list all of them if none is near."""
     known = sorted(known)
     near = difflib.get_close_matches(word.lower(), known, n=1, cutoff=0.6)
     if near:
@@ -109,5 +122,5 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def name_all(known: Iterable[str]) -> str:
-    """Every known word."""
+    """List every known word."""
     return f"Known: {', '.join(sorted(known))}."

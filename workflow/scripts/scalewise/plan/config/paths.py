@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -13,13 +14,14 @@ from scalewise.plan.config.errors import Problem
 # braces and angle brackets: Snakemake puts wildcards and folders of its own in their place
 _TAKEN = re.compile(r"[{}<>]")
 _OBEYED = re.compile(r"[$`\\'\"]")
+_VARIABLE = re.compile(r"\$(\w+|\{\w+\})(/|$)")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x80-\x9f\u2028\u2029]")
 
 
 def invalid_path(path: str) -> tuple[str, str] | None:
-    """Say what is wrong with a path as text, whatever lies there; None for one that can be used.
+    """Say what is wrong with the text of a path; None for one that can be used.
 
-    Spaces, quotes and what else a shell reads are fine: no shell sees a path unquoted.
+    Spaces, quotes and other signs of a shell are fine: no shell sees a path unquoted.
 
     Returns:
         A clause that names the value, and the cure.
@@ -46,7 +48,7 @@ def invalid_path(path: str) -> tuple[str, str] | None:
 
 
 def invalid_command(path: str) -> tuple[str, str] | None:
-    """Say what is wrong with a path that stands in the command line of a job; None for one that can be used.
+    """Say what is wrong with a path in the command line of a job; None for one that can be used.
 
     Snakemake quotes it there as Python would, and the executor plugin for Slurm puts the line between double
     quotes for a shell of the login node: that shell obeys ``$`` and backquotes, and the job's is confused by
@@ -56,15 +58,50 @@ def invalid_command(path: str) -> tuple[str, str] | None:
         A clause that names the value, and the cure.
     """
     if found := _OBEYED.search(path):
+        if refusal := unexpanded(path):
+            return refusal
         return (
-            f"is {path!r}, and a shell may obey the {found[0]} where Snakemake sends jobs to Slurm",
+            f"is {path!r}, and the shell that sends jobs to Slurm may act on the {found[0]}",
             "Rename the file or folder without $ ` \\ and quotes.",
         )
     return invalid_path(path)
 
 
+def missing(path: str) -> str:
+    """Say why there is nothing at a path: a clause for a message."""
+    place = Path(path)
+    try:
+        if not place.is_symlink():
+            return "and there is no such file"
+        place.stat()
+    except FileNotFoundError:
+        return f"a link to {str(place.readlink())!r}, where there is nothing"
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return "a link that leads to itself"
+    except ValueError:
+        pass
+    return "and there is no such file"
+
+
+def unexpanded(path: str) -> tuple[str, str] | None:
+    """Refuse a path in which a shell would replace something, and a web address.
+
+    Returns:
+        A clause that names the value, and the fix with the full path.
+    """
+    if re.match(r"[A-Za-z]+://", path):
+        return f"is {path!r}, a web address", "Download it, and give the path of the file or folder."
+    sign = "~" if path.startswith("~") else "$" if _VARIABLE.match(path) else ""
+    if not sign:
+        return None
+    full = os.path.expandvars(os.path.expanduser(path))  # noqa: PTH111  # a Path would drop a leading ./
+    written = f", such as {full!r}" if full != path else ""
+    return f"is {path!r}, and {sign} is not expanded here", f"Write the full path{written}."
+
+
 def kind_of(path: Path) -> Literal["file", "folder", "other"] | None:
-    """The kind of what lies at a path; None for nothing, and for a name that no file system takes."""
+    """Return whether a path is a file, a folder or something else; None if there is nothing."""
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Pydantic's findings, said in the words of the configuration: place, value, cure."""
+"""Pydantic's findings in the terms of the configuration: place, value, fix."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import json
 import math
 import shlex
 from collections.abc import Mapping
+from datetime import date
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from scalewise.plan.config.errors import Place, Problem, did_you_mean, name_all, safe_repr
+from scalewise.plan.config.errors import Place, Problem, did_you_mean, name_all, spelled
 from scalewise.plan.config.experiment import (
     CHOSEN,
     COUNT,
@@ -38,6 +39,12 @@ _KIND = {
     "model": "a mapping of keys to values",
 }
 _KINDS = {COUNT, MAPPING, LISTED, CHOSEN, VALUE, LEFT_OUT, NUMBER, WORD, STEP_COUNT, STEP_MAPPING}
+_RELATIONS = {
+    "greater_than": "more than",
+    "greater_than_equal": "at least",
+    "less_than": "less than",
+    "less_than_equal": "at most",
+}
 FEW = 4
 COMMANDS = ("arguments", "prepare")
 """Keys of a program whose words are a list, and which a shell would take as one text."""
@@ -86,29 +93,42 @@ def _problem(detail: ErrorDetails, place: Place, model: type[BaseModel]) -> Prob
         return Problem(here, detail["msg"], 'Write 4, or "2x2" for 2 nodes of 2 devices.')
     if kind == "literal_error":
         known = [word.strip().strip("'") for word in context["expected"].replace(" or ", ", ").split(",")]
-        return Problem(here, f"is {safe_repr(value)}, which is not known here", _one_of(_short(value), known))
+        return Problem(here, f"is {spelled(value)}, which is not known here", _one_of(_short(value), known))
     if kind == "finite_number":
         return Problem(here, f"is {value}, not a finite number", "Write a number.")
-    if kind in {"greater_than", "greater_than_equal", "less_than", "less_than_equal"}:
-        limit = next(iter(context.values()))
-        relation = kind.replace("_", " ").replace("than equal", "than or equal to")
-        return Problem(
-            here,
-            f"is {safe_repr(value)}, but must be {relation} {limit}",
-            f"Use a value {relation} {limit}.",
-        )
+    if kind in _RELATIONS:
+        return _out_of_bounds(here, kind, value, next(iter(context.values())))
     if kind == "too_short":
         return Problem(here, "is an empty list", "Give at least one value.")
     stem = kind.removesuffix("_type").removesuffix("_parsing").removesuffix("_from_float")
     if stem in _KIND:
-        is_command = key in COMMANDS and isinstance(value, str)
-        cure = f"Write {_list_of_words(value)}." if is_command else _retype(stem, value)
-        return Problem(here, f"is {safe_repr(value)}, not {_KIND[stem]}", cure)
-    return Problem(here, f"is {safe_repr(value)}: {detail['msg']}", "See config/README.md for what it takes.")
+        if key in COMMANDS and isinstance(value, str):
+            return Problem(
+                here,
+                f"is {spelled(value)}, not {_KIND[stem]}",
+                f"Write one word per item: {_list_of_words(key, value)}.",
+            )
+        if stem == "string" and isinstance(value, date):
+            return Problem(here, f"is {value}, which YAML reads as a date", f'Write "{value}" in quotes.')
+        return Problem(here, f"is {spelled(value)}, not {_KIND[stem]}", _retype(stem, value))
+    return Problem(here, f"is {spelled(value)}: {detail['msg']}", "See config/README.md for what it takes.")
+
+
+def _out_of_bounds(here: Place, kind: str, value: object, limit: float) -> Problem:
+    """Make the problem of a number beyond a limit; a percentage in place of a fraction is named as such."""
+    relation, number = _RELATIONS[kind], _plain(limit)
+    what = f"is {spelled(value)}, but must be {relation} {number}"
+    if kind.startswith("less") and limit <= 1 and (fraction := _as_fraction(value, limit)):
+        return Problem(here, what, _write_fraction(fraction))
+    if kind == "greater_than" and isinstance(limit, int):
+        return Problem(here, what, f"Use {limit + 1} or more.")
+    return Problem(
+        here, what, f"Use {number} or more." if relation == "at least" else f"Use {relation} {number}."
+    )
 
 
 def _one_of(value: str, known: list[str]) -> str:
-    """The nearest of many values; few are all named."""
+    """Suggest the nearest of many values, or list all if they are few."""
     if len(known) <= FEW and not difflib.get_close_matches(value.lower(), known, n=1, cutoff=0.8):
         return name_all(known)
     return did_you_mean(value, known)
@@ -124,8 +144,10 @@ def _retype(kind: str, value: object) -> str:
     if kind == "bool":
         return "Write true or false, without quotes."
     if kind == "string":
-        text = _short(value[0] if isinstance(value, list) and len(value) == 1 else value)
-        return f'Write "{text}", in quotes.' if text else "Write a word, in quotes."
+        text = _as_text(value)
+        return f'Write "{text}" in quotes.' if text else "Write one text, in quotes."
+    if isinstance(value, str) and kind == "float" and (fraction := _as_fraction(value.strip())):
+        return _write_fraction(fraction)
     if isinstance(value, str):
         try:
             number = float(value)
@@ -135,28 +157,68 @@ def _retype(kind: str, value: object) -> str:
             meant: object = int(number) if kind == "int" else number
             return f"Write {meant} without quotes."
     if kind == "int" and isinstance(value, float) and math.isfinite(value):
-        return f"Write {math.floor(value)} or {math.ceil(value)}."
+        below, above = math.floor(value), math.ceil(value)
+        return f"Write {below}." if below == above else f"Write {below} or {above}."
     return "Write a whole number, such as 4." if kind == "int" else "Write a number, such as 0.1."
 
 
-def _list_of_words(command: str) -> str:
-    """The words of a command line as a list that can be pasted into YAML, each in quotes."""
+def _as_fraction(value: object, limit: float = 1.0) -> float | None:
+    """Return the fraction that a percentage means, such as 0.97 for 97 or "97%"; None if it means none."""
+    if isinstance(value, str) and value.endswith("%"):
+        try:
+            value = float(value.removesuffix("%"))
+        except ValueError:
+            return None
+    elif isinstance(value, bool) or not isinstance(value, (int, float)) or (value <= 1 and limit >= 1):
+        return None
+    fraction = float(f"{value / 100:.6g}")
+    return fraction if 0 < fraction <= limit else None
+
+
+def _plain(limit: float) -> str:
+    """Write a limit as it can be copied into YAML."""
+    return str(limit) if isinstance(limit, int) else f"{limit:.15g}"
+
+
+def _write_fraction(fraction: float) -> str:
+    return f"It is a fraction: write {fraction:g}."
+
+
+def _as_text(value: object) -> str:
+    """Return the text that a value of another type most likely means; empty if that is unclear."""
+    if isinstance(value, list) and len(value) == 1:
+        return _as_text(value[0])
+    if isinstance(value, dict) and len(value) == 1:  # a text with a colon and a space in it
+        parts = [_as_text(part) for pair in value.items() for part in pair]
+        return ": ".join(parts) if all(parts) else ""
+    return "" if isinstance(value, (list, dict, bytes)) else _short(value)
+
+
+def _list_of_words(key: str, command: str) -> str:
+    """Return the words of a command line as a list that can be pasted into YAML, each in quotes."""
     plain = command.replace("\\\n", " ")
     try:
         words = shlex.split(plain)
     except ValueError:  # a quote is left open
         words = plain.split()
+    if (
+        key == "prepare"
+        and words[:1] in (["python"], ["python3"])
+        and words[1:2]
+        and words[1].endswith(".py")
+    ):
+        words = words[1:]  # a Python file is started with the Python of the ranks
     return json.dumps(words, ensure_ascii=False)
 
 
 def _short(value: object) -> str:
-    """A value as it may be repeated in a cure; empty for one that must not be."""
-    text = value if isinstance(value, str) else safe_repr(value)
+    """Return a value as it may be repeated in a fix; empty for one that must not be."""
+    text = value if isinstance(value, str) else spelled(value)
     return text if len(text) <= 60 and text.isprintable() else ""
 
 
 def _known_keys(loc: tuple[int | str, ...], model: type[BaseModel]) -> list[str]:
-    """The keys that are known beside the one at ``loc``."""
+    """Return the keys that may stand at the level of ``loc``."""
     return list(_known_fields(loc, model))
 
 

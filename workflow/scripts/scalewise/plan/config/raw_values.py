@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from scalewise.plan.config.errors import Place, Problem, safe_repr
+from scalewise.plan.config.errors import Place, Problem, spelled
 from scalewise.plan.config.settings import DEFAULT, SWEEPABLE_WITH_DEFAULT
 
 MOST = 2**63 - 1
@@ -28,7 +28,7 @@ def to_plain(value: Any) -> Any:
 def unrepresentable(value: object) -> tuple[str, str] | None:
     """Say what keeps a value from standing in any record, and the cure; None for one that can."""
     if isinstance(value, int) and abs(value) > MOST:
-        return f"is {safe_repr(value)}, a whole number beyond {MOST}", "Write a smaller number."
+        return f"is {spelled(value)}, a whole number beyond {MOST}", "Write a smaller number."
     if isinstance(value, str) and any("\ud800" <= char <= "\udfff" for char in value):
         return f"is {value!r}, with half a character in it", "Write the character itself."
     return None
@@ -36,6 +36,12 @@ def unrepresentable(value: object) -> tuple[str, str] | None:
 
 def no_value(place: Place) -> Problem:
     """Make the problem of a key, or of an element of a list, without a value."""
+    if place == ("experiments",):
+        return Problem(place, "is empty", "Add an experiment below it.")
+    if len(place) == 2 and place[0] == "experiments":
+        return Problem(
+            place, "is empty", f"Indent its keys below it, or write `{place[1]}: {{}}` to use defaults only."
+        )
     if place[-3:-2] == ("sweep",) and place[-2] in SWEEPABLE_WITH_DEFAULT:
         return Problem(place, "has no value", f"Write {DEFAULT} for what {place[-2]} is when it is left out.")
     return Problem(place, "has no value", "Give it one, or leave the key out for its default.")
@@ -62,7 +68,7 @@ def non_string_keys(value: Any, place: Place) -> Iterator[Problem]:
     """Find keys that are not text, for a configuration that has no file to read them from."""
     if isinstance(value, Mapping):
         for key, item in value.items():
-            here = (*place, safe_repr(key) if isinstance(key, int) else str(key))
+            here = (*place, spelled(key) if isinstance(key, int) else str(key))
             if not isinstance(key, str):
                 kind = type(key).__name__
                 yield Problem(here, f"is a key that YAML reads as {kind}, not as text", "Put it in quotes.")

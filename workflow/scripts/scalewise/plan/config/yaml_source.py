@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
+from yaml.reader import ReaderError
 
 from scalewise.plan.config.errors import Place, Problem
 from scalewise.plan.config.raw_values import no_value, unrepresentable
@@ -24,8 +25,14 @@ _COLLECTIONS = {"tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"}
 _COUNT_KEYS: Place = ("slurm", "queue_minutes")
 """The mapping of a site file whose keys are device counts."""
 _MAX_VALUES = 100_000
-"""Most values of a file. Those that aliases repeat count: nine lines of aliases can mean 10^9."""
+"""Most values of a file. Repetitions by aliases count: nine lines of aliases can mean 10^9."""
 
+_TWO_COLONS = re.compile(r"(\s*(?:- )?)([^\s:\"'][^:]*): ([^\"'\[{].*: .*?)\s*(?:#.*)?")
+"""A line such as ``title: Digits: strong``."""
+_UNCLOSED = re.compile(r"expected ',' or '([]}])'")
+_SIGN = re.compile(r"found character '([@`%])' that cannot start any token")
+_ALIAS = re.compile(r"found undefined alias '(.*)'")
+_ONE_LEVEL = "Indent keys of one level equally."
 _SCIENTIFIC = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
 
@@ -37,7 +44,7 @@ class Source:
         name: The file as the user named it.
         lines: 1-based line of every place in the file.
         problems: Mistakes that only the text shows.
-        fatal: Those of them that keep the file from being read at all.
+        fatal: The problems that keep the file from being read at all.
     """
 
     name: str
@@ -60,9 +67,9 @@ def read_source(path: Path, hint: str = STUDY_HINT) -> Source:
 
     Args:
         path: A study's or a site's file.
-        hint: Cure of a file that is empty or not a mapping: the way such a file begins.
+        hint: The fix of a file that is empty or not a mapping: how such a file begins.
     """
-    source = Source(str(path))
+    source, text = Source(str(path)), ""
     try:
         text = path.read_text(encoding="utf-8")
         root = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -72,31 +79,74 @@ def read_source(path: Path, hint: str = STUDY_HINT) -> Source:
             source.fatal.append(Problem((), "is not a mapping of keys to values at its top", hint))
         else:
             _Walk(source).look(root, ())
-            # what stands in the nodes may still make no values
+            # the nodes may still make no values
             yaml.SafeLoader("").construct_document(root)
     except OSError as error:
         source.fatal.append(Problem((), f"cannot be read ({error.strerror})", "Name a readable file."))
+    except UnicodeDecodeError as error:
+        source.fatal.append(_undecodable(error, source))
     except RecursionError:
-        source.fatal.append(Problem((), "is nested hundreds of levels deep", "Mend its brackets."))
+        source.fatal.append(
+            Problem((), "is nested hundreds of levels deep", "Look for brackets that are not closed.")
+        )
     except (yaml.YAMLError, ValueError, OverflowError) as error:
         if not source.fatal:
-            source.fatal.append(_syntax_problem(error, source))
+            source.fatal.append(_syntax_problem(error, source, text))
     source.problems += [problem for problem in source.fatal if problem not in source.problems]
     return source
 
 
-def _syntax_problem(error: yaml.YAMLError | ValueError | OverflowError, source: Source) -> Problem:
+def _syntax_problem(error: yaml.YAMLError | ValueError | OverflowError, source: Source, text: str) -> Problem:
+    """Name a mistake of YAML's syntax in plain words, and its line."""
     mark = getattr(error, "problem_mark", None)
     if mark is not None:
         source.lines[()] = mark.line + 1
+    elif isinstance(error, ReaderError):
+        source.lines[()] = text.count("\n", 0, error.position) + 1
+        return Problem(
+            (), f"holds the character U+{ord(text[error.position]):04X}, which YAML refuses", "Remove it."
+        )
     reason = " ".join(str(getattr(error, "problem", None) or error).split())
+    line = "".join(text.split("\n")[mark.line : mark.line + 1]) if mark is not None else ""
+    began = getattr(error, "context_mark", None)
+    since = "" if began is None else f" in line {began.line + 1}"
+    if "no-break space" in reason:
+        return Problem((), "has a no-break space in its indentation", "Indent with plain spaces.")
     if "'\\t'" in reason:
         return Problem((), "has a tab in its indentation", "Indent with spaces.")
-    return Problem((), f"is not valid YAML: {reason}", "Mend the line named here or the one above.")
+    if reason == "mapping values are not allowed here":
+        if found := _TWO_COLONS.fullmatch(line):
+            quoted = found[3].replace('"', "'")
+            return Problem(
+                (), 'has a text with ": " in it, which needs quotes', f'Write {found[2]}: "{quoted}".'
+            )
+        return Problem((), "is indented deeper than the line above", "Indent both lines equally.")
+    if opened := _UNCLOSED.match(reason):
+        what = f"has a list or mapping{since} that goes on without a comma or {opened[1]}"
+        return Problem((), what, f"Add the missing comma or {opened[1]}.")
+    if reason == "found unexpected end of stream":
+        return Problem((), f"ends within the quotes that begin{since}", "Add the closing quote.")
+    if found := _SIGN.match(reason):
+        return Problem((), f"has a text that begins with {found[1]}", "Put the text in quotes.")
+    if found := _ALIAS.match(reason):
+        return Problem(
+            (), f"has the text *{found[1]}, which YAML takes for an alias", "Put the text in quotes."
+        )
+    if reason == "but found another document":
+        return Problem((), "begins a second document with ---", "Keep one document in a file.")
+    if reason == "expected <block end>, but found '<block mapping start>'":
+        return Problem((), "is indented less than the key above, and more than the one over it", _ONE_LEVEL)
+    return Problem((), f"is not valid YAML: {reason}", "Correct the line named here or the one above.")
+
+
+def _undecodable(error: UnicodeDecodeError, source: Source) -> Problem:
+    source.lines[()] = error.object.count(b"\n", 0, error.start) + 1
+    byte = error.object[error.start]
+    return Problem((), f"holds a byte that is not UTF-8 (0x{byte:02x})", "Save the file as UTF-8.")
 
 
 class _Walk:
-    """Every place of a file with its line, and what is wrong with the spelling there."""
+    """Collects the line of every place of a file, and mistakes of spelling there."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -104,7 +154,7 @@ class _Walk:
         self._above: list[yaml.Node] = []
 
     def look(self, node: yaml.Node, place: Place) -> None:
-        """Look at a node and all below it.
+        """Record the lines and the mistakes of a node and of all below it.
 
         Raises:
             yaml.YAMLError: aliases make it endless.
@@ -142,6 +192,9 @@ class _Walk:
             if not isinstance(key, yaml.ScalarNode):
                 raise yaml.MarkedYAMLError(None, None, "a list or mapping for a key", key.start_mark)
             name = str(key.value)
+            if name.startswith("\u00a0"):
+                mark = key.start_mark
+                raise yaml.MarkedYAMLError(None, None, "a no-break space in the indentation", mark)
             here = (*place, name)
             if name in seen:
                 problems.append(
@@ -231,4 +284,4 @@ def _beyond(node: yaml.ScalarNode) -> tuple[str, str] | None:
     try:
         return unrepresentable(yaml.SafeLoader("").construct_object(node))
     except ValueError:
-        return None  # unreadable, and said so
+        return None  # unreadable, and reported as such
