@@ -94,7 +94,9 @@ def test_a_rank_killed_from_outside_is_named_and_the_others_end_with_it(
     failure = read_failure(training.folder)
     assert failure is not None
     assert failure.outcome == "failed"
-    expected = f"rank 1 on {socket.gethostname()} (pid {victim}) left no word: killed from outside"
+    expected = (
+        f"rank 1 on {socket.gethostname()} (pid {victim}) ended without an error message: killed from outside"
+    )
     assert failure.reason.startswith(expected)
     assert expected in stderr
     assert training.left_over() == {}
@@ -108,7 +110,8 @@ def test_a_run_over_its_limit_is_ended_and_told_what_to_change(start: Start) -> 
     failure = read_failure(training.folder)
     assert failure is not None
     assert failure.outcome == "timed-out"
-    assert "not done after 0.05 minutes. Raise runtime_minutes" in failure.reason
+    assert failure.reason.startswith("stopped after 0.05 minutes")
+    assert "Raise runtime_minutes" in failure.reason
     assert failure.reason in stderr
     assert training.left_over() == {}
 
@@ -147,7 +150,9 @@ def test_ranks_wait_for_one_that_hangs_as_long_as_they_are_told_and_not_for_the_
     failure = read_failure(training.folder)
     assert failure is not None
     assert failure.outcome == "failed"
-    assert failure.reason.startswith(f"rank 1 on {socket.gethostname()} (pid {hung}) left no word")
+    assert failure.reason.startswith(
+        f"rank 1 on {socket.gethostname()} (pid {hung}) ended without an error message"
+    )
     assert "or hung" in failure.reason
     assert training.left_over() == {}
 
@@ -167,7 +172,9 @@ def test_a_single_rank_that_hangs_is_ended_though_no_other_waits_for_it(
     failure = read_failure(training.folder)
     assert failure is not None
     assert failure.outcome == "failed"
-    assert failure.reason.startswith(f"rank 0 on {socket.gethostname()} (pid {hung}) left no word")
+    assert failure.reason.startswith(
+        f"rank 0 on {socket.gethostname()} (pid {hung}) ended without an error message"
+    )
     assert training.left_over() == {}
 
 

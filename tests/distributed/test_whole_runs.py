@@ -214,8 +214,8 @@ def test_one_device_is_started_the_same_way_as_two(finished: dict[int, Finished]
 
 def test_a_second_training_waits_for_the_first_and_says_so(finished: dict[int, Finished]) -> None:
     first, second = finished[1], finished[2]
-    assert "waiting for another training" not in first.stderr
-    assert second.stderr.count("waiting for another training on this machine to end") == 1
+    assert "waiting: another Scalewise run" not in first.stderr
+    assert second.stderr.count("waiting: another Scalewise run is using this machine") == 1
     assert first.summary.provenance is not None
     began = datetime.fromisoformat(second.log[0].split()[0])
     assert began >= datetime.fromisoformat(first.summary.provenance.ended_at)

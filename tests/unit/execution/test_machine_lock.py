@@ -50,7 +50,7 @@ def test_the_second_training_waits_is_told_once_and_then_has_its_turn(
     first = hold()
     assert said(first) == "holds\n"
     second = hold()
-    assert said(second) == f"waiting for another training on this machine to end ({lock})\n"
+    assert said(second) == f"waiting: another Scalewise run is using this machine (lock file {lock})\n"
     assert second.poll() is None
     first.communicate(input="")
     assert said(second) == "holds\n"
@@ -119,7 +119,7 @@ def test_two_users_take_turns_by_a_file_of_a_sticky_folder_that_one_of_them_has_
     first = hold(12345)
     assert said(first) == "holds\n"
     second = hold(23456)
-    assert said(second).startswith("waiting for another training")
+    assert said(second).startswith("waiting: another Scalewise run")
     first.communicate(input="")
     assert said(second) == "holds\n"
     assert lock.stat().st_uid == 12345

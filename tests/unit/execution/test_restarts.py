@@ -218,7 +218,7 @@ def test_a_run_that_is_given_up_does_not_say_that_it_could_go_on(
     ends = [start(tmp_path) for _ in range(3)]
     again = [requeue_after(end, in_slurm_job=True) for end in ends]
     assert again == [Requeue.FROM_START, Requeue.FROM_START, Requeue.NO]
-    assert "3 tries without progress: none has come to a checkpoint" in str(ends[-1])
+    assert "3 tries without progress: none came to a checkpoint" in str(ends[-1])
 
 
 class Command:

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import pytest
 from tests.small_runs import definition, rank_setup
 
 from scalewise.execution import run_lock
-from scalewise.execution.messages import TrainSpec
+from scalewise.execution.messages import Progress, TrainSpec
 from scalewise.execution.outcome import (
     LOG_TAIL_LINES,
     SHOWN_BYTES,
@@ -28,6 +29,7 @@ from scalewise.execution.outcome import (
 from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.run_lock import LockLostError, RunLock, lock_run
 from scalewise.execution.supervisor import ExitStatus, RankGroup, failure_reason, in_minutes
+from scalewise.execution.watchdog import Kept
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.config.site import Container
 from scalewise.plan.jobs.launch import Launch, Programs, SiteLaunch, build_launch, rank_environment
@@ -170,7 +172,7 @@ def test_of_ranks_without_a_launcher_between_one_that_exits_takes_the_others_alo
     started = rank_group(tmp_path, RANK_1_EXITS)
     both = tuple(rank_environment(local_rank, Shape(1, 2)) for local_rank in range(2))
     launch = replace(started.launch, name="popen", own_environments=both)
-    alone = rf"failed: rank 1 on {socket.gethostname()} \(pid \d+\) left no word"
+    alone = rf"failed: rank 1 on {socket.gethostname()} \(pid \d+\) ended without an error message"
     with pytest.raises(RunFailedError, match=alone) as failed:
         supervise(replace(started, launch=launch))
     assert failed.value.ended is not None
@@ -249,7 +251,9 @@ def test_the_log_of_an_earlier_attempt_stays_readable(tmp_path: Path) -> None:
 
 def test_a_program_that_ignores_its_limit_is_ended_all_the_same(tmp_path: Path) -> None:
     program = "import time\nprint('begun', flush=True)\ntime.sleep(600)"
-    with pytest.raises(RunFailedError, match=r"timed-out: not done after 0\.01 minutes"):
+    with pytest.raises(
+        RunFailedError, match=r"timed-out: stopped after 0\.01 minutes, before its first step"
+    ):
         supervise(rank_group(tmp_path, program, limit_seconds=0.6))
     failure = read_failure(tmp_path)
     assert failure is not None
@@ -291,12 +295,12 @@ def test_ranks_whose_run_another_has_taken_are_ended_and_nothing_of_the_others_i
         monkeypatch.setattr(run_lock, "HEARTBEAT_SECONDS", 0.1)
     with (
         pytest.raises(
-            LockLostError, match=r"study/d2\.r1: Slurm job 7 on node-b has taken this run"
+            LockLostError, match=r"study/d2\.r1: Slurm job 7 on node-b has taken over this run"
         ) as taken,
         lock_run(tmp_path, 0, lambda text: None) as lock,
     ):
         supervise(rank_group(tmp_path, TAKEN % then, lock=lock))
-    assert "its file system stalled, or it was stopped" in str(taken.value)
+    assert "its file system stalled, or it was suspended" in str(taken.value)
     left = {path.name for path in tmp_path.iterdir()} - {SUMMARY}
     assert left == {"attempt", "holder.json"}
     assert (tmp_path / "attempt" / "of the other").exists()
@@ -305,7 +309,7 @@ def test_ranks_whose_run_another_has_taken_are_ended_and_nothing_of_the_others_i
 
 def test_a_folder_that_was_removed_under_the_ranks_is_what_failed(tmp_path: Path) -> None:
     program = PREAMBLE + "import shutil\nattempt.started(0, 'node-a')\nshutil.rmtree(attempt.folder)"
-    with pytest.raises(RunFailedError, match=r"attempt was removed while the ranks were at work\. Leave"):
+    with pytest.raises(RunFailedError, match=r"attempt was removed while the run was at work\. Give"):
         supervise(rank_group(tmp_path, program))
 
 
@@ -441,7 +445,9 @@ os.abort()
 @pytest.mark.parametrize(
     ("aborting", "terminated", "words"),
     [
-        pytest.param((1, 2), False, "left no word: killed from outside", id="one is silent"),
+        pytest.param(
+            (1, 2), False, "ended without an error message: killed from outside", id="one is silent"
+        ),
         pytest.param((1, 2), True, "did not answer the other ranks in time", id="one was asked to end"),
         pytest.param((0, 1, 2), False, "ended by SIGABRT: NCCL gave up waiting", id="all"),
     ],
@@ -476,3 +482,21 @@ def test_a_folder_has_a_result_where_the_records_are_of_just_this_run(tmp_path: 
     assert not has_result(tmp_path, other)
     (tmp_path / SUMMARY).write_text("{", encoding="utf-8")
     assert not has_result(tmp_path, DEFINITION)
+
+
+@pytest.mark.parametrize(
+    ("seconds_ago", "kept", "hangs"),
+    [(0, Kept.NOTHING, False), (50, Kept.NOTHING, True), (50, Kept.CHECKPOINT, False)],
+)
+def test_a_run_that_reached_its_limit_names_its_progress_and_whether_it_may_hang(
+    tmp_path: Path, seconds_ago: int, kept: Kept, hangs: bool
+) -> None:
+    files = RankFiles(tmp_path)
+    files.progress(Progress(epoch=0, epochs=0, step=10, steps=405))
+    moment = time.time() - seconds_ago
+    os.utime(tmp_path / "progress.json", (moment, moment))
+    launch = Launch("popen", (sys.executable,), {})
+    group = RankGroup("r", files, launch, 1, tmp_path / "train.log", limit_seconds=60, kept=kept)
+    reason = failure_reason(group, ExitStatus(code=1, outcome="timed-out"), None)
+    assert reason.startswith("stopped after 1 minute, at step 10/405. ")
+    assert ("It may hang: its last progress was 50 s ago. Raise runtime_minutes" in reason) == hangs

@@ -95,7 +95,7 @@ def test_a_signal_asks_ranks_that_train_to_stop_and_leaves_them_the_time(
     watched.received.append(number)
     assert not watched.is_over(10)
     assert watched.rank_files.stop_request() == number.name
-    assert watched.told[0].startswith(f"{number.name}: a checkpoint is written")
+    assert watched.told[0].startswith(f"{number.name}: writing a checkpoint, within 60 s")
     assert not watched.is_over(10 + STOP_SECONDS - 1)
     assert watched.is_over(10 + STOP_SECONDS)
     assert watched.watchdog.outcome(None) == "interrupted"
@@ -108,7 +108,7 @@ def test_a_program_that_resumes_has_the_same_time_and_no_checkpoint_is_promised(
     program.received.append(signal.SIGINT)
     assert not program.is_over(10)
     assert program.rank_files.stop_request() == "SIGINT"
-    may_save = "SIGINT: the program may save, for which it has 60 s; a second signal ends it at once"
+    may_save = "SIGINT: the program has 60 s to save; a second signal ends it at once"
     assert program.told == [may_save]
     assert program.over_at(200) == 10 + STOP_SECONDS
 

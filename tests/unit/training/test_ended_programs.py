@@ -129,5 +129,5 @@ def test_a_rank_that_nccl_aborts_is_not_taken_for_the_one_it_waited_for(program:
 
 
 def test_a_program_without_a_step_is_told_so(program: ProgramRank) -> None:
-    with pytest.raises(ProgramError, match="made no optimizer step"):
+    with pytest.raises(ProgramError, match="ended without error before its first optimizer step"):
         program._check_end(child(), 0, [])

@@ -45,7 +45,7 @@ def test_each_point_has_one_line_with_its_runs_its_figures_and_what_it_does() ->
         ["8", "0 of 3", "waiting"],
     ]
     assert lines[5] == (
-        "digits so far: 2 devices 1.76x (1.60 to 1.95), n = 1, efficiency 0.88, asked for 0.7"
+        "digits, best so far: 2 devices, 1.76x (1.60 to 1.95), efficiency 0.88 (0.7 required), 1 run"
     )
     assert lines[6].startswith("4 of 12 runs done, 1 failed, 0.117 device-hours spent, about ")
     assert len(lines) == 7
@@ -83,7 +83,7 @@ def test_runs_at_work_together_show_how_fast_they_are() -> None:
 def test_without_an_efficiency_to_keep_the_fastest_point_is_told_and_called_so() -> None:
     runs = {point(1): [done(100)], point(4): [done(380)], point(8): [done(500)]}
     assert table(standing_of(runs), 120, 40)[4].startswith(
-        "digits, highest throughput so far: 8 devices 5.00x, n = 1"
+        "digits, fastest so far: 8 devices, 5.00x, efficiency"
     )
 
 

@@ -70,7 +70,7 @@ def test_it_says_how_a_study_stands_and_changes_nothing(tmp_path: Path) -> None:
     ("changes", "said"),
     [
         ({"ended": True}, "ended"),
-        ({"pid": 2**22 + 1}, "which has gone"),
+        ({"pid": 2**22 + 1}, "which has ended"),
         ({"host": "login9"}, "Running since"),
     ],
 )
@@ -96,7 +96,7 @@ def test_one_that_is_silent_for_long_has_gone_also_where_its_process_id_is_in_us
     tmp_path: Path, host: str
 ) -> None:
     write_watch_record(tmp_path, record(host=host, told_at=time.time() - 52 * 3600))
-    assert "which has told nothing for 2 days 4 h" in status(tmp_path).stdout.splitlines()[0]
+    assert "which has reported nothing for 2 days 4 h" in status(tmp_path).stdout.splitlines()[0]
 
 
 @pytest.mark.parametrize("ended", [True, False])
@@ -129,7 +129,7 @@ def test_following_a_study_says_who_runs_it_and_when_nobody_does_any_more(
     assert follow_status(tmp_path, {}, shown) == 0
     lines = shown.getvalue().splitlines()
     assert lines[0].startswith("Running since ")
-    assert "which has told nothing for 3 min" in lines[-1]
+    assert "which has reported nothing for 3 min" in lines[-1]
 
 
 def test_a_record_that_cannot_be_read_is_not_taken_for_none(tmp_path: Path) -> None:

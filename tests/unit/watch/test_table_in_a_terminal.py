@@ -69,7 +69,7 @@ def test_it_stands_at_the_foot_and_what_steps_print_scrolls_above_it(window: Win
     table.show(LATER)
 
     assert before[0].split() == ["devices", "runs", "done", "now"]
-    assert len(table_rows(window)) == len(before)
+    assert len(table_rows(window)) == len(before) + 1, "the forecast has come, on a second line"
     assert "run 2: epoch 3/4, 99.0/s" in table_rows(window)[1]
     printed = [line for line in window.screen.text.splitlines() if line.startswith("line ")]
     assert printed == [f"line {number}" for number in range(50)]

@@ -46,7 +46,7 @@ def machine_lock(
 
     Args:
         wait_seconds: The longest time to wait for another training to end.
-        notify: Told once when there is something to wait for.
+        notify: Called once when there is something to wait for.
         path: The lock file; by default one for all users of this machine.
 
     Raises:
@@ -55,11 +55,11 @@ def machine_lock(
     """
     path = path or lock_path(os.environ)
     deadline = time.monotonic() + wait_seconds
-    told = False
+    notified = False
     while (descriptor := _try_to_lock(path)) is None:
-        if not told:
-            notify(f"waiting for another training on this machine to end ({path})")
-            told = True
+        if not notified:
+            notify(f"waiting: another Scalewise run is using this machine (lock file {path})")
+            notified = True
         if time.monotonic() > deadline:
             raise MachineBusyError(
                 f"another training has held {path} for more than {wait_seconds:.0f} s. "
@@ -100,8 +100,8 @@ def _open_for_all(path: Path) -> int:
     except OSError as error:
         raise OSError(
             error.errno or errno.EIO,
-            f"{error.strerror}; trainings of this machine take turns by this file, or by the one that "
-            f"{ENVIRONMENT_VARIABLE} names",
+            f"{error.strerror}; trainings on this machine take turns by this file. "
+            f"{ENVIRONMENT_VARIABLE} names another one",
             str(path),
         ) from error
 

@@ -46,6 +46,9 @@ REASON_CHARACTERS = 4000
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 """Characters that change what a terminal shows, but for tabs and ends of lines."""
 
+_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors for which the free space matters."""
+
 FULL_BYTES = 1 << 20
 """A folder with less room than this has none: what ranks wrote there last may be missing."""
 
@@ -162,24 +165,27 @@ def append_log(log: Path, text: str) -> None:
 
 
 def explain_os_error(label: str, folder: Path, error: OSError) -> str:
-    """A sentence on what the system refused: the path or else the folder, its words, the room, the cure."""
+    """Say what the system refused, with the path or else the folder, the free space and the fix."""
+    if error.errno == errno.ENOENT and not folder.exists():
+        return f"{label} failed: {folder} was removed while it ran. Give the same command to run it again."
     path = Path(str(error.filename or folder))
-    said = error.strerror or str(error)
-    cures = {
+    reason = error.strerror or str(error)
+    fixes = {
         errno.ENOSPC: "Make room there",
         errno.EDQUOT: "Your quota is used up: make room there",
         errno.EFBIG: "The limit of a file's size (ulimit -f) is too low for it: raise it",
         **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "Make it writable, or use another folder"),
     }
-    cure = cures.get(error.errno or 0, "Mend that")
+    fix = fixes.get(error.errno or 0, "Fix this")
+    room = f" ({free_bytes(path):,} bytes are free there)" if error.errno in _OF_SPACE else ""
     return (
-        f"{label} failed: {path}: {said} ({free_bytes(path):,} bytes are free there). {cure}, and run "
-        "snakemake again; other runs, and checkpoints that are whole, are untouched."
+        f"{label} failed: {path}: {reason}{room}. {fix}, and give the same command again. Other runs and "
+        "complete checkpoints are not affected."
     )
 
 
 def free_bytes(path: Path) -> int:
-    """Bytes that this user may still write where a path is or would be; 0 where nobody can say."""
+    """Bytes that this user may still write at a path; 0 if unknown."""
     for place in (path, *path.absolute().parents):
         with suppress(OSError):
             return shutil.disk_usage(place).free
@@ -243,11 +249,11 @@ def _fail(
         (spec.folder / name).unlink(missing_ok=True)
     details = traceback.rstrip() if cause is not None else "\n".join(failure.log_tail)
     if ended.stopped is not None and ended.stopped.saved:
-        details = ""  # nothing to look for: it ended as it was asked to
+        details = ""  # nothing to look for: it ended as requested
     try:
         write_json(spec.folder / FAILURE, failure)
         note(rank_group.log, f"{ended.outcome}: {why}")
-    except OSError as error:  # the reason is known here alone, then
+    except OSError as error:  # only this message has the reason, then
         details += f"\n{explain_os_error(rank_group.label, spec.folder, error)}"
     message = f"{rank_group.label} {ended.outcome}: {why}\n{details}".rstrip()
     return RunFailedError(f"{message}\nWhole log: {rank_group.log}", why, ended)

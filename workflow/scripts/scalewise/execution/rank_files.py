@@ -225,9 +225,16 @@ class RankFiles:
         draft.replace(path)
 
     def read_progress(self) -> Progress | None:
-        """Read the progress that rank 0 told last."""
+        """Read the progress that rank 0 reported last."""
         path = self.folder / PROGRESS
         return Progress.model_validate_json(path.read_text()) if path.exists() else None
+
+    def seconds_since_progress(self) -> float:
+        """Return the time since rank 0 last reported progress; 0 if it has not."""
+        try:
+            return max(time.time() - (self.folder / PROGRESS).stat().st_mtime, 0.0)
+        except OSError:
+            return 0.0
 
     def root_cause(self, world_size: int) -> RankError | None:
         """The first exception that is not the consequence of another rank's end."""

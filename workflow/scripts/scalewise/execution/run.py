@@ -1,4 +1,4 @@
-"""One start of a training among its others: where it begins, what it may still take, what it leaves."""
+"""Start a training from its newest checkpoint, within the time left, and record how it ended."""
 
 from __future__ import annotations
 
@@ -120,11 +120,11 @@ def _gave_up(without_progress: list[Restart]) -> str:
     last = without_progress[0]
     came = f"beyond the checkpoint at step {last.from_step}" if last.from_step else "to a checkpoint"
     why = f"ended {last.ended}" if last.ended == SILENT else last.reason
-    return f"{len(without_progress)} tries without progress: none has come {came}. The last one: {why}"
+    return f"{len(without_progress)} tries without progress: none came {came}. The last one: {why}"
 
 
 def _spent(rank_group: RankGroup, step: int) -> str:
     return (
         f"all of its {in_minutes(rank_group.limit_seconds)} are used. {rank_group.cure} The checkpoint at "
-        f"step {step} is kept: with more time the same command goes on from there."
+        f"step {step} is kept: with more time the same command resumes there."
     )

@@ -1,4 +1,4 @@
-"""The ranks of one attempt from outside: start them, watch them, end them all, say why they failed.
+"""Start the ranks of one attempt, watch them, end them all, and report why they failed.
 
 Needs no torch.
 """
@@ -24,7 +24,7 @@ from scalewise.execution.messages import GracefulStop, RankError, RankStarted
 from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.rank_processes import RankProcesses
 from scalewise.execution.run_lock import LockLostError, RunLock
-from scalewise.execution.watchdog import COLLECT_ERRORS_SECONDS, Kept, Watchdog, Why
+from scalewise.execution.watchdog import COLLECT_ERRORS_SECONDS, STOP_SECONDS, Kept, Watchdog, Why
 from scalewise.plan.jobs.launch import Launch
 from scalewise.records import utc_now, write_text
 
@@ -32,6 +32,8 @@ GRACE_SECONDS = 10.0
 SHORT_GRACE_SECONDS = 1.5
 """Grace after a rank has raised or hangs: launchers but srun would wait 30 s for one that cannot hear."""
 POLL_SECONDS = 0.2
+SILENT_SECONDS = 30.0
+"""Time without progress after which a run that reached its limit may hang."""
 STUDY_IS_SHOWN = "SCALEWISE_STUDY_IS_SHOWN"
 """Variable that is set where the terminal shows the whole study: a single run's bar would tear it."""
 
@@ -156,9 +158,9 @@ def _supervise(rank_group: RankGroup, log: IO[str]) -> ExitStatus:
                 rank_group.lock.heartbeat()
                 if (other := rank_group.lock.taken_by) is not None:
                     raise LockLostError(
-                        f"{rank_group.label}: {other} has taken this run, as this training had given no sign "
-                        "of life for too long: its file system stalled, or it was stopped. Its ranks are "
-                        "ended here; the other goes on from the last checkpoint."
+                        f"{rank_group.label}: {other} has taken over this run. This process had not updated "
+                        "its lock for too long: its file system stalled, or it was suspended. Its ranks are "
+                        "ended here; the other process resumes from the last checkpoint."
                     )
             stopped = rank_group.rank_files.read_stopped()
             return ExitStatus(
@@ -215,22 +217,22 @@ def _signals() -> Iterator[list[int]]:
 def failure_reason(group: RankGroup, ended: ExitStatus, cause: RankError | None) -> str:
     """A sentence on why there is no result, naming rank and host where they are known."""
     if ended.outcome == "timed-out":
-        kept = _what_is_kept(group, ended, "with more time the same command goes on from there")
-        return f"not done after {in_minutes(group.limit_seconds)}. {group.cure}{kept}"
+        kept = _what_is_kept(group, ended, "with more time the same command resumes there")
+        return f"stopped after {in_minutes(group.limit_seconds)}{_reached(group)}. {group.cure}{kept}"
     if ended.outcome == "interrupted":
         by = ended.stopped.stop_source if ended.stopped is not None else ended.stop_source
-        return f"ended by {by}.{_what_is_kept(group, ended, 'the same command goes on from there')}"
+        return f"ended by {by}.{_what_is_kept(group, ended, 'the same command resumes there')}"
     if ended.unstarted_seconds is not None:
         return (
-            f"no rank started within {ended.unstarted_seconds:.0f} s. The launcher's words stand below; "
-            "where nodes need longer to load PyTorch, raise timeout_seconds."
+            f"no rank started within {ended.unstarted_seconds:.0f} s. The launcher's output is below. "
+            "If nodes need longer to load PyTorch, raise timeout_seconds."
         )
     if cause is not None and not cause.is_secondary:
         return f"rank {cause.rank} on {cause.host}: {cause.first_line}"
     if not group.rank_files.folder.exists():
         return (
-            f"{group.rank_files.folder} was removed while the ranks were at work. Leave the folder of a run "
-            "alone until it has ended; the same command trains it again."
+            f"{group.rank_files.folder} was removed while the run was at work. Give the same command to run "
+            "it again."
         )
     missing = group.rank_files.never_started(group.world_size)
     if missing and len(missing) < group.world_size:
@@ -239,7 +241,7 @@ def failure_reason(group: RankGroup, ended: ExitStatus, cause: RankError | None)
             f"missing: {', '.join(map(str, missing))}."
         )
     if missing:
-        return f"no rank started, and {_started(group)} exited with code {ended.code}. Its words stand below."
+        return f"no rank started, and {_started(group)} exited with code {ended.code}. Its output is below."
     silent = group.rank_files.died_without_note(group.world_size)
     if silent:
         waited = [note for note in silent if group.rank_files.aborted(note.rank)]
@@ -249,13 +251,13 @@ def failure_reason(group: RankGroup, ended: ExitStatus, cause: RankError | None)
                 return _unresponsive(quiet)
             return (
                 f"{_names(waited)} ended by SIGABRT: NCCL gave up waiting for another rank, or a library "
-                "failed. The log has its words."
+                "failed. The log has its output."
             )
         silent = [note for note in silent if note not in waited]
         silent = [note for note in silent if note.rank in ended.dead_before] or silent
         return (
-            f"{_names(silent)} left no word: killed from outside, often by the system's out-of-memory "
-            "killer, or hung."
+            f"{_names(silent)} ended without an error message: killed from outside, often by the kernel's "
+            "out-of-memory killer, or hung."
         )
     if cause is not None:
         quiet = group.rank_files.unresponsive(group.world_size)
@@ -270,7 +272,8 @@ def _names(ranks: Sequence[RankStarted]) -> str:
 
 
 def _unresponsive(ranks: Sequence[RankStarted]) -> str:
-    return f"{_names(ranks)} did not answer the other ranks in time: hung, or cut off from them."
+    why = "it hangs, or its network connection is lost"
+    return f"{_names(ranks)} did not answer the other ranks in time: {why}."
 
 
 def _started(rank_group: RankGroup) -> str:
@@ -278,9 +281,22 @@ def _started(rank_group: RankGroup) -> str:
 
 
 def in_minutes(seconds: float) -> str:
-    """Seconds as minutes in plain digits; a fraction where there are few."""
+    """Write seconds as minutes in plain digits, with a fraction if they are few: ``1 minute``."""
     minutes = seconds / 60
-    return f"{minutes:.0f} minutes" if minutes >= 100 else f"{minutes:.3g} minutes"
+    number = f"{minutes:.0f}" if minutes >= 100 else f"{minutes:.3g}"
+    return f"{number} minute{'' if number == '1' else 's'}"
+
+
+def _reached(group: RankGroup) -> str:
+    """Return the progress at the end, and that the ranks may hang if the last steps are long ago."""
+    progress = group.rank_files.read_progress()
+    if progress is None:
+        return ", before its first step"
+    silent = group.rank_files.seconds_since_progress()
+    # ranks that may save have had time for that since
+    most = SILENT_SECONDS if group.kept is Kept.NOTHING else SILENT_SECONDS + STOP_SECONDS
+    hangs = f". It may hang: its last progress was {silent:.0f} s ago" if silent > most else ""
+    return f", at {progress}{hangs}"
 
 
 def _what_is_kept(group: RankGroup, ended: ExitStatus, then: str) -> str:

@@ -1,4 +1,4 @@
-"""The job of one run, from its arguments to its exit code: it waits its turn, trains, and says what came."""
+"""Run one training job: wait for the lock, start the ranks, write the result or the reason for failing."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def train(options: TrainOptions, definition: Definition, label: str, start: Site
     with lock_run(folder, wait_seconds, lambda text: say(f"{label}: {text}"), me) as lock, machine:
         inputs = hashes_of(options, definition, program)
         if take_back(folder, definition, inputs, os.environ.get("SCALEWISE_COMMIT") or None):
-            text = "the result was there before snakemake saw this run end; it is taken as it is"
+            text = "the result was there before snakemake saw this run end; it is kept"
             say(f"{label}: {text}")
             append_log(options.log, text)
             end_training(folder, options.keep_checkpoints)
@@ -271,8 +271,8 @@ def limit_of_this_try(options: TrainOptions, folder: Path) -> float:
     if left < LEAST_SECONDS:
         raise ValueError(
             f"not tried again: of the {limit:.0f} s that the budget counts for this run "
-            f"{max(left, 0):.0f} s are left, less than {LEAST_SECONDS:.0f} s. Raise runtime_minutes, or mend "
-            "what made the earlier tries fail."
+            f"{max(left, 0):.0f} s are left, less than {LEAST_SECONDS:.0f} s. Raise runtime_minutes, or fix "
+            "the cause of the earlier failures."
         )
     return left
 

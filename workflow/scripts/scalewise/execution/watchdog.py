@@ -46,8 +46,8 @@ JOB_END = "the end of the job's time"
 class Kept(Enum):
     """Work that remains of ranks that are ended early; each value is the message for the user."""
 
-    CHECKPOINT = f"a checkpoint is written, for which there are {STOP_SECONDS:.0f} s"
-    BY_PROGRAM = f"the program may save, for which it has {STOP_SECONDS:.0f} s"
+    CHECKPOINT = f"writing a checkpoint, within {STOP_SECONDS:.0f} s"
+    BY_PROGRAM = f"the program has {STOP_SECONDS:.0f} s to save"
     NOTHING = "the program is ended; it starts again from the beginning next time"
 
 

@@ -1,4 +1,4 @@
-"""The table that a terminal shows, and the lines for one that is none: plain text, given the facts."""
+"""The table for a terminal, and the lines for a stream that is none: plain text from facts."""
 
 from __future__ import annotations
 
@@ -48,26 +48,26 @@ def table(standing: Standing, width: int, height: int) -> list[str]:
         width: Characters of a line.
         height: Most lines.
     """
-    found = list(speedups(standing.points))
-    foot = [*answer_lines(standing, found), forecast_text(standing, forecast(standing))]
+    measured = list(speedups(standing.points))
+    foot = [*answer_lines(standing, measured), forecast_text(standing, forecast(standing))]
     if standing.not_asked:
         foot.insert(0, _not_asked(standing.not_asked))
     *others, last = (textwrap.wrap(line, width, subsequent_indent="  ") for line in foot)
     # at least the heading and two points; the forecast is the last to go
     room = max(height - 3, 1)
     last = last[:room]
-    # of many series the table says more than a sentence for each
-    told = [line for lines in others for line in lines][: min(room - len(last), max(height // 4, 2))]
-    rows = max(height - 1 - len(told) - len(last), 1)
+    # for many series the table is clearer than a sentence for each
+    answers = [line for lines in others for line in lines][: min(room - len(last), max(height // 4, 2))]
+    rows = max(height - 1 - len(answers) - len(last), 1)
     shown = _shown(standing.points, rows)
-    lines = _columns(shown, standing, found, width)
+    lines = _columns(shown, standing, measured, width)
     if len(shown) < len(standing.points):
         lines.append(_left_out([each for each in standing.points if each not in shown]))
-    return [*(_cut(line, width) for line in lines), *told, *last]
+    return [*(_cut(line, width) for line in lines), *answers, *last]
 
 
 def _not_asked(points: int) -> str:
-    return f"{points} more device counts are measured only where the answer needs them"
+    return f"{points} more device counts are measured only if the answer needs them"
 
 
 def _shown(points: Sequence[PointStanding], rows: int) -> list[PointStanding]:
@@ -92,12 +92,12 @@ def _left_out(points: Sequence[PointStanding]) -> str:
 
 
 def _columns(
-    shown: Sequence[PointStanding], standing: Standing, found: Sequence[Speedup], width: int
+    shown: Sequence[PointStanding], standing: Standing, measured: Sequence[Speedup], width: int
 ) -> list[str]:
-    """Heading and rows, told shorter until they fit the width; nothing where no point is shown."""
+    """Heading and rows, shortened until they fit the width; nothing if no point is shown."""
     if not shown:
         return []
-    by_point = {each.point: each for each in found}
+    by_point = {each.point: each for each in measured}
     columns = {
         "experiment": [each.point.experiment for each in shown],
         "devices": [str(each.point.devices) for each in shown],
@@ -120,7 +120,7 @@ def _columns(
     if not _fits(columns, width):
         for name in {"experiment", "series"} & set(columns):
             columns[name] = [_cut(cell, MOST_NAME) for cell in columns[name]]
-    # what tells two points apart goes last
+    # columns that distinguish two points go last
     for name, last in (("speedup", LEAST_LAST), ("rate", NARROW_LAST), ("series", 0)):
         if name in columns and not _fits(columns, width, last):
             del columns[name]
@@ -156,19 +156,19 @@ def _cut(line: str, width: int) -> str:
     return line if len(line) <= width else f"{line[: max(width - 3, 0)]}..."[:width]
 
 
-def change_lines(standing: Standing, told: dict[WatchedPoint, tuple[object, ...]]) -> list[str]:
+def change_lines(standing: Standing, reported: dict[WatchedPoint, tuple[object, ...]]) -> list[str]:
     """A line for each point that there is news of.
 
     Args:
-        standing: The study as it stands.
-        told: Text shown of each point before, which is brought up to date.
+        standing: The study.
+        reported: State that was last reported of each point; updated here.
     """
     lines = []
     for each in standing.points:
-        before = told.get(each.point)
+        before = reported.get(each.point)
         if each.key == before:
             continue
-        told[each.point] = each.key
+        reported[each.point] = each.key
         if before is None and not each.in_state("done", "failed", "queued", "starting", "running"):
             continue  # nothing has happened yet
         lines.append(_change(each, standing))
@@ -184,8 +184,8 @@ def study_lines(standing: Standing) -> list[str]:
 def _change(point: PointStanding, standing: Standing) -> str:
     """``digits-strong, 2 devices: 1 of 3 runs done, 1,234 samples/s; run 2 starting``."""
     done, _, failed = runs_text(point).partition(", ")
-    said = ", ".join(filter(None, (f"{done} runs done", failed)))
+    count = ", ".join(filter(None, (f"{done} runs done", failed)))
     rate = interval_text(point.throughput)
-    parts = [f"{said}, {rate} samples/s" if rate else said]
+    parts = [f"{count}, {rate} samples/s" if rate else count]
     what = now_text(point, standing.now, standing.over)
     return f"{point.point.label}: " + "; ".join(parts + ([what] if what != "done" else []))

@@ -94,5 +94,5 @@ def read_watch_record(folder: Path) -> WatchRecord | None:
     except (ValidationError, UnicodeDecodeError):
         raise WatchRecordError(
             f"{path} is damaged, or another version of Scalewise has written it. The next start of "
-            "snakemake writes it anew."
+            "snakemake writes it again."
         ) from None

@@ -49,13 +49,13 @@ class PointStanding:
 
 @dataclass(frozen=True)
 class Standing:
-    """A study as it stands.
+    """The status of a study.
 
     Args:
         points: Those that have a run, in the order of the configuration.
         not_asked: Points of which no run is asked for, as a study has that chooses its device counts.
         now: Seconds since the epoch.
-        over: Whether nobody makes more of its runs: the session has ended.
+        over: Whether the session has ended, so that no more runs are made.
     """
 
     study: WatchedStudy

@@ -1,4 +1,4 @@
-"""Status of a study that another process runs, or has run: from files alone."""
+"""Status of a study that another process runs, or has run: only from files."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from scalewise.watch.words import clock_text, duration_text
 
 NOT_STARTED = (
     "No study has been started in {folder}: there is no {record}. Run this where snakemake runs, or name "
-    "that folder; `snakemake plan` shows what would be made."
+    "that folder. `snakemake plan` shows the runs of a study."
 )
 MAX_LINES = 10_000
 SILENT_SECONDS = 3 * ALIVE_SECONDS
-"""A session that has told nothing for so long is taken for gone, also where its process may be there: ids of
-processes are used again, and those of another host cannot be seen."""
+"""A session that is silent for so long counts as ended, even if its process may exist: process ids are used
+again, and those of another host cannot be seen."""
 
 
 def head_line(record: WatchRecord, now: float) -> str:
@@ -40,16 +40,16 @@ def head_line(record: WatchRecord, now: float) -> str:
         return f"Started {since}, ended {clock_text(record.told_at, now)}."
     if is_over(record, now):
         silent = duration_text(now - record.told_at)
-        gone = "has gone" if record.is_alive is False else f"has told nothing for {silent}"
+        gone = "has ended" if record.is_alive is False else f"has reported nothing for {silent}"
         return (
-            f"Started {since} by {who}, which {gone}. Below is how its runs stood; jobs that Slurm has may "
-            "go on. The same snakemake command goes on with what is missing."
+            f"Started {since} by {who}, which {gone}. Below is the last known status. Jobs in Slurm's queue "
+            "may still run. The same snakemake command makes the missing runs."
         )
     return f"Running since {since}: {who}."
 
 
 def is_over(record: WatchRecord, now: float) -> bool:
-    """Whether nobody goes on with the study: it has ended, or its process has gone or fallen silent.
+    """Whether the study no longer runs: it has ended, or its process has ended or is silent.
 
     Args:
         record: The session.
@@ -94,13 +94,13 @@ class StudyStatus:
             self._looker = Looker(record.study, results, frozenset(record.session), record.first_asked)
             self._of = record.began, record.pid
         over = is_over(record, now)
-        # what was at work when the session ended has not worked on since, as far as anybody knows
+        # runs at work when the session ended have made no known progress since
         until = min(now, record.told_at) if over else now
         return record, self._looker.look(dict(record.jobs), record.queue, record.rounds, until, over)
 
 
 def print_status(folder: Path, stream: TextIO = sys.stdout) -> int:
-    """Print how the study of a folder stands; returns the exit code, 1 where nothing tells.
+    """Print the status of the study of a folder; returns the exit code, 1 if there is none.
 
     Args:
         folder: Folder in which Snakemake runs.
@@ -123,11 +123,11 @@ def print_status(folder: Path, stream: TextIO = sys.stdout) -> int:
 
 
 def follow_status(folder: Path, environ: dict[str, str], stream: TextIO = sys.stdout) -> int:
-    """Show how the study stands until nobody goes on with it, or until Ctrl-C, which ends the looking alone.
+    """Show the status until the study ends, or until Ctrl-C, which ends only the display.
 
     Args:
         folder: Folder in which Snakemake runs.
-        environ: The environment, which says what the terminal can do.
+        environ: The environment; TERM and NO_COLOR describe the terminal.
         stream: Stream to print to.
     """
     status = StudyStatus(folder)
@@ -139,13 +139,13 @@ def follow_status(folder: Path, environ: dict[str, str], stream: TextIO = sys.st
         return print_status(folder, stream)
     display: Display = display_for(stream, environ)
     record, standing = seen
-    said, began = "", time.process_time()
+    shown, began = "", time.process_time()
     try:
         while not standing.over:
-            if said != (said := head_line(record, time.time())):
-                display.say(said)
+            if shown != (shown := head_line(record, time.time())):
+                display.say(shown)
             display.show(standing)
-            # what is measured may be measured on this machine
+            # the measured runs may share this machine
             time.sleep(max(POLL_SECONDS, (time.process_time() - began) / MOST_SHARE))
             began = time.process_time()
             record, standing = status.look(time.time()) or (record, standing)
@@ -153,6 +153,6 @@ def follow_status(folder: Path, environ: dict[str, str], stream: TextIO = sys.st
         pass
     finally:
         display.end(standing)
-    if said != (last := head_line(record, time.time())):
+    if shown != (last := head_line(record, time.time())):
         display.say(last)
     return 0

@@ -1,4 +1,4 @@
-"""The words of a point, a run and a forecast, in plain ASCII."""
+"""Texts of a point, a run and a forecast, in plain ASCII."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from scalewise.watch.standing import PointStanding, Standing
 MINUTE, HOUR, DAY = 60, 3600, 86400
 
 MOST_DISTURBED = 3
-"""Disturbed runs that are named."""
+"""Most disturbed runs that are named."""
 
 
 def rate_text(rate: float) -> str:
@@ -28,7 +28,7 @@ def rate_text(rate: float) -> str:
 
 
 def interval_text(interval: Interval | None) -> str:
-    """``1,234 (1,210 to 1,260)``: geometric mean and 95 % interval, which a single run has not."""
+    """``1,234 (1,210 to 1,260)``: geometric mean and 95 % interval; a single run has none."""
     if interval is None:
         return ""
     if math.isnan(interval.low):
@@ -60,7 +60,7 @@ def duration_text(seconds: float) -> str:
 
 
 def clock_text(moment: float, now: float) -> str:
-    """``14:32``, and with the day where that is another: ``Tue 14:32``, ``3 Mar 14:32``."""
+    """``14:32``, with the day if it is another one: ``Tue 14:32``, ``3 Mar 14:32``."""
     local, today = time.localtime(moment), time.localtime(now)
     if (local.tm_year, local.tm_yday) == (today.tm_year, today.tm_yday):
         return time.strftime("%H:%M", local)
@@ -89,7 +89,7 @@ def now_text(standing: PointStanding, now: float, over: bool = False) -> str:
 
 
 def _end_text(standing: PointStanding) -> str:
-    """``done``, ``timed-out, 1 not made``: what came of a point."""
+    """Return how a point ended: ``done``, ``timed-out, 1 not made``."""
     outcomes = [str(standing.runs[run].outcome or "failed") for run in standing.in_state("failed")]
     if cut := len(standing.in_state("running", "starting")):
         outcomes.append(f"{cut} interrupted")
@@ -121,8 +121,8 @@ def _now(standing: PointStanding, now: float) -> Iterator[str]:
 
 def _rates_text(standing: PointStanding, working: Sequence[RunKey]) -> str:
     """``, 5,000 to 5,100/s``: the samples per second of runs at work, the slowest and the fastest."""
-    told = (standing.runs[run].progress for run in working)
-    rates = sorted(each.samples_per_second for each in told if each is not None and each.samples_per_second)
+    progress = (standing.runs[run].progress for run in working)
+    rates = sorted(each.samples_per_second for each in progress if each and each.samples_per_second)
     if not rates:
         return ""
     texts = dict.fromkeys((rate_text(rates[0]), rate_text(rates[-1])))
@@ -137,77 +137,77 @@ def repeat_text(run: RunKey) -> str:
 def progress_text(facts: RunFacts) -> str:
     """``epoch 3/10, 1,234/s``: samples per second."""
     progress = facts.progress
-    assert progress is not None, "only a run that has told its progress is at work"
+    assert progress is not None, "a run at work has reported its progress"
     rate = progress.samples_per_second
     return str(progress) + (f", {rate_text(rate)}/s" if rate else "")
 
 
 def _queue_text(standing: PointStanding, queued: Sequence[RunKey], now: float) -> str:
     """``2 in the queue (Priority), the first to start about 14:32``."""
-    told = [standing.queued[run] for run in queued if run in standing.queued]
-    reasons = list(dict.fromkeys(job.reason for job in told if job.reason))
+    jobs = [standing.queued[run] for run in queued if run in standing.queued]
+    reasons = list(dict.fromkeys(job.reason for job in jobs if job.reason))
     why = f" ({', '.join(reasons)})" if reasons else ""
-    starts = [job.starts for job in told if job.starts is not None]
+    starts = [job.starts for job in jobs if job.starts is not None]
     first = "" if len(queued) == 1 else ", the first"
     when = f"{first or ','} to start about {clock_text(min(starts), now)}" if starts else ""
     return f"{len(queued)} in the queue{why}{when}"
 
 
-def forecast_text(standing: Standing, told: Forecast) -> str:
+def forecast_text(standing: Standing, forecast: Forecast) -> str:
     """Device-hours spent and to go, and the expected end."""
     total = len(standing.runs)
     parts = [f"{standing.count('done')} of {total} runs done"]
     if failed := standing.count("failed"):
         parts.append(f"{failed} failed")
-    parts.append(f"{hours_text(told.spent)} device-hours spent")
+    parts.append(f"{hours_text(forecast.spent)} device-hours spent")
     if standing.over or not standing.count("waiting", "queued", "starting", "running"):
         return ", ".join(parts)
-    if told.to_go is None or told.ends is None:
-        parts.append("how long the rest takes is known once a run has come some way")
+    if forecast.to_go is None or forecast.ends is None:
+        parts.append("time left: not known yet")
         return ", ".join(parts)
-    parts.append(f"{'at least' if told.may_grow else 'about'} {hours_text(told.to_go)} to go")
-    last, wait = clock_text(told.ends, standing.now), duration_text(told.ends - standing.now)
+    parts.append(f"{'at least' if forecast.may_grow else 'about'} {hours_text(forecast.to_go)} to go")
+    last, wait = clock_text(forecast.ends, standing.now), duration_text(forecast.ends - standing.now)
     # what is known of the queue and of the rounds is in it; what is not can only add to it
-    earliest = told.waits or told.may_grow
+    earliest = forecast.waits or forecast.may_grow
     parts.append(f"done {last} at the earliest (in {wait})" if earliest else f"done about {last} (in {wait})")
     return ", ".join(parts)
 
 
-def answer_lines(standing: Standing, found: Sequence[Speedup]) -> list[str]:
-    """Findings of the runs so far, a line for each series that has something to say."""
+def answer_lines(standing: Standing, measured: Sequence[Speedup]) -> list[str]:
+    """Findings of the runs so far, a line for each series with a speedup."""
     lines = [*standing.rounds.lines, *_disturbed_lines(standing)]
-    experiments = dict.fromkeys((each.point.experiment, each.point.series) for each in found)
+    experiments = dict.fromkeys((each.point.experiment, each.point.series) for each in measured)
     for experiment, series in experiments:
-        mine = [each for each in found if (each.point.experiment, each.point.series) == (experiment, series)]
+        speedups = [
+            each for each in measured if (each.point.experiment, each.point.series) == (experiment, series)
+        ]
         rule = standing.study.criteria.get(experiment, Criterion())
         which = f"{experiment} ({series})" if series else experiment
-        shown = _telling(mine, rule)
+        shown = _telling(speedups, rule)
         over = "" if shown.baseline == 1 else f" over {count_devices(shown.baseline)}"
-        asked = "" if rule.min_efficiency is None else f", asked for {rule.min_efficiency:g}"
-        # other criteria want times and costs of whole trainings, which the report has
-        by_rate = ", highest throughput" if rule.min_efficiency is None else ""
+        required = "" if rule.min_efficiency is None else f" ({rule.min_efficiency:g} required)"
+        # other criteria need times and costs of whole trainings, which the report has
+        best = "fastest" if rule.min_efficiency is None else "best"
         lines.append(
-            f"{which}{by_rate} so far: {count_devices(shown.point.devices)} {speedup_text(shown)}{over}, "
-            f"n = {shown.ratio.n}, efficiency {shown.efficiency:.2f}{asked}"
+            f"{which}, {best} so far: {count_devices(shown.point.devices)}, {speedup_text(shown)}{over}, "
+            f"efficiency {shown.efficiency:.2f}{required}, {count_devices(shown.ratio.n, 'run')}"
         )
     return lines
 
 
 def _disturbed_lines(standing: Standing) -> Iterator[str]:
     """``1 run was disturbed: study/d1.r2 (other processes took 90 % of the CPUs)``."""
-    found = [
-        f"{'/'.join(run)} ({facts.disturbed})" for run, facts in standing.runs.items() if facts.disturbed
-    ]
-    if found:
-        more = f" and {len(found) - MOST_DISTURBED} more" if len(found) > MOST_DISTURBED else ""
-        said = "1 run was" if len(found) == 1 else f"{len(found)} runs were"
-        yield f"{said} disturbed: {', '.join(found[:MOST_DISTURBED])}{more}"
+    runs = [f"{'/'.join(run)} ({facts.disturbed})" for run, facts in standing.runs.items() if facts.disturbed]
+    if runs:
+        more = f" and {len(runs) - MOST_DISTURBED} more" if len(runs) > MOST_DISTURBED else ""
+        subject = "1 run was" if len(runs) == 1 else f"{len(runs)} runs were"
+        yield f"{subject} disturbed: {', '.join(runs[:MOST_DISTURBED])}{more}"
 
 
-def _telling(mine: Sequence[Speedup], rule: Criterion) -> Speedup:
-    """The point that says most: the most devices that are efficient enough, else the fastest."""
-    enough = [each for each in mine if rule.min_efficiency and each.efficiency >= rule.min_efficiency]
+def _telling(speedups: Sequence[Speedup], rule: Criterion) -> Speedup:
+    """Return the point to show: the most devices that are efficient enough, else the fastest."""
+    enough = [each for each in speedups if rule.min_efficiency and each.efficiency >= rule.min_efficiency]
     if rule.min_efficiency:
-        # where none is efficient enough, the one that comes closest
-        return max(enough or mine, key=lambda each: each.point.devices if enough else each.efficiency)
-    return max(mine, key=lambda each: each.ratio.estimate)
+        # if none is efficient enough, the one that comes closest
+        return max(enough or speedups, key=lambda each: each.point.devices if enough else each.efficiency)
+    return max(speedups, key=lambda each: each.ratio.estimate)

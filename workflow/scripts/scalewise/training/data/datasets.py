@@ -151,7 +151,9 @@ def load(path: Path, verify_bytes: int = storage.VERIFY_BYTES) -> Dataset:
         storage.verify(path, verify_bytes)
         tensors = load_file(path)
     except (SafetensorError, OSError, storage.DamagedFileError) as error:
-        raise DatasetError(f"{path}: cannot be read ({error}). Delete it and run snakemake again.") from error
+        raise DatasetError(
+            f"the prepared dataset {path} is damaged ({error}). Delete it and give the same command again."
+        ) from error
     # copies the labels alone
     train_labels, test_labels = (tensors[f"{split}_labels"].long() for split in ("train", "test"))
     return Dataset(

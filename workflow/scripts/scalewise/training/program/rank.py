@@ -321,9 +321,10 @@ class ProgramRank:
                 child.traceback(),
             )
         if not last and self.rank_setup.accelerator == "cpu":
-            raise ProgramError(f"{program} ended with code 0, but made no optimizer step. {NO_OUTPUT}")
+            raise ProgramError(f"{program} ended without error before its first optimizer step. {NO_OUTPUT}")
+        output = f"Its last line: {last}" if last else "It printed nothing."
         raise ProgramError(
-            f"{program} ended with code 0, but made no optimizer step. Its last line: {last or 'none'}",
+            f"{program} ended without error before its first optimizer step. {output}",
             child.traceback(),
         )
 
