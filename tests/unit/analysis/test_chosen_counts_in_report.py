@@ -220,8 +220,7 @@ def test_the_answer_says_what_was_measured_and_what_it_saved(ended: Ended) -> No
     assert "3 of 6 device counts were measured (1, 8, 12) in 7 runs: " in text
     assert "that all of them take with 18 runs." in text
     assert (
-        "Not measured: 2, 4, 16 devices. That one of them gives another answer has a probability of 3.0 %"
-        in text
+        "Not measured: 2, 4, 16 devices. The chance that one of them gives another answer is 3.0 %." in text
     )
     assert "Some points rest on 1 completed run" not in text, "one run is what the study meant these to have"
     assert not re.search(r"\bnan\b", text, re.IGNORECASE)
@@ -321,9 +320,9 @@ def test_what_a_spent_budget_leaves_open_is_the_first_caution(tmp_path: Path) ->
     decision = read_json(study.folder / DECISION)
 
     assert decision["cautions"][0] == (
-        "The budget of 2.00 device-hours ends the study: 0.130 are spent, and no run that is needed fits "
-        "into the rest with all the time that it may take. Open is whether another count is the answer: "
-        "12 (12 %), 16 (2.0 %). One run of each takes about 0.280 device-hours."
+        "The budget of 2.00 device-hours ends the study: 0.130 are spent, and the time limit of the next "
+        "run does not fit into the rest. Another GPU count may be the answer: 12 (12 %), 16 (2.0 %). "
+        "One run of each takes about 0.280 device-hours."
     )
     assert not decision["clear"]
 
@@ -340,7 +339,7 @@ def test_a_study_that_goes_on_has_the_best_answer_so_far_and_what_comes_next(tmp
     )
     cautions = read_json(study.results / "partial" / "gpt" / DECISION)["cautions"]
     assert cautions[0] == (
-        "The study has not ended: another count is the answer with a probability of 14 %: 12 (12 %), "
+        "The study has not ended: the chance that another GPU count is the answer is 14 %: 12 (12 %), "
         "16 (2.0 %)."
     )
     page = (study.results / "partial_report.html").read_text(encoding="utf-8")

@@ -162,8 +162,8 @@ class ChoiceSummary:
         if self.unmeasured:
             which = counts_text([each.devices for each in self.unmeasured])
             said.append(
-                f"Not measured: {which} devices. That one of them gives another answer has a probability of "
-                f"{chance_text(self.other_answer)}, by what the others show."
+                f"Not measured: {which} devices. The chance that one of them gives another answer is "
+                f"{chance_text(self.other_answer)}."
             )
         if self.next_runs:
             said.append(f"The study has not ended; {self.next_runs}.")
@@ -184,21 +184,21 @@ class ChoiceSummary:
         if self.next_runs:
             which = f": {named}" if likely else ""
             return [
-                "The study has not ended: another count is the answer with a probability of "
+                "The study has not ended: the chance that another device count is the answer is "
                 f"{chance_text(self.other_answer)}{which}."
             ]
         if self.budget_device_hours is None:
             return []
         spent = (
             f"The budget of {format_3sig(self.budget_device_hours)} device-hours ends the study: "
-            f"{format_3sig(self.spent_device_hours)} are spent, and no run that is needed fits into the rest "
-            "with all the time that it may take"
+            f"{format_3sig(self.spent_device_hours)} are spent, and the time limit of the next run does not "
+            "fit into the rest"
         )
         if not likely:
             return [f"{spent}. More repeats of {', '.join(self.over_budget)} were needed."]
         cost = sum(each.device_hours for each in likely)
         return [
-            f"{spent}. Open is whether another count is the answer: {named}. One run of each takes about "
+            f"{spent}. Another device count may be the answer: {named}. One run of each takes about "
             f"{format_3sig(cost)} device-hours."
         ]
 

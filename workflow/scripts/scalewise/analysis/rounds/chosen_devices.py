@@ -1,10 +1,10 @@
-"""The device counts that a study measures next, where it chooses them: those that may be the answer.
+"""The device counts that a study measures next if it chooses them: those that may be the answer.
 
-The baseline is measured first. From then on a round asks how probable it is that a count that was not
-measured is the answer (``overhead_model``, ``likely_answers``). As long as that is more than ``OTHER_ANSWER``
-in all, the count that tells most of the answer for its price is measured, once. Measured counts between which
-single runs leave the answer open are looked at again; then the answer gets the repeats of the configuration,
-and after that whatever the decision still leaves open.
+The baseline is measured first. From then on a round computes the probability that a device count without a
+run is the answer (``overhead_model``, ``likely_answers``). As long as that is more than ``OTHER_ANSWER`` in
+all, the device count whose speed shows most of the answer for its price is measured, once, and then both
+neighbours of the answer. Measured counts between which single runs leave the answer open are measured again;
+then the answer gets the repeats of the configuration, and after that what the decision still leaves open.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from statistics import fmean, median, variance
 
 import numpy as np
 from scipy.special import stdtrit
+from sklearn.metrics import mutual_info_score
 
 from scalewise.analysis.decision.decision import Decision
 from scalewise.analysis.rounds.likely_answers import NONE, Answers, Indices, RunTimes, answers
@@ -143,16 +144,13 @@ def next_runs(
     again = [each for each in possible.surprising if series.asked.get(each, 0) < 2 and affordable(each)]
     if again:
         return NextRuns(dict.fromkeys(again, ("undecided", 2)), choice)
-    if other > OTHER_ANSWER:
-        devices = possible.best_to_measure(affordable)
-        if devices is not None:
-            # the baseline's are needed whatever comes, and tell how far runs scatter
-            wanted = {devices: ("may be the answer", 1)}
-            if series.asked.get(base, 0) < repeats.min:
-                wanted[base] = ("answer rests on it", repeats.min)
-            return NextRuns(wanted, choice)
-    if beside := [each for each in possible.beside_the_answer(rule) if affordable(each)]:
-        wanted = dict.fromkeys(beside, ("may be the answer", 1))
+    devices = possible.best_to_measure(affordable) if other > OTHER_ANSWER else None
+    new = [each for each in possible.unmeasured_neighbours(rule) if affordable(each)]
+    if devices is not None:
+        new = [devices]
+    if new:
+        wanted = dict.fromkeys(new, ("may be the answer", 1))
+        # the baseline's are needed in any case, and show how much runs scatter
         if series.asked.get(base, 0) < repeats.min:
             wanted[base] = ("answer rests on it", repeats.min)
         return NextRuns(wanted, choice)
@@ -272,12 +270,12 @@ class _Possibilities:
             ],
         )
 
-    def beside_the_answer(self, rule: DecisionRule) -> list[int]:
-        """The counts next to the answer, as far as they were not measured.
+    def unmeasured_neighbours(self, rule: DecisionRule) -> list[int]:
+        """Return the device counts next to the answer that were not measured.
 
         However improbable it is that one of them is better: two nodes are often slower than three, and a
-        switch or a file system may be the limit from some count on. Of a deadline, which the fewest devices
-        keep, those with fewer alone.
+        switch or a file system may be the limit from some device count on. With a deadline, which the fewest
+        devices keep, only those with fewer.
         """
         if self.likeliest is None:
             return []
@@ -290,8 +288,8 @@ class _Possibilities:
         return [each for each in near if each not in known]
 
     def best_to_measure(self, affordable: Callable[[int], bool]) -> int | None:
-        """The count that tells most of the answer for its price; None where none can be paid."""
-        # each round has its wait as well: it is priced as the dearest run
+        """Return the device count that shows most of the answer for its price; None if none can be paid."""
+        # each round has its wait as well: it is priced as the most expensive run
         scores = self._information() / (self.hours + self.hours.max())
         for index in np.lexsort((-self.chances, -scores)):
             worth = scores[index] > 0 or self.chances[index] > 0
@@ -300,27 +298,22 @@ class _Possibilities:
         return None
 
     def _information(self) -> Array:
-        """Nats that the speed of each count would tell of the answer; shape (counts,).
+        """Nats that the speed of each device count would show of the answer; shape (counts,).
 
         The mutual information of the two (Lindley, Annals of Mathematical Statistics 27, 1956; MacKay,
         Neural Computation 4, 1992), over the draws, less its bias (Miller 1955).
         """
-        draws, kinds = len(self.given), len(self.counts) + 1
-        places = np.bincount(self.given + 1, minlength=kinds) / draws
-        possible = np.flatnonzero(places)
-        bias = (len(possible) - 1) * (SLICES - 1) / (2 * draws)
-        found = np.zeros(len(self.counts))
+        draws = len(self.given)
+        bias = (len(np.unique(self.given)) - 1) * (SLICES - 1) / (2 * draws)
+        nats = np.zeros(len(self.counts))
         slices = np.empty(draws, dtype=np.int64)
         for index in range(len(self.counts)):
-            if index in self.measured:
-                continue
-            order = np.argsort(self.log_speeds[:, index], kind="stable")
-            slices[order] = np.arange(draws) * SLICES // draws
-            joint = np.bincount((self.given + 1) * SLICES + slices, minlength=kinds * SLICES) / draws
-            joint = joint.reshape(kinds, SLICES)[possible]
-            ratio = joint * SLICES / places[possible, None]
-            found[index] = max(float((joint * np.log(np.where(ratio > 0, ratio, 1.0))).sum()) - bias, 0.0)
-        return found
+            if index not in self.measured:
+                slices[np.argsort(self.log_speeds[:, index], kind="stable")] = (
+                    np.arange(draws) * SLICES // draws
+                )
+                nats[index] = max(mutual_info_score(self.given, slices) - bias, 0.0)
+        return nats
 
     def rivals(self, chance: float) -> list[int]:
         """Measured counts that are no answer as it looks, but are one with more than a chance."""

@@ -104,11 +104,11 @@ def answer_text(judged: Round, choice: SeriesChoice) -> str:
     chance = chance_text(choice.other_answer)
     if choice.devices is not None:
         so_far = " so far" if judged.asks_for_more or choice.other_answer > OTHER_ANSWER else ""
-        other = f", another count has a chance of {chance}" if choice.unmeasured else ""
+        other = f", the chance of another is {chance}" if choice.unmeasured else ""
         return f"answer{so_far} {count_devices(choice.devices)}{other}"
     if measured == 1:
-        return f"no second count to compare with; that one is the answer has a chance of {chance}"
-    return f"no count measured so far is an answer; that another is has a chance of {chance}"
+        return f"no second count to compare with; the chance that another is the answer is {chance}"
+    return f"no measured count is an answer; the chance that another is one is {chance}"
 
 
 def next_text(judged: Round, choice: SeriesChoice) -> str:
