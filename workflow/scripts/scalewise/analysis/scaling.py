@@ -73,7 +73,6 @@ SCALING_COLUMNS = [
     "wall_seconds", "wall_seconds_low", "wall_seconds_high", "wall_n",
     "wall_seconds_next",
     "wall_speedup", "wall_speedup_low", "wall_speedup_high", "startup_seconds",
-    # medians over the repeats, each by itself: they need not sum up exactly
     *STEP_SECONDS,
     "loader", *AT_WORK,
     "note",
@@ -223,7 +222,9 @@ def _point_columns(point: pd.DataFrame, done: pd.DataFrame) -> dict[str, Any]:
         "device_hours": math.exp(done["device_hours"].map(math.log).mean()),
         "startup_seconds": _startup(done).median(),
         "loader": ", ".join(dict.fromkeys(done["loader"].dropna())),
-        **{column: done[column].median() for column in (*AT_WORK, *STEP_SECONDS)},
+        **{column: done[column].median() for column in AT_WORK},
+        # arithmetic means: the parts sum to the step
+        **{column: done[column].astype(float).mean() for column in STEP_SECONDS},
     }
     for columns, interval in ((GEOMETRIC, geometric_interval), (ARITHMETIC, mean_interval)):
         for column in columns:
