@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pandas as pd
 from tests.slurm.lab import Lab
 from tests.slurm.study import ClusterStudy
 
-from scalewise.analysis.bottlenecks.bottlenecks import bottleneck_sentences, find_bottlenecks
+from scalewise.analysis.bottlenecks.bottlenecks import find_bottlenecks
 
 MODEL = """
 import time
@@ -41,7 +43,8 @@ def cause(study: ClusterStudy, experiment: str) -> tuple[str | None, list[str]]:
     assert others == []
     assert (point["nodes"], point["devices"]) == (2, 2)
     causes = [limit.cause for limit in find_bottlenecks(scaling, runs)]
-    return causes[0] if causes else None, bottleneck_sentences(scaling, runs)
+    decision = json.loads((folder / "decision.json").read_text(encoding="utf-8"))
+    return causes[0] if causes else None, [decision["slowdown"]["sentence"]]
 
 
 def test_a_slow_link_is_named_and_a_fast_one_is_not(lab: Lab, study: ClusterStudy) -> None:
@@ -55,7 +58,7 @@ def test_a_slow_link_is_named_and_a_fast_one_is_not(lab: Lab, study: ClusterStud
         lab.unlimit_network()
     named, said = cause(study, "slow")
     assert named == "communication", said
-    assert said[0].startswith("Communication-bound at 2 devices")
+    assert said[0].startswith("On 2 devices, communication takes")
 
     study.configure({"fast": EXPERIMENT}, devices_per_node=1)
     code, output = study.snakemake(*TABLES)

@@ -38,14 +38,14 @@ SOURCES = {
     "steps training_steps written",
     "scalewise/analysis/": "__init__ analysis_spec conclusion event_files experiment_figures experiment_tables formatting "
     "laws memory origins partial_report program_facts scaling study_report tables",
-    "scalewise/analysis/bottlenecks/": "__init__ bottlenecks disturbances drift losses resumption slow_places step_breakdown utilization",
+    "scalewise/analysis/bottlenecks/": "__init__ bottlenecks disturbances drift losses resumption slow_places step_breakdown time_parts utilization",
     "scalewise/analysis/comparison/": "__init__ comparability comparable_runs confounding fingerprint gains own_intervals "
     "separate_conditions",
     "scalewise/analysis/decision/": "__init__ card cautions choice cpus criteria decision selection terms wording",
     "scalewise/analysis/prediction/": "__init__ all_reduce_model experiment_prediction measured_exchange step_model wording",
     "scalewise/analysis/report/": "__init__ captions data_tables efficiency_figures epoch_figures figure_sentences figures hatches "
     "inline_figures marks page page_files page_tables panels proposal scaling_figures sentence_parts "
-    "series_lines step_figures style svg_file svg_in_page svg_markup text_width time_parts "
+    "series_lines step_figures style svg_file svg_in_page svg_markup text_width "
     "unmeasured_points what_if",
     "scalewise/analysis/rounds/": "__init__ choice_summary chosen_devices judge_round likely_answers overhead_model repeats "
     "sentences",

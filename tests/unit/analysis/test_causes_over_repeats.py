@@ -11,10 +11,12 @@ from typing import Any
 import pandas as pd
 import pytest
 from scipy.stats import ttest_ind
+from tests.slowdowns import sentences
 
 from scalewise.analysis.analysis_spec import AnalysisSpec
-from scalewise.analysis.bottlenecks.bottlenecks import bottleneck_sentences, find_bottlenecks
-from scalewise.analysis.bottlenecks.losses import COMPUTE, JITTER, LOADER, STRAGGLER, difference_of_means
+from scalewise.analysis.bottlenecks.bottlenecks import find_bottlenecks
+from scalewise.analysis.bottlenecks.losses import difference_of_means
+from scalewise.analysis.bottlenecks.time_parts import COMPUTE, LOADER, STRAGGLER
 from scalewise.analysis.experiment_tables import compute
 from scalewise.analysis.scaling import scaling_table
 from scalewise.plan.config.experiment import Experiment
@@ -47,10 +49,6 @@ def study(make_runs: Runs) -> Callable[..., pd.DataFrame]:
     return make
 
 
-def sentences(runs: pd.DataFrame) -> list[str]:
-    return bottleneck_sentences(scaling_table(runs, "strong"), runs)
-
-
 def causes(runs: pd.DataFrame) -> list[tuple[int, str]]:
     found = find_bottlenecks(scaling_table(runs, "strong"), runs)
     return [(int(limit.point["devices"]), limit.cause) for limit in found]
@@ -65,22 +63,22 @@ def test_compute_is_held_against_the_baseline_where_fewer_devices_are_out_of_mem
     known = study({2: EVEN, 8: [2.0, 2.02, 1.98]})
     impossible = make_runs({(ALONE, 1): ["out-of-memory"] * 3})
     (said,) = sentences(pd.concat([impossible, known], ignore_index=True))
-    assert said.startswith("Compute does not scale at 8 devices (50 % of the step (4")
+    assert said.startswith("On 8 devices, 50 % of each step is lost (4")
+    assert "most of it to slower computing." in said
 
 
 def test_jitter_is_named_with_its_own_advice(study: Runs) -> None:
     (said,) = sentences(study({1: EVEN, 8: EVEN}, {8: {"jitter_seconds": 0.03}}))
-    assert said.startswith("Jitter, ranks that are late by turns, at 8 devices (19 % of the step")
+    assert said.startswith("On 8 devices, 19 % of each step is lost (")
+    assert "most of it to waiting for uneven ranks. Give all ranks equal work in each step" in said
     assert "communication_hook" not in said
-    assert "samples of unequal length" in said
 
 
 def test_where_jitter_was_not_recorded_the_communication_says_what_it_may_hold(study: Runs) -> None:
     runs = study({1: EVEN, 8: EVEN}, {8: {"communication_seconds": 0.05}})
-    (said,) = sentences(runs)
-    assert "do not tell waiting" not in said
-    (said,) = sentences(runs.assign(jitter_seconds=math.nan))
-    assert said.endswith(" These records do not tell waiting for late ranks from the exchange.")
+    assert len(sentences(runs)) == 1
+    _, said = sentences(runs.assign(jitter_seconds=math.nan))
+    assert said == "The records do not separate waiting for late ranks from communication."
 
 
 # --- intervals ----------------------------------------------------------------------------------------
@@ -91,8 +89,8 @@ def test_a_loss_that_the_scatter_of_the_runs_explains_is_not_named_but_said_with
 ) -> None:
     base = [0.9, 1.0, 1.1]
     (said,) = sentences(study({1: base, 4: [1.0, 1.15, 1.3]}))
-    assert said.startswith("May be, but too few or too different runs tell: compute beyond its ideal at 4")
-    assert "% of the step (-" in said
+    assert said.startswith("On 4 devices, slower computing may take 13 % of each step (-")
+    assert said.endswith("More repeats would show it.")
     assert causes(study({1: EVEN, 4: [1.14, 1.15, 1.16]})) == [(4, COMPUTE)]
 
 
@@ -113,8 +111,7 @@ def test_a_single_run_shows_what_it_waited_but_not_what_its_computing_lost(study
     runs = study({1: [1.0], 4: [1.5]})
     assert causes(runs) == []
     (said,) = sentences(runs)
-    assert said.startswith("May be")
-    assert "compute beyond its ideal at 4 devices (33 % of the step)" in said
+    assert said == ("On 4 devices, slower computing may take 33 % of each step. One run cannot show it.")
 
 
 def test_the_interval_of_a_difference_is_welchs() -> None:
@@ -130,10 +127,8 @@ def test_the_interval_of_a_difference_is_welchs() -> None:
 def test_small_losses_that_add_up_are_told_together(study: Runs) -> None:
     small = {"communication_seconds": 0.009, "loader_seconds": 0.008, "straggler_seconds": 0.005}
     (said,) = sentences(study({1: EVEN, 8: [1.08, 1.07, 1.09]}, {8: small}))
-    assert said.startswith(
-        "No single cause at 8 devices: compute beyond its ideal 6 %, communication 6 %, loader wait 5 %, "
-        "waiting for one slow rank 3 %, together 20 % of the step ("
-    )
+    assert said.startswith("On 8 devices, 20 % of each step is lost (")
+    assert "with no single cause. A larger batch size reduces most of this." in said
 
 
 def test_losses_sum_to_what_the_efficiency_lacks(study: Runs) -> None:
@@ -141,20 +136,21 @@ def test_losses_sum_to_what_the_efficiency_lacks(study: Runs) -> None:
     runs = study({1: [1.0] * 3, 8: [1.08] * 3}, {1: {"loader_seconds": 0.05}, 8: small})
     (said,) = sentences(runs)
     base, point = (runs[runs["devices"] == devices]["step_seconds"].mean() for devices in (1, 8))
-    assert f"together {100 - 100 * base / (8 * point):.0f} % of the step" in said
+    assert f"On 8 devices, {100 - 100 * base / (8 * point):.0f} % of each step is lost" in said
 
 
 def test_a_wait_that_the_baseline_has_too_is_told_from_what_stops_scaling(study: Runs) -> None:
     half = {devices: {"loader_seconds": 0.5 / devices} for devices in (1, 4)}
-    own, alike = sentences(study({1: EVEN, 4: EVEN}, half))
-    assert own.startswith("Loader-bound at 1 device (33 % of the step")
-    assert own.endswith("It is the baseline's own, which no efficiency holds.")
-    assert alike.startswith("Loader-bound at 4 devices (33 % of the step")
-    assert alike.endswith("The baseline waits alike, so the efficiency hardly lacks it.")
+    alike, own = sentences(study({1: EVEN, 4: EVEN}, half))
+    assert own == "On 1 device, waiting for data takes 33 % of each step. The efficiency does not show it."
+    assert alike.startswith(
+        "On 4 devices, waiting for data takes 33 % of each step. The efficiency does not show it: 1 device "
+        "waited alike."
+    )
     half[4] = {"loader_seconds": 0.5}
     worse, _ = sentences(study({1: EVEN, 4: EVEN}, half))
-    assert worse.startswith("Loader-bound at 4 devices (50 % of the step")
-    assert "baseline" not in worse
+    assert worse.startswith("On 4 devices, 50 % of each step is lost (")
+    assert "efficiency" not in worse
 
 
 # --- who is slow --------------------------------------------------------------------------------------
@@ -176,13 +172,13 @@ def slowed(study: Runs, devices: int, repeats: int, **columns: Any) -> pd.DataFr
 @pytest.mark.parametrize(
     ("devices", "ranks", "said"),
     [
-        pytest.param(8, [3, 3, 3], "Rank 3 on node0 is slower than the others at 8 devices", id="8^-2"),
-        pytest.param(4, [3, 3, 3], "in all 3 runs, which chance alone does in 6.2 % of such", id="4^-2"),
-        pytest.param(2, [1, 1, 1], "in all 3 runs, which chance alone does in 25 % of such", id="2^-2"),
-        pytest.param(2, [1] * 6, "Rank 1 on node0 is slower than the others at 2 devices", id="2^-5"),
-        pytest.param(8, [3, 3, 5], "and not the same in all runs", id="two of three"),
-        pytest.param(8, [3, 3, 5, 3, 3, 3], "lost waiting for it) in 5 of 6 runs", id="five of six"),
-        pytest.param(8, [3], "Rank 3 on node0 is slower than the others at 8 devices", id="a single run"),
+        pytest.param(8, [3, 3, 3], "most of it to waiting for rank 3 on node0. Check what else", id="8^-2"),
+        pytest.param(4, [3, 3, 3], "in all 3 runs, which chance does in 6.2 % of studies", id="4^-2"),
+        pytest.param(2, [1, 1, 1], "in all 3 runs, which chance does in 25 % of studies", id="2^-2"),
+        pytest.param(2, [1] * 6, "most of it to waiting for rank 1 on node0. Check what else", id="2^-5"),
+        pytest.param(8, [3, 3, 5], "It is not the same rank in all runs", id="two of three"),
+        pytest.param(8, [3, 3, 5, 3, 3, 3], "rank 3 on node0. It is slow in 5 of 6 runs", id="5 of 6"),
+        pytest.param(8, [3], "waiting for rank 3 on node0 takes 33 % of each step. Check", id="a single run"),
     ],
 )  # fmt: skip
 def test_a_rank_is_named_where_chance_would_hardly_pick_it_so_often(
@@ -196,8 +192,7 @@ def test_a_rank_is_named_where_chance_would_hardly_pick_it_so_often(
 def test_a_rank_that_is_slow_on_every_node_is_not_blamed_on_one(study: Runs) -> None:
     hosts = ["node0", "node3", "node5"]
     (said,) = sentences(slowed(study, 8, 3, slowest_rank=0, slowest_host=hosts, nodes=2))
-    assert said.startswith("Rank 0 is slower than the others at 8 devices")
-    assert "on whatever node it runs: look whether its share of the work is larger" in said
+    assert "most of it to waiting for rank 0. It is slow on every node: check whether its share" in said
 
 
 def test_a_node_is_named_where_all_its_ranks_are_slow_whichever_is_the_slowest(study: Runs) -> None:
@@ -206,10 +201,10 @@ def test_a_node_is_named_where_all_its_ranks_are_slow_whichever_is_the_slowest(s
         hosts="node0, node1",
     )  # fmt: skip
     (said,) = sentences(runs)
-    assert said.startswith("Node node1 is slower than the others at 8 devices (34 % of the step")
-    assert said.endswith("leave it out, or ask the site.")
+    assert said.startswith("On 8 devices, 34 % of each step is lost (")
+    assert said.endswith("most of it to waiting for node node1. Leave node1 out, or ask the site.")
     (of_a_few,) = sentences(runs.assign(slow_host=["", "", "", "", "", "node1"]))
-    assert "and not the same in all runs" in of_a_few
+    assert "not the same rank in all runs" in of_a_few
 
 
 def test_a_slow_node_that_takes_part_in_some_runs_is_named_with_what_it_costs_there(study: Runs) -> None:
@@ -222,8 +217,9 @@ def test_a_slow_node_that_takes_part_in_some_runs_is_named_with_what_it_costs_th
     runs.loc[late, "straggler_seconds"] = 0.001
     runs["step_seconds"] = runs[PARTS].sum(axis=1)
     (said,) = sentences(runs)
-    assert said.startswith("Node node1 is slower than the others at 8 devices (34 % of the step")
-    assert "in the 2 of 4 runs that it takes part in" in said
+    assert said.startswith(
+        "On 8 devices, node node1 slows the 2 of 4 runs that it takes part in: 34 % of each step is lost ("
+    )
     assert causes(runs) == [(8, STRAGGLER)]
 
 
@@ -233,7 +229,7 @@ def test_hosts_that_are_slow_by_turns_are_not_named(study: Runs) -> None:
         hosts="node0, node1",
     )  # fmt: skip
     (said,) = sentences(runs)
-    assert "and not the same in all runs" in said
+    assert "not the same rank in all runs" in said
 
 
 # --- start-up -----------------------------------------------------------------------------------------
@@ -250,11 +246,11 @@ def test_start_up_stands_by_itself_in_the_decision(tmp_path: Path, write_run: Ca
     compute(AnalysisSpec("study", spec), tmp_path / "runs", tmp_path)
     decision = json.loads((tmp_path / "decision.json").read_text(encoding="utf-8"))
     (said,) = decision["startup"]
-    assert said.startswith("Start-up takes 4.12 of 10.0 s at 1 device and 4.12 of 10.0 s at 2 devices")
+    assert said.startswith("Start-up takes 41 % of a run on 1 device and 41 % on 2 devices.")
     assert not any("Start-up" in sentence for sentence in decision["limits"])
 
 
 def test_jitter_needs_no_cause_where_it_is_small(study: Runs) -> None:
     runs = study({1: EVEN, 8: EVEN}, {8: {"jitter_seconds": 0.005, "communication_seconds": 0.05}})
     assert causes(runs) == [(8, "communication")]
-    assert JITTER not in " ".join(sentences(runs)).lower()
+    assert "uneven" not in " ".join(sentences(runs))

@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from tests.unit.analysis import hand_made_study as made
 
+from scalewise.analysis.bottlenecks.time_parts import STEP_PARTS, UNKNOWN
 from scalewise.analysis.report import efficiency_figures, figures, scaling_figures, step_figures, style
 from scalewise.analysis.report.captions import CAPTIONS
 from scalewise.analysis.scaling import scaling_table
@@ -157,7 +158,7 @@ def test_a_step_is_shown_in_parts_that_sum_to_device_time_per_sample(
     assert loader[-1] == pytest.approx(2 * straggler[-1])
     assert unknown.sum() == jitter.sum() == 0
     assert heights(start).sum(axis=0) == pytest.approx([4.0] * 5)
-    named_parts = ["compute", "exposed communication", "loader wait", "stragglers", "jitter", ""]
+    named_parts = ["computing", "communication", "waiting for data", "one slow rank", "uneven ranks", ""]
     starts = ["launch", "imports", "process group", "data", "model", "first step"]
     assert named(figure) == [*named_parts, *starts]
 
@@ -168,14 +169,14 @@ def test_the_length_of_a_step_stands_over_its_bar(scaling: pd.DataFrame, runs: p
     assert f"{scaling['step_seconds'].iloc[-1] * 1e3:.3g}" in said
 
 
-def test_parts_of_a_step_are_told_apart_in_grey(scaling: pd.DataFrame, runs: pd.DataFrame) -> None:
-    hatches = [part.hatch for part in (*step_figures.step_parts(), step_figures.UNKNOWN)]
+def test_parts_of_a_step_differ_in_grey() -> None:
+    hatches = [part.hatch for part in (*STEP_PARTS, UNKNOWN)]
     assert len(set(hatches)) == len(hatches)
 
 
 @pytest.mark.parametrize(
     "unknown",
-    [["communication_seconds"], ["step_seconds", *(part.column for part in step_figures.step_parts())]],
+    [["communication_seconds"], ["step_seconds", *(part.column for part in STEP_PARTS)]],
     ids=["one part", "all of it"],
 )
 def test_a_part_that_was_not_measured_is_said_to_be_unknown(
@@ -186,7 +187,7 @@ def test_a_part_that_was_not_measured_is_said_to_be_unknown(
         assert named(figure)[5] == "not measured"
         parts = heights(figure.axes[0])
         known = scaling["devices"] / scaling["throughput_samples_per_second"] * 1e6
-        assert parts.sum(axis=0) == pytest.approx(known.to_numpy())
+        assert parts.sum(axis=0) == pytest.approx(known.to_numpy(), rel=0.005)  # a smaller rest is rounding
         assert parts[-1][-1] > 0
 
 

@@ -287,7 +287,7 @@ def test_what_the_devices_did_with_their_time_is_shown_with_the_cause_where_they
     _, one, two, why = cells(html, "Devices at work")
     assert one == "|all runs|1|3|90 %|resident|1.0 %|10.0 %|700|–|5.00|20.0|"
     assert two == "|all runs|2|3|30 %|resident|1.0 %|10.0 %|700|–|5.00|20.0|"
-    assert "Launch-bound" in why
+    assert "the pieces of work are too short" in why
     assert f"{note} (1 of 6 runs)." in Page(html).all_text()
 
 
@@ -330,8 +330,8 @@ STEP = [
 def test_the_answer_says_by_which_rule_why_it_stops_and_what_lies_beyond(whole: Section) -> None:
     card = whole.decision["card"]
     lines = (
-        "Communication-bound at 16 devices.",
-        "Start-up takes 9.00 of 10.0 s at 16 devices.",
+        "On 16 devices, communication takes 30 % of each step.",
+        "Start-up takes 90 % of a run on 16 devices.",
         "64 devices: 24x, not measured.",
     )
     told = {"limits": [lines[0]], "startup": [lines[1]], "beyond": [lines[2]]}
@@ -350,6 +350,42 @@ def test_the_answer_says_by_which_rule_why_it_stops_and_what_lies_beyond(whole: 
     places = [text.index(each) for each in parts]
     assert places == sorted(places)
     assert re.search(r"baseline [\d,]+ samples/s \([\d,]+ to [\d,]+\)", text)
+
+
+def test_what_slows_it_down_is_a_bar_with_its_parts_named_one_sentence_and_the_line_to_write(
+    whole: Section,
+) -> None:
+    parts = [
+        {"key": "compute", "name": "computing", "share": 0.62, "seconds": 0.0062},
+        {"key": "excess", "name": "slower computing", "share": 0.08, "seconds": 0.0008},
+        {"key": "communication", "name": "communication", "share": 0.3, "seconds": 0.003},
+    ]
+    slowdown = {
+        "where": "16 GPUs", "baseline": "1 GPU", "n": 3, "step_seconds": 0.01, "parts": parts,
+        "sentence": "On 16 GPUs, 38 % of each step is lost.", "advice": "Double the batch size.",
+        "paste": "global_batch_size: 512",
+    }  # fmt: skip
+    decision = dict(whole.decision) | {"slowdown": slowdown, "limits": ["On 4 GPUs, less is lost."]}
+    html = render([replace(whole, decision=decision)], partial=False)
+    text = Page(html).all_text()
+    order = (
+        "One step on 16 GPUs: 10.0 ms",
+        "slower computing\n8 %\n0.800 ms",
+        "communication\n30 %\n3.00 ms",
+        "On 16 GPUs, 38 % of each step is lost.",
+        "Double the batch size.",
+        "global_batch_size: 512",
+        "ideal scaling from 1 GPU",
+        "On 4 GPUs, less is lost.",
+    )
+    places = [text.index(each) for each in order]
+    assert places == sorted(places)
+    bar = html.split('<div class="bar"')[1].split("</div>")[0]
+    assert re.findall(r'class="(\w+)" style="flex-grow: ([\d.]+); background-color: (#\w+)"', bar) == [
+        ("compute", "0.6200", "#0173b2"),
+        ("excess", "0.0800", "#56b4e9"),
+        ("communication", "0.3000", "#de8f05"),
+    ]
 
 
 def test_a_decision_from_before_these_parts_is_still_shown(section: MakeSection) -> None:

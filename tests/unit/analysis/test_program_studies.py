@@ -65,7 +65,7 @@ def test_planted_speedups_of_a_program_are_found_and_what_is_unknown_is_said(tmp
     assert scaling["startup_seconds"].to_list() == pytest.approx([6.5] * 3)
     bars = step_figures.step(scaling.reset_index(), pd.read_csv(tmp_path / "study/runs.csv"))
     labels = [text.get_text() for legend in bars.legends for text in legend.get_texts()]
-    assert "loader wait" not in labels
+    assert "waiting for data" not in labels
     assert "preparation" in labels
     text = Page(html).all_text()
     assert not re.search(r"\b(nan|None|NaN)\b", text)
@@ -99,16 +99,15 @@ def test_the_wait_for_data_is_no_cause_where_nobody_can_tell_it(tmp_path: Path) 
     decision = decision_on(tmp_path, spec)
     tables = (pd.read_csv(tmp_path / "study" / name) for name in ("scaling.csv", "runs.csv"))
     (legend,) = step_figures.step(*tables).legends
-    assert legend.get_texts()[0].get_text() == "compute and wait for data"
-    limits = " ".join(decision["limits"])
-    assert "Communication-bound at 2 devices (33 % of the step" in limits
-    assert "under no_sync" in limits
-    assert "communication_hook" not in limits
-    assert "Loader-bound" not in limits
-    assert (
-        "How long devices wait for data is not known at 1 device and 2 devices: no DataLoader of PyTorch"
-        in limits
-    )
+    assert legend.get_texts()[0].get_text() == "computing and waiting for data"
+    slowdown = decision["slowdown"]
+    assert slowdown["sentence"].startswith("On 2 devices, 33 % of each step is lost (")
+    assert slowdown["sentence"].endswith("most of it to communication.")
+    assert "under no_sync" in slowdown["advice"]
+    assert "communication_hook" not in slowdown["advice"]
+    assert [part["name"] for part in slowdown["parts"]] == ["computing and waiting for data", "communication"]
+    (unknown,) = decision["limits"]
+    assert unknown.startswith("How long devices wait for data is not known: no DataLoader of PyTorch")
 
 
 def test_a_loader_that_is_seen_to_wait_is_named_with_a_cure_that_a_program_has(tmp_path: Path) -> None:
@@ -124,8 +123,8 @@ def test_a_loader_that_is_seen_to_wait_is_named_with_a_cure_that_a_program_has(t
                 exposed=0.0,
             )
     decision = decision_on(tmp_path, spec)
-    assert "Loader-bound at 2 devices" in decision["limits"][0]
-    assert "workers of the program's DataLoader" in decision["limits"][0]
+    assert "most of it to waiting for data" in decision["slowdown"]["sentence"]
+    assert "workers of the program's DataLoader" in decision["slowdown"]["advice"]
 
 
 def test_time_to_a_metric_decides_as_time_to_an_accuracy_does(tmp_path: Path) -> None:

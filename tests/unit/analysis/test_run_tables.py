@@ -115,7 +115,9 @@ def test_devices_that_waited_are_said_beside_the_decision(tmp_path: Path, write_
             )
     compute(AnalysisSpec("study", experiment()), tmp_path / "runs", tmp_path)
     cautions = json.loads((tmp_path / "decision.json").read_text(encoding="utf-8"))["cautions"]
-    assert any("1 device (30 %)" in caution and "Launch-bound" in caution for caution in cautions)
+    assert any(
+        "70 % on 1 device" in caution and "pieces of work are too short" in caution for caution in cautions
+    )
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from scalewise.analysis.analysis_spec import (
     WHAT_IF,
     AnalysisSpec,
 )
-from scalewise.analysis.bottlenecks.bottlenecks import bottleneck_sentences, limit_line, startup_sentences
+from scalewise.analysis.bottlenecks.bottlenecks import find_slowdown, startup_sentences
 from scalewise.analysis.conclusion import conclude
 from scalewise.analysis.decision.card import next_action
 from scalewise.analysis.laws import study_laws
@@ -60,12 +60,14 @@ def compute(experiment: AnalysisSpec, runs_folder: Path, folder: Path) -> None:
     action, paste = next_action(spec, decision.card, decided, decision.undecided, experiment.noun)
     if choice is not None and choice.action():
         action, paste = choice.action(), ""
-    limit = limit_line(decided, found.runs, spec.scaling, decision.devices, experiment.noun)
+    slowdown, limits = find_slowdown(decided, found.runs, spec, decision.devices, experiment.noun)
+    limit = "" if slowdown is None else slowdown.sentence
     decision = replace(
         decision,
         card=replace(decision.card, limit=limit, action=action, paste=paste),
-        limits=bottleneck_sentences(decided, found.runs, spec.scaling),
-        startup=startup_sentences(decided),
+        slowdown=slowdown,
+        limits=limits,
+        startup=startup_sentences(decided, experiment.noun),
     )
     for name, table in (
         (RUNS, found.runs),

@@ -1,8 +1,8 @@
-"""The bottleneck of each point: the largest loss in its step, and advice against it.
+"""Causes that slow a training down: one for each point, and for one point its bar, sentence and advice.
 
-A loss is named where it is a tenth of the step and its interval lies above zero. One that is as large but
-that the runs do not show is said with its interval, and small ones that add up are said together. Pure
-functions of tables.
+A loss is named if it is a tenth of the step and its interval lies above zero. One that is as large but that
+the runs do not show is said to be possible, and small ones that add up are named together. Pure functions of
+tables.
 """
 
 from __future__ import annotations
@@ -11,19 +11,12 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 import pandas as pd
 
-from scalewise.analysis.analysis_spec import PROGRAM
 from scalewise.analysis.bottlenecks.losses import (
-    COMMUNICATION,
-    COMPUTE,
-    JITTER,
-    LOADER,
     NAMED_FROM,
-    PARTS,
-    STRAGGLER,
-    WAITS,
     Loss,
     PointLosses,
     difference_of_means,
@@ -32,55 +25,40 @@ from scalewise.analysis.bottlenecks.losses import (
     number,
 )
 from scalewise.analysis.bottlenecks.slow_places import SlowPlace, find_slow_place, most_frequent_rank
-from scalewise.analysis.formatting import MAX_PLACES, format_3sig, percent, percent_in_digits, point_text
+from scalewise.analysis.bottlenecks.time_parts import (
+    COLUMNS,
+    COMMUNICATION,
+    COMPUTE,
+    COMPUTE_WITH_LOADER,
+    EXCESS,
+    JITTER,
+    LARGER_BATCH,
+    LOADER,
+    LOSSES,
+    SEVERAL,
+    STEP_PARTS,
+    STRAGGLER,
+    UNKNOWN,
+    Advice,
+    advice_against,
+)
+from scalewise.analysis.formatting import MAX_PLACES, format_3sig, name_devices, percent, percent_in_digits
 from scalewise.analysis.statistics.intervals import Interval
+from scalewise.plan.config.experiment import AnyExperiment
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.runs.runs import NO_OPTIONS
 from scalewise.plan.terminal.words import listed
 
-TOLD_FROM = 0.005
-"""Share of the step from which on a loss is listed among those that add up."""
+SHOWN_FROM = 0.01
+"""Share of the step from which on a part has a place in the bar."""
+
+MOST = 0.5
+"""Share of the loss from which on a cause has most of it."""
+
+EQUAL_WITHIN = 0.02
+"""Share of the step by which a cause may exceed the sum of all losses, and still be called a part of it."""
 
 MILLISECONDS = 1e3
-
-RESIDENT = "resident loader"
-
-_TITLES = {
-    COMMUNICATION: "Communication-bound",
-    LOADER: "Loader-bound",
-    JITTER: "Jitter, ranks that are late by turns,",
-    COMPUTE: "Compute does not scale",
-}
-
-_NOUNS = {
-    COMMUNICATION: "communication",
-    LOADER: "loader wait",
-    STRAGGLER: "waiting for one slow rank",
-    JITTER: "jitter",
-    COMPUTE: "compute beyond its ideal",
-}
-
-_ADVICE = {
-    COMMUNICATION: "raise the batch size per device or accumulation_steps, set communication_hook, or use "
-    "fewer devices.",
-    LOADER: "raise cpus_per_device or use the resident loader.",
-    RESIDENT: "raise the batch size per device, so that fewer batches are gathered.",
-    JITTER: "give every rank as much work in each step (samples of unequal length, work that depends on the "
-    "data, batches that come late), and look whether ranks share cores with each other or with other "
-    "programs, or ask for whole nodes. A faster exchange does not help.",
-    COMPUTE: "raise the batch size per device or set compile, where a device's work has become short; in one "
-    "node, look whether devices share cores, memory or power.",
-}
-
-
-_ADVICE_ON_PROGRAMS = {
-    COMMUNICATION: "raise the batch size per device, exchange gradients in fewer passes (accumulation under "
-    "no_sync), compress them (a communication hook of DDP), or use fewer devices.",
-    LOADER: "raise cpus_per_device, and with it the workers of the program's DataLoader.",
-    COMPUTE: "raise the batch size per device or use torch.compile, where a device's work has become short; "
-    "in one node, look whether devices share cores, memory or power.",
-}
-"""Advice to somebody whose own program trains, which has none of the built-in options."""
 
 
 @dataclass(frozen=True)
@@ -89,313 +67,368 @@ class Bottleneck:
 
     Args:
         point: Row of the scaling table.
-        cause: A key of ``losses.PARTS``.
+        cause: A key of ``STEP_PARTS``.
         share: Share of the point's step that is lost to it, 0 to 1.
-        advice: Imperative clause that names the cure; empty for a slow rank, whose place decides.
-        beside: Sentence on a wait that the baseline has too; empty where there is none.
-        place: The slow rank or host; None where chance may have picked it, or for another cause.
+        in_efficiency: False for a wait that the baseline has too.
+        place: The slow rank or host; None if chance may have picked it, or for another cause.
         runs: The point's runs.
     """
 
     point: pd.Series
     cause: str
     share: Interval
-    advice: str
-    beside: str
+    in_efficiency: bool
     place: SlowPlace | None
     runs: pd.DataFrame
 
+    @property
+    def in_some_runs(self) -> bool:
+        """True for a slow host that takes part in some of the runs only."""
+        return self.place is not None and self.place.rank is None and self.place.taken < len(self.runs)
+
+
+@dataclass(frozen=True)
+class Slowdown:
+    """The time of a step at the point that the answer is about, or at the next one that loses time.
+
+    Args:
+        devices: Device count of the point.
+        series: Series of the point.
+        where: The point in words: ``8 GPUs``, ``8 GPUs with bucket-view-on``.
+        baseline: The device count with ideal scaling, in words; empty if it is this one or unknown.
+        n: Number of runs.
+        step_seconds: Length of a step, the mean over the runs.
+        parts: ``key``, ``name``, ``share`` of the step and ``seconds`` of each part, from the left.
+        sentence: Sentence on what is lost.
+        advice: Instruction; empty if there is nothing to do.
+        paste: Line of configuration for it; empty if it needs none.
+    """
+
+    devices: int
+    series: str
+    where: str
+    baseline: str
+    n: int
+    step_seconds: float
+    parts: list[dict[str, Any]]
+    sentence: str
+    advice: str
+    paste: str
+
 
 def find_bottlenecks(scaling: pd.DataFrame, runs: pd.DataFrame, mode: str = "strong") -> list[Bottleneck]:
-    """The largest loss of each point that has one which the runs show.
+    """Return the largest loss of each point that has one which the runs show.
 
     Args:
         scaling: Output of ``scaling_table``, or the rows of one series.
         runs: Output of ``collect``; every completed run counts, so they must be comparable.
         mode: ``strong`` or ``weak`` scaling.
     """
-    return list(_bottlenecks(list(find_losses(scaling, runs, mode))))
+    return [limit for _, limit in _with_limits(list(find_losses(scaling, runs, mode))) if limit is not None]
 
 
-def bottleneck_sentences(scaling: pd.DataFrame, runs: pd.DataFrame, mode: str = "strong") -> list[str]:
-    """A sentence for each bottleneck with its cure, largest loss first; then on small losses and on doubts.
-
-    Start-up is not among them: neither a throughput nor an efficiency holds it.
+def find_slowdown(
+    scaling: pd.DataFrame, runs: pd.DataFrame, spec: AnyExperiment, chosen: int | None, noun: str = "device"
+) -> tuple[Slowdown | None, list[str]]:
+    """Return what slows an experiment down, and sentences on its other points and on what is uncertain.
 
     Args:
         scaling: Output of ``scaling_table``, or the rows of one series.
         runs: Output of ``collect``; every completed run counts, so they must be comparable.
-        mode: ``strong`` or ``weak`` scaling.
+        spec: The experiment.
+        chosen: Chosen device count; None without an answer.
+        noun: Name of a device.
+
+    Returns:
+        None if the parts of no step are known.
     """
-    points = list(find_losses(scaling, runs, mode))
-    found = list(_bottlenecks(points))
-    bound: dict[str, list[Bottleneck]] = {}
-    for index, limit in enumerate(found):
-        # which rank is slow is each point's own
-        key = f"{index}" if limit.cause == STRAGGLER else f"{limit.advice}{limit.beside}"
-        bound.setdefault(key, []).append(limit)
-    by_share = sorted(bound.values(), key=lambda limits: -max(limit.share.estimate for limit in limits))
-    unnamed = [each for each in points if not any(limit.point is each.point for limit in found)]
-    return [
-        *map(_sentence, by_share),
-        *(_together(each) for each in unnamed if _adds_up(each)),
-        *_not_shown([each for each in unnamed if not _adds_up(each)]),
-        *_untold_loader(points),
-        *_uncertain(scaling),
+    points = _with_limits(list(find_losses(scaling, runs, spec.scaling)))
+    words = _Words(noun, several=scaling["series"].nunique() > 1)
+    doubts = [*words.unknown([each for each, _ in points]), *words.uncertain(scaling)]
+    if not points:
+        return None, doubts
+    each, limit = _focus(points, chosen)
+    advice = words.advice(each, limit)
+    base = number(each.point, "baseline_devices")
+    found = Slowdown(
+        devices=int(each.point["devices"]),
+        series=str(each.point["series"]),
+        where=_Words(noun, several=True).where(each.point),
+        baseline=count_devices(int(base), noun) if each.total is not None else "",
+        n=len(each.runs),
+        step_seconds=float(each.runs["step_seconds"].mean()),
+        parts=list(_bar(each)),
+        sentence=words.sentence(each, limit),
+        advice=name_devices(advice.text, noun),
+        paste=line_to_write(advice.key, spec),
+    )
+    others = [
+        words.sentence(other, its)
+        for other, its in points
+        if other is not each and (its is not None or _adds_up(other) or _may_be(other) is not None)
     ]
+    return found, [*others, *doubts]
 
 
-def startup_sentences(scaling: pd.DataFrame) -> list[str]:
-    """A sentence on the points whose runs spend much of their wall time on starting.
+def startup_sentences(scaling: pd.DataFrame, noun: str = "device") -> list[str]:
+    """Return a sentence on the points whose runs spend much of their wall time on starting.
+
+    Start-up is no part of a step: neither a throughput nor an efficiency contains it.
 
     Args:
         scaling: Output of ``scaling_table``, or the rows of one series.
+        noun: Name of a device.
     """
     shares = scaling["startup_seconds"].astype(float) / scaling["wall_seconds"].astype(float)
     long = scaling[shares > NAMED_FROM]
     if long.empty:
         return []
-    points = [point for _, point in long.iterrows()]
-    places, of_series = _places(points)
-    seconds = [
-        f"{format_3sig(point['startup_seconds'])} of {format_3sig(point['wall_seconds'])} s at {place}"
-        for point, place in zip(points, places, strict=True)
+    words = _Words(noun, several=scaling["series"].nunique() > 1)
+    texts = [
+        f"{percent(share, 0)} {'' if place else 'of a run '}on {words.where(point)}"
+        for place, (share, (_, point)) in enumerate(
+            zip(shares[long.index], long.head(MAX_PLACES).iterrows(), strict=False)
+        )
     ]
-    return [
-        f"Start-up takes {_first(seconds)}{of_series}: train longer in one job, or judge by throughput, "
-        "which is without it."
-    ]
+    return [f"Start-up takes {listed(texts)}. In longer trainings it matters less."]
 
 
-def limit_line(scaling: pd.DataFrame, runs: pd.DataFrame, mode: str, chosen: int | None, noun: str) -> str:
-    """Return one sentence on what limits the training; empty if the parts of a step are unknown.
-
-    It is of the chosen point, or of the next one beyond that loses something.
+def line_to_write(key: str, spec: AnyExperiment) -> str:
+    """Return a key with twice its value, as it stands in experiments.yaml; empty if it is swept or not known.
 
     Args:
-        scaling: Rows of one series in the scaling table.
-        runs: Output of ``collect``.
-        mode: ``strong`` or ``weak`` scaling.
-        chosen: Chosen device count; None without an answer.
-        noun: Name of a device.
+        key: Key of the experiment, or ``LARGER_BATCH``.
+        spec: The experiment.
     """
-    points = list(find_losses(scaling, runs, mode))
-    if not points:
-        return ""
-    found = sorted(_bottlenecks(points), key=lambda limit: int(limit.point["devices"]))
-    beyond = [limit for limit in found if int(limit.point["devices"]) >= (chosen or 0)]
-    if beyond:
-        limit = beyond[0]
-        where = count_devices(int(limit.point["devices"]), noun)
-        name = _NOUNS[limit.cause]
-        return f"{name[0].upper()}{name[1:]} takes {percent(limit.share.estimate, 0)} of a step on {where}."
-    several = [each for each in points if _adds_up(each) and int(each.point["devices"]) >= (chosen or 0)]
-    if several and several[0].total is not None:
-        where = count_devices(int(several[0].point["devices"]), noun)
-        share = percent(several[0].total.share.estimate, 0)
-        return f"No single cause: small losses add up to {share} of a step on {where}."
-    most = max(int(each.point["devices"]) for each in points)
-    return f"No loss of throughput is shown up to {count_devices(most, noun)}." if most > 1 else ""
+    if key == LARGER_BATCH:
+        key = "global_batch_size" if spec.scaling == "strong" else "batch_size_per_device"
+    value = getattr(spec, key, None) if key else None
+    return "" if not isinstance(value, int) or key in spec.swept else f"{key}: {2 * value}"
 
 
 # --- what is named ------------------------------------------------------------------------------------
 
+Points = Sequence[tuple[PointLosses, Bottleneck | None]]
 
-def _bottlenecks(points: Sequence[PointLosses]) -> Iterator[Bottleneck]:
+
+def _with_limits(points: Sequence[PointLosses]) -> Points:
+    """Return each point with its bottleneck."""
     judged = max(sum(each.point["devices"] > 1 for each in points), 1)
-    for each in points:
-        loss, runs = each.main(), each.runs
-        waits = (runs[WAITS[STRAGGLER]] >= NAMED_FROM * runs["step_seconds"]).any()
-        place = find_slow_place(runs, judged) if waits else None
-        of_host = _at_slow_host(each, place)
-        if of_host is not None and (loss is None or of_host.share.estimate > loss.share.estimate):
-            loss = of_host
-        if loss is not None:
-            yield Bottleneck(
-                each.point,
-                loss.cause,
-                loss.share,
-                _advice(loss.cause, each.point),
-                _beside(loss, each, several=len(points) > 1),
-                place if loss.cause == STRAGGLER else None,
-                runs,
-            )
+    return [(each, _bottleneck(each, judged)) for each in points]
+
+
+def _bottleneck(each: PointLosses, judged: int) -> Bottleneck | None:
+    loss, runs = each.main(), each.runs
+    waits = (runs[COLUMNS[STRAGGLER]] >= NAMED_FROM * runs["step_seconds"]).any()
+    place = find_slow_place(runs, judged) if waits else None
+    of_host = _at_slow_host(each, place)
+    if of_host is not None and (loss is None or of_host.share.estimate > loss.share.estimate):
+        loss = of_host
+    if loss is None:
+        return None
+    at = place if loss.cause == STRAGGLER else None
+    return Bottleneck(each.point, loss.cause, loss.share, loss.in_efficiency, at, runs)
 
 
 def _at_slow_host(each: PointLosses, place: SlowPlace | None) -> Loss | None:
-    """The loss to a slow host in the runs that it takes part in; None where these are all of them."""
+    """Return the loss to a slow host in the runs that it takes part in; None if these are all of them."""
     if place is None or place.rank is not None or place.taken == len(each.runs):
         return None
-    lost, step = ([float(value) for value in place.runs[name]] for name in (WAITS[STRAGGLER], "step_seconds"))
+    lost, step = (
+        [float(value) for value in place.runs[name]] for name in (COLUMNS[STRAGGLER], "step_seconds")
+    )
     share = difference_of_means(lost, [0.0]).scaled(len(step) / sum(step))
     loss = Loss(STRAGGLER, share, median(lost) / median(step), measured=True, in_efficiency=True)
     return loss if loss.is_shown else None
 
 
-def _advice(cause: str, point: pd.Series) -> str:
-    if point["loader"] == PROGRAM and cause in _ADVICE_ON_PROGRAMS:
-        return _ADVICE_ON_PROGRAMS[cause]
-    resident = cause == LOADER and point["loader"] == "resident"
-    return _ADVICE.get(RESIDENT if resident else cause, "")
-
-
-def _beside(loss: Loss, each: PointLosses, *, several: bool) -> str:
-    """The clause on a wait that the baseline has too, so that no efficiency lacks it."""
-    if loss.in_efficiency or not several:
-        return ""
-    if each.point["devices"] == number(each.point, "baseline_devices"):
-        return " It is the baseline's own, which no efficiency holds."
-    alike = any(other.cause == loss.cause and not other.is_large for other in each.losses)
-    return " The baseline waits alike, so the efficiency hardly lacks it." if alike else ""
-
-
-# --- how it is said -----------------------------------------------------------------------------------
-
-
-def _sentence(limits: Sequence[Bottleneck]) -> str:
-    cause = limits[0].cause
-    if cause == STRAGGLER:
-        return f"{_slow_rank(limits[0])}{limits[0].beside}"
-    exposed = ", exposed" if cause == COMMUNICATION else ""
-    places, of_series = _places([limit.point for limit in limits])
-    shares = [
-        f"{place} ({_share(limit.share)}{exposed})" for limit, place in zip(limits, places, strict=True)
-    ]
-    older = cause == COMMUNICATION and any(limit.runs["jitter_seconds"].isna().any() for limit in limits)
-    unknown = " These records do not tell waiting for late ranks from the exchange." if older else ""
-    return f"{_TITLES[cause]} at {_first(shares)}{of_series}: {limits[0].advice}{unknown}{limits[0].beside}"
-
-
-def _slow_rank(limit: Bottleneck) -> str:
-    place, nodes = limit.place, limit.point["nodes"]
-    where = _where(limit.point)
-    if place is not None and place.rank is None:
-        some = place.taken < len(limit.runs)
-        taking = f", in the {place.taken} of {len(limit.runs)} runs that it takes part in" if some else ""
-        return (
-            f"Node {place.host} is slower than the others at {where} ({_share(limit.share)} lost waiting for "
-            f"it{taking}): leave it out, or ask the site."
-        )
-    lost = f"({_share(limit.share)} lost waiting for it)"
-    found = place or most_frequent_rank(limit.runs)
-    if found is None or (place is None and found.hits < found.taken):
-        return (
-            f"One rank is slower than the others at {where} {lost}, and not the same in all runs: look for "
-            "other programs on its nodes, or ask the site for whole ones."
-        )
-    name = f"rank {found.rank} on {found.host}" if found.host else f"rank {found.rank}"
-    named = f"{name[0].upper()}{name[1:]}"
-    often = "" if found.hits == found.taken else f" in {found.hits} of {found.taken} runs"
-    if found.taken == 1:
-        return (
-            f"{named} is slower than the others at {where} {lost}, in the only run: look what else uses its "
-            "device and CPUs, and repeat, to tell whether it is always that one."
-        )
-    if place is None:
-        return (
-            f"One rank is slower than the others at {where} {lost}. It is {name} in all {found.taken} runs, "
-            f"which chance alone does in {percent_in_digits(found.chance)} of such studies: more repeats "
-            "would tell whether it is always that one."
-        )
-    if found.host is None:
-        return (
-            f"{named} is slower than the others at {where} {lost}{often}, on whatever node it runs: look "
-            "whether its share of the work is larger."
-        )
-    cure = (
-        "leave the node out, or ask the site"
-        if nodes > 1
-        else "look what else uses its device and CPUs, and whether its share of the work is larger"
-    )
-    return f"{named} is slower than the others at {where} {lost}{often}: {cure}."
+def _focus(points: Points, chosen: int | None) -> tuple[PointLosses, Bottleneck | None]:
+    """Return the chosen point, or the next larger one that is shown to lose time; without one the largest."""
+    beyond = [(each, limit) for each, limit in points if each.point["devices"] >= (chosen or 0)]
+    if chosen is None or not beyond:
+        return max(points, key=lambda point: point[0].point["devices"])
+    slowed = [(each, limit) for each, limit in beyond if limit is not None or _adds_up(each)]
+    return (slowed or beyond)[0]
 
 
 def _adds_up(each: PointLosses) -> bool:
     return each.total is not None and each.total.is_shown
 
 
-def _together(each: PointLosses) -> str:
-    """Losses that no single one of them explains, which sum to what the efficiency lacks."""
-    assert each.total is not None
-    listed = sorted(each.losses, key=lambda loss: -loss.share.estimate)
-    parts = [
-        f"{_NOUNS[loss.cause]} {percent(loss.share.estimate, 0)}"
-        for loss in listed
-        if abs(loss.share.estimate) >= TOLD_FROM
-    ]
-    return (
-        f"No single cause at {_where(each.point)}: {', '.join(parts)}, together {_share(each.total.share)}; "
-        "means over the runs. Raise the batch size per device, which lessens most of them, or use fewer "
-        "devices."
-    )
+def _may_be(each: PointLosses) -> Loss | None:
+    """Return the largest loss that the runs do not distinguish from none."""
+    maybe = [loss for loss in each.losses or each.waits if loss.is_large and not loss.is_shown]
+    return max(maybe, key=lambda loss: loss.share.estimate, default=None)
 
 
-def _not_shown(points: Sequence[PointLosses]) -> Iterator[str]:
-    """A sentence on losses that are large, but that the runs do not tell from none."""
-    maybe = [
-        (each.point, loss)
-        for each in points
-        for loss in (each.losses or each.waits)
-        if loss.is_large and not loss.is_shown
-    ]
-    if maybe:
-        places, of_series = _places([point for point, _ in maybe])
-        losses = [
-            f"{_NOUNS[loss.cause]} at {place} ({_share(loss.share)})"
-            for (_, loss), place in zip(maybe, places, strict=True)
-        ]
-        yield (
-            f"May be, but too few or too different runs tell: {_first(losses)}{of_series}. More repeats "
-            "would tell."
+def _bar(each: PointLosses) -> Iterator[dict[str, Any]]:
+    """Yield the parts of a step, the computing that ideal scaling would not have apart."""
+    step = float(each.runs["step_seconds"].mean())
+    excess = max(next((loss.share.estimate for loss in each.losses if loss.cause == COMPUTE), 0.0), 0.0)
+    bar = []
+    for part in STEP_PARTS:
+        share = each.parts.get(part.key, 0.0)
+        if part.key == COMPUTE:
+            name = part.name if LOADER in each.parts else COMPUTE_WITH_LOADER
+            bar += [(part.key, name, share - excess), (EXCESS.key, EXCESS.name, excess)]
+        else:
+            bar.append((part.key, part.name, share))
+    # the lesser of two measurements of the communication counts if they disagree
+    bar.append((UNKNOWN.key, "uncertain", 1 - sum(each.parts.values())))
+    for key, name, share in bar:
+        if share >= SHOWN_FROM:
+            yield {"key": key, "name": name, "share": share, "seconds": share * step}
+
+
+# --- how it is said -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Words:
+    """Sentences on points.
+
+    Args:
+        noun: Name of a device.
+        several: Points are of several series, which are then named.
+    """
+
+    noun: str
+    several: bool
+
+    def where(self, point: pd.Series) -> str:
+        """Return ``8 GPUs``, ``8 GPUs with bucket-view-on``."""
+        series = str(point["series"])
+        named = f" with {series}" if self.several and series != NO_OPTIONS else ""
+        return f"{count_devices(int(point['devices']), self.noun)}{named}"
+
+    def sentence(self, each: PointLosses, limit: Bottleneck | None) -> str:
+        """Return what a point loses, in one number with its interval."""
+        where, total = f"On {self.where(each.point)}", each.total
+        if limit is not None and limit.in_some_runs:
+            assert limit.place is not None
+            return (
+                f"{where}, node {limit.place.host} slows the {limit.place.taken} of {len(limit.runs)} runs "
+                f"that it takes part in: {_lost(limit.share)}."
+            )
+        if total is not None and total.is_shown and self._explains(total, limit):
+            if limit is None:
+                return f"{where}, {_lost(total.share)}, with no single cause."
+            part = "most of it" if limit.share.estimate >= MOST * total.share.estimate else "the largest part"
+            return f"{where}, {_lost(total.share)}, {part} to {_loss_name(limit)}."
+        if limit is not None:
+            share = limit.share.estimate if limit.cause == COMPUTE else each.parts[limit.cause]
+            takes = f"{where}, {_loss_name(limit)} takes {percent(share, 0)} of each step."
+            base = not limit.in_efficiency and self._baseline_alike(each)
+            return f"{takes} {base}" if base else takes
+        if (loss := _may_be(each)) is not None:
+            more = "One run cannot show it." if math.isnan(loss.share.low) else "More repeats would show it."
+            return (
+                f"{where}, {LOSSES[loss.cause]} may take {percent(loss.share.estimate, 0)} of each step"
+                f"{_interval(loss.share)}. {more}"
+            )
+        if total is None:
+            return f"{where}, computing takes {percent(each.parts[COMPUTE], 0)} of each step."
+        if total.share.low > 0:
+            return f"{where}, {_lost(total.share)}."
+        return f"{where}, the runs show no loss."
+
+    @staticmethod
+    def _explains(total: Loss, limit: Bottleneck | None) -> bool:
+        """Return whether the cause is part of the total; computing that got faster hides a part of it."""
+        return limit is None or (
+            limit.in_efficiency and limit.share.estimate <= total.share.estimate + EQUAL_WITHIN
         )
 
+    def _baseline_alike(self, each: PointLosses) -> str:
+        """Return a sentence on a wait that no efficiency shows."""
+        base = number(each.point, "baseline_devices")
+        if each.total is None or math.isnan(base):
+            return "The efficiency does not show it."
+        return f"The efficiency does not show it: {count_devices(int(base), self.noun)} waited alike."
 
-def _untold_loader(points: Sequence[PointLosses]) -> Iterator[str]:
-    """A sentence where nobody could tell the wait for data."""
-    untold = [each.point for each in points if each.runs["loader_seconds"].isna().all()]
-    if untold:
-        places, of_series = _places(untold)
-        yield (
-            f"How long devices wait for data is not known at {_first(places)}{of_series}: no "
-            "DataLoader of PyTorch feeds the training. Compute holds it."
-        )
+    def advice(self, each: PointLosses, limit: Bottleneck | None) -> Advice:
+        """Return what to do about a point's loss; empty if it has none that is shown."""
+        if limit is None:
+            return SEVERAL if _adds_up(each) else Advice("")
+        if limit.cause == STRAGGLER:
+            return Advice(_against_slow_rank(limit))
+        return advice_against(limit.cause, str(limit.point["loader"]))
 
+    def unknown(self, points: Sequence[PointLosses]) -> Iterator[str]:
+        """Yield a sentence for each part of a step that the records do not have."""
+        if any(each.runs["loader_seconds"].isna().all() for each in points):
+            yield (
+                "How long devices wait for data is not known: no DataLoader of PyTorch feeds the training. "
+                "Computing contains it."
+            )
+        of_several = [each for each in points if each.point["devices"] > 1]
+        if any(each.runs[COLUMNS[JITTER]].isna().any() for each in of_several):
+            yield "The records do not separate waiting for late ranks from communication."
 
-def _uncertain(scaling: pd.DataFrame) -> Iterator[str]:
-    for _, point in scaling.iterrows():
-        if is_in_doubt(point):
+    def uncertain(self, scaling: pd.DataFrame) -> Iterator[str]:
+        """Yield a sentence on the largest point of which two measurements of the communication disagree."""
+        doubted = [point for _, point in scaling.iterrows() if is_in_doubt(point)]
+        if doubted:
+            point = max(doubted, key=lambda point: point["devices"])
             counted, checked = (
                 f"{format_3sig(number(point, column) * MILLISECONDS)} ms"
-                for column in (PARTS[COMMUNICATION], "crosscheck_communication_seconds")
+                for column in (COLUMNS[COMMUNICATION], "crosscheck_communication_seconds")
             )
             yield (
-                f"How a step divides at {_where(point)} is uncertain: communication is {counted} by DDP's "
-                f"own counters, but {checked} by passes with and without it, after the training."
+                f"The time in communication is uncertain. On {self.where(point)} it is {counted} a step by "
+                f"DDP's counters, {checked} by a test after the training."
             )
 
 
-def _share(share: Interval) -> str:
-    """``32 % of the step (30 to 34 %)``; the first part only if no interval is known."""
-    text = f"{percent(share.estimate, 0)} of the step"
-    if math.isnan(share.low):
-        return text
-    low, high = percent(share.low, 0), percent(share.high, 0)
-    return text if low == high else f"{text} ({low.removesuffix(' %')} to {high})"
+def _loss_name(limit: Bottleneck) -> str:
+    if limit.cause != STRAGGLER:
+        return LOSSES[limit.cause]
+    place, only = limit.place, most_frequent_rank(limit.runs)
+    if place is None and only is not None and only.taken == 1:
+        place = only
+    if place is None:
+        return LOSSES[STRAGGLER]
+    if place.rank is None:
+        return f"waiting for node {place.host}"
+    return f"waiting for rank {place.rank}{f' on {place.host}' if place.host else ''}"
 
 
-def _places(points: Sequence[pd.Series]) -> tuple[list[str], str]:
-    """Each point in words, and what follows their list: the series, where more than two points share one."""
-    series = {str(point["series"]) for point in points}
-    if len(points) > 2 and len(series) == 1 and NO_OPTIONS not in series:
-        return [count_devices(int(point["devices"])) for point in points], f" of {series.pop()}"
-    return [_where(point) for point in points], ""
+def _against_slow_rank(limit: Bottleneck) -> str:
+    place = limit.place or most_frequent_rank(limit.runs)
+    if place is None or (limit.place is None and place.hits < place.taken):
+        return (
+            "It is not the same rank in all runs. Look for other programs on its nodes, or ask the site for "
+            "whole ones."
+        )
+    if place.rank is None:
+        return f"Leave {place.host} out, or ask the site."
+    if place.taken == 1:
+        return (
+            f"Check what else uses the device and CPUs of rank {place.rank}. Then repeat, to see whether it "
+            "is always that rank."
+        )
+    if limit.place is None:
+        name = f"rank {place.rank} on {place.host}" if place.host else f"rank {place.rank}"
+        return (
+            f"It is {name} in all {place.taken} runs, which chance does in {percent_in_digits(place.chance)} "
+            "of studies. More repeats would show whether it is always that rank."
+        )
+    often = "" if place.hits == place.taken else f"It is slow in {place.hits} of {place.taken} runs. "
+    if place.host is None:
+        return f"{often}It is slow on every node: check whether its share of the work is larger."
+    if limit.point["nodes"] > 1:
+        return f"{often}Leave {place.host} out, or ask the site."
+    return f"{often}Check what else uses its device and CPUs, and whether its share of the work is larger."
 
 
-def _first(texts: Sequence[str]) -> str:
-    """``a``, ``a and b``, ``a, b and 3 more points``."""
-    more = len(texts) - MAX_PLACES
-    return listed([*texts[:MAX_PLACES], f"{more} more points"] if more > 0 else texts)
+def _lost(share: Interval) -> str:
+    """Return ``21 % of each step is lost (7 to 36 %)``."""
+    return f"{percent(share.estimate, 0)} of each step is lost{_interval(share)}"
 
 
-def _where(point: pd.Series) -> str:
-    return point_text(point["devices"], point["series"])
+def _interval(share: Interval) -> str:
+    """Return `` (7 to 36 %)``; empty if the ends are unknown, round to the same, or are a step apart."""
+    if math.isnan(share.low) or share.high - share.low >= 1:
+        return ""
+    low, high = percent(share.low, 0), percent(min(share.high, 1.0), 0)
+    return "" if low == high else f" ({low.removesuffix(' %')} to {high})"

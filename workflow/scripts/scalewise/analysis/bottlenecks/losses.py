@@ -12,6 +12,14 @@ from statistics import fmean, median, variance
 
 import pandas as pd
 
+from scalewise.analysis.bottlenecks.time_parts import (
+    COLUMNS,
+    COMMUNICATION,
+    COMPUTE,
+    JITTER,
+    LOADER,
+    STRAGGLER,
+)
 from scalewise.analysis.statistics.intervals import CONFIDENCE, Interval, t_quantile, welch_error
 
 NAMED_FROM = 0.1
@@ -24,18 +32,8 @@ POINTS_AT_CONFIDENCE = 4
 """Points of a series beyond its baseline up to which each has an interval of 95 %. The more points, the more
 chances of a false cause: beyond, intervals are as much wider as keeps it at one study in twenty."""
 
-COMMUNICATION, LOADER, STRAGGLER, JITTER = "communication", "loader", "straggler", "jitter"
-COMPUTE = "compute"
-
-WAITS = {
-    COMMUNICATION: "communication_seconds",
-    LOADER: "loader_seconds",
-    STRAGGLER: "straggler_seconds",
-    JITTER: "jitter_seconds",
-}
-"""Causes for which a device waits, and the columns that hold their seconds of a step."""
-
-PARTS = {**WAITS, COMPUTE: "compute_seconds"}
+WAITS = (COMMUNICATION, LOADER, STRAGGLER, JITTER)
+"""Causes for which a device waits."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +41,9 @@ class Loss:
     """The loss of a point to one cause, as a share of its step.
 
     Args:
-        cause: A key of ``PARTS``, or ``all`` for the sum of them.
+        cause: A key of ``STEP_PARTS``, or ``all`` for the sum of them.
         share: Mean over the runs, with Welch's interval; its bounds are NaN where the runs are too few.
-        median: The same by the medians over the runs, as scaling.csv has them.
+        median: The same by the medians over the runs.
         measured: True for a wait, which each run has measured by itself; the others are differences to the
             baseline's runs.
         in_efficiency: True for what the point loses beyond its baseline, and so what its efficiency lacks.
@@ -83,6 +81,7 @@ class PointLosses:
             baseline is known.
         waits: Waits of its devices, whether the baseline waits alike or not.
         total: The sum of the losses, which is what the efficiency lacks; None where no baseline is known.
+        parts: Share of the step that each of its parts takes, 0 to 1: means over the runs.
     """
 
     point: pd.Series
@@ -90,6 +89,7 @@ class PointLosses:
     losses: list[Loss]
     waits: list[Loss]
     total: Loss | None
+    parts: dict[str, float]
 
     def main(self) -> Loss | None:
         """The largest loss that is shown, or else the largest wait that is; None where neither is."""
@@ -107,7 +107,7 @@ def waiting_shares(point: pd.Series) -> dict[str, float]:
         point: Row of a scaling table.
     """
     step = number(point, "step_seconds")
-    seconds = {cause: number(point, column) for cause, column in WAITS.items()}
+    seconds = {cause: number(point, COLUMNS[cause]) for cause in WAITS}
     if is_in_doubt(point):
         seconds[COMMUNICATION] = min(_communications(point))
     for cause in (JITTER, LOADER):
@@ -170,7 +170,7 @@ def _point_losses(
     doubted = is_in_doubt(point)
     # the wait for data is in compute where it is not known: of all runs, then, as it cannot be parted
     together = bool(here["loader_seconds"].isna().any() or at_base["loader_seconds"].isna().any())
-    causes = [cause for cause in PARTS if not (together and cause == LOADER)]
+    causes = [cause for cause in COLUMNS if not (together and cause == LOADER)]
     parts = {cause: _seconds(here, cause, doubted, with_loader=together) for cause in causes}
     step = _seconds(here, "all", doubted)
 
@@ -180,11 +180,12 @@ def _point_losses(
         by_medians = (median(seconds) - median(ideal) / ratio) / median(step)
         return Loss(cause, share, by_medians, measured=cause in WAITS, in_efficiency=beyond)
 
+    shares = {cause: fmean(seconds) / fmean(step) for cause, seconds in parts.items()}
     waits = [loss(cause, parts[cause], beyond=False) for cause in causes if cause in WAITS]
     if is_base or at_base.empty:
-        return PointLosses(point, here, [], waits, None)
+        return PointLosses(point, here, [], waits, None, shares)
     losses = [loss(cause, seconds, beyond=True) for cause, seconds in parts.items()]
-    return PointLosses(point, here, losses, waits, loss("all", step, beyond=True))
+    return PointLosses(point, here, losses, waits, loss("all", step, beyond=True), shares)
 
 
 def _seconds(runs: pd.DataFrame, cause: str, doubted: bool, *, with_loader: bool = False) -> list[float]:
@@ -192,7 +193,7 @@ def _seconds(runs: pd.DataFrame, cause: str, doubted: bool, *, with_loader: bool
     if cause == "all":
         return [float(seconds) for seconds in runs["step_seconds"]]
     # records of an earlier version do not know the jitter: they have it in the communication
-    seconds = runs[PARTS[cause]].astype(float).fillna(0.0)
+    seconds = runs[COLUMNS[cause]].astype(float).fillna(0.0)
     if cause == COMPUTE and with_loader:
         seconds = seconds + runs["loader_seconds"].astype(float).fillna(0.0)
     if cause == COMMUNICATION and doubted:

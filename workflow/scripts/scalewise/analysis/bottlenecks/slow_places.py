@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pandas as pd
+from scipy.stats import binom
 
 from scalewise.analysis.statistics.ratios import ratio_of
 
@@ -128,8 +129,4 @@ def _some_is_hit(places: int, single: float, hits: int, runs: int) -> float:
         hits: Number of runs in which one place was hit.
         runs: Number of runs.
     """
-    often = sum(
-        math.comb(runs, count) * single**count * (1 - single) ** (runs - count)
-        for count in range(hits, runs + 1)
-    )
-    return min(places * often, 1.0)
+    return min(places * float(binom.sf(hits - 1, runs, single)), 1.0)

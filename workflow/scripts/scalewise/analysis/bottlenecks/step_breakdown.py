@@ -1,4 +1,4 @@
-"""The parts of a step's time: compute, exposed communication, loader wait, waiting for slow ranks.
+"""Split of a step's time: computing, communication, waiting for data, one slow rank, uneven ranks.
 
 A step is done when its last rank has done it, and ranks that are ahead wait inside their own exchange of
 gradients. The rank for which the exchange takes least over all steps is the slowest one. What it computes

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from scalewise.analysis.bottlenecks.bottlenecks import Slowdown
 from scalewise.analysis.comparison.gains import Gains, Measure, Point, accuracy_difference
 from scalewise.analysis.decision import cautions, wording
 from scalewise.analysis.decision.card import Card, Chosen, card_of_choice, card_without_point
@@ -44,7 +45,8 @@ class Decision:
         options: Gains of the options, a sentence each.
         cautions: Weaknesses of the answer, a sentence each, the most harmful first.
         other_trainings: The best of each group of series that train something else, a sentence each.
-        limits: Bottlenecks, a sentence each.
+        slowdown: Parts of a step at the answer, and its losses; None if unknown.
+        limits: The same of the other points, and what is uncertain of it, a sentence each.
         startup: Points whose start takes long, a sentence each; no throughput or efficiency holds it.
         beyond: Predictions of points that were not measured, a sentence each.
         numbers: ``NUMBERS`` of the chosen point, None for what is not known; empty without such a point.
@@ -64,6 +66,7 @@ class Decision:
     options: list[str]
     cautions: list[str]
     other_trainings: list[str] = field(default_factory=list)
+    slowdown: Slowdown | None = None
     limits: list[str] = field(default_factory=list)
     startup: list[str] = field(default_factory=list)
     beyond: list[str] = field(default_factory=list)

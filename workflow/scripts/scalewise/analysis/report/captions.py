@@ -18,9 +18,9 @@ CAPTIONS = {
     "intervals over repeats. The dashed line, where there is one, is what you require.",
     "step": "Where the time of a step goes. A bar is the device time that one sample takes, devices over "
     "throughput: with ideal scaling all bars are equally high, so what stands on top is what scaling "
-    "costs. Its parts have the shares of medians over repeats: the loader's wait and the slowest rank's "
-    "delay by clocks in the training, exposed communication by DDP's own counters, less the jitter, in "
-    "which now one rank is late and now another, and compute what is left. "
+    "costs. Its parts have their shares of the step, means over repeats: the wait for data and the delay of "
+    "one slow rank by clocks in the training, communication (what computing does not hide) by DDP's own "
+    "counters, uneven ranks where now one is late and now another, and computing what is left. "
     "Below: the seconds before a run's first result, medians of each part.",
     "prediction": "Prediction beside measurement: time of a step and parallel efficiency against devices. "
     "Dashed with its band: predicted from one device's step and all-reduces measured by themselves; of "

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scalewise.analysis.report.time_parts import STEP_PARTS
+from scalewise.analysis.bottlenecks.time_parts import STEP_PARTS
 
 REMARK = "remark"
 """Key of a row's text that takes a row of its own below it."""
@@ -171,7 +171,7 @@ def steps(rows: Sequence[Mapping[str, Any]], start_parts: Sequence[str]) -> Tabl
         DEVICES,
         N,
         Column("step (ms)", "step"),
-        *(Column(f"{label} (ms)", f"part{index}") for index, label in enumerate(STEP_PARTS.values())),
+        *(Column(f"{part.name} (ms)", f"part{index}") for index, part in enumerate(STEP_PARTS)),
         Column("communication, cross-check (ms)", "crosscheck"),
         Column("start-up (s)", "startup"),
         *(Column(f"{label} (s)", f"start{index}") for index, label in enumerate(start_parts)),
@@ -247,7 +247,7 @@ def devices(rows: Sequence[Mapping[str, Any]]) -> Table:
         N,
         Column("busy", "busy"),
         Column("loader", "loader", is_text=True),
-        Column("loader wait", "wait"),
+        Column("waiting for data", "wait"),
         Column("communication", "communication"),
         Column("memory in training (MB)", "memory"),
         Column("in evaluation (MB)", "evaluation_memory"),
@@ -274,7 +274,7 @@ def runs(rows: Sequence[Mapping[str, Any]], *, with_accuracy: bool) -> Table:
         Column("final accuracy", "accuracy") if with_accuracy else None,
         Column("memory in training (MB)", "memory"),
         Column("in evaluation (MB)", "evaluation_memory"),
-        Column("loader wait", "wait"),
+        Column("waiting for data", "wait"),
         Column("busy", "busy"),
         Column("energy (kJ)", "energy"),
         Column("start-up (s)", "startup"),

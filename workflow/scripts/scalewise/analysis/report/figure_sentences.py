@@ -28,12 +28,12 @@ from scalewise.analysis.report.sentence_parts import (
     devices_text,
     doubt,
     known,
-    largest_loss,
-    medians_of,
+    mean_of,
     milliseconds,
     parts_of_step,
     rate_text,
 )
+from scalewise.plan.config.shape import count_devices
 from scalewise.plan.runs.runs import NO_OPTIONS
 from scalewise.plan.terminal.words import format_ratio, listed
 
@@ -100,7 +100,7 @@ def _nothing(findings: Findings, name: str) -> str:
 
 
 def speedup(findings: Findings) -> str:
-    """The gain of the answer and of the most devices, the other series' throughput, and the largest loss."""
+    """The gain of the answer and of the most devices, and the other series' throughput."""
     points = findings.told("speedup")
     if not points:
         return ""
@@ -115,9 +115,7 @@ def speedup(findings: Findings) -> str:
         said = relation
         gain = f"{format_ratio(point['speedup'])}{over} {bounds(point, 'speedup')}"
         parts.append(f"{who} {verb} {gain}{doubt(point, 'speedup', 'gain')}{lost}")
-    last = points[-1]
-    several = len(points) > 1
-    return f"{listed(parts)}{largest_loss(last, several=several)}{_other_series(findings, last)}."
+    return f"{listed(parts)}{_other_series(findings, points[-1])}."
 
 
 def efficiency(findings: Findings) -> str:
@@ -144,19 +142,21 @@ def _to_best(point: pd.Series) -> str:
 
 
 def step(findings: Findings) -> str:
-    """The length of a step on the most devices, where it went, and the device time of a sample."""
+    """The length of a step on the most devices, what took it, and the device time of a sample."""
     points = findings.points("step_seconds")
     if points.empty:
         return ""
     point = points.iloc[-1]
     sentence = (
-        f"On {devices_text(point)} a step takes {milliseconds(point['step_seconds'])}{parts_of_step(point)}"
+        f"On {devices_text(point)} a step takes {milliseconds(point['step_seconds'])}{mean_of(point)}."
+        f"{parts_of_step(point)}"
     )
     efficient = known(point, "parallel_efficiency")
     if point["devices"] > point["baseline_devices"] and efficient > 0:
-        times, base = format_ratio(1 / efficient), int(point["baseline_devices"])
-        sentence += f"; a sample takes {times}x the device time that it takes on {base}"
-    return f"{sentence}{medians_of(point)}."
+        more, base = 1 / efficient - 1, count_devices(int(point["baseline_devices"]))
+        than = f"{percent(abs(more), 0)} {'more' if more > 0 else 'less'} device time than on {base}"
+        sentence += f" Each sample costs {than}."
+    return sentence
 
 
 def prediction(findings: Findings) -> str:

@@ -18,6 +18,7 @@ from scalewise.analysis.analysis_spec import (
     NOT_KNOWN,
     PROGRAM_FACTS,
 )
+from scalewise.analysis.bottlenecks.time_parts import EXCESS, STEP_PARTS, UNKNOWN, known_start_parts
 from scalewise.analysis.formatting import as_in_yaml, name_devices, percent
 from scalewise.analysis.report import data_tables
 from scalewise.analysis.report.captions import CAPTIONS, TITLES, WHERE_COUNTS_ARE_CHOSEN
@@ -33,7 +34,7 @@ from scalewise.analysis.report.page_tables import (
     run_row,
     step_rows,
 )
-from scalewise.analysis.report.time_parts import known_start_parts
+from scalewise.analysis.report.sentence_parts import milliseconds
 from scalewise.analysis.report.unmeasured_points import (
     expected_points,
     expected_row,
@@ -65,6 +66,7 @@ _NOTHING_DECIDED: dict[str, Any] = {
         "options": [],
     },
     "device": "device",
+    "slowdown": None,
     "limits": [],
     "startup": [],
     "beyond": [],
@@ -137,6 +139,7 @@ def render(sections: Sequence[Section], *, partial: bool) -> str:
         lstrip_blocks=True,
     )
     environment.filters["named"] = name_devices
+    environment.filters["milliseconds"] = milliseconds
     template = environment.get_template("report.html.j2")
     sections = [replace(each, decision=_NOTHING_DECIDED | dict(each.decision)) for each in sections]
     nouns = {str(section.decision["device"]) for section in sections}
@@ -223,6 +226,7 @@ def _context(section: Section, number: int) -> dict[str, Any]:
         "most_options": MAX_OPTION_SENTENCES,
         "not_drawn": _not_drawn(section, empty),
         "without_result": _without_result(section.scaling),
+        "parts": {part.key: part for part in (*STEP_PARTS, EXCESS, UNKNOWN)},
         "learning": [name for name in learning if name in figures],
         "pair": [name for name in PAIR if name in figures],
         "limiting": [name for name in limiting if name in figures],

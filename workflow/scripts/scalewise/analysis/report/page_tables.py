@@ -11,9 +11,9 @@ import pandas as pd
 
 from scalewise.analysis.analysis_spec import THROUGHPUT
 from scalewise.analysis.bottlenecks.resumption import resumed_text
+from scalewise.analysis.bottlenecks.time_parts import START_PARTS, STEP_PARTS, known_start_parts
 from scalewise.analysis.bottlenecks.utilization import cause_at
 from scalewise.analysis.formatting import as_in_yaml, percent
-from scalewise.analysis.report.time_parts import START_PARTS, STEP_PARTS, known_start_parts
 
 UNKNOWN = "–"
 LARGE = 1000
@@ -108,7 +108,7 @@ def _step_row(row: pd.Series, runs: pd.DataFrame, start_columns: Sequence[str]) 
         "devices": str(row["devices"]),
         "n": str(row["n"]),
         "step": spread(row, "step_seconds", "{:.4g}", 1e3),
-        "parts": [_part(row.get(column), step) for column in STEP_PARTS],
+        "parts": [_part(row.get(part.column), step) for part in STEP_PARTS],
         "crosscheck": number(row.get("crosscheck_communication_seconds"), "{:.3g}", 1e3),
         "startup": number(sum(known) if pd.isna(total) and known else total, "{:.1f}"),
         "starts": [number(seconds, "{:.2f}") for seconds in starts],

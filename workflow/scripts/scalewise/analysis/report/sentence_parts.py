@@ -8,8 +8,9 @@ from typing import Any
 
 import pandas as pd
 
+from scalewise.analysis.bottlenecks.time_parts import COLUMNS, COMMUNICATION, COMPUTE, STEP_PARTS
 from scalewise.analysis.comparison.comparability import accuracy_lost
-from scalewise.analysis.formatting import format_3sig, percent_in_digits, point_text
+from scalewise.analysis.formatting import format_3sig, percent, point_text
 from scalewise.plan.terminal.words import format_ratio, listed
 
 SOONER = "time_to_accuracy_speedup"
@@ -17,12 +18,6 @@ LEAST_SHARE = 0.01
 """Share of a step from which on a part of it is named."""
 NEARLY_ALL = 0.9
 """Share of a step that computing must take to be nearly all of it."""
-_WENT_TO = {
-    "communication_seconds": "communication",
-    "loader_seconds": "waiting for data",
-    "straggler_seconds": "waiting for a slow rank",
-    "jitter_seconds": "jitter",
-}
 
 
 def devices_text(point: Any) -> str:
@@ -85,40 +80,24 @@ def known(point: pd.Series, column: str) -> float:
 
 
 def parts_of_step(point: pd.Series) -> str:
-    """Clauses on where a step went, as far as that is known."""
-    shares = [
-        f"{percent_in_digits(share)} {'went ' if not index else ''}to {noun}"
-        for index, (share, noun) in enumerate(_losses(point))
-    ]
-    said = f", of which {listed(shares)}" if shares else ""
-    if math.isnan(known(point, "communication_seconds")):
-        return f"{said}; how much of it is communication is not known"
-    computing = known(point, "compute_seconds") / known(point, "step_seconds")
-    return said or (", nearly all of it compute" if computing >= NEARLY_ALL else "")
-
-
-def _losses(point: pd.Series) -> list[tuple[float, str]]:
-    """Shares of a step that were no computing, with what they went to, the largest first."""
+    """Return a sentence on what took a step, the largest part first; empty if little of it is known."""
     step_seconds = known(point, "step_seconds")
-    shares = [(known(point, column) / step_seconds, noun) for column, noun in _WENT_TO.items()]
-    return sorted((share for share in shares if share[0] >= LEAST_SHARE), reverse=True)
+    shares = [
+        (known(point, part.column) / step_seconds, part.name) for part in STEP_PARTS if part.key != COMPUTE
+    ]
+    shares = sorted((share for share in shares if share[0] >= LEAST_SHARE), reverse=True)
+    if math.isnan(known(point, COLUMNS[COMMUNICATION])):
+        return " How much of it is communication is not known."
+    if not shares:
+        computing = known(point, COLUMNS[COMPUTE]) / step_seconds
+        return " Nearly all of it is computing." if computing >= NEARLY_ALL else ""
+    return f" Of it, {listed([f'{percent(share, 0)} is {name}' for share, name in shares])}."
 
 
-def largest_loss(point: pd.Series, *, several: bool) -> str:
-    """A clause on what took most of a step beside computing; empty where that is not known."""
-    losses = _losses(point)
-    # what was not counted may be larger
-    if not losses or math.isnan(known(point, "communication_seconds")):
-        return ""
-    share, noun = losses[0]
-    where = f"on {point['devices']}, " if several else ""
-    return f"; {where}{percent_in_digits(share)} of the step went to {noun}"
-
-
-def medians_of(point: pd.Series) -> str:
-    """A remark on how many runs a value is the median of."""
+def mean_of(point: pd.Series) -> str:
+    """Return a remark on how many runs a value is the mean of."""
     runs = int(point["n"])
-    return "" if runs < 2 else f" (medians of {runs} runs)"
+    return "" if runs < 2 else f" (mean of {runs} runs)"
 
 
 def milliseconds(seconds: float) -> str:

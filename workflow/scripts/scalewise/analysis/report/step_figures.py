@@ -10,14 +10,21 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from scalewise.analysis.bottlenecks.time_parts import (
+    COMPUTE_WITH_LOADER,
+    STEP_PARTS,
+    UNKNOWN,
+    Part,
+    known_start_parts,
+)
 from scalewise.analysis.report.marks import PART, tell, trace
 from scalewise.analysis.report.panels import grid, label_left
 from scalewise.analysis.report.series_lines import series_names, with_columns
 from scalewise.analysis.report.style import GREY, legend_below
-from scalewise.analysis.report.time_parts import STEP_PARTS, known_start_parts
 from scalewise.plan.runs.runs import NO_OPTIONS
 
 STEP_MM, START_MM = 52.0, 38.0
@@ -28,27 +35,6 @@ BAR_WIDTH = 0.72
 START_HATCHES = ("xxxx", "", "....", "", "////", "")
 _LEAST_LABEL_MM = 8.5
 """Room for a bar from which on the number over it stands upright."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """A part of a bar.
-
-    Args:
-        column: Column of the table that holds its seconds.
-        label: Name in the legend.
-        colour: Colour that fills it.
-        hatch: Pattern that tells it apart in grey.
-    """
-
-    column: str
-    label: str
-    colour: str | tuple[float, float, float]
-    hatch: str
-
-    def patch(self) -> Artist:
-        """The part's handle in the legend."""
-        return Patch(facecolor=self.colour, hatch=self.hatch, edgecolor="white", linewidth=0)
 
 
 @dataclass(frozen=True)
@@ -67,15 +53,7 @@ class _Bars:
     unit: str
 
 
-UNKNOWN = Part("", "not measured", "0.88", "\\\\\\\\")
-NOTHING = Part("", "", "white", "")
-
-
-def step_parts() -> list[Part]:
-    """The parts of a step, from the bottom of a bar to its top."""
-    blue, orange, green, _, pink, brown = sns.color_palette("colorblind", 6)
-    looks = ((blue, ""), (orange, "////"), (green, "...."), (pink, "xxxx"), (brown, "----"))
-    return [Part(*named, *look) for named, look in zip(STEP_PARTS.items(), looks, strict=True)]
+NOTHING = Part("", "", "", "white", "")
 
 
 def start_parts(runs: pd.DataFrame) -> list[Part]:
@@ -87,7 +65,7 @@ def start_parts(runs: pd.DataFrame) -> list[Part]:
     named = known_start_parts(runs)
     shades = sns.light_palette("#5b3f8c", len(named) + 1)[1:]
     return [
-        Part(column, label, shade, START_HATCHES[index % len(START_HATCHES)])
+        Part("", column, label, to_hex(shade), START_HATCHES[index % len(START_HATCHES)])
         for index, ((column, label), shade) in enumerate(zip(named.items(), shades, strict=True))
     ]
 
@@ -102,11 +80,11 @@ def step(scaling: pd.DataFrame, runs: pd.DataFrame) -> Figure:
         scaling: Points with a throughput.
         runs: Output of ``collect``.
     """
-    parts, starts = step_parts(), start_parts(runs)
+    parts, starts = list(STEP_PARTS), start_parts(runs)
     table = with_columns(scaling, ["step_seconds", *(part.column for part in parts)])
     if table["loader_seconds"].isna().all() and table["compute_seconds"].notna().any():
         compute, *rest = (part for part in parts if part.column != "loader_seconds")
-        parts = [replace(compute, label="compute and wait for data"), *rest]
+        parts = [replace(compute, name=COMPUTE_WITH_LOADER), *rest]
     names = series_names(table)
     panels = grid(names, (STEP_MM, START_MM), "scaling.csv", titles=names != [NO_OPTIONS])
     unknown = False
@@ -132,14 +110,19 @@ def _legend(figure: Figure, parts: Sequence[Part], starts: Sequence[Part], *, na
     shown = [*columns[0], *columns[1]] if narrow else [part for pair in pairs for part in pair]
     legend_below(
         figure,
-        [part.patch() for part in shown],
-        [part.label for part in shown],
+        [_handle(part) for part in shown],
+        [part.name for part in shown],
         columns=2 if narrow else len(pairs),
     )
     for legend in figure.legends:
         for handle, part in zip(legend.legend_handles, shown, strict=True):
             if handle is not None:
                 tell(handle, hatch=part.hatch)
+
+
+def _handle(part: Part) -> Artist:
+    """Return a part's handle in the legend."""
+    return Patch(facecolor=part.colour, hatch=part.hatch, edgecolor="white", linewidth=0)
 
 
 def _draw_step(axes: Axes, points: pd.DataFrame, parts: Sequence[Part], width_mm: float) -> bool:
@@ -150,7 +133,7 @@ def _draw_step(axes: Axes, points: pd.DataFrame, parts: Sequence[Part], width_mm
     shares = np.array(
         [(points[part.column] / points["step_seconds"]).fillna(0).clip(lower=0) for part in parts]
     )
-    # medians of parts do not add up to the median of the whole; parts that nobody measured leave a rest
+    # parts that were not measured leave a rest
     known = points[[part.column for part in parts]].notna().all(axis=1).to_numpy()
     shares = shares / np.where(known, shares.sum(axis=0), np.maximum(shares.sum(axis=0), 1.0))
     rest = 1 - shares.sum(axis=0)
@@ -202,7 +185,7 @@ def _stack(axes: Axes, heights: np.ndarray, parts: Sequence[Part], bars: _Bars) 
             places, height, BAR_WIDTH, bottom=bottom, color=part.colour, hatch=part.hatch, edgecolor="white",
             linewidth=0, zorder=2,
         )  # fmt: skip
-        quantity = f"{part.label}|{bars.unit}"
+        quantity = f"{part.name}|{bars.unit}"
         facts = trace(PART, bars.series, quantity, bars.devices, {"value": height, "n": bars.n})
         for index, patch in enumerate(drawn):
             tell(patch, series=bars.series, trace=facts, index=index, hatch=part.hatch)
