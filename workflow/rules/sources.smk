@@ -41,7 +41,7 @@ SOURCES = {
     "scalewise/analysis/bottlenecks/": "__init__ bottlenecks disturbances drift losses resumption slow_places step_breakdown time_parts utilization",
     "scalewise/analysis/comparison/": "__init__ comparability comparable_runs confounding fingerprint gains own_intervals "
     "separate_conditions",
-    "scalewise/analysis/decision/": "__init__ card cautions choice cpus criteria decision selection terms wording",
+    "scalewise/analysis/decision/": "__init__ card cautions choice cpus criteria decision selection sentences terms walk wording",
     "scalewise/analysis/prediction/": "__init__ all_reduce_model experiment_prediction measured_exchange step_model wording",
     "scalewise/analysis/report/": "__init__ captions data_tables efficiency_figures epoch_figures figure_sentences figures hatches "
     "inline_figures marks page page_files page_tables panels proposal scaling_figures sentence_parts "

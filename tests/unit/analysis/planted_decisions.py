@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from scalewise.analysis.comparison.gains import Gains, gains
-from scalewise.analysis.decision.criteria import as_billed, shortcomings
+from scalewise.analysis.decision.criteria import as_billed
 from scalewise.analysis.decision.decision import Decision, decide
 from scalewise.analysis.decision.selection import candidates, select
 from scalewise.analysis.decision.terms import Terms
@@ -125,12 +125,11 @@ class Study:
             "devices": decision.devices,
             "series": decision.series,
             "clear": decision.clear,
-            "undecided": {str(devices): repeats for devices, repeats in decision.undecided.items()},
             "open": [
                 [question.kind, question.devices, question.than]
                 for question in (chosen.open_questions if chosen else ())
             ],
-            "misses": [shortcomings(point) for _, point in own.iterrows()],
+            "misses": [list(misses) for misses in own["misses"]],
         }
 
     def facts(self, rule: DecisionRule | None = None) -> dict[str, Any]:
@@ -154,9 +153,9 @@ _JUDGE = """
 (jobs) => jobs.map(({facts, rule}) => {
   const found = scalewiseWhatIf.decide(facts, rule);
   return {
-    devices: found.devices, series: found.series, clear: found.clear, undecided: found.undecided,
+    devices: found.devices, series: found.series, clear: found.clear,
     open: found.open.map(({kind, devices, than}) => [kind, devices, than]),
-    misses: found.points.map(scalewiseWhatIf.shortcomings),
+    misses: found.points.map((point) => point.misses),
   };
 })
 """

@@ -14,13 +14,14 @@ from scalewise.analysis.comparison.gains import gains
 from scalewise.analysis.decision.card import Card
 from scalewise.analysis.decision.decision import Decision
 from scalewise.analysis.decision.decision import decide as decide_on_tables
+from scalewise.analysis.decision.walk import NONE
 from scalewise.analysis.rounds.chosen_devices import (
     Candidate,
     NextRuns,
     SeriesSoFar,
     next_runs,
 )
-from scalewise.analysis.rounds.likely_answers import NONE, RunTimes, answers
+from scalewise.analysis.rounds.likely_answers import RunTimes, answers
 from scalewise.analysis.rounds.overhead_model import PredictedEfficiency
 from scalewise.analysis.scaling import known_columns, option_table, scaling_table
 from scalewise.plan.config.experiment import DecisionRule, Repeats

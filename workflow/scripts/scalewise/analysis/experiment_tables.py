@@ -69,6 +69,7 @@ def compute(experiment: AnalysisSpec, runs_folder: Path, folder: Path) -> None:
         limits=limits,
         startup=startup_sentences(decided, experiment.noun),
     )
+    named = decision.named(experiment.noun)
     for name, table in (
         (RUNS, found.runs),
         # runs under other conditions are series of their own, here as in the other tables
@@ -87,7 +88,7 @@ def compute(experiment: AnalysisSpec, runs_folder: Path, folder: Path) -> None:
         (FINGERPRINTS, dict(sorted(tables.conditions.items()))),
         (
             DECISION,
-            decision.named(experiment.noun).as_dict()
+            named.as_dict()
             | {
                 "repeats": repeat_sentences(rounds),
                 "choice": None if choice is None else choice.as_dict(),
@@ -95,7 +96,7 @@ def compute(experiment: AnalysisSpec, runs_folder: Path, folder: Path) -> None:
         ),
         (
             WHAT_IF,
-            what_if.facts(found.scaling, found.compared, decision, found.terms, choice),
+            what_if.facts(found.scaling, found.compared, named, found.terms, choice),
         ),
     ):
         write_text(folder / name, json.dumps(values, indent=2) + "\n")

@@ -118,20 +118,25 @@ def gains(runs: pd.DataFrame) -> Gains:
     return Gains(points, trends)
 
 
-def shown_faster(compared: Gains, measure: Measure, pairs: Sequence[tuple[Point, Point]]) -> list[bool]:
-    """Tell of each pair whether its first point is shown to be faster.
+def shown_faster(
+    compared: Gains, measure: Measure, series: Sequence[str], first: str, devices: int
+) -> set[str]:
+    """Return the series that are shown to be faster than the first one on as many devices.
 
     Of many that are all alike the fastest looks faster than it is, so the p values are adjusted for their
-    number (Holm).
+    number (Holm). Too few runs of one show nothing.
 
     Args:
         compared: Output of ``gains``.
         measure: Quantity that is compared.
-        pairs: Points of different series; too few runs of one show nothing.
+        series: Series that are compared with the first one.
+        first: Name of the first one.
+        devices: Devices of each.
     """
-    found = [compared.of(measure, point, than) for point, than in pairs]
+    rivals = [name for name in series if name != first]
+    found = [compared.of(measure, (name, devices), (first, devices)) for name in rivals]
     p_values = [math.nan if ratio is None or ratio.n < ENOUGH_REPEATS else ratio.p_above() for ratio in found]
-    return [p <= SIGNIFICANCE for p in holm(p_values)]
+    return {name for name, p in zip(rivals, holm(p_values), strict=True) if p <= SIGNIFICANCE}
 
 
 def accuracy_difference(compared: Gains, point: Point, than: Point) -> Interval | None:

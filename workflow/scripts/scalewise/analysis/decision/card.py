@@ -17,7 +17,8 @@ from scalewise.analysis.comparison.gains import Gains, Measure
 from scalewise.analysis.decision import cautions
 from scalewise.analysis.decision.choice import MOST_ADVISED, Choice, OpenQuestion
 from scalewise.analysis.decision.cpus import KEY as CPUS
-from scalewise.analysis.decision.criteria import may_be_in_time, may_exceed, shortcomings
+from scalewise.analysis.decision.criteria import may_be_in_time, may_exceed
+from scalewise.analysis.decision.sentences import SENTENCES, sentence
 from scalewise.analysis.formatting import (
     Goal,
     as_in_yaml,
@@ -42,9 +43,9 @@ were disturbed, or something else changed during the study. ``Open``: there is n
 DOUBTS = frozenset({cautions.DISTURBED, cautions.ABOVE_IDEAL, cautions.OTHER_RATE, cautions.CONFOUNDED})
 """Harms with which the figures of an answer may be wrong, whatever their intervals."""
 
-NONE_LARGER = "No larger device count was measured."
+NONE_LARGER = SENTENCES["none larger"]
 
-SINGLE_RUN = "A single run does not show how much repeats scatter."
+SINGLE_RUN = SENTENCES["single"]
 CPUS_OPEN = "How many CPUs per device is open: see CPUs."
 SEE_CAUTIONS = "see the cautions."
 
@@ -179,11 +180,11 @@ def card_of_choice(
     best, points = chosen.best, chosen.points
     certainty, reason = _certainty(chosen, harms)
     more = points[points["devices"] > best["devices"]]
-    first = next(iter(options_of or {}), best["series"])
-    options = "" if best["series"] == first else f" with {_options_text(best['series'], options_of or {})}"
-    verdict = f"Use {chosen.of(best['devices'])}{options}."
+    options = options_text(best["series"], options_of or {})
+    verdict = sentence("use", chosen.noun, devices=best["devices"], options=options)
     if len(more) and best["devices"] == points["devices"].min() and chosen.rule.deadline_minutes is None:
-        verdict += " More do not pay." if certainty == "Clear" else " More are not shown to pay."
+        pays = "more do not pay" if certainty == "Clear" else "more are not shown to pay"
+        verdict = sentence(pays, use=verdict)
     return Card(
         verdict=verdict,
         certainty=certainty,
@@ -196,13 +197,18 @@ def card_of_choice(
     )
 
 
-def _options_text(series: str, options_of: Mapping[str, Options]) -> str:
-    """Return the options of a series in words: ``8 CPUs each`` if it differs from the first in these only."""
+def options_text(series: str, options_of: Mapping[str, Options]) -> str:
+    """Return `` with`` and the options of a series; empty for the first one.
+
+    They are ``8 CPUs each`` if it differs from the first in these only.
+    """
+    if series == next(iter(options_of), series):
+        return ""
     values = dict(options_of.get(series, ()))
     others = [key for key, value in next(iter(options_of.values())) if values.get(key) != value]
     if others == [CPUS]:
-        return f"{pluralize(str(values[CPUS]), 'CPU')} each"
-    return series
+        return f" with {pluralize(str(values[CPUS]), 'CPU')} each"
+    return f" with {series}"
 
 
 def card_without_point(verdict: str, reason: str = "") -> Card:
@@ -303,36 +309,30 @@ def _certainty(chosen: Chosen, harms: Sequence[cautions.Caution]) -> tuple[Certa
     fewer = chosen.points[chosen.points["devices"] < chosen.best["devices"]]
     for _, point in fewer.iterrows():
         if may_be_in_time(point, chosen.rule):
-            return "Likely", f"{chosen.of(point['devices'])} may be in time, too."
+            return "Likely", sentence("in time", chosen.noun, devices=point["devices"])
     if chosen.target is not None and chosen.measure == "throughput":
         return "Likely", f"No run reached {goal_text(chosen.target)}: throughput decides."
     if (hours := may_exceed(chosen.best, chosen.rule)) is not None:
-        return "Likely", f"A run may take up to {format_3sig(hours)} device-hours."
+        return "Likely", sentence("hours", hours=hours)
     return "Likely", SINGLE_RUN
 
 
 def _open(question: OpenQuestion, chosen: Chosen) -> str:
     """Return a sentence on what the runs do not show."""
-    ratio, other = question.ratio, chosen.of(question.devices)
     fewer, more = sorted((question.devices, question.than))
-    interval = _range(*ratio.bounds(), format_ratio)
-    if question.kind in {"efficient", "inefficient"}:
-        share = fewer / more
-        low, high = (bound * share for bound in ratio.bounds())
-        limit = format_distinct(ratio.estimate * share, question.threshold * share)[1]
-        side = "below" if question.kind == "efficient" else "above"
-        required = f"the {limit} that you require: {_range(low, high, _two_places)}"
-        if question.kind == "efficient":
-            return f"The efficiency may be {side} {required}."
-        return f"The efficiency of {other} may be {side} {required}."
-    if question.kind == "gain":
-        return f"The gain is not known well enough: {interval}."
-    if question.kind == "knee":
-        return f"{other} may balance speed and efficiency as well."
-    speed = "the speed to the target" if chosen.measure == "time to target" else "the speed"
-    if question.kind == "more":
-        return f"{other} may be worth having: {interval} times {speed} of {chosen.of(question.than)}."
-    return f"{other} may do as well: {chosen.of(more)} have {interval} times {speed}."
+    # an efficiency is the ratio over that of the devices
+    share = fewer / more if question.kind in {"efficient", "inefficient"} else 1.0
+    return sentence(
+        question.kind,
+        chosen.noun,
+        devices=question.devices,
+        fewer=fewer,
+        more=more,
+        low=question.ratio.at_least * share,
+        high=question.ratio.at_most * share,
+        least=format_distinct(question.ratio.estimate * share, question.threshold * share)[1],
+        speed=SENTENCES["the speed to the target" if chosen.measure == "time to target" else "the speed"],
+    )
 
 
 def _figures(chosen: Chosen) -> Iterator[Figure]:
@@ -410,35 +410,57 @@ def _basis(chosen: Chosen) -> str:
 
 def _next(chosen: Chosen) -> str:
     """Return what the next device count would bring."""
-    best, points, rule = chosen.best, chosen.points, chosen.rule
+    best, points, rule, noun = chosen.best, chosen.points, chosen.rule, chosen.noun
     if rule.deadline_minutes is not None:
         fewer = points[points["devices"] < best["devices"]]
         if fewer.empty:
-            return "No smaller device count was measured."
+            return SENTENCES["none smaller"]
         point = fewer.iloc[-1]
-        known = may_be_in_time(point, rule)
-        minutes = point["done_minutes"] if known else point["wall_seconds"] / 60 + point["queue_minutes"]
-        take = "may take up to" if known else "would take"
-        return f"{chosen.of(point['devices'])} {take} {format_3sig(minutes)} minutes{_queue(point)}."
+        late = may_be_in_time(point, rule)
+        return sentence(
+            "next smaller late" if late else "next smaller",
+            noun,
+            devices=point["devices"],
+            minutes=point["done_minutes"] if late else point["wall_seconds"] / 60 + point["queue_minutes"],
+            queue=_queue(point),
+        )
     more = points[points["devices"] > best["devices"]]
     if more.empty:
         return NONE_LARGER
     point = more.iloc[0]
-    bounds = _known(point["gain_low"], point["gain_high"], point["speedup_n"])
-    interval = f" ({_range(*bounds, format_ratio)})" if bounds[0] is not None else ""
-    of = " the speed to the target" if chosen.measure == "time to target" else ""
-    bring = f"{chosen.of(point['devices'])} would bring {format_ratio(point['gain'])}x{of}{interval}"
-    reasons = shortcomings(point)
-    if not any(reason.startswith("efficiency") for reason in reasons):
-        bring += f" at efficiency {point['efficiency_to_best']:.2f}"
-    if not reasons and rule.without_criterion and point["power"] <= best["power"]:
-        reasons = ["a worse balance of speed and efficiency"]
-    return f"{bring}: {', and '.join(reasons) or f'not shown to be {percent(rule.min_gain, 0)} faster'}."
+    low, high = _known(point["gain_low"], point["gain_high"], point["speedup_n"])
+    reasons = reasons_against(point, best, rule)
+    named = any(reason.startswith("efficiency") for reason in reasons)
+    return sentence(
+        "next",
+        noun,
+        devices=point["devices"],
+        gain=point["gain"],
+        of=SENTENCES["next of target"] if chosen.measure == "time to target" else "",
+        interval="" if low is None else sentence("interval", low=low, high=high),
+        efficiency="" if named else sentence("at efficiency", efficiency=point["efficiency_to_best"]),
+        reasons=", and ".join(reasons),
+    )
+
+
+def reasons_against(point: pd.Series, best: pd.Series, rule: DecisionRule) -> list[str]:
+    """Return why more devices than the chosen ones were not taken, a clause each.
+
+    Args:
+        point: The point of more devices.
+        best: The chosen point.
+        rule: The criteria.
+    """
+    if point["misses"]:
+        return list(point["misses"])
+    if rule.without_criterion and point["power"] <= best["power"]:
+        return [SENTENCES["worse balance"]]
+    return [sentence("not faster", gain=100 * rule.min_gain)]
 
 
 def _queue(point: pd.Series) -> str:
     wait = point["queue_minutes"]
-    return f", {format_exact(wait)} of them in the queue" if wait else ""
+    return sentence("waits", wait=wait) if wait else ""
 
 
 def _options(chosen: Chosen, options_of: Mapping[str, Options]) -> Iterator[str]:

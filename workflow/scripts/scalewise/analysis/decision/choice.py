@@ -1,11 +1,4 @@
-"""The point of a series that a rule prefers, and what the runs cannot tell about it.
-
-More devices are taken only where they are shown to be faster than fewer by a gain worth having. Counts are
-walked through from few to many: one is held against the last that was shown to be worth its devices, which
-is the fastest so far as far as the runs can tell. Held against the next smaller count alone, a dip would
-make the count after it look like a gain; against the fastest of a dense grid, no count would ever be far
-enough from its neighbour.
-"""
+"""The point of a series that a rule prefers, and what the runs cannot tell about it."""
 
 from __future__ import annotations
 
@@ -14,9 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import pandas as pd
 
-from scalewise.analysis.comparison.gains import Gains, Measure
+from scalewise.analysis.comparison.gains import Gains, Measure, Point
+from scalewise.analysis.decision.walk import NONE, Indices, Mask, is_shown, walk
 from scalewise.analysis.statistics.ratios import ROUNDING, Ratio, runs_to_narrow, runs_to_tell
 from scalewise.plan.config.experiment import DecisionRule
 
@@ -28,10 +23,12 @@ MOST_ADVISED = 20
 
 Verdict = Literal["shown", "not worth it", "open"]
 
+Kind = Literal["more", "fewer", "knee", "efficient", "inefficient", "gain"]
+
 
 def verdict(ratio: Ratio, threshold: float) -> Verdict:
     """Whether the 95 % interval of a ratio lies above a threshold, below it, or holds it."""
-    if ratio.at_least > threshold * (1 + ROUNDING):
+    if is_shown(ratio.at_least, threshold):
         return "shown"
     return "not worth it" if ratio.at_most < threshold * (1 - ROUNDING) else "open"
 
@@ -52,7 +49,7 @@ class OpenQuestion:
             ``KNOWN_WITHIN``.
     """
 
-    kind: Literal["more", "fewer", "knee", "efficient", "inefficient", "gain"]
+    kind: Kind
     devices: int
     than: int
     ratio: Ratio
@@ -79,121 +76,116 @@ def choose(
     compared: Gains,
     measure: Measure,
 ) -> Choice | None:
-    """The point of one series that the rule prefers among those that miss nothing.
-
-    With a deadline, the fewest devices; with device-hours or an efficiency, the most that are shown to be
-    worth having; else the knee among those.
+    """Return the point of one series that the rule prefers, by ``walk``.
 
     Args:
         points: The points of one series, output of ``evaluate``.
         rule: The criteria.
         compared: The ratios of all pairs of points.
         measure: Quantity that is compared.
+
+    Returns:
+        The choice; None if every point misses a criterion.
     """
-    met = points.loc[[not misses for misses in points["misses"]]]
-    if met.empty:
+    pairs = _Pairs(points, rule, compared, measure)
+
+    def is_worth_it(index: int, last: Indices) -> Mask:
+        taken = int(last[0])
+        return np.array([taken != NONE and pairs.verdict(index, taken) == "shown"])
+
+    found = walk(rule, pairs.met[None], points["power"].to_numpy(dtype=np.float64)[None], is_worth_it)
+    best = int(found.index[0])
+    if best == NONE:
         return None
-    if rule.deadline_minutes is not None:
-        faster = met[met["outrun_by"] == 0]
-        return None if faster.empty else Choice(faster.iloc[0], [])
-    pairs = _Pairs(str(met["series"].iloc[0]), compared, measure, 1 + rule.min_gain)
-    steps = [met.iloc[0]]
-    for _, point in met.iloc[1:].iterrows():
-        if not point["outrun_by"] and pairs.verdict(point, steps[-1]) == "shown":
-            steps.append(point)
-    if rule.without_criterion:
-        best = max(steps, key=lambda point: (float(point["power"]), -int(point["devices"])))
-    else:
-        best = steps[-1]
-    found = [*pairs.beyond(best, met, steps), *pairs.below(best, met, steps)]
-    if rule.without_criterion:
-        found += pairs.knees(best, met)
-    if rule.min_efficiency is not None:
-        found += pairs.efficiencies(best, points, rule.min_efficiency)
-    found += pairs.gain(best)
-    return Choice(best, found)
+    steps = np.flatnonzero(found.steps[0]).tolist()
+    # with a deadline, speeds are not compared
+    return Choice(points.iloc[best], list(pairs.questions(best, steps)) if steps else [])
 
 
-@dataclass(frozen=True)
 class _Pairs:
-    series: str
-    compared: Gains
-    measure: Measure
-    worth: float
+    """The pairs of points of one series, by their places in the table.
 
-    def ratio(self, more: pd.Series, fewer: pd.Series) -> Ratio | None:
-        above, below = ((self.series, int(point["devices"])) for point in (more, fewer))
-        return self.compared.of(self.measure, above, below)
+    Args:
+        points: Output of ``evaluate``, fewest devices first.
+        rule: The criteria.
+        compared: The ratios of all pairs of points.
+        measure: Quantity that is compared.
+    """
 
-    def verdict(self, more: pd.Series, fewer: pd.Series) -> Verdict:
+    def __init__(self, points: pd.DataFrame, rule: DecisionRule, compared: Gains, measure: Measure) -> None:
+        self.series, self.rows = str(points["series"].iloc[0]), [point for _, point in points.iterrows()]
+        self.devices = [int(devices) for devices in points["devices"]]
+        self.met = np.array([not misses for misses in points["misses"]], dtype=bool)
+        self.rule, self.compared, self.measure = rule, compared, measure
+        self.worth = 1 + rule.min_gain
+
+    def ratio(self, more: int, fewer: int) -> Ratio | None:
+        """Return how many times the speed of the second place the first one has; None if unknown."""
+        return self._over(more, (self.series, self.devices[fewer]))
+
+    def verdict(self, more: int, fewer: int) -> Verdict:
+        """Return whether more devices are worth having."""
         ratio = self.ratio(more, fewer)
         if ratio is None:
             return "open"
         found = verdict(ratio, self.worth)
-        # where more runs fail to reach the target, their time rests on luck
-        unreached = self.measure == "time to target" and _share(more) < _share(fewer)
+        # if more runs fail to reach the target, their time rests on luck
+        unreached = self.measure == "time to target" and self._share(more) < self._share(fewer)
         return "open" if found == "shown" and unreached else found
 
-    def beyond(
-        self, best: pd.Series, met: pd.DataFrame, steps: Sequence[pd.Series]
-    ) -> Iterator[OpenQuestion]:
-        """More devices than the last that were shown to be worth having."""
-        last = steps[-1]
-        if int(best["devices"]) != int(last["devices"]):
-            return  # the knee lies before it
-        for _, point in met[met["devices"] > last["devices"]].iterrows():
-            ratio = self.ratio(point, last)
-            if ratio is not None and self.verdict(point, last) == "open":
-                yield OpenQuestion("more", int(point["devices"]), int(last["devices"]), ratio, self.worth)
+    def questions(self, best: int, steps: Sequence[int]) -> Iterator[OpenQuestion]:
+        """Yield what the runs do not show of the chosen point.
 
-    def below(self, best: pd.Series, met: pd.DataFrame, steps: Sequence[pd.Series]) -> Iterator[OpenQuestion]:
-        """Fewer devices that may be as fast, though they were not shown to be worth having themselves."""
-        shown = {int(point["devices"]) for point in steps}
-        for _, point in met[met["devices"] < best["devices"]].iterrows():
-            ratio = self.ratio(best, point)
-            if int(point["devices"]) in shown or ratio is None:
-                continue
-            if self.verdict(best, point) != "shown":
-                yield OpenQuestion("fewer", int(point["devices"]), int(best["devices"]), ratio, self.worth)
-
-    def knees(self, best: pd.Series, met: pd.DataFrame) -> Iterator[OpenQuestion]:
-        """Points whose speedup x efficiency may be as large.
-
-        Power is speed^2 / devices, so the larger count has more of it where it is faster by more than the
-        root of the devices' ratio.
+        Args:
+            best: Place of the chosen point.
+            steps: Places of the points that were taken.
         """
-        for _, point in met.iterrows():
-            fewer, more = sorted((point, best), key=lambda each: int(each["devices"]))
-            ratio = self.ratio(more, fewer)
+        met = np.flatnonzero(self.met).tolist()
+        for place in met:
+            # if the knee lies before the last point that was taken, more devices than that do not matter
+            if place > best == steps[-1] and self.verdict(place, best) == "open":
+                yield from self._question("more", place, best, self.ratio(place, best), self.worth)
+        for place in met:
+            if place < best and place not in steps and self.verdict(best, place) != "shown":
+                yield from self._question("fewer", place, best, self.ratio(best, place), self.worth)
+        for place in met if self.rule.without_criterion else ():
+            # power is speed^2 / devices: the larger count has more beyond the root of the devices' ratio
+            fewer, more = sorted((place, best))
+            threshold, ratio = math.sqrt(self.devices[more] / self.devices[fewer]), self.ratio(more, fewer)
+            if ratio is not None and verdict(ratio, threshold) == "open":
+                yield from self._question("knee", place, best, ratio, threshold)
+        if self.rule.min_efficiency is not None:
+            yield from self._efficiencies(best, self.rule.min_efficiency)
+        base = int(self.rows[best]["gain_base"])
+        gain = self._over(best, (self.series, base))
+        if gain is not None and gain.at_most > KNOWN_WITHIN * gain.at_least:
+            yield OpenQuestion("gain", self.devices[best], base, gain, KNOWN_WITHIN)
+
+    def _efficiencies(self, best: int, least: float) -> Iterator[OpenQuestion]:
+        """Yield points if it is not shown on which side of the required efficiency they lie."""
+        series, base = str(self.rows[best]["best_baseline"]), int(self.rows[best]["best_baseline_devices"])
+        for place in range(best, len(self.rows)):
+            threshold, chosen = least * self.devices[place] / base, place == best
+            # a point that meets it to the digit is efficient enough: further off than equal logarithms
+            ratio = self._over(place, (series, base))
             if ratio is None:
                 continue
-            threshold = math.sqrt(more["devices"] / fewer["devices"])
-            if verdict(ratio, threshold) == "open":
-                yield OpenQuestion("knee", int(point["devices"]), int(best["devices"]), ratio, threshold)
-
-    def efficiencies(self, best: pd.Series, points: pd.DataFrame, least: float) -> Iterator[OpenQuestion]:
-        """Points of which it is not shown on which side of the efficiency asked for they lie."""
-        reference = (str(best["best_baseline"]), int(best["best_baseline_devices"]))
-        for _, point in points[points["devices"] >= best["devices"]].iterrows():
-            devices = int(point["devices"])
-            ratio = self.compared.of(self.measure, (self.series, devices), reference)
-            if ratio is None or point["outrun_by"]:
-                continue
-            threshold, chosen = least * devices / reference[1], devices == int(best["devices"])
-            # what meets it to the digit is enough: further off than logarithms that count as equal
             found = verdict(ratio, threshold * (1 - 2 * ROUNDING))
-            efficient = point["gain_efficiency"] >= least - ROUNDING
-            if (chosen and found != "shown") or (not efficient and found != "not worth it"):
-                kind: Literal["efficient", "inefficient"] = "efficient" if chosen else "inefficient"
-                yield OpenQuestion(kind, devices, reference[1], ratio, threshold)
+            if chosen and found != "shown":
+                yield OpenQuestion("efficient", self.devices[place], base, ratio, threshold)
+            efficient = self.rows[place]["efficiency_to_best"] >= least - ROUNDING
+            out = efficient or "not worth it" in {found, self.verdict(place, best)}
+            if not chosen and not out:
+                yield OpenQuestion("inefficient", self.devices[place], base, ratio, threshold)
 
-    def gain(self, best: pd.Series) -> Iterator[OpenQuestion]:
-        """The gain over the baseline, if its interval is too wide."""
-        devices, base = int(best["devices"]), int(best["gain_base"])
-        ratio = self.compared.of(self.measure, (self.series, devices), (self.series, base))
-        if ratio is not None and ratio.at_most > KNOWN_WITHIN * ratio.at_least:
-            yield OpenQuestion("gain", devices, base, ratio, KNOWN_WITHIN)
+    def _question(
+        self, kind: Kind, place: int, other: int, ratio: Ratio | None, threshold: float
+    ) -> Iterator[OpenQuestion]:
+        if ratio is not None:
+            yield OpenQuestion(kind, self.devices[place], self.devices[other], ratio, threshold)
 
+    def _over(self, place: int, than: Point) -> Ratio | None:
+        return self.compared.of(self.measure, (self.series, self.devices[place]), than)
 
-def _share(point: pd.Series) -> float:
-    return float(point["n_reached"]) / float(point["n"])
+    def _share(self, place: int) -> float:
+        return float(self.rows[place]["n_reached"]) / float(self.rows[place]["n"])

@@ -9,22 +9,24 @@ With a target, speedup is that of the time to reach it: throughput that more epo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
 
 from scalewise.analysis.comparison.gains import Gains, Measure, Point
-from scalewise.analysis.formatting import Goal, format_3sig, format_distinct, format_exact
+from scalewise.analysis.decision.sentences import SENTENCES, sentence
+from scalewise.analysis.decision.walk import CRITERIA, missed
+from scalewise.analysis.formatting import Goal, format_distinct
 from scalewise.analysis.statistics.ratios import ROUNDING
 from scalewise.plan.config.experiment import DecisionRule
-from scalewise.plan.config.shape import count_devices
 
 _MAY_BE_MISSING = (
     "conditions", "throughput_samples_per_second", "wall_seconds", "wall_seconds_low", "wall_seconds_high",
     "wall_seconds_next", "wall_n", "device_hours", "billed_devices", "final_accuracy",
     "final_accuracy_low", "final_accuracy_high", "n_reached", "n_failed", "n_unsuccessful", "unsuccessful",
-    "n_not_comparable", "speedup_n", "faster_than", "faster_p",
+    "n_not_comparable", "speedup_n",
     "statistical_efficiency", "time_to_accuracy_seconds", "expected_seconds_to_accuracy",
     "time_to_accuracy_baseline_devices", "time_to_accuracy_speedup", "time_to_accuracy_speedup_low",
     "time_to_accuracy_speedup_high",
@@ -89,13 +91,12 @@ def evaluate(
     """The points with what the rule says of each.
 
     Added columns: ``efficiency_to_best`` with its bounds, the speed over that of the best baseline,
-    ``best_baseline`` on ``best_baseline_devices``, for each of these devices; ``gain_efficiency``, the
-    efficiency that decides, which is this one; ``speedup_of``, what ``speedup_n`` would be if all completed
-    runs were comparable; ``cost_ratio``, device-hours for the
-    same training over those of ``gain_base``; ``run_cost_ratio``, the same of whole runs; ``power``, gain x
-    efficiency; ``queue_minutes``; ``done_minutes``, a bound of the next whole run
-    and its queue; ``outrun_by``, fewer devices that are at least as fast, 0 for none; ``misses``, a clause
-    for each criterion that the point does not meet.
+    ``best_baseline`` on ``best_baseline_devices``, for each of these devices; ``speedup_of``, what
+    ``speedup_n`` would be if all completed runs were comparable; ``cost_ratio``, device-hours for the same
+    training over those of ``gain_base``; ``run_cost_ratio``, the same of whole runs; ``power``, gain x
+    efficiency; ``queue_minutes``; ``done_minutes``, a bound of the next whole run and its queue;
+    ``unreliable``, a clause if too many runs ended without a result, else empty; ``misses``, this clause and
+    one for each criterion that the point does not meet.
 
     Args:
         points: Output of ``rated``, of series that train the same.
@@ -111,7 +112,6 @@ def evaluate(
         [_efficiency(point, compared, best, measure) for _, point in points.iterrows()], points.index
     )
     points = points.assign(**efficiencies)
-    points["gain_efficiency"] = points["efficiency_to_best"]
     of_base = points["devices"] == points["gain_base"]
 
     def baseline(values: pd.Series) -> pd.Series:
@@ -125,15 +125,21 @@ def evaluate(
     paid = points["billed_devices"].fillna(points["devices"])
     points["cost_ratio"] = paid / baseline(paid).fillna(points["gain_base"]) / points["gain"]
     points["run_cost_ratio"] = points["device_hours"] / baseline(points["device_hours"])
-    points["power"] = points["gain"] * points["gain_efficiency"]
+    points["power"] = points["gain"] * points["efficiency_to_best"]
     waits = dict(queue_minutes or {})
     points["queue_minutes"] = [float(waits.get(int(devices), 0.0)) for devices in points["devices"]]
     # an interval is of the mean run; a deadline is for the next one
     points["longest_seconds"] = points["wall_seconds_next"].fillna(points["wall_seconds_high"])
     points["done_minutes"] = points["longest_seconds"] / 60 + points["queue_minutes"]
-    points["outrun_by"] = list(_outrun(points))
-    of = " to the target" if by_target else ""
-    points["misses"] = [list(_violations(point, rule, of)) for _, point in points.iterrows()]
+    points["unreliable"] = [_unreliable(point) for _, point in points.iterrows()]
+    misses = missed(rule, {quantity: points[quantity] for quantity in CRITERIA.values()})
+    points["misses"] = [
+        [
+            *filter(None, [point["unreliable"]]),
+            *(miss_text(name, point, rule, measure) for name, where in misses.items() if where[place]),
+        ]
+        for place, (_, point) in enumerate(points.iterrows())
+    ]
     return points
 
 
@@ -157,19 +163,7 @@ def closest(points: pd.DataFrame, rule: DecisionRule) -> pd.Series:
         rule: The criteria; a deadline asks for the first done, others for the cheapest.
     """
     key = "done_minutes" if rule.deadline_minutes is not None else "device_hours"
-    return points[points["outrun_by"] == 0].sort_values([key, "devices"]).iloc[0]
-
-
-def _outrun(points: pd.DataFrame) -> Iterator[int]:
-    """The fastest of the fewer devices that are at least as fast as each point; 0 for none."""
-    known = list(zip(points["series"], points["devices"], points["gain"], strict=True))
-    for series, devices, gain in known:
-        faster = [
-            (there, int(fewer))
-            for other, fewer, there in known
-            if other == series and fewer < devices and there >= gain
-        ]
-        yield max(faster, default=(0, 0))[1]
+    return points.sort_values([key, "devices"]).iloc[0]
 
 
 def may_be_in_time(point: pd.Series, rule: DecisionRule) -> bool:
@@ -190,29 +184,36 @@ def may_exceed(point: pd.Series, rule: DecisionRule) -> float | None:
     return hours if hours > most + ROUNDING else None
 
 
-def shortcomings(point: pd.Series) -> list[str]:
-    """A clause for fewer devices that are as fast, and one for each criterion that a point does not meet."""
-    outrun = [f"no gain over {count_devices(int(point['outrun_by']))}"] if point["outrun_by"] else []
-    return [*outrun, *point["misses"]]
+def _unreliable(point: pd.Series) -> str:
+    ended = point["n_unsuccessful"] + point["n"]
+    unsuccessful = point["n_unsuccessful"] > 0 and point["n"] / ended < SUCCESSFUL_FROM
+    return f"{point['unsuccessful']} of {ended:.0f} runs" if unsuccessful else ""
 
 
-def _violations(point: pd.Series, rule: DecisionRule, of: str) -> Iterator[str]:
-    if point["n_unsuccessful"] > 0:
-        ended = point["n_unsuccessful"] + point["n"]
-        if point["n"] / ended < SUCCESSFUL_FROM:
-            yield f"{point['unsuccessful']} of {ended:.0f} runs"
-    least, efficiency = rule.min_efficiency, float(point["gain_efficiency"])
-    if least is not None and not efficiency >= least - ROUNDING:
-        shown, limit = format_distinct(efficiency, least)
-        yield f"efficiency {shown}{of}, below the {limit} required"
-    deadline, done = rule.deadline_minutes, float(point["done_minutes"])
-    if deadline is not None and np.isnan(done):
-        yield "a run of unknown length"
-    elif deadline is not None and done > deadline + ROUNDING:
-        queue = " in the queue and running" if point["queue_minutes"] else ""
-        yield f"up to {format_3sig(done)} minutes{queue}, more than the {format_exact(deadline)} allowed"
-    most, hours = rule.max_device_hours, float(point["device_hours"])
-    if most is not None and np.isnan(hours):
-        yield "unknown device-hours"
-    elif most is not None and hours > most + ROUNDING:
-        yield f"{format_3sig(hours)} device-hours, more than the {format_exact(most)} allowed"
+def miss_text(criterion: str, point: pd.Series, rule: DecisionRule, measure: Measure) -> str:
+    """Return the clause on a criterion that a point misses.
+
+    Args:
+        criterion: Key of ``CRITERIA``.
+        point: The point.
+        rule: The criteria.
+        measure: Quantity that the efficiency is of.
+    """
+    value, limit = float(point[CRITERIA[criterion]]), getattr(rule, criterion)
+    if math.isnan(value):
+        return SENTENCES[f"unknown {criterion}"]
+    shown, least = format_distinct(value, limit)
+    return sentence(
+        f"missed {criterion}",
+        value=value,
+        limit=limit,
+        distinct=shown,
+        least=least,
+        of=of_target(measure),
+        queue=SENTENCES["in the queue"] if point["queue_minutes"] else "",
+    )
+
+
+def of_target(measure: Measure) -> str:
+    """Return what a speed or an efficiency is relative to, in words: empty for throughput."""
+    return SENTENCES["to the target"] if measure == "time to target" else ""

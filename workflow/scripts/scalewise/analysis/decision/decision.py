@@ -15,6 +15,7 @@ from scalewise.analysis.decision.card import Card, Chosen, card_of_choice, card_
 from scalewise.analysis.decision.cpus import CpuAnswer
 from scalewise.analysis.decision.criteria import closest
 from scalewise.analysis.decision.selection import Candidates, candidates, further_repeats, select
+from scalewise.analysis.decision.sentences import sentence
 from scalewise.analysis.formatting import Goal, name_devices
 from scalewise.plan.config.experiment import DecisionRule
 from scalewise.plan.config.shape import count_devices
@@ -190,8 +191,7 @@ def decide(
         *harms,
     ]
     if chosen is None:
-        verdict = f"No {noun} count meets your criteria."
-        card = card_without_point(verdict, wording.no_answer(shown, points, rule))
+        card = card_without_point(sentence("none meets", noun), wording.no_answer(shown, points, rule))
     else:
         left_out = int(planned.get("n_not_comparable", pd.Series(dtype=int)).sum())
         described_choice = Chosen(chosen, series, rule, compared, target, measure, whole_runs, noun, left_out)

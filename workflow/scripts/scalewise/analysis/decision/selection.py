@@ -96,6 +96,7 @@ def candidates(
             refused = [place for place, is_kept in zip(places, kept, strict=True) if not is_kept]
         best = _best_baseline(points[mine], first, compared, measure)
         judged = evaluate(points[mine], rule, compared, best, queue_minutes, measure)
+        judged["faster"] = _faster_than_first(judged, first, compared, measure)
         groups.append(Candidates(judged, first, measure, best, refused))
     return groups
 
@@ -145,11 +146,20 @@ def _best_baseline(points: pd.DataFrame, first: str, compared: Gains, measure: M
     if not names:
         return first, fewest
     usual = first if first in names else names[0]
-    rivals = [name for name in names if name != usual]
-    shown = shown_faster(compared, measure, [((name, fewest), (usual, fewest)) for name in rivals])
-    faster = [name for name, is_faster in zip(rivals, shown, strict=True) if is_faster]
+    shown = shown_faster(compared, measure, names, usual, fewest)
+    faster = [name for name in names if name in shown]
     rates = {str(point["series"]): speed(point, measure) for _, point in base.iterrows()}
     return max(faster, key=rates.__getitem__, default=usual), fewest
+
+
+def _faster_than_first(points: pd.DataFrame, first: str, compared: Gains, measure: Measure) -> list[bool]:
+    """Return of each point whether it is shown to be faster than the first series on as many devices."""
+    shown = {
+        devices: shown_faster(compared, measure, at["series"].astype(str).tolist(), first, devices)
+        for devices, at in ((int(at["devices"].iloc[0]), at) for _, at in points.groupby("devices"))
+    }
+    places = zip(points["series"], points["devices"], strict=True)
+    return [str(series) in shown[devices] for series, devices in places]
 
 
 def select(found: Candidates, rule: DecisionRule, compared: Gains) -> Choice | None:
@@ -168,31 +178,25 @@ def select(found: Candidates, rule: DecisionRule, compared: Gains) -> Choice | N
         for _, series in found.points.groupby("series", sort=False)
         if (choice := choose(series, rule, compared, found.measure)) is not None
     ]
-    return _choose_series(choices, found.first, rule, compared, found.measure) if choices else None
+    return _choose_series(choices, found.first, rule, found.measure) if choices else None
 
 
-def _choose_series(
-    choices: Sequence[Choice], first: str, rule: DecisionRule, compared: Gains, measure: Measure
-) -> Choice:
+def _choose_series(choices: Sequence[Choice], first: str, rule: DecisionRule, measure: Measure) -> Choice:
     """The first series of the configuration, unless another is shown to be faster at equal devices.
 
     Args:
         choices: One for each series that has a point.
         first: Series of the configuration that has any.
         rule: The criteria; with a deadline, series that need no more devices than another are left.
-        compared: The ratios of all pairs of points.
         measure: Quantity that is compared.
     """
     if rule.deadline_minutes is not None:
         fewest = min(int(choice.point["devices"]) for choice in choices)
         choices = [choice for choice in choices if choice.point["devices"] == fewest]
     own = [choice for choice in choices if choice.point["series"] == first]
-    rivals = [choice for choice in choices if choice.point["series"] != first]
     if not own:
         return max(choices, key=lambda choice: speed(choice.point, measure))
-    places = [(str(choice.point["series"]), int(choice.point["devices"])) for choice in rivals]
-    shown = shown_faster(compared, measure, [(place, (first, place[1])) for place in places])
-    faster = [choice for choice, is_faster in zip(rivals, shown, strict=True) if is_faster]
+    faster = [choice for choice in choices if choice.point["faster"]]
     return max(faster, key=lambda choice: speed(choice.point, measure), default=own[0])
 
 

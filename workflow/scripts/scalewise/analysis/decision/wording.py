@@ -15,6 +15,7 @@ from scalewise.analysis.analysis_spec import THROUGHPUT
 from scalewise.analysis.comparison.comparability import accuracy_lost
 from scalewise.analysis.comparison.gains import Measure
 from scalewise.analysis.decision.choice import MOST_ADVISED, OpenQuestion
+from scalewise.analysis.decision.sentences import sentence
 from scalewise.analysis.formatting import (
     Goal,
     as_in_yaml,
@@ -73,12 +74,12 @@ def no_answer(best: pd.Series, points: pd.DataFrame, rule: DecisionRule) -> str:
     if best["n_unsuccessful"] == 0:
         unknown = _of_unknown(points, "done_minutes" if rule.deadline_minutes is not None else "device_hours")
     where = point_text(best["devices"], best["series"])
-    return f"Closest is {where}: {', and '.join(best['misses'])}{unknown}."
+    return sentence("closest", where=where, misses=", and ".join(best["misses"]) + unknown)
 
 
 def _of_unknown(points: pd.DataFrame, column: str) -> str:
     """A clause on the points where the criterion cannot be judged; empty where there is none."""
-    unknown = points[points[column].isna() & (points["outrun_by"] == 0)]
+    unknown = points[points[column].isna()]
     if unknown.empty:
         return ""
     counts = " and ".join(dict.fromkeys(f"{devices:.0f}" for devices in unknown["devices"]))

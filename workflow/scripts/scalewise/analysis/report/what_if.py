@@ -1,7 +1,7 @@
 """The numbers with which the report decides again, in the reader's browser, under criteria of their choice.
 
-``what_if.js`` applies the rules of ``analysis/decision`` to them; whatever a rule does not touch is computed
-here once. A table of cases holds both to the same answers.
+``what_if.js`` applies the rule of ``analysis/decision`` to them, and fills the same sentences; everything
+that no criterion changes is computed here once. A table of cases holds both to the same answers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 import pandas as pd
 
 from scalewise.analysis.comparison.comparability import accuracy_lost
-from scalewise.analysis.comparison.gains import SIGNIFICANCE, Gains
+from scalewise.analysis.comparison.gains import Gains
+from scalewise.analysis.decision.card import options_text
 from scalewise.analysis.decision.cautions import (
     DISTURBED,
     OTHER_RATE,
@@ -21,33 +22,35 @@ from scalewise.analysis.decision.cautions import (
     of_efficiency,
     of_no_grad,
 )
-from scalewise.analysis.decision.choice import KNOWN_WITHIN, MOST_ADVISED
-from scalewise.analysis.decision.criteria import SUCCESSFUL_FROM
+from scalewise.analysis.decision.choice import KNOWN_WITHIN
 from scalewise.analysis.decision.decision import Decision
 from scalewise.analysis.decision.selection import Candidates, candidates, speed
+from scalewise.analysis.decision.sentences import SENTENCES
 from scalewise.analysis.decision.terms import Terms
-from scalewise.analysis.formatting import goal_text
+from scalewise.analysis.decision.walk import CRITERIA
+from scalewise.analysis.formatting import goal_text, name_devices
 from scalewise.analysis.rounds.choice_summary import ChoiceSummary
-from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS
-from scalewise.analysis.statistics.ratios import ROUNDING, Ratio, half_widths, tellable_leads
+from scalewise.analysis.statistics.ratios import ROUNDING
+from scalewise.plan.config.shape import count_devices
 from scalewise.plan.runs.runs import NO_OPTIONS
 
 DIGITS = 12
-"""Significant digits of what ratios are judged by: far more than a verdict turns on, and fewer than all."""
+"""Significant digits of a ratio and its bounds: far more than a verdict turns on, and fewer than all."""
 
 POINT_COLUMNS = (
-    "series", "devices", "gain", "gain_base", "gain_efficiency", "power", "cost_ratio",
-    "outrun_by", "device_hours", "billed_devices", "wall_seconds", "longest_seconds", "n", "n_reached",
-    "n_unsuccessful", "unsuccessful", "speed", "accuracy_lost", "speedup_n",
+    "series", "devices", "gain", "gain_low", "gain_high", "gain_base", "efficiency_to_best", "power",
+    "device_hours", "wall_seconds", "longest_seconds", "share_reached", "speed", "faster", "single",
+    "unreliable", "notes",
 )  # fmt: skip
-"""Columns on a point; ``series`` is an index of ``names``."""
+"""Columns on a point. ``series`` is an index of ``names``; ``faster``: shown to be faster than the first
+series on as many devices; ``single``: it or its baseline is one run; ``unreliable``: a clause if too many
+runs ended without a result; ``notes``: sentences that belong to it."""
 
-PAIR_COLUMNS = (
-    "series", "devices", "than_series", "than_devices", "estimate", "at_least", "at_most", "scatter",
-    "freedom_per_run", "p_above", "n", "assumed",
-)  # fmt: skip
-"""Columns on the ratio of two points; ``p_above`` is one-sided, that it is above 1; ``assumed`` is 1 if the
-scatter is that of single runs, whose interval is not printed."""
+SHOWN_LOSS = 0.05
+"""Points of accuracy from which a loss is not rounded to 0.0."""
+
+PAIR_COLUMNS = ("series", "devices", "than_series", "than_devices", "estimate", "at_least", "at_most")
+"""Columns on the ratio of two points."""
 
 _NOTHING_TO_CHOOSE = "There is nothing to choose among: no device count has a speedup."
 
@@ -59,17 +62,17 @@ def facts(
     terms: Terms,
     choice: ChoiceSummary | None = None,
 ) -> dict[str, Any]:
-    """Plain values for JSON: the points, their ratios, and what the study itself asked for and found.
+    """Return plain values for JSON: the points, their ratios, the study's own criteria and its answer.
 
     Args:
         scaling: Output of ``scaling_table``, as billed.
         compared: Output of ``gains``.
-        decision: The study's own.
-        terms: All that it follows from beside the tables.
+        decision: The study's own, its devices by what they are.
+        terms: The criteria and what else decided.
         choice: Summary of a study that chose its device counts; None of one that measures all.
 
     Returns:
-        The facts, or ``left_out`` alone with the reason where no point can be chosen.
+        The facts; ``left_out`` only, with the reason, if no point can be chosen.
     """
     found = candidates(
         scaling,
@@ -81,37 +84,42 @@ def facts(
     )[0]
     if found.points.empty:
         return {"left_out": _NOTHING_TO_CHOOSE}
-    names = list(dict.fromkeys(found.points["series"]))
+    names, noun = list(dict.fromkeys(found.points["series"])), decision.device
+    doubts = _doubts(terms, found, choice, on_slurm=compared.on_slurm)
     return {
         "rule": terms.rule.model_dump(),
-        "own": {"devices": decision.devices, "series": decision.series},
-        "measure": found.measure,
+        "own": {"devices": decision.devices, "series": decision.series, "verdict": decision.card.verdict},
+        "to_target": found.measure == "time to target",
         "names": names,
+        "of": ["" if name == NO_OPTIONS else f" of {name}" for name in names],
+        "with": [options_text(name, terms.options) for name in names],
+        "nouns": [count_devices(number, noun).removeprefix(f"{number} ") for number in (1, 2)],
         "first": names.index(found.first),
         "best": [names.index(found.best[0]), found.best[1]],
-        "no_options": NO_OPTIONS,
         "queue_minutes": {str(devices): wait for devices, wait in terms.queue_minutes.items()},
         "whole_runs": terms.whole_runs,
         "chooses_devices": terms.chooses_devices,
-        "unmeasured": [] if choice is None else [each.devices for each in choice.unmeasured],
-        "open_anyway": list(_open_anyway(terms, found, choice, on_slurm=compared.on_slurm)),
-        "doubts": [list(_doubts(found.points[found.points["series"] == name])) for name in names],
-        "significance": SIGNIFICANCE,
+        "notes": list(_of_chosen_counts(terms, choice)),
+        "doubts": [name_devices(sentence, noun) for sentence in doubts],
+        "series_doubts": [
+            [
+                name_devices(each, noun)
+                for each in _series_doubts(found.points[found.points["series"] == name])
+            ]
+            for name in names
+        ],
+        "sentences": SENTENCES,
+        "criteria": CRITERIA,
         "known_within": KNOWN_WITHIN,
-        "most_advised": MOST_ADVISED,
-        "tellable_leads": [tellable_leads(1), tellable_leads(2)],
-        "half_widths": [half_widths(1), half_widths(2)],
         "rounding": ROUNDING,
-        "enough_repeats": ENOUGH_REPEATS,
-        "successful_from": SUCCESSFUL_FROM,
         "point_columns": list(POINT_COLUMNS),
-        "points": list(_points(found, names)),
+        "points": list(_points(found, names, noun)),
         "pair_columns": list(PAIR_COLUMNS),
         "pairs": list(_pairs(found, names, compared)),
     }
 
 
-def _points(found: Candidates, names: Sequence[str]) -> Iterator[list[Any]]:
+def _points(found: Candidates, names: Sequence[str], noun: str) -> Iterator[list[Any]]:
     points = found.points
     bases = {
         str(point["series"]): point
@@ -122,39 +130,52 @@ def _points(found: Candidates, names: Sequence[str]) -> Iterator[list[Any]]:
         own = {
             "series": names.index(name),
             "speed": speed(point, found.measure),
-            "accuracy_lost": accuracy_lost(point, bases[name]) if name in bases else 0.0,
+            "share_reached": point["n_reached"] / point["n"],
+            "faster": bool(point["faster"]),
+            "single": bool(point["speedup_n"] < 2),
+            "notes": list(_notes(point, bases.get(name), noun, to_target=found.measure == "time to target")),
         }
         yield [_plain(own.get(column, point.get(column))) for column in POINT_COLUMNS]
 
 
+def _notes(point: pd.Series, base: pd.Series | None, noun: str, *, to_target: bool) -> Iterator[str]:
+    where = count_devices(int(point["devices"]), noun)
+    if point["n_unsuccessful"] > 0:
+        ended = point["n_unsuccessful"] + point["n"]
+        yield f"{point['n_unsuccessful']:.0f} of {ended:.0f} runs on {where} have no result."
+    if to_target and point["n_reached"] < point["n"]:
+        yield f"{point['n_reached']:.0f} of {point['n']:.0f} runs on {where} reached the target."
+    if base is not None and (lost := accuracy_lost(point, base)) >= SHOWN_LOSS:
+        yield f"Accuracy: {lost:.1f} points lower than on {count_devices(int(base['devices']), noun)}."
+    if pd.notna(point["billed_devices"]) and point["billed_devices"] != point["devices"]:
+        yield f"Device-hours count the {count_devices(int(point['billed_devices']), noun)} that are billed."
+
+
 def _pairs(found: Candidates, names: Sequence[str], compared: Gains) -> Iterator[list[Any]]:
-    """The ratios that a rule may ask for.
-
-    They are those within a series, over the first series on equal devices, and over the best baseline.
-    """
-    known = {(str(point["series"]), int(point["devices"])): None for _, point in found.points.iterrows()}
-    wanted = {
-        (point, than): None
-        for pair, _ in compared.listed()
-        if pair.measure == found.measure and {pair.point, pair.than} <= known.keys()
-        if (point := pair.point)[0] == (than := pair.than)[0] or than[0] == found.first
-    } | {(point, found.best): None for point in known}
-    for point, than in wanted:
+    """Yield the ratios that a rule may need: those within a series, and over the baselines."""
+    rows = [point for _, point in found.points.iterrows()]
+    places = [(str(point["series"]), int(point["devices"])) for point in rows]
+    bases = [(str(point["series"]), int(point["gain_base"])) for point in rows]
+    wanted = [(point, than) for point in places for than in places if point[0] == than[0] and point > than]
+    wanted += [*zip(places, bases, strict=True), *((point, found.best) for point in places)]
+    for point, than in dict.fromkeys(wanted):
         if (ratio := compared.of(found.measure, point, than)) is not None:
-            yield [names.index(point[0]), point[1], names.index(than[0]), than[1], *_known(ratio)]
+            numbers = (ratio.estimate, ratio.at_least, ratio.at_most)
+            rounded = [_plain(float(f"{value:.{DIGITS}g}")) for value in numbers]
+            yield [names.index(point[0]), point[1], names.index(than[0]), than[1], *rounded]
 
 
-def _known(ratio: Ratio) -> list[Any]:
-    values = (
-        ratio.estimate, ratio.at_least, ratio.at_most, ratio.scatter, ratio.freedom_per_run, ratio.p_above(),
-    )  # fmt: skip
-    return [*(_plain(float(f"{value:.{DIGITS}g}")) for value in values), ratio.n, int(ratio.assumed)]
+def _of_chosen_counts(terms: Terms, choice: ChoiceSummary | None) -> Iterator[str]:
+    if terms.chooses_devices:
+        unmeasured = [] if choice is None else [str(each.devices) for each in choice.unmeasured]
+        left = f" Not measured: {', '.join(unmeasured)}." if unmeasured else ""
+        yield f"The study measured the device counts that its own criteria needed.{left}"
 
 
-def _open_anyway(
+def _doubts(
     terms: Terms, found: Candidates, choice: ChoiceSummary | None, *, on_slurm: bool
 ) -> Iterator[str]:
-    """Sentences on doubts that no criterion removes."""
+    """Yield doubts that no criterion removes."""
     disturbed = of_disturbed(found.points, on_slurm=on_slurm)
     yield from (sentence for harm, sentence in disturbed if harm == DISTURBED)
     yield from terms.confounded
@@ -164,15 +185,15 @@ def _open_anyway(
         yield from choice.open_sentences()
 
 
-def _doubts(points: pd.DataFrame) -> Iterator[str]:
-    """Sentences on what is doubtful of a series by any criterion."""
+def _series_doubts(points: pd.DataFrame) -> Iterator[str]:
+    """Yield what is doubtful of a series by any criterion."""
     yield from (sentence for _, sentence in of_efficiency(points))
     yield from (sentence for harm, sentence in of_no_grad(points) if harm == OTHER_RATE)
 
 
 def _plain(value: Any) -> Any:
-    """A value for JSON: None for what is not known or not finite, whole numbers without a point."""
-    if isinstance(value, str):
+    """Return a value for JSON: None if it is unknown or infinite, whole numbers without a point."""
+    if isinstance(value, (str, list, bool)):
         return value
     if value is None or pd.isna(value) or math.isinf(value):
         return None

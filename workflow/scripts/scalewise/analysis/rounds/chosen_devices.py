@@ -19,8 +19,9 @@ from scipy.special import stdtrit
 from sklearn.metrics import mutual_info_score
 
 from scalewise.analysis.decision.decision import Decision
-from scalewise.analysis.rounds.likely_answers import NONE, Answers, Indices, RunTimes, answers
-from scalewise.analysis.rounds.overhead_model import Array, MeasuredSpeed, OverheadModel, PredictedEfficiency
+from scalewise.analysis.decision.walk import NONE, Answers, Array, Indices
+from scalewise.analysis.rounds.likely_answers import RunTimes, answers
+from scalewise.analysis.rounds.overhead_model import MeasuredSpeed, OverheadModel, PredictedEfficiency
 from scalewise.analysis.rounds.repeats import further
 from scalewise.analysis.statistics.intervals import CONFIDENCE, ENOUGH_REPEATS, geometric_interval
 from scalewise.plan.config.experiment import DecisionRule, Repeats

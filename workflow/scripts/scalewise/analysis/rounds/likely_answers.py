@@ -1,7 +1,6 @@
-"""The answers that possible speeds would give: the rule of ``scalewise.analysis.decision``, for many at once.
+"""The answers that possible speeds would give: the walk of ``scalewise.analysis.decision``, for many at once.
 
-What a point is held against is the same as there: its criteria, and the last of fewer devices that was worth
-having. Speeds are taken for known, so nothing is left open.
+Speeds are taken for known, so nothing is left open.
 """
 
 from __future__ import annotations
@@ -10,17 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
-from scalewise.analysis.rounds.overhead_model import Array
-from scalewise.analysis.statistics.ratios import ROUNDING
+from scalewise.analysis.decision.walk import Answers, Array, Indices, Mask, is_shown, missed, walk
 from scalewise.plan.config.experiment import DecisionRule
-
-Mask = npt.NDArray[np.bool_]
-Indices = npt.NDArray[np.int64]
-
-NONE = -1
-"""The index of an answer that no count gives."""
 
 
 @dataclass(frozen=True)
@@ -61,19 +52,6 @@ class RunTimes:
         return self.queue_seconds + self.seconds(log_speeds) * self.next_over_median
 
 
-@dataclass(frozen=True)
-class Answers:
-    """The answer to each possibility, and the counts that were worth having on the way to it.
-
-    Args:
-        index: Index of the count that the rule prefers, or ``NONE``; shape (draws,).
-        steps: Counts that were worth more than those before them; shape (draws, counts).
-    """
-
-    index: Indices
-    steps: Mask
-
-
 def answers(
     log_speeds: Array,
     devices: Array,
@@ -88,35 +66,20 @@ def answers(
         devices: Candidates, the baseline first; shape (counts,).
         rule: The criteria.
         times: Lengths of whole runs, by which a deadline and device-hours are judged.
-        only: Counts that may be the answer or stand before it; shape (counts,). By default all.
+        only: Counts that may be the answer; shape (counts,). By default all.
     """
-    draws, counts = log_speeds.shape
     speeds = np.exp(log_speeds - log_speeds[:, :1])
-    met = np.ones((draws, counts), dtype=bool) if only is None else np.tile(only, (draws, 1))
-    fastest_of_fewer = np.zeros(draws)
-    for index in range(counts):
-        outrun = speeds[:, index] <= fastest_of_fewer
-        if only is None or only[index]:
-            fastest_of_fewer = np.maximum(fastest_of_fewer, speeds[:, index])
-        met[:, index] &= ~outrun
-    if rule.min_efficiency is not None:
-        met &= speeds * devices[0] / devices >= rule.min_efficiency - ROUNDING
-    if rule.max_device_hours is not None:
-        met &= times.device_hours(log_speeds) <= rule.max_device_hours + ROUNDING
-    if rule.deadline_minutes is not None:
-        met &= times.done_seconds(log_speeds) / 60 <= rule.deadline_minutes + ROUNDING
-        first = np.where(met.any(axis=1), met.argmax(axis=1), NONE)
-        return Answers(first, np.zeros_like(met))
-    worth = 1 + rule.min_gain
-    steps = np.zeros_like(met)
-    last, best = np.full(draws, NONE), np.full(draws, NONE)
-    last_speed, best_power = np.zeros(draws), np.zeros(draws)
-    for index in range(counts):
-        step = met[:, index] & ((last == NONE) | (speeds[:, index] > last_speed * worth))
-        steps[:, index] = step
-        last = np.where(step, index, last)
-        last_speed = np.where(step, speeds[:, index], last_speed)
-        power = speeds[:, index] ** 2 / devices[index]
-        better = step & (power > best_power)
-        best, best_power = np.where(better, index, best), np.where(better, power, best_power)
-    return Answers(best if rule.without_criterion else last, steps)
+    efficiency, draw = speeds * devices[0] / devices, np.arange(len(speeds))
+    met = np.ones(speeds.shape, dtype=bool) if only is None else np.tile(only, (len(speeds), 1))
+    quantities = {
+        "efficiency_to_best": efficiency,
+        "done_minutes": times.done_seconds(log_speeds) / 60,
+        "device_hours": times.device_hours(log_speeds),
+    }
+    for misses in missed(rule, quantities).values():
+        met &= ~misses
+
+    def is_worth_it(index: int, last: Indices) -> Mask:
+        return np.asarray(is_shown(speeds[:, index] / speeds[draw, last], 1 + rule.min_gain))
+
+    return walk(rule, met, speeds * efficiency, is_worth_it)

@@ -1,0 +1,90 @@
+"""The sentences of an answer, as templates that the page fills, too, if its reader changes the criteria.
+
+``{gain:ratio}`` is a value with its form, a key of ``FORMS``; ``{devices:count}`` names the devices.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from scalewise.analysis.formatting import format_3sig, format_exact
+from scalewise.plan.config.shape import count_devices
+from scalewise.plan.terminal.words import format_ratio
+
+SENTENCES: Mapping[str, str] = {
+    "use": "Use {devices:count}{options}.",
+    "more do not pay": "{use} More do not pay.",
+    "more are not shown to pay": "{use} More are not shown to pay.",
+    "none meets": "No {noun} count meets your criteria.",
+    "closest": "Closest is {where}: {misses}.",
+    "where": "{devices:count}{of}",
+    # criteria that a point misses
+    "missed min_efficiency": "efficiency {distinct}{of}, below the {least} required",
+    "missed deadline_minutes": "up to {value:three} minutes{queue}, more than the {limit:exact} allowed",
+    "missed max_device_hours": "{value:three} device-hours, more than the {limit:exact} allowed",
+    "unknown min_efficiency": "an unknown efficiency",
+    "unknown deadline_minutes": "a run of unknown length",
+    "unknown max_device_hours": "unknown device-hours",
+    "in the queue": " in the queue and running",
+    "to the target": " to the target",
+    # what the runs do not show
+    "more": (
+        "{devices:count} may be worth having: {low:ratio} to {high:ratio} times {speed} of {fewer:count}."
+    ),
+    "fewer": "{devices:count} may do as well: {more:count} have {low:ratio} to {high:ratio} times {speed}.",
+    "knee": "{devices:count} may balance speed and efficiency as well.",
+    "efficient": "The efficiency may be below the {least} that you require: {low:places} to {high:places}.",
+    "inefficient": (
+        "The efficiency of {devices:count} may be above the {least} that you require: "
+        "{low:places} to {high:places}."
+    ),
+    "gain": "The gain is not known well enough: {low:ratio} to {high:ratio}.",
+    "in time": "{devices:count} may be in time, too.",
+    "hours": "A run may take up to {hours:three} device-hours.",
+    "single": "A single run does not show how much repeats scatter.",
+    "the speed": "the speed",
+    "the speed to the target": "the speed to the target",
+    # the next larger count, with a deadline the next smaller one
+    "next": "{devices:count} would bring {gain:ratio}x{of}{interval}{efficiency}: {reasons}.",
+    "next of target": " the speed to the target",
+    "interval": " ({low:ratio} to {high:ratio})",
+    "at efficiency": " at efficiency {efficiency:places}",
+    "not faster": "not shown to be {gain:exact} % faster",
+    "worse balance": "a worse balance of speed and efficiency",
+    "none larger": "No larger device count was measured.",
+    "next smaller": "{devices:count} would take {minutes:three} minutes{queue}.",
+    "next smaller late": "{devices:count} may take up to {minutes:three} minutes{queue}.",
+    "waits": ", {wait:exact} of them in the queue",
+    "none smaller": "No smaller device count was measured.",
+}
+
+FORMS: Mapping[str, Callable[[float], str]] = {
+    "ratio": format_ratio,
+    "places": "{:.2f}".format,
+    "three": format_3sig,
+    "exact": format_exact,
+}
+"""Forms of a number in a sentence; what_if.js has the same."""
+
+_PLACE = re.compile(r"\{(\w+):?(\w*)\}")
+
+
+def sentence(name: str, noun: str = "device", **values: Any) -> str:
+    """Return a sentence with its values.
+
+    Args:
+        name: Key of ``SENTENCES``.
+        noun: ``GPU``, ``CPU process`` or ``device``.
+        values: Values by their names in the template.
+    """
+
+    def filled(place: re.Match[str]) -> str:
+        key, form = place.groups()
+        value: Any = noun if key == "noun" else values[key]
+        if form == "count":
+            return count_devices(int(value), noun)
+        return FORMS[form](value) if form else str(value)
+
+    return _PLACE.sub(filled, SENTENCES[name])
