@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from tests.unit.analysis import hand_made_study as made
 from tests.unit.analysis.decisions import decision_on
-from tests.unit.analysis.reference import welch_bounds, welch_p
+from tests.unit.analysis.reference import welch_bounds
 from tests.unit.analysis.report_page import Page, below, cells, unpacked
 
 from scalewise.analysis.analysis_spec import HELD_EQUAL, NOT_KNOWN
@@ -396,16 +396,6 @@ def test_a_decision_from_before_these_parts_is_still_shown(section: MakeSection)
     assert "made by an earlier version" in text
 
 
-def test_each_point_says_how_sure_it_is_that_it_is_faster_than_fewer_devices(whole: Section) -> None:
-    rows = cells(render([whole], partial=False), "Scaling")
-    assert "faster than fewer devices: p" in rows[0]
-    assert [row.split("|")[1:3] for row in rows[1:]] == [[ALONE, str(count)] for count in made.COUNTS]
-    rates = made.points([ALONE])
-    for fewer, devices, row in zip(made.COUNTS, made.COUNTS[1:], rows[2:], strict=False):
-        p = welch_p(rates[ALONE, devices], rates[ALONE, fewer])
-        assert f"|{'&lt; 0.001' if p < 0.001 else f'{p:.3f}'}|" in row
-
-
 def test_runs_that_no_speedup_may_join_are_counted_beside_n(section: MakeSection) -> None:
     study = section()
     scaling = study.scaling.assign(n_not_comparable=[0, 2])
@@ -516,7 +506,7 @@ def test_tables_from_before_these_columns_are_still_shown(section: MakeSection) 
         column
         for column in study.scaling.columns
         if re.match(
-            "step_|compute|loader_seconds|straggler|jitter|communication_s|cross|wall|startup|faster", column
+            "step_|compute|loader_seconds|straggler|jitter|communication_s|cross|wall|startup", column
         )
         or re.match("n_not|statistical|time_to_accuracy_speedup|karp_flatt_fraction_", column)
     ]

@@ -225,13 +225,12 @@ def test_where_no_run_is_comparable_the_row_has_no_figure(make_runs: Runs) -> No
     four, eight = at(table, 4), at(table, 8)
     assert (four["n"], four["n_failed"], four["n_not_comparable"]) == (0, 0, 2)
     assert at(table, 4, f"{ALONE} (CPU model Y)")["throughput_samples_per_second"] == pytest.approx(300.0)
-    relative = ["speedup", "parallel_efficiency", "karp_flatt_fraction", "wall_speedup", "faster_p"]
+    relative = ["speedup", "parallel_efficiency", "karp_flatt_fraction", "wall_speedup"]
     assert four[[*relative, "throughput_samples_per_second"]].isna().all()
     assert four["note"] == (
         "2 of 2 runs on 4 devices are not comparable with the baseline: CPU model is Y, not X"
     )
     assert eight["speedup"] == pytest.approx(5.0)
-    assert eight["faster_than"] == 2  # the point between them is under other conditions
 
 
 def test_the_baseline_is_what_most_of_its_runs_met(make_runs: Runs) -> None:
@@ -256,26 +255,6 @@ def test_conditions_that_nobody_kept_are_named_by_their_fingerprints(make_runs: 
     assert at(scaling_table(runs, "strong"), 2)["note"] == (
         "1 of 1 runs on 2 devices is not comparable with the baseline: fingerprint is not recorded, not a"
     )
-
-
-def test_a_point_says_whether_it_is_faster_than_the_fastest_of_fewer_devices(make_runs: Runs) -> None:
-    points = {
-        1: [98.0, 100.0, 105.0], 2: [170.0, 180.0, 190.0], 4: [121.0, 125.0, 131.0], 8: [171.0, 181.0, 175.0],
-    }  # fmt: skip
-    table = scaling_table(make_runs({(ALONE, n): rates for n, rates in points.items()}), "strong")
-    assert pd.isna(at(table, 1)["faster_than"])
-    assert pd.isna(at(table, 1)["faster_p"])
-    for devices, than in ((2, 1), (4, 2), (8, 2)):
-        row = at(table, devices)
-        assert row["faster_than"] == than
-        assert row["faster_p"] == pytest.approx(welch_p(points[devices], points[than]))
-    assert at(table, 8)["faster_p"] > 0.5
-
-
-def test_single_runs_have_no_p_value(make_runs: Runs) -> None:
-    row = at(scaling_table(make_runs({(ALONE, 1): [100.0], (ALONE, 2): [190.0]}), "strong"), 2)
-    assert row["faster_than"] == 1
-    assert pd.isna(row["faster_p"])
 
 
 def test_the_serial_fraction_has_the_bounds_of_the_speedup(make_runs: Runs) -> None:

@@ -61,7 +61,6 @@ SCALING_COLUMNS = [
     "baseline_devices",
     "speedup", "speedup_low", "speedup_high", "speedup_n",
     "parallel_efficiency", "parallel_efficiency_low", "parallel_efficiency_high",
-    "faster_than", "faster_p",
     "karp_flatt_fraction", "karp_flatt_fraction_low", "karp_flatt_fraction_high",
     "n_reached", "time_to_accuracy_seconds",
     "time_to_accuracy_seconds_low", "time_to_accuracy_seconds_high", "epochs_to_accuracy",
@@ -188,7 +187,6 @@ def _series_rows(
         if rates[devices] and rates[base] and len(counts) > 1:
             row |= _relative(compared, (name, devices), base, scaling, len(rates[devices]))
             row |= _over_baseline(at_point, done[done["devices"] == base])
-            row |= _faster(compared, name, devices, rates)
             notes += [OF_WALLS] if of_walls else []
         if target_base is not None:
             row |= _to_target(compared, (name, devices), target_base, at_point)
@@ -304,19 +302,6 @@ def _to_target(compared: Gains, point: tuple[str, int], base: int, done: pd.Data
     if times.notna().any():
         row["expected_seconds_to_accuracy"] = geometric_mean(times.dropna()) * spent_in_vain(done)
     return row
-
-
-def _faster(
-    compared: Gains, series: str, devices: int, rates: Mapping[int, Sequence[float]]
-) -> dict[str, float]:
-    """The fastest of all smaller points, and the p value that this one is faster."""
-    fewer = {other: geometric_mean(found) for other, found in rates.items() if found and other < devices}
-    if not fewer:
-        return {}
-    fastest = max(fewer, key=lambda other: (fewer[other], -other))
-    ratio = compared.of("throughput", (series, devices), (series, fastest))
-    known = ratio is not None and not ratio.assumed
-    return {"faster_than": fastest, "faster_p": ratio.p_above() if known and ratio else float("nan")}
 
 
 def _notes(

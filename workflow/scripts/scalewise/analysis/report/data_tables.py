@@ -116,7 +116,6 @@ def scaling(rows: Sequence[Mapping[str, Any]], *, with_target: bool, with_accura
         Column("efficiency to the best baseline", "efficiency_to_best")
         if any(row["efficiency_to_best"] != row["efficiency"] for row in rows)
         else None,
-        Column("faster than fewer devices: p", "faster"),
         Column("serial fraction", "serial"),
         Column("time to target (s)", "time_to_accuracy") if with_target else None,
         Column("reached", "reached") if with_target else None,

@@ -44,7 +44,6 @@ def point_row(row: pd.Series) -> dict[str, Any]:
         "speedup": spread(row, "speedup", "{:.2f}"),
         "efficiency": spread(row, "parallel_efficiency", "{:.2f}"),
         "efficiency_to_best": spread(row, "efficiency_to_best", "{:.2f}"),
-        "faster": _p_value(row.get("faster_p")),
         "serial": spread(row, "karp_flatt_fraction", "{:.3f}"),
         "wall": _wall(row),
         "time_to_accuracy": spread(row, "time_to_accuracy_seconds", "{:.2f}"),
@@ -294,9 +293,3 @@ def _wall(row: pd.Series) -> dict[str, str]:
     if pd.isna(runs) or runs == row["n"]:
         return cell
     return cell | {"interval": ", ".join(filter(None, (cell["interval"], f"n = {runs:.0f}")))}
-
-
-def _p_value(value: Any) -> str:
-    if pd.isna(value):
-        return UNKNOWN
-    return "< 0.001" if value < 0.001 else f"{value:.3f}"
