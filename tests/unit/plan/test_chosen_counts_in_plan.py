@@ -91,7 +91,7 @@ def test_after_a_round_the_plan_says_what_it_found_and_what_all_counts_would_tak
 
     assert [line.split()[0] for line in lines[1:4]] == ["gpt/d1.r1-2", "gpt/d8.r1", "gpt/d12.r1"]
     assert lines[6:9] == [
-        "  round 2: answer so far 8 devices, the chance of another is 14 %",
+        "  round 2: answer so far: 8 devices, the chance of another is 14 %",
         "  next: 1 run on 12 devices (may be the answer, with a chance of 12 %)",
         "  3 further counts (2 to 16 devices) are measured where the answer needs them: a round takes "
         "at most 5 runs and 6.83 device-hours",
@@ -109,7 +109,7 @@ def test_the_plan_of_a_study_that_has_ended_asks_for_nothing(tmp_path: Path) -> 
     lines = shown(study)
 
     assert lines[6:8] == [
-        "  round 4: answer 8 devices, the chance of another is 3.0 %",
+        "  round 4: answer: 8 devices, the chance of another is 3.0 %",
         "  nothing more is measured",
     ]
     assert not any("further counts" in line or "limit" in line for line in lines)
@@ -127,7 +127,7 @@ def test_each_series_has_lines_of_its_own(tmp_path: Path) -> None:
 
     for label in labels:
         assert f"  {label}: next: 1 run on 8 devices (may be the answer, with a chance of 30 %)" in lines
-    assert any(line.startswith("gpt (bucket-view-on): round 1: ") for line in round_lines(study.rounds()[0]))
+    assert any(line.startswith("gpt (bucket-view-on), round 1: ") for line in round_lines(study.rounds()[0]))
 
 
 @pytest.mark.parametrize(
@@ -135,48 +135,49 @@ def test_each_series_has_lines_of_its_own(tmp_path: Path) -> None:
     [
         pytest.param(
             FIRST,
-            "gpt: round 1: 1 of 6 counts measured: 1 (2 runs); no second count to compare with; the chance "
-            "that another is the answer is 86 %; next: 1 run on 8 devices (may be the answer, with a chance "
-            "of 30 %)",
+            "gpt, round 1: No second count to compare with; the chance that another is the answer is 86 "
+            "%. 1 of 6 counts measured: 1 (2 runs). Next: 1 run on 8 devices (may be the answer, with a "
+            "chance of 30 %).",
             id="first",
         ),
         pytest.param(
             THIRD,
-            "gpt: round 3: 3 of 6 counts measured: 1 (2 runs), 8, 12; answer so far 8 devices, the chance of "
-            "another is 3.0 %; next: 1 run on 1 device and 2 runs on 8 devices (the answer rests on "
-            "them)",
+            "gpt, round 3: Answer so far: 8 devices, the chance of another is 3.0 %. 3 of 6 counts "
+            "measured: 1 (2 runs), 8, 12. Next: 1 run on 1 device and 2 runs on 8 devices (the answer "
+            "rests on them).",
             id="repeats",
         ),
         pytest.param(
             LAST,
-            "gpt: round 4: 3 of 6 counts measured: 1 (3 runs), 8 (3 runs), 12; answer 8 devices, the chance "
-            "of another is 3.0 %; nothing more is measured",
+            "gpt, round 4: Answer: 8 devices, the chance of another is 3.0 %. 3 of 6 counts measured: 1 "
+            "(3 runs), 8 (3 runs), 12. Nothing more is measured.",
             id="last",
         ),
         pytest.param(
             planted_round(
                 2, {1: (2, 2, "not needed"), 4: (1, 1, "not needed")}, 4, {8: 0.2, 16: 0.1}, budget=4.0
             ),
-            "gpt: round 2: 2 of 6 counts measured: 1 (2 runs), 4; answer so far 4 devices, the chance of "
-            "another is 30 %; the budget ends the study; the likeliest of the others is 8 devices (20 %)",
+            "gpt, round 2: Answer so far: 4 devices, the chance of another is 30 %. 2 of 6 counts "
+            "measured: 1 (2 runs), 4. The budget ends the study; the likeliest other answer is 8 devices "
+            "(20 %).",
             id="budget",
         ),
         pytest.param(
             planted_round(2, {1: (2, 2, "over the budget"), 4: (1, 1, "over the budget")}, 4, {}, budget=4.0),
-            "gpt: round 2: 2 of 6 counts measured: 1 (2 runs), 4; answer 4 devices; the budget ends "
-            "the study, which needs more runs on 1 and 4 devices",
+            "gpt, round 2: Answer: 4 devices. 2 of 6 counts measured: 1 (2 runs), 4. The budget ends the "
+            "study, which needs more runs on 1 and 4 devices.",
             id="budget for repeats",
         ),
         pytest.param(
             planted_round(2, {1: (2, 2, "not needed"), 16: (1, 1, "not needed")}, None, {8: 0.0}),
-            "gpt: round 2: 2 of 6 counts measured: 1 (2 runs), 16; no measured count is an answer; the "
-            "chance that another is one is less than 0.1 %; nothing more is measured",
+            "gpt, round 2: No measured count is an answer; the chance that another is one is less than "
+            "0.1 %. 2 of 6 counts measured: 1 (2 runs), 16. Nothing more is measured.",
             id="no answer",
         ),
         pytest.param(
             planted_round(1, {}, None, {}, other_answer=1.0),
-            "gpt: round 1: none of 6 counts measured; no run of the baseline has completed, so nothing more "
-            "is measured",
+            "gpt, round 1: None of 6 counts measured. No run of the baseline has completed, so nothing "
+            "more is measured.",
             id="no baseline",
         ),
     ],

@@ -74,12 +74,13 @@ def counts_text(counts: Sequence[int]) -> str:
 
 
 def round_story(judged: Round) -> Iterator[str]:
-    """The findings of a round, a line for each series: measured, the answer so far, what is next and why."""
+    """The findings of a round, a line for each series: the answer so far, measured, what is next and why."""
     for choice in judged.choices:
         which = "" if choice.series == NO_OPTIONS else f" ({choice.series})"
         mine = _points_of(judged, choice)
-        told = [_measured_text(mine), answer_text(judged, choice), next_text(judged, choice)]
-        yield f"{judged.experiment}{which}: round {judged.number}: {'; '.join(filter(None, told))}"
+        findings = [answer_text(judged, choice), _measured_text(mine), next_text(judged, choice)]
+        sentences = " ".join(f"{each[0].upper()}{each[1:]}." for each in findings if each)
+        yield f"{judged.experiment}{which}, round {judged.number}: {sentences}"
 
 
 def _points_of(judged: Round, choice: SeriesChoice) -> dict[int, JudgedPoint]:
@@ -105,7 +106,7 @@ def answer_text(judged: Round, choice: SeriesChoice) -> str:
     if choice.devices is not None:
         so_far = " so far" if judged.asks_for_more or choice.other_answer > OTHER_ANSWER else ""
         other = f", the chance of another is {chance}" if choice.unmeasured else ""
-        return f"answer{so_far} {count_devices(choice.devices)}{other}"
+        return f"answer{so_far}: {count_devices(choice.devices)}{other}"
     if measured == 1:
         return f"no second count to compare with; the chance that another is the answer is {chance}"
     return f"no measured count is an answer; the chance that another is one is {chance}"
@@ -122,7 +123,7 @@ def next_text(judged: Round, choice: SeriesChoice) -> str:
     if judged.budget_device_hours is not None and choice.unmeasured and choice.other_answer > OTHER_ANSWER:
         likely = max(choice.unmeasured, key=lambda each: each.chance)
         return (
-            f"the budget ends the study; the likeliest of the others is {count_devices(likely.devices)} "
+            f"the budget ends the study; the likeliest other answer is {count_devices(likely.devices)} "
             f"({chance_text(likely.chance)})"
         )
     if not any(point.completed for point in mine.values()):
