@@ -105,9 +105,9 @@ def test_the_terminal_says_of_each_point_what_is_asked_for_and_why(study: Adapti
     said = [line for line in study.first.text.splitlines() if "half-width" in line]
 
     assert sum("narrow: d1: half-width" in line and line.endswith(": enough") for line in said) == 1
-    asked = [line for line in said if line.endswith("more than 0.0001 %: repeat 3 asked for")]
+    asked = [line for line in said if line.endswith("more than 0.0001 %: repeat 3 follows")]
     assert len(asked) == 1
-    assert sum(line.endswith("3 are the most, no more asked for") for line in said) == 1
+    assert sum(line.endswith("3 are the most, no more follow") for line in said) == 1
 
 
 def test_the_tables_hold_the_runs_that_were_asked_for(study: Adaptive) -> None:

@@ -102,8 +102,8 @@ def test_a_point_is_judged_by_its_completed_runs(outcome: str, make_runs: MakeRu
         "d4.a": ("too few completed", 3),
     }
     assert round_lines(judged)[1:] == [
-        "study: d2.a: 1 of 3 repeats completed, which is too few for an interval: no more asked for",
-        "study: d4.a: 0 of 3 repeats completed, which is too few for an interval: no more asked for",
+        "study: d2.a: 1 of 3 repeats completed, which is too few for an interval: no more follow",
+        "study: d4.a: 0 of 3 repeats completed, which is too few for an interval: no more follow",
     ]
 
 
@@ -121,7 +121,7 @@ def test_the_terminal_says_of_each_point_what_was_found_and_what_follows(make_ru
 
     assert round_lines(judge("study", 1, runs, RULE)) == [
         "study: d1.a: half-width 0.25 % of the throughput (n = 3), at most 3 %: enough",
-        "study: d2.a: half-width 13 % of the throughput (n = 3), more than 3 %: repeats 4 to 6 asked for",
+        "study: d2.a: half-width 13 % of the throughput (n = 3), more than 3 %: repeats 4 to 6 follow",
     ]
 
 
@@ -167,7 +167,7 @@ def test_the_report_says_which_points_got_more_and_why_and_which_are_still_too_w
         "more than 3 %; now 11 % (n = 5), still too wide with the most repeats.",
         "d4.a: 1 more repeat because of its half-width 3.1 % of the throughput (n = 3), "
         "more than 3 %; now 1.6 % (n = 4), narrow enough.",
-        "d8.a: 1 of 3 repeats completed, which is too few for an interval, so no more were asked for.",
+        "d8.a: 1 of 3 repeats completed, which is too few for an interval, so no more are made.",
         "1 point is within 3 % of the throughput after the first 3 repeats.",
         STOPPING,
     ]
@@ -248,8 +248,7 @@ def test_a_baseline_is_measured_again_beside_a_count_that_was_added_later(
     enough = "narrow enough" if rule is RULE else "decided"
     assert points(judged) == {"d1.a": ("other session", 6), "d2.a": (enough, 3), "d4.a": (enough, 3)}
     assert round_lines(judged)[0] == (
-        "study: d1.a: its 3 repeats share no session with a count that was added later: repeats 4 to 6 asked "
-        "for"
+        "study: d1.a: its 3 repeats share no session with a count that was added later: repeats 4 to 6 follow"
     )
     later = runs[runs["devices"] == 1].assign(
         run=[f"d1.a.r{repeat}" for repeat in (4, 5, 6)],

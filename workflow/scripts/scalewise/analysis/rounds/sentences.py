@@ -104,7 +104,7 @@ def _chosen_sentences(rounds: Sequence[Round]) -> Iterator[str]:
 def _sentences(last: Round, asked_at: Mapping[str, JudgedPoint]) -> Iterator[str]:
     for point in last.points:
         if point.verdict == "too few completed":
-            yield f"{point.point}: {_finding(point, last.rule)}, so no more were asked for."
+            yield f"{point.point}: {_finding(point, last.rule)}, so no more are made."
         elif point.point in asked_at:
             first = asked_at[point.point]
             more = point.next_asked - first.asked
@@ -154,10 +154,10 @@ def _finding(point: JudgedPoint, rule: Repeats) -> str:
 def _consequence(point: JudgedPoint) -> str:
     if point.verdict in ASKS_FOR_MORE:
         first, last = point.asked + 1, point.next_asked
-        return f"repeat {first} asked for" if first == last else f"repeats {first} to {last} asked for"
+        return f"repeat {first} follows" if first == last else f"repeats {first} to {last} follow"
     return {
         "narrow enough": "enough",
         "decided": "enough",
-        "most repeats": f"{point.asked} are the most, no more asked for",
-        "too few completed": "no more asked for",
+        "most repeats": f"{point.asked} are the most, no more follow",
+        "too few completed": "no more follow",
     }[point.verdict]
