@@ -154,9 +154,12 @@ def straightness(
 
 def caps(figure: Locator) -> list[tuple[float, float]]:
     """Left and right of the lines that end the bars of intervals, in units of the drawing."""
-    found: list[tuple[float, float]] = figure.locator("svg path.caps").evaluate_all(
-        "all => all.flatMap(each => [...each.getAttribute('d').matchAll(/M([\\d.]+) [\\d.]+ ([\\d.]+)/g)])"
-        ".map(([, from, to]) => [Number(from), Number(to)])"
+    found: list[tuple[float, float]] = figure.locator("svg .panel use:not(.mark)").evaluate_all(
+        """all => all.map(each => {
+          const shape = document.getElementById(each.getAttribute("href").slice(1)).getAttribute("d");
+          const [from, to] = shape.match(/-?[\\d.]+(?= )/g).map(Number).sort((a, b) => a - b);
+          return [from + Number(each.getAttribute("x")), to + Number(each.getAttribute("x"))];
+        })"""
     )
     return found
 

@@ -9,21 +9,22 @@ import pytest
 from playwright.sync_api import Browser
 from tests.browser.conftest import OpenPage
 
-from scalewise.analysis.report.inline_figures import inline_svg
+from scalewise.analysis.report.inline_figures import inline_figure
 
 HOSTILE = """<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"
  viewBox="0 0 241 100" onload="document.title='onload'"><script>document.title='script'</script>
 <g onclick="document.title='handler'"><rect onmouseover="document.title='over'" width="9" height="9"/>
 <path d="M0 0H9" stroke="#000" onload="document.title='child'"/></g>
 <a xlink:href="javascript:document.title='link'"><text x="1" y="9">link</text></a>
-<use xlink:href="https://example.org/x.svg#a"/><foreignObject><iframe src="data:,x"/></foreignObject>
+<use xlink:href="https://example.org/x.svg#a"/>
+<path d="M0 1" fill="url(https://example.org/x.svg#a)"/><foreignObject><iframe src="data:,x"/></foreignObject>
 <style>* {background: url(https://example.org)}</style><animate onbegin="document.title='begin'"/></svg>"""
 
 
 def test_nothing_but_drawing_comes_from_a_figure_into_the_page(tmp_path: Path, open_page: OpenPage) -> None:
     path = tmp_path / "speedup.svg"
     path.write_text(HOSTILE, encoding="utf-8")
-    drawn = str(inline_svg(path, "speedup", "f1-"))
+    drawn = str(inline_figure(path, "speedup", "f1-", {"panels": [], "traces": []}).svg)
     assert "M0 0" in drawn
     assert not re.search(r"script|\son[a-z]+=|example|<a |iframe|<style|animate|document", drawn)
     page = tmp_path / "page.html"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -56,28 +55,8 @@ def test_without_scripts_everything_is_there_and_no_button_is_dead(open_page: Op
     assert seen(plain, "button, input, select") == []
 
 
-@pytest.mark.parametrize(
-    ("part", "instead"),
-    [
-        pytest.param(
-            r"<head>", "<head><script>delete globalThis.DecompressionStream</script>", id="old browser"
-        ),
-        pytest.param(r'(class="report-data"[^>]*>)[^<]{9}', r"\1eJwAAAAAA", id="broken numbers"),
-    ],
-)
-def test_where_numbers_cannot_be_unpacked_the_page_says_so_and_stays_as_it_is_without_scripts(
-    open_page: OpenPage, two_series: Path, tmp_path: Path, part: str, instead: str
-) -> None:
-    text, replaced = re.subn(part, instead, two_series.read_text(encoding="utf-8"), count=1)
-    assert replaced
-    file = tmp_path / "report.html"
-    file.write_text(text, encoding="utf-8")
-    still, plain = open_page(file), open_page(two_series, java_script_enabled=False)
-    assert still.locator("main > .note").first.inner_text().startswith("The numbers behind the figures")
-    for selector in ("main tbody tr td:first-child", "figcaption", "figure:has(figcaption) svg"):
-        assert texts(still, selector) == texts(plain, selector), selector
-    open_all(still)
-    assert seen(still, ".what-if, .series-toggle, [data-action=scale], [data-action=csv]") == []
+def test_a_report_of_the_shipped_studys_shape_has_less_than_500_kb(two_series: Path) -> None:
+    assert two_series.stat().st_size < 500_000
 
 
 def test_on_a_narrow_screen_the_page_is_not_scrolled_sideways(open_page: OpenPage, report: Path) -> None:
@@ -94,11 +73,8 @@ def test_on_paper_everything_is_open_and_nothing_is_to_be_clicked(open_page: Ope
     for selector in ("figure svg", "figcaption", "table", "tbody tr"):
         assert unseen(page, f"main {selector}:not(.what-if *)") == []
     assert seen(page, r"button:not(thead *), input, select, #page\.toolbox") == []
-    # a browser prints a pattern as an image of the page
-    before = page.locator("[data-hatch]").count()
-    assert page.locator("main [fill^='url(']").count() == 0
     page.evaluate("dispatchEvent(new Event('afterprint'))")
-    assert (page.locator("main [fill^='url(']").count() > 0) == (before > 0)
+    # a browser would print a pattern as an image of the page
     printed = page.pdf()
     assert printed.startswith(b"%PDF-")
     assert b"/Subtype /Image" not in printed

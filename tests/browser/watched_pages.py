@@ -9,8 +9,6 @@ from playwright.sync_api import BrowserContext, Dialog, Page, Request
 ALONE = ("data:", "blob:")
 """Beginnings of addresses whose contents the page brings itself."""
 
-_HAS_DATA = "'scalewiseData' in globalThis"
-"""The page unpacks numbers; where scripts may not run there is nothing to wait for."""
 ANSWERED_SECONDS = 120
 """Far above what a page takes for anything; other tests run beside it."""
 
@@ -42,6 +40,4 @@ def open_watched(context: BrowserContext, file: Path) -> tuple[Page, list[str]]:
     page.on("dialog", asked)
     page.set_default_timeout(ANSWERED_SECONDS * 1000)
     page.goto(address)
-    if page.evaluate(_HAS_DATA):
-        page.locator("html[data-read]").wait_for(state="attached")
     return page, complaints

@@ -1,6 +1,6 @@
 # Contract: tables become figures, figures and decisions become reports.
 # in:  results/{experiment}/*.csv and decision.json, which tells figures of counts that were not measured
-# out: results/{experiment}/figures/*.svg and *.pdf, results/{experiment}/report.html,
+# out: results/{experiment}/figures/*.svg, *.pdf and traces.json, results/{experiment}/report.html,
 #      results/report.html, results/decision.json
 # Titles and descriptions are not in params: changing them makes nothing again. They and the definitions of
 # all experiments together have no end, so the commands that need them get the path of a file.
@@ -42,6 +42,7 @@ rule plot_figures:
             for name in FIGURES
         },
         pdf=expand("results/{{experiment}}/figures/{name}.pdf", name=FIGURES),
+        traces="results/{experiment}/figures/traces.json",
     log:
         "logs/plot_figures/{experiment}.log",
     conda:
@@ -62,6 +63,7 @@ rule write_report:
         "results/{experiment}/decision.json",
         "results/{experiment}/what_if.json",
         expand("results/{{experiment}}/figures/{name}.svg", name=FIGURES),
+        "results/{experiment}/figures/traces.json",
     output:
         "results/{experiment}/report.html",
     log:

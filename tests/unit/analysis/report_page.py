@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import re
-import zlib
 from html import unescape
 from html.parser import HTMLParser
-from typing import Any
 
 
 class Page(HTMLParser):
@@ -53,8 +49,3 @@ def cells(html: str, heading: str) -> list[str]:
     """The rows of the first table below a heading, cells parted by bars."""
     table = below(html, heading).split("</table>", maxsplit=1)[0]
     return [re.sub(r"(<[^>]+>)+", "|", row) for row in re.findall(r"<tr\b.*?</tr>", table)]
-
-
-def unpacked(text: str) -> Any:
-    """The values that a script element of data holds."""
-    return json.loads(zlib.decompress(base64.b64decode(text)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from itertools import pairwise
@@ -20,6 +19,7 @@ from tests.unit.analysis import hand_made_study as made
 from scalewise.analysis.bottlenecks.time_parts import STEP_PARTS, UNKNOWN
 from scalewise.analysis.report import efficiency_figures, figures, scaling_figures, step_figures, style
 from scalewise.analysis.report.captions import CAPTIONS
+from scalewise.analysis.report.marks import Drawing
 from scalewise.analysis.scaling import scaling_table
 
 Runs = Callable[..., pd.DataFrame]
@@ -229,12 +229,7 @@ def test_ratios_to_a_target_rest_on_the_runs_that_reached_it(scaling: pd.DataFra
         n_reached=reached,
         time_to_accuracy_baseline_devices=1,
     )
-    told = [
-        facts["trace"]["n"]
-        for axes in efficiency_figures.efficiencies(table, 0.9).axes
-        for artist in axes.get_children()
-        if str(artist.get_gid()).startswith("{") and "trace" in (facts := json.loads(artist.get_gid() or ""))
-    ]
+    told = [trace["n"] for trace in efficiency_figures.efficiencies(table, 0.9).traces]
     assert told[1:] == [reached, reached]
 
 
@@ -271,7 +266,7 @@ def test_every_figure_has_the_width_of_one_column_or_two(
 def test_device_counts_that_would_touch_leave_out_some_and_never_the_last(width: float) -> None:
     counts = [*range(1, 9), 12, 16, 24, 32, 48, 64, 96, 128, 4096]
     style.set_style()
-    figure = Figure(figsize=style.inches(width, 50))
+    figure = Drawing(width, 50)
     axes = figure.subplots()
     style.device_axis(axes, counts, width)
     figure.draw_without_rendering()

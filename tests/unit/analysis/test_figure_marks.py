@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import fromstring
 
-import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 from tests.unit.analysis import hand_made_study as made
 
 from scalewise.analysis.report import figures, scaling_figures, step_figures, style
-from scalewise.analysis.report.inline_figures import figure_data, inline_svg
-from scalewise.analysis.report.marks import point_values, tell_panels
+from scalewise.analysis.report.inline_figures import inline_figure, runs_of_points
+from scalewise.analysis.report.marks import (
+    EPOCHS,
+    EXPECTED,
+    MEASURED,
+    Drawing,
+    point_values,
+    tell,
+    trace,
+)
+from scalewise.analysis.report.page_files import as_script_data
 from scalewise.analysis.report.page_tables import number
-from scalewise.analysis.report.svg_file import compact
+from scalewise.analysis.report.svg_file import draw_svg
 from scalewise.analysis.scaling import scaling_table
 
 Runs = Callable[..., pd.DataFrame]
 
+NAN = float("nan")
 HOSTILE = "<script>alert('x')</script> & \"more\" for $5 or $6"
 NAMES = ["bucket-view-off", HOSTILE]
 
@@ -38,9 +49,34 @@ def scaling(runs: pd.DataFrame) -> pd.DataFrame:
     return scaling_table(runs, "strong")
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """A figure of the study.
+
+    Args:
+        file: Its SVG file.
+        data: The numbers behind its marks.
+    """
+
+    file: Path
+    data: dict[str, Any]
+
+    def inline(self, prefix: str = "0.") -> str:
+        """The figure as it stands in a page."""
+        return inline_figure(self.file, self.file.stem, prefix, self.data).svg
+
+    def marks(self) -> list[tuple[dict[str, Any], int]]:
+        """The trace of each mark in the page, and the number of its point."""
+        keys = [element.get("data-mark", "") for element in fromstring(self.inline()).iter()]
+        pairs = (key.split(".") for key in keys if key)
+        return [(self.data["traces"][int(number)], int(index)) for number, index in pairs]
+
+
 @pytest.fixture(scope="module")
-def folder(runs: pd.DataFrame, scaling: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Files of three figures of the study."""
+def drawn(
+    runs: pd.DataFrame, scaling: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Drawn]:
+    """Three figures of the study."""
     style.set_style()
     folder = tmp_path_factory.mktemp("figures")
     drawings = {
@@ -48,76 +84,135 @@ def folder(runs: pd.DataFrame, scaling: pd.DataFrame, tmp_path_factory: pytest.T
         "throughput": figures.throughput(scaling, runs),
         "step": step_figures.step(scaling, runs),
     }
+    made_files = {}
     for name, figure in drawings.items():
-        tell_panels(figure, stacked=name == "step")
-        drawn = folder / "drawn.svg"
-        figure.savefig(drawn)
-        text = compact(drawn.read_text(encoding="utf-8"), name)
+        text, data = draw_svg(figure, name)
         (folder / f"{name}.svg").write_text(text, encoding="utf-8")
-    return folder
+        made_files[name] = Drawn(folder / f"{name}.svg", data)
+    return made_files
 
 
-def marks(svg: str, kind: str, data: dict[str, Any]) -> list[tuple[str, int, float]]:
+def values(drawn: Drawn, kind: str) -> list[tuple[str, int, float]]:
     """Series, devices and value of each mark of a kind of trace."""
-    found = []
-    for group in fromstring(svg).iter():
-        trace = data["traces"][int(group.get("data-trace", -1))] if group.get("data-trace") else None
-        if trace is None or trace["kind"] != kind:
-            continue
-        drawn = [mark for mark in group.iter() if mark.get("class") == "mark"]
-        numbers = trace.get("marks", range(len(trace["x"])))
-        for mark, index in zip(drawn, numbers, strict=True):
-            assert {"x", "d"} & set(mark.attrib)
-            found.append((trace["series"], trace["x"][index], trace["value"][index]))
-    return found
+    return [
+        (trace["series"], trace["x"][index], trace["value"][index])
+        for trace, index in drawn.marks()
+        if trace["kind"] == kind
+    ]
 
 
 @pytest.mark.parametrize(
     ("name", "column"), [("speedup", "speedup"), ("throughput", "throughput_samples_per_second")]
 )
 def test_marks_are_the_points_of_the_table(
-    folder: Path, runs: pd.DataFrame, scaling: pd.DataFrame, name: str, column: str
+    drawn: dict[str, Drawn], scaling: pd.DataFrame, name: str, column: str
 ) -> None:
-    data = figure_data(folder, [name], runs)[name]
-    shown = sorted(marks(inline_svg(folder / f"{name}.svg", name, "0."), "measured", data))
+    shown = sorted(values(drawn[name], "measured"))
     points = sorted(zip(scaling["series"], scaling["devices"], scaling[column], strict=True))
     assert [mark[:2] for mark in shown] == [point[:2] for point in points]
     assert [mark[2] for mark in shown] == pytest.approx([point[2] for point in points], rel=1e-5)
-    trace = next(each for each in data["traces"] if each["kind"] == "measured" and each["series"] == NAMES[0])
-    mine = scaling[scaling["series"] == NAMES[0]]
-    assert trace["low"] == pytest.approx(mine[f"{column}_low"].tolist(), rel=1e-5)
-    assert trace["high"] == pytest.approx(mine[f"{column}_high"].tolist(), rel=1e-5)
-    assert trace["n"] == 3
+    traces = drawn[name].data["traces"]
+    trace = next(each for each in traces if each["kind"] == "measured" and each["series"] == NAMES[0])
+    points_of_trace = scaling[scaling["series"] == NAMES[0]]
+    assert trace["low"] == pytest.approx(points_of_trace[f"{column}_low"].tolist(), rel=1e-5)
+    assert trace["high"] == pytest.approx(points_of_trace[f"{column}_high"].tolist(), rel=1e-5)
+    assert trace["n"] == [3] * len(points_of_trace)
 
 
-def test_every_run_has_a_mark_and_every_point_its_runs_and_hosts(folder: Path, runs: pd.DataFrame) -> None:
-    data = figure_data(folder, ["throughput"], runs)
-    shown = marks(inline_svg(folder / "throughput.svg", "throughput", "0."), "run", data["throughput"])
-    assert sorted(value for _, _, value in shown) == pytest.approx(
+def test_a_mark_lies_where_its_value_is_on_the_axis(drawn: dict[str, Drawn]) -> None:
+    data = drawn["throughput"].data
+    (panel,) = data["panels"]
+    _, top, _, bottom = panel["box"]
+    low, high, scale = panel["y"]
+    assert scale == "linear"
+    found = 0
+    for element in fromstring(drawn["throughput"].inline()).iter("use"):
+        if key := element.get("data-mark"):
+            number, index = map(int, key.split("."))
+            share = (bottom - float(element.attrib["y"])) / (bottom - top)
+            assert low + share * (high - low) == pytest.approx(
+                data["traces"][number]["value"][index], rel=0.02
+            )
+            found += 1
+    assert found == 40
+
+
+def test_marks_of_a_curve_of_which_some_points_have_one_keep_their_numbers() -> None:
+    figure = Drawing(85, 62)
+    axes = figure.subplots()
+    x, y = [1, 2, 3, 4, 5], [10.0, float("nan"), 30.0, 40.0, 50.0]
+    (line,) = axes.plot(x, y, marker="o", markevery=2)
+    tell(line, series="a", trace=trace(EPOCHS, "a", "loss", x, {"value": y}, every=2))
+    svg, data = draw_svg(figure, "curve")
+    assert re.findall(r'data-mark="0\.(\d)"', svg) == ["0", "2", "4"]
+    assert data["traces"][0]["text"] == ["10.0", "30.0", "50.0"]
+    assert data["traces"][0]["panel"] == 0
+
+
+def test_every_run_has_a_mark_and_every_point_its_runs_and_hosts(
+    drawn: dict[str, Drawn], runs: pd.DataFrame
+) -> None:
+    points = runs_of_points(runs)
+    shown = [
+        points[trace["series"]][str(trace["x"][index])]["runs"][trace["place"][index]]
+        for trace, index in drawn["throughput"].marks()
+        if "place" in trace
+    ]
+    assert sorted(shown) == sorted(runs["run"])
+    assert sorted(value for _, _, value in values(drawn["throughput"], "run")) == pytest.approx(
         sorted(runs["throughput_samples_per_second"]), rel=1e-5
     )
-    named, hosts = data["runs"][NAMES[0]]["8"]
-    assert named == [f"d8.{NAMES[0]}.r{repeat}" for repeat in (1, 2, 3)]
-    assert hosts == ["node-a, node-b"]
-    elsewhere = runs.assign(hosts=[f"node{place % 3}" for place in range(len(runs))])
-    mine = elsewhere[(elsewhere["series"] == NAMES[0]) & (elsewhere["devices"] == 8)]
-    assert figure_data(folder, [], elsewhere)["runs"][NAMES[0]]["8"][1] == mine["hosts"].tolist()
+    point = points[NAMES[0]]["8"]
+    assert point["runs"] == [f"d8.{NAMES[0]}.r{repeat}" for repeat in (1, 2, 3)]
+    assert point["hosts"] == ["node-a, node-b"]
+    elsewhere = runs_of_points(runs.assign(hosts=[f"node{place % 2}" for place in range(len(runs))]))
+    assert len(elsewhere[NAMES[0]]["8"]["hosts"]) == 3
 
 
-def test_the_parts_of_a_bar_are_marks_that_sum_to_it(
-    folder: Path, runs: pd.DataFrame, scaling: pd.DataFrame
-) -> None:
-    data = figure_data(folder, ["step"], runs)["step"]
-    steps = {**data, "traces": [dict(trace) for trace in data["traces"]]}
-    for trace in steps["traces"]:
-        trace["kind"] = trace["unit"]
-    parts = marks(inline_svg(folder / "step.svg", "step", "0."), "µs per sample", steps)
+def test_the_parts_of_a_bar_are_marks_that_sum_to_it(drawn: dict[str, Drawn], scaling: pd.DataFrame) -> None:
+    parts = [
+        (trace["series"], trace["x"][index], trace["value"][index])
+        for trace, index in drawn["step"].marks()
+        if trace["unit"] == "µs per sample"
+    ]
     for series, devices, rate in zip(
         scaling["series"], scaling["devices"], scaling["throughput_samples_per_second"], strict=True
     ):
-        assert all(trace["n"] == 3 for trace in data["traces"])
         whole = sum(value for name, count, value in parts if (name, count) == (series, devices))
         assert whole == pytest.approx(devices / rate * 1e6, rel=0.02)
+
+
+def test_hatches_are_lines_inside_their_bars(drawn: dict[str, Drawn]) -> None:
+    text = drawn["step"].inline()
+    assert "pattern" not in text
+    hatches = [each for each in fromstring(text).iter("path") if each.get("class") == "hatch"]
+    assert len(hatches) > 20
+    data = drawn["step"].data
+    boxes = [panel["box"] for panel in data["panels"]]
+    for hatch in hatches[:20]:
+        numbers = [float(each) for each in re.findall(r"-?[\d.]+", hatch.attrib["d"])]
+        assert any(
+            left <= min(numbers[::2]) and max(numbers[::2]) <= right and top <= min(numbers[1::2])
+            for left, top, right, _ in boxes
+        )
+
+
+@pytest.mark.parametrize(
+    ("kind", "n", "bounds", "text"),
+    [
+        (MEASURED, 3, (1.9, 2.1), "95 % interval 1.90x to 2.10x"),
+        (MEASURED, 3, (1.0, 1.0), "the baseline"),
+        (MEASURED, 1, (None, None), "one run"),
+        ("a law with marks", None, (1.9, 2.1), "band 1.90x to 2.10x"),
+        (EXPECTED, None, (1.9, 2.1), "95 % of the possibilities: 1.90x to 2.10x"),
+    ],
+)
+def test_an_interval_says_what_it_is(
+    kind: str, n: int | None, bounds: tuple[float | None, float | None], text: str
+) -> None:
+    columns = {"value": [2.0], "low": [bounds[0] or NAN], "high": [bounds[1] or NAN], "n": [n or NAN]}
+    facts = trace(kind, "a", "speedup", [2], columns)
+    assert (facts["text"], facts["interval"]) == (["2.00x"], [text])
 
 
 def test_a_single_run_has_no_interval_and_a_speedup_the_runs_of_its_fewer_side() -> None:
@@ -144,32 +239,32 @@ def test_a_number_of_a_table_is_written_without_an_exponent(value: float, text: 
     assert number(value, "{:.3g}") == text
 
 
-def test_ids_are_unique_over_a_page_and_every_reference_is_met(folder: Path) -> None:
+def test_ids_are_unique_over_a_page_and_every_reference_is_met(drawn: dict[str, Drawn]) -> None:
     page = "".join(
-        inline_svg(folder / f"{name}.svg", name, f"{experiment}.{place}.")
+        drawn[name].inline(f"{experiment}.{place}.")
         for experiment in (0, 1)
         for place, name in enumerate(("speedup", "throughput", "step"))
     )
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids))
-    assert set(re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', page)) != set()
-    assert {one or other for one, other in re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', page)} <= set(ids)
-    assert re.findall(r'<svg role="img" aria-label="(\w+)', page) == ["Speedup", "Throughput", "Where"] * 2
+    met = {one or other for one, other in re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', page)}
+    assert met
+    assert met <= set(ids)
+    assert re.findall(r'role="img" aria-label="(\w+)', page) == ["Speedup", "Throughput", "Where"] * 2
 
 
 def test_everything_of_a_series_can_be_hidden_and_nothing_in_its_name_is_markup(
-    folder: Path, runs: pd.DataFrame
+    drawn: dict[str, Drawn],
 ) -> None:
-    for name in ("speedup", "throughput", "step"):
-        page = inline_svg(folder / f"{name}.svg", name, "0.")
+    for figure in drawn.values():
+        page = figure.inline()
         assert "<script" not in page
-        traces = figure_data(folder, [name], runs)[name]["traces"]
-        named = {group.get("data-series") for group in fromstring(page).iter()} - {None}
-        of_traces = {traces[int(group.get("data-trace", 0))]["series"] for group in fromstring(page).iter()}
-        assert named | of_traces == set(NAMES)
-    legend = fromstring(inline_svg(folder / "throughput.svg", "throughput", "0."))
+        numbers = {group.get("data-series") for group in fromstring(page).iter()} - {None}
+        named = {figure.data["series"][int(number or 0)] for number in numbers}
+        assert named == {trace["series"] for trace in figure.data["traces"]} == set(NAMES)
+    legend = fromstring(drawn["throughput"].inline())
     of_series = {
-        text.text: group.get("data-series")
+        text.text: drawn["throughput"].data["series"][int(group.attrib["data-series"])]
         for group in legend.iter()
         if group.get("data-series")
         for text in group.iter("text")
@@ -178,54 +273,46 @@ def test_everything_of_a_series_can_be_hidden_and_nothing_in_its_name_is_markup(
 
 
 @pytest.mark.parametrize("name", ["speedup", "throughput", "step"])
-def test_text_and_axes_take_their_colours_from_the_page(folder: Path, name: str) -> None:
+def test_text_and_axes_take_their_colors_from_the_page(drawn: dict[str, Drawn], name: str) -> None:
     sheet = (Path(style.__file__).parent / "report.css").read_text(encoding="utf-8")
-    drawing = fromstring(inline_svg(folder / f"{name}.svg", name, "0."))
+    drawing = fromstring(drawn[name].inline())
     axes = [part for axis in drawing.iter() if "axis" in axis.get("class", "") for part in axis.iter()]
-    background = [part for part in drawing.iter() if part.get("class") == "back"]
-    coloured = {
+    background = drawing.findall("svg/path")[:1]
+    colored = {
         f'[{key}="{part.get(key)}"]'
         for part in [*drawing.iter("text"), *axes, *background]
         for key in ("fill", "stroke")
         if part.get(key, "none") != "none"
     }
-    assert len(coloured) >= 3
-    for colour in coloured:
-        assert re.search(rf"{re.escape(colour)}[^{{]*{{ (fill|stroke): var\(--", sheet), colour
+    assert len(colored) >= 3
+    for color in colored:
+        assert re.search(rf"{re.escape(color)}[^{{]*{{ (fill|stroke): var\(--", sheet), color
 
 
-def test_a_file_says_frames_round_marks_and_what_stays_in_its_panel_in_few_words(folder: Path) -> None:
-    drawn = (folder / "throughput.svg").read_text(encoding="utf-8")
-    assert re.search(r'd="M([\d.]+) ([\d.]+) \1 ([\d.]+) ([\d.]+) \3 \4 \2Z"', drawn)
-    assert re.search(r'<circle id="m\d+" r="2"/>', drawn)
-    assert "clip-path" not in drawn
-
-
-def test_a_line_that_leaves_its_panel_is_cut_and_no_other_is(tmp_path: Path) -> None:
-    figure, axes = plt.subplots()
-    axes.plot([1, 2], [1, 2], color="#ff0000")
+def test_a_line_that_leaves_its_panel_is_cut_there() -> None:
+    figure = Drawing(85, 62)
+    axes = figure.subplots()
     axes.plot([1, 9], [1, 9], color="#0000ff")
     axes.set(xlim=(0, 3), ylim=(0, 3))
-    tell_panels(figure, stacked=False)
-    figure.savefig(tmp_path / "drawn.svg")
-    plt.close(figure)
-    drawn = compact((tmp_path / "drawn.svg").read_text(encoding="utf-8"), "lines")
-    assert re.findall(r'stroke="(#[^"]+)"[^>]* clip-path="url\(#c\d+\)"', drawn) == ["#0000ff"]
+    svg, data = draw_svg(figure, "line")
+    left, top, right, bottom = data["panels"][0]["box"]
+    clip = f"M{left} {top}L{right} {top}L{right} {bottom}L{left} {bottom}Z"
+    assert f'<clipPath id="c0"><path d="{clip}" /></clipPath>' in svg
+    assert re.search(r'stroke="#0000ff"[^>]* clip-path="url\(#c0\)"', svg)
 
 
-def test_a_file_that_another_version_has_drawn_is_shown_without_marks(tmp_path: Path) -> None:
-    (tmp_path / "speedup.svg").write_text(
-        '<svg xmlns="http://www.w3.org/2000/svg"><path d="M0 0L1 1"/></svg>'
-    )
-    assert 'd="M0 0L1 1"' in inline_svg(tmp_path / "speedup.svg", "speedup", "0.")
-    data = figure_data(tmp_path, ["speedup"], pd.DataFrame({"outcome": [], "series": [], "devices": []}))
-    assert data["speedup"] == {"panels": [], "traces": []}
-
-
-def test_figures_of_twenty_four_runs_are_small(make_runs: Runs, make_epochs: Runs, tmp_path: Path) -> None:
-    names = ["bucket-view-off", "bucket-view-on"]
-    small = made.with_steps(make_runs({(name, d): [100.0 * d] * 6 for name in names for d in (1, 2)}))
+def test_a_report_on_twelve_series_of_eight_counts_with_six_repeats_is_small(
+    make_runs: Runs, make_epochs: Runs, tmp_path: Path
+) -> None:
+    """The drawings and their numbers, which are nearly all of the page."""
+    counts = [1, 2, 4, 8, 16, 32, 64, 128]
+    many = {(f"precision-bf16.bucket-view-{name}", d): [100.0 * d] * 6 for name in range(12) for d in counts}
+    runs = made.with_steps(make_runs(many))
+    runs["hosts"] = "node-a"
     figures.draw_all(
-        scaling_table(small, "strong"), small, make_epochs(small), tmp_path, min_efficiency=0.7, target=0.9
+        scaling_table(runs, "strong"), runs, make_epochs(runs, 10), tmp_path, min_efficiency=0.7, target=0.9
     )
-    assert sum(path.stat().st_size for path in tmp_path.glob("*.svg")) < 120_000
+    traces = json.loads((tmp_path / "traces.json").read_text(encoding="utf-8"))
+    drawings = [inline_figure(tmp_path / f"{name}.svg", name, "0.1.", traces[name]).svg for name in traces]
+    numbers = as_script_data({"figures": traces, "runs": runs_of_points(runs)})
+    assert sum(len(each.encode()) for each in [*drawings, numbers]) < 1_250_000

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from scalewise.analysis.formatting import Goal, format_exact, goal_text
-from scalewise.analysis.report.marks import tell_legend
+from scalewise.analysis.report.marks import Drawing, tell_legend
 from scalewise.analysis.report.series_lines import (
     bounds,
     draw_series,
@@ -22,7 +21,6 @@ from scalewise.analysis.report.style import (
     PAGE_MM,
     PANEL_MM,
     device_axis,
-    inches,
     legend_below,
     line_label,
     say,
@@ -36,7 +34,7 @@ MAX_NAMED = 3
 
 def efficiency(
     scaling: pd.DataFrame, min_efficiency: float | None, expected: pd.DataFrame | None = None
-) -> Figure:
+) -> Drawing:
     """Parallel efficiency against devices, with the least that was asked for.
 
     Args:
@@ -57,7 +55,7 @@ def efficiency(
     return figure
 
 
-def efficiencies(scaling: pd.DataFrame, target: Goal | None, min_efficiency: float | None = None) -> Figure:
+def efficiencies(scaling: pd.DataFrame, target: Goal | None, min_efficiency: float | None = None) -> Drawing:
     """Hardware and statistical efficiency and what they come to together, each in a panel.
 
     Args:
@@ -77,7 +75,7 @@ def efficiencies(scaling: pd.DataFrame, target: Goal | None, min_efficiency: flo
         }
     )  # fmt: skip
     names = series_names(table)
-    figure = Figure(figsize=inches(PAGE_MM, PANEL_MM))
+    figure = Drawing(PAGE_MM, PANEL_MM)
     panels = figure.subplots(1, 3, sharey=True)
     needed = "samples" if isinstance(target, str) else "epochs"
     titles = (

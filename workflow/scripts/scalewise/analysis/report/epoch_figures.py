@@ -12,13 +12,12 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from scalewise.analysis.formatting import format_exact
-from scalewise.analysis.report.marks import EPOCHS, tell, trace
+from scalewise.analysis.report.marks import EPOCHS, Drawing, tell, trace
 from scalewise.analysis.report.panels import PANELS_A_ROW, grid, label_left, plain_values
-from scalewise.analysis.report.style import GREY, PAGE_MM, PANEL_MM, dash, inches, legend_below, marker
+from scalewise.analysis.report.style import GREY, PAGE_MM, PANEL_MM, dash, legend_below, marker
 
 EPOCH, STEP, SECONDS = "epoch", "step", "elapsed_train_seconds"
 """Columns that curves are drawn against."""
@@ -64,7 +63,7 @@ class _Percent(PercentFormatter):
         return [f"{100 * value:.{places}f} %" for value in values]
 
 
-def loss(epochs: pd.DataFrame, device: str = "device") -> Figure:
+def loss(epochs: pd.DataFrame, device: str = "device") -> Drawing:
     """Draw test and training loss by device count.
 
     Args:
@@ -82,7 +81,7 @@ def loss(epochs: pd.DataFrame, device: str = "device") -> Figure:
     return figure
 
 
-def accuracy(epochs: pd.DataFrame, target: float | None, device: str = "device") -> Figure:
+def accuracy(epochs: pd.DataFrame, target: float | None, device: str = "device") -> Drawing:
     """Draw test accuracy by device count, with the target.
 
     Args:
@@ -101,7 +100,7 @@ def accuracy(epochs: pd.DataFrame, target: float | None, device: str = "device")
     return figure
 
 
-def _layout(epochs: pd.DataFrame, columns: dict[str, str], device: str) -> tuple[Figure, list[Panel]]:
+def _layout(epochs: pd.DataFrame, columns: dict[str, str], device: str) -> tuple[Drawing, list[Panel]]:
     """Draw columns in panels: of one series beside each other, of several in a column for each.
 
     Args:
@@ -116,7 +115,7 @@ def _layout(epochs: pd.DataFrame, columns: dict[str, str], device: str) -> tuple
     rows = [(column, each) for column in columns for each in against]
     if len(series) == 1 and len(against) > 1:
         height = PANEL_MM if len(columns) == 1 else len(columns) * ROW_MM
-        figure = Figure(figsize=inches(PAGE_MM, height))
+        figure = Drawing(PAGE_MM, height)
         cells = figure.subplots(len(columns), len(against), sharey="row", squeeze=False)
         panels = [Panel(axes, series[0][1], *row) for axes, row in zip(cells.flat, rows, strict=True)]
         for axes, label in zip(cells[:, 0], columns.values(), strict=True):
@@ -216,8 +215,8 @@ def _draw(panel: Panel, counts: Sequence[int], panels: int) -> None:
             (line,) = axes.plot(x[points.index], points["median"], **look, **manner)
             values = {"value": points["median"], "low": points["min"], "high": points["max"]}
             values["n"] = repeats.loc[points.index]
-            several_of = {"devices": count, "every": several, "against": AGAINST[against]}
-            facts = trace(EPOCHS, series, column, x[points.index], values, **several_of)
+            of_curve = {"devices": count, "against": AGAINST[against]}
+            facts = trace(EPOCHS, series, column, x[points.index], values, several, **of_curve)
             tell(line, series=series, trace=facts)
     axes.set_xlabel("training time (s)" if against == SECONDS else AGAINST[against])
     if against == SECONDS:
@@ -256,7 +255,7 @@ def _loss_axis(shown: Sequence[Axes], losses: pd.Series) -> None:
         plain_values(axes.yaxis)
 
 
-def _legend(figure: Figure, panels: Sequence[Panel], device: str) -> None:
+def _legend(figure: Drawing, panels: Sequence[Panel], device: str) -> None:
     """Name the lines once for all panels, and say of how many runs they are."""
     handles, labels = panels[0].axes.get_legend_handles_labels()
     points = pd.concat([panel.epochs for panel in panels]).groupby(["series", "devices"])["run"].nunique()

@@ -1,6 +1,6 @@
 // A figure as the reader sees it, as files: SVG, PDF, and the numbers behind its marks as CSV.
 "use strict";
-(async () => {
+(() => {
   const all = (selector, inside = document) => [...inside.querySelectorAll(selector)];
 
   // the drawing in light colours, without what is hidden and what only a page can use
@@ -25,18 +25,14 @@
     return svg;
   };
 
-  const csvOf = (figure, facts, runs) => {
-    const namesOf = trace => trace.x.map((x, index) => runs?.[trace.series]?.[x]?.[0][trace.x.slice(0, index).filter(each => each === x).length]);
-    const hidden = new Set(all("svg [data-series]:not(.mark)", figure).filter(part => part.style.display === "none").map(part => part.dataset.series));
+  const csvOf = (figure, { panels, traces }, runs) => {
+    const hidden = new Set(all("svg [data-series]", figure).filter(part => part.style.display === "none").map(part => part.dataset.series));
     const names = ["panel", "kind", "series", "devices", "against", "at", "quantity", "unit", "value", "low", "high", "n", "run"];
-    const at = (column, index) => (Array.isArray(column) ? column[index] : column) ?? "";
-    const rows = facts.traces.filter(trace => !hidden.has(trace.series)).map(trace => ({
-      ...trace,
-      x: Array.isArray(trace.x) ? trace.x : Array.from({ length: trace.x }, (_, index) => index + 1),
-    })).map(trace => ({ ...trace, runs: trace.kind === "run" ? namesOf(trace) : null })).flatMap(trace => trace.x.map((x, index) => [
-      facts.panels[trace.panel]?.title ?? "", trace.kind, trace.series, trace.devices ?? x, trace.against ?? "", trace.against ? x : "",
+    const rows = traces.filter(trace => !hidden.has(trace.series)).flatMap(trace => trace.x.map((x, index) => [
+      panels[trace.panel]?.title ?? "", trace.kind, trace.series, trace.devices ?? x, trace.against ?? "", trace.against ? x : "",
       trace.label, trace.unit === "%" ? "fraction" : trace.unit,
-      ...["value", "low", "high", "n", "runs"].map(name => at(trace[name], index)),
+      ...["value", "low", "high", "n"].map(name => trace[name]?.[index] ?? ""),
+      trace.place ? runs[trace.series][x].runs[trace.place[index]] : "",
     ]));
     const told = new Map(rows.map(row => [String(row), row]));
     return scalewiseSave.csv([names, ...told.values()]);
@@ -157,14 +153,14 @@
     return Uint8Array.from(text, each => each.charCodeAt(0));
   };
 
-  const figures = new Map([...await scalewiseData].map(([experiment, data]) => [experiment, data.figures]));
   for (const figure of all("figure.figure")) {
     const { experiment, figure: name } = figure.dataset;
-    const facts = figures.get(experiment)?.[name] ?? { panels: [], traces: [] };
+    const { figures, runs } = scalewiseData.get(experiment);
+    const facts = figures[name];
     const files = {
       svg: () => ["image/svg+xml", new XMLSerializer().serializeToString(drawingOf(figure))],
       pdf: () => ["application/pdf", pdfOf(drawingOf(figure))],
-      csv: () => ["text/csv", csvOf(figure, facts, figures.get(experiment)?.runs)],
+      csv: () => ["text/csv", csvOf(figure, facts, runs)],
     };
     for (const [kind, make] of Object.entries(files)) {
       const button = figure.querySelector(`.figure-tools [data-action="${kind}"]`);

@@ -1,70 +1,35 @@
 // Figures: what a mark stands for on hover and focus, series that are hidden, logarithmic and linear axes.
 "use strict";
-(async () => {
+(() => {
   const SVG = "http://www.w3.org/2000/svg";
   const NEAR_PIXELS = 14;
   const ALONE = "all runs";
   const all = (selector, inside = document) => [...inside.querySelectorAll(selector)];
 
-  // the marks of curves stand in the page as markers of one path, at which nobody can point
-  for (const points of all("path.points")) {
-    const marker = document.getElementById(points.getAttribute("style").slice(12, -1));
-    const places = points.getAttribute("d").match(/[\d.]+/g);
-    for (let at = 0; at < places.length; at += 2) {
-      const mark = document.createElementNS(SVG, "use");
-      const attributes = { class: "mark", href: marker.firstElementChild.getAttribute("href"), x: places[at], y: places[at + 1] };
-      for (const [name, value] of Object.entries(attributes)) mark.setAttribute(name, value);
-      points.before(mark);
-    }
-    points.remove();
-  }
-
-  const figures = new Map([...await scalewiseData].map(([experiment, data]) => [experiment, data.figures]));
-
   const tooltip = document.getElementById("page.tooltip");
   tooltip.style.position = "fixed";
 
-  // words
-  const number = value => (Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(4))));
-  const withUnit = (value, unit) => {
-    if (unit === "x") return `${value.toFixed(2)}x`;
-    if (unit === "%") return `${Number((value * 100).toFixed(1))} %`;
-    return unit ? `${number(value)} ${unit}` : number(value);
-  };
-  const at = (column, index) => (Array.isArray(column) ? column[index] : column) ?? null;
-  const counted = (count, what) => `${count.toLocaleString("en")} ${what}${count === 1 ? "" : "s"}`;
-  const percent = share => `${Number((share * 100).toFixed(1))} %`;
-  const intervalOf = (trace, index) => {
-    const [low, high, n] = ["low", "high", "n"].map(name => at(trace[name], index));
-    if (low === null || high === null) return trace.kind === "measured" && n === 1 ? "one run" : "";
-    const span = `${withUnit(low, trace.unit)} to ${withUnit(high, trace.unit)}`;
-    if (trace.kind === "epochs") return n === 1 ? "" : `repeats from ${span}`;
-    if (trace.kind === "expected") return `95 % of the possibilities: ${span}`;
-    if (trace.kind === "measured" && low === 1 && high === 1) return "the baseline";
-    return `${trace.kind === "measured" ? "95 % interval" : "band"} ${span}`;
-  };
-  const linesOf = (figure, trace, index) => {
+  const KINDS = { expected: "not measured, expected ", predicted: "predicted ", run: "one run, " };
+  const linesOf = (runs, trace, index) => {
     const devices = trace.devices ?? trace.x[index];
-    const place = [trace.series === ALONE ? "" : trace.series, counted(devices, "device")];
+    const place = [trace.series === ALONE ? "" : trace.series, `${devices.toLocaleString("en")} device${devices === 1 ? "" : "s"}`];
     if (trace.against) place.push(`${trace.against} ${trace.x[index].toLocaleString("en")}`);
-    const lines = [place.filter(Boolean).join(", ")];
-    const kind = { expected: "not measured, expected ", predicted: "predicted ", run: "one run, " }[trace.kind] ?? "";
-    lines.push(`${kind}${trace.label}: ${withUnit(trace.value[index], trace.unit)}`);
-    const interval = intervalOf(trace, index);
-    if (interval) lines.push(interval);
-    const n = at(trace.n, index);
-    if (n !== null) lines.push(`n = ${n}`);
-    if (trace.kind === "expected") return lines;
-    const [runs, hosts] = figures.get(figure.dataset.experiment).runs?.[trace.series]?.[devices] ?? [[], []];
-    let on = [...new Set(hosts)];
-    if (trace.kind === "run") {
-      const place = trace.x.slice(0, index).filter(x => x === devices).length;
-      lines.push(`run ${runs[place] ?? ""}`);
-      on = [hosts[place] ?? hosts[0] ?? ""];
-    } else if (runs.length) lines.push(`runs ${runs.join(", ")}`);
-    const named = on.filter(Boolean).join("; ");
-    if (named) lines.push(`on ${named}`);
-    return lines;
+    const n = trace.n?.[index] ?? null;
+    const lines = [
+      place.filter(Boolean).join(", "),
+      `${KINDS[trace.kind] ?? ""}${trace.label}: ${trace.text[index / trace.every]}`,
+      trace.interval[index / trace.every],
+      n === null ? "" : `n = ${n}`,
+    ];
+    if (trace.kind !== "expected") {
+      const point = runs[trace.series]?.[devices] ?? { runs: [], hosts: [] };
+      const place = trace.place?.[index];
+      const names = place === undefined ? point.runs : [point.runs[place]];
+      const hosts = place === undefined ? [...new Set(point.hosts)] : [point.hosts[place] ?? point.hosts[0]];
+      if (names.length) lines.push(`${place === undefined ? "runs" : "run"} ${names.join(", ")}`);
+      if (hosts.some(Boolean)) lines.push(`on ${hosts.filter(Boolean).join("; ")}`);
+    }
+    return lines.filter(Boolean);
   };
 
   const showAt = (box, lines) => {
@@ -135,33 +100,32 @@
 
   const live = figure => {
     const svg = figure.querySelector("svg");
-    const facts = figures.get(figure.dataset.experiment)?.[figure.dataset.figure];
+    const { figures, runs } = scalewiseData.get(figure.dataset.experiment);
+    const facts = figures[figure.dataset.figure];
     const button = figure.querySelector('[data-action="scale"]');
-    if (!svg || !facts?.traces?.length) {
+    if (!svg || !facts?.traces.length) {
       if (button) button.hidden = true;
       return;
     }
     // an SVG that listens to the focus would take it itself
     const drawing = svg.parentElement;
-    for (const trace of facts.traces) if (!Array.isArray(trace.x)) trace.x = Array.from({ length: trace.x }, (_, index) => index + 1);
     const about = new Map();
-    for (const group of all("[data-trace]", svg)) {
-      const trace = facts.traces[group.dataset.trace];
-      group.dataset.series = trace.series;
-      all(".mark", group).forEach((mark, place) => {
-        const index = trace.marks ? trace.marks[place] : place;
-        about.set(mark, [trace, index]);
-        mark.dataset.series = trace.series;
-        mark.dataset.devices = trace.devices ?? trace.x[index];
-        mark.setAttribute("tabindex", "-1");
-        mark.setAttribute("role", "img");
-        mark.setAttribute("aria-label", linesOf(figure, trace, index).join("; "));
-      });
+    for (const part of all("[data-series]", svg)) part.dataset.series = facts.series[part.dataset.series];
+    for (const mark of all("[data-mark]", svg)) {
+      const [number, index] = mark.dataset.mark.split(".");
+      const trace = facts.traces[number];
+      about.set(mark, [trace, index]);
+      mark.classList.add("mark");
+      mark.dataset.series = trace.series;
+      mark.dataset.devices = trace.devices ?? trace.x[index];
+      mark.setAttribute("tabindex", "-1");
+      mark.setAttribute("role", "img");
+      mark.setAttribute("aria-label", linesOf(runs, trace, index).join("; "));
     }
     const marks = [...about.keys()];
     // checkVisibility() is true of what an SVG does not display
     const isShown = mark => mark.getClientRects().length > 0;
-    const show = mark => showAt(mark.getBoundingClientRect(), linesOf(figure, ...about.get(mark)));
+    const show = mark => showAt(mark.getBoundingClientRect(), linesOf(runs, ...about.get(mark)));
     const stopAt = mark => {
       svg.querySelector('.mark[tabindex="0"]')?.setAttribute("tabindex", "-1");
       mark?.setAttribute("tabindex", "0");
@@ -203,7 +167,7 @@
     });
 
     const showSeries = hidden => {
-      for (const part of all("[data-series]:not(.mark)", svg)) part.style.display = hidden.has(part.dataset.series) ? "none" : "";
+      for (const part of all("g[data-series], path[data-series]", svg)) part.style.display = hidden.has(part.dataset.series) ? "none" : "";
       hide();
       const stop = svg.querySelector('.mark[tabindex="0"]');
       if (!stop || !isShown(stop)) stopAt(marks.find(isShown) ?? marks[0]);
@@ -235,13 +199,7 @@
         const was = keep(element);
         const shift = Number(element.closest("[data-shift]")?.dataset.shift ?? 0);
         const [xOf, yOf] = [x => toX(Number(x) - shift) + shift, y => toY(Number(y)).toFixed(1)];
-        if (element.classList.contains("caps")) {
-          // the ends of an interval's bar stay as wide as they are
-          element.setAttribute("d", was.d.replace(/M([\d.]+) ([\d.]+) ([\d.]+) [\d.]+/g, (_, from, y, to) => {
-            const [x, half] = [xOf((Number(from) + Number(to)) / 2), (to - from) / 2];
-            return `M${(x - half).toFixed(1)} ${yOf(y)} ${(x + half).toFixed(1)} ${yOf(y)}`;
-          }));
-        } else if (element.localName === "path") {
+        if (element.localName === "path") {
           let turn = 0;
           element.setAttribute("d", was.d.replace(/-?\d+(\.\d+)?/g, each => ` ${turn++ % 2 ? yOf(each) : xOf(each).toFixed(1)}`));
         } else {
@@ -268,10 +226,9 @@
       const ticks = name === "x" ? withRoom(counts, place) : niceTicks(axis, 5);
       const path = document.createElementNS(SVG, "path");
       path.setAttribute("d", ticks.map(place).map(each => (name === "x" ? `M${each} ${bottom} ${each} ${top}` : `M${left} ${each} ${right} ${each}`)).join(""));
-      for (const attribute of lines.firstElementChild.attributes) if (attribute.name !== "d") path.setAttribute(attribute.name, attribute.value);
       lines.replaceChildren(path);
       const pattern = labels?.firstElementChild;
-      labels?.replaceChildren(...ticks.map(tick => {
+      if (pattern) labels.replaceChildren(...ticks.map(tick => {
         const text = pattern.cloneNode();
         text.setAttribute("x", name === "x" ? place(tick) : level);
         text.setAttribute("y", name === "x" ? level : place(tick) + 2.7);
@@ -294,5 +251,5 @@
     if (tools) tools.hidden = false;
     try { showSeries(new Set(JSON.parse(document.documentElement.dataset.hiddenSeries ?? "[]"))); } catch { /* nothing is hidden */ }
   };
-  for (const figure of all("figure.figure")) live(figure);
+  all("figure.figure").forEach(live);
 })();

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter
 from matplotlib.transforms import offset_copy
@@ -18,10 +17,10 @@ from scalewise.analysis.formatting import Goal, name_devices
 from scalewise.analysis.report import epoch_figures, scaling_figures, step_figures
 from scalewise.analysis.report.captions import CAPTIONS, TITLES
 from scalewise.analysis.report.efficiency_figures import efficiencies, efficiency
-from scalewise.analysis.report.marks import RUN, tell, tell_panels, trace
+from scalewise.analysis.report.marks import RUN, TRACES, Drawing, tell, trace
 from scalewise.analysis.report.series_lines import bounds, points_figure, with_columns
 from scalewise.analysis.report.style import message, set_style
-from scalewise.analysis.report.svg_file import compact
+from scalewise.analysis.report.svg_file import draw_svg
 from scalewise.records import CPU_PROCESS, write_text
 
 _BYTES_PER_MB = 1e6
@@ -29,7 +28,7 @@ _BESIDE_POINTS = 4.5
 """Distance of single runs from the mark of their median."""
 
 
-def throughput(scaling: pd.DataFrame, runs: pd.DataFrame, expected: pd.DataFrame | None = None) -> Figure:
+def throughput(scaling: pd.DataFrame, runs: pd.DataFrame, expected: pd.DataFrame | None = None) -> Drawing:
     """Samples per second against devices; each run is a small ring beside its median.
 
     Where counts were not measured, crosses stand in for rings, of points that have several runs.
@@ -48,23 +47,25 @@ def throughput(scaling: pd.DataFrame, runs: pd.DataFrame, expected: pd.DataFrame
         least_top=done[THROUGHPUT].max(),
         expected=expected,
     )
-    mark: dict[str, Any] = {"s": 7, "facecolors": "none", "edgecolors": "0.4"}
+    mark: dict[str, Any] = {"marker": "o", "markersize": 2.6, "markerfacecolor": "none"}
     if expected is not None:
         # hollow marks stand for what was not measured, and one run alone is the mark that is there
         done = done[done.duplicated(["series", "devices"], keep=False)]
-        mark = {"s": 9, "marker": "x", "color": "0.4"}
+        mark = {"marker": "x", "markersize": 3.0}
     beside = offset_copy(axes.transData, figure, x=_BESIDE_POINTS, units="points")
     for name, of_series in done.groupby("series", sort=False):
-        rings = axes.scatter(
-            of_series["devices"], of_series[THROUGHPUT], transform=beside, linewidths=0.6, zorder=3, **mark
-        )
+        (rings,) = axes.plot(
+            of_series["devices"], of_series[THROUGHPUT], transform=beside, linestyle="none", zorder=3,
+            markeredgecolor="0.4", markeredgewidth=0.6, **mark,
+        )  # fmt: skip
         values = {"value": of_series[THROUGHPUT]}
-        facts = trace(RUN, str(name), THROUGHPUT, of_series["devices"], values)
+        places = of_series.groupby("devices").cumcount().tolist()
+        facts = trace(RUN, str(name), THROUGHPUT, of_series["devices"], values, place=places)
         tell(rings, series=str(name), trace=facts, shift=_BESIDE_POINTS)
     return figure
 
 
-def memory(scaling: pd.DataFrame, runs: pd.DataFrame) -> Figure:
+def memory(scaling: pd.DataFrame, runs: pd.DataFrame) -> Drawing:
     """Peak memory of the fullest device against devices."""
     column = "peak_memory_bytes"
     known = with_columns(scaling, bounds(column))
@@ -88,7 +89,7 @@ def draw_all(
     expected: pd.DataFrame | None = None,
     noun: str = "device",
 ) -> None:
-    """Write every figure as SVG and PDF; one that has nothing to show says so.
+    """Write every figure as SVG and PDF, and ``traces.json``; one that has nothing to show says so.
 
     Args:
         scaling: Output of ``scaling_table``.
@@ -120,7 +121,7 @@ def draw_all(
         no_loss = "no loss was seen" if of_programs else no_epoch
     asked_of_both = min_efficiency if to_target else None
     no_baseline = "no series with a completed baseline to show" if len(measured) else no_run
-    drawings: dict[str, tuple[pd.DataFrame, str, Callable[[], Figure]]] = {
+    drawings: dict[str, tuple[pd.DataFrame, str, Callable[[], Drawing]]] = {
         "speedup": (
             relative,
             no_baseline,
@@ -143,19 +144,19 @@ def draw_all(
         "loss": (epochs, no_loss, lambda: epoch_figures.loss(epochs, device)),
         "memory": (measured, no_run, lambda: memory(measured, runs)),
     }
+    traces = {}
     for name in CAPTIONS:
         table, missing, draw = drawings[name]
         figure = draw() if len(table) else message(f"{name}: {missing}")
         for text in figure.findobj(Text):
             assert isinstance(text, Text)
             text.set_text(name_devices(text.get_text(), noun))
-        tell_panels(figure, stacked=name == "step")
-        drawing = io.StringIO()
-        figure.savefig(drawing, format="svg")
-        write_text(folder / f"{name}.svg", compact(drawing.getvalue(), TITLES[name]))
+        svg, traces[name] = draw_svg(figure, TITLES[name])
+        write_text(folder / f"{name}.svg", svg)
         figure.set_layout_engine("none")  # the PDF has the layout of the SVG, and costs less
         # without dates, so that equal data make equal files
         figure.savefig(folder / f"{name}.pdf", metadata={"CreationDate": None})
+    write_text(folder / TRACES, json.dumps(traces, allow_nan=False, separators=(",", ":")) + "\n")
 
 
 def _device(runs: pd.DataFrame) -> str:

@@ -1,23 +1,23 @@
-"""The meaning of a figure's marks, told to the drawing, so that the page can say it again.
+"""Meaning of a figure's marks: the numbers that the page reads, noted while they are drawn.
 
-An artist carries its facts as its group id; ``svg_file`` reads them from the file that matplotlib writes.
 A trace is one estimate over device counts or epochs: the points that one artist draws.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from scalewise.analysis.analysis_spec import THROUGHPUT
-from scalewise.analysis.report.style import DEVICE_AXIS
+from scalewise.analysis.formatting import format_3sig, percent
 
 MEASURED, EXPECTED, RUN, PART, EPOCHS, LAW, PREDICTED = (
     "measured",
@@ -43,22 +43,83 @@ QUANTITIES = {
     "test_accuracy": ("test accuracy", "%"),
 }
 """Column -> what it holds, unit in which it is drawn. Values in % are kept as fractions."""
-_SIGNIFICANT, _OF_CURVES = 6, 4
-"""Digits of values; curves have many of them, each less telling."""
-X_AXIS, Y_AXIS = "axis x", "axis y"
-"""Group ids of the axes of a panel."""
+TRACES = "traces.json"
+"""File next to the figures with the numbers behind all marks: figure -> panels, traces and message."""
+DEVICE_AXIS, OTHER_AXIS = "devices", "other"
+"""Group ids of horizontal axes: of device counts, and of anything else."""
+MM_PER_INCH = 25.4
+_DIGITS, _DIGITS_OF_CURVES = 6, 4
+"""Significant digits of the numbers that the page holds; curves have many of them."""
 
 
-def tell(artist: Artist, **facts: Any) -> None:
-    """Let an artist carry what it stands for.
+@dataclass(frozen=True)
+class Mark:
+    """Meaning of an artist.
 
     Args:
-        artist: Drawn by itself, as one group of the file.
-        facts: ``series`` hides with that series; ``trace`` are the points that the artist draws, ``index``
-            the one of them where it draws one; ``hatch`` is the pattern of a bar; ``moves`` says that a text
-            stands at a value, ``shift`` how many points the marks stand beside theirs.
+        series: Number of the series with which it is hidden; None for none.
+        trace: Number of the trace whose points it draws.
+        index: Number of the one point that it draws; None if it draws all.
+        shift: Points that it stands to the right of its values.
+        moves: True for a text that stands at a value.
     """
-    artist.set_gid(json.dumps(facts, sort_keys=True))
+
+    series: int | None = None
+    trace: int | None = None
+    index: int | None = None
+    shift: float = 0.0
+    moves: bool = False
+
+
+class Drawing(Figure):
+    """A figure that notes what its marks stand for.
+
+    Args:
+        width_mm: Width in print.
+        height_mm: Height in print.
+        message: Reason for drawing nothing.
+    """
+
+    def __init__(self, width_mm: float, height_mm: float, message: str = "") -> None:
+        super().__init__(figsize=(width_mm / MM_PER_INCH, height_mm / MM_PER_INCH))
+        self.message = message
+        self.series: list[str] = []
+        self.traces: list[dict[str, Any]] = []
+        self.marks: dict[str, Mark] = {}
+
+
+def tell(
+    artist: Artist,
+    *,
+    series: str = "",
+    trace: dict[str, Any] | None = None,
+    index: int | None = None,
+    shift: float = 0.0,
+    moves: bool = False,
+) -> None:
+    """Note what an artist of a ``Drawing`` stands for, under its group id.
+
+    Args:
+        artist: Drawn as one group of the file.
+        series: Name of the series with which it is hidden.
+        trace: The points that the artist draws; several artists may share one.
+        index: See ``Mark``.
+        shift: See ``Mark``.
+        moves: See ``Mark``.
+    """
+    figure = artist.get_figure(root=True)
+    assert isinstance(figure, Drawing)
+    number = place = None
+    if series:
+        figure.series += [] if series in figure.series else [series]
+        place = figure.series.index(series)
+    if trace is not None:
+        if not any(trace is known for known in figure.traces):
+            figure.traces.append(trace)
+        number = next(each for each, known in enumerate(figure.traces) if known is trace)
+    gid = f"mark{len(figure.marks)}"
+    figure.marks[gid] = Mark(place, number, index, shift, moves)
+    artist.set_gid(gid)
 
 
 def trace(
@@ -67,24 +128,60 @@ def trace(
     quantity: str,
     x: Iterable[float],
     values: Mapping[str, Iterable[float]],
+    every: int = 1,
     **more: Any,
 ) -> dict[str, Any]:
-    """The points that an artist draws, for a reader.
+    """The points that an artist draws, as numbers and as text.
 
     Args:
-        kind: Tells what the values are: measured, expected, of a law.
+        kind: Says what the values are: measured, expected, of a law.
         series: Name of the series.
         quantity: Column, or the name of a bar's part with its unit after a bar.
         x: Device counts, epochs or steps.
-        values: ``value``, and ``low``, ``high``, ``n`` where they are known; unknown ones are NaN.
-        more: Further facts of the trace, for instance ``devices`` of a curve over epochs.
+        values: ``value``, and ``low``, ``high``, ``n`` if they are known; unknown ones are NaN.
+        every: Step between the points that have a mark, which has a text; 0 for a line without marks.
+        more: Further facts: ``devices`` of a curve and what it is drawn ``against``; of single runs the
+            ``place`` among the runs of their point.
     """
     label, unit = QUANTITIES.get(quantity) or quantity.split("|")
-    digits = _OF_CURVES if kind == EPOCHS else _SIGNIFICANT
-    known = {name: _numbers(column, digits) for name, column in values.items()}
-    known = {name: column for name, column in known.items() if any(each is not None for each in column)}
-    facts = {"kind": kind, "series": series, "label": label, "unit": unit, "x": _numbers(x)}
-    return facts | known | more
+    digits = _DIGITS_OF_CURVES if kind == EPOCHS else _DIGITS
+    columns = {name: _numbers(column, digits) for name, column in values.items()}
+    columns = {name: column for name, column in columns.items() if any(each is not None for each in column)}
+    form = _form(unit)
+    points = _numbers(x)
+    unknown: list[float | None] = [None] * len(points)
+    value = columns.get("value", unknown)
+    sides = (columns.get(name, unknown) for name in ("low", "high", "n"))
+    marked = list(zip(value, *sides, strict=True))[::every] if every else []
+    texts = {
+        "text": ["" if each is None else form(each) for each, *_ in marked],
+        "interval": [_interval(kind, low, high, n, form) for _, low, high, n in marked],
+    }
+    named = {"kind": kind, "series": series, "label": label, "unit": unit, "every": every, "x": points}
+    return named | {"value": value} | columns | texts | more
+
+
+def _form(unit: str) -> Callable[[float], str]:
+    """The format of values in a unit."""
+    if unit == "x":
+        return "{:.2f}x".format
+    return percent if unit == "%" else lambda value: f"{format_3sig(value)} {unit}".strip()
+
+
+def _interval(
+    kind: str, low: float | None, high: float | None, n: float | None, form: Callable[[float], str]
+) -> str:
+    """The words of an interval; a baseline, a single run and a single curve have none."""
+    if low is None or high is None:
+        return "one run" if kind == MEASURED and n == 1 else ""
+    between = f"{form(low)} to {form(high)}"
+    if kind == EPOCHS:
+        return "" if n == 1 else f"repeats from {between}"
+    if kind == EXPECTED:
+        return f"95 % of the possibilities: {between}"
+    if kind != MEASURED:
+        return f"band {between}"
+    return "the baseline" if low == high == 1 else f"95 % interval {between}"
 
 
 def point_values(points: pd.DataFrame, column: str) -> dict[str, Iterable[float]]:
@@ -110,7 +207,7 @@ def point_values(points: pd.DataFrame, column: str) -> dict[str, Iterable[float]
 
 
 def tell_legend(figure: Figure, names: Collection[str]) -> None:
-    """Let the entries of the legends carry the series that they name.
+    """Let the entries of the legends hide with the series that they name.
 
     Args:
         figure: A figure with its legend.
@@ -124,33 +221,33 @@ def tell_legend(figure: Figure, names: Collection[str]) -> None:
                 tell(text, series=text.get_text())
 
 
-def tell_panels(figure: Figure, *, stacked: bool) -> None:
-    """Let every panel carry its axes: limits, scale, and which of them may be logarithmic.
+def name_panels(panels: Sequence[Axes]) -> None:
+    """Give panels and their horizontal axes group ids."""
+    for number, axes in enumerate(panels):
+        axes.set_gid(f"panel{number}")
+        axes.xaxis.set_gid(axes.xaxis.get_gid() or OTHER_AXIS)
+
+
+def panel_facts(axes: Axes, box: Sequence[float], *, stacked: bool) -> dict[str, Any]:
+    """A panel's place, axes and title, and which of its axes can be linear or logarithmic.
 
     Args:
-        figure: A figure with its final limits.
-        stacked: The panels hold bars of parts, whose heights mean nothing on a logarithmic axis.
+        axes: A panel that was drawn.
+        box: Left, top, right and bottom in points.
+        stacked: True for bars of parts, whose heights mean nothing on a logarithmic axis.
     """
-    for axes in figure.axes:
-        if not axes.axison or not axes.get_visible():
-            continue
-        by_value = not stacked and not isinstance(axes.yaxis.get_major_formatter(), PercentFormatter)
-        by_devices = axes.xaxis.get_gid() == DEVICE_AXIS
-        axes.xaxis.set_gid(X_AXIS)
-        axes.yaxis.set_gid(Y_AXIS)
-        tell(
-            axes,
-            panel={
-                "x": [*_numbers(axes.get_xlim()), axes.get_xscale()],
-                "y": [*_numbers(axes.get_ylim()), axes.get_yscale()],
-                "switch": "x" * by_devices + "y" * by_value,
-                "of": [axes.get_xlabel(), axes.get_ylabel()],
-                "title": axes.get_title().replace("\n", " "),
-            },
-        )
+    by_value = not stacked and not isinstance(axes.yaxis.get_major_formatter(), PercentFormatter)
+    by_devices = axes.xaxis.get_gid() == DEVICE_AXIS
+    return {
+        "box": list(box),
+        "x": [*_numbers(axes.get_xlim()), axes.get_xscale()],
+        "y": [*_numbers(axes.get_ylim()), axes.get_yscale()],
+        "switch": "x" * by_devices + "y" * by_value,
+        "title": axes.get_title().replace("\n", " "),
+    }
 
 
-def _numbers(values: Iterable[float], digits: int = _SIGNIFICANT) -> list[float | None]:
+def _numbers(values: Iterable[float], digits: int = _DIGITS) -> list[float | None]:
     """Values with as many digits as a reader can use; whole ones as such, unknown ones as None."""
     return [_number(float(value), digits) for value in values]
 

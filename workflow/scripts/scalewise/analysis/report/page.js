@@ -102,9 +102,7 @@
   // toolbox
   const toolbox = document.getElementById("page.toolbox");
   const options = new Map();
-  scalewiseData.then(read => {
-    for (const { series } of read.values()) for (const each of series) options.set(each.name, each.options);
-  });
+  for (const { series } of scalewiseData.values()) for (const each of series) options.set(each.name, each.options);
   const showSeries = () => {
     const off = (selector, key) => all(selector, toolbox).filter(box => !box.checked).map(key);
     hidden = new Set(off(".series-toggle", box => box.dataset.series));

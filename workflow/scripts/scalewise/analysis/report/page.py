@@ -17,13 +17,15 @@ from scalewise.analysis.analysis_spec import (
     HELD_EQUAL,
     NOT_KNOWN,
     PROGRAM_FACTS,
+    read_json,
 )
 from scalewise.analysis.bottlenecks.time_parts import EXCESS, STEP_PARTS, UNKNOWN, known_start_parts
 from scalewise.analysis.formatting import as_in_yaml, name_devices, percent
 from scalewise.analysis.report import data_tables
 from scalewise.analysis.report.captions import CAPTIONS, TITLES, WHERE_COUNTS_ARE_CHOSEN
 from scalewise.analysis.report.figure_sentences import Findings, figure_sentences
-from scalewise.analysis.report.inline_figures import figure_data, in_place_of_marks, inline_svg, is_wide
+from scalewise.analysis.report.inline_figures import inline_figure, runs_of_points
+from scalewise.analysis.report.marks import TRACES
 from scalewise.analysis.report.page_files import as_script_data, content_security_policy, scripts, style
 from scalewise.analysis.report.page_tables import (
     cost_rows,
@@ -201,9 +203,8 @@ def _option_values(series: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
 
 def _context(section: Section, number: int) -> dict[str, Any]:
     outcomes = section.runs["outcome"].value_counts()
-    empty = {
-        name: said for name in _shown(section) if (said := in_place_of_marks(section.figures / f"{name}.svg"))
-    }
+    traces = read_json(section.figures / TRACES)
+    empty = {name: traces[name]["message"] for name in _shown(section) if traces[name]["message"]}
     shown = [name for name in _shown(section) if name not in empty]
     decision = section.decision
     limiting = [*LIMITING, *(["efficiencies"] if decision["measure"] == "time to target" else [])]
@@ -211,7 +212,7 @@ def _context(section: Section, number: int) -> dict[str, Any]:
     sweeps_cpus = section.runs["cpus_per_device"].nunique() > 1
     learning = LEARNING if sweeps_cpus and "accuracy" in shown else ()
     first = [*learning, *PAIR, *limiting, *beyond]
-    figures = _figures(section, number, shown, decision)
+    figures = _figures(section, number, {name: traces[name] for name in shown}, decision)
     more = [name for name in shown if name not in first]
     return {
         "name": section.name,
@@ -250,7 +251,8 @@ def _context(section: Section, number: int) -> dict[str, Any]:
         "what_if": section.what_if,
         "data": as_script_data(
             {
-                "figures": figure_data(section.figures, shown, section.runs),
+                "figures": {name: traces[name] for name in shown},
+                "runs": runs_of_points(section.runs),
                 "what_if": section.what_if,
                 "series": _series(section),
             }
@@ -338,7 +340,7 @@ def _shown(section: Section) -> list[str]:
 
 
 def _figures(
-    section: Section, number: int, names: Sequence[str], decision: Mapping[str, Any]
+    section: Section, number: int, traces: Mapping[str, Any], decision: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
     """Drawing, title, sentence and caption of each figure, by its name."""
     scaling, choice = section.scaling, section.choice
@@ -356,22 +358,24 @@ def _figures(
     if decision["cpus"] is not None and decision["cpus"]["learning"]:
         sentences["accuracy"] = f"{decision['cpus']['learning']} {sentences['accuracy']}"
     return {
-        name: _figure(section, name, f"{number}.{place}.", sentences.get(name, ""))
-        for place, name in enumerate(names)
+        name: _figure(section, name, f"{number}.{place}.", sentences.get(name, ""), data)
+        for place, (name, data) in enumerate(traces.items())
     }
 
 
-def _figure(section: Section, name: str, prefix: str, sentence: str) -> dict[str, Any]:
-    path = section.figures / f"{name}.svg"
+def _figure(
+    section: Section, name: str, prefix: str, sentence: str, data: Mapping[str, Any]
+) -> dict[str, Any]:
+    drawn = inline_figure(section.figures / f"{name}.svg", name, prefix, data)
     captions = [CAPTIONS[name]]
     if section.choice is not None and name in WHERE_COUNTS_ARE_CHOSEN:
         captions.append(WHERE_COUNTS_ARE_CHOSEN[name])
     return {
         "title": TITLES[name],
-        "svg": inline_svg(path, name, prefix),
+        "svg": drawn.svg,
         "sentence": name_devices(sentence, section.decision["device"]),
         "caption": name_devices(" ".join(captions), section.decision["device"]),
-        "wide": is_wide(path),
+        "wide": drawn.wide,
     }
 
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from scalewise.analysis.report.style import COLUMN_MM, PAGE_MM, inches, wrapped
+from scalewise.analysis.report.marks import Drawing
+from scalewise.analysis.report.style import COLUMN_MM, PAGE_MM, wrapped
 
 MAX_PANELS = 12
 """Series with a panel of their own; the tables have all."""
@@ -28,7 +28,7 @@ class Panels:
         width_mm: Width of one panel.
     """
 
-    figure: Figure
+    figure: Drawing
     axes: list[list[Axes]]
     width_mm: float
 
@@ -57,7 +57,7 @@ def grid(names: Sequence[str], heights_mm: Sequence[float], file: str, titles: b
     if len(names) > shown:
         labels[-1] += f"\n(and {len(names) - shown} more in {file})"
     title_mm = 4.0 * max(label.count("\n") + 1 for label in labels) if titles else 0.0
-    figure = Figure(figsize=inches(width, blocks * (sum(heights_mm) + title_mm)))
+    figure = Drawing(width, blocks * (sum(heights_mm) + title_mm))
     cells = figure.subplots(
         blocks * len(heights_mm), columns, squeeze=False, height_ratios=list(heights_mm) * blocks
     )

@@ -9,12 +9,11 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import PercentFormatter
 
-from scalewise.analysis.report.marks import LAW, tell, tell_legend, trace
+from scalewise.analysis.report.marks import LAW, Drawing, tell, tell_legend, trace
 from scalewise.analysis.report.marks import PREDICTED as PREDICTED_KIND
 from scalewise.analysis.report.panels import grid, label_left, plain_values
 from scalewise.analysis.report.series_lines import (
@@ -32,7 +31,6 @@ from scalewise.analysis.report.style import (
     PANEL_MM,
     Handle,
     device_axis,
-    inches,
     legend_below,
 )
 from scalewise.plan.runs.runs import NO_OPTIONS
@@ -56,7 +54,7 @@ def speedup(
     laws: Sequence[Law] = (),
     prediction: pd.DataFrame | None = None,
     expected: pd.DataFrame | None = None,
-) -> Figure:
+) -> Drawing:
     """Speedup over the baseline against devices, with the ideal line, fitted laws and the predicted bound.
 
     Where laws or predictions are drawn, each series has a panel of its own, and a law's curve stands in
@@ -83,7 +81,7 @@ def speedup(
         groups = [[name] for name in names[: len(shown)]]
     else:
         width = shared_width_mm(names)
-        figure = Figure(figsize=inches(width, PANEL_MM))
+        figure = Drawing(width, PANEL_MM)
         shown, groups = [figure.subplots()], [names]
     for axes, group in zip(shown, groups, strict=True):
         mine = scaling[scaling["series"].isin(group)]
@@ -112,7 +110,7 @@ def speedup(
     return figure
 
 
-def prediction(scaling: pd.DataFrame, predicted: pd.DataFrame) -> Figure:
+def prediction(scaling: pd.DataFrame, predicted: pd.DataFrame) -> Drawing:
     """Predicted step time and efficiency against devices, with what was measured.
 
     Device counts beyond the largest that was measured lie in a pale area with the words "not measured".
@@ -132,7 +130,7 @@ def prediction(scaling: pd.DataFrame, predicted: pd.DataFrame) -> Figure:
         _bound(upper, _in_ms(mine), "step_seconds", colour, name)
         alone = mine["compute_seconds"] * 1e3
         (line,) = upper.plot(mine["devices"], alone, color=GREY, linestyle=":", linewidth=0.9)
-        facts = trace(PREDICTED_KIND, name, "compute alone|ms", mine["devices"], {"value": alone})
+        facts = trace(PREDICTED_KIND, name, "compute alone|ms", mine["devices"], {"value": alone}, 0)
         tell(line, series=name, trace=facts)
         draw_series(upper, _in_ms(points), "step_seconds", names, joined=False, together=False)
         _bound(lower, mine, "parallel_efficiency", colour, name)
@@ -185,7 +183,7 @@ def _law(axes: Axes, law: Law, colour: tuple[float, float, float]) -> None:
     (line,) = axes.plot(curve["devices"], curve["speedup"], color=colour, linestyle=style, linewidth=1.0)
     values = {"value": curve["speedup"], "low": curve["low"], "high": curve["high"]}
     tell(band, series=law["series"])
-    facts = trace(LAW, law["series"], f"speedup by {label}|x", curve["devices"], values)
+    facts = trace(LAW, law["series"], f"speedup by {label}|x", curve["devices"], values, 0)
     tell(line, series=law["series"], trace=facts)
 
 
@@ -208,7 +206,7 @@ def _bound(
         table["devices"], table[column], color=colour, linestyle=_PREDICTED_DASH, linewidth=0.9
     )
     values = {"value": table[column], "low": low, "high": high}
-    tell(line, series=series, trace=trace(PREDICTED_KIND, series, column, table["devices"], values))
+    tell(line, series=series, trace=trace(PREDICTED_KIND, series, column, table["devices"], values, 0))
 
 
 def _speedup_axis(

@@ -8,13 +8,12 @@ from typing import Any
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import Formatter
 
 from scalewise.analysis.report.marks import EXPECTED as EXPECTED_KIND
 from scalewise.analysis.report.marks import MEASURED as MEASURED_KIND
-from scalewise.analysis.report.marks import point_values, tell, tell_legend, trace
+from scalewise.analysis.report.marks import Drawing, point_values, tell, tell_legend, trace
 from scalewise.analysis.report.style import (
     COLUMN_MM,
     GREY,
@@ -23,7 +22,6 @@ from scalewise.analysis.report.style import (
     Handle,
     dash,
     device_axis,
-    inches,
     legend_below,
     marker,
 )
@@ -175,7 +173,7 @@ def points_figure(
     form: str | Formatter,
     least_top: float = 0.0,
     expected: pd.DataFrame | None = None,
-) -> tuple[Figure, Axes]:
+) -> tuple[Drawing, Axes]:
     """A figure of one panel: a column of a table of points against devices, its values from zero on.
 
     Args:
@@ -190,7 +188,7 @@ def points_figure(
         expected = pd.DataFrame(columns=["series", "devices", *bounds(column)])
     names = series_names(table)
     width = shared_width_mm(names)
-    figure = Figure(figsize=inches(width, PANEL_MM))
+    figure = Drawing(width, PANEL_MM)
     axes = figure.subplots()
     # a line would pass over counts of which something else is expected
     draw_series(axes, table, column, names, joined=expected.empty)

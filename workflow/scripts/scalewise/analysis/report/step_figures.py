@@ -11,7 +11,6 @@ import seaborn as sns
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
-from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from scalewise.analysis.bottlenecks.time_parts import (
@@ -21,7 +20,7 @@ from scalewise.analysis.bottlenecks.time_parts import (
     Part,
     known_start_parts,
 )
-from scalewise.analysis.report.marks import PART, tell, trace
+from scalewise.analysis.report.marks import PART, Drawing, tell, trace
 from scalewise.analysis.report.panels import grid, label_left
 from scalewise.analysis.report.series_lines import series_names, with_columns
 from scalewise.analysis.report.style import GREY, legend_below
@@ -70,7 +69,7 @@ def start_parts(runs: pd.DataFrame) -> list[Part]:
     ]
 
 
-def step(scaling: pd.DataFrame, runs: pd.DataFrame) -> Figure:
+def step(scaling: pd.DataFrame, runs: pd.DataFrame) -> Drawing:
     """Device time for each sample by what it is spent on, and start-up below, a column for each series.
 
     A bar is devices over throughput: with ideal scaling all are equally high, strong or weak. Its parts
@@ -102,7 +101,7 @@ def step(scaling: pd.DataFrame, runs: pd.DataFrame) -> Figure:
     return panels.figure
 
 
-def _legend(figure: Figure, parts: Sequence[Part], starts: Sequence[Part], *, narrow: bool) -> None:
+def _legend(figure: Drawing, parts: Sequence[Part], starts: Sequence[Part], *, narrow: bool) -> None:
     """Both lists beside each other, or in a wide figure one below the other; a legend fills by columns."""
     rows = max(len(parts), len(starts))
     columns = [[*each, *[NOTHING] * (rows - len(each))] for each in (parts, starts)]
@@ -114,10 +113,6 @@ def _legend(figure: Figure, parts: Sequence[Part], starts: Sequence[Part], *, na
         [part.name for part in shown],
         columns=2 if narrow else len(pairs),
     )
-    for legend in figure.legends:
-        for handle, part in zip(legend.legend_handles, shown, strict=True):
-            if handle is not None:
-                tell(handle, hatch=part.hatch)
 
 
 def _handle(part: Part) -> Artist:
@@ -188,7 +183,7 @@ def _stack(axes: Axes, heights: np.ndarray, parts: Sequence[Part], bars: _Bars) 
         quantity = f"{part.name}|{bars.unit}"
         facts = trace(PART, bars.series, quantity, bars.devices, {"value": height, "n": bars.n})
         for index, patch in enumerate(drawn):
-            tell(patch, series=bars.series, trace=facts, index=index, hatch=part.hatch)
+            tell(patch, series=bars.series, trace=facts, index=index)
 
 
 def _name_bars(axes: Axes, devices: Sequence[int]) -> None:

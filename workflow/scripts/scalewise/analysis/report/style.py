@@ -15,10 +15,11 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from scalewise.analysis.report.marks import DEVICE_AXIS, MM_PER_INCH, Drawing
+
 Handle = Artist | tuple[Artist, ...]
 """A handle of a legend; the artists of a tuple are drawn over each other."""
 
-MM_PER_INCH = 25.4
 COLUMN_MM = 85.0
 """Width of a column in most journals and proceedings."""
 PAGE_MM = 178.0
@@ -30,8 +31,6 @@ LEGEND_ROW_MM = 3.9
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
 DASHES = ["", (4, 1.5), (1, 1), (3, 1, 1, 1), (6, 2), (2, 2), (5, 1, 1, 1, 1, 1), (1, 3)]
 GREY = "0.35"
-DEVICE_AXIS = "devices"
-"""Group id of an axis of device counts."""
 
 _TICK_POINTS = 7.0
 _CHARACTER_WIDTH = 0.62
@@ -47,7 +46,6 @@ def set_style() -> None:
         style="whitegrid",
         palette="colorblind",
         rc={
-            "figure.figsize": inches(COLUMN_MM, PANEL_MM),
             "figure.constrained_layout.use": True,
             "font.size": 8,
             "axes.titlesize": 8,
@@ -58,22 +56,16 @@ def set_style() -> None:
             "legend.title_fontsize": 7,
             "legend.frameon": False,
             "axes.linewidth": 0.7,
+            "axes.facecolor": "none",
             "grid.linewidth": 0.5,
             "lines.linewidth": 1.2,
             "lines.markersize": 4.0,
             "lines.solid_capstyle": "butt",  # as in SVG where nothing is said
             "hatch.linewidth": 0.6,
             "text.parse_math": False,  # a dollar sign in a name is one
-            "svg.hashsalt": "scalewise",  # equal data, equal file
-            "svg.fonttype": "none",  # text that can be read, found and copied
             "pdf.fonttype": 42,
         },
     )
-
-
-def inches(width_mm: float, height_mm: float) -> tuple[float, float]:
-    """A figure's size as matplotlib takes it."""
-    return width_mm / MM_PER_INCH, height_mm / MM_PER_INCH
 
 
 def dash(index: int) -> Any:
@@ -173,9 +165,9 @@ def legend_below(
     )
 
 
-def message(text: str) -> Figure:
+def message(text: str) -> Drawing:
     """A figure that says why there is none."""
-    figure = Figure(figsize=inches(COLUMN_MM, PANEL_MM / 2))
+    figure = Drawing(COLUMN_MM, PANEL_MM / 2, text)
     axes = figure.subplots()
     say(axes, text)
     axes.set_axis_off()
