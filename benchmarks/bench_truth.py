@@ -254,7 +254,7 @@ def coverage(
             np.exp(above * draw(generator, m)).tolist(), np.exp(below * draw(generator, n)).tolist()
         )
         assert ratio is not None, "no sample is empty"
-        low, high = ratio.bounds()
+        low, high = ratio.at_least, ratio.at_most
         covered += low <= 1 <= high
         false += ratio.at_least > 1
     return covered / draws, false / draws
@@ -319,7 +319,7 @@ def confounded_rows(studies: int = STUDIES_A_CELL) -> Iterator[Row]:
                 known = known_columns(run_table(planted, generator, 0.01, n, how))
                 ratio = gains(known).of("throughput", (SERIES, 8), (SERIES, 1))
                 assert ratio is not None, "every run has a throughput"
-                low, high = ratio.bounds()
+                low, high = ratio.at_least, ratio.at_most
                 covered += low <= planted.rates[8] / planted.rates[1] <= high
                 cautioned += bool(confounding_sentences(known))
             told.append(f"n = {n}: covers {covered / studies:.0%}, cautioned {cautioned / studies:.0%}")

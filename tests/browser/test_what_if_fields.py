@@ -101,7 +101,7 @@ def test_every_speedup_has_its_interval(fields: OpenFields) -> None:
     cells = page.locator(".what-if-counts tbody tr td:nth-child(2)").all_inner_texts()
     found = FOUR.compared.of("throughput", ("all runs", 4), ("all runs", 1))
     assert found is not None
-    low, high = found.bounds()
+    low, high = found.at_least, found.at_most
     assert cells[0] == "1.00x"
     assert cells[2].split() == f"3.00x ({low:.2f} to {high:.2f})".split()
     assert "95 % intervals" in page.locator(".what-if-counts caption").inner_text()

@@ -241,8 +241,7 @@ def test_a_speedup_that_may_be_none_is_no_reason_for_more_devices(answer: Decide
     assert decision.card.next.endswith("not shown to be 5 % faster.")
     (caution,) = decision.cautions
     assert caution.startswith(
-        "2 devices may be worth having: 2 have 1.51x the speed of 1 "
-        f"({low:.2f} to {high:.2f}, n = 3), and 1.05x is required. About "
+        f"2 devices may be worth having: {low:.2f} to {high:.2f} times the speed of 1 device. About "
     )
     assert caution.endswith(" more repeats of each should settle it.")
 
@@ -257,7 +256,7 @@ def test_a_gain_that_may_be_anything_is_not_clear_though_it_is_shown(answer: Dec
     assert (decision.devices, decision.clear) == (2, False)
     assert decision.card.certainty == "Doubtful", "an efficiency above 1 is the worse doubt"
     (caution,) = (each for each in decision.cautions if each.startswith("The gain"))
-    assert f"({low:.2f} to {high:.2f}, n = 3). In a clear answer the upper end" in caution
+    assert caution.startswith(f"The gain is not known well enough: {low:.2f} to {high:.2f}. ")
     assert decision.undecided[1] == decision.undecided[2] > 3
     narrow = answer({(ALONE, 1): spread(1000), (ALONE, 2): spread(1900)})
     assert (narrow.devices, narrow.clear, narrow.undecided) == (2, True, {})

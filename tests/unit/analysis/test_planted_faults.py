@@ -233,7 +233,7 @@ def test_a_count_that_was_added_on_another_day_is_held_against_that_days_baselin
         points = {n: known[known["devices"] == n] for n in (1, 8)}
         ratio = contrast(points[8], points[1], speeds)
         assert ratio is not None
-        low, high = ratio.bounds()
+        low, high = ratio.at_least, ratio.at_most
         covered += low <= 6.4 <= high
         estimates.append(ratio.estimate)
         assert ratio.n == 3
@@ -254,9 +254,9 @@ def test_where_speed_drifts_runs_are_compared_within_their_blocks() -> None:
         apart = ratio_of(four, one)
         assert within is not None
         assert apart is not None
-        low, high = within.bounds()
+        low, high = within.at_least, within.at_most
         covered += low <= 3.6 <= high
-        widths.append(math.log(high / low) / np.diff(np.log(apart.bounds()))[0])
+        widths.append(math.log(high / low) / np.diff(np.log([apart.at_least, apart.at_most]))[0])
     assert covered >= 0.9 * STUDIES
     assert np.median(widths) <= 0.5
 

@@ -15,15 +15,15 @@ import pandas as pd
 from scalewise.analysis.comparison.comparability import accuracy_lost
 from scalewise.analysis.comparison.gains import Gains, Measure
 from scalewise.analysis.decision import cautions
-from scalewise.analysis.decision.choice import MOST_ADVISED, Choice, OpenQuestion
+from scalewise.analysis.decision.choice import MOST_ADVISED, Choice
 from scalewise.analysis.decision.cpus import KEY as CPUS
 from scalewise.analysis.decision.criteria import may_be_in_time, may_exceed
 from scalewise.analysis.decision.sentences import SENTENCES, sentence
+from scalewise.analysis.decision.wording import open_text
 from scalewise.analysis.formatting import (
     Goal,
     as_in_yaml,
     format_3sig,
-    format_distinct,
     format_exact,
     goal_text,
     percent,
@@ -305,7 +305,7 @@ def _certainty(chosen: Chosen, harms: Sequence[cautions.Caution]) -> tuple[Certa
         return "Doubtful", _REASONS[found[0]]
     questions = chosen.choice.open_questions
     if questions:
-        return "Likely", _open(questions[0], chosen)
+        return "Likely", open_text(questions[0], chosen.measure, chosen.noun)
     fewer = chosen.points[chosen.points["devices"] < chosen.best["devices"]]
     for _, point in fewer.iterrows():
         if may_be_in_time(point, chosen.rule):
@@ -315,24 +315,6 @@ def _certainty(chosen: Chosen, harms: Sequence[cautions.Caution]) -> tuple[Certa
     if (hours := may_exceed(chosen.best, chosen.rule)) is not None:
         return "Likely", sentence("hours", hours=hours)
     return "Likely", SINGLE_RUN
-
-
-def _open(question: OpenQuestion, chosen: Chosen) -> str:
-    """Return a sentence on what the runs do not show."""
-    fewer, more = sorted((question.devices, question.than))
-    # an efficiency is the ratio over that of the devices
-    share = fewer / more if question.kind in {"efficient", "inefficient"} else 1.0
-    return sentence(
-        question.kind,
-        chosen.noun,
-        devices=question.devices,
-        fewer=fewer,
-        more=more,
-        low=question.ratio.at_least * share,
-        high=question.ratio.at_most * share,
-        least=format_distinct(question.ratio.estimate * share, question.threshold * share)[1],
-        speed=SENTENCES["the speed to the target" if chosen.measure == "time to target" else "the speed"],
-    )
 
 
 def _figures(chosen: Chosen) -> Iterator[Figure]:
@@ -497,7 +479,7 @@ def _why(value: Any, first: Any, twins: Mapping[str, Any], ratios: Mapping[str, 
         ratio = next((ratio for name, ratio in ratios.items() if twins[name] == first), None)
         if ratio is None:
             return ""
-        interval = "" if ratio.assumed else f", {_range(*ratio.bounds(), format_ratio)}"
+        interval = "" if ratio.assumed else f", {_range(ratio.at_least, ratio.at_most, format_ratio)}"
         return f" ({format_ratio(ratio.estimate)}x the speed of {as_in_yaml(first)}{interval})"
     faster = [as_in_yaml(twins[name]) for name, ratio in ratios.items() if ratio.at_most < 1]
     if faster:

@@ -12,11 +12,10 @@ from scalewise.analysis.comparison.comparability import accuracy_lost
 from scalewise.analysis.comparison.gains import Measure
 from scalewise.analysis.decision.choice import OpenQuestion
 from scalewise.analysis.decision.criteria import may_be_in_time, may_exceed
-from scalewise.analysis.decision.wording import cure_text, ratio_bounds
+from scalewise.analysis.decision.wording import cure_text, open_text
 from scalewise.analysis.formatting import (
     Goal,
     format_3sig,
-    format_distinct,
     format_exact,
     goal_text,
     percent,
@@ -78,7 +77,8 @@ def of_choice(
         measure: Quantity that decided.
     """
     for question in open_questions:
-        yield UNDECIDED, _open(question, measure)
+        cure = cure_text(question) + (", or give `decision` a criterion" if question.kind == "knee" else "")
+        yield UNDECIDED, f"{open_text(question, measure)} {cure}."
     slower = best["time_to_accuracy_speedup_high"]
     if best["devices"] > best["time_to_accuracy_baseline_devices"] and slower < 1:
         yield (
@@ -106,39 +106,6 @@ def of_deadline(points: pd.DataFrame, rule: DecisionRule) -> Iterator[Caution]:
                 f"{format_3sig(minutes)} minutes on average, the next one may take up to "
                 f"{format_3sig(point['done_minutes'])}. More repeats bring that bound down.",
             )
-
-
-def _open(question: OpenQuestion, measure: Measure) -> str:
-    """The sentence on two counts between which the runs cannot tell, and what would."""
-    ratio, other = question.ratio, question.devices
-    fewer, more = sorted((other, question.than))
-    to_target = measure == "time to target"
-    speed = "the speed to the target" if to_target else "the speed"
-    found = f"{more} have {format_ratio(ratio.estimate)}x {speed} of {fewer} ({ratio_bounds(ratio)})"
-    cure = cure_text(question)
-    if question.kind == "knee":
-        return (
-            f"{count_devices(other)} may balance speed and efficiency as well: {found}. From "
-            f"{format_ratio(question.threshold)}x on the larger number is better. {cure}, or give `decision` "
-            "a criterion."
-        )
-    if question.kind in {"efficient", "inefficient"}:
-        efficiency, required = (value * fewer / more for value in (ratio.estimate, question.threshold))
-        shown, limit = format_distinct(efficiency, required)
-        of = " to the target" if to_target else ""
-        low, high = (bound * fewer / more for bound in ratio.bounds())
-        return (
-            f"The efficiency{of} of {count_devices(other)} is {shown} ({low:.2f} to {high:.2f}, "
-            f"n = {ratio.n}), and {limit} is required. {cure}."
-        )
-    if question.kind == "gain":
-        return (
-            f"The gain is not known well enough: {found}. In a clear answer the upper end of the interval "
-            f"is at most {format_exact(question.threshold)} times the lower one. {cure}."
-        )
-    least = f"{format_ratio(question.threshold)}x"
-    what = "be worth having" if question.kind == "more" else "do as well"
-    return f"{count_devices(other)} may {what}: {found}, and {least} is required. {cure}."
 
 
 def of_points(

@@ -15,11 +15,12 @@ from scalewise.analysis.analysis_spec import THROUGHPUT
 from scalewise.analysis.comparison.comparability import accuracy_lost
 from scalewise.analysis.comparison.gains import Measure
 from scalewise.analysis.decision.choice import MOST_ADVISED, OpenQuestion
-from scalewise.analysis.decision.sentences import sentence
+from scalewise.analysis.decision.sentences import SENTENCES, sentence
 from scalewise.analysis.formatting import (
     Goal,
     as_in_yaml,
     format_3sig,
+    format_distinct,
     format_exact,
     goal_text,
     percent,
@@ -31,6 +32,30 @@ from scalewise.analysis.statistics.ratios import Ratio
 from scalewise.plan.config.experiment import ACCEPTED_LOSS, DecisionRule
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.terminal.words import format_ratio
+
+
+def open_text(question: OpenQuestion, measure: Measure, noun: str = "device") -> str:
+    """Return a sentence on what the runs do not show.
+
+    Args:
+        question: The question that is open.
+        measure: Quantity that decided.
+        noun: ``GPU``, ``CPU process`` or ``device``.
+    """
+    fewer, more = sorted((question.devices, question.than))
+    # an efficiency is the ratio over that of the devices
+    share = fewer / more if question.kind in {"efficient", "inefficient"} else 1.0
+    return sentence(
+        question.kind,
+        noun,
+        devices=question.devices,
+        fewer=fewer,
+        more=more,
+        low=question.ratio.at_least * share,
+        high=question.ratio.at_most * share,
+        least=format_distinct(question.ratio.estimate * share, question.threshold * share)[1],
+        speed=SENTENCES["the speed to the target" if measure == "time to target" else "the speed"],
+    )
 
 
 def cure_text(question: OpenQuestion) -> str:

@@ -25,7 +25,7 @@ CAPTIONS = {
     "prediction": "Prediction beside measurement: time of a step and parallel efficiency against devices. "
     "Dashed with its band: predicted from one device's step and all-reduces measured by themselves; of "
     "device counts that the study does not measure, also from its own steps on several nodes. Dotted: "
-    "compute alone. Marks: measured medians, for efficiency with intervals; steps have none. In the pale "
+    "compute alone. Marks: measured, steps as medians, efficiency with its interval. In the pale "
     "area nothing was measured.",
     "efficiencies": "Two efficiencies, one answer. Hardware: throughput per device over the baseline's. "
     "Statistical: the baseline's epochs (of a program samples) to the target over those here, which falls "

@@ -59,12 +59,16 @@ class Ratio:
     @property
     def at_least(self) -> float:
         """Lower end of the 95 % interval, by the assumed scatter for single runs."""
-        return self.bounds()[0]
+        return math.exp(self.log_mean - self._reach)
 
     @property
     def at_most(self) -> float:
         """Upper end of the 95 % interval, by the assumed scatter for single runs."""
-        return self.bounds()[1]
+        return math.exp(self.log_mean + self._reach)
+
+    @property
+    def _reach(self) -> float:
+        return t_quantile(self.freedom) * self.standard_error
 
     @property
     def scatter(self) -> float:
@@ -81,13 +85,8 @@ class Ratio:
 
     def interval(self) -> Interval:
         """The ratio with its 95 % interval, which single runs have not."""
-        low, high = (math.nan, math.nan) if self.assumed else self.bounds()
+        low, high = (math.nan, math.nan) if self.assumed else (self.at_least, self.at_most)
         return Interval(self.estimate, low, high, self.n)
-
-    def bounds(self, confidence: float = CONFIDENCE) -> tuple[float, float]:
-        """Lowest and highest ratio that agree with the runs, the assumed scatter of single ones included."""
-        reach = t_quantile(self.freedom, confidence) * self.standard_error
-        return math.exp(self.log_mean - reach), math.exp(self.log_mean + reach)
 
     def p_above(self, threshold: float = 1.0) -> float:
         """One-sided p value that the ratio lies above a threshold.
