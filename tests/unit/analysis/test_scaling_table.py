@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
+from pathlib import Path
 from statistics import geometric_mean
 
 import pandas as pd
 import pytest
+import yaml
 from tests.unit.analysis.reference import next_bound, t_bounds, welch_bounds, welch_p
 
 from scalewise.analysis.scaling import SCALING_COLUMNS, karp_flatt, option_table, scaling_table
@@ -462,3 +465,25 @@ def test_a_start_takes_no_longer_than_the_run_less_its_training(make_runs: Runs)
     runs["first_step_seconds"] = 1.0
     table = scaling_table(runs, "strong")
     assert table["startup_seconds"].tolist() == [1.5, 4.0]
+
+
+def test_a_person_reads_first_what_decides_and_every_column_is_explained() -> None:
+    root = Path(__file__).parents[3]
+    contract = yaml.safe_load((root / "tests/workflow/results_contract.yaml").read_text(encoding="utf-8"))
+    columns = list(contract["{experiment}/scaling.csv"])
+    without_bounds = [column for column in columns if not column.endswith(("_low", "_high"))]
+    assert without_bounds[:8] == [
+        *("series", "devices", "recommended", "n", "throughput_samples_per_second", "speedup"),
+        *("parallel_efficiency", "device_hours"),
+    ]
+    text = (root / "docs/results.md").read_text(encoding="utf-8").split("## Columns of scaling.csv")[1]
+    rows = re.findall(r"^\| (`.*?`) \| (\S.*) \|$", text, re.MULTILINE)
+    explained = [name for names, _ in rows for name in re.findall(r"`(\w+)`", names)]
+    assert explained == list(dict.fromkeys(explained))
+    assert set(explained) == set(without_bounds) == {each for each in columns if each in explained}
+    # a column that is said to have an interval is followed by it
+    with_interval = [re.findall(r"`(\w+)`", names)[0] for names, value in rows if "with interval" in value]
+    for column in with_interval:
+        place = columns.index(column)
+        assert columns[place + 1 : place + 3] == [f"{column}_low", f"{column}_high"]
+    assert len(columns) == len(without_bounds) + 2 * len(with_interval)

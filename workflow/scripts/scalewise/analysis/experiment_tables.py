@@ -70,6 +70,9 @@ def compute(experiment: AnalysisSpec, runs_folder: Path, folder: Path) -> None:
         startup=startup_sentences(decided, experiment.noun),
     )
     named = decision.named(experiment.noun)
+    answer = (found.scaling["series"] == decision.series) & (found.scaling["devices"] == decision.devices)
+    scaling = found.scaling.copy()
+    scaling.insert(2, "recommended", answer)
     for name, table in (
         (RUNS, found.runs),
         # runs under other conditions are series of their own, here as in the other tables
@@ -77,7 +80,7 @@ def compute(experiment: AnalysisSpec, runs_folder: Path, folder: Path) -> None:
             EPOCHS,
             tables.epochs.assign(series=tables.epochs["run"].map(found.runs.set_index("run")["series"])),
         ),
-        (SCALING, found.scaling),
+        (SCALING, scaling),
         (GAINS, found.compared.table()),
         (OPTIONS, found.options),
     ):

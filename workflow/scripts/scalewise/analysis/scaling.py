@@ -54,28 +54,28 @@ READ = (
 """Columns that are read of a run where they are known: published figures and older records lack some."""
 
 SCALING_COLUMNS = [
-    "experiment", "series", "conditions", "devices", "nodes", "n", "n_failed", "n_unsuccessful",
-    "unsuccessful", "n_not_comparable", "n_disturbed", "n_set_apart", "disturbed",
+    "series", "devices", "n",
     "throughput_samples_per_second", "throughput_samples_per_second_low",
-    "throughput_samples_per_second_high", WITH_NO_GRAD,
-    "baseline_devices",
-    "speedup", "speedup_low", "speedup_high", "speedup_n",
+    "throughput_samples_per_second_high",
+    "speedup", "speedup_low", "speedup_high",
     "parallel_efficiency", "parallel_efficiency_low", "parallel_efficiency_high",
-    "karp_flatt_fraction", "karp_flatt_fraction_low", "karp_flatt_fraction_high",
-    "n_reached", "time_to_accuracy_seconds",
-    "time_to_accuracy_seconds_low", "time_to_accuracy_seconds_high", "epochs_to_accuracy",
-    "statistical_efficiency", "statistical_efficiency_low", "statistical_efficiency_high",
-    "time_to_accuracy_baseline_devices", "expected_seconds_to_accuracy",
+    "device_hours", "wall_seconds", "wall_seconds_low", "wall_seconds_high",
+    "time_to_accuracy_seconds", "time_to_accuracy_seconds_low", "time_to_accuracy_seconds_high",
     "time_to_accuracy_speedup", "time_to_accuracy_speedup_low", "time_to_accuracy_speedup_high",
     "final_accuracy", "final_accuracy_low", "final_accuracy_high",
-    "peak_memory_bytes", "peak_memory_bytes_low", "peak_memory_bytes_high", "device_hours",
-    "wall_seconds", "wall_seconds_low", "wall_seconds_high", "wall_n",
-    "wall_seconds_next",
-    "wall_speedup", "wall_speedup_low", "wall_speedup_high", "startup_seconds",
-    *STEP_SECONDS,
-    "loader", *AT_WORK,
+    "peak_memory_bytes", "peak_memory_bytes_low", "peak_memory_bytes_high",
     "note",
+    "experiment", "conditions", "nodes", "baseline_devices", "speedup_n",
+    "n_failed", "n_unsuccessful", "unsuccessful", "n_not_comparable", "n_disturbed", "n_set_apart",
+    "disturbed",
+    "karp_flatt_fraction", "karp_flatt_fraction_low", "karp_flatt_fraction_high",
+    "n_reached", "epochs_to_accuracy", "expected_seconds_to_accuracy", "time_to_accuracy_baseline_devices",
+    "statistical_efficiency", "statistical_efficiency_low", "statistical_efficiency_high",
+    "wall_n", "wall_seconds_next", "wall_speedup", "wall_speedup_low", "wall_speedup_high",
+    "startup_seconds", *STEP_SECONDS,
+    "loader", *AT_WORK, WITH_NO_GRAD,
 ]  # fmt: skip
+"""Columns of the table; those that a person reads first come first."""
 
 OF_WALLS = "of walls, which include start-up"
 
