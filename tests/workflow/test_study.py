@@ -136,7 +136,7 @@ def test_a_failed_run_says_why_after_the_answers_that_are_known_and_a_partial_re
     assert "No answer for weak: 1 run has no result." in failed.text
     assert "weak/d1.r1 failed: rank 0 on " in failed.text
     assert "cannot be read" in failed.text
-    assert "with `partial_report` behind it" in failed.text
+    assert "add `partial_report` to it" in failed.text
     failure = json.loads((workplace.folder / "results/weak/runs/d1.r1/failure.json").read_text())
     assert failure["outcome"] == "failed"
     assert failure["log_tail"]

@@ -17,7 +17,7 @@ SOURCES = {
     "templates yaml_source",
     "scalewise/plan/jobs/": "__init__ all_reduce_jobs environment handlers launch preflight slurm_checks submission",
     "scalewise/plan/runs/": "__init__ all_reduce_shapes allocation batches rounds runs spending",
-    "scalewise/plan/terminal/": "__init__ card_lines choice_lines final_message plan_table predictions words",
+    "scalewise/plan/terminal/": "__init__ card_lines choice_lines failure_lines final_message plan_table predictions words",
     "scalewise/execution/": "__init__ all_reduce_job checkpoint_files finished_results input_hashes job_times machine_lock "
     "messages outcome parent_death preemption_watch preflight_job preflight_report progress_reporter "
     "rank_command rank_files rank_processes requeue restarts run run_lock signals slurm_job "

@@ -19,7 +19,6 @@ from tests.small_runs import definition, rank_setup
 from scalewise.execution import run_lock
 from scalewise.execution.messages import Progress, TrainSpec
 from scalewise.execution.outcome import (
-    LOG_TAIL_LINES,
     SHOWN_BYTES,
     RunFailedError,
     has_result,
@@ -36,6 +35,7 @@ from scalewise.plan.jobs.launch import Launch, Programs, SiteLaunch, build_launc
 from scalewise.records import (
     EPOCHS,
     FAILURE,
+    LOG_TAIL_LINES,
     RANKS,
     SUMMARY,
     UTILIZATION,

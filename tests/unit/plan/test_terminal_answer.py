@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.small_runs import definition
 
 from scalewise.analysis.decision.card import Card, Figure
 from scalewise.plan.study import Study
+from scalewise.plan.terminal.failure_lines import failure_lines
 from scalewise.plan.terminal.final_message import (
     EarlierFiles,
     decisions,
@@ -20,6 +22,7 @@ from scalewise.plan.terminal.final_message import (
     failures,
     latest_answers,
 )
+from scalewise.records import Failure, read_failure
 
 
 def answered(results: Path, *answers: dict[str, Any]) -> str:
@@ -102,19 +105,23 @@ def test_an_answer_of_an_earlier_version_is_no_error(tmp_path: Path) -> None:
     assert "earlier version" in answered(tmp_path, {"experiment": "strong", "sentence": "Use 4 devices."})
 
 
-def fail(results: Path, run: str, seconds: int) -> None:
+def fail(
+    results: Path, run: str, seconds: int, reason: str = "Out of disk.", tail: Sequence[str] = ()
+) -> Path:
     """A run that failed on a node whose clock shows so many seconds after 1970."""
     path = results / "strong" / "runs" / run / "failure.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    failure = {
-        "definition": {"experiment": "strong", "run": run},
-        "outcome": "failed",
-        "reason": "Out of disk.",
-        "traceback": "",
-    }
-    path.with_suffix(".new").write_text(json.dumps(failure))
+    failure = Failure(
+        definition=definition().model_copy(update={"experiment": "strong", "run": run}),
+        outcome="failed",
+        reason=reason,
+        log_tail=list(tail),
+        ended_at="2026-11-22T10:00:00.000+00:00",
+    )
+    path.with_suffix(".new").write_text(failure.model_dump_json())
     path.with_suffix(".new").replace(path)
     os.utime(path, (seconds, seconds))
+    return path.parent
 
 
 @pytest.mark.parametrize("seconds", [1000, 10**10], ids=["clock behind", "clock ahead"])
@@ -128,19 +135,51 @@ def test_just_the_failures_of_this_session_are_told_whatever_a_file_servers_cloc
 
     assert failures(tmp_path, earlier) == ""
     fail(tmp_path, "d2.r1", seconds)
-    fail(tmp_path, "d4.r1", seconds)
+    fail(tmp_path, "d4.r1", seconds, "No such user.")
     assert failures(tmp_path, earlier).splitlines() == [
         "strong/d2.r1 failed: Out of disk.",
-        "strong/d4.r1 failed: Out of disk.",
+        "strong/d4.r1 failed: No such user.",
     ]
 
 
+def test_runs_that_failed_alike_on_other_ranks_share_a_line(tmp_path: Path) -> None:
+    fail(tmp_path, "d1.r1", 1000, "rank 0 on a: Out of disk.")
+    fail(tmp_path, "d2.r1", 1000, "rank 1 on b: Out of disk.")
+    assert failures(tmp_path, EarlierFiles()) == (
+        "strong/d1.r1, strong/d2.r1 failed: rank 0 on a: Out of disk."
+    )
+
+
+def test_a_failed_run_shows_its_last_30_lines_and_one_that_failed_alike_does_not(tmp_path: Path) -> None:
+    shown: dict[str, str] = {}
+    lines = []
+    for run in ("d1.r1", "d1.r2"):
+        folder = fail(tmp_path, run, 1000, tail=[f"step {number}" for number in range(40)])
+        failure = read_failure(folder)
+        assert failure is not None
+        lines.append(failure_lines(failure, folder, shown))
+    assert lines[0] == [
+        "strong/d1.r1 failed: Out of disk.",
+        *(f"    step {number}" for number in range(10, 40)),
+        f"    Whole output: {tmp_path / 'strong/runs/d1.r1/train.log'}",
+    ]
+    assert lines[1] == ["strong/d1.r2 failed like strong/d1.r1."]
+
+
+def test_a_traceback_that_has_left_the_last_lines_is_shown_instead(tmp_path: Path) -> None:
+    failure = read_failure(fail(tmp_path, "d1.r1", 1000, tail=["aborted"]))
+    assert failure is not None
+    raised = failure.model_copy(update={"traceback": "Traceback\nOSError: full\n"})
+    assert raised.output == ["Traceback", "OSError: full"]
+    last = raised.model_copy(update={"log_tail": ["step 1", "OSError: full", "aborted"]})
+    assert last.output == last.log_tail
+
+
 def test_a_failure_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    fail(tmp_path, "d1.r1", 1000)
-    (path,) = tmp_path.rglob("failure.json")
+    path = fail(tmp_path, "d1.r1", 1000) / "failure.json"
     path.write_text("[]")
 
-    assert failures(tmp_path, EarlierFiles()) == f"{path} cannot be read"
+    assert str(path) in failures(tmp_path, EarlierFiles())
 
 
 TWO = """\

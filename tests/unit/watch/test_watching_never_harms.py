@@ -10,11 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.small_runs import definition
 from tests.unit.watch.followed_run import Follower
 from tests.unit.watch.standings import point
 from tests.waiting import wait_until
 
 from scalewise.execution.supervisor import STUDY_IS_SHOWN
+from scalewise.records import Failure
 from scalewise.watch.points import Criterion, WatchedStudy
 from scalewise.watch.record import RECORD, read_watch_record
 from scalewise.watch.slurm_queue import QueuedJob, SlurmQueue, parse_queue
@@ -87,6 +89,49 @@ def test_the_log_is_silent_while_it_watches_and_back_at_its_end(tmp_path: Path) 
     assert STUDY_IS_SHOWN not in os.environ
     assert len(session.logger.handlers) == 1
     assert session.logger.handlers[0].filters == []
+
+
+def failed_job(session: Session, run: str) -> None:
+    """Snakemake's two records of a training that failed."""
+    command = "Command 'python \"$SCALEWISE_SCRIPTS/train.py\" --run {}' returned non-zero exit status 1."
+    session.logger.error(command, extra={"event": "error", "exception": "RuleException"})
+    log = session.folder / "results" / "digits" / "runs" / run / "train.log"
+    told = {"event": "job_error", "rule_name": "train", "jobid": int(run[1]), "log": [str(log)]}
+    session.logger.error(f"Error in rule train, log: {log}", extra=told)
+
+
+def test_a_failed_run_is_shown_by_its_reason_and_output_once_and_by_snakemake_without_them(
+    tmp_path: Path,
+) -> None:
+    session = Session(tmp_path)
+    folder = tmp_path / "results" / "digits" / "runs" / "d1.r1"
+    folder.mkdir(parents=True)
+    session.start()
+    for number, (experiment, run) in enumerate(SESSION, start=1):
+        job = {"event": "job_info", "rule_name": "train", "jobid": number}
+        wildcards = {"experiment": experiment, "run": run}
+        session.logger.info("rule train", extra=job | {"wildcards": wildcards})
+    failure = Failure(
+        definition=definition().model_copy(update={"experiment": "digits", "run": "d1.r1"}),
+        outcome="failed",
+        reason="rank 0 on a: Out of disk.",
+        log_tail=["step 1", "OSError: out of disk"],
+        ended_at="2026-11-22T10:00:00.000+00:00",
+    )
+    (folder / "failure.json").write_text(failure.model_dump_json())
+    failed_job(session, "d1.r1")
+    failed_job(session, "d2.r1")
+    session.watcher.end()
+
+    said = [line for line in session.terminal.getvalue().splitlines() if "runs done" not in line]
+    other = tmp_path / "results" / "digits" / "runs" / "d2.r1" / "train.log"
+    assert [line for line in said if not line.startswith(("0", "1", "2"))] == [
+        "digits/d1.r1 failed: rank 0 on a: Out of disk.",
+        "    step 1",
+        "    OSError: out of disk",
+        f"    Whole output: {folder / 'train.log'}",
+        f"Error in rule train, log: {other}",
+    ]
 
 
 def test_whatever_goes_wrong_gives_the_log_back_and_says_so(tmp_path: Path) -> None:

@@ -506,6 +506,10 @@ class Summary(_Record):
     provenance: Provenance | None
 
 
+LOG_TAIL_LINES = 30
+"""Lines of a failed run's output that are kept with its reason, and shown."""
+
+
 class Failure(_Record):
     """``failure.json``: why a run has no summary. Not a result: the next attempt replaces it.
 
@@ -526,6 +530,17 @@ class Failure(_Record):
     log_tail: list[str]
     ended_at: str
     permanent: bool = False
+
+    @property
+    def output(self) -> list[str]:
+        """Return the lines of its output to show: the last of the log, or the traceback if it is not there.
+
+        The traceback of the first rank that raised may have scrolled out of the log's last lines.
+        """
+        traceback = self.traceback.rstrip().splitlines()
+        if traceback and not set(traceback[-1:]) & set(self.log_tail):
+            return traceback[-LOG_TAIL_LINES:]
+        return self.log_tail[-LOG_TAIL_LINES:]
 
 
 class JobTime(_Record):

@@ -15,6 +15,7 @@ from scalewise.execution.watchdog import Why
 from scalewise.records import (
     EPOCHS,
     FAILURE,
+    LOG_TAIL_LINES,
     MODEL,
     RANKS,
     RUN_RECORDS,
@@ -34,8 +35,6 @@ from scalewise.records import (
     write_rows,
     write_text,
 )
-
-LOG_TAIL_LINES = 25
 
 SHOWN_BYTES = 1 << 14
 """Most bytes of a failed run's output that reach the terminal."""
@@ -234,7 +233,7 @@ def _record_out_of_memory(spec: TrainSpec, cause: RankError) -> None:
 def _fail(
     rank_group: RankGroup, spec: TrainSpec, ended: ExitStatus, cause: RankError | None
 ) -> RunFailedError:
-    """Record the failure and say it: reason first, then the traceback or the log's last lines.
+    """Record the failure and say it: reason first, then the last lines of its output.
 
     The reason also ends the log, which is what Snakemake shows of a job that failed elsewhere.
     """
@@ -247,7 +246,7 @@ def _fail(
         failure = failure.model_copy(update={"permanent": True})
     for name in (*RUN_RECORDS, MODEL):
         (spec.folder / name).unlink(missing_ok=True)
-    details = traceback.rstrip() if cause is not None else "\n".join(failure.log_tail)
+    details = "\n".join(failure.output)
     if ended.stopped is not None and ended.stopped.saved:
         details = ""  # nothing to look for: it ended as requested
     try:

@@ -33,7 +33,7 @@ from scalewise.execution.requeue import Requeue, requeue_after, requeue_job
 from scalewise.execution.run import StartContext, end_training, run_with_restarts
 from scalewise.execution.run_lock import LockLostError, LockOwner, LockTimeoutError, lock_run
 from scalewise.execution.slurm_job import other_jobs, restart_count, seconds_left
-from scalewise.execution.supervisor import GRACE_SECONDS, RankGroup
+from scalewise.execution.supervisor import GRACE_SECONDS, STUDY_IS_SHOWN, RankGroup
 from scalewise.execution.watchdog import STOP_SECONDS, Kept
 from scalewise.plan.catalog.own_model_files import own_model_files
 from scalewise.plan.catalog.own_programs import program_files
@@ -90,7 +90,8 @@ def run_train_job(options: TrainOptions) -> int:
     try:
         return train(options, definition, label, start)
     except RunFailedError as error:
-        say(f"scalewise: {error}")
+        if not os.environ.get(STUDY_IS_SHOWN):  # whoever shows the study shows failure.json
+            say(f"scalewise: {error}")
         write_log_if_missing(options.log, str(error))
         shorten_log(options.log)
         if (requeued := requeue_after(error, start.slurm)) is not Requeue.NO:

@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -85,7 +86,7 @@ class JobLog(logging.Handler):
 
     def _take(self, record: logging.LogRecord) -> bool:
         told: dict[str, Any] = record.__dict__
-        event = getattr(told.get("event"), "value", told.get("event"))
+        event = _event(told)
         if event == "job_info" and told.get("rule_name") == "train":
             run = (str(told["wildcards"]["experiment"]), str(told["wildcards"]["run"]))
             before = self._look(run)
@@ -113,6 +114,13 @@ class JobLog(logging.Handler):
         return True
 
 
+def _event(fields: dict[str, Any]) -> Any:
+    """Return the name of a record's event; None if it has none."""
+    return getattr(fields.get("event"), "value", fields.get("event"))
+
+
+_OWN_COMMAND = '"$SCALEWISE_SCRIPTS/'
+
 _PASSES = ("Will exit", "Terminating", "Shutting down", "Nothing to be done")
 """Beginnings of messages that Snakemake logs as information, and that a user waits for."""
 
@@ -124,17 +132,38 @@ class Silence(logging.Filter):
 
     Args:
         condition: Whether anything is kept from the terminal while it is on.
+        is_shown_better: Whether an error was shown in another form, which is enough.
     """
 
-    def __init__(self, condition: Callable[[], bool] = lambda: True) -> None:
+    def __init__(
+        self,
+        condition: Callable[[], bool] = lambda: True,
+        is_shown_better: Callable[[logging.LogRecord], bool] = lambda _: False,
+    ) -> None:
         super().__init__()
-        self._condition, self.on = condition, True
+        self._condition, self._is_shown_better, self.on = condition, is_shown_better, True
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether a record is shown."""
-        if record.levelno >= logging.WARNING or not self.on or not self._condition():
+        if not self.on or not self._condition():
             return True
+        if record.levelno >= logging.WARNING:
+            return not self._is_shown_better(record)
         return str(record.msg).startswith(_PASSES)
+
+
+def failed_run(record: logging.LogRecord) -> Path | None:
+    """Return the folder of the run whose failure a record reports; None for any other record."""
+    fields: dict[str, Any] = record.__dict__
+    if _event(fields) != "job_error" or fields.get("rule_name") != "train" or not fields.get("log"):
+        return None
+    return Path(fields["log"][0]).parent
+
+
+def repeats_failed_job(record: logging.LogRecord) -> bool:
+    """Return whether a record has only the command line of a failed job: its next record has that, too."""
+    fields: dict[str, Any] = record.__dict__
+    return fields.get("exception") == "RuleException" and _OWN_COMMAND in str(record.msg)
 
 
 def stream_handlers(logger: logging.Logger) -> list[logging.Handler]:

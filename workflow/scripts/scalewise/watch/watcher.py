@@ -17,7 +17,9 @@ from typing import Any
 from scalewise.execution.supervisor import STUDY_IS_SHOWN
 from scalewise.plan.config.experiment import AnyExperiment
 from scalewise.plan.runs.rounds import FOLDER
-from scalewise.watch.jobs import JobLog, Silence, stream_handlers
+from scalewise.plan.terminal.failure_lines import failure_lines
+from scalewise.records import FAILURE, RecordError, read_failure
+from scalewise.watch.jobs import JobLog, Silence, failed_run, repeats_failed_job, stream_handlers
 from scalewise.watch.look import Looker
 from scalewise.watch.points import Rounds, RunKey, WatchedStudy, read_rounds
 from scalewise.watch.record import WatchRecord, write_watch_record
@@ -73,7 +75,8 @@ class Watcher:
         self._session = frozenset(session)
         self._logger, self._slurm, self._now = logger, slurm, now
         self._display = display
-        self._silence = Silence()
+        self._silence = Silence(is_shown_better=self._show_failure)
+        self._shown_reasons: dict[str, str] = {}
         self._wake, self._ended = threading.Event(), threading.Event()
         self._guard = threading.Lock()
         self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
@@ -156,6 +159,30 @@ class Watcher:
             draw(display)
         except Exception as error:  # noqa: BLE001 - whatever it is, the study goes on
             self._hide(error)
+
+    def _show_failure(self, record: logging.LogRecord) -> bool:
+        """Show why a run failed, in place of Snakemake's record with the same and its command line.
+
+        Returns:
+            Whether the record need not be shown: False if the run's job has left no reason.
+        """
+        if repeats_failed_job(record):
+            return True
+        folder = failed_run(record)
+        if self._display is None or folder is None:
+            return False
+        try:
+            before = self._log.jobs()[folder.parts[-3], folder.name].before
+            if identity(folder / FAILURE) == before.failure:
+                return False
+            failure = read_failure(folder)
+        except (RecordError, OSError, LookupError):
+            return False
+        if failure is None:
+            return False
+        text = "\n".join(failure_lines(failure, folder, self._shown_reasons))
+        self._draw(lambda display: display.say(text))
+        return self._display is not None
 
     def _watch(self) -> None:
         try:

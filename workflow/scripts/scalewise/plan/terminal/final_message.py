@@ -7,11 +7,10 @@ from pathlib import Path
 
 from scalewise.plan.study import Study
 from scalewise.plan.terminal.card_lines import answer_lines, card_lines
+from scalewise.plan.terminal.failure_lines import reason_lines
 from scalewise.plan.terminal.predictions import PREDICTION
-from scalewise.records import FAILURE, SUMMARY, read_regular
+from scalewise.records import FAILURE, SUMMARY, Failure, RecordError, read_failure
 
-MAX_FAILURES = 10
-TRACEBACK_LINES = 6
 REPORT = "report.html"
 
 
@@ -20,8 +19,8 @@ DECISION = "decision.json"
 FAILURES = f"*/runs/*/{FAILURE}"
 
 ON_FAILURE = (
-    "Not all steps were done. Why runs failed also stands in results/*/runs/*/failure.json.\n"
-    "The same command tries them again; with `partial_report` behind it, it reports on what has finished."
+    "Not all steps were done. Run the same command to try again.\n"
+    "For a report on the finished runs, add `partial_report` to it."
 )
 
 
@@ -117,25 +116,23 @@ def _is_up_to_date(folder: Path, experiments: str = "") -> bool:
 
 
 def failures(results: Path, earlier: EarlierFiles) -> str:
-    """List the runs that failed in this session, with reasons and the ends of their first tracebacks.
+    """List the reasons for which runs failed in this session.
 
     Args:
         results: Folder of all experiments.
         earlier: Files from before the session, which are left out.
     """
-    told = []
+    failed: list[Failure] = []
+    damaged: list[str] = []
     for path in sorted(results.glob(FAILURES)):
         if not earlier.has_new(path):
             continue
         try:
-            failure = json.loads(read_regular(path))
-            lines = failure["traceback"].rstrip().splitlines()[-TRACEBACK_LINES:]
-            run = f"{failure['definition']['experiment']}/{failure['definition']['run']}"
-            told.append("\n    ".join([f"{run} {failure['outcome']}: {failure['reason']}", *lines]))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            told.append(f"{path} cannot be read")
-    more = f"\n... and {len(told) - MAX_FAILURES} more" if len(told) > MAX_FAILURES else ""
-    return "\n".join(told[:MAX_FAILURES]) + more
+            if failure := read_failure(path.parent):
+                failed.append(failure)
+        except RecordError as error:
+            damaged.append(str(error))
+    return "\n".join([*reason_lines(failed), *damaged])
 
 
 def decisions(results: Path, earlier: EarlierFiles | None = None) -> str:
