@@ -137,7 +137,7 @@ def test_with_a_target_every_figure_is_of_the_way_to_it(make_runs: Runs) -> None
 @pytest.mark.parametrize(
     ("rate", "line"),
     [
-        (1.0, "static_graph: false (no difference shown: the first value is kept)"),
+        (1.0, "static_graph: false (no difference in speed shown: the first value is kept)"),
         (1.5, "static_graph: true (1.50x the speed of false, 1.4"),
         (0.7, "static_graph: false (the fastest)"),
     ],
@@ -149,6 +149,23 @@ def test_an_option_has_the_reason_for_its_value(make_runs: Runs, rate: float, li
     decision = answer(runs, {"min_efficiency": 0.7}, swept={"static_graph": [False, True]})
     (shown,) = decision.card.options
     assert shown.startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [(0.87, "; true needs 13 % less memory)"), (1.2, "; true needs 20 % more memory)"), (0.99, "kept)")],
+)
+def test_an_option_that_changes_the_memory_says_by_how_much(
+    make_runs: Runs, change: float, text: str
+) -> None:
+    points = {(name, n): spread(base) for name in ("off", "on") for n, base in ((1, 100), (2, 190))}
+    scatter = [0.999, 1.0, 1.001] * 4
+    runs = make_runs(points).assign(static_graph=[False] * 6 + [True] * 6)
+    runs["peak_memory_bytes"] = [1e9 * each for each in scatter]
+    runs.loc[runs["static_graph"], "peak_memory_bytes"] *= change
+    decision = answer(runs, {"min_efficiency": 0.7}, swept={"static_graph": [False, True]})
+    (shown,) = decision.card.options
+    assert shown.endswith(text)
 
 
 def test_a_further_doubt_changes_a_clear_answer_only() -> None:

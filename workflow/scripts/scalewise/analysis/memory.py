@@ -67,6 +67,15 @@ def _median(runs: pd.DataFrame, column: str) -> float:
     return float(runs[column].astype(float).median()) if column in runs.columns else float("nan")
 
 
+def peaks(runs: pd.DataFrame) -> list[float]:
+    """Return the peaks of memory of training that are known, in bytes.
+
+    Args:
+        runs: Rows of runs.csv.
+    """
+    return [float(peak) for peak in runs.get(TRAINING, pd.Series(dtype=float)).dropna() if peak > 0]
+
+
 def device_memory_bytes(limits: Sequence[GpuLimits | None]) -> int | None:
     """Return the memory of the smallest GPU of a run; None if it is unknown or the run had none."""
     sizes = [limit.memory_bytes for limit in limits if limit is not None and limit.memory_bytes is not None]

@@ -29,8 +29,9 @@ from scalewise.analysis.formatting import (
     percent,
     pluralize,
 )
+from scalewise.analysis.memory import peaks
 from scalewise.analysis.statistics.intervals import CONFIDENCE, ENOUGH_REPEATS
-from scalewise.analysis.statistics.ratios import Ratio
+from scalewise.analysis.statistics.ratios import Ratio, ratio_of
 from scalewise.plan.config.experiment import AnyExperiment, DecisionRule, Repeats
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.runs.runs import Options
@@ -42,6 +43,9 @@ were disturbed, or something else changed during the study. ``Open``: there is n
 
 DOUBTS = frozenset({cautions.DISTURBED, cautions.ABOVE_IDEAL, cautions.OTHER_RATE, cautions.CONFOUNDED})
 """Harms with which the figures of an answer may be wrong, whatever their intervals."""
+
+LEAST_MEMORY = 0.02
+"""Least change of the peak memory that an option's line states."""
 
 NONE_LARGER = SENTENCES["none larger"]
 
@@ -463,11 +467,16 @@ def _options(chosen: Chosen, options_of: Mapping[str, Options]) -> Iterator[str]
             for name in twins
             if (ratio := chosen.compared.of(chosen.measure, (series, devices), (name, devices))) is not None
         }
-        yield f"{key}: {as_in_yaml(value)}{_why(value, first.get(key), twins, ratios)}"
+        reasons = [
+            _why(value, first.get(key), twins, ratios),
+            _memory(chosen.compared, series, devices, twins),
+        ]
+        because = "; ".join(filter(None, reasons))
+        yield f"{key}: {as_in_yaml(value)}{f' ({because})' if because else ''}"
 
 
 def _why(value: Any, first: Any, twins: Mapping[str, Any], ratios: Mapping[str, Ratio]) -> str:
-    """Return the reason for an option's value, in brackets; empty if nothing was measured to compare it with.
+    """Return the reason for an option's value; empty if nothing was measured to compare it with.
 
     Args:
         value: The chosen one.
@@ -480,15 +489,40 @@ def _why(value: Any, first: Any, twins: Mapping[str, Any], ratios: Mapping[str, 
         if ratio is None:
             return ""
         interval = "" if ratio.assumed else f", {_range(ratio.at_least, ratio.at_most, format_ratio)}"
-        return f" ({format_ratio(ratio.estimate)}x the speed of {as_in_yaml(first)}{interval})"
+        return f"{format_ratio(ratio.estimate)}x the speed of {as_in_yaml(first)}{interval}"
     faster = [as_in_yaml(twins[name]) for name, ratio in ratios.items() if ratio.at_most < 1]
     if faster:
-        return f" ({' and '.join(faster)} is faster here, and was not chosen: see What options gain)"
+        return f"{' and '.join(faster)} is faster here, and was not chosen: see What options gain"
     if not ratios:
         return ""
     if all(ratio.at_least > 1 for ratio in ratios.values()):
-        return " (the fastest)"
-    return " (no difference shown: the first value is kept)"
+        return "the fastest"
+    return "no difference in speed shown: the first value is kept"
+
+
+def _memory(compared: Gains, series: str, devices: int, twins: Mapping[str, Any]) -> str:
+    """Return what another value of an option does to the memory, if that is shown.
+
+    Args:
+        compared: Knows the runs of each point.
+        series: The chosen one.
+        devices: The chosen number.
+        twins: Values of the series that differ in this option only, by series.
+    """
+    chosen = peaks(compared.points[series, devices])
+    for name, value in twins.items():
+        ratio = ratio_of(peaks(compared.points.get((name, devices), pd.DataFrame())), chosen)
+        if ratio is not None and (change := _shown_change(ratio)):
+            more = "less" if change < 0 else "more"
+            return f"{as_in_yaml(value)} needs {percent(abs(change), 0)} {more} memory"
+    return ""
+
+
+def _shown_change(ratio: Ratio) -> float:
+    """Return by how much a ratio differs from 1; 0 if not even ``LEAST_MEMORY`` is shown."""
+    if ratio.at_most <= 1 - LEAST_MEMORY or ratio.at_least >= 1 + LEAST_MEMORY:
+        return ratio.estimate - 1
+    return 0.0
 
 
 def _of_column(
