@@ -61,7 +61,7 @@ def experiments(accelerator: str) -> dict[str, dict[str, Any]]:
         name: shipped["defaults"] | experiment | ONCE | {"predict": True}
         for name, experiment in shipped["experiments"].items()
     }
-    digits = shipped["defaults"] | {"scaling": "strong", "global_batch_size": 256, "warmup_steps": 6} | ONCE
+    digits = shipped["defaults"] | shipped["experiments"]["digits-strong"] | {"warmup_steps": 6} | ONCE
     precisions = ["bf16"] if rehearsed else ["tf32", "bf16", "fp16"]
     chosen["precisions"] = digits | {"epochs": 3, "sweep": {"precision": precisions}, "channels_last": True}
     chosen["fast"] = digits | {"epochs": 3, "compile": not rehearsed, "loader": "workers", "sweep": {}}

@@ -24,7 +24,7 @@ def test_every_run_of_a_study_on_a_gpu_completes_but_the_one_that_is_oversized(g
     others = {name: outcome for name, outcome in outcomes.items() if not name.startswith("oversized/")}
     assert set(others.values()) == {"completed"}
     assert {name.partition("/")[0] for name in others} == {
-        *("digits-strong", "digits-weak", "precisions", "fast", "steady"),
+        *("digits-strong", "digits-transformer", "precisions", "fast", "steady"),
         *("own-ddp-throughput", "own-nanogpt"),
     }
 

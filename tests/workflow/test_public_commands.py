@@ -33,16 +33,13 @@ def checkout(place: Path, python: Path) -> Workplace:
 
 @pytest.fixture(scope="module")
 def shipped(tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path) -> Workplace:
-    """A checkout whose shipped study is short: one repeat of one series, two epochs."""
+    """A checkout whose shipped study is short: one repeat of one series each."""
     workplace = checkout(tmp_path_factory.mktemp("checkout"), preloaded_python)
     path = workplace.folder / "config" / "experiments.yaml"
     config = yaml.safe_load(path.read_text(encoding="utf-8"))
-    config["defaults"] |= {
-        "epochs": 2,
-        "warmup_steps": 4,
-        "repeats": 1,
-        "sweep": {"gradient_as_bucket_view": [False]},
-    }
+    strong, transformer = config["experiments"].values()
+    strong |= {"epochs": 2, "warmup_steps": 4, "repeats": 1}
+    transformer |= {"steps": 6, "repeats": 1, "sweep": {"gradient_as_bucket_view": [False]}}
     path.write_text(yaml.safe_dump(config), encoding="utf-8")
     return workplace
 
@@ -60,7 +57,7 @@ def test_make_run_runs_the_shipped_study_to_its_report_and_prints_its_decisions(
 ) -> None:
     results = shipped.folder / "results"
     decisions = json.loads((results / "decision.json").read_text(encoding="utf-8"))
-    assert [each["experiment"] for each in decisions] == ["digits-strong", "digits-weak"]
+    assert [each["experiment"] for each in decisions] == ["digits-strong", "digits-transformer"]
     assert len(list(results.glob("*/runs/*/summary.json"))) == 4
     status = shipped.run(["python", "workflow/scripts/status.py"])
     assert status.code == 0, status.text

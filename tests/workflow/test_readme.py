@@ -34,7 +34,7 @@ def test_the_messages_it_shows_are_those_a_user_gets(tmp_path: Path) -> None:
         r"^config/experiments\.yaml(:\d+: .*)$", (ROOT / "docs" / "first-study.md").read_text(), re.MULTILINE
     )
     text = (ROOT / "config" / "experiments.yaml").read_text()
-    broken = text.replace("  epochs: 10\n", "  epoch: 10\n")
+    broken = text.replace("    epochs: 10\n", "    epoch: 10\n")
     messages = []
     for variant in (broken, text.replace("global_batch_size: 256", "global_batch_size: 255")):
         file = tmp_path / "experiments.yaml"
