@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from scalewise.analysis.formatting import MAX_PLACES, percent
+from scalewise.analysis.formatting import percent
 
 if TYPE_CHECKING:
     import pandas as pd  # watching a study does without it
@@ -21,6 +21,9 @@ DISTURBED = "disturbed"
 OTHERS_CPU = 0.1
 """Share of its machine's CPU time from which on processes outside a run disturb it. On a quiet machine of two
 CPUs the system, Snakemake and its display take up to 4 %; a gain worth having is 5 % by default."""
+
+MAX_NAMED = 2
+"""Disturbed runs that a caution names: runs.csv has all of them."""
 
 DATA_WAIT = 0.1
 """Share of the step time by which a run waits for data longer than twice the median of its point's runs, from
@@ -94,8 +97,8 @@ def named_runs(points: pd.DataFrame) -> str:
         points: Rows of a scaling table.
     """
     names = [name for names in points["disturbed"] for name in names.split("; ")]
-    more = len(names) - MAX_PLACES
-    return "; ".join(names[:MAX_PLACES]) + (f"; and {more} more, in runs.csv" if more > 0 else "")
+    more = len(names) - MAX_NAMED
+    return ", ".join(names[:MAX_NAMED]) + (f" and {more} more, in runs.csv" if more > 0 else "")
 
 
 def _known(texts: pd.Series) -> pd.Series:

@@ -225,9 +225,7 @@ def of_disturbed(planned: pd.DataFrame, *, on_slurm: bool) -> Iterator[Caution]:
         return
     used, apart = planned[planned["n_disturbed"] > 0], planned[planned["n_set_apart"] > 0]
     whole_nodes = " (`slurm.exclusive: true` in the site file requests whole nodes)" if on_slurm else ""
-    again = (
-        f"delete the folders of these runs and run snakemake again while the machine is quiet{whole_nodes}."
-    )
+    again = f"delete their folders and run the same command on a quiet machine{whole_nodes}."
     if len(used):
         yield DISTURBED, f"The answer rests on disturbed runs: {named_runs(used)}. For a clear answer {again}"
     if len(apart):
