@@ -58,7 +58,7 @@ FIRST_MISTAKES: list[tuple[str, dict[str, Any]]] = [
     ("is missing, and scaling is ...", DIGITS | {"scaling": "weak"}),
     ("names {...}, which is not known", PROGRAM),
     ("is below warmup_steps (...)", DIGITS | {"steps": 10, "warmup_steps": 50}),
-    ("limits a study that measures every count of its list", DIGITS | {"budget": {"device_hours": 1}}),
+    ("limits a study that measures every device count of its list", DIGITS | {"budget": {"device_hours": 1}}),
     (
         "is ..., but the devices here are CPU processes, on which it runs at ...",
         DIGITS | {"precision": "fp16"},

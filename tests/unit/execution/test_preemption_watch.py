@@ -133,7 +133,7 @@ def test_a_job_that_slurm_does_not_take_back_ends_the_study_with_the_reason(queu
     assert queue.given_up == 1
     assert queue.said == [
         "Slurm job 7 was preempted or lost its node, and Slurm does not take it back "
-        "(Job is pending execution for job 7). Ending; the same command goes on with what is missing."
+        "(Job is pending execution for job 7). Ending. The same command makes what is missing."
     ]
 
 

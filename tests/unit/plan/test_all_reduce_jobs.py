@@ -293,7 +293,7 @@ def refused(refuse: Refuse, more: str, devices: str = "[1, 2]", batch: str = "gl
     ("counts", "said"),
     [
         ("[6]", "is 6, which leaves a node partly empty at 4 devices per node. Use 4 or 8."),
-        ("[8, 8]", "is 8, which stands there twice. Keep one of the two."),
+        ("[8, 8]", "is 8, which is in the list twice. Keep one of the two."),
         (
             "[20]",
             "is 20, but global_batch_size (192) is not divisible by the world size (20). Use 16 or 24, or "
@@ -350,7 +350,7 @@ def test_a_weak_projection_ends_where_the_data_do(refuse: Refuse) -> None:
 def test_a_projection_without_prediction_is_refused_where_it_is_asked_for(refuse: Refuse, load: Load) -> None:
     line = refused(refuse, ", predict: false, project: {devices: [8]}")
     assert line == (
-        "experiments.strong.project asks for a prediction on [8] devices, but predict is false. Remove one "
+        "experiments.strong.project requests a prediction on [8] devices, but predict is false. Remove one "
         "of the two."
     )
     by_default = study_of("[1, 2]", ", predict: false") + "defaults: {project: {devices: [8]}}\n"
@@ -410,7 +410,7 @@ def test_the_plan_shows_what_to_expect_before_a_large_job(load: Load, tmp_path: 
         "strong/d4.r1-2  1x4              48            10      3.4 (3.1 to 3.6)  ~0.12\n"
         "6 runs, at most 2.333 device-hours. Devices are CPU processes (no GPU in use), 4 per node.\n"
         "Expected speedups, and device-hours marked ~, are predicted from 1-device runs and the measured "
-        "all-reduce. They are of training alone: start-up and evaluation come on top.\n"
+        "all-reduce. They are of training only: start-up and evaluation are not included.\n"
         "strong on 64 devices (16x4): 38 (30 to 42) times as fast, efficiency 0.60, ~0.12 device-hours a "
         "run: predicted, not measured."
     )

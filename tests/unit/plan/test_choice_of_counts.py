@@ -198,7 +198,7 @@ REFUSALS = [
     ),
     pytest.param(
         ("devices: {up_to: 8, among: [1, 2]}",),
-        ("up_to is 8", "among names 2 counts", "Keep one of the two."),
+        ("up_to is 8", "among also names 2 device counts", "Keep one of the two."),
         id="both",
     ),
     pytest.param(("devices: {}",), ("names no device counts", "{up_to: 64}"), id="neither"),
@@ -212,7 +212,7 @@ REFUSALS = [
     ),
     pytest.param(
         ("devices: [1, 2]", "budget: {device_hours: 5}"),
-        ("limits a study that measures every count", "{among: [1, 2, 4]}"),
+        ("limits a study that measures every device count", "{among: [1, 2, 4]}"),
         id="a budget of a list",
     ),
     pytest.param(

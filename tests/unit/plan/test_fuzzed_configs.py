@@ -192,7 +192,7 @@ def check_shape(run: Run, allocation: Allocation, site: Site) -> None:
 
 
 def options_of(words: Sequence[str]) -> dict[str, str]:
-    """``--name=value`` by name; of those that follow from the run, none stands twice."""
+    """``--name=value`` by name; of those that follow from the run, none is written twice."""
     named = [word.partition("=")[::2] for word in words if word.startswith("--")]
     names = Counter(name for name, _ in named)
     assert not [name for name in names if names[name] > 1 and name[2:] in MANAGED_BY_SBATCH | MANAGED_BY_SRUN]

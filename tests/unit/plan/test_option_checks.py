@@ -102,7 +102,7 @@ def test_a_gpu_that_auto_leaves_alone_is_named_with_the_way_to_use_it(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     site_file.write_text(CPU.replace("cpu\n", "auto\n", 1), encoding="utf-8")
     (warning,) = load(study("precision: bf16")).warnings
-    assert warning.startswith("this machine has a GPU, which `accelerator: auto` leaves alone")
+    assert warning.startswith("this machine has a GPU, which `accelerator: auto` does not use")
     text = study("precision: fp16")
     says = ("study.precision is 'fp16'", "`accelerator: cuda` in the site file: this machine has a GPU.")
     assert_refused(text, says, refuse(text), study_file)

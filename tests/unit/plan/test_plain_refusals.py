@@ -106,7 +106,7 @@ SYNTAX = [
     (f"{COMMON}  a:\n\u00a0   epochs: 4  {HERE}\n", "has a no-break space in its indentation."),
     (
         f"{COMMON}  a:\n    devices: [1, 2\n    epochs: 4  {HERE}\n",
-        "a list or mapping in line 8 that goes on",
+        "a list or mapping in line 8 without a comma or ]",
     ),
 ]
 

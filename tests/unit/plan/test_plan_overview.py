@@ -244,7 +244,7 @@ def test_a_run_that_takes_several_jobs_is_announced(tmp_path: Path) -> None:
     lines = cluster_table(tmp_path, "account: a", 'longest_walltime: "00:45:00"').splitlines()
     (said,) = [line for line in lines if "one after the other" in line]
     assert said == (
-        "A run of b takes up to 2 jobs one after the other, 50 minutes in jobs of at most 45: each goes on "
+        "A run of b takes up to 2 jobs one after the other, 50 minutes in jobs of at most 45: each resumes "
         "from the checkpoint of the one before."
     )
 

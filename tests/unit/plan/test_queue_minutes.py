@@ -92,7 +92,7 @@ def test_a_queue_that_cannot_be_read_is_refused_with_line_value_and_cure(
 @pytest.mark.parametrize(
     ("value", "says"),
     [
-        ("{1: 5, 1: 6}", "stands twice"),
+        ("{1: 5, 1: 6}", "is written twice"),
         ("{1.5: 5}", "a key that YAML reads as float"),
         ("{8: 1:00}", "base 60"),
     ],

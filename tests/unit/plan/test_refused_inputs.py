@@ -184,7 +184,7 @@ TYPES_AND_KEYS = [
     ),
     pytest.param(
         digits("epochs: 4", "epochs: 5"),
-        ("experiments.digits.epochs stands twice, in lines 8 and 9", "Keep one of the two"),
+        ("experiments.digits.epochs is written twice, in lines 8 and 9", "Keep one of the two"),
         id="duplicate key",
         marks=refuses("types: duplicate keys"),
     ),
@@ -356,13 +356,13 @@ BATCH = [
 NAMES_AND_PATHS = [
     pytest.param(
         f"{COMMON}  Sound: {{}}\n  Sound: {{epochs: 5}}  {HERE}\n",
-        ("experiments.Sound stands twice, in lines 7 and 8", "Keep one of the two"),
+        ("experiments.Sound is written twice, in lines 7 and 8", "Keep one of the two"),
         id="duplicate",
         marks=refuses("names: duplicates"),
     ),
     pytest.param(
         named("SOUND"),
-        ("experiments.SOUND differs from Sound by case alone", "Rename one of the two."),
+        ("experiments.SOUND differs from Sound only by case", "Rename one of the two."),
         id="duplicate by case",
         marks=refuses("names: duplicates by case"),
     ),

@@ -326,7 +326,7 @@ BATCHES = [
     pytest.param(
         own("global_batch_size: 32", "arguments: [a]", "scaling: strong", without="batch_size_per_device"),
         (
-            "own.scaling is strong, but train.py never hears of the batch size",
+            "own.scaling is strong, but train.py does not get the batch size",
             "write `global_batch_size: own` and `samples_per_step: 32`",
             "use `scaling: weak`",
         ),
@@ -412,7 +412,7 @@ RULES = [
     ),
     pytest.param(
         own("metric: {pattern: 'a=[0-9]+', at_most: 1}", without="steps"),
-        ("the pattern 'a=[0-9]+' with 0 groups, not one", "Put the number alone into parentheses"),
+        ("the pattern 'a=[0-9]+' with 0 groups, not one", "Put only the number into parentheses"),
         id="no group",
     ),
     pytest.param(
@@ -447,7 +447,7 @@ RULES = [
     ),
     pytest.param(
         own("arguments: [a]", "resumes: true"),
-        ("own.resumes is true", "nothing tells train.py the folder", '["--out", "{folder}"]'),
+        ("own.resumes is true", "train.py does not get the folder", '["--out", "{folder}"]'),
         id="resumes from nowhere",
     ),
     pytest.param(own("python: pyhton3.99"), ("is 'pyhton3.99'", "no such program here"), id="no command"),
@@ -594,12 +594,12 @@ SWEEPS = [
     ),
     pytest.param(
         own("arguments: [a]", "sweep: {batch_size_per_device: [4, 8]}", without="batch_size_per_device"),
-        ("own.sweep.batch_size_per_device is [4, 8], but train.py never hears of it",),
+        ("own.sweep.batch_size_per_device is [4, 8], but train.py does not get it",),
         id="a batch that is not used",
     ),
     pytest.param(
         own("sweep: {seed: [4, 8]}"),
-        ("own.sweep.seed is [4, 8], but train.py never hears of it",),
+        ("own.sweep.seed is [4, 8], but train.py does not get it",),
         id="a seed",
     ),
 ]
@@ -770,7 +770,7 @@ def test_a_program_that_writes_to_a_fixed_place_is_warned_of(
     warnings = [warning for warning in load(own(*lines)).warnings if "{folder}" in warning]
     assert len(warnings) == warned
     for warning in warnings:
-        assert warning.startswith("experiments.own: train.py writes files (torch.save), and nothing tells it")
+        assert warning.startswith("experiments.own: train.py writes files (torch.save), without {folder}")
 
 
 @pytest.mark.parametrize(
@@ -795,7 +795,7 @@ def test_a_program_that_runs_in_scalewises_folder_is_warned_of(calls: str, tmp_p
 
     (warning,) = warnings("arguments: [a]")
     known = " (savefig)" if calls else ""
-    assert f"runs in Scalewise's folder, and leaves there what it writes to relative paths{known}." in warning
+    assert f"runs in Scalewise's folder, and writes its relative paths there{known}." in warning
     assert not warnings()
     elsewhere = warnings("arguments: [a]", "working_directory: config")
     assert ["Scalewise's folder" in warning for warning in elsewhere] == [False] * bool(calls)

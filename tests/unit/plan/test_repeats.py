@@ -274,7 +274,7 @@ def test_the_plan_shows_what_the_rounds_have_asked_for(load: Load, tmp_path: Pat
         pytest.param(
             "{min: 6, max: 4, until_interval: 0.03}",
             (
-                ".repeats asks for at least 6 (min) and at most 4 (max) jobs",
+                ".repeats requests at least 6 (min) and at most 4 (max) jobs",
                 "Use a max of 6 or more, or a min of 4",
             ),
             id="min over max",

@@ -113,7 +113,7 @@ PLACEHOLDERS = [
     ),
 ]
 
-ODD = "and Slurm would read that in a way of its own. Write hours, minutes and seconds"
+ODD = "and Slurm reads that as another time. Write hours, minutes and seconds"
 WALLTIMES = [
     pytest.param(
         slurm("longest_walltime: 1:30"),
@@ -150,7 +150,7 @@ WALLTIMES = [
     ),
     pytest.param(
         slurm('longest_walltime: "1-24:00:00"'),
-        ("is '1-24:00:00'", "23 hours beside days", 'Write it such as "1-12:00:00".'),
+        ("is '1-24:00:00'", "23 hours after days", 'Write it such as "1-12:00:00".'),
         id="24 hours beside days",
     ),
     pytest.param(
@@ -577,7 +577,7 @@ def test_popen_for_a_site_with_slurm_is_refused_where_it_stands(load_site: LoadS
 
     (line,) = refused.value.lines
     assert line.startswith(
-        f"{tmp_path}/site.yaml:5: launcher is popen, which starts ranks on one machine alone"
+        f"{tmp_path}/site.yaml:5: launcher is popen, which starts ranks on one machine only"
     )
 
 
@@ -662,7 +662,7 @@ def test_what_the_executor_plugin_would_mistake_for_an_option_is_refused_beforeh
     lines: tuple[str, ...], load_site: LoadSite
 ) -> None:
     """It looks for short options anywhere in a text, and would refuse every job of the study."""
-    with pytest.raises(StudyError, match="in which the executor plugin sees an option of its own"):
+    with pytest.raises(StudyError, match="which the executor plugin takes for one of its options"):
         load_site(slurm(*lines))
 
 

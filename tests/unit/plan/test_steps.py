@@ -103,7 +103,7 @@ REFUSED = [
     ),
     pytest.param(
         study("steps: {most: 500}"),
-        ("study.steps.until_interval is missing", "End the run as soon as half the width"),
+        ("study.steps.until_interval is missing", "End the run once half the width"),
         id="no until_interval",
     ),
     pytest.param(study("steps: many"), ("study.steps is 'many', not a whole number",), id="a word"),

@@ -68,11 +68,13 @@ def run_all_reduce_job(
     else:
         # the record has no room for them, and the log is named
         why = failure_reason(rank_group, ended, rank_files.root_cause(rank_group.world_size)).removesuffix(
-            " Its words stand below."
+            " Its output is below."
         )
-        cure = f"The ranks' own words are in {log}; to measure again, delete {output}."
+        cure = f"The ranks' output is in {log}. To measure again, delete {output}."
         record = failed(job, f"{why} {cure}")
-        say(f"scalewise: no {rank_group.label}, and no prediction from it: {record.error} The study goes on.")
+        say(
+            f"scalewise: no {rank_group.label}, so no prediction from it: {record.error} The study continues."
+        )
     seconds = round(time.monotonic() - began, 3)
     write_json(output, record.model_copy(update={"job_seconds": seconds}))
     rank_files.end()

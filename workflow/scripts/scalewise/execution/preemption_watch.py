@@ -78,7 +78,7 @@ class PreemptionWatch:
         elif self._seen[job] > ATTEMPTS:
             self._say(
                 f"Slurm job {job} was preempted or lost its node, and Slurm does not take it back "
-                f"({answer.stderr.strip()}). Ending; the same command goes on with what is missing."
+                f"({answer.stderr.strip()}). Ending. The same command makes what is missing."
             )
             self._done.set()
             self._give_up()

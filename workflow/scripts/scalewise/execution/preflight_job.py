@@ -47,7 +47,7 @@ def run_hello_job(log: Path, limit_seconds: float, timeout_seconds: int, output:
         lines = list(check_report(met, preflight, sizes(preflight.datasets)))
     else:
         why = failure_reason(rank_group, ended, rank_files.root_cause(shape.world_size))
-        cure = f"The ranks' own words are in {log}."
+        cure = f"The ranks' output is in {log}."
         lines = [bad(f"the hello job over {shape} ended without a result: {why}", cure)]
     if start.container is not None and ended.code == 0:
         lines.append(ok(f"container {start.container.image}"))

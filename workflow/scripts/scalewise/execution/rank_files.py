@@ -123,7 +123,7 @@ class RankFiles:
         # listed, not looked up: a network file system may remember for a minute that a file was missing
         while not any(path.name == ENDPOINT for path in self.folder.iterdir()):
             if time.monotonic() > deadline:
-                raise TimeoutError(f"timed out: nobody waited at a rendezvous within {timeout_seconds:g} s")
+                raise TimeoutError(f"timed out: no rank waited at a rendezvous within {timeout_seconds:g} s")
             time.sleep(0.05)
         try:
             text = (self.folder / ENDPOINT).read_text(encoding="utf-8")

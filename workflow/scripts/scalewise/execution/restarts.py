@@ -21,7 +21,7 @@ FORMER_NAME = "tries.json"
 MAX_STARTS_WITHOUT_PROGRESS = 3
 """Starts in a row without progress after which the run is given up: the next one would end alike."""
 
-SILENT = "without a word"
+SILENT = "without an error message"
 """The end of a start that could not say so: it was killed, or its node died."""
 
 

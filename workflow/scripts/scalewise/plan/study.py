@@ -553,7 +553,7 @@ def _sound_counts(devices: object) -> list[int | str]:
 def _site_warnings(site: Site) -> Iterator[str]:
     if site.unused_gpus:
         yield (
-            "this machine has a GPU, which `accelerator: auto` leaves alone: one has nothing to scale to. To "
+            "this machine has a GPU, which `accelerator: auto` does not use: one has nothing to scale to. To "
             "measure on it, write `accelerator: cuda` in the site file, and `devices: [1]`."
         )
 

@@ -24,7 +24,7 @@ def check_facts(facts: SiteFile) -> Iterator[Problem]:
         yield Problem(
             (max(sizes, key=sizes.__getitem__),),
             f"makes {size:,} bytes of facts, but the commands of jobs take {MAX_FACTS_BYTES:,}",
-            "Put a long prelude into a file of its own, and `source` it.",
+            "Put a long prelude into a separate file, and `source` it.",
         )
     if facts.slurm is None:
         if facts.launcher == "srun":
@@ -35,7 +35,7 @@ def check_facts(facts: SiteFile) -> Iterator[Problem]:
             )
         return
     if facts.launcher == "popen":
-        yield Problem(("launcher",), "is popen, which starts ranks on one machine alone", _NOT_POPEN)
+        yield Problem(("launcher",), "is popen, which starts ranks on one machine only", _NOT_POPEN)
     for key in LOOKED_UP:
         if getattr(facts, key) == "auto":
             yield Problem(
@@ -55,7 +55,7 @@ def check_facts(facts: SiteFile) -> Iterator[Problem]:
     if slurm.memory == "none" and facts.memory_gb_per_node is not None:
         yield Problem(
             ("memory_gb_per_node",),
-            f"is {facts.memory_gb_per_node:g}, but slurm.memory is none, so no job asks for memory",
+            f"is {facts.memory_gb_per_node:g}, but slurm.memory is none, so no job requests memory",
             "Remove one of the two.",
         )
 
@@ -80,7 +80,7 @@ def check_launch(
     if settings.launcher == "popen" and site.slurm is not None:
         yield Problem(
             where("launcher"),
-            "is popen, which starts ranks on one machine alone, and the site has `slurm:`",
+            "is popen, which starts ranks on one machine only, and the site has `slurm:`",
             _NOT_POPEN,
         )
     limit = site.facts.max_cpus_per_device
@@ -146,7 +146,7 @@ def _check_time(place: Place, experiment: AnyExperiment, site: Site) -> Iterator
     if not slurm.signal_seconds:
         yield Problem(
             here,
-            f"{over}without a signal ahead of a job's end (slurm.signal_seconds: 0) no run takes several",
+            f"{over}without a signal before a job's end (slurm.signal_seconds: 0) no run takes several",
             f"Use at most {longest}, or set signal_seconds to 60 in the site file.",
         )
     elif (left := trained_seconds(longest, slurm.signal_seconds)) < LEAST_SECONDS:
@@ -166,7 +166,7 @@ def _check_memory(place: Place, experiment: AnyExperiment, site: Site) -> Iterat
     if site.slurm is not None and site.slurm.memory == "none":
         yield Problem(
             here,
-            f"is {asked:g}, but jobs may not ask for memory at this site (slurm.memory: none)",
+            f"is {asked:g}, but jobs may not request memory at this site (slurm.memory: none)",
             "Remove it.",
         )
     elif whole is not None and asked > whole:

@@ -34,7 +34,7 @@ def resolve_choice(
         problems.append(
             Problem(
                 here,
-                f"is {devices.up_to}, and devices.among names {len(devices.among)} counts beside it",
+                f"is {devices.up_to}, and devices.among also names {len(devices.among)} device counts",
                 "Keep one of the two.",
             )
         )
@@ -102,8 +102,8 @@ def _check_repeats(place: Place, experiment: AnyExperiment) -> Iterator[Problem]
     if experiment.chooses_devices and experiment.max_repeats < 2:
         yield Problem(
             (*place, "repeats"),
-            f"is {experiment.repeats}, but devices are chosen by how far runs scatter, which a single one "
-            "does not tell",
+            f"is {experiment.repeats}, but devices are chosen by how far runs scatter, and a single run "
+            "does not show that",
             "Use 3 or more, or write the devices as a list.",
         )
 
@@ -147,6 +147,6 @@ def _check_has_choice(place: Place, experiment: AnyExperiment) -> Iterator[Probl
     if experiment.budget is not None and not experiment.chooses_devices:
         yield Problem(
             (*place, "budget"),
-            "limits a study that measures every count of its list",
+            "limits a study that measures every device count of its list",
             "Write `devices: {among: [1, 2, 4]}`, so that the study chooses among them, or remove budget.",
         )

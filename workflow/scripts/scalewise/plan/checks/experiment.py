@@ -87,7 +87,7 @@ def check_names(names: Iterable[str]) -> Iterator[Problem]:
         elif name.lower() in seen:
             yield Problem(
                 place,
-                f"differs from {seen[name.lower()]} by case alone, and some file systems ignore case",
+                f"differs from {seen[name.lower()]} only by case, and some file systems ignore case",
                 "Rename one of the two.",
             )
         seen.setdefault(name.lower(), name)
@@ -144,7 +144,7 @@ def check_devices(
             same, cure = f"is {devices!r}, the same {shape} as {twin!r}", "Keep one of the two."
             if shapes[twin] != shape:
                 same = f"is {devices!r}, as many devices as {twin!r} in the shape {shapes[twin]}"
-                cure = "Give each of the two shapes an experiment of its own."
+                cure = "Give each of the two shapes its own experiment."
             problems.append(Problem(here, same, cure))
         shapes[devices] = shape
     return shapes, problems
@@ -200,8 +200,8 @@ def _check_whole_run(place: Place, experiment: AnyExperiment) -> Iterator[Proble
         if limit is not None:
             yield Problem(
                 (*place, "decision", key),
-                f"is {limit:g}, a limit of a whole run, but steps ({steps}) ends every run before: nobody "
-                "knows how long a whole one takes",
+                f"is {limit:g}, a limit of a whole run, but steps ({steps}) ends every run before that: how "
+                "long a whole one takes is unknown",
                 "Remove steps, or decide by min_efficiency, or by the knee without a key.",
             )
     if isinstance(experiment, Experiment) and experiment.target is not None:

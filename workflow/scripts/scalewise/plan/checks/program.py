@@ -43,7 +43,7 @@ LAUNCHERS = frozenset(
 
 _CURES = {
     "target": "Use `metric: {pattern: ..., at_most: ...}`, which reads the program's own output.",
-    "rendezvous": "Remove it: a program meets its ranks by MASTER_ADDR and MASTER_PORT.",
+    "rendezvous": "Remove it: a program's ranks find each other by MASTER_ADDR and MASTER_PORT.",
     "epochs": "Remove it, or give it to the program in `arguments`; `steps` ends the measurement.",
     **dict.fromkeys(OF_CHECKPOINTS, "Remove it: a program writes its own checkpoints."),
 }
@@ -120,7 +120,7 @@ def check_program_series(
     if settings.resumes and FOLDER not in known_names(settings.templates):
         yield Problem(
             where("resumes"),
-            f"is true, but nothing tells {settings.program} the folder to go on from: neither arguments nor "
+            f"is true, but {settings.program} does not get the folder to resume from: neither arguments nor "
             "environment has {folder}",
             'Add it, such as ["--out", "{folder}"].',
         )
@@ -180,7 +180,7 @@ def _check_effect_of_sweep(
         if key in experiment.swept and not given & (set(BATCH_NAMES) if key in BATCH_NAMES else {key}):
             yield Problem(
                 where(key),
-                f"is {experiment.swept[key]}, but {settings.program} never hears of it: neither arguments "
+                f"is {experiment.swept[key]}, but {settings.program} does not get it: neither arguments "
                 f"nor environment has {{{key}}}",
                 f'Add it, such as ["--{key.replace("_", "-")}", "{{{key}}}"].',
             )
@@ -191,7 +191,7 @@ def _check_batch(where: Where, settings: ProgramSettings, world_sizes: Sequence[
     if settings.scaling == "strong" and not hears and not settings.batch_is_own:
         yield Problem(
             where("scaling"),
-            f"is strong, but {settings.program} never hears of the batch size: neither arguments nor "
+            f"is strong, but {settings.program} does not get the batch size: neither arguments nor "
             "environment has {batch_size_per_device} or {global_batch_size}",
             'Add it, such as ["--batch-size", "{batch_size_per_device}"]. If the program has a fixed '
             "global batch, write `global_batch_size: own` and "
@@ -253,13 +253,13 @@ def _check_files(where: Where, settings: ProgramSettings) -> Iterator[Problem]:
             yield Problem(
                 here,
                 f"is {name!r}, which is a folder",
-                "Name the files in it; a folder of data stands under `inputs`.",
+                "Name the files in it. A folder of data belongs under `inputs`.",
             )
         elif kind == "folder" and Path.cwd().is_relative_to(Path(name).resolve()):
             yield Problem(
                 here,
                 f"is {name!r}, which holds results/, too: every run would change it",
-                "Name the folders of the data alone.",
+                "Name only the folders of the data.",
             )
         elif not settings.prepare and kind is None:
             # what is not there may be made by prepare
@@ -276,7 +276,7 @@ def _check_preparation(here: Place, word: str) -> Iterator[Problem]:
             cure = "Give the path of a file, from the folder snakemake runs in."
             yield Problem(here, f"is {word!r}, and there is no such file", cure)
     elif shutil.which(word) is None:
-        cure = "Begin with a Python file, or with a program and its arguments, each a word of its own."
+        cure = "Begin with a Python file, or with a program and its arguments, each a separate word."
         yield Problem(here, f"is {word!r}, and there is no such program here", cure)
 
 
@@ -294,15 +294,15 @@ def program_warnings(name: str, experiment: ProgramExperiment, checkout: Path | 
         if Path(experiment.working_directory or "").resolve() == checkout:
             known = f" ({', '.join(calls[:3])})" if calls else ""
             yield (
-                f"experiments.{name}: {experiment.program} runs in Scalewise's folder, and leaves there what "
-                f"it writes to relative paths{known}. Name its own folder in working_directory, or give it "
+                f"experiments.{name}: {experiment.program} runs in Scalewise's folder, and writes its "
+                f"relative paths there{known}. Name its own folder in working_directory, or give it "
                 "{folder} in arguments or environment."
             )
         elif calls:
             yield (
-                f"experiments.{name}: {experiment.program} writes files ({', '.join(calls[:3])}), and "
-                "nothing tells it where: its runs share one place, and may go on from what another has left. "
-                "Give it {folder} in arguments or environment, a folder of each run's own."
+                f"experiments.{name}: {experiment.program} writes files ({', '.join(calls[:3])}), without "
+                "{folder}: its runs share one place, and may resume from each other's files. "
+                "Give it {folder} in arguments or environment, which is another folder for each run."
             )
     if experiment.steps is None and experiment.metric is None and experiment.runtime_minutes < 60:
         yield (

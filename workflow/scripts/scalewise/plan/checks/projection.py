@@ -45,13 +45,13 @@ def check_projection(
     if not experiment.predict and ("project" in own or "predict" not in own):
         yield Problem(
             (*place, "project"),
-            f"asks for a prediction on {experiment.project.devices} devices, but predict is false",
+            f"requests a prediction on {experiment.project.devices} devices, but predict is false",
             "Remove one of the two.",
         )
     for index, devices in enumerate(experiment.project.devices):
         here = (*place, "project", "devices", index)
         if devices in experiment.project.devices[:index]:
-            yield Problem(here, f"is {devices}, which stands there twice", "Keep one of the two.")
+            yield Problem(here, f"is {devices}, which is in the list twice", "Keep one of the two.")
         try:
             shape = fill(devices, site.devices_per_node, may_force=False)
         except TopologyError as error:

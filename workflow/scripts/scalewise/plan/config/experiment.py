@@ -58,23 +58,23 @@ class DecisionRule(StrictModel):
     )
     deadline_minutes: Rate | None = Field(
         None,
-        description="Recommend the fewest devices on which a whole run, start-up and the site's queue "
-        "included, takes at most this long, by a bound that 95 % of further runs keep.",
+        description="Recommend the smallest device count on which a whole run, with start-up and the site's "
+        "queue, takes at most this long, by a bound that 95 % of further runs keep.",
     )
     max_device_hours: Rate | None = Field(
         None,
-        description="Recommend the fastest devices on which a whole run takes at most so many device-hours.",
+        description="Recommend the fastest device count with at most so many device-hours for a whole run.",
     )
     min_gain: Annotated[float, Field(ge=0, le=1)] = Field(
         0.05,
-        description="More devices are recommended only where they are shown to be faster than fewer by at "
-        "least this share, 0.05 for 5 %: the whole 95 % interval of the ratio lies above it. 5 % is what "
-        "three repeats can tell if they scatter by 1 %; 0 asks for any gain at all.",
+        description="More devices are recommended only if they are shown to be faster than fewer by at "
+        "least this share, 0.05 for 5 %: the whole 95 % interval of the ratio lies above it. Three repeats "
+        "can show 5 % if they scatter by 1 %. 0: any gain.",
     )
     accept: list[str] = Field(
         [],
         description="Swept keys that change what is trained, such as [precision]. Their other values compete "
-        "for the recommendation where the final accuracy is shown to be at most "
+        "for the recommendation if the final accuracy is shown to be at most "
         f"{100 * ACCEPTED_LOSS:g} percentage points lower.",
     )
 
@@ -95,7 +95,7 @@ class Repeats(StrictModel):
     max: RepeatCount = Field(10, description="Most jobs of a point.")
     until_interval: Fraction | None = Field(
         None,
-        description="Ask for more of every point until half the width of its throughput's interval is at "
+        description="Make more of every point until half the width of its throughput's interval is at "
         "most this share of the throughput, 0.03 for 3 %. Left out: only of points between which the "
         "decision is not clear, until it is.",
     )
@@ -106,7 +106,7 @@ class Repeats(StrictModel):
             by_default = [name for name in ("min", "max") if name not in self.model_fields_set]
             also = f" ({by_default[0]} is left to its default)" if by_default else ""
             raise reject(
-                f"asks for at least {self.min} (min) and at most {self.max} (max) jobs of a point{also}",
+                f"requests at least {self.min} (min) and at most {self.max} (max) jobs of a point{also}",
                 f"Use a max of {self.min} or more, or a min of {self.max} or less."
                 if self.max > 1
                 else f"Use a max of {self.min} or more, or write `repeats: {self.max}`.",
@@ -230,8 +230,8 @@ class StudyKeys(StrictModel):
         Discriminator(_devices_kind),
     ] = Field(
         description="Device counts to compare, such as [1, 2, 4]. "
-        '"2x2" (nodes x devices per node) forces a shape. {up_to: 64} or {among: [1, 2, 4, 8]} measures of '
-        "them what the answer needs."
+        '"2x2" (nodes x devices per node) forces a shape. {up_to: 64} or {among: [1, 2, 4, 8]} measures '
+        "only those that the answer needs."
     )
     budget: Budget | None = Field(
         None,
@@ -243,7 +243,7 @@ class StudyKeys(StrictModel):
     ] = Field(
         3,
         description="Jobs per device count and option. 95 % intervals are wide with 3, narrower with 6. A "
-        "mapping asks for more jobs of just those points whose interval is too wide.",
+        "mapping makes more jobs only of points whose interval is too wide.",
     )
     exclude: list[dict[str, Any]] = Field(
         default_factory=list,
@@ -252,7 +252,7 @@ class StudyKeys(StrictModel):
     )
     predict: bool = Field(
         True,
-        description="Measure the all-reduce over the study's shapes, in short jobs of their own, and predict "
+        description="Measure the all-reduce over the study's shapes, in separate short jobs, and predict "
         "every point from one device's computing. Changing it reruns nothing.",
     )
     project: Projection | None = Field(
@@ -266,11 +266,11 @@ class StudyKeys(StrictModel):
         10, description="A run is ended after this many minutes. Changing it reruns nothing."
     )
     memory_gb: Memory | None = Field(
-        None, description="Memory to ask for, per node, in GB. Changing it reruns nothing."
+        None, description="Memory to request, per node, in GB. Changing it reruns nothing."
     )
     checkpoint_minutes: Annotated[float, Field(gt=0, le=525_600, allow_inf_nan=False)] = Field(
         10.0,
-        description="Minutes of training between two checkpoints. One more is written when a run is asked to "
+        description="Minutes of training between two checkpoints. One more is written when a run has to "
         "end: at its time limit, at a preemption, at Ctrl-C. Changing it reruns nothing.",
     )
     keep_checkpoints: bool = Field(
@@ -281,7 +281,7 @@ class StudyKeys(StrictModel):
     timeout_seconds: Annotated[int, Field(ge=5)] = Field(
         120,
         description="A run ends when a rank has waited this long for another: at the start, or in a "
-        "collective operation. Raise it where evaluation or a slow file system keeps ranks apart. Changing "
+        "collective operation. Raise it if evaluation or a slow file system keeps ranks apart. Changing "
         "it reruns nothing.",
     )
 
@@ -289,7 +289,7 @@ class StudyKeys(StrictModel):
         False,
         description="Write each run's losses, accuracy and throughput for TensorBoard too, from its records: "
         "`tensorboard --logdir results/{experiment}/tensorboard` then shows them. Needs the package of that "
-        "name beside Snakemake. Changing it reruns nothing.",
+        "name in Snakemake's environment. Changing it reruns nothing.",
     )
 
     @property
@@ -326,7 +326,7 @@ class Experiment(StudyKeys, Settings):
 
     sweep: Sweep = Field(
         default_factory=Sweep,
-        description="Every combination of these values is a series with a baseline of its own. Of "
+        description="Every combination of these values is a series with its own baseline. Of "
         "image_size, stop_at_accuracy, bucket_cap_mb and launcher one value may be `default`: as without "
         "the key.",
     )
@@ -343,7 +343,7 @@ class ProgramExperiment(StudyKeys, ProgramSettings):
 
     sweep: ProgramSweep = Field(
         default_factory=ProgramSweep,
-        description="Every combination of these values is a series with a baseline of its own: "
+        description="Every combination of these values is a series with its own baseline: "
         "`argument.NAME`, or a key of this table.",
     )
 
@@ -370,9 +370,11 @@ class StudyFile(StrictModel):
     model_config = ConfigDict(title="Scalewise experiments")
 
     defaults: Experiment | ProgramExperiment | None = Field(
-        None, description="Values for every experiment that does not say otherwise and that takes the key."
+        None, description="Values for every experiment that has the key and gives no other value."
     )
-    experiments: dict[str, Experiment | ProgramExperiment] = Field(description="One entry an experiment.")
+    experiments: dict[str, Experiment | ProgramExperiment] = Field(
+        description="One entry for each experiment."
+    )
 
 
 def study_schema() -> dict[str, Any]:

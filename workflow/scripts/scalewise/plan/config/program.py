@@ -1,4 +1,4 @@
-"""Settings of one training by a program of the user's own: every key, its type, its unit and its default."""
+"""Settings of one training by the user's program: every key, its type, its unit and its default."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from scalewise.plan.config.settings import (
 from scalewise.plan.config.templates import names_in
 
 ARGUMENT = "argument."
-"""Begins the name of a value of the user's own in templates and under ``sweep``."""
+"""Begins the name of a custom value in templates and under ``sweep``."""
 
 OWN_NAME = "[A-Za-z_][A-Za-z0-9_]*"
-"""Pattern of the name of a value of the user's own."""
+"""Pattern of the name of a custom value."""
 
 FOLDER = "folder"
 """Name in a template of the run's own folder for what the program writes."""
@@ -45,13 +45,13 @@ RUN_NAMES = ("devices", "devices_per_node", "nodes", *BATCH_NAMES, "accumulation
 
 NODE_NAMES = ("node_rank", "master_address", "master_port")
 RANK_NAMES = ("rank", "local_rank")
-"""Names of what differs between ranks, known where the ranks are."""
+"""Names whose values differ between ranks."""
 
 PLANNED = "planned"
 """Word of ``samples_per_step`` that takes the planned global batch."""
 
 OWN = "own"
-"""Word of ``global_batch_size`` that stands for the program's own, whose number is in samples_per_step."""
+"""Word of ``global_batch_size`` for the program's own batch, whose number is in samples_per_step."""
 
 SEEN = "seen"
 """Word of ``samples_per_step`` that takes the samples counted in the measured steps."""
@@ -61,7 +61,7 @@ def _scalar(value: object) -> object:
     if isinstance(value, bool):
         word = str(value).lower()
         raise reject(
-            f"is {word}, and programs differ in how they spell that",
+            f"is {word}, and programs spell that differently",
             f'Write the word that the program takes, in quotes, such as "{word}".',
         )
     if not isinstance(value, (str, int, float)):
@@ -112,7 +112,7 @@ class Metric(StrictModel):
         if groups != 1:
             raise reject(
                 f"has the pattern {self.pattern!r} with {groups} groups, not one",
-                "Put the number alone into parentheses, as in `val_loss=([0-9.]+)`.",
+                "Put only the number into parentheses, as in `val_loss=([0-9.]+)`.",
             )
         return self
 
@@ -174,7 +174,7 @@ class ProgramSettings(StrictModel):
 
     program: HomePath = Field(
         description="Your training: the path of a Python file, or `-m package.train` for a module. It is "
-        "run as it is, once for each device, as torchrun would. With it an experiment takes the keys of this "
+        "run as it is, once for each device, like with torchrun. An experiment with it has the keys of this "
         "table.",
         json_schema_extra={"examples": ["train.py", "-m package.train"]},
     )
@@ -182,7 +182,7 @@ class ProgramSettings(StrictModel):
         default_factory=list,
         description="Words of its command line. No shell reads them. In braces: {devices}, "
         "{devices_per_node}, {nodes}, {batch_size_per_device}, {global_batch_size}, {accumulation_steps}, "
-        "{seed}, {folder} (a folder of the run's own for all that it writes) and your own {argument.NAME}; "
+        "{seed}, {folder} (the run's own folder for its output) and your own {argument.NAME}; "
         "arithmetic of whole numbers, as in {global_batch_size * 1024}, with + - * // and parentheses. A "
         "brace is {{ or }}. ${name} is passed as it is.",
     )
@@ -192,8 +192,8 @@ class ProgramSettings(StrictModel):
     )
     environment: dict[str, Word] = Field(
         default_factory=dict,
-        description="Variables of its environment, with the same names in braces, and {rank}, {local_rank}, "
-        "{node_rank}, {master_address}, {master_port} beside them.",
+        description="Variables of its environment, with the same names in braces, with {rank}, {local_rank}, "
+        "and with {node_rank}, {master_address}, {master_port}.",
     )
     python: HomePath | None = Field(
         None,
@@ -203,8 +203,8 @@ class ProgramSettings(StrictModel):
     working_directory: HomePath | None = Field(
         None,
         description="The folder that the program runs in: its own relative paths, and a module of "
-        "`-m package.train`, are seen from there, and so are those of prepare. The paths of this table are "
-        "always seen from the folder that snakemake runs in. Default: that folder.",
+        "`-m package.train`, start there, and so do those of prepare. The paths of this table "
+        "always start in the folder that snakemake runs in. Default: that folder.",
     )
     scaling: Scaling = "strong"
     global_batch_size: OwnGlobalBatchSize = None
@@ -214,7 +214,7 @@ class ProgramSettings(StrictModel):
         None,
         description="Samples of one optimizer step over all devices, if Scalewise cannot count them: "
         "sequence-first batches, LBFGS, several loaders. planned: the samples that the batch size plans. "
-        "seen: the samples that the loader gave in the measured steps, for batches that vary (packing, "
+        "seen: the samples of the loader in the measured steps, for batches that vary (packing, "
         "Poisson sampling, growing accumulation). Default: Scalewise counts them, and compares them with the "
         "plan after 3 steps.",
     )
@@ -227,7 +227,7 @@ class ProgramSettings(StrictModel):
         None,
         description="What forward passes without gradients are, if Scalewise cannot decide it. training: a "
         "part of the training (rollouts, generated samples), whose time counts. evaluation: their time does "
-        "not count. Default: decided by when they come.",
+        "not count. Default: decided by when they occur.",
     )
     steps: StepsKey | None = Field(
         None,
@@ -238,28 +238,28 @@ class ProgramSettings(StrictModel):
     warmup_steps: WarmupSteps = 10
     metric: Metric | None = Field(
         None,
-        description="What counts as trained, read from the program's output: time to it is reported, and "
+        description="What counts as trained, read from the program's output: the time to it is reported, and "
         "decides. Not together with steps.",
     )
     starts: Literal["ranks", "itself"] = Field(
         "ranks",
         description="ranks: the program is started once for each device. itself: once for each node, and "
-        "starts its own ranks (torch.multiprocessing.spawn, a launcher of its own).",
+        "starts its own ranks (torch.multiprocessing.spawn, its own launcher).",
     )
     resumes: bool = Field(
         False,
-        description="The program goes on by itself from what it left in {folder}. Default: a run that was "
-        "cut off begins anew in an emptied folder.",
+        description="The program resumes from its own files in {folder}. Default: a run that was "
+        "cut off starts again in an emptied folder.",
     )
     prepare: Annotated[list[Word], AfterValidator(_command_in_home)] = Field(
         default_factory=list,
         description="A command for the login node, done once before any job, such as "
-        "[download.py, --out, data]: a Python file with its arguments, or a program with its own.",
+        "[download.py, --out, data]: a Python file, or a program, with its arguments.",
     )
     files: list[HomePath] = Field(
         default_factory=list,
         description="Files that the program reads as its configuration. A changed one trains again. Modules "
-        "that it imports are found by themselves.",
+        "that it imports are found automatically.",
     )
     inputs: list[HomePath] = Field(
         default_factory=list,
@@ -325,8 +325,7 @@ def _name_of_own_value(key: str) -> str:
         known = f"Did you mean {near[0]!r}?" if near else name_all(SWEEPABLE_OF_PROGRAMS)
         raise reject(
             "is not a key of a program's training that can be swept",
-            f"{known} A value of your own is swept as `{ARGUMENT}NAME`, with {{{ARGUMENT}NAME}} in the "
-            "arguments.",
+            f"{known} A custom value is swept as `{ARGUMENT}NAME`, with {{{ARGUMENT}NAME}} in the arguments.",
         )
     if not re.fullmatch(OWN_NAME, key.removeprefix(ARGUMENT)):
         raise reject("is not a name", f"Use letters, digits and _, as in `{ARGUMENT}lr`.")

@@ -38,14 +38,14 @@ BatchSizePerDevice = Annotated[
 AccumulationSteps = Annotated[
     Count,
     Field(
-        description="Forward and backward passes of one optimizer step; gradients are exchanged in the last "
-        "of them alone."
+        description="Micro-batches (forward and backward passes) of one optimizer step; gradients are "
+        "exchanged only in the last of them."
     ),
 ]
 CpusPerDevice = Annotated[
     Count,
     Field(
-        description="CPUs, and so threads, of each rank, and processes of the workers loader. Sweep it where "
+        description="CPUs, and so threads, of each rank, and processes of the workers loader. Sweep it if "
         "CPU work may be the limit."
     ),
 ]
@@ -61,8 +61,8 @@ WarmupSteps = Annotated[
     int,
     Field(
         ge=0,
-        description="First steps left out of the throughput; they train all the same. Raise it where "
-        "the first epochs are slower.",
+        description="First steps that are excluded from the throughput; they train nevertheless. Raise it "
+        "if the first epochs are slower.",
     ),
 ]
 Seed = Annotated[
@@ -83,10 +83,10 @@ class Steps(StrictModel):
         "needs."
     )
     until_interval: Annotated[float, Field(gt=0, le=0.2, allow_inf_nan=False)] = Field(
-        description="End the run as soon as half the width of the 95 % interval of its own throughput, over "
+        description="End the run once half the width of the 95 % interval of its own throughput, over "
         "windows of 5 steps, is at most this share of the throughput, 0.01 for 1 %. Steps beyond "
-        "warmup_steps that are not steady yet are left out, at most half of `most`. The interval tells how "
-        "well one run is known, not how much runs differ: that is what repeats are for.",
+        "warmup_steps that are not steady yet are excluded, at most half of `most`. The interval shows how "
+        "well one run is known, not how much runs differ; repeats show that.",
     )
 
     def __str__(self) -> str:
@@ -147,13 +147,13 @@ class Settings(StrictModel):
     epochs: Count = Field(
         10,
         description="Passes over the training data. Throughput needs few, time to accuracy enough to reach "
-        "the target. With steps they shape the schedule alone.",
+        "the target. With steps they only shape the schedule.",
     )
     steps: StepsKey | None = Field(
         None,
         description="End the training after so many optimizer steps beyond warmup_steps: throughput needs no "
-        "whole epoch. Nothing is evaluated then, the schedule is that of all epochs, and the data is gone "
-        "through again where it ends before the steps do. A mapping ends it earlier, once its throughput is "
+        "whole epoch. Nothing is evaluated then, the schedule is that of all epochs, and the data starts "
+        "again if it ends before the steps do. A mapping ends it earlier, once its throughput is "
         "known well enough: `{most: 500, until_interval: 0.01}`. Default: train all epochs. Not together "
         "with a target.",
     )
@@ -209,7 +209,7 @@ class Settings(StrictModel):
     )
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = Field(
         "fp32",
-        description="Of matrix products and convolutions. tf32: inside the GPU alone. bf16, fp16: by "
+        description="Of matrix products and convolutions. tf32: only inside the GPU. bf16, fp16: by "
         "autocast, fp16 with a gradient scaler.",
     )
     channels_last: bool = Field(
@@ -227,7 +227,7 @@ class Settings(StrictModel):
         "saves one copy of them.",
     )
     static_graph: bool = Field(
-        False, description="Tell DistributedDataParallel that every step uses the same parameters."
+        False, description="DistributedDataParallel may assume that every step uses the same parameters."
     )
     bucket_cap_mb: Count | None = Field(
         None,
@@ -243,16 +243,16 @@ class Settings(StrictModel):
     launcher: Launcher = None
     rendezvous: Literal["tcp", "file"] = Field(
         "tcp",
-        description="How ranks meet. tcp: at a port of rank 0 that is free. file: in a file of the run's "
-        "folder, where the network between nodes is in the way.",
+        description="How ranks find each other. tcp: at a free port of rank 0. file: in a file of the run's "
+        "folder, if the network between nodes prevents that.",
     )
     warmup_steps: WarmupSteps = 10
     deterministic: bool = Field(
         False,
-        description="Use deterministic algorithms alone, which may be slower: equal seeds, equal weights.",
+        description="Use only deterministic algorithms, which may be slower: equal seeds, equal weights.",
     )
     save_model: bool = Field(
-        False, description="Leave the trained weights in the run's folder, as model.safetensors."
+        False, description="Keep the trained weights in the run's folder, as model.safetensors."
     )
     seed: Seed = 1
 
@@ -276,4 +276,4 @@ DEFAULT = "default"
 """The value of a swept key that means the key left out. As a word, it reads well in a run's name."""
 
 SWEEPABLE_WITH_DEFAULT = ("image_size", "stop_at_accuracy", "bucket_cap_mb", "launcher")
-"""Keys that are something when they are left out which no value of their own says."""
+"""Keys whose default cannot be written as a value."""

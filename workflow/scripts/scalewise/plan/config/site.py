@@ -53,7 +53,7 @@ def _interface(value: str) -> str:
 
 def _shell_line(value: str) -> str:
     if not value.strip() or "\n" in value or "\0" in value:
-        raise reject(f"is {value!r}, not one line of shell", "Write each line as an entry of its own.")
+        raise reject(f"is {value!r}, not one line of shell", "Write each line as a separate entry.")
     return value
 
 
@@ -82,7 +82,7 @@ class Container(BaseModel):
     image: Annotated[str, AfterValidator(_argument)] = Field(description="Path of the image.")
     binds: list[Annotated[str, AfterValidator(_argument)]] = Field(
         default_factory=list,
-        description="Folders to make visible inside, beside the working folder, which always is.",
+        description="Folders to make visible inside, in addition to the working folder.",
     )
     runtime: Annotated[str, AfterValidator(_argument)] = Field(
         "apptainer", description="Program that starts it: apptainer or singularity."
@@ -116,21 +116,21 @@ class SiteFile(BaseModel):
 
     accelerator: Literal["auto", "cpu", "cuda"] = Field(
         "auto",
-        description="What a device is: a GPU (cuda) or a CPU process (cpu). auto: GPUs where there are two.",
+        description="What a device is: a GPU (cuda) or a CPU process (cpu). auto: GPUs if there are two.",
     )
     devices_per_node: Count | Literal["auto"] = Field(
         "auto",
-        description="Devices of one node. auto: this machine's GPUs, or its CPUs where those are devices.",
+        description="Devices of one node. auto: this machine's GPUs, or its CPUs if those are the devices.",
     )
     cpus_per_node: Count | Literal["auto"] = Field(
         "auto", description="CPUs of one node. auto: the CPUs this process may use."
     )
     max_cpus_per_device: Count | None = Field(
-        None, description="Most CPUs that a job may ask for per device."
+        None, description="Most CPUs that a job may request per device."
     )
     memory_gb_per_node: Memory | None = Field(
         None,
-        description="Memory of one node that jobs may ask for. A run without memory_gb asks for its devices' "
+        description="Memory of one node that jobs may request. A run without memory_gb requests its devices' "
         "share.",
     )
     max_nodes: Count = Field(1, description="Nodes one run may take.")
@@ -160,8 +160,8 @@ class SiteFile(BaseModel):
     )
     data_checksums: Annotated[str, AfterValidator(_argument)] | None = Field(
         None,
-        description="Path of a file as sha256sum writes it: checksums of the files on data_mirror where they "
-        "are not the published ones, such as a subset for a test.",
+        description="Path of a file as sha256sum writes it: checksums of the files on data_mirror that "
+        "differ from the published ones, such as a subset for a test.",
     )
     slurm: Slurm | None = Field(None, description="The cluster's scheduler; without it, one machine.")
 

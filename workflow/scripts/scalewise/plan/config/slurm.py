@@ -98,13 +98,13 @@ def _walltime(value: str) -> str:
     parts = _WALLTIME.fullmatch(value)
     if parts is None:
         raise reject(
-            f"is {value!r}, and Slurm would read that in a way of its own",
+            f"is {value!r}, and Slurm reads that as another time",
             'Write hours, minutes and seconds, "24:00:00", or days before them, "2-00:00:00".',
         )
     hours, minutes, seconds = (int(part) for part in parts.groups()[1:])
     if minutes > 59 or seconds > 59 or (parts[1] is not None and hours > 23):
         raise reject(
-            f"is {value!r}, with more than 59 minutes or seconds, or 23 hours beside days",
+            f"is {value!r}, with more than 59 minutes or seconds, or more than 23 hours after days",
             'Write it such as "1-12:00:00".',
         )
     if not (duration_seconds(value) or 0) // 60:
@@ -145,7 +145,7 @@ def _plain_to_plugin(value: str) -> str:
     """Refuse what the executor plugin, which looks anywhere in the text, takes for an option of its own."""
     if "-J" in value or re.search(r"-[DAopencCtN](\s|$)", value) or re.search(r"[=\s]--", value):
         raise reject(
-            f"is {value!r}, in which the executor plugin sees an option of its own", "Use other words."
+            f"is {value!r}, which the executor plugin takes for one of its options", "Use other words."
         )
     return value
 
@@ -206,9 +206,11 @@ class Slurm(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    account: Name | None = Field(None, description="Who pays. Left out: Slurm's own default for you.")
+    account: Name | None = Field(
+        None, description="The account that pays. Left out: Slurm's default for you."
+    )
     partition: Names | None = Field(
-        None, description="Where the devices are. Left out: the cluster's default."
+        None, description="The partition with the devices. Left out: the cluster's default."
     )
     qos: Name | None = Field(None, description="Quality of service.")
     constraint: Annotated[str, AfterValidator(_features)] | None = Field(
@@ -219,44 +221,44 @@ class Slurm(BaseModel):
     )
     gpu_request: Literal["gres", "gpus-per-node", "none"] | None = Field(
         None,
-        description="How GPUs are asked for, per node: --gres=gpu:4, --gpus-per-node=4, or not at all. "
+        description="How GPUs are requested, per node: --gres=gpu:4, --gpus-per-node=4, or not at all. "
         "Default: gres for cuda, none for cpu.",
     )
     gpu_type: Name | None = Field(None, description="Type in that request, such as h100; hyphens are fine.")
     memory: Literal["per-node", "per-cpu", "none"] = Field(
-        "per-node", description="How memory is asked for: --mem, --mem-per-cpu, or not at all."
+        "per-node", description="How memory is requested: --mem, --mem-per-cpu, or not at all."
     )
     longest_walltime: Annotated[str, AfterValidator(_walltime)] | None = Field(
         None,
-        description='Of the partition, "24:00:00" or "2-00:00:00". Slurm lets longer jobs wait for ever.',
+        description='Time limit of the partition, "24:00:00" or "2-00:00:00". Longer jobs wait forever.',
     )
     signal_seconds: Annotated[int, Field(ge=0, le=3600)] = Field(
         60,
-        description="So long before its time is over a job gets SIGUSR1: the run writes a checkpoint and "
-        "goes back into the queue if it needs more time. A checkpoint is written between two steps: where a "
+        description="Seconds before its end at which a job gets SIGUSR1: the run writes a checkpoint and "
+        "goes back into the queue if it needs more time. A checkpoint is written between two steps: if a "
         "run takes several jobs, give it the time of an evaluation and of a checkpoint, and 30 s more. A run "
         "that one job holds ends by its own limit, two minutes before the job; the signal then comes at most "
-        "30 s ahead. At a run's own limit and at Ctrl-C it has 60 s. 0 asks for no signal; no run may then "
+        "30 s ahead. At a run's own limit and at Ctrl-C it has 60 s. 0: no signal; no run may then "
         "take longer than longest_walltime.",
     )
     queue_minutes: Annotated[dict[int, float], BeforeValidator(_waits)] | None = Field(
         None,
-        description="Usual wait in the queue by number of devices, such as {1: 5, 8: 60}; of two counts the "
-        "larger one's holds between them, and the largest one's beyond. Counts for a deadline, and is shown "
-        "with the decision. Changing it trains nothing again.",
+        description="Usual wait in the queue by number of devices, such as {1: 5, 8: 60}; between two "
+        "device counts the larger one's applies, beyond the largest the largest one's. Counts for a "
+        "deadline, and is shown with the decision. Changing it trains nothing again.",
     )
     partial_nodes: Literal["allowed", "billed-whole", "refused"] = Field(
         "allowed",
-        description="What becomes of a run that leaves devices of a node unused. billed-whole: its "
+        description="Treatment of a run that leaves devices of a node unused. billed-whole: its "
         "device-hours count the whole node. refused: it is an error.",
     )
     exclusive: bool = Field(
-        False, description="Ask for whole nodes, so that no other job disturbs the figures."
+        False, description="Request whole nodes, so that no other job disturbs the figures."
     )
     mail_user: Annotated[str, AfterValidator(_mail)] | None = Field(
-        None, description="Where Slurm sends mail."
+        None, description="Address to which Slurm sends mail."
     )
-    mail_type: list[MailEvent] = Field(default_factory=list, description="When it does.")
+    mail_type: list[MailEvent] = Field(default_factory=list, description="Events for which it does.")
     extra: list[Annotated[str, AfterValidator(_sbatch_option)]] = Field(
         default_factory=list, description='Further options of sbatch, each as "--name=value".'
     )

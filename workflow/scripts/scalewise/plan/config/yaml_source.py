@@ -122,7 +122,7 @@ def _syntax_problem(error: yaml.YAMLError | ValueError | OverflowError, source: 
             )
         return Problem((), "is indented deeper than the line above", "Indent both lines equally.")
     if opened := _UNCLOSED.match(reason):
-        what = f"has a list or mapping{since} that goes on without a comma or {opened[1]}"
+        what = f"has a list or mapping{since} without a comma or {opened[1]} here"
         return Problem((), what, f"Add the missing comma or {opened[1]}.")
     if reason == "found unexpected end of stream":
         return Problem((), f"ends within the quotes that begin{since}", "Add the closing quote.")
@@ -200,7 +200,7 @@ class _Walk:
                 problems.append(
                     Problem(
                         here,
-                        f"stands twice, in lines {seen[name]} and {line}",
+                        f"is written twice, in lines {seen[name]} and {line}",
                         "Keep one of the two; YAML would silently use the last.",
                     )
                 )

@@ -35,7 +35,7 @@ MAX_WARNINGS = 5
 _HEADINGS = ("run", "nodes x devices", "batch/device", "epochs", "device-hours")
 _LEGEND = (
     "Expected speedups, and device-hours marked ~, are predicted from 1-device runs and the measured "
-    "all-reduce. They are of training alone: start-up and evaluation come on top."
+    "all-reduce. They are of training only: start-up and evaluation are not included."
 )
 
 
@@ -308,7 +308,7 @@ def _jobs(study: Study) -> Iterator[str]:
             yield (
                 f"A run of {name} takes up to {jobs} jobs one after the other, "
                 f"{planned.spec.runtime_minutes} minutes in jobs of at most {study.site.longest_minutes}: "
-                "each goes on from the checkpoint of the one before."
+                "each resumes from the checkpoint of the one before."
             )
     if shutil.which("sbatch") is None:
         yield "Warning: there is no sbatch on this machine, so the plan cannot be started here."
