@@ -84,7 +84,7 @@ def test_a_value_that_is_written_counts_and_reset_brings_the_study_s_own_back(fi
     assert number(page, "min_efficiency").input_value() == "0.9"
     assert "The study’s own answer: Use 4 devices." in answer(page)
     number(page, "deadline_minutes").fill("40")
-    assert page.get_by_label("Require: Deadline, queue included").is_checked()
+    assert page.get_by_label("Require: Finished within (with queue)").is_checked()
     assert answer(page).startswith("No device count meets your criteria.")
     assert "Closest is 8 devices: efficiency 0.50, below the 0.90 required." in answer(page)
     page.get_by_label("Require: Efficiency at least").uncheck()

@@ -190,13 +190,13 @@ def test_a_device_count_none_of_whose_runs_completed_is_said_too(answer: Decide)
 
 @pytest.mark.parametrize(
     ("repeats", "words"),
-    [(1, "1 completed run, which is taken to scatter by 5 %;"), (2, "2 completed runs;")],
+    [(1, "1 completed run; a spread of 5 % is assumed."), (2, "2 completed runs.")],
 )
 def test_fewer_than_three_repeats_are_said(answer: Decide, repeats: int, words: str) -> None:
     points = {(ALONE, 1): spread(100)[:repeats], (ALONE, 2): [180.0, 180.5][:repeats]}
     text = " ".join(answer(points).cautions)
     assert words in text
-    assert "use 3 or more repeats" in text
+    assert "Use at least 3 repeats" in text
 
 
 def test_a_target_that_was_missed_is_said_beside_the_decision(make_runs: Runs) -> None:

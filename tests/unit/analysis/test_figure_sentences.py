@@ -186,10 +186,10 @@ def test_the_time_to_a_target_is_told_with_both_efficiencies() -> None:
     found = said(BASE, reached | {"n_reached": 2})["efficiencies"]
     assert found == (
         "On 2 devices hardware efficiency is 0.85 (0.80 to 0.90, n = 3) and statistical efficiency 0.90 "
-        "(0.80 to 1.00, n = 3); the target is reached 1.50x as soon as on 1 (1.40 to 1.60, n = 2)."
+        "(0.80 to 1.00, n = 3); the target is reached 1.50x faster than on 1 (1.40 to 1.60, n = 2)."
     )
     open_ = said(BASE, reached | {"time_to_accuracy_speedup_low": 0.9})["efficiencies"]
-    assert open_.endswith("1.50x as soon as on 1 (0.90 to 1.60, n = 3), a gain that is not shown.")
+    assert open_.endswith("1.50x faster than on 1 (0.90 to 1.60, n = 3), a gain that is not shown.")
 
 
 def test_losses_are_compared_after_the_last_epoch_that_all_runs_have() -> None:

@@ -98,7 +98,7 @@ def test_a_study_whose_runs_were_all_cut_off_has_a_report(tmp_path: Path, write_
     compute(analysed, tmp_path / "study" / "runs", tmp_path / "study")
     draw(analysed, tmp_path / "study")
     write_report(["study"], tmp_path, {"study": {"title": "Study", "description": ""}}, page)
-    assert "6 of 6 runs went on from a checkpoint" in page.read_text(encoding="utf-8")
+    assert "6 of 6 runs resumed from a checkpoint" in page.read_text(encoding="utf-8")
 
 
 def test_walls_of_a_point_are_those_of_its_undisturbed_runs(tmp_path: Path, write_run: WriteRun) -> None:
@@ -146,8 +146,8 @@ def test_a_deadline_is_not_judged_by_runs_that_were_all_cut_off(tmp_path: Path, 
     assert decision["card"]["reason"] == (
         "Closest is 1 device: up to 1.50 minutes, more than the 1 allowed; unknown for 2 devices."
     )
-    (note,) = (line for line in decision["cautions"] if "went on from a checkpoint" in line)
-    assert note.endswith("There is none at 2 devices.")
+    (note,) = (line for line in decision["cautions"] if "resumed from a checkpoint" in line)
+    assert note.endswith("No uninterrupted run is left at 2 devices.")
 
     spec = experiment(decision={"max_device_hours": 0.01})
     assert decided(tmp_path, spec)["card"]["reason"] == (
@@ -164,10 +164,9 @@ def test_the_report_says_which_runs_were_resumed_and_what_that_leaves_out(
     study(tmp_path / "study", write_run, {"d2.r1": TWICE, "d1.r3": ONCE})
     (note,) = (line for line in decided(tmp_path / "study", experiment())["cautions"] if "checkpoint" in line)
     assert note == (
-        "2 of 6 runs went on from a checkpoint: d1.r3 (once, no step done again), d2.r1 (2 times, 14 steps "
-        "done again). The first steps after each resume are left out of the throughput. Wall times, "
-        "device-hours and times to accuracy are those of the other runs: they would hold start-ups, waits "
-        "and steps that no undisturbed run has."
+        "2 of 6 runs resumed from a checkpoint: d1.r3 (once, no step done again), d2.r1 (2 times, 14 steps "
+        "done again). The first steps after each resume are excluded from the throughput. The runs are "
+        "excluded from wall times, device-hours and times to accuracy, because they were interrupted."
     )
     draw(AnalysisSpec("study", experiment()), tmp_path / "study")
     page = tmp_path / "report.html"
@@ -189,7 +188,7 @@ def test_an_undisturbed_study_says_nothing_of_checkpoints(tmp_path: Path, write_
 
 def test_many_resumed_runs_are_counted_and_the_first_named() -> None:
     notes = resumption_notes(table([("completed", ONCE)] * 8 + [("diverged", ONCE)]))
-    assert notes[0].startswith("8 of 8 runs went on from a checkpoint: run 0 (once, no step done again), ")
+    assert notes[0].startswith("8 of 8 runs resumed from a checkpoint: run 0 (once, no step done again), ")
     assert " and 2 more, in runs.csv. " in notes[0]
 
 
@@ -197,7 +196,7 @@ def test_each_series_without_an_undisturbed_run_is_named() -> None:
     runs = table([("completed", ONCE), ("completed", ONCE)])
     runs["series"] = ["zero1", "fsdp"]
     (note,) = resumption_notes(runs)
-    assert note.endswith("There is none at 2 devices of zero1, 2 devices of fsdp.")
+    assert note.endswith("No uninterrupted run is left at 2 devices of zero1, 2 devices of fsdp.")
 
 
 def test_a_checkpoint_that_could_not_be_written_is_said_once_for_all_runs() -> None:

@@ -392,11 +392,11 @@ def test_a_projection_stands_for_the_prediction_that_it_was_made_from_and_for_no
     (folder / "projection.json").write_text(json.dumps({"notes": ["from its own steps."], "refused": {}}))
     study = load(study_of("[1, 2, 4]", PROJECTED))
 
-    assert "strong on 64 devices (16x4): 20 (18 to 23) times as fast" in plan_table(study, tmp_path)
+    assert "strong on 64 devices (16x4): 20 (18 to 23) times the speed" in plan_table(study, tmp_path)
     assert read_remarks(folder) == ["from its own steps."]
     later = (folder / "projection.csv").stat().st_mtime + 1
     os.utime(folder / "prediction.csv", (later, later))
-    assert "strong on 64 devices (16x4): 38 (30 to 42) times as fast" in plan_table(study, tmp_path)
+    assert "strong on 64 devices (16x4): 38 (30 to 42) times the speed" in plan_table(study, tmp_path)
     assert read_remarks(folder) == ["all runs: from 64 devices on, it shows."]
 
 
@@ -411,7 +411,7 @@ def test_the_plan_shows_what_to_expect_before_a_large_job(load: Load, tmp_path: 
         "6 runs, at most 2.333 device-hours. Devices are CPU processes (no GPU in use), 4 per node.\n"
         "Expected speedups, and device-hours marked ~, are predicted from 1-device runs and the measured "
         "all-reduce. They are of training only: start-up and evaluation are not included.\n"
-        "strong on 64 devices (16x4): 38 (30 to 42) times as fast, efficiency 0.60, ~0.12 device-hours a "
+        "strong on 64 devices (16x4): 38 (30 to 42) times the speed, efficiency 0.60, ~0.12 device-hours a "
         "run: predicted, not measured."
     )
 

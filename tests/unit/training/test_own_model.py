@@ -162,7 +162,7 @@ def test_a_file_that_fails_at_import_says_why(tmp_path: Path, source: str, compl
 
 def test_a_function_that_fails_says_what_it_was_called_with(tmp_path: Path) -> None:
     message = refusal(written(tmp_path, "def build(image, classes):\n    raise IndexError('too deep')\n"))
-    assert "build(image=[2, 6, 5], classes=4) raised IndexError: too deep. Mend it" in message
+    assert "build(image=[2, 6, 5], classes=4) raised IndexError: too deep. Correct it" in message
 
 
 @pytest.mark.parametrize(

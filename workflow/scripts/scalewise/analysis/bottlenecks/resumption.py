@@ -49,18 +49,17 @@ def _resumed(done: pd.DataFrame) -> Iterator[str]:
     ]
     more = len(names) - MAX_PLACES
     listed = ", ".join(names[:MAX_PLACES]) + (f" and {more} more, in runs.csv" if more > 0 else "")
-    said = (
-        f"{len(resumed)} of {pluralize(str(len(done)), 'run')} went on from a checkpoint: {listed}. The "
-        "first steps after each resume are left out of the throughput. Wall times, device-hours and times to "
-        "accuracy are those of the other runs: they would hold start-ups, waits and steps that no "
-        "undisturbed run has."
+    sentence = (
+        f"{len(resumed)} of {pluralize(str(len(done)), 'run')} resumed from a checkpoint: {listed}. The "
+        "first steps after each resume are excluded from the throughput. The runs are excluded from wall "
+        "times, device-hours and times to accuracy, because they were interrupted."
     )
     undisturbed = set(map(tuple, done.loc[~done.index.isin(resumed.index), ["series", "devices"]].to_numpy()))
     points = dict.fromkeys(map(tuple, resumed[["series", "devices"]].to_numpy()))
     without = [
         point_text(devices, series) for series, devices in points if (series, devices) not in undisturbed
     ]
-    yield said + (f" There is none at {', '.join(without)}." if without else "")
+    yield sentence + (f" No uninterrupted run is left at {', '.join(without)}." if without else "")
 
 
 def _problems(runs: pd.DataFrame) -> Iterator[str]:

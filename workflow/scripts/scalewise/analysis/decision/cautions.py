@@ -142,9 +142,9 @@ def of_points(
     fewest = int((points if rests_on is None else rests_on)["speedup_n"].min())
     if fewest < ENOUGH_REPEATS:
         runs = "1 completed run" if fewest == 1 else f"{fewest} completed runs"
-        assumed = f", which is taken to scatter by {percent(ASSUMED_SCATTER, 0)}" if fewest == 1 else ""
+        assumed = f"; a spread of {percent(ASSUMED_SCATTER, 0)} is assumed" if fewest == 1 else ""
         harm = UNDECIDED if fewest == 1 else UNEXPLAINED
-        yield harm, f"Some points rest on {runs}{assumed}; use {ENOUGH_REPEATS} or more repeats."
+        yield harm, f"Some points have only {runs}{assumed}. Use at least {ENOUGH_REPEATS} repeats."
     yield from of_efficiency(points)
     for sentence in _less_accurate(points):
         yield LOSS, sentence

@@ -209,7 +209,7 @@ def efficiencies(findings: Findings) -> str:
     base = known(point, "time_to_accuracy_baseline_devices")
     return (
         f"On {devices_text(point)} hardware efficiency is {hardware} and statistical efficiency "
-        f"{statistical}; the target is reached {format_ratio(point[SOONER])}x as soon as on "
+        f"{statistical}; the target is reached {format_ratio(point[SOONER])}x faster than on "
         f"{point['baseline_devices'] if math.isnan(base) else base:.0f} {bounds(point, SOONER)}"
         f"{doubt(point, SOONER, 'gain')}."
     )

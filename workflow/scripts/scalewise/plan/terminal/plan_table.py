@@ -281,8 +281,8 @@ def _projected(study: Study, planned: Sequence[Row], results: Path) -> Iterator[
             cost = "" if hours is None else f", ~{digits(hours)} device-hours a run"
             which = f"{name} ({series})" if run.options else name
             lines.append(
-                f"{which} on {shape.world_size} devices ({shape}): {expected.band} times as fast, efficiency "
-                f"{expected.efficiency:.2f}{cost}: predicted, not measured."
+                f"{which} on {shape.world_size} devices ({shape}): {expected.band} times the speed, "
+                f"efficiency {expected.efficiency:.2f}{cost}: predicted, not measured."
             )
     yield from lines[:MAX_PROJECTED]
     if len(lines) > MAX_PROJECTED:

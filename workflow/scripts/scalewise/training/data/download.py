@@ -174,8 +174,8 @@ def _try_mirrors(file: PublishedFile, path: Path, notify: Notify, retry: RetryPo
     )
     raise DownloadError(
         f"{file.name} cannot be downloaded:\n{tried}\n  {variables}\n"
-        "Where this machine has the internet through a proxy alone, set `proxies:` in the site file; where a "
-        "copy is near, set `data_mirror:`. Or put the file there by hand and run snakemake again:\n"
+        "If this machine reaches the internet only through a proxy, set `proxies:` in the site file. If "
+        "a copy is near, set `data_mirror:`. Or put the file there by hand and give the same command again:\n"
         f"  {path.absolute()}\n  sha256 {file.sha256}"
     )
 

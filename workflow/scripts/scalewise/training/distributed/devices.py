@@ -41,7 +41,7 @@ def claim_device(accelerator: str, local_rank: int, *, in_slurm: bool = False) -
             f"local rank {local_rank} needs a GPU, but torch {torch.__version__} sees {count} on "
             f"{socket.gethostname()} (CUDA_VISIBLE_DEVICES="
             f"{os.environ.get('CUDA_VISIBLE_DEVICES', 'not set')}). Set `accelerator: cpu` in the "
-            "site file to train on CPUs, or mend the driver or the allocation."
+            "site file to train on CPUs, or fix the driver or the allocation."
         )
     device = torch.device("cuda", local_rank)
     torch.cuda.set_device(device)

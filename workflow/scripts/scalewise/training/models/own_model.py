@@ -51,7 +51,7 @@ def own_model(model: str, image: torch.Size, classes: int, device: torch.device 
         except Exception as error:
             raise OwnModelError(
                 f"{model}: {function}(image={list(image)}, classes={classes}) raised {_told(error)}. "
-                "Mend it; the traceback shows where."
+                "Correct it. The traceback shows the line."
             ) from error
         if not isinstance(network, nn.Module):
             raise OwnModelError(f"{model}: {function} returned {type(network).__name__}. {_CURE}")
@@ -80,7 +80,7 @@ def _import(model: str, path: Path) -> ModuleType:
     except Exception as error:
         del sys.modules[name]
         raise OwnModelError(
-            f"{model}: importing {path} raised {_told(error)}. Mend it; the traceback shows where."
+            f"{model}: importing {path} raised {_told(error)}. Correct it. The traceback shows the line."
         ) from error
     return module
 
