@@ -114,7 +114,7 @@ class Figures:
         cases: Number of them.
         device_hours_share: Device-hours of all over those of all full grids.
         mean_share: Mean of each case's share.
-        fewest_share: Mean share of the answer and the baseline alone.
+        fewest_share: The same share of the answer and the baseline with the fewest repeats only.
         other_answers: Cases with another answer than the full grid's.
         other_answers_share: Their share.
         rounds: Mean number.
@@ -145,7 +145,7 @@ class Figures:
             cases=len(cases),
             device_hours_share=sum(ours for ours, _ in hours) / sum(full for _, full in hours),
             mean_share=statistics.fmean(ours / full for ours, full in hours),
-            fewest_share=statistics.fmean(each.fewest_hours / each.full.device_hours for each in cases),
+            fewest_share=sum(each.fewest_hours for each in cases) / sum(full for _, full in hours),
             other_answers=other,
             other_answers_share=other / len(cases),
             rounds=statistics.fmean(each.chosen.rounds for each in cases),
@@ -323,7 +323,7 @@ def _row(name: str, figures: Figures, target: str = "", *, met: bool = True) -> 
     return Row(
         what=f"design: {name}",
         ours=f"{figures.device_hours_share:.1%} of the hours ({figures.mean_share:.1%} a case; the answer "
-        f"and the baseline alone {figures.fewest_share:.1%})",
+        f"and the baseline with the fewest repeats {figures.fewest_share:.1%})",
         reference=f"{_of(figures.other_answers, figures.cases)} other answers",
         ratio=f"{figures.rounds:.1f} rounds ({figures.most_rounds} at most), {figures.measured:.1f} of "
         f"{figures.counts:.1f} counts measured",
