@@ -41,7 +41,7 @@ def test_the_script_gives_the_answers_of_the_table(script: Page) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_script_and_package_agree_on_studies_drawn_at_random(script: Page, seed: int) -> None:
-    """Devices, series, open questions, repeats that would tell, and the reasons of every point."""
+    """Devices, series, verdict, open questions, the next count and the criteria that every point misses."""
     jobs, expected, drawn = list[dict[str, Any]](), list[Any](), list[Sequence[Any]]()
     for number in range(15):
         chance = random.Random(f"{seed}.{number}")

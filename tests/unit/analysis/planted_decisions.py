@@ -125,6 +125,8 @@ class Study:
             "devices": decision.devices,
             "series": decision.series,
             "clear": decision.clear,
+            "verdict": decision.card.verdict,
+            "next": decision.card.next,
             "open": [
                 [question.kind, question.devices, question.than]
                 for question in (chosen.open_questions if chosen else ())
@@ -152,8 +154,10 @@ class Study:
 _JUDGE = """
 (jobs) => jobs.map(({facts, rule}) => {
   const found = scalewiseWhatIf.decide(facts, rule);
+  const {verdict, notes} = scalewiseWhatIf.describe(facts, found);
   return {
-    devices: found.devices, series: found.series, clear: found.clear,
+    devices: found.devices, series: found.series, clear: found.clear, verdict,
+    next: found.best ? notes[0] : "",
     open: found.open.map(({kind, devices, than}) => [kind, devices, than]),
     misses: found.points.map((point) => point.misses),
   };

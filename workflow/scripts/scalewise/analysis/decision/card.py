@@ -415,7 +415,7 @@ def _next(chosen: Chosen) -> str:
         return NONE_LARGER
     point = more.iloc[0]
     low, high = _known(point["gain_low"], point["gain_high"], point["speedup_n"])
-    reasons = reasons_against(point, best, rule)
+    reasons = reasons_against(point, best, rule, noun)
     named = any(reason.startswith("efficiency") for reason in reasons)
     return sentence(
         "next",
@@ -429,16 +429,19 @@ def _next(chosen: Chosen) -> str:
     )
 
 
-def reasons_against(point: pd.Series, best: pd.Series, rule: DecisionRule) -> list[str]:
+def reasons_against(point: pd.Series, best: pd.Series, rule: DecisionRule, noun: str) -> list[str]:
     """Return why more devices than the chosen ones were not taken, a clause each.
 
     Args:
         point: The point of more devices.
         best: The chosen point.
         rule: The criteria.
+        noun: Name of a device.
     """
     if point["misses"]:
         return list(point["misses"])
+    if point["gain"] <= best["gain"]:
+        return [sentence("no gain", noun, devices=best["devices"])]
     if rule.without_criterion and point["power"] <= best["power"]:
         return [SENTENCES["worse balance"]]
     return [sentence("not faster", gain=100 * rule.min_gain)]

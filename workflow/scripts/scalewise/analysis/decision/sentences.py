@@ -51,6 +51,7 @@ SENTENCES: Mapping[str, str] = {
     "next of target": " the speed to the target",
     "interval": " ({low:ratio} to {high:ratio})",
     "at efficiency": " at efficiency {efficiency:places}",
+    "no gain": "no gain over {devices:count}",
     "not faster": "not shown to be {gain:exact} % faster",
     "worse balance": "a worse balance of speed and efficiency",
     "none larger": "No larger device count was measured.",

@@ -212,6 +212,7 @@
 
   const reasonsAgainst = (facts, point, best, rule) => {
     if (point.misses.length) return point.misses;
+    if (point.gain <= best.gain) return [sentence(facts, "no gain", { devices: best.devices })];
     if (withoutCriterion(rule) && point.power <= best.power) return [sentence(facts, "worse balance")];
     return [sentence(facts, "not faster", { gain: 100 * rule.min_gain })];
   };

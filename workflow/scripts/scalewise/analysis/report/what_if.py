@@ -127,12 +127,14 @@ def _points(found: Candidates, names: Sequence[str], noun: str) -> Iterator[list
     }
     for _, point in points.iterrows():
         name = str(point["series"])
-        own = {
+        single = bool(point["speedup_n"] < 2)
+        # a single run has no interval, though it is compared by the scatter of the other side
+        own = ({"gain_low": None, "gain_high": None} if single else {}) | {
             "series": names.index(name),
             "speed": speed(point, found.measure),
             "share_reached": point["n_reached"] / point["n"],
             "faster": bool(point["faster"]),
-            "single": bool(point["speedup_n"] < 2),
+            "single": single,
             "notes": list(_notes(point, bases.get(name), noun, to_target=found.measure == "time to target")),
         }
         yield [_plain(own.get(column, point.get(column))) for column in POINT_COLUMNS]
