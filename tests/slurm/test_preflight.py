@@ -1,4 +1,4 @@
-"""`snakemake preflight`: the site's facts proved, or the cure, before anything expensive."""
+"""`snakemake preflight`: the site's facts proved, or the fix, before anything expensive."""
 
 from __future__ import annotations
 

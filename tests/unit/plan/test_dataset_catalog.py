@@ -58,11 +58,11 @@ def test_a_missing_file_is_looked_for_where_snakemake_runs(tmp_path: Path) -> No
     error = refused(tmp_path / "none.safetensors")
 
     assert error.what.endswith("which cannot be read (No such file or directory)")
-    assert error.cure == "Give the path of a .safetensors file, from the folder snakemake runs in."
+    assert error.fix == "Give the path of a .safetensors file, from the folder snakemake runs in."
 
 
 @pytest.mark.parametrize(
-    ("tensors", "what", "cure"),
+    ("tensors", "what", "fix"),
     [
         pytest.param(
             {"train_images": np.zeros((500, 3, 16, 12), np.float32)},
@@ -101,12 +101,12 @@ def test_a_missing_file_is_looked_for_where_snakemake_runs(tmp_path: Path) -> No
     ],
 )
 def test_tensors_of_another_type_or_shape_are_named(
-    tensors: dict[str, np.ndarray], what: str, cure: str, tmp_path: Path, write_dataset: WriteDataset
+    tensors: dict[str, np.ndarray], what: str, fix: str, tmp_path: Path, write_dataset: WriteDataset
 ) -> None:
     error = refused(write_dataset(tmp_path / "mine.safetensors", **tensors))
 
     assert error.what.endswith(what)
-    assert error.cure == cure
+    assert error.fix == fix
 
 
 def test_missing_tensors_are_named_with_all_that_are_needed(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_missing_tensors_are_named_with_all_that_are_needed(tmp_path: Path) -> N
     error = refused(path)
 
     assert error.what.endswith("which has no tensor named test_images, test_labels")
-    assert error.cure == "Store test_images, test_labels, train_images, train_labels."
+    assert error.fix == "Store test_images, test_labels, train_images, train_labels."
 
 
 def header(text: str | bytes) -> bytes:
@@ -153,7 +153,7 @@ def test_a_damaged_file_is_refused_and_not_loaded(content: bytes, tmp_path: Path
     error = refused(path)
 
     assert "which is not a safetensors file" in error.what
-    assert error.cure == FORMAT_CURE
+    assert error.fix == FORMAT_CURE
 
 
 @pytest.mark.refuses("data: truncated")
@@ -161,7 +161,7 @@ def test_a_real_file_cut_within_its_header_is_refused(tmp_path: Path, write_data
     path = write_dataset(tmp_path / "mine.safetensors")
     path.write_bytes(path.read_bytes()[:100])
 
-    assert refused(path).cure == FORMAT_CURE
+    assert refused(path).fix == FORMAT_CURE
 
 
 def test_a_folder_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_a_damaged_npz_is_refused_and_not_loaded(damage: Callable[[bytes], bytes
 
     error = refused(path)
     assert "which is not an npz file" in error.what
-    assert error.cure == "Convert the data with numpy.savez."
+    assert error.fix == "Convert the data with numpy.savez."
 
 
 def image_folder(path: Path, test: str = "test") -> Path:
@@ -305,7 +305,7 @@ def remove_images(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "what", "cure"),
+    ("damage", "what", "fix"),
     [
         pytest.param(
             lambda path: (path / "train").rename(path / "training"),
@@ -341,21 +341,21 @@ def remove_images(path: Path) -> None:
     ],
 )
 def test_a_folder_of_another_form_is_refused(
-    damage: Callable[[Path], object], what: str, cure: str, tmp_path: Path
+    damage: Callable[[Path], object], what: str, fix: str, tmp_path: Path
 ) -> None:
     path = image_folder(tmp_path / "photos")
     damage(path)
     with pytest.raises(DatasetFileError) as error:
         dataset_facts(str(path), 224)
     assert error.value.what == f"is {str(path)!r}, {what}"
-    assert error.value.cure.startswith(cure)
+    assert error.value.fix.startswith(fix)
 
 
 def test_a_folder_needs_a_size(tmp_path: Path) -> None:
     error = refused(image_folder(tmp_path / "photos"))
 
     assert error.what.endswith("a folder of images, and image_size is not set")
-    assert "224" in error.cure
+    assert "224" in error.fix
 
 
 def test_what_is_neither_folder_nor_known_file_is_refused(tmp_path: Path) -> None:

@@ -98,15 +98,15 @@ class Desk:
         return planned
 
     def check_refusal(self, error: StudyError) -> None:
-        """Every line is one line: file and line, place and value, and a cure."""
+        """Every line is one line: file and line, place and value, and a fix."""
         assert error.lines
         for line in error.lines:
             assert line.startswith((f"{self.study_file}:", f"{self.site_file}:")), line
             origin, _, said = line.partition(": ")
             assert origin.rpartition(":")[2].isdigit(), line
-            what, cure = re.split(r"(?<=\S)\. (?=[A-Z`])", said, maxsplit=1)
+            what, fix = re.split(r"(?<=\S)\. (?=[A-Z`])", said, maxsplit=1)
             assert what, line
-            assert cure.endswith((".", "?", "'")), line
+            assert fix.endswith((".", "?", "'")), line
             assert len(line) < 4000, f"{len(line)} characters: {line[:200]}"
             odd = [char for char in line if unicodedata.category(char) in {"Cc", "Cs", "Zl", "Zp"}]
             assert not odd, line

@@ -34,10 +34,10 @@ def test_what_a_shell_obeys_is_refused_where_it_would_stand_in_a_jobs_command_al
 def test_what_would_not_reach_a_program_as_it_was_written_is_refused_with_value_and_cure(path: str) -> None:
     for complaint in (invalid_path(path), invalid_command(path)):
         assert complaint is not None
-        what, cure = complaint
+        what, fix = complaint
         assert what.startswith(f"is {path!r}, ")
-        assert cure.startswith(("Rename the file or folder ", "Write "))
-        assert cure.endswith(".")
+        assert fix.startswith(("Rename the file or folder ", "Write "))
+        assert fix.endswith(".")
 
 
 @pytest.mark.refuses("names: braces")
@@ -49,7 +49,7 @@ def test_a_class_whose_folder_snakemake_would_fill_in_is_named(tmp_path: Path) -
         DatasetFileError, match=r"where a class is '.*photos/train/\{cat\}', and Snakemake"
     ) as refused:
         class_folders(tmp_path / "photos")
-    assert refused.value.cure == "Rename the file or folder without { } < and >."
+    assert refused.value.fix == "Rename the file or folder without { } < and >."
 
 
 def test_a_site_may_be_left_out_or_given_as_a_path() -> None:

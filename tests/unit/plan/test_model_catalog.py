@@ -24,7 +24,7 @@ def refusal(model: str) -> ModelNameError:
     with pytest.raises(ModelNameError) as caught:
         model_facts(model)
     assert caught.value.what.startswith(f"is {model!r}, ")
-    assert caught.value.cure.endswith(".")
+    assert caught.value.fix.endswith(".")
     return caught.value
 
 
@@ -81,12 +81,12 @@ def test_a_wide_network_is_named_by_depth_and_widening(model: str, shape: tuple[
 def test_a_depth_that_no_wide_network_has_names_the_nearest(model: str, nearest: str) -> None:
     error = refusal(model)
     assert f"6n + 4 and {model.split('-')[1]} is not" in error.what
-    assert error.cure == nearest
+    assert error.fix == nearest
 
 
 @pytest.mark.parametrize("model", ["wrn", "wrn-28", "wrn-28-0", "wrn-028-10", "wrn-28-10-2", "wrn-28-x"])
 def test_half_a_name_of_a_wide_network_shows_a_whole_one(model: str) -> None:
-    assert refusal(model).cure == "Write for instance wrn-28-10."
+    assert refusal(model).fix == "Write for instance wrn-28-10."
 
 
 @pytest.mark.parametrize(
@@ -113,14 +113,14 @@ def test_a_transformer_of_a_size_that_is_not_built_names_the_limits(model: str, 
     error = refusal(model)
     assert stated in error.what
     assert "from 1,000,000 to 100,000,000,000" in error.what
-    assert error.cure == "Use a number between transformer-1M and transformer-100G."
+    assert error.fix == "Use a number between transformer-1M and transformer-100G."
 
 
 @pytest.mark.parametrize(
     "model", ["transformer", "transformer-", "transformer-25", "transformer-25m", "transformer--5M"]
 )
 def test_half_a_name_of_a_transformer_shows_a_whole_one(model: str) -> None:
-    assert "transformer-25M" in refusal(model).cure
+    assert "transformer-25M" in refusal(model).fix
 
 
 def test_pretrained_weights_are_for_resnet18() -> None:
@@ -168,13 +168,13 @@ def test_the_users_code_is_not_run(source: Path) -> None:
     "model", ["models/mine.py", "models/mine.py:", "models/mine", "mine.py:a.b", "a:b", "x/"]
 )
 def test_half_a_path_shows_a_whole_one(model: str) -> None:
-    assert refusal(model).cure == "Write path/to/file.py:build."
+    assert refusal(model).fix == "Write path/to/file.py:build."
 
 
 def test_a_missing_file_is_found_before_submission(source: Path) -> None:
     error = refusal(f"{source}:build")
     assert f"{str(source)!r} cannot be read (No such file or directory)" in error.what
-    assert "from the folder snakemake runs in" in error.cure
+    assert "from the folder snakemake runs in" in error.fix
 
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
@@ -199,12 +199,12 @@ def test_a_function_that_is_not_there_names_those_that_are(source: Path) -> None
     source.write_text("def built(image, classes): ...\ndef other(): ...\ndef f():\n    def build(): ...\n")
     error = refusal(f"{source}:build")
     assert error.what.endswith(f"{str(source)!r} defines no 'build'")
-    assert error.cure == "Name one of built, other, f."
+    assert error.fix == "Name one of built, other, f."
 
 
 def test_a_file_without_functions_says_what_to_define(source: Path) -> None:
     source.write_text("")
-    assert refusal(f"{source}:build").cure == "Define build(image, classes)."
+    assert refusal(f"{source}:build").fix == "Define build(image, classes)."
 
 
 @pytest.mark.parametrize("arguments", ["", "image", "image, classes, width", "image, classes, *, width"])
@@ -212,4 +212,4 @@ def test_a_function_that_two_values_do_not_fit_is_refused(source: Path, argument
     source.write_text(f"def build({arguments}): ...\n")
     error = refusal(f"{source}:build")
     assert f"build({arguments}) cannot be called with two values" in error.what
-    assert error.cure.startswith("Define build(image, classes): the shape of an image")
+    assert error.fix.startswith("Define build(image, classes): the shape of an image")

@@ -1,4 +1,4 @@
-"""Options that cannot work together, or not on these devices, are refused with line, value and cure."""
+"""Options that cannot work together, or not on these devices, are refused with line, value and fix."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def test_a_wrong_type_hides_no_device_count_that_does_not_fit(text: str, refuse:
 
 
 @pytest.mark.parametrize(
-    ("lines", "cure"),
+    ("lines", "fix"),
     [
         pytest.param("global_batch_size: 2000", "Use a smaller batch", id="batch over the dataset"),
         pytest.param("warmup_steps: 900", "Use fewer warm-up steps", id="warm-up"),
@@ -96,10 +96,10 @@ def test_a_wrong_type_hides_no_device_count_that_does_not_fit(text: str, refuse:
         pytest.param("exclude: [{}]", "Remove it.", id="empty exclude"),
     ],
 )
-def test_one_mistake_is_one_line_on_however_many_devices(lines: str, cure: str, refuse: Refuse) -> None:
+def test_one_mistake_is_one_line_on_however_many_devices(lines: str, fix: str, refuse: Refuse) -> None:
     (line,) = refuse(f"{SOUND}  a:\n    {lines}\n")
 
-    assert cure in line
+    assert fix in line
 
 
 def test_a_mistake_in_defaults_that_shows_in_an_experiment_is_found_in_defaults(refuse: Refuse) -> None:

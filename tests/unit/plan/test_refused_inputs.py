@@ -1,4 +1,4 @@
-"""Every input that must be refused before anything is started: with its file, line, place, value and cure."""
+"""Every input that must be refused before anything is started: with its file, line, place, value and fix."""
 
 from __future__ import annotations
 

@@ -55,8 +55,8 @@ def test_one_device_nodes_may_be_counted_either_way() -> None:
 
 
 def test_the_nearest_counts_that_fit_are_named() -> None:
-    assert refused(6).cure.startswith("Use 4 or 8")
-    assert refused(9, max_nodes=3).cure.startswith("Use 8 or 12")
+    assert refused(6).fix.startswith("Use 4 or 8")
+    assert refused(9, max_nodes=3).fix.startswith("Use 8 or 12")
 
 
 def test_what_a_cure_suggests_is_accepted() -> None:
@@ -65,17 +65,17 @@ def test_what_a_cure_suggests_is_accepted() -> None:
         for devices in range(devices_per_node + 1, devices_per_node * 4):
             if devices % devices_per_node == 0:
                 continue
-            cure = refused(devices, devices_per_node).cure
-            below, above = re.findall(r"Use (\d+) or (\d+)", cure)[0]
-            for count in (int(below), int(above), *re.findall(r'"(\d+x\d+)"', cure)):
+            fix = refused(devices, devices_per_node).fix
+            below, above = re.findall(r"Use (\d+) or (\d+)", fix)[0]
+            for count in (int(below), int(above), *re.findall(r'"(\d+x\d+)"', fix)):
                 shape = shape_for(count, devices_per_node=devices_per_node, max_nodes=4)
                 suggested += 1
-                assert isinstance(count, int) or shape.world_size == devices, (devices, cure)
+                assert isinstance(count, int) or shape.world_size == devices, (devices, fix)
     assert suggested > 100
 
 
 @pytest.mark.parametrize(
-    ("devices", "cure"),
+    ("devices", "fix"),
     [
         (0, "Use 1 or more."),
         (-1, "Use 1 or more."),
@@ -92,8 +92,8 @@ def test_what_a_cure_suggests_is_accepted() -> None:
         ("5x2", "Use at most 4 before the x."),
     ],
 )
-def test_a_count_or_shape_that_cannot_be_laid_out_says_what_can(devices: int | str, cure: str) -> None:
-    assert refused(devices).cure == cure
+def test_a_count_or_shape_that_cannot_be_laid_out_says_what_can(devices: int | str, fix: str) -> None:
+    assert refused(devices).fix == fix
 
 
 def test_a_shape_is_written_as_it_is_typed() -> None:

@@ -1,4 +1,4 @@
-"""Every fact of a site that must be refused before a job is sent: with its file, line, value and cure."""
+"""Every fact of a site that must be refused before a job is sent: with its file, line, value and fix."""
 
 from __future__ import annotations
 
@@ -166,11 +166,11 @@ WALLTIMES = [
 MANAGED = [
     pytest.param(
         slurm(f"{key}: [--wait-all-nodes=1, {option}]" if key == "extra" else f"{key}: [--wait=0, {option}]"),
-        (f"slurm.{key}[1] is '{option}'", f"{option.partition('=')[0]} follows from the run", cure),
+        (f"slurm.{key}[1] is '{option}'", f"{option.partition('=')[0]} follows from the run", fix),
         id=f"{option} in {key}",
         marks=refuses("slurm: managed flag"),
     )
-    for key, option, cure in [
+    for key, option, fix in [
         ("extra", "--mem=1", "Remove it, and use the key memory."),
         ("extra", "--nodes=2", "Remove it."),
         ("extra", "--gres=gpu:1", "Remove it, and use the key gpu_request."),
@@ -338,7 +338,7 @@ def test_a_refused_fact_names_its_line_its_value_and_its_cure(
     (line,) = refused.value.lines
     record_property("message", line.replace(f"{tmp_path}/", ""))
     assert_refused(text, says, refused.value.lines, tmp_path / "site.yaml")
-    assert re.search(r"\. [A-Z].*[.?]$", line), "there is no cure"
+    assert re.search(r"\. [A-Z].*[.?]$", line), "there is no fix"
 
 
 def test_what_is_left_to_auto_by_silence_is_asked_for_on_a_cluster(load_site: LoadSite) -> None:

@@ -50,7 +50,7 @@ def test_runs_of_one_machine_need_no_slurm() -> None:
 
 
 @pytest.mark.parametrize(
-    ("site", "elsewhere", "cure"),
+    ("site", "elsewhere", "fix"),
     [
         pytest.param(MACHINE, True, r"Add site=profiles/slurm/site\.yaml", id="no site for the cluster"),
         pytest.param(
@@ -60,8 +60,8 @@ def test_runs_of_one_machine_need_no_slurm() -> None:
     ],
 )
 @pytest.mark.usefixtures("programs")
-def test_what_cannot_be_sent_stops_with_the_cure(site: Site, elsewhere: bool, cure: str) -> None:
-    with pytest.raises(StudyError, match=cure):
+def test_what_cannot_be_sent_stops_with_the_cure(site: Site, elsewhere: bool, fix: str) -> None:
+    with pytest.raises(StudyError, match=fix):
         prepare_submission(site, elsewhere)
 
 

@@ -1,4 +1,4 @@
-"""A program's first steps held against the plan: what is not as planned, both numbers, the cure."""
+"""A program's first steps held against the plan: what is not as planned, both numbers, the fix."""
 
 from __future__ import annotations
 

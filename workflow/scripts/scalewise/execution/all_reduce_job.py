@@ -43,7 +43,7 @@ def run_all_reduce_job(
             world_size=Shape.parse(job.shape).world_size,
             log=log,
             limit_seconds=limit_seconds,
-            cure="Look for what is slow in the log: imports, the container, the network.",
+            fix="Look for what is slow in the log: imports, the container, the network.",
         )
         # trainings of a machine take turns, and this is measured beside none of them either
         machine = nullcontext() if start.slurm else machine_lock(MACHINE_WAIT_SECONDS, say)
@@ -70,8 +70,8 @@ def run_all_reduce_job(
         why = failure_reason(rank_group, ended, rank_files.root_cause(rank_group.world_size)).removesuffix(
             " Its output is below."
         )
-        cure = f"The ranks' output is in {log}. To measure again, delete {output}."
-        record = failed(job, f"{why} {cure}")
+        fix = f"The ranks' output is in {log}. To measure again, delete {output}."
+        record = failed(job, f"{why} {fix}")
         say(
             f"scalewise: no {rank_group.label}, so no prediction from it: {record.error} The study continues."
         )

@@ -38,7 +38,7 @@ def run_hello_job(log: Path, limit_seconds: float, timeout_seconds: int, output:
         world_size=shape.world_size,
         log=log,
         limit_seconds=limit_seconds,
-        cure="Look for what is slow in the log: imports, the container, the network.",
+        fix="Look for what is slow in the log: imports, the container, the network.",
     )
     ended = supervise(rank_group)
     report = rank_files.folder / RANK_REPORT
@@ -47,8 +47,8 @@ def run_hello_job(log: Path, limit_seconds: float, timeout_seconds: int, output:
         lines = list(check_report(met, preflight, sizes(preflight.datasets)))
     else:
         why = failure_reason(rank_group, ended, rank_files.root_cause(shape.world_size))
-        cure = f"The ranks' output is in {log}."
-        lines = [bad(f"the hello job over {shape} ended without a result: {why}", cure)]
+        fix = f"The ranks' output is in {log}."
+        lines = [bad(f"the hello job over {shape} ended without a result: {why}", fix)]
     if start.container is not None and ended.code == 0:
         lines.append(ok(f"container {start.container.image}"))
     rank_files.end()

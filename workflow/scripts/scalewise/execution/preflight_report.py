@@ -70,16 +70,16 @@ def check_report(
     expected = shape.world_size * (shape.world_size + 1) / 2
     wrong = [reported.rank for reported in ranks if reported.total != expected]
     if wrong:
-        cure = "Set network_interface in the site file, and ask the site which one is right."
-        yield bad(f"the all-reduce gave ranks {wrong} another sum than {expected:g}", cure=cure)
+        fix = "Set network_interface in the site file, and ask the site which one is right."
+        yield bad(f"the all-reduce gave ranks {wrong} another sum than {expected:g}", fix=fix)
     else:
         yield ok(f"all-reduce over {shape.world_size} ranks")
     environments = {f"{reported.python} with torch {reported.torch}" for reported in ranks}
     if len(environments) == 1:
         yield ok(f"every rank runs {environments.pop()}")
     else:
-        cure = "Set python in the site file, or correct prelude."
-        yield bad(f"ranks run different programs: {'; '.join(sorted(environments))}", cure=cure)
+        fix = "Set python in the site file, or correct prelude."
+        yield bad(f"ranks run different programs: {'; '.join(sorted(environments))}", fix=fix)
     yield from _check_datasets(ranks, here)
 
 
@@ -107,9 +107,9 @@ def _check_datasets(ranks: list[RankPreflight], here: Mapping[str, int | None]) 
     for path, size in here.items():
         blind = sorted({reported.host for reported in ranks if reported.datasets.get(path) != size})
         if size is None:
-            yield bad(f"{path} is missing", cure="Run snakemake once more.")
+            yield bad(f"{path} is missing", fix="Run snakemake once more.")
         elif blind:
-            cure = "Work in a folder that all nodes share, and bind it if there is a container."
-            yield bad(f"{path} is not the same seen from {', '.join(blind)}", cure)
+            fix = "Work in a folder that all nodes share, and bind it if there is a container."
+            yield bad(f"{path} is not the same seen from {', '.join(blind)}", fix)
         else:
             yield ok(f"{path}: {size:,} bytes on every node")

@@ -125,6 +125,6 @@ def _gave_up(without_progress: list[Restart]) -> str:
 
 def _spent(rank_group: RankGroup, step: int) -> str:
     return (
-        f"all of its {in_minutes(rank_group.limit_seconds)} are used. {rank_group.cure} The checkpoint at "
+        f"all of its {in_minutes(rank_group.limit_seconds)} are used. {rank_group.fix} The checkpoint at "
         f"step {step} is kept: with more time the same command resumes there."
     )

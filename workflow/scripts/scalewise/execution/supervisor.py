@@ -46,7 +46,7 @@ class RankGroup:
         label: Names their work in messages.
         log: Receives what the ranks print.
         limit_seconds: The ranks are ended after this long.
-        cure: A sentence on what to do about that.
+        fix: A sentence on what to do about that.
         kept: The part of their work that remains if they are ended early.
         spent_seconds: Time of the limit that earlier starts have used.
         job_ends_at: The end of their job by the monotonic clock, where that comes first; no limit of theirs.
@@ -59,7 +59,7 @@ class RankGroup:
     world_size: int
     log: Path
     limit_seconds: float
-    cure: str = "Raise runtime_minutes, or train fewer epochs or steps."
+    fix: str = "Raise runtime_minutes, or train fewer epochs or steps."
     kept: Kept = Kept.CHECKPOINT
     spent_seconds: float = 0.0
     job_ends_at: float = math.inf
@@ -218,7 +218,7 @@ def failure_reason(group: RankGroup, ended: ExitStatus, cause: RankError | None)
     """A sentence on why there is no result, naming rank and host where they are known."""
     if ended.outcome == "timed-out":
         kept = _what_is_kept(group, ended, "with more time the same command resumes there")
-        return f"stopped after {in_minutes(group.limit_seconds)}{_reached(group)}. {group.cure}{kept}"
+        return f"stopped after {in_minutes(group.limit_seconds)}{_reached(group)}. {group.fix}{kept}"
     if ended.outcome == "interrupted":
         by = ended.stopped.stop_source if ended.stopped is not None else ended.stop_source
         return f"ended by {by}.{_what_is_kept(group, ended, 'the same command resumes there')}"

@@ -175,7 +175,7 @@ def train(options: TrainOptions, definition: Definition, label: str, start: Site
         if program is not None:
             rank_group = replace(
                 rank_group,
-                cure="Raise runtime_minutes, or measure fewer steps.",
+                fix="Raise runtime_minutes, or measure fewer steps.",
                 kept=Kept.BY_PROGRAM if program.resumes else Kept.NOTHING,
             )
             lay_out_folder(folder / PROGRAM_FOLDER, keep=program.resumes)

@@ -477,8 +477,8 @@ def _plan(
     for name, own in raw["experiments"].items():
         place: Place = ("experiments", name)
         if not isinstance(own, dict):
-            cure = "Indent its keys on the lines below it."
-            problems.append(Problem(place, f"is {spelled(own)}, not a mapping of keys to values", cure))
+            fix = "Indent its keys on the lines below it."
+            problems.append(Problem(place, f"is {spelled(own)}, not a mapping of keys to values", fix))
             continue
         kind = experiment_kind(sound | own)
         if kind is Experiment and (nameless := list(check_program_is_named(place, own))):

@@ -114,8 +114,8 @@ def class_folders(folder: Path) -> dict[str, list[Path]]:
     found = {split: _visible(path) for split, path in splits.items()}
     for path in (path for paths in found.values() for path in paths):
         if refusal := invalid_path(str(path)):
-            what, cure = refusal
-            raise DatasetFileError(f"is {str(folder)!r}, where a class {what}", cure)
+            what, fix = refusal
+            raise DatasetFileError(f"is {str(folder)!r}, where a class {what}", fix)
     names = {split: {path.name for path in paths} for split, paths in found.items()}
     if odd := sorted(names["train"] ^ names["test"]):
         here, there = ("train", splits["test"].name)

@@ -144,8 +144,8 @@ def _check_names(settings: ProgramSettings) -> None:
     """Refuse files that could not stand in the command line of a job, in which Snakemake names them."""
     for path in program_files(settings):
         if refusal := invalid_command(str(path)):
-            what, cure = refusal
-            raise RefusedValueError(f"is {settings.program!r}, of which a file {what}", cure)
+            what, fix = refusal
+            raise RefusedValueError(f"is {settings.program!r}, of which a file {what}", fix)
 
 
 def _is_installed(module: str) -> bool:

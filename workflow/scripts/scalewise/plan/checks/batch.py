@@ -114,12 +114,12 @@ def check_projected_batch(
         here = (*where("project"), "devices", index)
         if why := _not_divisible(settings, devices):
             near = _nearest_counts(batch, passes, devices, devices_per_node)
-            cure = f"Use {near}, or change {key}." if near else f"Change {key}."
-            yield Problem(here, f"is {devices}, but {key} ({batch}) {why}", cure)
+            fix = f"Use {near}, or change {key}." if near else f"Change {key}."
+            yield Problem(here, f"is {devices}, but {key} ({batch}) {why}", fix)
         elif isinstance(settings, Settings) and (why := _over_the_data(settings, devices, train_samples)):
             most = train_samples // (batch * passes)
-            cure = f"Use at most {most}, or a smaller batch." if most else "Use a smaller batch."
-            yield Problem(here, f"is {devices}, and {key} ({batch}) {why}", cure)
+            fix = f"Use at most {most}, or a smaller batch." if most else "Use a smaller batch."
+            yield Problem(here, f"is {devices}, and {key} ({batch}) {why}", fix)
 
 
 def _not_divisible(settings: AnySettings, world_size: int) -> str:

@@ -127,20 +127,20 @@ def check_budget(
     least = a_minute * experiment.runtime_minutes + predicting
     if budget.device_hours >= least:
         return
-    said = (
+    what = (
         f"is {budget.device_hours:g}, but the first {len(first)} runs, on "
         f"{count_devices(min(run.shape.world_size for run in first))}, may take "
         f"{a_minute * experiment.runtime_minutes:.3g} device-hours by runtime_minutes "
         f"({experiment.runtime_minutes})"
     )
-    cures = [f"Use {least:.3g} or more"]
+    fixes = [f"Use {least:.3g} or more"]
     minutes = math.floor((budget.device_hours - predicting) / a_minute)
     if minutes > 0:
-        cures.append(f"a runtime_minutes of {minutes} or less")
+        fixes.append(f"a runtime_minutes of {minutes} or less")
     if predicting:
-        said += f", and the all-reduces that its prediction needs {predicting:.3g}"
-        cures.append("predict: false")
-    yield Problem((*place, "budget", "device_hours"), said, f"{', or '.join(cures)}.")
+        what += f", and the all-reduces that its prediction needs {predicting:.3g}"
+        fixes.append("predict: false")
+    yield Problem((*place, "budget", "device_hours"), what, f"{', or '.join(fixes)}.")
 
 
 def _check_has_choice(place: Place, experiment: AnyExperiment) -> Iterator[Problem]:

@@ -137,15 +137,15 @@ def check_devices(
         try:
             shape = shape_for(devices, devices_per_node=site.devices_per_node, max_nodes=site.max_nodes)
         except TopologyError as error:
-            problems.append(Problem(here, error.what, error.cure))
+            problems.append(Problem(here, error.what, error.fix))
             continue
         twin = next((o for o, taken in shapes.items() if taken.world_size == shape.world_size), None)
         if twin is not None:
-            same, cure = f"is {devices!r}, the same {shape} as {twin!r}", "Keep one of the two."
+            same, fix = f"is {devices!r}, the same {shape} as {twin!r}", "Keep one of the two."
             if shapes[twin] != shape:
                 same = f"is {devices!r}, as many devices as {twin!r} in the shape {shapes[twin]}"
-                cure = "Give each of the two shapes its own experiment."
-            problems.append(Problem(here, same, cure))
+                fix = "Give each of the two shapes its own experiment."
+            problems.append(Problem(here, same, fix))
         shapes[devices] = shape
     return shapes, problems
 
@@ -328,10 +328,10 @@ def _dataset(here: Place, name: str, image_size: int | None) -> DatasetFacts | P
     except KeyError:
         near = difflib.get_close_matches(name, DATASETS, n=1)
         known = f"Known: {', '.join(DATASETS)}; such as synthetic-3x32x32; or a path."
-        cure = f"Did you mean {near[0]!r}?" if near else known
-        return Problem(here, f"is {name!r}, which is not known", cure)
+        fix = f"Did you mean {near[0]!r}?" if near else known
+        return Problem(here, f"is {name!r}, which is not known", fix)
     except DatasetFileError as error:
-        return Problem(here, error.what, error.cure)
+        return Problem(here, error.what, error.fix)
 
 
 def _model(here: Place, name: str) -> ModelFacts | Problem:
@@ -340,7 +340,7 @@ def _model(here: Place, name: str) -> ModelFacts | Problem:
     except KeyError:
         return Problem(here, f"is {name!r}, which is not known", did_you_mean(name, known_models()))
     except ModelNameError as error:
-        return Problem(here, error.what, error.cure)
+        return Problem(here, error.what, error.fix)
 
 
 def _check_names_of_runs(place: Place, experiment: AnyExperiment, options: Options) -> Iterator[Problem]:

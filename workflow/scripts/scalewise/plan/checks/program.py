@@ -132,7 +132,7 @@ def _check_program(where: Where, settings: ProgramSettings, site: Site) -> Itera
     try:
         check_program(settings, interpreter)
     except RefusedValueError as error:
-        yield Problem(where("program"), error.what, error.cure)
+        yield Problem(where("program"), error.what, error.fix)
     runs_in = settings.working_directory
     if runs_in is not None:
         yield from _check_working_directory(where("working_directory"), runs_in)
@@ -142,11 +142,11 @@ def _check_program(where: Where, settings: ProgramSettings, site: Site) -> Itera
     if refusal := invalid_command(python):
         yield Problem(here, *refusal)
     elif "/" in python and kind_of(Path(python)) != "file":
-        cure = "Give the path of a Python interpreter that compute nodes see too."
-        yield Problem(here, f"is {python!r}, and there is no such file here", cure)
+        fix = "Give the path of a Python interpreter that compute nodes see too."
+        yield Problem(here, f"is {python!r}, and there is no such file here", fix)
     elif site.slurm is None and shutil.which(python) is None:
-        cure = "Give the path of the Python that has the program's packages."
-        yield Problem(here, f"is {python!r}, and there is no such program here", cure)
+        fix = "Give the path of the Python that has the program's packages."
+        yield Problem(here, f"is {python!r}, and there is no such program here", fix)
 
 
 def _check_working_directory(here: Place, folder: str) -> Iterator[Problem]:
@@ -273,11 +273,11 @@ def _check_preparation(here: Place, word: str) -> Iterator[Problem]:
         return  # a value of the user's own, which a sweep may change
     if word.endswith(".py") or "/" in word:
         if kind_of(Path(word)) != "file":
-            cure = "Give the path of a file, from the folder snakemake runs in."
-            yield Problem(here, f"is {word!r}, and there is no such file", cure)
+            fix = "Give the path of a file, from the folder snakemake runs in."
+            yield Problem(here, f"is {word!r}, and there is no such file", fix)
     elif shutil.which(word) is None:
-        cure = "Begin with a Python file, or with a program and its arguments, each a separate word."
-        yield Problem(here, f"is {word!r}, and there is no such program here", cure)
+        fix = "Begin with a Python file, or with a program and its arguments, each a separate word."
+        yield Problem(here, f"is {word!r}, and there is no such program here", fix)
 
 
 def program_warnings(name: str, experiment: ProgramExperiment, checkout: Path | None = None) -> Iterator[str]:

@@ -259,8 +259,8 @@ def _unknown_name(here: Place, name: str, known: Sequence[str]) -> Problem:
     if name in RANK_NAMES:
         what = f"names {{{name}}}, but arguments are the same on all ranks"
         added = f'environment: {{MINE: "{{{name}}}"}}'
-        cure = f"Ranks have it in the variable {name.upper()}; `{added}` adds another."
-        return Problem(here, what, cure)
+        fix = f"Ranks have it in the variable {name.upper()}; `{added}` adds another."
+        return Problem(here, what, fix)
     what = f"names {{{name}}}, which is not known"
     if near := _nearest(name, known):
         return Problem(here, what, f"Did you mean {' or '.join(f'{{{each}}}' for each in near)}?")

@@ -32,19 +32,19 @@ class Problem:
     Args:
         place: Keys from the top of the configuration to the value.
         what: A clause that names the value and the limit it breaks ("is 6, but ...").
-        cure: A sentence that says what to write instead.
+        fix: A sentence that says what to write instead.
         subject: Shown instead of the place, where the place itself is the mistake.
     """
 
     place: Place
     what: str
-    cure: str
+    fix: str
     subject: str | None = None
 
     def render(self, origin: str) -> str:
         """One line: ``config/experiments.yaml:12: experiments.digits.epochs is ... . Write ...``."""
         subject = key_path(self.place) if self.subject is None else self.subject
-        message = f"{f'{_cut(subject)} ' if subject else ''}{_cut(self.what)}. {_cut(self.cure)}"
+        message = f"{f'{_cut(subject)} ' if subject else ''}{_cut(self.what)}. {_cut(self.fix)}"
         return one_line(f"{origin}: {message}")
 
 
@@ -98,18 +98,18 @@ class RefusedValueError(ValueError):
 
     Args:
         what: A clause that names the value and the limit it breaks.
-        cure: A sentence that says what to write instead.
+        fix: A sentence that says what to write instead.
     """
 
-    def __init__(self, what: str, cure: str) -> None:
-        super().__init__(f"{what}. {cure}")
+    def __init__(self, what: str, fix: str) -> None:
+        super().__init__(f"{what}. {fix}")
         self.what = what
-        self.cure = cure
+        self.fix = fix
 
 
-def reject(what: str, cure: str) -> PydanticCustomError:
+def reject(what: str, fix: str) -> PydanticCustomError:
     """Make the error that a validator of a model raises; its text is shown at the value's place."""
-    return PydanticCustomError("refused", "{what}", {"what": what, "cure": cure})
+    return PydanticCustomError("refused", "{what}", {"what": what, "fix": fix})
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -24,7 +24,7 @@ def invalid_path(path: str) -> tuple[str, str] | None:
     Spaces, quotes and other signs of a shell are fine: no shell sees a path unquoted.
 
     Returns:
-        A clause that names the value, and the cure.
+        A clause that names the value, and the fix.
     """
     if not path:
         return f"is {path!r}, which names nothing", "Write a path."
@@ -55,7 +55,7 @@ def invalid_command(path: str) -> tuple[str, str] | None:
     quotes and backslashes.
 
     Returns:
-        A clause that names the value, and the cure.
+        A clause that names the value, and the fix.
     """
     if found := _OBEYED.search(path):
         if refusal := unexpanded(path):

@@ -86,7 +86,7 @@ def _problem(detail: ErrorDetails, place: Place, model: type[BaseModel]) -> Prob
     if kind == "extra_forbidden":
         return Problem(here, "is not a known key", did_you_mean(key, _known_keys(detail["loc"], model)))
     if kind == "refused":
-        return Problem(here, context["what"], context["cure"])
+        return Problem(here, context["what"], context["fix"])
     if kind == "missing":
         return Problem(here, "is missing", f"Add `{key}:`. {_describe(detail['loc'], model)}".rstrip())
     if kind == "device_count":

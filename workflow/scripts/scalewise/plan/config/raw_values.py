@@ -26,7 +26,7 @@ def to_plain(value: Any) -> Any:
 
 
 def unrepresentable(value: object) -> tuple[str, str] | None:
-    """Say what keeps a value from standing in any record, and the cure; None for one that can."""
+    """Say what keeps a value from standing in any record, and the fix; None for one that can."""
     if isinstance(value, int) and abs(value) > MOST:
         return f"is {spelled(value)}, a whole number beyond {MOST}", "Write a smaller number."
     if isinstance(value, str) and any("\ud800" <= char <= "\udfff" for char in value):

@@ -88,8 +88,8 @@ def shape_for(devices: int | str, *, devices_per_node: int, max_nodes: int) -> S
 def _parse(text: str) -> Shape:
     match = _SHAPE.fullmatch(text)
     if match is None or not int(match[1]) or not int(match[2]):
-        cure = f"Write {text} without quotes." if re.fullmatch("[0-9]{1,9}", text) else 'Write 4 or "2x2".'
-        raise TopologyError(f"is {text!r}, neither a number of devices nor nodes x devices per node", cure)
+        fix = f"Write {text} without quotes." if re.fullmatch("[0-9]{1,9}", text) else 'Write 4 or "2x2".'
+        raise TopologyError(f"is {text!r}, neither a number of devices nor nodes x devices per node", fix)
     return Shape.parse(text)
 
 
@@ -99,7 +99,7 @@ def fill(devices: int, devices_per_node: int, *, may_force: bool = True) -> Shap
     Args:
         devices: Number of devices over all nodes.
         devices_per_node: Devices that a node of the site has.
-        may_force: The cure of a count that leaves a node partly empty may be a forced shape.
+        may_force: The fix of a count that leaves a node partly empty may be a forced shape.
 
     Raises:
         TopologyError: The count does not fill its nodes.

@@ -122,15 +122,15 @@ def duration_seconds(text: str) -> int | None:
 
 
 def _waits(value: object) -> object:
-    cure = "Write device counts with minutes, such as {1: 5, 8: 60}."
+    fix = "Write device counts with minutes, such as {1: 5, 8: 60}."
     if not isinstance(value, dict) or not value:
-        raise reject(f"is {value!r}, not device counts with minutes", cure)
+        raise reject(f"is {value!r}, not device counts with minutes", fix)
     for devices, minutes in value.items():
         if isinstance(devices, bool) or not isinstance(devices, int) or devices < 1:
-            raise reject(f"has the key {devices!r}, which is no number of devices", cure)
+            raise reject(f"has the key {devices!r}, which is no number of devices", fix)
         number = not isinstance(minutes, bool) and isinstance(minutes, (int, float))
         if not number or not 0 <= minutes < float("inf"):
-            raise reject(f"has {minutes!r} for {devices}, which is no number of minutes", cure)
+            raise reject(f"has {minutes!r} for {devices}, which is no number of minutes", fix)
     return value
 
 

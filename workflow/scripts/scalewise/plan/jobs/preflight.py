@@ -28,18 +28,18 @@ class Line(BaseModel):
     Args:
         state: ``ok``, ``bad``, or ``unknown`` where nobody could say.
         what: The finding, as a clause.
-        cure: A sentence that says how to mend it; empty where there is nothing to mend.
+        fix: A sentence that says how to mend it; empty where there is nothing to mend.
     """
 
     model_config = ConfigDict(frozen=True)
 
     state: Literal["ok", "bad", "unknown"]
     what: str
-    cure: str = ""
+    fix: str = ""
 
     def __str__(self) -> str:
         mark = {"ok": "ok     ", "bad": "NOT OK ", "unknown": "?      "}[self.state]
-        return f"{mark} {self.what}{f'. {self.cure}' if self.cure else ''}"
+        return f"{mark} {self.what}{f'. {self.fix}' if self.fix else ''}"
 
 
 def ok(what: str) -> Line:
@@ -47,9 +47,9 @@ def ok(what: str) -> Line:
     return Line(state="ok", what=what)
 
 
-def bad(what: str, cure: str) -> Line:
+def bad(what: str, fix: str) -> Line:
     """A finding that must be mended before a study can run."""
-    return Line(state="bad", what=what, cure=cure)
+    return Line(state="bad", what=what, fix=fix)
 
 
 def unknown(what: str) -> Line:

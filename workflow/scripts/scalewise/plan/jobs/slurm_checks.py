@@ -28,8 +28,8 @@ def check_site(preflight: Preflight) -> Iterator[Line]:
         yield ok("one machine, no scheduler to ask")
         return
     if missing := missing_commands(*SUBMISSION_COMMANDS, "srun", "sinfo"):
-        cure = "Go to a login node of the cluster, or load its Slurm module."
-        yield bad(f"{', '.join(missing)} not on PATH", cure)
+        fix = "Go to a login node of the cluster, or load its Slurm module."
+        yield bad(f"{', '.join(missing)} not on PATH", fix)
         return
     version = _run("sbatch", "--version")
     yield ok(f"commands of {version.text or 'Slurm'}")
@@ -80,8 +80,8 @@ def _check_account(slurm: Slurm) -> Iterator[Line]:
     elif slurm.account.lower() in {name.lower() for name in accounts}:
         yield ok(f"account {slurm.account}")
     else:
-        cure = f"Set slurm.account to one of yours. {name_all(accounts)}"
-        yield bad(f"account {slurm.account} is not yours", cure)
+        fix = f"Set slurm.account to one of yours. {name_all(accounts)}"
+        yield bad(f"account {slurm.account} is not yours", fix)
         return
     if slurm.qos is None:
         return
@@ -95,8 +95,8 @@ def _check_account(slurm: Slurm) -> Iterator[Line]:
     if slurm.qos in allowed:
         yield ok(f"QoS {slurm.qos}")
     elif allowed:
-        cure = f"Set slurm.qos to one of them. {name_all(allowed)}"
-        yield bad(f"QoS {slurm.qos} is not open to your account", cure)
+        fix = f"Set slurm.qos to one of them. {name_all(allowed)}"
+        yield bad(f"QoS {slurm.qos} is not open to your account", fix)
     else:
         yield unknown(f"QoS {slurm.qos}: accounting lists none of yours")
 
@@ -110,12 +110,12 @@ def _check_partition(slurm: Slurm, longest_minutes: int) -> Iterator[Line]:
         facts = dict(word.split("=", 1) for word in answer.text.split() if "=" in word)
         if not answer.ok or facts.get("PartitionName") != name:
             known = set(_run("sinfo", "--noheader", "--format=%R").text.splitlines())
-            cure = f"Set slurm.partition to one of them. {name_all(known)}"
-            yield bad(f"partition {name} does not exist", cure)
+            fix = f"Set slurm.partition to one of them. {name_all(known)}"
+            yield bad(f"partition {name} does not exist", fix)
             continue
         if facts.get("State", "UP") != "UP":
-            cure = "Wait, or use another."
-            yield bad(f"partition {name} is {facts['State']}", cure)
+            fix = "Wait, or use another."
+            yield bad(f"partition {name} is {facts['State']}", fix)
             continue
         limit = duration_seconds(facts.get("MaxTime", "UNLIMITED"))
         if limit is not None and longest_minutes * 60 > limit:
@@ -135,8 +135,8 @@ def _check_reservation(slurm: Slurm) -> Iterator[Line]:
     if answer.ok and f"ReservationName={slurm.reservation} " in f"{answer.text} ":
         yield ok(f"reservation {slurm.reservation}")
     else:
-        cure = "Correct or remove slurm.reservation."
-        yield bad(f"reservation {slurm.reservation} does not exist now", cure)
+        fix = "Correct or remove slurm.reservation."
+        yield bad(f"reservation {slurm.reservation} does not exist now", fix)
 
 
 def _check_nodes(slurm: Slurm, preflight: Preflight) -> Iterator[Line]:

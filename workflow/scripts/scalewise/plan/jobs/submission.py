@@ -30,7 +30,7 @@ def check_operating_system(system: str) -> None:
         system: The operating system, spelled as ``platform.system`` does.
 
     Raises:
-        StudyError: With the cure.
+        StudyError: With the fix.
     """
     if system != "Linux":
         raise StudyError(
@@ -49,7 +49,7 @@ def check_site_is_given(site_file: object, cluster_profile: bool) -> None:
         cluster_profile: The command came with the profile of a cluster.
 
     Raises:
-        StudyError: with the cure.
+        StudyError: with the fix.
     """
     if cluster_profile and site_file is None:
         raise StudyError([LOST_SITE])
@@ -67,14 +67,14 @@ def check_environment(
         named: Files and folders that stand in the command lines of jobs.
 
     Raises:
-        StudyError: with the cure.
+        StudyError: with the fix.
     """
     if cluster_profile and site.slurm is None:
         raise StudyError([LOST_SITE])
     if site.slurm is not None and (
         odd := [refusal for path in named if (refusal := invalid_command(str(path)))]
     ):
-        raise StudyError([f"the name of a file or folder {what}. {cure}" for what, cure in odd])
+        raise StudyError([f"the name of a file or folder {what}. {fix}" for what, fix in odd])
     if site.slurm is not None and "SLURM_JOB_ID" in environ:
         raise StudyError(
             [
@@ -93,7 +93,7 @@ def prepare_submission(site: Site, elsewhere: bool) -> None:
         elsewhere: The executor does not run jobs on this machine.
 
     Raises:
-        StudyError: with the cure.
+        StudyError: with the fix.
     """
     if site.slurm is None:
         if elsewhere:

@@ -85,7 +85,7 @@ def prepare(
                 )
             storage.write(_plain(arrays), destination)
     except DatasetFileError as error:
-        raise DatasetError(f"dataset {error.what}. {error.cure}") from error
+        raise DatasetError(f"dataset {error.what}. {error.fix}") from error
     except OSError as error:
         raise DatasetError(
             f"{destination}: cannot be written ({error.strerror or error}). Make room, or make "

@@ -30,7 +30,7 @@ Notify = Callable[[str], None]
 
 
 class DownloadError(DatasetError):
-    """A file that cannot be had; the message names it, what each mirror answered, and the cure."""
+    """A file that cannot be had; the message names it, what each mirror answered, and the fix."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ _TYPES = {np.dtype(np.uint8): "U8", np.dtype(np.int64): "I64"}
 
 
 class DatasetError(ValueError):
-    """Data that must not be trained on; the message names the file, the values and the cure."""
+    """Data that must not be trained on; the message names the file, the values and the fix."""
 
 
 class DamagedFileError(ValueError):

@@ -20,7 +20,7 @@ SUM = "tensors_sha256"
 
 
 class WeightsError(DatasetError):
-    """Pretrained weights that cannot be used; the message names the file, the tensors and the cure."""
+    """Pretrained weights that cannot be used; the message names the file, the tensors and the fix."""
 
 
 def write_weights(state: Mapping[str, torch.Tensor], path: Path) -> None:

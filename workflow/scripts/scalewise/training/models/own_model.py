@@ -21,7 +21,7 @@ _CURE = (
 
 
 class OwnModelError(ValueError):
-    """An own model that cannot be built or trained; the message names the file, the function and the cure."""
+    """An own model that cannot be built or trained; the message names the file, the function and the fix."""
 
 
 def own_model(model: str, image: torch.Size, classes: int, device: torch.device | None = None) -> nn.Module:

@@ -53,7 +53,7 @@ class Samples:
 
 
 def contradiction(planned: Planned, ranks: Sequence[ProbeRecord], all_ended: bool = False) -> str:
-    """A sentence on what is not as planned, with both numbers and the cure; empty where nothing is.
+    """A sentence on what is not as planned, with both numbers and the fix; empty where nothing is.
 
     Args:
         planned: The run.
