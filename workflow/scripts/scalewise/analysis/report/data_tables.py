@@ -277,7 +277,9 @@ def runs(rows: Sequence[Mapping[str, Any]], *, with_accuracy: bool) -> Table:
         Column("busy", "busy"),
         Column("energy (kJ)", "energy"),
         Column("start-up (s)", "startup"),
-        Column("fingerprint", "fingerprint", is_text=True),
+        Column("fingerprint", "fingerprint", is_text=True)
+        if len({row["fingerprint"] for row in rows}) > 1
+        else None,
     ]
     told = [
         {**row, REMARK: row["reason"], KIND: "" if row["outcome"] == "completed" else "failed"}

@@ -31,7 +31,7 @@
     const rows = traces.filter(trace => !hidden.has(trace.series)).flatMap(trace => trace.x.map((x, index) => [
       panels[trace.panel]?.title ?? "", trace.kind, trace.series, trace.devices ?? x, trace.against ?? "", trace.against ? x : "",
       trace.label, trace.unit === "%" ? "fraction" : trace.unit,
-      ...["value", "low", "high", "n"].map(name => trace[name]?.[index] ?? ""),
+      ...["value", "low", "high", "n"].map(name => (Array.isArray(trace[name]) ? trace[name][index] : trace[name]) ?? ""),
       trace.place ? runs[trace.series][x].runs[trace.place[index]] : "",
     ]));
     const told = new Map(rows.map(row => [String(row), row]));
@@ -82,7 +82,7 @@
     const [, , width, height] = svg.getAttribute("viewBox").split(" ").map(Number);
     const byId = id => svg.querySelector(`[id="${id}"]`);
     const linked = text => byId(text.slice(text.indexOf("#") + 1).replace(/\)$/, ""));
-    const [states, patterns] = [new Map(), new Map()];
+    const states = new Map();
     const nameOf = (names, key, letter) => {
       if (!names.has(key)) names.set(key, `${letter}${names.size}`);
       return names.get(key);
@@ -92,7 +92,7 @@
       const opaque = Number(look.opacity ?? 1);
       const alpha = [opaque * Number(look["fill-opacity"] ?? 1), opaque * Number(look["stroke-opacity"] ?? 1)].map(each => Number(each.toFixed(3)));
       const found = [`/${nameOf(states, alpha.join(" "), "G")} gs`];
-      if (fills) found.push(look.fill.startsWith("url") ? `/Pattern cs /${nameOf(patterns, look.fill, "P")} scn` : `${colourOf(look.fill)} rg`);
+      if (fills) found.push(`${colourOf(look.fill)} rg`);
       if (strokes) {
         const dashes = (look["stroke-dasharray"] ?? "").split(/[ ,]+/).filter(each => Number(each) >= 0 && each).join(" ");
         found.push(`${colourOf(look.stroke)} RG ${look["stroke-width"] ?? 1} w 0 J 1 j [${dashes}] ${look["stroke-dashoffset"] ?? 0} d`);
@@ -124,22 +124,13 @@
       return `q\n${settings({ fill: look.fill ?? "#000000" })[0]}\nBT /F ${size} Tf ${matrix} Tm (${said.replace(/[\\()]/g, "\\$&")}) Tj ET\nQ`;
     };
     const page = `1 0 0 -1 0 ${height} cm\n${draw(svg, {})}`;
-    const tile = fill => {
-      const pattern = linked(fill);
-      const side = Number(pattern.getAttribute("width"));
-      const content = [...pattern.children].map(child => draw(child, {})).join("\n");
-      return `<< /PatternType 1 /PaintType 1 /TilingType 1 /BBox [0 0 ${side} ${side}] /XStep ${side} /YStep ${side} /Matrix [1 0 0 -1 0 ${height}] /Resources << /ExtGState << ${stateEntries()} >> >> /Length ${content.length} >>\nstream\n${content}\nendstream`;
-    };
     const stateEntries = () => [...states].map(([alpha, name]) => `/${name} << /ca ${alpha.split(" ")[0]} /CA ${alpha.split(" ")[1]} >>`).join(" ");
-    const tiles = [...patterns.keys()].map(tile);
-    const entries = [...patterns.values()].map((name, index) => `/${name} ${6 + index} 0 R`).join(" ");
     const objects = [
       "<< /Type /Catalog /Pages 2 0 R >>",
       "<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
-      `<< /Type /Page /Parent 2 0 R /MediaBox [0 0 ${width} ${height}] /Contents 5 0 R /Resources << /Font << /F 4 0 R >> /ExtGState << ${stateEntries()} >> /Pattern << ${entries} >> >> >>`,
+      `<< /Type /Page /Parent 2 0 R /MediaBox [0 0 ${width} ${height}] /Contents 5 0 R /Resources << /Font << /F 4 0 R >> /ExtGState << ${stateEntries()} >> >> >>`,
       "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /WinAnsiEncoding >>",
       `<< /Length ${page.length} >>\nstream\n${page}\nendstream`,
-      ...tiles,
     ];
     let text = "%PDF-1.4\n";
     const places = objects.map((object, index) => {

@@ -10,15 +10,17 @@
   tooltip.style.position = "fixed";
 
   const KINDS = { expected: "not measured, expected ", predicted: "predicted ", run: "one run, " };
+  const INTERVALS = { expected: "95 % of the possibilities: ", epochs: "repeats from ", measured: "95 % interval " };
   const linesOf = (runs, trace, index) => {
     const devices = trace.devices ?? trace.x[index];
     const place = [trace.series === ALONE ? "" : trace.series, `${devices.toLocaleString("en")} device${devices === 1 ? "" : "s"}`];
     if (trace.against) place.push(`${trace.against} ${trace.x[index].toLocaleString("en")}`);
-    const n = trace.n?.[index] ?? null;
+    const n = (Array.isArray(trace.n) ? trace.n[index] : trace.n) ?? null;
+    const interval = trace.interval?.[index / trace.every] ?? "";
     const lines = [
       place.filter(Boolean).join(", "),
-      `${KINDS[trace.kind] ?? ""}${trace.label}: ${trace.text[index / trace.every]}`,
-      trace.interval[index / trace.every],
+      `${KINDS[trace.kind] ?? ""}${trace.label}: ${trace.text[index / trace.every]}${trace.unit === "x" ? "" : " "}${trace.unit}`.trim(),
+      interval.includes(" to ") ? `${INTERVALS[trace.kind] ?? ""}${interval}` : interval,
       n === null ? "" : `n = ${n}`,
     ];
     if (trace.kind !== "expected") {
@@ -110,6 +112,7 @@
     // an SVG that listens to the focus would take it itself
     const drawing = svg.parentElement;
     const about = new Map();
+    for (const trace of facts.traces) trace.series = facts.series[trace.series];
     for (const part of all("[data-series]", svg)) part.dataset.series = facts.series[part.dataset.series];
     for (const mark of all("[data-mark]", svg)) {
       const [number, index] = mark.dataset.mark.split(".");

@@ -82,7 +82,7 @@ def inline_figure(path: Path, name: str, prefix: str, data: Mapping[str, Any]) -
         "aria-label": _description(TITLES.get(name, name), data),
         "style": f"min-width:{least:.0f}px;max-width:{most:.0f}px",
     }
-    drawing = tostring(root, encoding="unicode")
+    drawing = tostring(root, encoding="unicode").replace(" />", "/>")
     return InlineFigure(
         Markup(f'<div class="drawing">{drawing}</div>'),  # noqa: S704  escaped by tostring
         width > WIDE_POINTS,

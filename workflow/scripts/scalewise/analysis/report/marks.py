@@ -5,7 +5,7 @@ A trace is one estimate over device counts or epochs: the points that one artist
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from scalewise.analysis.analysis_spec import THROUGHPUT
-from scalewise.analysis.formatting import format_3sig, percent
+from scalewise.analysis.formatting import format_3sig
 
 MEASURED, EXPECTED, RUN, PART, EPOCHS, LAW, PREDICTED = (
     "measured",
@@ -145,43 +145,40 @@ def trace(
     """
     label, unit = QUANTITIES.get(quantity) or quantity.split("|")
     digits = _DIGITS_OF_CURVES if kind == EPOCHS else _DIGITS
-    columns = {name: _numbers(column, digits) for name, column in values.items()}
+    columns: dict[str, Any] = {name: _numbers(column, digits) for name, column in values.items()}
     columns = {name: column for name, column in columns.items() if any(each is not None for each in column)}
-    form = _form(unit)
     points = _numbers(x)
     unknown: list[float | None] = [None] * len(points)
     value = columns.get("value", unknown)
     sides = (columns.get(name, unknown) for name in ("low", "high", "n"))
     marked = list(zip(value, *sides, strict=True))[::every] if every else []
     texts = {
-        "text": ["" if each is None else form(each) for each, *_ in marked],
-        "interval": [_interval(kind, low, high, n, form) for _, low, high, n in marked],
+        "text": ["" if each is None else _text(each, unit) for each, *_ in marked],
+        "interval": [_interval(kind, low, high, n, unit) for _, low, high, n in marked],
     }
+    if not any(texts["interval"]):
+        del texts["interval"]
+    if len(set(columns.get("n", []))) == 1:
+        columns["n"] = columns["n"][0]
     named = {"kind": kind, "series": series, "label": label, "unit": unit, "every": every, "x": points}
     return named | {"value": value} | columns | texts | more
 
 
-def _form(unit: str) -> Callable[[float], str]:
-    """The format of values in a unit."""
+def _text(value: float, unit: str) -> str:
+    """A value without its unit, which the page adds."""
     if unit == "x":
-        return "{:.2f}x".format
-    return percent if unit == "%" else lambda value: f"{format_3sig(value)} {unit}".strip()
+        return f"{value:.2f}"
+    return f"{100 * value:.1f}" if unit == "%" else format_3sig(value)
 
 
-def _interval(
-    kind: str, low: float | None, high: float | None, n: float | None, form: Callable[[float], str]
-) -> str:
-    """The words of an interval; a baseline, a single run and a single curve have none."""
+def _interval(kind: str, low: float | None, high: float | None, n: float | None, unit: str) -> str:
+    """The ends of an interval; a baseline, a single run and a single curve have none."""
     if low is None or high is None:
         return "one run" if kind == MEASURED and n == 1 else ""
-    between = f"{form(low)} to {form(high)}"
-    if kind == EPOCHS:
-        return "" if n == 1 else f"repeats from {between}"
-    if kind == EXPECTED:
-        return f"95 % of the possibilities: {between}"
-    if kind != MEASURED:
-        return f"band {between}"
-    return "the baseline" if low == high == 1 else f"95 % interval {between}"
+    if kind == EPOCHS and n == 1:
+        return ""
+    is_baseline = kind == MEASURED and low == high == 1
+    return "the baseline" if is_baseline else f"{_text(low, unit)} to {_text(high, unit)}"
 
 
 def point_values(points: pd.DataFrame, column: str) -> dict[str, Iterable[float]]:

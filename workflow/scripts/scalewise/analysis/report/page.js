@@ -27,8 +27,10 @@
   let hidden = new Set();
   const tables = all("table.data").map(table => {
     const body = table.tBodies[0];
+    const { series } = scalewiseData.get(table.closest(".experiment").dataset.experiment);
     const rows = [];
     for (const row of body.rows) {
+      if (row.dataset.series) row.dataset.series = series[row.dataset.series].name;
       if (row.classList.contains("remark")) rows.at(-1).push(row);
       else rows.push([row]);
     }

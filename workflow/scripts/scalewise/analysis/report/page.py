@@ -234,6 +234,7 @@ def _context(section: Section, number: int) -> dict[str, Any]:
         "beyond": [name for name in beyond if name in figures],
         "more_figures": more,
         "more_titles": ", ".join(figures[name]["title"].lower() for name in more),
+        "series_names": [each["name"] for each in _series(section)],
         "tables": _tables(section, decision),
         "series_named": _series_named(section, decision),
         "memory_kind": ", ".join(section.runs["peak_memory_kind"].dropna().unique()),

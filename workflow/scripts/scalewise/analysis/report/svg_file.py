@@ -26,7 +26,7 @@ from scalewise.analysis.report.marks import PART, Drawing, Mark, name_panels, pa
 
 FONTS = "system-ui,-apple-system,'Segoe UI',Roboto,Helvetica,Arial,'Liberation Sans','DejaVu Sans',sans-serif"
 POINTS_PER_INCH = 72
-HATCH_STEP = 3.0
+HATCH_STEP = 4.0
 """Distance of a hatch's lines in points."""
 _HATCH_WIDTH = 0.6
 _COMMANDS = {1: "M", 2: "L", 3: "Q", 4: "C", 79: "Z"}
@@ -57,11 +57,11 @@ def draw_svg(figure: Drawing, title: str) -> tuple[str, dict[str, Any]]:
             panel_facts(axes, renderer.box(axes), stacked=number in stacked)
             for number, axes in enumerate(panels)
         ],
-        "traces": figure.traces,
+        "traces": [trace | {"series": figure.series.index(trace["series"])} for trace in figure.traces],
         "series": figure.series,
         "message": figure.message,
     }
-    return tostring(renderer.root, encoding="unicode") + "\n", data
+    return tostring(renderer.root, encoding="unicode").replace(" />", "/>") + "\n", data
 
 
 class _Canvas(FigureCanvasBase):
@@ -181,17 +181,18 @@ class _SvgRenderer(RendererBase):
             SubElement(place.out[0], "path", {"d": data})
             return
         mark, attributes = place.mark, {"d": data} | look
+        box = left, top, right, bottom = self._box_of(path, transform)
         if mark is not None and mark.index is not None:
-            box = self._box_of(path, transform)
-            if box[1] == box[3]:
+            if top == bottom:
                 return
+            attributes["d"] = f"M{left:g} {bottom:g}H{right:g}V{top:g}H{left:g}Z"
             attributes |= {"data-series": str(mark.series), "data-mark": f"{mark.trace}.{mark.index}"}
-        elif gc.get_clip_rectangle() is not None and place.panel is not None:
+        elif gc.get_clip_rectangle() is not None and self._leaves(place.panel, box):
             attributes["clip-path"] = f"url(#c{place.panel})"
         SubElement(place.out, "path", attributes)
         if hatch := gc.get_hatch():
             of_series = {key: attributes[key] for key in ("data-series",) if key in attributes}
-            self._hatch(place.out, hatch[0], self._box_of(path, transform), of_series)
+            self._hatch(place.out, hatch[0], box, of_series)
 
     def draw_markers(
         self,
@@ -203,13 +204,18 @@ class _SvgRenderer(RendererBase):
         rgbFace: Any = None,  # noqa: N803
     ) -> None:
         """Draw a mark at every vertex; those of a trace get their keys."""
+        points = trans.transform(path.vertices)
+        if len(points) == 1 and not points.any():
+            # an area, which matplotlib draws as a mark at the lower left corner
+            self.draw_path(gc, marker_path, marker_trans, rgbFace)
+            return
         place = self._open[-1]
         mark, every = place.mark, 1
         if mark is not None and mark.trace is not None:
             every = self._figure.traces[mark.trace]["every"]
         shape = self._shape(self._data(marker_path, marker_trans, origin=0.0, digits=2))
         marks = SubElement(place.out, "g", _look(gc, rgbFace))
-        for number, (x, y) in enumerate(trans.transform(path.vertices)):
+        for number, (x, y) in enumerate(points):
             if np.isfinite(x) and np.isfinite(y):
                 attributes = {"xlink:href": f"#{shape}", "x": _short(x), "y": _short(self.height - y)}
                 if mark is not None and mark.trace is not None:
@@ -273,8 +279,15 @@ class _SvgRenderer(RendererBase):
             parts.append(_COMMANDS[int(code)] + ("" if code == Path.CLOSEPOLY else texts))
         return "".join(parts)
 
+    def _leaves(self, panel: int | None, box: list[float]) -> bool:
+        """Whether something in a panel reaches beyond it."""
+        if panel is None:
+            return False
+        left, top, right, bottom = self.box(self._panels[panel])
+        return box[0] < left or box[1] < top or box[2] > right or box[3] > bottom
+
     def _box_of(self, path: Path, transform: Transform) -> list[float]:
-        """Left, top, right and bottom of a rectangle."""
+        """Left, top, right and bottom of what a path covers."""
         (left, bottom), (right, top) = path.get_extents(transform).get_points()
         return [round(float(each), 1) for each in (left, self.height - top, right, self.height - bottom)]
 
@@ -293,6 +306,8 @@ class _SvgRenderer(RendererBase):
     @staticmethod
     def _hatch(out: Element, kind: str, box: list[float], of_series: dict[str, str]) -> None:
         """Draw a hatch as lines: browsers print a pattern as an image of the page."""
+        if box[3] - box[1] < HATCH_STEP / 2:
+            return  # too low for a pattern to be seen
         slopes = {"/": (-1,), "\\": (1,), "x": (-1, 1)}.get(kind, ())
         look = {"class": "hatch", "stroke": "#ffffff", "stroke-width": str(_HATCH_WIDTH)}
         if kind == ".":
@@ -321,7 +336,7 @@ def _diagonals(box: list[float], slope: int) -> str:
 def _rows(box: list[float]) -> str:
     left, top, right, bottom = box
     heights = np.arange(math.ceil(top / HATCH_STEP) * HATCH_STEP + HATCH_STEP / 2, bottom, HATCH_STEP)
-    return "".join(f"M{left} {_short(y)}L{right} {_short(y)}" for y in heights)
+    return "".join(f"M{left:g} {_short(y)}H{right:g}" for y in heights)
 
 
 def _look(gc: GraphicsContextBase, face: Any) -> dict[str, str]:
