@@ -69,7 +69,9 @@ def test_study_ends_in_a_report_with_a_decision(digits: ClusterStudy) -> None:
         assert summary.measurements.final_accuracy > 0.9
 
 
-@pytest.mark.parametrize("devices", ["1 device", "2 devices", "4 devices", "8 devices"])
+@pytest.mark.parametrize(
+    "devices", ["1 CPU process", "2 CPU processes", "4 CPU processes", "8 CPU processes"]
+)
 def test_each_point_is_told_from_the_queue_to_its_figure(digits: ClusterStudy, devices: str) -> None:
     output = (digits.folder / "output.txt").read_text()
     told = [line[9:] for line in output.splitlines() if re.match(r"\d\d:\d\d:\d\d ", line)]

@@ -46,7 +46,7 @@ def test_the_decision_is_printed_at_the_end(study: Study) -> None:
 
 def test_without_a_terminal_each_point_is_told_until_its_last_run(study: Study) -> None:
     told = [line[9:] for line in study.first.text.splitlines() if re.match(r"\d\d:\d\d:\d\d ", line)]
-    strong = [line for line in told if line.startswith("strong, 1 device, bucket-view-off: ")]
+    strong = [line for line in told if line.startswith("strong, 1 CPU process, bucket-view-off: ")]
     found = [re.search(r"(\d) of 2 runs done", line) for line in strong]
     counts = [int(each[1]) for each in found if each]
     # how many looks fall into a run of a second is up to the machine: tests/slurm holds runs for them

@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from scalewise.plan.config.experiment import AnyExperiment, Experiment
+from scalewise.plan.config.shape import count_devices, device_noun
 from scalewise.plan.runs.rounds import is_settled, known_rounds, requested_repeats
 from scalewise.plan.runs.runs import NO_OPTIONS, series_name
 from scalewise.plan.study import Study
@@ -27,6 +28,7 @@ class WatchedPoint(BaseModel):
         name: ``d2.bucket-view-on``; runs are called ``d2.bucket-view-on.r1``.
         most: Repeats that may ever be asked for.
         billed_devices: Devices that one run is paid for.
+        noun: What a device is, for a reader.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -37,6 +39,7 @@ class WatchedPoint(BaseModel):
     name: str
     most: int
     billed_devices: float
+    noun: str = "device"
 
     def run(self, repeat: int) -> RunKey:
         """A repeat of it, counted from 1."""
@@ -44,9 +47,12 @@ class WatchedPoint(BaseModel):
 
     @property
     def label(self) -> str:
-        """``digits-strong, 2 devices, bucket-view-on``."""
-        devices = "1 device" if self.devices == 1 else f"{self.devices} devices"
-        return ", ".join(filter(None, (self.experiment, devices, self.series)))
+        """``digits-strong, 2 GPUs, bucket-view-on``."""
+        return ", ".join(filter(None, (self.experiment, self.count(self.devices), self.series)))
+
+    def count(self, devices: int) -> str:
+        """Return a number of devices with what they are, such as ``4 GPUs``."""
+        return count_devices(devices, self.noun)
 
 
 class Criterion(BaseModel):
@@ -98,6 +104,7 @@ class WatchedStudy(BaseModel):
                         name=run.point,
                         most=most,
                         billed_devices=float(study.site.billed_devices(run.shape)),
+                        noun=device_noun(run.accelerator),
                     )
                 )
             criteria[name] = Criterion.of(planned.spec)

@@ -184,12 +184,12 @@ def answer_lines(standing: Standing, measured: Sequence[Speedup]) -> list[str]:
         rule = standing.study.criteria.get(experiment, Criterion())
         which = f"{experiment} ({series})" if series else experiment
         shown = _telling(speedups, rule)
-        over = "" if shown.baseline == 1 else f" over {count_devices(shown.baseline)}"
+        over = "" if shown.baseline == 1 else f" over {shown.point.count(shown.baseline)}"
         required = "" if rule.min_efficiency is None else f" ({rule.min_efficiency:g} required)"
         # other criteria need times and costs of whole trainings, which the report has
         best = "fastest" if rule.min_efficiency is None else "best"
         lines.append(
-            f"{which}, {best} so far: {count_devices(shown.point.devices)}, {speedup_text(shown)}{over}, "
+            f"{which}, {best} so far: {shown.point.count(shown.point.devices)}, {speedup_text(shown)}{over}, "
             f"efficiency {shown.efficiency:.2f}{required}, {count_devices(shown.ratio.n, 'run')}"
         )
     return lines
