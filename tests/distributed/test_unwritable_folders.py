@@ -114,4 +114,4 @@ def test_a_folder_that_is_full_at_the_end_of_a_training_is_named_with_the_rank_t
     first = stderr.splitlines()[0]
     assert first.startswith("scalewise: hindered/d1.r1 failed: ")
     assert f"{neighbours.folder} has 0 free bytes left: make room there." in first
-    assert "other runs, and checkpoints that are whole, are untouched" in stderr
+    assert "Other runs and complete checkpoints are not affected" in stderr

@@ -79,10 +79,10 @@ def test_a_measurement_that_cannot_be_made_lets_the_study_go_on(study: ClusterSt
     (record,) = measured(study).values()
     assert record.reductions == []
     # of two tasks that fail, srun ends one (143), unless both have ended by then (1)
-    said = r"no rank started, and the launcher exited with code (1|143)\. The ranks' own words are in"
+    said = r"no rank started, and the launcher exited with code (1|143)\. The ranks' output is in"
     assert re.search(said, record.error)
     path = next(Path(study.folder).glob("resources/collectives/*/2x1.json")).relative_to(study.folder)
-    assert record.error.endswith(f"to measure again, delete {path}.")
+    assert record.error.endswith(f"To measure again, delete {path}.")
     assert [c for c in study.jobs("rule_") if "measure_all_reduce" in c] != []
 
 

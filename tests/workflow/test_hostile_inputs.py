@@ -347,7 +347,8 @@ def test_a_model_whose_path_the_shell_that_sends_jobs_would_obey_is_refused(work
     assert f"{len(paths)} mistakes in the configuration" in outcome.text
     for number, path in enumerate(paths):
         place = f"study.yaml:{number + 3}: experiments.e{number}.model"
-        assert f"{place} is {f'{path}:build'!r}, and a shell may obey the {path[1]}" in outcome.text
+        why = f"and the shell that sends jobs to Slurm may act on the {path[1]}"
+        assert f"{place} is {f'{path}:build'!r}, {why}" in outcome.text
     assert outcome.text.count("Rename the file or folder without $ ` \\ and quotes.") == len(paths)
 
 

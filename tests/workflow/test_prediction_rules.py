@@ -213,7 +213,7 @@ def test_a_measurement_that_fails_keeps_no_study_from_its_end(workplace: Workpla
     assert record.reductions == []
     assert "no rank started, and the process of a rank exited with code 1." in record.error
     relative = path.relative_to(workplace.folder)
-    assert f"to measure again, delete {relative}" in record.error
+    assert f"To measure again, delete {relative}" in record.error
     assert f"no all-reduce over 1x2, so no prediction from it: {record.error} The study continues." in (
         outcome.text
     )

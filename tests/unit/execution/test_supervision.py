@@ -391,7 +391,7 @@ sys.exit(1)
     assert "KeyError: 'label'" in failure.traceback
 
 
-TIMED_OUT = RuntimeError("timed out: nobody waited at a rendezvous within 120 s")
+TIMED_OUT = RuntimeError("timed out: no rank waited at a rendezvous within 120 s")
 LOST = RuntimeError("Connection closed by peer [10.0.0.1]:41234")
 OWN = ValueError("label 11 is out of range")
 

@@ -165,7 +165,7 @@ def test_any_number_of_runs_meet_on_one_machine_at_once(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_nobody_waits_for_ends_with_a_reason(rank_files: RankFiles) -> None:
-    with pytest.raises(TimeoutError, match=r"timed out: nobody waited at a rendezvous within 0\.2 s"):
+    with pytest.raises(TimeoutError, match=r"timed out: no rank waited at a rendezvous within 0\.2 s"):
         open_store(rank_files, False, "127.0.0.1", timedelta(seconds=0.2))
 
 
