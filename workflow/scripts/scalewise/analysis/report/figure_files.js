@@ -73,10 +73,6 @@
     }
     return found.join("\n");
   };
-  const circle = r => {
-    const k = 0.5523 * r;
-    return `M${r} 0C${r} ${k} ${k} ${r} 0 ${r} ${-k} ${r} ${-r} ${k} ${-r} 0 ${-r} ${-k} ${-k} ${-r} 0 ${-r} ${k} ${-r} ${r} ${-k} ${r} 0Z`;
-  };
   const INHERITED = ["fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-dashoffset", "fill-opacity", "stroke-opacity", "font-size", "text-anchor", "opacity"];
   const pdfOf = svg => {
     const [, , width, height] = svg.getAttribute("viewBox").split(" ").map(Number);
@@ -113,7 +109,7 @@
       const [x, y] = ["x", "y"].map(name => Number(element.getAttribute(name)));
       if (kind === "use") {
         const shape = linked(element.getAttribute("xlink:href"));
-        return `q\n${before}${set}\n1 0 0 1 ${x} ${y} cm\n${operators(shape.getAttribute("d") ?? circle(shape.getAttribute("r")))}\n${paint}\nQ`;
+        return `q\n${before}${set}\n1 0 0 1 ${x} ${y} cm\n${operators(shape.getAttribute("d"))}\n${paint}\nQ`;
       }
       if (kind !== "text") return "";
       const [size, said] = [Number(look["font-size"] ?? 8), latin(element.textContent)];

@@ -31,7 +31,6 @@ from scalewise.analysis.report.sentence_parts import (
     mean_of,
     milliseconds,
     parts_of_step,
-    rate_text,
 )
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.runs.runs import NO_OPTIONS
@@ -217,7 +216,7 @@ def efficiencies(findings: Findings) -> str:
 
 def throughput(findings: Findings) -> str:
     """Samples a second on the fewest devices, on those of the answer and on the most."""
-    return _along_devices(findings, THROUGHPUT, "Throughput is", rate_text, unit=" samples/s")
+    return _along_devices(findings, THROUGHPUT, "Throughput is", format_3sig, unit=" samples/s")
 
 
 def accuracy(findings: Findings) -> str:

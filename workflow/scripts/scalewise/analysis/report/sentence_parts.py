@@ -103,8 +103,3 @@ def mean_of(point: pd.Series) -> str:
 def milliseconds(seconds: float) -> str:
     """A time of the length of a step."""
     return f"{format_3sig(seconds * 1e3)} ms"
-
-
-def rate_text(value: float) -> str:
-    """A rate, in whole numbers from 100 on."""
-    return format_3sig(value) if value < 100 else f"{value:,.0f}"
