@@ -17,7 +17,7 @@ import yaml
 from tests.unit.watch.standings import done, standing_of
 from tests.workflow.conftest import ROOT, Workplace
 
-from scalewise.analysis.report.captions import CAPTIONS, TITLES
+from scalewise.analysis.report.captions import FIGURES
 from scalewise.plan.study import Study, load_study
 from scalewise.plan.terminal.plan_table import plan_table
 from scalewise.watch.lines import table
@@ -262,7 +262,7 @@ def test_every_file_of_results_that_a_text_names_is_made(document: Path) -> None
 
 def test_the_guide_to_the_report_has_every_figure_and_no_part_that_is_not_there() -> None:
     guide = (ROOT / "docs" / "report-reference.md").read_text(encoding="utf-8")
-    assert [name for name in CAPTIONS if f"{TITLES[name]} (`{name}`)" not in guide] == []
+    assert [name for name in FIGURES if f"{FIGURES[name].title} (`{name}`)" not in guide] == []
     page = ROOT / "workflow" / "scripts" / "scalewise" / "analysis" / "report"
     text = "".join(path.read_text(encoding="utf-8") for path in page.glob("*.j2"))
     parts = re.findall(r'^\| "([^"]+)" \|', guide, re.MULTILINE)

@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from scalewise.analysis.report.captions import CAPTIONS, WHERE_COUNTS_ARE_CHOSEN
+from scalewise.analysis.report.captions import FIGURES, FigureText
 from scalewise.plan.config.experiment import study_schema
 from scalewise.plan.config.reference import configuration_reference
 from scalewise.plan.config.site import site_schema
@@ -22,17 +22,17 @@ def generated() -> dict[Path, str]:
         ROOT / "workflow" / "schemas" / "experiments.schema.json": _json(study_schema()),
         ROOT / "workflow" / "schemas" / "site.schema.json": _json(site_schema()),
         **{
-            ROOT / "workflow" / "report" / f"{figure}.rst": f"{caption}{_if_chosen(figure)}\n"
-            for figure, caption in CAPTIONS.items()
+            ROOT / "workflow" / "report" / f"{figure}.rst": f"{text.caption}{_if_chosen(text)}\n"
+            for figure, text in FIGURES.items()
         },
         readme: configuration_reference(readme.read_text(encoding="utf-8")),
     }
 
 
-def _if_chosen(figure: str) -> str:
+def _if_chosen(text: FigureText) -> str:
     """A part of a caption that Snakemake shows where ``plot_figures`` was given a choice of device counts."""
-    further = WHERE_COUNTS_ARE_CHOSEN.get(figure)
-    return "" if further is None else f"{{% if snakemake.input.choice %}} {further}{{% endif %}}"
+    further = text.where_counts_are_chosen
+    return "" if not further else f"{{% if snakemake.input.choice %}} {further}{{% endif %}}"
 
 
 def main() -> int:

@@ -18,7 +18,7 @@ from tests.unit.analysis import hand_made_study as made
 
 from scalewise.analysis.bottlenecks.time_parts import STEP_PARTS, UNKNOWN
 from scalewise.analysis.report import efficiency_figures, figures, scaling_figures, step_figures, style
-from scalewise.analysis.report.captions import CAPTIONS
+from scalewise.analysis.report.captions import FIGURES
 from scalewise.analysis.report.marks import Drawing
 from scalewise.analysis.scaling import scaling_table
 
@@ -256,7 +256,7 @@ def test_every_figure_has_the_width_of_one_column_or_two(
         scaling, runs, make_epochs(runs), tmp_path, min_efficiency=None, target=0.9,
         laws=made.laws([ALONE]), prediction=made.prediction([ALONE]),
     )  # fmt: skip
-    for name in CAPTIONS:
+    for name in FIGURES:
         box = re.search(rb"/MediaBox \[ ?0 0 ([\d.]+)", (tmp_path / f"{name}.pdf").read_bytes())
         assert box is not None, name
         assert round(float(box[1]) / 72 * 25.4) in {85, 178}, name

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from scalewise.analysis.report.captions import CAPTIONS
+from scalewise.analysis.report.captions import FIGURES
 from scalewise.analysis.report.figure_sentences import SENTENCES, Findings, figure_sentences
 from scalewise.analysis.scaling import scaling_table
 
@@ -263,7 +263,7 @@ def test_a_figure_of_which_nothing_is_known_says_so() -> None:
 
 
 def test_every_figure_may_have_a_sentence() -> None:
-    assert set(SENTENCES) == set(CAPTIONS)
+    assert set(SENTENCES) == set(FIGURES)
 
 
 @pytest.mark.parametrize(

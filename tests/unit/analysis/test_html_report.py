@@ -17,7 +17,7 @@ from tests.unit.analysis.reference import welch_bounds
 from tests.unit.analysis.report_page import Page, below, cells
 
 from scalewise.analysis.analysis_spec import HELD_EQUAL, NOT_KNOWN
-from scalewise.analysis.report.captions import CAPTIONS
+from scalewise.analysis.report.captions import FIGURES
 from scalewise.analysis.report.page import Section, render
 from scalewise.analysis.report.page_files import as_script_data
 from scalewise.analysis.scaling import option_table, scaling_table
@@ -36,9 +36,9 @@ MEASURED: dict[tuple[str, int], list[float | str]] = {
 
 @pytest.fixture
 def section(make_runs: Runs, tmp_path: Path) -> MakeSection:
-    for name in CAPTIONS:
+    for name in FIGURES:
         (tmp_path / f"{name}.svg").write_text(f"<svg><text>{name}</text></svg>", encoding="utf-8")
-    drawn = {name: {"panels": [], "traces": [], "message": ""} for name in CAPTIONS}
+    drawn = {name: {"panels": [], "traces": [], "message": ""} for name in FIGURES}
     (tmp_path / "traces.json").write_text(json.dumps(drawn), encoding="utf-8")
 
     def make(
@@ -130,7 +130,7 @@ def test_the_file_needs_nothing_else(section: MakeSection) -> None:
             assert (attrs.get(key) or "#").startswith(("data:", "#")), (tag, key)
     assert "@import" not in html
     assert "url(" not in html
-    assert figures(page) == [name for name in CAPTIONS if name != "prediction"]
+    assert figures(page) == [name for name in FIGURES if name != "prediction"]
     for name in figures(page):
         assert f">{name}<" in html
 
@@ -254,9 +254,15 @@ def test_a_row_of_options_is_of_its_series_however_two_tables_write_its_values(s
     opts, caps = ([value for name in names for value in [name.split()[part]] * 2] for part in (0, 1))
     study = section(points=points, swept=swept, opt=opts, cap=[float(cap) for cap in caps])
     rows = below(render([study], partial=False), "What options gain").split("</table>", maxsplit=1)[0]
-    assert set(re.findall(r'<tr data-series="([^"]*)"', rows)) <= {*names}
-    of_series = re.findall(r"<tr[^>]*data-series", rows)
-    assert len(of_series) == len(re.findall(r"<tr", rows)) - 1 == 4
+    # a row has the number of its series, which the page's script takes as its name
+    numbers = re.findall(r'<tr data-series="(\d+)"', rows)
+    order = list(dict.fromkeys(study.runs["series"]))
+    named = [order[int(number)] for number in numbers]
+    cells = re.findall(r'<th scope="row">([^<]*)</th>(?:<td[^>]*>[^<]*</td>){0,2}', rows)
+    assert len(named) == len(cells) == len(re.findall(r"<tr", rows)) - 1 == 4
+    assert set(named) <= {*names}
+    for series, cell in zip(named, cells, strict=True):
+        assert cell.split()[1] in series.split(), "the row's value is one of its series"
 
 
 def test_of_many_comparisons_those_on_the_answer_stand_in_the_open_and_all_one_click_away(
@@ -460,9 +466,9 @@ def test_figures_with_nothing_of_their_own_to_show_are_left_out(whole: Section, 
     def named(study: Section) -> list[str]:
         return figures(Page(render([study], partial=False)))
 
-    assert named(whole) == list(CAPTIONS)
+    assert named(whole) == list(FIGURES)
     without = section(time_to_accuracy_seconds=None, epochs_to_accuracy=None)
-    assert set(CAPTIONS) - set(named(without)) == {"prediction", "efficiencies"}
+    assert set(FIGURES) - set(named(without)) == {"prediction", "efficiencies"}
 
 
 def test_learning_curves_are_the_first_figures_of_a_study_that_sweeps_cpus_and_of_no_other(

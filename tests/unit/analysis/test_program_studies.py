@@ -19,7 +19,7 @@ from scalewise.analysis.analysis_spec import DIFFERED, AnalysisSpec
 from scalewise.analysis.experiment_figures import draw
 from scalewise.analysis.experiment_tables import compute
 from scalewise.analysis.report import epoch_figures, step_figures
-from scalewise.analysis.report.captions import CAPTIONS
+from scalewise.analysis.report.captions import FIGURES
 from scalewise.analysis.study_report import write_report
 from scalewise.analysis.tables import collect
 from scalewise.plan.config.experiment import Experiment, ProgramExperiment
@@ -79,7 +79,7 @@ def test_planted_speedups_of_a_program_are_found_and_what_is_unknown_is_said(tmp
     assert "process group" not in header
     proposal = (tmp_path / "study/proposal.md").read_text(encoding="utf-8")
     assert "the time and the device-hours of a whole run are not known" in proposal
-    assert {path.stem for path in (tmp_path / "study/figures").glob("*.svg")} == set(CAPTIONS)
+    assert {path.stem for path in (tmp_path / "study/figures").glob("*.svg")} == set(FIGURES)
 
 
 def test_the_wait_for_data_is_no_cause_where_nobody_can_tell_it(tmp_path: Path) -> None:

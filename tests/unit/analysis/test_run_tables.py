@@ -15,7 +15,7 @@ import pytest
 from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.experiment_figures import draw
 from scalewise.analysis.experiment_tables import compute
-from scalewise.analysis.report.captions import CAPTIONS
+from scalewise.analysis.report.captions import FIGURES
 from scalewise.analysis.study_report import gather_decisions, write_report
 from scalewise.analysis.tables import RUN_COLUMNS, collect
 from scalewise.plan.config.experiment import Experiment
@@ -289,7 +289,7 @@ def test_a_study_goes_from_records_to_a_report(tmp_path: Path, write_run: WriteR
     assert "No completed run (not run yet)." in page
     assert "2026-01-01T00:00:00+00:00 to 2026-01-01T00:01:30+00:00" in page
     drawn = re.findall(r'<figure id="done\.([a-z]+)"', page)
-    assert set(drawn) == set(CAPTIONS) - {"prediction", "efficiencies"}
+    assert set(drawn) == set(FIGURES) - {"prediction", "efficiencies"}
     assert page.count("<svg") == len(drawn)
     scaling = pd.read_csv(tmp_path / "done" / "scaling.csv")
     assert scaling["speedup"].tolist() == pytest.approx([1.0, 1901.5 / 1001.5])

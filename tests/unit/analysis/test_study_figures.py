@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from scalewise.analysis.report import epoch_figures, figures, style
 from scalewise.analysis.report import scaling_figures as relative
-from scalewise.analysis.report.captions import CAPTIONS
+from scalewise.analysis.report.captions import FIGURES
 from scalewise.analysis.report.efficiency_figures import efficiency
 from scalewise.analysis.scaling import scaling_table
 
@@ -25,7 +25,7 @@ Drawn = list[dict[str, bytes]]
 
 ALONE = "all runs"
 NO_RUN = ": no completed run to show"
-FILES = {f"{name}.{kind}" for name in CAPTIONS for kind in ("svg", "pdf")} | {"traces.json"}
+FILES = {f"{name}.{kind}" for name in FIGURES for kind in ("svg", "pdf")} | {"traces.json"}
 
 
 def spread(rate: float) -> list[float]:
@@ -355,7 +355,7 @@ def test_without_a_completed_run_every_figure_says_so(
     monkeypatch.setattr(Figure, "savefig", note)
     runs = make_runs({(ALONE, 1): ["failed"], (ALONE, 2): ["not run yet"]})
     assert draw(runs, make_epochs(runs), tmp_path).keys() == FILES
-    said = [name + (": nothing was predicted" if name == "prediction" else NO_RUN) for name in CAPTIONS]
+    said = [name + (": nothing was predicted" if name == "prediction" else NO_RUN) for name in FIGURES]
     assert [{text} for text in said] == saved
 
 

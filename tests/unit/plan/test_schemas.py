@@ -10,7 +10,7 @@ import yaml
 from jsonschema import Draft202012Validator
 
 import write_generated
-from scalewise.analysis.report.captions import CAPTIONS
+from scalewise.analysis.report.captions import FIGURES
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.config.experiment import study_schema
 from scalewise.plan.config.program import SWEEPABLE_OF_PROGRAMS
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[3]
 GENERATED = (
     "workflow/schemas/experiments.schema.json",
     "workflow/schemas/site.schema.json",
-    *(f"workflow/report/{figure}.rst" for figure in CAPTIONS),
+    *(f"workflow/report/{figure}.rst" for figure in FIGURES),
     "config/README.md",
 )
 EXPERIMENT = {"dataset": "digits", "model": "linear", "global_batch_size": 240, "devices": [1, "2x2"]}

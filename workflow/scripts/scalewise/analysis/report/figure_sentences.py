@@ -21,6 +21,7 @@ from scalewise.analysis.formatting import (
     percent,
     point_text,
 )
+from scalewise.analysis.report.captions import FIGURES
 from scalewise.analysis.report.sentence_parts import (
     SOONER,
     accuracy_lost_text,
@@ -90,12 +91,13 @@ def figure_sentences(findings: Findings) -> dict[str, str]:
 def _nothing(findings: Findings, name: str) -> str:
     """The sentence of a figure of which nothing is known."""
     measured = findings.measured()
-    if name not in RELATIVE:
+    text = FIGURES[name]
+    if not text.compares:
         series = measured["series"].iloc[0]
-        return f"No run{'' if series == NO_OPTIONS else f' of {series}'} tells {TOLD[name]}."
+        return f"No run{'' if series == NO_OPTIONS else f' of {series}'} tells {text.unknown}."
     if len(measured) == 1:
         return "One device count has a result: there is nothing to compare."
-    return f"Of no two device counts {RELATIVE[name]} known."
+    return f"Of no two device counts {text.unknown} known."
 
 
 def speedup(findings: Findings) -> str:
@@ -285,21 +287,6 @@ SENTENCES: Mapping[str, Callable[[Findings], str]] = {
     "loss": loss,
     "memory": memory,
 }
-TOLD = {
-    "step": "how long its steps took",
-    "throughput": "its throughput",
-    "accuracy": "its accuracy",
-    "loss": "its loss",
-    "memory": "its peak memory",
-}
-"""Figures show these of each run."""
-RELATIVE = {
-    "speedup": "is a speedup",
-    "efficiency": "is an efficiency",
-    "efficiencies": "are both efficiencies",
-    "prediction": "are a predicted and a measured step",
-}
-"""Figures show these of device counts beside each other."""
 
 
 def _ends(findings: Findings, column: str) -> list[pd.Series]:

@@ -15,7 +15,7 @@ from matplotlib.transforms import offset_copy
 from scalewise.analysis.analysis_spec import PROGRAM, THROUGHPUT
 from scalewise.analysis.formatting import Goal, name_devices
 from scalewise.analysis.report import epoch_figures, scaling_figures, step_figures
-from scalewise.analysis.report.captions import CAPTIONS, TITLES
+from scalewise.analysis.report.captions import FIGURES
 from scalewise.analysis.report.efficiency_figures import efficiencies, efficiency
 from scalewise.analysis.report.marks import RUN, TRACES, Drawing, tell, trace
 from scalewise.analysis.report.series_lines import bounds, points_figure, with_columns
@@ -145,13 +145,13 @@ def draw_all(
         "memory": (measured, no_run, lambda: memory(measured, runs)),
     }
     traces = {}
-    for name in CAPTIONS:
+    for name, words in FIGURES.items():
         table, missing, draw = drawings[name]
         figure = draw() if len(table) else message(f"{name}: {missing}")
         for text in figure.findobj(Text):
             assert isinstance(text, Text)
             text.set_text(name_devices(text.get_text(), noun))
-        svg, traces[name] = draw_svg(figure, TITLES[name])
+        svg, traces[name] = draw_svg(figure, words.title)
         write_text(folder / f"{name}.svg", svg)
         figure.set_layout_engine("none")  # the PDF has the layout of the SVG, and costs less
         # without dates, so that equal data make equal files

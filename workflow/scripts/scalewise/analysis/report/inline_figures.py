@@ -12,7 +12,7 @@ from xml.etree.ElementTree import Element, fromstring, tostring
 import pandas as pd
 from markupsafe import Markup
 
-from scalewise.analysis.report.captions import TITLES
+from scalewise.analysis.report.captions import FIGURES
 
 LEAST_TEXT_PIXELS = 9.0
 """A narrow screen scrolls a figure sideways rather than shrink its text below this."""
@@ -79,7 +79,7 @@ def inline_figure(path: Path, name: str, prefix: str, data: Mapping[str, Any]) -
     root.attrib |= {
         "role": "img",
         # an element of that name would be a second tooltip over every mark
-        "aria-label": _description(TITLES.get(name, name), data),
+        "aria-label": _description(FIGURES[name].title, data),
         "style": f"min-width:{least:.0f}px;max-width:{most:.0f}px",
     }
     drawing = tostring(root, encoding="unicode").replace(" />", "/>")

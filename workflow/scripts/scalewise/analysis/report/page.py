@@ -22,7 +22,7 @@ from scalewise.analysis.analysis_spec import (
 from scalewise.analysis.bottlenecks.time_parts import EXCESS, STEP_PARTS, UNKNOWN, known_start_parts
 from scalewise.analysis.formatting import as_in_yaml, name_devices, percent
 from scalewise.analysis.report import data_tables
-from scalewise.analysis.report.captions import CAPTIONS, TITLES, WHERE_COUNTS_ARE_CHOSEN
+from scalewise.analysis.report.captions import FIGURES
 from scalewise.analysis.report.figure_sentences import Findings, figure_sentences
 from scalewise.analysis.report.inline_figures import inline_figure, runs_of_points
 from scalewise.analysis.report.marks import TRACES
@@ -337,7 +337,7 @@ def _shown(section: Section) -> list[str]:
     known = scaling.get("statistical_efficiency")
     if known is None or not (known.notna() & (scaling["devices"] > scaling["baseline_devices"])).any():
         hidden.add("efficiencies")  # the efficiency figure shows all of it
-    return [name for name in CAPTIONS if name not in hidden]
+    return [name for name in FIGURES if name not in hidden]
 
 
 def _figures(
@@ -368,14 +368,13 @@ def _figure(
     section: Section, name: str, prefix: str, sentence: str, data: Mapping[str, Any]
 ) -> dict[str, Any]:
     drawn = inline_figure(section.figures / f"{name}.svg", name, prefix, data)
-    captions = [CAPTIONS[name]]
-    if section.choice is not None and name in WHERE_COUNTS_ARE_CHOSEN:
-        captions.append(WHERE_COUNTS_ARE_CHOSEN[name])
+    text = FIGURES[name]
+    captions = [text.caption, text.where_counts_are_chosen if section.choice is not None else ""]
     return {
-        "title": TITLES[name],
+        "title": text.title,
         "svg": drawn.svg,
         "sentence": name_devices(sentence, section.decision["device"]),
-        "caption": name_devices(" ".join(captions), section.decision["device"]),
+        "caption": name_devices(" ".join(filter(None, captions)), section.decision["device"]),
         "wide": drawn.wide,
     }
 
