@@ -20,7 +20,7 @@ from multiprocessing import get_context
 import numpy as np
 import pandas as pd
 
-from scalewise.analysis.comparison.confounding import confounding_sentences
+from scalewise.analysis.comparison.confounding import confounding_sentences, trend_sentences
 from scalewise.analysis.comparison.gains import gains
 from scalewise.analysis.decision.choice import verdict
 from scalewise.analysis.decision.decision import decide
@@ -321,7 +321,7 @@ def confounded_rows(studies: int = STUDIES_A_CELL) -> Iterator[Row]:
                 assert ratio is not None, "every run has a throughput"
                 low, high = ratio.at_least, ratio.at_most
                 covered += low <= planted.rates[8] / planted.rates[1] <= high
-                cautioned += bool(confounding_sentences(known))
+                cautioned += bool([*confounding_sentences(known), *trend_sentences(known)])
             told.append(f"n = {n}: covers {covered / studies:.0%}, cautioned {cautioned / studies:.0%}")
         yield Row(f"speedup of 8, scatter 1 %, {name}", "; ".join(told), studies, "95 %")
 

@@ -15,6 +15,7 @@ from scalewise.analysis.comparison.confounding import (
     host_variance_ratio,
     sessions,
     trend,
+    trend_sentences,
 )
 
 MONDAY = datetime(2026, 1, 5, 9, tzinfo=UTC)
@@ -205,7 +206,7 @@ def test_a_drift_through_the_study_is_found_with_its_size(repeats: int) -> None:
     assert rate(lambda seed: has_trend(study(seed, repeats=repeats, change=slower))) >= 0.95
     changes = [found.change for seed in range(20) if (found := trend(study(seed, change=slower)))]
     assert np.mean(changes) == pytest.approx(np.expm1(-0.06), abs=0.005)
-    (sentence,) = confounding_sentences(study(change=slower))
+    (sentence,) = trend_sentences(study(change=slower))
     assert sentence.startswith("Throughput fell by ")
 
 

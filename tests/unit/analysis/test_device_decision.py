@@ -167,7 +167,8 @@ def test_accuracy_that_falls_with_devices_is_said(answer: Decide) -> None:
     points = {(ALONE, 1): spread(100), (ALONE, 2): spread(180)}
     (caution,) = answer(points, change=lower).cautions
     assert caution == (
-        "Accuracy falls with devices from 98.0 % on 1: 7.0 points lost on 2 (91.0 %) at 1.80x the throughput."
+        "Accuracy is 7.0 points lower on 2 devices: 91.0 % instead of 98.0 %. Adjust the learning rate to "
+        "the batch, or train for longer."
     )
 
     def overlapping(runs: pd.DataFrame) -> None:

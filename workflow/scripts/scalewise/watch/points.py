@@ -28,7 +28,7 @@ class WatchedPoint(BaseModel):
         name: ``d2.bucket-view-on``; runs are called ``d2.bucket-view-on.r1``.
         most: Repeats that may ever be asked for.
         billed_devices: Devices that one run is paid for.
-        noun: What a device is, for a reader.
+        noun: ``GPU`` or ``CPU process``.
     """
 
     model_config = ConfigDict(frozen=True)

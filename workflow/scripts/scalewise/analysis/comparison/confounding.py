@@ -53,13 +53,13 @@ class Trend:
 
 
 def confounding_sentences(runs: pd.DataFrame) -> list[str]:
-    """A sentence for each way in which nodes or time may stand behind a speedup, with its cure.
+    """Return a sentence for each way in which nodes or time may explain a speedup, with its fix.
 
     Args:
         runs: Output of ``scalewise.analysis.tables.collect``.
     """
     known = _known(runs)
-    return [*_host_sentences(known), *_session_sentences(known), *_trend_sentences(known)]
+    return [*_host_sentences(known), *_session_sentences(known)]
 
 
 def sessions(runs: pd.DataFrame) -> pd.Series:
@@ -243,15 +243,22 @@ def _others(affected: Sequence[str]) -> str:
     return f"; likewise in {len(affected) - 1} other series" if len(affected) > 1 else ""
 
 
-def _trend_sentences(runs: pd.DataFrame) -> Iterator[str]:
+def trend_sentences(runs: pd.DataFrame) -> Iterator[str]:
+    """Yield a sentence on a change of throughput over the study, which speedups do not have in them.
+
+    Repeats of all device counts take turns, and are compared with those of the same turn.
+
+    Args:
+        runs: Output of ``scalewise.analysis.tables.collect``.
+    """
     found = trend(runs)
     if found is None or not _counts(found):
         return
     verb = "rose" if found.change > 0 else "fell"
     yield (
-        f"Throughput {verb} by {percent(abs(found.change))} from the first run of the study to the last, on "
-        f"all device counts alike (p = {found.p_value:.2g}): repeats differ by when they were made. Look for "
-        "heat, other users' load and updates between runs.csv's started_at."
+        f"Throughput {verb} by {percent(abs(found.change), 0)} during the study, on all device counts alike "
+        f"(p = {found.p_value:.2g}). Speedups compare runs of the same time. Throughputs depend on it: look "
+        "for heat, other users' load and updates."
     )
 
 

@@ -288,16 +288,16 @@ def _less_accurate(points: pd.DataFrame) -> Iterator[str]:
     if base.empty:
         return
     first = base.iloc[0]
-    less = [
-        f"{lost:.1f} points lost on {int(point['devices'])} ({percent(point['final_accuracy'])}) at "
-        f"{format_ratio(point['speedup'])}x the throughput"
-        for _, point in points.iterrows()
-        if (lost := round(accuracy_lost(point, first), 1))
-    ]
-    if less:
+    lost = {at: loss for at, point in points.iterrows() if (loss := accuracy_lost(point, first))}
+    if lost:
+        worst = max(lost, key=lambda at: lost[at])
+        more = (
+            f", and lower on {pluralize(str(len(lost) - 1), 'other device count')}" if len(lost) > 1 else ""
+        )
         yield (
-            f"Accuracy falls with devices from {percent(first['final_accuracy'])} on "
-            f"{int(first['devices'])}: {', '.join(less)}."
+            f"Accuracy is {loss:.1f} points lower on {count_devices(int(worst['devices']))}: "
+            f"{percent(worst['final_accuracy'])} instead of {percent(first['final_accuracy'])}"
+            f"{more}. Adjust the learning rate to the batch, or train for longer."
         )
 
 

@@ -56,6 +56,8 @@ MAX_OPTION_SENTENCES = 8
 """Sentences and rows on options that stand in the open; a study of many has the others one click away."""
 MAX_CAUTIONS = 3
 """Cautions next to the answer; the others are one click away."""
+OVERVIEW = ("Speed", "Efficiency", "Cost")
+"""Figures of each answer in the table of several, by the beginning of their labels."""
 COMPARED = (HELD_EQUAL, EQUAL_IN_SERIES, DIFFERED, NOT_KNOWN)
 """Parts of the provenance that say what a comparison rests on, apart from the others."""
 _NOTHING_DECIDED: dict[str, Any] = {
@@ -151,6 +153,7 @@ def render(sections: Sequence[Section], *, partial: bool) -> str:
     return template.render(
         heading=heading,
         sections=[_context(section, number) for number, section in enumerate(sections)],
+        overview=OVERVIEW,
         partial=partial,
         single=len(sections) == 1,
         chooses=any(section.choice is not None for section in sections),
@@ -219,6 +222,12 @@ def _context(section: Section, number: int) -> dict[str, Any]:
         "title": section.title,
         "description": section.description,
         "decision": decision,
+        "overview": [
+            next(
+                (each["text"] for each in decision["card"]["figures"] if each["label"].startswith(label)), "–"
+            )
+            for label in OVERVIEW
+        ],
         "measured_on": _measured_on(section, decision["series"]),
         "most_cautions": MAX_CAUTIONS,
         "choice": [] if section.choice is None else section.choice.sentences(),
