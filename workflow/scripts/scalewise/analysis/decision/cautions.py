@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import pandas as pd
 
 from scalewise.analysis.analysis_spec import THROUGHPUT, WITH_NO_GRAD
@@ -288,12 +289,11 @@ def _less_accurate(points: pd.DataFrame) -> Iterator[str]:
     if base.empty:
         return
     first = base.iloc[0]
-    lost = {at: loss for at, point in points.iterrows() if (loss := accuracy_lost(point, first))}
+    lost = [(loss, point) for _, point in points.iterrows() if (loss := accuracy_lost(point, first))]
     if lost:
-        worst = max(lost, key=lambda at: lost[at])
-        more = (
-            f", and lower on {pluralize(str(len(lost) - 1), 'other device count')}" if len(lost) > 1 else ""
-        )
+        loss, worst = lost[int(np.argmax([each for each, _ in lost]))]
+        others = pluralize(str(len(lost) - 1), "other device count")
+        more = f", and lower on {others}" if len(lost) > 1 else ""
         yield (
             f"Accuracy is {loss:.1f} points lower on {count_devices(int(worst['devices']))}: "
             f"{percent(worst['final_accuracy'])} instead of {percent(first['final_accuracy'])}"
