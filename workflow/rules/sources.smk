@@ -44,7 +44,7 @@ SOURCES = {
     "scalewise/analysis/decision/": "__init__ card cautions choice cpus criteria decision selection sentences terms walk wording",
     "scalewise/analysis/prediction/": "__init__ all_reduce_model experiment_prediction measured_exchange step_model wording",
     "scalewise/analysis/report/": "__init__ captions data_tables efficiency_figures epoch_figures figure_sentences figures "
-    "inline_figures marks page page_files page_tables panels proposal scaling_figures sentence_parts "
+    "inline_figures marks page page_files panels proposal scaling_figures sentence_parts "
     "series_lines step_figures style svg_file "
     "unmeasured_points what_if",
     "scalewise/analysis/rounds/": "__init__ choice_summary chosen_devices judge_round likely_answers overhead_model repeats "

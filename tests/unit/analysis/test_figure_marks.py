@@ -15,6 +15,7 @@ import pytest
 from tests.unit.analysis import hand_made_study as made
 
 from scalewise.analysis.report import figures, scaling_figures, step_figures, style
+from scalewise.analysis.report.data_tables import number
 from scalewise.analysis.report.inline_figures import inline_figure, runs_of_points
 from scalewise.analysis.report.marks import (
     EPOCHS,
@@ -26,7 +27,6 @@ from scalewise.analysis.report.marks import (
     trace,
 )
 from scalewise.analysis.report.page_files import as_script_data
-from scalewise.analysis.report.page_tables import number
 from scalewise.analysis.report.svg_file import draw_svg
 from scalewise.analysis.scaling import scaling_table
 

@@ -11,7 +11,8 @@ import pandas as pd
 import pytest
 
 from scalewise.analysis.memory import memory_gain
-from scalewise.analysis.report.page_tables import option_row, point_row, run_row
+from scalewise.analysis.report import data_tables
+from scalewise.analysis.report.data_tables import Table
 from scalewise.analysis.scaling import option_table, scaling_table
 from scalewise.analysis.tables import collect
 from scalewise.plan.config.experiment import Experiment
@@ -23,6 +24,12 @@ WriteRun = Callable[..., Path]
 MB = 1_000_000
 BY_PHASE = "RSS beyond that before the model"
 ONE_FOR_BOTH = "process peak RSS, evaluation included"
+
+
+def shown(table: Table, label: str) -> list[str]:
+    """Return the cells of a column."""
+    index = [column.label for column in table.columns].index(label)
+    return [row.cells[index].value for row in table.rows]
 
 
 def test_both_peaks_stand_in_every_table_by_their_names(make_runs: Runs) -> None:
@@ -40,17 +47,21 @@ def test_both_peaks_stand_in_every_table_by_their_names(make_runs: Runs) -> None
             )
         )
     runs = pd.concat(tables, ignore_index=True)
-    assert [run_row(row)["evaluation_memory"] for _, row in runs.iterrows()] == ["90"] * 6
+    assert shown(data_tables.runs(runs, with_accuracy=False), "in evaluation (MB)") == ["90"] * 6
     scaling = scaling_table(runs, "weak")
     assert list(scaling["peak_memory_bytes"]) == [300 * MB, 202 * MB]
     assert list(scaling["evaluation_peak_memory_bytes"]) == [90 * MB] * 2
-    shown = point_row(scaling.iloc[0])
-    assert (shown["memory"], shown["evaluation_memory"]) == ("300", "90")
-    (gain,) = option_table(runs, {"gradient_as_bucket_view": [False, True]}).to_dict("records")
+    devices = data_tables.devices(scaling, kind=lambda _: "")
+    assert shown(devices, "memory in training (MB)") == ["300", "202"]
+    assert shown(devices, "in evaluation (MB)") == ["90", "90"]
+    gains = option_table(runs, {"gradient_as_bucket_view": [False, True]})
+    (gain,) = gains.to_dict("records")
     assert (gain["peak_memory_saved_bytes"], gain["saved_parameter_copies"]) == (98 * MB, 0.98)
     assert gain["evaluation_peak_memory_bytes"] == 90 * MB == gain["reference_evaluation_peak_memory_bytes"]
-    row = option_row(pd.Series(gain))
-    assert (row["saved"], row["saved_copies"], row["evaluation_memory"]) == ("98", "0.98", "90")
+    options = data_tables.options(gains.assign(series="view-True"))
+    assert shown(options, "saved (MB)") == ["98"]
+    assert shown(options, "in copies of the parameters") == ["0.98"]
+    assert shown(options, "memory in evaluation (MB)") == ["90"]
 
 
 def test_models_of_different_sizes_have_no_copies_to_count() -> None:

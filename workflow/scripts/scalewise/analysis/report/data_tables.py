@@ -1,32 +1,97 @@
-"""The tables of the report: which columns each has, over the rows of ``page_tables``."""
+"""The tables of the report: a list of columns for each, which make its rows. What is not known is a dash."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
-from scalewise.analysis.bottlenecks.time_parts import STEP_PARTS
+import pandas as pd
 
-REMARK = "remark"
-"""Key of a row's text that takes a row of its own below it."""
-KIND = "kind"
-"""Key of a row's class in the style sheet."""
+from scalewise.analysis.analysis_spec import THROUGHPUT
+from scalewise.analysis.bottlenecks.resumption import resumed_text
+from scalewise.analysis.bottlenecks.time_parts import START_PARTS, STEP_PARTS, Part, known_start_parts
+from scalewise.analysis.bottlenecks.utilization import cause_at
+from scalewise.analysis.formatting import as_in_yaml, format_3sig, percent
+from scalewise.plan.terminal.choice_lines import chance_text
+
+UNKNOWN = "–"
+LARGE = 1000
+"""Values of at least this are written whole, with a mark at the thousands."""
+NOT_MEASURED = "not measured"
+
+LAW_NAMES = {
+    "amdahl": "Amdahl (strong scaling)",
+    "gustafson": "Gustafson (weak scaling)",
+    "usl": "universal scalability law",
+}
+PARAMETER_NAMES = {
+    "single_device_rate": "samples/s of one device",
+    "peak_devices": "devices of the highest throughput",
+}
+
+Source = pd.Series | Mapping[str, Any]
+"""A row of a results table, or an item of laws.json."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell: a text, and a second line below it, which most have not."""
+
+    value: str
+    below: str = ""
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column.
+    """A column of a table.
 
     Args:
         label: Heading, with the unit.
-        key: Key of its cells in the rows; a cell is a text, or a value with its interval.
+        source: Column of the results, or a function that makes the cell of a row.
+        form: Format of a number; empty for what is shown as it is.
+        factor: A number is multiplied by it, to get the unit of the heading.
+        interval: Show the interval of a number below it, if it has one.
         is_text: Words, which begin at the left, and no numbers.
     """
 
     label: str
-    key: str
+    source: str | Callable[[Any], Cell | str]
+    form: str = ""
+    factor: float = 1.0
+    interval: bool = False
     is_text: bool = False
+
+    def cell(self, row: Source) -> Cell:
+        """Return the cell of a row."""
+        if callable(self.source):
+            made = self.source(row)
+            return made if isinstance(made, Cell) else Cell(made)
+        if self.interval:
+            return spread(row, self.source, self.form, self.factor)
+        value = row.get(self.source)
+        if self.form:
+            return Cell(number(value, self.form, self.factor))
+        return Cell(UNKNOWN if pd.isna(value) else str(value))
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a table.
+
+    Args:
+        cells: One for each column.
+        series: The series that it is of.
+        kind: Class in the style sheet; empty for none.
+        remark: Text that takes a row of its own below it; empty for none.
+    """
+
+    cells: Sequence[Cell]
+    series: str
+    kind: str
+    remark: str
 
 
 @dataclass(frozen=True)
@@ -35,263 +100,418 @@ class Table:
 
     Args:
         name: Part of its id, and of the file that it is saved as.
-        caption: Said to those who do not see the heading above it.
+        caption: Text for readers who do not see the heading above it.
         columns: The first names the row.
-        rows: Cells by the keys of the columns; ``series`` and ``devices`` where a row is of a point.
+        rows: Empty if there is nothing to show.
     """
 
     name: str
     caption: str
     columns: Sequence[Column]
-    rows: Sequence[Mapping[str, Any]]
+    rows: Sequence[Row]
 
 
-SERIES, DEVICES, N = Column("series", "series", is_text=True), Column("devices", "devices"), Column("n", "n")
+def _nothing(_: Source) -> str:
+    return ""
 
 
-def options(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Gains of options in throughput and memory.
+def _table(
+    name: str,
+    caption: str,
+    columns: Iterable[Column | None],
+    sources: pd.DataFrame | Iterable[Source],
+    kind: Callable[[Any], str] = _nothing,
+    remark: Callable[[Any], str] = _nothing,
+) -> Table:
+    """Make a table; a column that is None is left out."""
+    shown = [column for column in columns if column is not None]
+    found = (row for _, row in sources.iterrows()) if isinstance(sources, pd.DataFrame) else sources
+    rows = [
+        Row([column.cell(row) for column in shown], str(row["series"]), kind(row), remark(row))
+        for row in found
+    ]
+    return Table(name, caption, shown, rows)
+
+
+# --- columns of several tables --------------------------------------------------------------------------
+
+
+def _count(row: Source) -> str:
+    """Return the number of completed runs, and how many of them no speedup may join."""
+    left_out = row.get("n_not_comparable")
+    if pd.isna(left_out) or not left_out:
+        return str(row["n"])
+    return f"{row['n']} ({int(left_out)} not comparable)"
+
+
+def _wall(row: Source) -> Cell:
+    """Return the wall time of a whole run; with its n if some runs were resumed, which have none."""
+    cell = spread(row, "wall_seconds", "{:,.1f}")
+    runs = row.get("wall_n")
+    if pd.isna(runs) or runs == row["n"]:
+        return cell
+    return Cell(cell.value, ", ".join(filter(None, (cell.below, f"n = {runs:.0f}"))))
+
+
+def rate(row: Source) -> Cell:
+    """Return the samples per second: whole, or three digits of a slow training."""
+    value = row.get(THROUGHPUT)
+    return spread(row, THROUGHPUT, "{:.3g}" if pd.notna(value) and value < 100 else "{:,.0f}")
+
+
+SERIES = Column("series", "series", is_text=True)
+DEVICES = Column("devices", "devices")
+N = Column("n", "n")
+COMPARABLE_N = Column("n", _count)
+WALL = Column("wall of a run (s)", _wall)
+DEVICE_HOURS = Column("device-hours of a run", "device_hours", "{:.4f}")
+EFFICIENCY = Column("efficiency", "parallel_efficiency", "{:.2f}", interval=True)
+EFFICIENCY_TO_BEST = Column("efficiency to the best baseline", "efficiency_to_best", "{:.2f}", interval=True)
+MEMORY = Column("memory in training (MB)", "peak_memory_bytes", "{:,.0f}", 1e-6)
+EVALUATION_MEMORY = Column("in evaluation (MB)", "evaluation_peak_memory_bytes", "{:,.0f}", 1e-6)
+BUSY = Column("busy", "mean_utilization", "{:.0f} %", 100)
+WAIT = Column("waiting for data", "loader_wait_fraction", "{:.1f} %", 100)
+
+
+# --- the tables -----------------------------------------------------------------------------------------
+
+
+def options(gains: pd.DataFrame) -> Table:
+    """Make the table of what options gain in throughput and memory.
 
     Args:
-        rows: One ``option_row`` for each value and device count.
+        gains: Contents of options.csv, and ``series``: the series that has the option's value.
     """
-    named = [
-        {
-            **row,
-            "name": f"{row['option']} {row['value']}",
-            "throughput": _value(row["throughput"], row["interval"]),
-        }
-        for row in rows
-    ]
     columns = [
-        Column("option", "name", is_text=True),
-        Column("instead of", "reference", is_text=True),
-        Column("beside", "beside", is_text=True),
+        Column("option", lambda row: f"{row['option']} {as_in_yaml(row['value'])}", is_text=True),
+        Column("instead of", lambda row: as_in_yaml(row["reference"]), is_text=True),
+        Column("beside", lambda row: row["beside"] if isinstance(row["beside"], str) else "", is_text=True),
         DEVICES,
         N,
-        Column("throughput ratio", "throughput"),
-        Column("memory in training, per device (MB)", "memory"),
-        Column("with what it replaces (MB)", "reference_memory"),
-        Column("saved (MB)", "saved"),
-        Column("in copies of the parameters", "saved_copies"),
-        Column("memory in evaluation (MB)", "evaluation_memory"),
-        Column("memory ratio", "memory_ratio"),
+        Column("throughput ratio", "throughput_ratio", "{:.2f}", interval=True),
+        Column("memory in training, per device (MB)", "peak_memory_bytes", "{:,.0f}", 1e-6),
+        Column("with what it replaces (MB)", "reference_peak_memory_bytes", "{:,.0f}", 1e-6),
+        Column("saved (MB)", "peak_memory_saved_bytes", "{:,.0f}", 1e-6),
+        Column("in copies of the parameters", "saved_parameter_copies", "{:.2f}"),
+        Column("memory in evaluation (MB)", "evaluation_peak_memory_bytes", "{:,.0f}", 1e-6),
+        Column("memory ratio", "peak_memory_ratio", "{:.3f}"),
     ]
-    return Table("options", "What options gain: throughput and memory per device", columns, named)
+    return _table("options", "What options gain: throughput and memory per device", columns, gains)
 
 
-def cost(rows: Sequence[Mapping[str, Any]], *, with_target: bool) -> Table:
-    """Time and device-hours of a run by device count.
+def cost(scaling: pd.DataFrame, series: str | None, *, with_target: bool) -> Table:
+    """Make the table of what a run of one series costs by device count.
 
     Args:
-        rows: ``point_row`` and its costs, of the series that the answer is on.
+        scaling: Contents of scaling.csv.
+        series: The series; None for no row.
         with_target: Some run reached the target.
     """
+    points = scaling[(scaling["series"] == series) & scaling["device_hours"].notna()].sort_values("devices")
+    fewest = points["device_hours"].iloc[0] if len(points) else 0
     columns = [
         DEVICES,
-        N,
-        Column("training to the target (s)", "time_to_accuracy") if with_target else None,
-        Column("wall of a run (s)", "wall"),
-        Column("device-hours of a run", "device_hours"),
-        Column("over those of the fewest devices", "cost_ratio"),
+        COMPARABLE_N,
+        Column("training to the target (s)", "time_to_accuracy_seconds", "{:.2f}", interval=True)
+        if with_target
+        else None,
+        WALL,
+        DEVICE_HOURS,
+        Column(
+            "over those of the fewest devices", "device_hours", "{:.2f}", 1 / fewest if fewest else math.nan
+        ),
     ]
-    return Table("cost", "What a run costs by device count", _those(columns), rows)
+    return _table("cost", "What a run costs by device count", columns, points)
 
 
-def scaling(rows: Sequence[Mapping[str, Any]], *, with_target: bool, with_accuracy: bool) -> Table:
-    """Throughput, speedup and what a run took, by series and device count.
+def scaling(
+    points: pd.DataFrame, *, with_target: bool, with_accuracy: bool, kind: Callable[[pd.Series], str]
+) -> Table:
+    """Make the table of throughput, speedup and what a run took, by series and device count.
 
     Args:
-        rows: One ``point_row`` for each point.
+        points: Contents of scaling.csv.
         with_target: Some run reached the target.
-        with_accuracy: The runs tell an accuracy.
+        with_accuracy: The runs have an accuracy.
+        kind: Class of a point in the style sheet.
     """
+    differ = any(EFFICIENCY_TO_BEST.cell(row) != EFFICIENCY.cell(row) for _, row in points.iterrows())
     columns = [
         SERIES,
         DEVICES,
-        N,
-        Column("throughput (samples/s)", "throughput"),
-        Column("speedup", "speedup"),
-        Column("efficiency", "efficiency"),
-        Column("efficiency to the best baseline", "efficiency_to_best")
-        if any(row["efficiency_to_best"] != row["efficiency"] for row in rows)
+        COMPARABLE_N,
+        Column("throughput (samples/s)", rate),
+        Column("speedup", "speedup", "{:.2f}", interval=True),
+        EFFICIENCY,
+        EFFICIENCY_TO_BEST if differ else None,
+        Column("serial fraction", "karp_flatt_fraction", "{:.3f}", interval=True),
+        Column("time to target (s)", "time_to_accuracy_seconds", "{:.2f}", interval=True)
+        if with_target
         else None,
-        Column("serial fraction", "serial"),
-        Column("time to target (s)", "time_to_accuracy") if with_target else None,
-        Column("reached", "reached") if with_target else None,
-        Column("final accuracy", "accuracy") if with_accuracy else None,
-        Column("wall of a run (s)", "wall"),
-        Column("device-hours of a run", "device_hours"),
+        Column("reached", lambda row: f"{row['n_reached']} of {row['n']}") if with_target else None,
+        Column("final accuracy", "final_accuracy", "{:.1f} %", 100, interval=True) if with_accuracy else None,
+        WALL,
+        DEVICE_HOURS,
     ]
-    return Table("scaling", "Scaling by series and device count", _those(columns), rows)
+    return _table(
+        "scaling",
+        "Scaling by series and device count",
+        columns,
+        points,
+        kind,
+        lambda row: row["note"] if isinstance(row["note"], str) else "",
+    )
 
 
-def unmeasured(rows: Sequence[Mapping[str, Any]], *, to_target: bool) -> Table:
-    """Expected values of device counts that were not measured.
+def unmeasured(expected: pd.DataFrame, *, to_target: bool) -> Table:
+    """Make the table of expected values of device counts that were not measured.
 
     Args:
-        rows: One ``expected_row`` for each.
+        expected: Output of ``expected_points``.
         to_target: Speed is that of reaching the target.
     """
     to = " to the target" if to_target else ""
     columns = [
         SERIES,
         DEVICES,
-        Column("status", "status", is_text=True),
-        Column(f"expected speedup{to}", "speedup"),
-        Column(f"expected efficiency{to}", "efficiency"),
-        Column("chance that it is, or makes, another answer", "chance"),
-        Column("device-hours of a run", "device_hours"),
+        Column("status", lambda _: NOT_MEASURED, is_text=True),
+        Column(f"expected speedup{to}", "speedup", "{:.2f}", interval=True),
+        Column(f"expected efficiency{to}", "parallel_efficiency", "{:.2f}", interval=True),
+        Column("chance that it is, or makes, another answer", lambda row: chance_text(row["chance"])),
+        Column("device-hours of a run", lambda row: format_3sig(row["device_hours"])),
     ]
-    told = [
-        {
-            **row,
-            "status": "not measured",
-            "speedup": _value(row["speedup"], row["speedup_band"]),
-            "efficiency": _value(row["efficiency"], row["efficiency_band"]),
-            KIND: "unmeasured",
-        }
-        for row in rows
+    caption = "Device counts that were not measured, and what is expected of them"
+    return _table("unmeasured", caption, columns, expected, lambda _: "unmeasured")
+
+
+def steps(scaling: pd.DataFrame, runs: pd.DataFrame) -> Table:
+    """Make the table of the parts of a step and of a start, for each point with a completed run.
+
+    Args:
+        scaling: Contents of scaling.csv.
+        runs: Contents of runs.csv.
+    """
+    starts = known_start_parts(runs)
+    done = runs[runs["outcome"] == "completed"]
+    medians = (
+        done.reindex(columns=list(starts)).astype(float).groupby([done["series"], done["devices"]]).median()
+    )
+    points = scaling[scaling["n"] > 0].drop(columns=list(starts), errors="ignore")
+    columns = [
+        SERIES,
+        DEVICES,
+        N,
+        Column("step (ms)", "step_seconds", "{:.4g}", 1e3, interval=True),
+        *(_part_of_step(part) for part in STEP_PARTS),
+        Column("communication, cross-check (ms)", "crosscheck_communication_seconds", "{:.3g}", 1e3),
+        Column("start-up (s)", lambda row: _startup(row, starts)),
+        *(Column(f"{label} (s)", column, "{:.2f}") for column, label in starts.items()),
     ]
-    return Table(
-        "unmeasured", "Device counts that were not measured, and what is expected of them", columns, told
+    return _table(
+        "steps",
+        "Where a step's time goes, and start-up",
+        columns,
+        points.join(medians, on=["series", "devices"]),
     )
 
 
-def steps(rows: Sequence[Mapping[str, Any]], start_parts: Sequence[str]) -> Table:
-    """The parts of a step and of a start.
+def _part_of_step(part: Part) -> Column:
+    """Return a column of milliseconds, and below them the share of the step."""
+
+    def cell(row: Source) -> Cell:
+        seconds: Any = row.get(part.column)
+        step: Any = row.get("step_seconds")
+        unknown = pd.isna(seconds) or pd.isna(step) or not step
+        return Cell(number(seconds, "{:.3g}", 1e3), "" if unknown else percent(seconds / step))
+
+    return Column(f"{part.name} (ms)", cell)
+
+
+def _startup(row: Source, starts: Iterable[str]) -> str:
+    """Return the seconds of a start; the sum of its known parts if the whole is unknown."""
+    known = [row[column] for column in starts if pd.notna(row[column])]
+    total = row.get("startup_seconds")
+    return number(sum(known) if pd.isna(total) and known else total, "{:.1f}")
+
+
+def laws(fits: Sequence[Mapping[str, Any]], scaling: pd.DataFrame) -> Table:
+    """Make the table of the fitted laws of scaling, and why others were not fitted.
 
     Args:
-        rows: Output of ``step_rows``.
-        start_parts: Names of the parts of a start.
+        fits: Contents of laws.json.
+        scaling: Contents of scaling.csv, for the number of runs that a fit rests on.
+    """
+
+    def runs(law: Source) -> str:
+        points = scaling[scaling["series"] == law["series"]]
+        left_out = points["n_not_comparable"].sum() if "n_not_comparable" in points.columns else 0
+        return f"{int(points['n'].sum() - left_out)} runs on {int((points['n'] > 0).sum())} device counts"
+
+    columns = [
+        SERIES,
+        Column("law", lambda law: LAW_NAMES.get(law["law"], law["law"]), is_text=True),
+        Column("n", runs, is_text=True),
+        Column("parameters with 95 % intervals", _parameters, is_text=True),
+    ]
+    return _table("laws", "Laws of scaling", columns, fits)
+
+
+def _parameters(law: Source) -> str:
+    """Return the parameters of a fit, or the reason why there is none."""
+    if law["refused"]:
+        return f"Not fitted: {law['refused']}"
+    largest = max((point["devices"] for point in law["curve"]), default=math.inf)
+    return "; ".join(_parameter(name, value, largest) for name, value in law["parameters"].items())
+
+
+def _parameter(name: str, value: Mapping[str, float | None], largest: float) -> str:
+    """Return a parameter with its bounds; without a value it is infinite, as a peak that is never reached."""
+    estimate, low, high = (
+        "∞" if value[key] is None else f"{value[key]:,.4g}" for key in ("estimate", "low", "high")
+    )
+    text = f"{PARAMETER_NAMES.get(name, name.replace('_', ' '))} {estimate} ({low} to {high})"
+    peak = value["estimate"]
+    beyond = name == "peak_devices" and peak is not None and peak > largest
+    return f"{text}, {NOT_MEASURED}" if beyond else text
+
+
+def predictions(prediction: pd.DataFrame | None, scaling: pd.DataFrame) -> Table:
+    """Make the table of predictions and measurements.
+
+    Args:
+        prediction: Contents of prediction.csv; None if nothing was predicted.
+        scaling: Contents of scaling.csv.
+    """
+    place = ["series", "devices"]
+    step = ["step_seconds", "step_seconds_low", "step_seconds_high"]
+    measured = scaling.reindex(columns=[*place, "n", *step])
+    measured = measured.rename(columns={column: f"measured_{column}" for column in ("n", *step)})
+    predicted = pd.DataFrame(columns=place) if prediction is None else prediction
+    rows = predicted.merge(measured, how="left", on=place)
+
+    def is_measured(row: Source) -> bool:
+        return bool(pd.notna(row["measured_step_seconds"]))
+
+    def all_reduce(row: Source) -> Cell:
+        seconds = number(row["all_reduce_seconds"], "{:.3g}", 1e3)
+        return Cell(seconds, "extrapolated" if row["extrapolated"] else "")
+
+    measured_step = Column("measured step (ms)", "measured_step_seconds", "{:.4g}", 1e3, interval=True)
+    columns = [
+        SERIES,
+        Column("devices", lambda row: Cell(f"{row['devices']:,}", row["shape"])),
+        Column("baseline n", "n", "{:.0f}"),
+        Column("predicted step (ms)", "step_seconds", "{:.4g}", 1e3, interval=True),
+        Column("compute (ms)", "compute_seconds", "{:.3g}", 1e3),
+        Column("all-reduce (ms)", all_reduce),
+        Column("exposed (ms)", "exposed_seconds", "{:.3g}", 1e3),
+        Column(
+            "measured step (ms)", lambda row: measured_step.cell(row) if is_measured(row) else NOT_MEASURED
+        ),
+        Column("n", lambda row: f"{row['measured_n']:.0f}" if is_measured(row) else UNKNOWN),
+        Column(
+            "predicted over measured",
+            lambda row: number(row["step_seconds"] / row["measured_step_seconds"], "{:.2f}"),
+        ),
+        Column("predicted speedup", "speedup", "{:.3g}", interval=True),
+        Column("predicted efficiency", "parallel_efficiency", "{:.2f}", interval=True),
+        Column("device-hours per epoch", "device_hours_per_epoch", "{:.3g}"),
+    ]
+    return _table(
+        "predictions",
+        "Prediction beside measurement",
+        columns,
+        rows,
+        lambda row: "" if is_measured(row) else "unmeasured",
+    )
+
+
+def devices(points: pd.DataFrame, *, kind: Callable[[pd.Series], str]) -> Table:
+    """Make the table of the use that the devices made of their time.
+
+    Args:
+        points: Contents of scaling.csv.
+        kind: Class of a point in the style sheet.
     """
     columns = [
         SERIES,
         DEVICES,
-        N,
-        Column("step (ms)", "step"),
-        *(Column(f"{part.name} (ms)", f"part{index}") for index, part in enumerate(STEP_PARTS)),
-        Column("communication, cross-check (ms)", "crosscheck"),
-        Column("start-up (s)", "startup"),
-        *(Column(f"{label} (s)", f"start{index}") for index, label in enumerate(start_parts)),
-    ]
-    flat = [
-        {
-            **row,
-            **{f"part{index}": cell for index, cell in enumerate(row["parts"])},
-            **{f"start{index}": cell for index, cell in enumerate(row["starts"])},
-        }
-        for row in rows
-    ]
-    return Table("steps", "Where a step's time goes, and start-up", columns, flat)
-
-
-def laws(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """The fitted laws of scaling, and why others were not.
-
-    Args:
-        rows: Output of ``law_rows``.
-    """
-    columns = [
-        SERIES,
-        Column("law", "law", is_text=True),
-        Column("n", "n", is_text=True),
-        Column("parameters with 95 % intervals", "parameters", is_text=True),
-    ]
-    told = [{**row, "parameters": f"Not fitted: {row['refused']}"} if row["refused"] else row for row in rows]
-    return Table("laws", "Laws of scaling", columns, told)
-
-
-def predictions(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Predictions beside measurements.
-
-    Args:
-        rows: Output of ``prediction_rows``.
-    """
-    columns = [
-        SERIES,
-        DEVICES,
-        Column("baseline n", "n"),
-        Column("predicted step (ms)", "predicted"),
-        Column("compute (ms)", "compute"),
-        Column("all-reduce (ms)", "all_reduce"),
-        Column("exposed (ms)", "exposed"),
-        Column("measured step (ms)", "measured"),
-        Column("n", "measured_n"),
-        Column("predicted over measured", "ratio"),
-        Column("predicted speedup", "speedup"),
-        Column("predicted efficiency", "efficiency"),
-        Column("device-hours per epoch", "device_hours"),
-    ]
-    told = [
-        {
-            **row,
-            "all_reduce": _value(row["all_reduce"], "extrapolated" if row["extrapolated"] else ""),
-            KIND: "unmeasured" if row["measured"]["value"] == "not measured" else "",
-        }
-        for row in rows
-    ]
-    return Table("predictions", "Prediction beside measurement", columns, told)
-
-
-def devices(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Use that the devices made of their time.
-
-    Args:
-        rows: One ``point_row`` for each point.
-    """
-    columns = [
-        SERIES,
-        DEVICES,
-        N,
-        Column("busy", "busy"),
+        COMPARABLE_N,
+        BUSY,
         Column("loader", "loader", is_text=True),
-        Column("waiting for data", "wait"),
-        Column("communication", "communication"),
-        Column("memory in training (MB)", "memory"),
-        Column("in evaluation (MB)", "evaluation_memory"),
-        Column("energy per run (kJ)", "energy"),
-        Column("samples per joule", "samples_per_joule"),
+        WAIT,
+        Column("communication", "communication_fraction", "{:.1f} %", 100),
+        MEMORY,
+        EVALUATION_MEMORY,
+        Column("energy per run (kJ)", "energy_joules", "{:,.2f}", 1e-3),
+        Column("samples per joule", "samples_per_joule", "{:,.1f}"),
     ]
-    return Table("devices", "Devices at work", columns, [{**row, REMARK: row["cause"]} for row in rows])
+    return _table("devices", "Devices at work", columns, points, kind, cause_at)
 
 
-def runs(rows: Sequence[Mapping[str, Any]], *, with_accuracy: bool) -> Table:
-    """Every run that was planned.
+def runs(planned: pd.DataFrame, *, with_accuracy: bool) -> Table:
+    """Make the table of every run that was planned.
 
     Args:
-        rows: One ``run_row`` for each.
-        with_accuracy: The runs tell an accuracy.
+        planned: Contents of runs.csv.
+        with_accuracy: The runs have an accuracy.
     """
+    starts = [column for column in START_PARTS if column in planned.columns]
+    fingerprint = Column("fingerprint", "fingerprint", is_text=True)
     columns = [
         Column("run", "run", is_text=True),
         DEVICES,
         Column("outcome", "outcome", is_text=True),
-        Column("throughput (samples/s)", "throughput"),
-        Column("training (s)", "train_seconds"),
-        Column("time to target (s)", "time_to_accuracy"),
-        Column("final accuracy", "accuracy") if with_accuracy else None,
-        Column("memory in training (MB)", "memory"),
-        Column("in evaluation (MB)", "evaluation_memory"),
-        Column("waiting for data", "wait"),
-        Column("busy", "busy"),
-        Column("energy (kJ)", "energy"),
-        Column("start-up (s)", "startup"),
-        Column("fingerprint", "fingerprint", is_text=True)
-        if len({row["fingerprint"] for row in rows}) > 1
-        else None,
+        Column("throughput (samples/s)", rate),
+        Column("training (s)", "train_seconds", "{:.2f}"),
+        Column("time to target (s)", "time_to_accuracy_seconds", "{:.2f}"),
+        Column("final accuracy", "final_accuracy", "{:.2f} %", 100) if with_accuracy else None,
+        MEMORY,
+        EVALUATION_MEMORY,
+        WAIT,
+        BUSY,
+        Column("energy (kJ)", "energy_joules", "{:,.2f}", 1e-3),
+        Column("start-up (s)", lambda row: number(row[starts].sum(min_count=1), "{:.1f}")),
+        fingerprint if len({fingerprint.cell(row) for _, row in planned.iterrows()}) > 1 else None,
     ]
-    told = [
-        {**row, REMARK: row["reason"], KIND: "" if row["outcome"] == "completed" else "failed"}
-        for row in rows
-    ]
-    return Table("runs", "Runs", _those(columns), told)
+    return _table(
+        "runs",
+        "Runs",
+        columns,
+        planned,
+        lambda row: "" if row["outcome"] == "completed" else "failed",
+        _remark,
+    )
 
 
-def _value(text: str, below: str) -> dict[str, str]:
-    """A cell with a second line."""
-    return {"value": text, "interval": below}
+def _remark(row: Source) -> str:
+    """Return the reason that a run has no result, or a remark on the one it has."""
+    reason = row["reason"] if isinstance(row["reason"], str) else ""
+    resumes = row.get("resumes")
+    if pd.isna(resumes) or not resumes:
+        return reason
+    resumed = f"Resumed {resumed_text(int(resumes), int(row['lost_steps']))}."
+    return f"{reason} {resumed}" if reason else resumed
 
 
-def _those(columns: Iterable[Column | None]) -> list[Column]:
-    return [column for column in columns if column is not None]
+# --- numbers --------------------------------------------------------------------------------------------
+
+
+def number(value: Any, form: str, factor: float = 1.0) -> str:
+    """Return a value times a factor in this form, or a dash; what rounds to nothing has no sign."""
+    if pd.isna(value) or pd.isna(factor):
+        return UNKNOWN
+    text = form.format(value * factor)
+    if form.endswith("g}"):
+        # plain digits: a form with an exponent is a reader's last choice
+        large = abs(value * factor) >= LARGE
+        text = f"{value * factor:,.0f}" if large else format(Decimal(text), "f")
+    return text if text.strip("-0. %") else text.removeprefix("-")
+
+
+def spread(row: Source, name: str, form: str, factor: float = 1.0) -> Cell:
+    """Return a value with its interval, which is left out if there is none."""
+    value, low, high = (
+        number(row.get(column), form, factor) for column in (name, f"{name}_low", f"{name}_high")
+    )
+    return Cell(value, "" if low == high or UNKNOWN in (low, high) else f"{low} to {high}")

@@ -19,7 +19,7 @@ from scalewise.analysis.analysis_spec import (
     PROGRAM_FACTS,
     read_json,
 )
-from scalewise.analysis.bottlenecks.time_parts import EXCESS, STEP_PARTS, UNKNOWN, known_start_parts
+from scalewise.analysis.bottlenecks.time_parts import EXCESS, STEP_PARTS, UNKNOWN
 from scalewise.analysis.formatting import as_in_yaml, name_devices, percent
 from scalewise.analysis.report import data_tables
 from scalewise.analysis.report.captions import FIGURES
@@ -27,21 +27,8 @@ from scalewise.analysis.report.figure_sentences import Findings, figure_sentence
 from scalewise.analysis.report.inline_figures import inline_figure, runs_of_points
 from scalewise.analysis.report.marks import TRACES
 from scalewise.analysis.report.page_files import as_script_data, content_security_policy, scripts, style
-from scalewise.analysis.report.page_tables import (
-    cost_rows,
-    law_rows,
-    option_row,
-    point_row,
-    prediction_rows,
-    run_row,
-    step_rows,
-)
 from scalewise.analysis.report.sentence_parts import milliseconds
-from scalewise.analysis.report.unmeasured_points import (
-    expected_points,
-    expected_row,
-    without_bounds_of_single_runs,
-)
+from scalewise.analysis.report.unmeasured_points import expected_points, without_bounds_of_single_runs
 from scalewise.analysis.rounds.choice_summary import ChoiceSummary
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.runs.rounds import OTHER_ANSWER
@@ -291,31 +278,28 @@ def _without_result(scaling: pd.DataFrame) -> list[str]:
 
 
 def _tables(section: Section, decision: Mapping[str, Any]) -> dict[str, data_tables.Table | None]:
-    """Every table by its name; None in place of one that has no row."""
+    """Return every table by its name; None in place of one that has no row."""
     scaling, runs, choice = section.scaling, section.runs, section.choice
     shown = scaling if choice is None else without_bounds_of_single_runs(scaling)
-    points = [point_row(row) for _, row in shown.iterrows()]
-    told = {"with_target": bool(scaling["n_reached"].sum()), "with_accuracy": _tells_accuracy(runs)}
-    chosen = decision["series"], str(decision["devices"])
-    for point in points:
-        point["kind"] = "chosen" if (point["series"], point["devices"]) == chosen else ""
-        point["remark"] = point["note"]
-    prediction = section.prediction if section.prediction is not None else pd.DataFrame()
+    with_target, with_accuracy = bool(scaling["n_reached"].sum()), _tells_accuracy(runs)
+
+    def kind(point: pd.Series) -> str:
+        chosen = (point["series"], point["devices"]) == (decision["series"], decision["devices"])
+        return "chosen" if chosen else ""
+
+    gains = section.options.assign(series=[_series_of(section, row) for _, row in section.options.iterrows()])
     found = [
-        data_tables.options(
-            [option_row(row) | {"series": _series_of(section, row)} for _, row in section.options.iterrows()]
-        ),
-        data_tables.cost(cost_rows(shown, decision["series"]), with_target=told["with_target"]),
-        data_tables.scaling(points, **told),
+        data_tables.options(gains),
+        data_tables.cost(shown, decision["series"], with_target=with_target),
+        data_tables.scaling(shown, with_target=with_target, with_accuracy=with_accuracy, kind=kind),
         data_tables.unmeasured(
-            [expected_row(row) for _, row in expected_points(choice, scaling).iterrows()],
-            to_target=decision["measure"] == "time to target",
+            expected_points(choice, scaling), to_target=decision["measure"] == "time to target"
         ),
-        data_tables.steps(step_rows(scaling, runs), list(known_start_parts(runs).values())),
-        data_tables.laws(law_rows(section.laws, scaling)),
-        data_tables.predictions(prediction_rows(prediction, scaling)),
-        data_tables.devices(points),
-        data_tables.runs([run_row(row) for _, row in runs.iterrows()], with_accuracy=told["with_accuracy"]),
+        data_tables.steps(scaling, runs),
+        data_tables.laws(section.laws, scaling),
+        data_tables.predictions(section.prediction, scaling),
+        data_tables.devices(shown, kind=kind),
+        data_tables.runs(runs, with_accuracy=with_accuracy),
     ]
     return {table.name: table if table.rows else None for table in found}
 
@@ -402,9 +386,8 @@ def _measured_on(section: Section, series: str | None) -> str:
     scaling = section.scaling
     base = scaling[(scaling["series"] == series) & (scaling["devices"] == scaling["baseline_devices"])]
     if len(base) and base["n"].iloc[0]:
-        point = point_row(base.iloc[0])
-        interval = f" ({point['throughput']['interval']})" if point["throughput"]["interval"] else ""
-        parts.append(f"baseline {point['throughput']['value']} samples/s{interval}")
+        rate = data_tables.rate(base.iloc[0])
+        parts.append(f"baseline {rate.value} samples/s{f' ({rate.below})' if rate.below else ''}")
     return "; ".join(filter(None, parts))
 
 

@@ -9,10 +9,8 @@ from typing import Any
 import pandas as pd
 
 from scalewise.analysis.analysis_spec import DECISION, THROUGHPUT, read_json
-from scalewise.analysis.formatting import format_3sig
 from scalewise.analysis.rounds.choice_summary import ChoiceSummary, read_choice
 from scalewise.plan.runs.rounds import UnmeasuredPoint
-from scalewise.plan.terminal.choice_lines import chance_text
 
 _COLUMNS = ["series", "devices", "chance", "device_hours", "speedup", "parallel_efficiency", THROUGHPUT]
 
@@ -83,25 +81,3 @@ def without_bounds_of_single_runs(scaling: pd.DataFrame) -> pd.DataFrame:
     found = scaling.astype(dict.fromkeys(columns, float))
     found.loc[found["n"] == 1, columns] = float("nan")
     return found
-
-
-def expected_row(row: pd.Series) -> dict[str, str]:
-    """One count that was not measured, as text for the report's table.
-
-    Args:
-        row: A row of ``expected_points``.
-    """
-
-    def between(name: str) -> str:
-        return f"{row[f'{name}_low']:.2f} to {row[f'{name}_high']:.2f}"
-
-    return {
-        "series": row["series"],
-        "devices": str(row["devices"]),
-        "speedup": f"{row['speedup']:.2f}",
-        "speedup_band": between("speedup"),
-        "efficiency": f"{row['parallel_efficiency']:.2f}",
-        "efficiency_band": between("parallel_efficiency"),
-        "chance": chance_text(row["chance"]),
-        "device_hours": format_3sig(row["device_hours"]),
-    }
