@@ -55,7 +55,7 @@ def test_a_clear_answer_has_four_figures_and_nothing_to_do(make_runs: Runs) -> N
     assert (card.verdict, card.certainty, card.reason) == ("Use 4 GPUs.", "Clear", "")
     labels = [each.label for each in card.figures]
     assert labels == ["Speed", "Efficiency", "Cost of a run", "Final accuracy"]
-    assert (figure(decision, "Speed").note, card.basis[:7]) == ("of 1 GPU", "3 runs ")
+    assert (figure(decision, "Speed").note, card.basis[:7]) == ("times 1 GPU", "3 runs ")
     assert card.next.startswith("8 GPUs would bring 4.80x")
     assert (card.action, card.paste) == ("Nothing more to measure.", "")
 
@@ -137,7 +137,7 @@ def test_with_a_target_every_figure_is_of_the_way_to_it(make_runs: Runs) -> None
 @pytest.mark.parametrize(
     ("rate", "line"),
     [
-        (1.0, "static_graph: false (no difference in speed shown: the first value is kept)"),
+        (1.0, "static_graph: false (kept: no difference in speed is shown)"),
         (1.5, "static_graph: true (1.50x the speed of false, 1.4"),
         (0.7, "static_graph: false (the fastest)"),
     ],
@@ -153,7 +153,7 @@ def test_an_option_has_the_reason_for_its_value(make_runs: Runs, rate: float, li
 
 @pytest.mark.parametrize(
     ("change", "text"),
-    [(0.87, "; true needs 13 % less memory)"), (1.2, "; true needs 20 % more memory)"), (0.99, "kept)")],
+    [(0.87, "; true needs 13 % less memory)"), (1.2, "; true needs 20 % more memory)"), (0.99, "is shown)")],
 )
 def test_an_option_that_changes_the_memory_says_by_how_much(
     make_runs: Runs, change: float, text: str
@@ -166,6 +166,17 @@ def test_an_option_that_changes_the_memory_says_by_how_much(
     decision = answer(runs, {"min_efficiency": 0.7}, swept={"static_graph": [False, True]})
     (shown,) = decision.card.options
     assert shown.endswith(text)
+
+
+def test_larger_counts_under_other_conditions_leave_the_answer_likely(make_runs: Runs) -> None:
+    runs = make_runs({(ALONE, n): spread(95 * n) for n in (1, 2, 4, 8)})
+    runs["fingerprint"] = ["a100"] * 6 + ["h100"] * 6
+    conditions = {name: {"device model": name} for name in ("a100", "h100")}
+    decision = answer(runs, {"min_efficiency": 0.7}, conditions=conditions)
+    card = decision.card
+    assert (card.verdict, card.certainty, decision.clear) == ("Use 2 GPUs.", "Likely", False)
+    assert card.reason == card.next == "4 and 8 GPUs ran under other conditions."
+    assert card.action == "Run all GPU counts under the same conditions: see the cautions."
 
 
 def test_a_further_doubt_changes_a_clear_answer_only() -> None:

@@ -59,9 +59,11 @@ def test_the_card_has_speed_interval_efficiency_and_price(answer: Decide) -> Non
     decision = answer(FOUR, 0.7)
     speed = figure(decision, "Speed")
     assert (speed.low, speed.high) == pytest.approx(welch_bounds(spread(300), spread(100)))
-    assert (speed.text, speed.note) == ("3.00x", "of 1 device")
+    assert (speed.text, speed.note) == ("3.00x", "times 1 device")
     assert figure(decision, "Efficiency").value == pytest.approx(0.75)
-    assert figure(decision, "Cost of a run").note == "with start-up: 4.00x that of 1 device"
+    assert (
+        figure(decision, "Cost of a run").note == "4.00x that on 1 device, start-up and evaluation included"
+    )
     assert decision.card.next.startswith("8 devices would bring 4.00x")
 
 
@@ -167,8 +169,8 @@ def test_accuracy_that_falls_with_devices_is_said(answer: Decide) -> None:
     points = {(ALONE, 1): spread(100), (ALONE, 2): spread(180)}
     (caution,) = answer(points, change=lower).cautions
     assert caution == (
-        "Accuracy is 7.0 points lower on 2 devices: 91.0 % instead of 98.0 %. Adjust the learning rate to "
-        "the batch, or train for longer."
+        "Accuracy is 7.0 points lower on 2 devices: 91.0 % instead of 98.0 %. Check the learning rate, or "
+        "train for longer."
     )
 
     def overlapping(runs: pd.DataFrame) -> None:
@@ -221,7 +223,7 @@ def test_more_devices_that_are_slower_are_not_recommended(answer: Decide) -> Non
 def test_a_baseline_of_several_devices_is_said(answer: Decide) -> None:
     decision = answer({(ALONE, 2): spread(100), (ALONE, 4): spread(190)})
     assert decision.devices == 4
-    assert figure(decision, "Speed").note == "of 2 devices"
+    assert figure(decision, "Speed").note == "times 2 devices"
     assert decision.cautions == ["Speedups are relative to 2 devices, not to 1."]
 
 

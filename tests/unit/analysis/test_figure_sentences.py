@@ -270,11 +270,12 @@ def test_every_figure_may_have_a_sentence() -> None:
     ("before", "after", "clause"),
     [
         (0.98, 0.977, ", 0.3 points of accuracy lost"),
-        (0.98041, 0.97969, ""),  # 98.0 % and 98.0 % to a reader
-        (0.98051, 0.97949, ", 0.2 points of accuracy lost"),  # 98.1 % and 97.9 %
+        (0.98, 0.9797, ""),
+        (0.98041, 0.97969, ", 0.1 points of accuracy lost"),
+        (0.98051, 0.97949, ", 0.1 points of accuracy lost"),
     ],
 )
-def test_lost_accuracy_is_the_difference_of_what_readers_see(
+def test_lost_accuracy_is_the_difference_of_the_means_in_tenths_of_a_point(
     before: float, after: float, clause: str
 ) -> None:
     def exactly(value: float) -> tuple[float, float, float]:

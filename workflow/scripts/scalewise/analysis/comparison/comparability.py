@@ -261,13 +261,12 @@ def origin_cautions(origins: Sequence[Provenance]) -> list[str]:
 
 
 def accuracy_lost(point: pd.Series, base: pd.Series) -> float:
-    """Return the percentage points of accuracy that are lost beyond doubt against the baseline; 0 for none.
+    """Return the percentage points of accuracy, in tenths, that are shown to be lost against the baseline.
 
-    It is the difference of the two accuracies as readers see them, in tenths of a point.
+    0 if none are, or fewer than half a tenth.
     """
     before, after = (
         Interval(row["final_accuracy"], row["final_accuracy_low"], row["final_accuracy_high"], int(row["n"]))
         for row in (base, point)
     )
-    seen = [round(100 * each.estimate, 1) for each in (before, after)]
-    return round(seen[0] - seen[1], 1) if _is_lower(before, after) else 0.0
+    return round(100 * (before.estimate - after.estimate), 1) if _is_lower(before, after) else 0.0

@@ -52,6 +52,7 @@ NONE_LARGER = SENTENCES["none larger"]
 SINGLE_RUN = SENTENCES["single"]
 CPUS_OPEN = "How many CPUs per device is open: see CPUs."
 SEE_CAUTIONS = "see the cautions."
+APART = SENTENCES["apart"].removeprefix("{where} ")
 
 _REASONS = {
     cautions.DISTURBED: "It rests on disturbed runs.",
@@ -65,11 +66,12 @@ _ACTIONS = {
     _REASONS[cautions.DISTURBED]: (
         "Delete the folders of the disturbed runs and run the same command on a quiet machine."
     ),
+    APART: "Run all {noun} counts under the same conditions: see the cautions.",
     CPUS_OPEN: "Use the fewest CPUs per {noun} that are not shown to be slower, or add repeats.",
     "No run reached": "Train for longer, or lower the target.",
     "A run may take": "Accept that, raise max_device_hours, or use fewer devices.",
 }
-"""Next actions, by the beginning of the reason."""
+"""Next actions, by a part of the reason."""
 
 
 @dataclass(frozen=True)
@@ -149,6 +151,7 @@ class Chosen:
         whole_runs: Runs went to their end, so that their time and cost are those of a training.
         noun: ``GPU`` or ``CPU process``.
         left_out: Completed runs of the series that are not comparable with the others.
+        apart: Sentence on larger device counts of which no run is comparable; empty if there is none.
     """
 
     choice: Choice
@@ -160,6 +163,7 @@ class Chosen:
     whole_runs: bool
     noun: str
     left_out: int = 0
+    apart: str = ""
 
     @property
     def best(self) -> pd.Series:
@@ -240,7 +244,7 @@ def rule_text(rule: DecisionRule, target: Goal | None) -> str:
         criteria.append(f"a run within {pluralize(format_exact(rule.deadline_minutes), 'minute')}")
     if rule.max_device_hours is not None:
         criteria.append(f"a run of at most {pluralize(format_exact(rule.max_device_hours), 'device-hour')}")
-    gain = f"Each step up must be at least {format_exact(100 * rule.min_gain)} % faster."
+    gain = f"Each larger count must be at least {format_exact(100 * rule.min_gain)} % faster."
     if not criteria:
         return f"No criterion is given: the largest speedup x efficiency. {gain}"
     if rule.deadline_minutes is not None:
@@ -265,7 +269,7 @@ def next_action(
         fixed = " once the reasons of the failures are fixed" if scaling["n_unsuccessful"].sum() else ""
         return f"Run the same command again{fixed}.", ""
     for reason, action in _ACTIONS.items():
-        if card.reason.startswith(reason):
+        if reason in card.reason:
             return action.format(noun=noun), ""
     if card.certainty == "Open":
         if scaling["devices"].nunique() == 1:
@@ -279,8 +283,9 @@ def next_action(
         runs = scaling.set_index("devices")["n"]
         most = max(int(runs.get(devices, 0)) + more for devices, more in undecided.items())
         adaptive = isinstance(spec.repeats, Repeats)
+        now = spec.max_repeats
         return (
-            f"Set the repeats to {most} and run the same command again.",
+            f"Set the repeats to {most} (now {now}) and run the same command again.",
             f"repeats: {{max: {most}}}" if adaptive else f"repeats: {most}",
         )
     if card.certainty == "Doubtful" or card.reason.endswith(SEE_CAUTIONS):
@@ -296,13 +301,15 @@ def next_action(
         devices = [*spec.devices, 2 * int(scaling["devices"].max())]
         listed = ", ".join(str(each) if isinstance(each, int) else f'"{each}"' for each in devices)
         largest = int(scaling["devices"].max())
-        wanted = f"Measure {count_devices(2 * largest, noun)} too: no more than {largest} were measured."
+        wanted = f"To look beyond {count_devices(largest, noun)}, measure {2 * largest}, too."
         return wanted, f"devices: [{listed}]"
     return "Nothing more to measure.", ""
 
 
 def _certainty(chosen: Chosen, harms: Sequence[cautions.Caution]) -> tuple[Certainty, str]:
     found = sorted(harm for harm, _ in harms if harm in cautions.UNCLEAR)
+    if not found and chosen.apart and chosen.best["devices"] == chosen.points["devices"].max():
+        return "Likely", chosen.apart
     if not found:
         return "Clear", ""
     if found[0] in DOUBTS:
@@ -340,7 +347,10 @@ def _all_figures(chosen: Chosen) -> Iterator[Figure]:
         yield _of_column(best, "wall_seconds", "Time of a run", " min", 1 / 60, n, longest)
     elif not own:
         bounds = _known(best["gain_low"], best["gain_high"], best["speedup_n"])
-        yield _figure(f"Speed{of}", best["gain"], bounds, format_ratio, "x", note=f"of {base}")
+        note = f"times {base}"
+        if chosen.whole_runs and not math.isnan(whole := _whole_run_gain(chosen)):
+            note += f"; a whole run {format_ratio(whole)}x"
+        yield _figure(f"Speed{of}", best["gain"], bounds, format_ratio, "x", note=note)
     else:
         yield _of_column(best, "throughput_samples_per_second", "Throughput", " samples/s", 1, best["n"])
     bounds = _known(best["efficiency_to_best_low"], best["efficiency_to_best_high"], best["speedup_n"])
@@ -374,14 +384,21 @@ def _cost(chosen: Chosen, base: str) -> Figure:
     own = best["devices"] == best["gain_base"]
     if not chosen.whole_runs or math.isnan(best["device_hours"]):
         ratio = math.nan if own else best["cost_ratio"]
-        return _figure("Cost of training", ratio, (None, None), format_ratio, "x", note=f"of {base}")
+        return _figure("Cost of training", ratio, (None, None), format_ratio, "x", note=f"times {base}")
     hours = float(best["device_hours"])
     per_second = hours / best["wall_seconds"] if best["wall_seconds"] else math.nan
     bounds = _known(best["wall_seconds_low"] * per_second, best["wall_seconds_high"] * per_second, best["n"])
-    note = "with start-up"
+    note = "start-up and evaluation included"
     if not own and not math.isnan(best["run_cost_ratio"]):
-        note += f": {format_ratio(best['run_cost_ratio'])}x that of {base}"
+        note = f"{format_ratio(best['run_cost_ratio'])}x that on {base}, start-up and evaluation included"
     return _figure("Cost of a run", hours, bounds, hours_text, " device-hours", note=note)
+
+
+def _whole_run_gain(chosen: Chosen) -> float:
+    """Return how many times faster a whole run is than on the baseline; NaN if unknown."""
+    best = chosen.best
+    base = chosen.points[chosen.points["devices"] == best["gain_base"]]
+    return float(base["wall_seconds"].iloc[0] / best["wall_seconds"]) if len(base) else math.nan
 
 
 def _basis(chosen: Chosen) -> str:
@@ -412,7 +429,7 @@ def _next(chosen: Chosen) -> str:
         )
     more = points[points["devices"] > best["devices"]]
     if more.empty:
-        return NONE_LARGER
+        return chosen.apart or NONE_LARGER
     point = more.iloc[0]
     low, high = _known(point["gain_low"], point["gain_high"], point["speedup_n"])
     reasons = reasons_against(point, best, rule, noun)
@@ -427,6 +444,24 @@ def _next(chosen: Chosen) -> str:
         efficiency="" if named else sentence("at efficiency", efficiency=point["efficiency_to_best"]),
         reasons=", and ".join(reasons),
     )
+
+
+def larger_apart(planned: pd.DataFrame, points: pd.DataFrame, noun: str) -> str:
+    """Return a sentence on larger device counts of which no run is comparable; empty if there is none.
+
+    Args:
+        planned: All points of a series in the scaling table.
+        points: Its judged points.
+        noun: Name of a device.
+    """
+    unknown = planned.reindex(columns=["n_not_comparable"]).fillna(0)["n_not_comparable"] > 0
+    apart = planned[unknown & (planned["devices"] > points["devices"].max())]
+    if apart.empty:
+        return ""
+    *counts, last = sorted(int(devices) for devices in apart["devices"])
+    listed = "".join(f"{devices}, " for devices in counts)[:-2]
+    where = f"{listed} and {count_devices(last, noun)}" if counts else count_devices(last, noun)
+    return sentence("apart", noun, where=where)
 
 
 def reasons_against(point: pd.Series, best: pd.Series, rule: DecisionRule, noun: str) -> list[str]:
@@ -500,7 +535,7 @@ def _why(value: Any, first: Any, twins: Mapping[str, Any], ratios: Mapping[str, 
         return ""
     if all(ratio.at_least > 1 for ratio in ratios.values()):
         return "the fastest"
-    return "no difference in speed shown: the first value is kept"
+    return "kept: no difference in speed is shown"
 
 
 def _memory(compared: Gains, series: str, devices: int, twins: Mapping[str, Any]) -> str:

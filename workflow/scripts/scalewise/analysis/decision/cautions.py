@@ -292,12 +292,12 @@ def _less_accurate(points: pd.DataFrame) -> Iterator[str]:
     lost = [(loss, point) for _, point in points.iterrows() if (loss := accuracy_lost(point, first))]
     if lost:
         loss, worst = lost[int(np.argmax([each for each, _ in lost]))]
+        seen, usual = (percent(each["final_accuracy"], 1 if loss >= 1 else 2) for each in (worst, first))
         others = pluralize(str(len(lost) - 1), "other device count")
         more = f", and lower on {others}" if len(lost) > 1 else ""
         yield (
             f"Accuracy is {loss:.1f} points lower on {count_devices(int(worst['devices']))}: "
-            f"{percent(worst['final_accuracy'])} instead of {percent(first['final_accuracy'])}"
-            f"{more}. Adjust the learning rate to the batch, or train for longer."
+            f"{seen} instead of {usual}{more}. Check the learning rate, or train for longer."
         )
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 from scalewise.analysis.bottlenecks.bottlenecks import Slowdown
 from scalewise.analysis.comparison.gains import Gains, Measure, Point, accuracy_difference
 from scalewise.analysis.decision import cautions, wording
-from scalewise.analysis.decision.card import Card, Chosen, card_of_choice, card_without_point
+from scalewise.analysis.decision.card import Card, Chosen, card_of_choice, card_without_point, larger_apart
 from scalewise.analysis.decision.cpus import CpuAnswer
 from scalewise.analysis.decision.criteria import closest
 from scalewise.analysis.decision.selection import Candidates, candidates, further_repeats, select
@@ -194,7 +194,10 @@ def decide(
         card = card_without_point(sentence("none meets", noun), wording.no_answer(shown, points, rule))
     else:
         left_out = int(planned.get("n_not_comparable", pd.Series(dtype=int)).sum())
-        described_choice = Chosen(chosen, series, rule, compared, target, measure, whole_runs, noun, left_out)
+        apart = larger_apart(planned, series, noun)
+        described_choice = Chosen(
+            chosen, series, rule, compared, target, measure, whole_runs, noun, left_out, apart
+        )
         card = card_of_choice(described_choice, harms, options_of)
     return Decision(
         experiment=experiment,
@@ -215,7 +218,7 @@ def decide(
         cautions=_sentences(harms),
         numbers=numbers,
         measure=measure,
-        clear=not any(harm in cautions.UNCLEAR for harm, _ in harms),
+        clear=card.certainty != "Likely" and not any(harm in cautions.UNCLEAR for harm, _ in harms),
         undecided=further_repeats(open_questions, fewer, rule),
     )
 

@@ -55,6 +55,7 @@ SENTENCES: Mapping[str, str] = {
     "not faster": "not shown to be {gain:exact} % faster",
     "worse balance": "a worse balance of speed and efficiency",
     "none larger": "No larger device count was measured.",
+    "apart": "{where} ran under other conditions.",
     "next smaller": "{devices:count} would take {minutes:three} minutes{queue}.",
     "next smaller late": "{devices:count} may take up to {minutes:three} minutes{queue}.",
     "waits": ", {wait:exact} of them in the queue",

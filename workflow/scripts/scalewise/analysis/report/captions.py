@@ -40,7 +40,7 @@ FIGURES = {
         title="Speedup",
         caption="Speedup: throughput over that of the series' fewest devices. Bars are 95 % intervals "
         "over repeats. The dotted line is ideal scaling. A curve is a law fitted to all "
-        "runs of its series, with its 95 % band; a law that the data cannot carry is "
+        "runs of its series, with its 95 % band; a law that the data do not support is "
         "not drawn. The dashed line, where there is one, is predicted from one device's step and a measured "
         "all-reduce: an upper bound, not fitted to marks on more devices; a mark above it is noise or "
         "needs an explanation.",
@@ -50,7 +50,7 @@ FIGURES = {
     ),
     "efficiency": FigureText(
         title="Parallel efficiency",
-        caption="Parallel efficiency: speedup over the number of times more devices. Bars are 95 % "
+        caption="Parallel efficiency: speedup over the ratio of device counts. Bars are 95 % "
         "intervals over repeats. The dashed line, where there is one, is what you require.",
         unknown="is an efficiency",
         compares=True,

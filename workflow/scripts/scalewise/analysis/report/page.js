@@ -91,7 +91,7 @@
   };
 
   // figures
-  const TOOLS = { scale: ["log", "logarithmic or linear"], svg: ["SVG", "save as SVG"], pdf: ["PDF", "save as PDF"], csv: ["CSV", "save its data as CSV"] };
+  const TOOLS = { scale: ["log scale", "logarithmic or linear"], svg: ["SVG", "save as SVG"], pdf: ["PDF", "save as PDF"], csv: ["CSV", "save its data as CSV"] };
   for (const figure of all("figure.figure")) {
     const title = figure.querySelector("figcaption b").textContent.replace(/\.$/, "");
     const tools = make("div", { class: "figure-tools", hidden: "" });

@@ -70,7 +70,7 @@ def accuracy_lost_text(point: pd.Series, base: pd.Series) -> str:
     columns = ["n", "final_accuracy", "final_accuracy_low", "final_accuracy_high"]
     here, there = (each.reindex(columns).astype(float) for each in (point, base))
     lost = accuracy_lost(here, there)
-    return f", {lost:.1f} points of accuracy lost" if lost >= 0.05 else ""
+    return f", {lost:.1f} points of accuracy lost" if lost else ""
 
 
 def known(point: pd.Series, column: str) -> float:

@@ -14,7 +14,7 @@ import pandas as pd
 
 from scalewise.analysis.comparison.comparability import accuracy_lost
 from scalewise.analysis.comparison.gains import Gains
-from scalewise.analysis.decision.card import options_text
+from scalewise.analysis.decision.card import larger_apart, options_text
 from scalewise.analysis.decision.cautions import (
     DISTURBED,
     OTHER_RATE,
@@ -45,9 +45,6 @@ POINT_COLUMNS = (
 """Columns on a point. ``series`` is an index of ``names``; ``faster``: shown to be faster than the first
 series on as many devices; ``single``: it or its baseline is one run; ``unreliable``: a clause if too many
 runs ended without a result; ``notes``: sentences that belong to it."""
-
-SHOWN_LOSS = 0.05
-"""Points of accuracy from which a loss is not rounded to 0.0."""
 
 PAIR_COLUMNS = ("series", "devices", "than_series", "than_devices", "estimate", "at_least", "at_most")
 """Columns on the ratio of two points."""
@@ -86,6 +83,8 @@ def facts(
         return {"left_out": _NOTHING_TO_CHOOSE}
     names, noun = list(dict.fromkeys(found.points["series"])), decision.device
     doubts = _doubts(terms, found, choice, on_slurm=compared.on_slurm)
+    shown = scaling["series"] == decision.series
+    apart = larger_apart(scaling[shown], found.points[found.points["series"] == decision.series], noun)
     return {
         "rule": terms.rule.model_dump(),
         "own": {"devices": decision.devices, "series": decision.series, "verdict": decision.card.verdict},
@@ -108,7 +107,7 @@ def facts(
             ]
             for name in names
         ],
-        "sentences": SENTENCES,
+        "sentences": {**SENTENCES, **({"none larger": apart} if apart else {})},
         "criteria": CRITERIA,
         "known_within": KNOWN_WITHIN,
         "rounding": ROUNDING,
@@ -147,7 +146,7 @@ def _notes(point: pd.Series, base: pd.Series | None, noun: str, *, to_target: bo
         yield f"{point['n_unsuccessful']:.0f} of {ended:.0f} runs on {where} have no result."
     if to_target and point["n_reached"] < point["n"]:
         yield f"{point['n_reached']:.0f} of {point['n']:.0f} runs on {where} reached the target."
-    if base is not None and (lost := accuracy_lost(point, base)) >= SHOWN_LOSS:
+    if base is not None and (lost := accuracy_lost(point, base)):
         yield f"Accuracy: {lost:.1f} points lower than on {count_devices(int(base['devices']), noun)}."
     if pd.notna(point["billed_devices"]) and point["billed_devices"] != point["devices"]:
         yield f"Device-hours count the {count_devices(int(point['billed_devices']), noun)} that are billed."
