@@ -451,7 +451,7 @@ def larger_apart(planned: pd.DataFrame, points: pd.DataFrame, noun: str) -> str:
 
     Args:
         planned: All points of a series in the scaling table.
-        points: Its judged points.
+        points: Those that can be chosen.
         noun: Name of a device.
     """
     unknown = planned.reindex(columns=["n_not_comparable"]).fillna(0)["n_not_comparable"] > 0
