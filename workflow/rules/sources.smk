@@ -10,14 +10,14 @@ SOURCES = {
     "scalewise/": "__init__ interpreter records",
     "scalewise/watch/": "__init__ forecast jobs lines look points record run_files session slurm_queue speedups standing "
     "status terminal watcher words",
-    "scalewise/plan/": "__init__ study",
+    "scalewise/plan/": "__init__ formatting study",
     "scalewise/plan/catalog/": "__init__ datasets imported_files models own_data own_model_files own_programs",
     "scalewise/plan/checks/": "__init__ allocation batch chosen_devices compilers experiment options packages program program_words projection",
     "scalewise/plan/config/": "__init__ errors experiment paths program pydantic_problems raw_values settings shape site slurm "
     "templates yaml_source",
     "scalewise/plan/jobs/": "__init__ all_reduce_jobs environment handlers launch preflight slurm_checks submission",
     "scalewise/plan/runs/": "__init__ all_reduce_shapes allocation batches rounds runs spending",
-    "scalewise/plan/terminal/": "__init__ card_lines choice_lines failure_lines final_message plan_table predictions words",
+    "scalewise/plan/terminal/": "__init__ card_lines choice_lines failure_lines final_message plan_table predictions",
     "scalewise/execution/": "__init__ all_reduce_job checkpoint_files finished_results input_hashes job_times machine_lock "
     "messages outcome parent_death preemption_watch preflight_job preflight_report progress_reporter "
     "rank_command rank_files rank_processes requeue restarts run run_lock signals slurm_job "
@@ -36,7 +36,7 @@ SOURCES = {
     "scalewise/training/program/probe/": "__init__ batches communication counted_optimizers discovery early_end ending guards hooks "
     "loader_passes losses measured_process memory origins probe_spec root_calls run_interval startup "
     "steps training_steps written",
-    "scalewise/analysis/": "__init__ analysis_spec conclusion event_files experiment_figures experiment_tables formatting "
+    "scalewise/analysis/": "__init__ analysis_spec conclusion event_files experiment_figures experiment_tables "
     "laws memory origins partial_report program_facts scaling study_report tables",
     "scalewise/analysis/bottlenecks/": "__init__ bottlenecks disturbances drift losses resumption slow_places step_breakdown time_parts utilization",
     "scalewise/analysis/comparison/": "__init__ comparability comparable_runs confounding fingerprint gains own_intervals "

@@ -219,9 +219,7 @@ def test_the_answer_says_what_was_measured_and_what_it_saved(ended: Ended) -> No
     text = " ".join(Page(ended.page).all_text().split())
     assert "3 of 6 device counts were measured (1, 8, 12) in 7 runs: " in text
     assert "that all of them take with 18 runs." in text
-    assert (
-        "Not measured: 2, 4, 16 devices. The chance that one of them gives another answer is 3.0 %." in text
-    )
+    assert "Not measured: 2, 4, 16 devices. The chance that one of them gives another answer is 3 %." in text
     assert "Some points have only 1 completed run" not in text, (
         "one run is what the study meant these to have"
     )
@@ -233,7 +231,7 @@ def test_a_table_lists_what_was_not_measured_with_its_chance(ended: Ended) -> No
     assert [row.strip("|") for row in rows] == [
         "all runs|2|not measured|1.60|1.44 to 1.76|0.80|0.72 to 0.88|less than 0.1 %|0.0200",
         "all runs|4|not measured|3.20|2.88 to 3.52|0.80|0.72 to 0.88|less than 0.1 %|0.0400",
-        "all runs|16|not measured|12.80|11.52 to 14.08|0.80|0.72 to 0.88|3.0 %|0.160",
+        "all runs|16|not measured|12.80|11.52 to 14.08|0.80|0.72 to 0.88|3 %|0.160",
     ]
 
 
@@ -323,7 +321,7 @@ def test_what_a_spent_budget_leaves_open_is_the_first_caution(tmp_path: Path) ->
 
     assert decision["cautions"][0] == (
         "The budget of 2.00 device-hours ends the study: 0.130 are spent, and the time limit of the next "
-        "run does not fit into the rest. Another GPU count may be the answer: 12 (12 %), 16 (2.0 %). "
+        "run does not fit into the rest. Another GPU count may be the answer: 12 (12 %), 16 (2 %). "
         "One run of each takes about 0.280 device-hours."
     )
     assert not decision["clear"]
@@ -342,7 +340,7 @@ def test_a_study_that_goes_on_has_the_best_answer_so_far_and_what_comes_next(tmp
     cautions = read_json(study.results / "partial" / "gpt" / DECISION)["cautions"]
     assert cautions[0] == (
         "The study has not ended: the chance that another GPU count is the answer is 14 %: 12 (12 %), "
-        "16 (2.0 %)."
+        "16 (2 %)."
     )
     page = (study.results / "partial_report.html").read_text(encoding="utf-8")
     assert "next: 1 run on 12 devices" in page

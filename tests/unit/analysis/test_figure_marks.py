@@ -15,7 +15,6 @@ import pytest
 from tests.unit.analysis import hand_made_study as made
 
 from scalewise.analysis.report import figures, scaling_figures, step_figures, style
-from scalewise.analysis.report.data_tables import number
 from scalewise.analysis.report.inline_figures import inline_figure, runs_of_points
 from scalewise.analysis.report.marks import (
     EPOCHS,
@@ -236,14 +235,6 @@ def test_a_single_run_has_no_interval_and_a_speedup_the_runs_of_its_fewer_side()
     assert values["n"].tolist() == [3, 1, 2]
     assert values["low"].dropna().to_dict() == {0: 1.0, 2: 3.3}
     assert values["high"].dropna().to_dict() == {0: 1.0, 2: 3.7}
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(1234.5678, "1,235"), (123456.0, "123,456"), (12.3456, "12.3"), (0.0000123, "0.0000123")],
-)
-def test_a_number_of_a_table_is_written_without_an_exponent(value: float, text: str) -> None:
-    assert number(value, "{:.3g}") == text
 
 
 def test_ids_are_unique_over_a_page_and_every_reference_is_met(drawn: dict[str, Drawn]) -> None:

@@ -109,7 +109,7 @@ def test_the_plan_of_a_study_that_has_ended_asks_for_nothing(tmp_path: Path) -> 
     lines = shown(study)
 
     assert lines[6:8] == [
-        "  round 4: answer: 8 devices, the chance of another is 3.0 %",
+        "  round 4: answer: 8 devices, the chance of another is 3 %",
         "  nothing more is measured",
     ]
     assert not any("further counts" in line or "limit" in line for line in lines)
@@ -142,14 +142,14 @@ def test_each_series_has_lines_of_its_own(tmp_path: Path) -> None:
         ),
         pytest.param(
             THIRD,
-            "gpt, round 3: Answer so far: 8 devices, the chance of another is 3.0 %. 3 of 6 counts "
+            "gpt, round 3: Answer so far: 8 devices, the chance of another is 3 %. 3 of 6 counts "
             "measured: 1 (2 runs), 8, 12. Next: 1 run on 1 device and 2 runs on 8 devices (the answer "
             "rests on them).",
             id="repeats",
         ),
         pytest.param(
             LAST,
-            "gpt, round 4: Answer: 8 devices, the chance of another is 3.0 %. 3 of 6 counts measured: 1 "
+            "gpt, round 4: Answer: 8 devices, the chance of another is 3 %. 3 of 6 counts measured: 1 "
             "(3 runs), 8 (3 runs), 12. Nothing more is measured.",
             id="last",
         ),
@@ -248,5 +248,5 @@ def test_the_end_says_what_the_choice_saved(tmp_path: Path) -> None:
     assert decisions(tmp_path).splitlines()[:3] == [
         "gpt: Use 8 GPUs.",
         "  Spent       3.10 of about 14.2 device-hours, 22 %: 3 of 6 device counts were",
-        "              measured, another has a chance of 3.0 %.",
+        "              measured, another has a chance of 3 %.",
     ]

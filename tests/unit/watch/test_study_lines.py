@@ -18,13 +18,13 @@ from tests.unit.watch.standings import (
     standing_of,
 )
 
+from scalewise.plan.formatting import clock_text, duration_text
 from scalewise.watch.lines import table
 from scalewise.watch.points import Criterion
 from scalewise.watch.run_files import RunFacts
 from scalewise.watch.slurm_queue import QueuedJob
 from scalewise.watch.standing import Standing
 from scalewise.watch.terminal import Lines
-from scalewise.watch.words import clock_text, duration_text
 
 SMALL = {
     point(1): [done(100, 60), done(104, 60), done(102, 60)],

@@ -10,9 +10,9 @@ from typing import Any
 
 import pandas as pd
 
-from scalewise.analysis.formatting import Goal
 from scalewise.plan.config.experiment import AnyExperiment, Experiment, read_experiment
 from scalewise.plan.config.shape import device_noun
+from scalewise.plan.formatting import Goal
 from scalewise.plan.terminal.predictions import latest_prediction
 
 RUNS, EPOCHS, SCALING, OPTIONS = "runs.csv", "epochs.csv", "scaling.csv", "options.csv"

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from scalewise.analysis.analysis_spec import PROGRAM_FACTS
-from scalewise.analysis.formatting import format_3sig, goal_text, pluralize
 from scalewise.plan.catalog.own_programs import program_words
 from scalewise.plan.config.experiment import ProgramExperiment
+from scalewise.plan.formatting import format_3sig, goal_text, pluralize
 from scalewise.records import ProgramMeasurements
 
 Found = Sequence[tuple[int, ProgramMeasurements]]

@@ -22,10 +22,10 @@ from scalewise.analysis.analysis_spec import (
     read_json,
     read_prediction,
 )
-from scalewise.analysis.formatting import name_devices
 from scalewise.analysis.prediction.wording import beyond_sentences
 from scalewise.analysis.report.page import Section, render
 from scalewise.analysis.rounds.choice_summary import read_choice
+from scalewise.plan.formatting import name_devices
 from scalewise.plan.terminal.predictions import latest_prediction
 from scalewise.records import write_text
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping, Sequence
 
+from scalewise.plan.formatting import format_3sig
 from scalewise.watch.forecast import forecast
 from scalewise.watch.points import WatchedPoint
 from scalewise.watch.speedups import Speedup, speedups
@@ -14,7 +15,6 @@ from scalewise.watch.words import (
     forecast_text,
     interval_text,
     now_text,
-    rate_text,
     runs_text,
     speedup_text,
 )
@@ -111,7 +111,7 @@ def _columns(
         del columns["experiment"]
     columns = {name: cells for name, cells in columns.items() if any(cells)}
     shorter = {
-        "rate": [rate_text(each.throughput.estimate) if each.throughput else "" for each in shown],
+        "rate": [format_3sig(each.throughput.estimate) if each.throughput else "" for each in shown],
         "speedup": [speedup_text(by_point.get(each.point), bounds=False) for each in shown],
     }
     for name in ("rate", "speedup"):

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import TextIO
 
+from scalewise.plan.formatting import clock_text, duration_text
 from scalewise.plan.terminal.final_message import latest_answers
 from scalewise.watch.lines import table
 from scalewise.watch.look import Looker
@@ -15,7 +16,6 @@ from scalewise.watch.record import RECORD, WatchRecord, WatchRecordError, read_w
 from scalewise.watch.standing import Standing
 from scalewise.watch.terminal import Display, display_for
 from scalewise.watch.watcher import ALIVE_SECONDS, MOST_SHARE, POLL_SECONDS
-from scalewise.watch.words import clock_text, duration_text
 
 NOT_STARTED = (
     "No study has been started in {folder}: there is no {record}. Run this where snakemake runs, or name "

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from scalewise.analysis.statistics.intervals import Interval
 from scalewise.plan.config.shape import count_devices
-from scalewise.plan.terminal.words import digits, format_ratio, hours_text
+from scalewise.plan.formatting import clock_text, duration_text, format_3sig, format_ratio
 from scalewise.watch.forecast import Forecast
 from scalewise.watch.points import Criterion, RunKey
 from scalewise.watch.run_files import RunFacts
 from scalewise.watch.speedups import Speedup
 from scalewise.watch.standing import PointStanding, Standing
 
-MINUTE, HOUR, DAY = 60, 3600, 86400
-
 MOST_DISTURBED = 3
 """Most disturbed runs that are named."""
-
-
-def rate_text(rate: float) -> str:
-    """Samples per second in three digits, those from 100 on whole: ``1,234``."""
-    return f"{rate:,.0f}" if rate >= 99.95 else digits(rate, 3)
 
 
 def interval_text(interval: Interval | None) -> str:
@@ -32,8 +24,8 @@ def interval_text(interval: Interval | None) -> str:
     if interval is None:
         return ""
     if math.isnan(interval.low):
-        return rate_text(interval.estimate)
-    return f"{rate_text(interval.estimate)} ({rate_text(interval.low)} to {rate_text(interval.high)})"
+        return format_3sig(interval.estimate)
+    return f"{format_3sig(interval.estimate)} ({format_3sig(interval.low)} to {format_3sig(interval.high)})"
 
 
 def speedup_text(speedup: Speedup | None, bounds: bool = True) -> str:
@@ -42,31 +34,8 @@ def speedup_text(speedup: Speedup | None, bounds: bool = True) -> str:
         return ""
     ratio = speedup.ratio
     if not bounds or math.isnan(ratio.low):
-        return f"{ratio.estimate:.2f}x"
-    return f"{ratio.estimate:.2f}x ({format_ratio(ratio.low)} to {format_ratio(ratio.high)})"
-
-
-def duration_text(seconds: float) -> str:
-    """``40 s``, ``12 min``, ``3 h 20 min``, ``2 days 4 h``."""
-    if seconds < 90:
-        return f"{max(round(seconds), 0)} s"
-    if seconds < 2 * HOUR:
-        return f"{round(seconds / MINUTE)} min"
-    if seconds < 2 * DAY:
-        hours, minutes = divmod(round(seconds / MINUTE), 60)
-        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
-    days, hours = divmod(round(seconds / HOUR), 24)
-    return f"{days} days {hours} h" if hours else f"{days} days"
-
-
-def clock_text(moment: float, now: float) -> str:
-    """``14:32``, with the day if it is another one: ``Tue 14:32``, ``3 Mar 14:32``."""
-    local, today = time.localtime(moment), time.localtime(now)
-    if (local.tm_year, local.tm_yday) == (today.tm_year, today.tm_yday):
-        return time.strftime("%H:%M", local)
-    if abs(moment - now) < 6 * DAY:
-        return time.strftime("%a %H:%M", local)
-    return f"{local.tm_mday} {time.strftime('%b %H:%M', local)}"
+        return f"{format_ratio(ratio.estimate)}x"
+    return f"{format_ratio(ratio.estimate)}x ({format_ratio(ratio.low)} to {format_ratio(ratio.high)})"
 
 
 def runs_text(standing: PointStanding) -> str:
@@ -125,7 +94,7 @@ def _rates_text(standing: PointStanding, working: Sequence[RunKey]) -> str:
     rates = sorted(each.samples_per_second for each in progress if each and each.samples_per_second)
     if not rates:
         return ""
-    texts = dict.fromkeys((rate_text(rates[0]), rate_text(rates[-1])))
+    texts = dict.fromkeys((format_3sig(rates[0]), format_3sig(rates[-1])))
     return f", {' to '.join(texts)}/s"
 
 
@@ -139,7 +108,7 @@ def progress_text(facts: RunFacts) -> str:
     progress = facts.progress
     assert progress is not None, "a run at work has reported its progress"
     rate = progress.samples_per_second
-    return str(progress) + (f", {rate_text(rate)}/s" if rate else "")
+    return str(progress) + (f", {format_3sig(rate)}/s" if rate else "")
 
 
 def _queue_text(standing: PointStanding, queued: Sequence[RunKey], now: float) -> str:
@@ -159,13 +128,13 @@ def forecast_text(standing: Standing, forecast: Forecast) -> str:
     parts = [f"{standing.count('done')} of {total} runs done"]
     if failed := standing.count("failed"):
         parts.append(f"{failed} failed")
-    parts.append(f"{hours_text(forecast.spent)} device-hours spent")
+    parts.append(f"{format_3sig(forecast.spent)} device-hours spent")
     if standing.over or not standing.count("waiting", "queued", "starting", "running"):
         return ", ".join(parts)
     if forecast.to_go is None or forecast.ends is None:
         parts.append("time left: not known yet")
         return ", ".join(parts)
-    parts.append(f"{'at least' if forecast.may_grow else 'about'} {hours_text(forecast.to_go)} to go")
+    parts.append(f"{'at least' if forecast.may_grow else 'about'} {format_3sig(forecast.to_go)} to go")
     last, wait = clock_text(forecast.ends, standing.now), duration_text(forecast.ends - standing.now)
     # what is known of the queue and of the rounds is in it; what is not can only add to it
     earliest = forecast.waits or forecast.may_grow

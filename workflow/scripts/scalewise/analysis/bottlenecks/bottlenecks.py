@@ -42,12 +42,18 @@ from scalewise.analysis.bottlenecks.time_parts import (
     Advice,
     advice_against,
 )
-from scalewise.analysis.formatting import MAX_PLACES, format_3sig, name_devices, percent, percent_in_digits
 from scalewise.analysis.statistics.intervals import Interval
 from scalewise.plan.config.experiment import AnyExperiment
 from scalewise.plan.config.shape import count_devices
+from scalewise.plan.formatting import (
+    MAX_PLACES,
+    listed,
+    milliseconds,
+    name_devices,
+    percent,
+    percent_in_digits,
+)
 from scalewise.plan.runs.runs import NO_OPTIONS
-from scalewise.plan.terminal.words import listed
 
 SHOWN_FROM = 0.01
 """Share of the step from which on a part has a place in the bar."""
@@ -57,8 +63,6 @@ MOST = 0.5
 
 EQUAL_WITHIN = 0.02
 """Share of the step by which a cause may exceed the sum of all losses, and still be called a part of it."""
-
-MILLISECONDS = 1e3
 
 
 @dataclass(frozen=True)
@@ -371,7 +375,7 @@ class _Words:
         if doubted:
             point = max(doubted, key=lambda point: point["devices"])
             counted, checked = (
-                f"{format_3sig(number(point, column) * MILLISECONDS)} ms"
+                milliseconds(number(point, column))
                 for column in (COLUMNS[COMMUNICATION], "crosscheck_communication_seconds")
             )
             yield (

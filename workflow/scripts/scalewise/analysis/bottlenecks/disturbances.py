@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from scalewise.analysis.formatting import percent
+from scalewise.plan.formatting import percent
 
 if TYPE_CHECKING:
     import pandas as pd  # watching a study does without it

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from scalewise.analysis.formatting import MAX_PLACES, pluralize, point_text
+from scalewise.plan.formatting import MAX_PLACES, pluralize, point_text
 from scalewise.records import Resumption
 
 _KNOWN = ["run", "series", "devices", "outcome", "resumes", "lost_steps", "checkpoint_problems"]

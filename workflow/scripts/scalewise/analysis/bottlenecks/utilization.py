@@ -8,8 +8,8 @@ import pandas as pd
 
 from scalewise.analysis.bottlenecks.losses import NAMED_FROM, waiting_shares
 from scalewise.analysis.bottlenecks.time_parts import COMMUNICATION, LOADER, advice_against
-from scalewise.analysis.formatting import MAX_PLACES, percent
 from scalewise.plan.config.shape import count_devices
+from scalewise.plan.formatting import MAX_PLACES, percent
 from scalewise.plan.runs.runs import NO_OPTIONS
 
 BUSY_ENOUGH = 0.5

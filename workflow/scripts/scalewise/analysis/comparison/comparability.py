@@ -20,7 +20,6 @@ from scalewise.analysis.comparison.fingerprint import (
     imported_elsewhere,
     recorded_later,
 )
-from scalewise.analysis.formatting import as_in_yaml, percent, pluralize
 from scalewise.analysis.statistics.intervals import (
     ENOUGH_REPEATS,
     Interval,
@@ -28,7 +27,7 @@ from scalewise.analysis.statistics.intervals import (
     mean_interval,
 )
 from scalewise.plan.config.shape import count_devices
-from scalewise.plan.terminal.words import format_ratio
+from scalewise.plan.formatting import as_in_yaml, format_ratio, percent, pluralize
 from scalewise.records import Provenance
 
 NOT_IMPORTED = "not imported"

@@ -8,7 +8,7 @@ import pandas as pd
 
 from scalewise.analysis.comparison.comparability import Comparison, Measured, compare, named
 from scalewise.plan.config.shape import count_devices
-from scalewise.plan.terminal.words import format_ratio
+from scalewise.plan.formatting import format_ratio
 
 Conditions = Mapping[str, Mapping[str, str]]
 """Conditions by the id of their fingerprint."""

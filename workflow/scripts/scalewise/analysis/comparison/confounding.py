@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from scalewise.analysis.comparison.comparable_runs import baseline_devices, comparable, reference_fingerprint
-from scalewise.analysis.formatting import percent, pluralize, point_text
+from scalewise.plan.formatting import percent, pluralize, point_text
 
 SESSION_GAP_HOURS = 6.0
 """Pause after which runs belong to another session. Load, heat and network of a shared machine follow the

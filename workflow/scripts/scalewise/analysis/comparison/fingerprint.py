@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from scalewise.analysis.formatting import as_in_yaml
 from scalewise.plan.config.program import ARGUMENT, ProgramSettings
 from scalewise.plan.config.settings import Settings
+from scalewise.plan.formatting import as_in_yaml
 from scalewise.records import OUTSIDE_THE_STEPS, Definition, GpuLimits, ProgramMeasurements, Provenance
 
 NOT_RECORDED = "not recorded"

@@ -14,7 +14,7 @@ import pandas as pd
 from scipy import stats
 
 from scalewise.analysis.analysis_spec import THROUGHPUT
-from scalewise.analysis.formatting import MAX_PLACES, percent_in_digits, pluralize, point_text
+from scalewise.plan.formatting import MAX_PLACES, percent_in_digits, pluralize, point_text
 from scalewise.records import Measurements
 
 _KNOWN = [

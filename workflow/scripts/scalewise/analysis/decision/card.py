@@ -20,22 +20,22 @@ from scalewise.analysis.decision.cpus import KEY as CPUS
 from scalewise.analysis.decision.criteria import may_be_in_time, may_exceed
 from scalewise.analysis.decision.sentences import SENTENCES, sentence
 from scalewise.analysis.decision.wording import open_text
-from scalewise.analysis.formatting import (
-    Goal,
-    as_in_yaml,
-    format_3sig,
-    format_exact,
-    goal_text,
-    percent,
-    pluralize,
-)
 from scalewise.analysis.memory import peaks
 from scalewise.analysis.statistics.intervals import CONFIDENCE, ENOUGH_REPEATS
 from scalewise.analysis.statistics.ratios import Ratio, ratio_of
 from scalewise.plan.config.experiment import AnyExperiment, DecisionRule, Repeats
 from scalewise.plan.config.shape import count_devices
+from scalewise.plan.formatting import (
+    Goal,
+    as_in_yaml,
+    format_3sig,
+    format_exact,
+    format_ratio,
+    goal_text,
+    percent,
+    pluralize,
+)
 from scalewise.plan.runs.runs import Options
-from scalewise.plan.terminal.words import format_ratio, hours_text
 
 Certainty = Literal["Clear", "Likely", "Doubtful", "Open"]
 """``Clear``: the runs show it. ``Likely``: the runs agree with it and do not show it. ``Doubtful``: its runs
@@ -391,7 +391,7 @@ def _cost(chosen: Chosen, base: str) -> Figure:
     note = "start-up and evaluation included"
     if not own and not math.isnan(best["run_cost_ratio"]):
         note = f"{format_ratio(best['run_cost_ratio'])}x that on {base}, start-up and evaluation included"
-    return _figure("Cost of a run", hours, bounds, hours_text, " device-hours", note=note)
+    return _figure("Cost of a run", hours, bounds, format_3sig, " device-hours", note=note)
 
 
 def _whole_run_gain(chosen: Chosen) -> float:

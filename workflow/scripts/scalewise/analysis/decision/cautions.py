@@ -14,20 +14,20 @@ from scalewise.analysis.comparison.gains import Measure
 from scalewise.analysis.decision.choice import OpenQuestion
 from scalewise.analysis.decision.criteria import may_be_in_time, may_exceed
 from scalewise.analysis.decision.wording import cure_text, open_text
-from scalewise.analysis.formatting import (
-    Goal,
-    format_3sig,
-    format_exact,
-    goal_text,
-    percent,
-    pluralize,
-)
 from scalewise.analysis.scaling import OF_WALLS
 from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS
 from scalewise.analysis.statistics.ratios import ASSUMED_SCATTER
 from scalewise.plan.config.experiment import DecisionRule
 from scalewise.plan.config.shape import count_devices
-from scalewise.plan.terminal.words import format_ratio
+from scalewise.plan.formatting import (
+    Goal,
+    format_3sig,
+    format_exact,
+    format_ratio,
+    goal_text,
+    percent,
+    pluralize,
+)
 
 (
     DISTURBED, LEFT_OUT, ABOVE_IDEAL, OTHER_RATE, OF_PROGRAM, UNRELIABLE, CONFOUNDED, UNDECIDED, LOSS,

@@ -18,9 +18,9 @@ import pandas as pd
 from scalewise.analysis.comparison.gains import Gains, Measure, Point
 from scalewise.analysis.decision.sentences import SENTENCES, sentence
 from scalewise.analysis.decision.walk import CRITERIA, missed
-from scalewise.analysis.formatting import Goal, format_distinct
 from scalewise.analysis.statistics.ratios import ROUNDING
 from scalewise.plan.config.experiment import DecisionRule
+from scalewise.plan.formatting import Goal, format_distinct
 
 _MAY_BE_MISSING = (
     "conditions", "throughput_samples_per_second", "wall_seconds", "wall_seconds_low", "wall_seconds_high",

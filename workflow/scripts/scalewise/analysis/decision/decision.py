@@ -16,9 +16,9 @@ from scalewise.analysis.decision.cpus import CpuAnswer
 from scalewise.analysis.decision.criteria import closest
 from scalewise.analysis.decision.selection import Candidates, candidates, further_repeats, select
 from scalewise.analysis.decision.sentences import sentence
-from scalewise.analysis.formatting import Goal, name_devices
 from scalewise.plan.config.experiment import DecisionRule
 from scalewise.plan.config.shape import count_devices
+from scalewise.plan.formatting import Goal, name_devices
 from scalewise.plan.runs.runs import Options
 
 NUMBERS = (

@@ -16,8 +16,8 @@ import pandas as pd
 from scalewise.analysis.comparison.gains import Gains, Measure, Point, accuracy_difference, shown_faster
 from scalewise.analysis.decision.choice import Choice, OpenQuestion, choose
 from scalewise.analysis.decision.criteria import evaluate, may_be_in_time, measure_of, rated
-from scalewise.analysis.formatting import Goal
 from scalewise.plan.config.experiment import ACCEPTED_LOSS, DecisionRule
+from scalewise.plan.formatting import Goal
 from scalewise.plan.runs.runs import Options
 
 SAME_TRAINING = {

@@ -9,9 +9,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from scalewise.analysis.formatting import format_3sig, format_exact
 from scalewise.plan.config.shape import count_devices
-from scalewise.plan.terminal.words import format_ratio
+from scalewise.plan.formatting import format_3sig, format_exact, format_ratio
 
 SENTENCES: Mapping[str, str] = {
     "use": "Use {devices:count}{options}.",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from scalewise.analysis.formatting import Goal
 from scalewise.plan.config.experiment import DecisionRule
+from scalewise.plan.formatting import Goal
 from scalewise.plan.runs.runs import Options
 
 

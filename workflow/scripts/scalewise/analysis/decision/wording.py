@@ -16,22 +16,22 @@ from scalewise.analysis.comparison.comparability import accuracy_lost
 from scalewise.analysis.comparison.gains import Measure
 from scalewise.analysis.decision.choice import MOST_ADVISED, OpenQuestion
 from scalewise.analysis.decision.sentences import SENTENCES, sentence
-from scalewise.analysis.formatting import (
+from scalewise.analysis.statistics.intervals import CONFIDENCE, ENOUGH_REPEATS, Interval
+from scalewise.analysis.statistics.ratios import Ratio
+from scalewise.plan.config.experiment import ACCEPTED_LOSS, DecisionRule
+from scalewise.plan.config.shape import count_devices
+from scalewise.plan.formatting import (
     Goal,
     as_in_yaml,
     format_3sig,
     format_distinct,
     format_exact,
+    format_ratio,
     goal_text,
     percent,
     pluralize,
     point_text,
 )
-from scalewise.analysis.statistics.intervals import CONFIDENCE, ENOUGH_REPEATS, Interval
-from scalewise.analysis.statistics.ratios import Ratio
-from scalewise.plan.config.experiment import ACCEPTED_LOSS, DecisionRule
-from scalewise.plan.config.shape import count_devices
-from scalewise.plan.terminal.words import format_ratio
 
 
 def open_text(question: OpenQuestion, measure: Measure, noun: str = "device") -> str:

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from scalewise.analysis.formatting import percent
 from scalewise.plan.config.experiment import AnySettings
 from scalewise.plan.config.shape import Shape, count_devices
-from scalewise.plan.terminal.words import format_ratio, listed
+from scalewise.plan.formatting import format_ratio, listed, percent
 from scalewise.records import Measurements
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -14,13 +14,12 @@ from scalewise.analysis.analysis_spec import THROUGHPUT
 from scalewise.analysis.bottlenecks.resumption import resumed_text
 from scalewise.analysis.bottlenecks.time_parts import START_PARTS, STEP_PARTS, Part, known_start_parts
 from scalewise.analysis.bottlenecks.utilization import cause_at
-from scalewise.analysis.formatting import as_in_yaml, format_3sig, percent
+from scalewise.plan.formatting import as_in_yaml, format_3sig, percent, significant
 from scalewise.plan.terminal.choice_lines import chance_text
 
 UNKNOWN = "–"
-LARGE = 1000
-"""Values of at least this are written whole, with a mark at the thousands."""
 NOT_MEASURED = "not measured"
+FOUR_DIGITS = partial(significant, digits=4)
 
 LAW_NAMES = {
     "amdahl": "Amdahl (strong scaling)",
@@ -32,6 +31,7 @@ PARAMETER_NAMES = {
     "peak_devices": "devices of the highest throughput",
 }
 
+Form = str | Callable[[float], str]
 Source = pd.Series | Mapping[str, Any]
 """A row of a results table, or an item of laws.json."""
 
@@ -51,7 +51,7 @@ class Column:
     Args:
         label: Heading, with the unit.
         source: Column of the results, or a function that makes the cell of a row.
-        form: Format of a number; empty for what is shown as it is.
+        form: Format of a number, or the function that writes it; empty for what is shown as it is.
         factor: A number is multiplied by it, to get the unit of the heading.
         interval: Show the interval of a number below it, if it has one.
         is_text: Words, which begin at the left, and no numbers.
@@ -59,7 +59,7 @@ class Column:
 
     label: str
     source: str | Callable[[Any], Cell | str]
-    form: str = ""
+    form: Form = ""
     factor: float = 1.0
     interval: bool = False
     is_text: bool = False
@@ -153,24 +153,19 @@ def _wall(row: Source) -> Cell:
     return Cell(cell.value, ", ".join(filter(None, (cell.below, f"n = {runs:.0f}"))))
 
 
-def rate(row: Source) -> Cell:
-    """Return the samples per second: whole, or three digits of a slow training."""
-    value = row.get(THROUGHPUT)
-    return spread(row, THROUGHPUT, "{:.3g}" if pd.notna(value) and value < 100 else "{:,.0f}")
-
-
 SERIES = Column("series", "series", is_text=True)
 DEVICES = Column("devices", "devices")
 N = Column("n", "n")
 COMPARABLE_N = Column("n", _count)
 WALL = Column("wall of a run (s)", _wall)
-DEVICE_HOURS = Column("device-hours of a run", "device_hours", "{:.4f}")
+RATE = Column("throughput (samples/s)", THROUGHPUT, format_3sig, interval=True)
+DEVICE_HOURS = Column("device-hours of a run", "device_hours", format_3sig)
 EFFICIENCY = Column("efficiency", "parallel_efficiency", "{:.2f}", interval=True)
 EFFICIENCY_TO_BEST = Column("efficiency to the best baseline", "efficiency_to_best", "{:.2f}", interval=True)
 MEMORY = Column("memory in training (MB)", "peak_memory_bytes", "{:,.0f}", 1e-6)
 EVALUATION_MEMORY = Column("in evaluation (MB)", "evaluation_peak_memory_bytes", "{:,.0f}", 1e-6)
-BUSY = Column("busy", "mean_utilization", "{:.0f} %", 100)
-WAIT = Column("waiting for data", "loader_wait_fraction", "{:.1f} %", 100)
+BUSY = Column("busy", "mean_utilization", partial(percent, places=0))
+WAIT = Column("waiting for data", "loader_wait_fraction", percent)
 
 
 # --- the tables -----------------------------------------------------------------------------------------
@@ -240,7 +235,7 @@ def scaling(
         SERIES,
         DEVICES,
         COMPARABLE_N,
-        Column("throughput (samples/s)", rate),
+        RATE,
         Column("speedup", "speedup", "{:.2f}", interval=True),
         EFFICIENCY,
         EFFICIENCY_TO_BEST if differ else None,
@@ -249,7 +244,7 @@ def scaling(
         if with_target
         else None,
         Column("reached", lambda row: f"{row['n_reached']} of {row['n']}") if with_target else None,
-        Column("final accuracy", "final_accuracy", "{:.1f} %", 100, interval=True) if with_accuracy else None,
+        Column("final accuracy", "final_accuracy", percent, interval=True) if with_accuracy else None,
         WALL,
         DEVICE_HOURS,
     ]
@@ -277,8 +272,8 @@ def unmeasured(expected: pd.DataFrame, *, to_target: bool) -> Table:
         Column("status", lambda _: NOT_MEASURED, is_text=True),
         Column(f"expected speedup{to}", "speedup", "{:.2f}", interval=True),
         Column(f"expected efficiency{to}", "parallel_efficiency", "{:.2f}", interval=True),
-        Column("chance that it is, or makes, another answer", lambda row: chance_text(row["chance"])),
-        Column("device-hours of a run", lambda row: format_3sig(row["device_hours"])),
+        Column("chance that it is, or makes, another answer", "chance", chance_text),
+        DEVICE_HOURS,
     ]
     caption = "Device counts that were not measured, and what is expected of them"
     return _table("unmeasured", caption, columns, expected, lambda _: "unmeasured")
@@ -301,9 +296,9 @@ def steps(scaling: pd.DataFrame, runs: pd.DataFrame) -> Table:
         SERIES,
         DEVICES,
         N,
-        Column("step (ms)", "step_seconds", "{:.4g}", 1e3, interval=True),
+        Column("step (ms)", "step_seconds", FOUR_DIGITS, 1e3, interval=True),
         *(_part_of_step(part) for part in STEP_PARTS),
-        Column("communication, cross-check (ms)", "crosscheck_communication_seconds", "{:.3g}", 1e3),
+        Column("communication, cross-check (ms)", "crosscheck_communication_seconds", format_3sig, 1e3),
         Column("start-up (s)", lambda row: _startup(row, starts)),
         *(Column(f"{label} (s)", column, "{:.2f}") for column, label in starts.items()),
     ]
@@ -322,7 +317,7 @@ def _part_of_step(part: Part) -> Column:
         seconds: Any = row.get(part.column)
         step: Any = row.get("step_seconds")
         unknown = pd.isna(seconds) or pd.isna(step) or not step
-        return Cell(number(seconds, "{:.3g}", 1e3), "" if unknown else percent(seconds / step))
+        return Cell(number(seconds, format_3sig, 1e3), "" if unknown else percent(seconds / step))
 
     return Column(f"{part.name} (ms)", cell)
 
@@ -393,18 +388,18 @@ def predictions(prediction: pd.DataFrame | None, scaling: pd.DataFrame) -> Table
         return bool(pd.notna(row["measured_step_seconds"]))
 
     def all_reduce(row: Source) -> Cell:
-        seconds = number(row["all_reduce_seconds"], "{:.3g}", 1e3)
+        seconds = number(row["all_reduce_seconds"], format_3sig, 1e3)
         return Cell(seconds, "extrapolated" if row["extrapolated"] else "")
 
-    measured_step = Column("measured step (ms)", "measured_step_seconds", "{:.4g}", 1e3, interval=True)
+    measured_step = Column("measured step (ms)", "measured_step_seconds", FOUR_DIGITS, 1e3, interval=True)
     columns = [
         SERIES,
         Column("devices", lambda row: Cell(f"{row['devices']:,}", row["shape"])),
         Column("baseline n", "n", "{:.0f}"),
-        Column("predicted step (ms)", "step_seconds", "{:.4g}", 1e3, interval=True),
-        Column("compute (ms)", "compute_seconds", "{:.3g}", 1e3),
+        Column("predicted step (ms)", "step_seconds", FOUR_DIGITS, 1e3, interval=True),
+        Column("compute (ms)", "compute_seconds", format_3sig, 1e3),
         Column("all-reduce (ms)", all_reduce),
-        Column("exposed (ms)", "exposed_seconds", "{:.3g}", 1e3),
+        Column("exposed (ms)", "exposed_seconds", format_3sig, 1e3),
         Column(
             "measured step (ms)", lambda row: measured_step.cell(row) if is_measured(row) else NOT_MEASURED
         ),
@@ -413,9 +408,9 @@ def predictions(prediction: pd.DataFrame | None, scaling: pd.DataFrame) -> Table
             "predicted over measured",
             lambda row: number(row["step_seconds"] / row["measured_step_seconds"], "{:.2f}"),
         ),
-        Column("predicted speedup", "speedup", "{:.3g}", interval=True),
+        Column("predicted speedup", "speedup", format_3sig, interval=True),
         Column("predicted efficiency", "parallel_efficiency", "{:.2f}", interval=True),
-        Column("device-hours per epoch", "device_hours_per_epoch", "{:.3g}"),
+        Column("device-hours per epoch", "device_hours_per_epoch", format_3sig),
     ]
     return _table(
         "predictions",
@@ -440,7 +435,7 @@ def devices(points: pd.DataFrame, *, kind: Callable[[pd.Series], str]) -> Table:
         BUSY,
         Column("loader", "loader", is_text=True),
         WAIT,
-        Column("communication", "communication_fraction", "{:.1f} %", 100),
+        Column("communication", "communication_fraction", percent),
         MEMORY,
         EVALUATION_MEMORY,
         Column("energy per run (kJ)", "energy_joules", "{:,.2f}", 1e-3),
@@ -462,10 +457,10 @@ def runs(planned: pd.DataFrame, *, with_accuracy: bool) -> Table:
         Column("run", "run", is_text=True),
         DEVICES,
         Column("outcome", "outcome", is_text=True),
-        Column("throughput (samples/s)", rate),
+        RATE,
         Column("training (s)", "train_seconds", "{:.2f}"),
         Column("time to target (s)", "time_to_accuracy_seconds", "{:.2f}"),
-        Column("final accuracy", "final_accuracy", "{:.2f} %", 100) if with_accuracy else None,
+        Column("final accuracy", "final_accuracy", partial(percent, places=2)) if with_accuracy else None,
         MEMORY,
         EVALUATION_MEMORY,
         WAIT,
@@ -497,19 +492,15 @@ def _remark(row: Source) -> str:
 # --- numbers --------------------------------------------------------------------------------------------
 
 
-def number(value: Any, form: str, factor: float = 1.0) -> str:
+def number(value: Any, form: Form, factor: float = 1.0) -> str:
     """Return a value times a factor in this form, or a dash; what rounds to nothing has no sign."""
     if pd.isna(value) or pd.isna(factor):
         return UNKNOWN
-    text = form.format(value * factor)
-    if form.endswith("g}"):
-        # plain digits: a form with an exponent is a reader's last choice
-        large = abs(value * factor) >= LARGE
-        text = f"{value * factor:,.0f}" if large else format(Decimal(text), "f")
+    text = form(value * factor) if callable(form) else form.format(value * factor)
     return text if text.strip("-0. %") else text.removeprefix("-")
 
 
-def spread(row: Source, name: str, form: str, factor: float = 1.0) -> Cell:
+def spread(row: Source, name: str, form: Form, factor: float = 1.0) -> Cell:
     """Return a value with its interval, which is left out if there is none."""
     value, low, high = (
         number(row.get(column), form, factor) for column in (name, f"{name}_low", f"{name}_high")

@@ -6,7 +6,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
-from scalewise.analysis.formatting import Goal, format_exact, goal_text
 from scalewise.analysis.report.marks import Drawing, tell_legend
 from scalewise.analysis.report.series_lines import (
     bounds,
@@ -25,6 +24,7 @@ from scalewise.analysis.report.style import (
     line_label,
     say,
 )
+from scalewise.plan.formatting import Goal, format_exact, goal_text
 from scalewise.plan.runs.runs import NO_OPTIONS
 
 HARDWARE, STATISTICAL, BOTH = "parallel_efficiency", "statistical_efficiency", "accuracy_efficiency"

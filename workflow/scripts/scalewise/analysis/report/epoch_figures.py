@@ -14,10 +14,10 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from scalewise.analysis.formatting import format_exact
 from scalewise.analysis.report.marks import EPOCHS, Drawing, tell, trace
 from scalewise.analysis.report.panels import PANELS_A_ROW, grid, label_left, plain_values
 from scalewise.analysis.report.style import GREY, PAGE_MM, PANEL_MM, dash, legend_below, marker
+from scalewise.plan.formatting import format_exact
 
 EPOCH, STEP, SECONDS = "epoch", "step", "elapsed_train_seconds"
 """Columns that curves are drawn against."""

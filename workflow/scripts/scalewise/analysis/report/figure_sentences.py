@@ -14,13 +14,6 @@ from dataclasses import dataclass
 import pandas as pd
 
 from scalewise.analysis.analysis_spec import THROUGHPUT
-from scalewise.analysis.formatting import (
-    format_3sig,
-    format_distinct,
-    format_exact,
-    percent,
-    point_text,
-)
 from scalewise.analysis.report.captions import FIGURES
 from scalewise.analysis.report.sentence_parts import (
     SOONER,
@@ -30,12 +23,20 @@ from scalewise.analysis.report.sentence_parts import (
     doubt,
     known,
     mean_of,
-    milliseconds,
     parts_of_step,
 )
 from scalewise.plan.config.shape import count_devices
+from scalewise.plan.formatting import (
+    format_3sig,
+    format_distinct,
+    format_exact,
+    format_ratio,
+    listed,
+    milliseconds,
+    percent,
+    point_text,
+)
 from scalewise.plan.runs.runs import NO_OPTIONS
-from scalewise.plan.terminal.words import format_ratio, listed
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from matplotlib.ticker import FuncFormatter
 from matplotlib.transforms import offset_copy
 
 from scalewise.analysis.analysis_spec import PROGRAM, THROUGHPUT
-from scalewise.analysis.formatting import Goal, name_devices
 from scalewise.analysis.report import epoch_figures, scaling_figures, step_figures
 from scalewise.analysis.report.captions import FIGURES
 from scalewise.analysis.report.efficiency_figures import efficiencies, efficiency
@@ -21,6 +20,7 @@ from scalewise.analysis.report.marks import RUN, TRACES, Drawing, tell, trace
 from scalewise.analysis.report.series_lines import bounds, points_figure, with_columns
 from scalewise.analysis.report.style import message, set_style
 from scalewise.analysis.report.svg_file import draw_svg
+from scalewise.plan.formatting import Goal, name_devices
 from scalewise.records import CPU_PROCESS, write_text
 
 _BYTES_PER_MB = 1e6

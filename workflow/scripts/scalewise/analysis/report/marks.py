@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from scalewise.analysis.analysis_spec import THROUGHPUT
-from scalewise.analysis.formatting import format_3sig
+from scalewise.plan.formatting import format_3sig
 
 MEASURED, EXPECTED, RUN, PART, EPOCHS, LAW, PREDICTED = (
     "measured",

@@ -17,20 +17,20 @@ from scalewise.analysis.analysis_spec import (
     HELD_EQUAL,
     NOT_KNOWN,
     PROGRAM_FACTS,
+    THROUGHPUT,
     read_json,
 )
 from scalewise.analysis.bottlenecks.time_parts import EXCESS, STEP_PARTS, UNKNOWN
-from scalewise.analysis.formatting import as_in_yaml, name_devices, percent
 from scalewise.analysis.report import data_tables
 from scalewise.analysis.report.captions import FIGURES
 from scalewise.analysis.report.figure_sentences import Findings, figure_sentences
 from scalewise.analysis.report.inline_figures import inline_figure, runs_of_points
 from scalewise.analysis.report.marks import TRACES
 from scalewise.analysis.report.page_files import as_script_data, content_security_policy, scripts, style
-from scalewise.analysis.report.sentence_parts import milliseconds
 from scalewise.analysis.report.unmeasured_points import expected_points, without_bounds_of_single_runs
 from scalewise.analysis.rounds.choice_summary import ChoiceSummary
 from scalewise.plan.config.shape import count_devices
+from scalewise.plan.formatting import as_in_yaml, format_3sig, milliseconds, name_devices, percent
 from scalewise.plan.runs.rounds import OTHER_ANSWER
 
 LEARNING = ("accuracy", "loss")
@@ -386,7 +386,7 @@ def _measured_on(section: Section, series: str | None) -> str:
     scaling = section.scaling
     base = scaling[(scaling["series"] == series) & (scaling["devices"] == scaling["baseline_devices"])]
     if len(base) and base["n"].iloc[0]:
-        rate = data_tables.rate(base.iloc[0])
+        rate = data_tables.spread(base.iloc[0], THROUGHPUT, format_3sig)
         parts.append(f"baseline {rate.value} samples/s{f' ({rate.below})' if rate.below else ''}")
     return "; ".join(filter(None, parts))
 

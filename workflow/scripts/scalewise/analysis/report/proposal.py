@@ -14,14 +14,13 @@ from pathlib import Path
 import pandas as pd
 
 from scalewise.analysis.decision.decision import Decision
-from scalewise.analysis.formatting import format_3sig
 from scalewise.analysis.report.unmeasured_points import expected_points, without_bounds_of_single_runs
 from scalewise.analysis.rounds.choice_summary import ChoiceSummary
 from scalewise.analysis.scaling import OF_WALLS
 from scalewise.plan.config.shape import count_devices
+from scalewise.plan.formatting import format_3sig, format_ratio
 from scalewise.plan.runs.runs import NO_OPTIONS
 from scalewise.plan.terminal.choice_lines import chance_text, counts_text
-from scalewise.plan.terminal.words import format_ratio
 from scalewise.records import write_text
 
 PROPOSAL = "proposal"

@@ -10,8 +10,7 @@ import pandas as pd
 
 from scalewise.analysis.bottlenecks.time_parts import COLUMNS, COMMUNICATION, COMPUTE, STEP_PARTS
 from scalewise.analysis.comparison.comparability import accuracy_lost
-from scalewise.analysis.formatting import format_3sig, percent, point_text
-from scalewise.plan.terminal.words import format_ratio, listed
+from scalewise.plan.formatting import format_ratio, listed, percent, point_text
 
 SOONER = "time_to_accuracy_speedup"
 LEAST_SHARE = 0.01
@@ -98,8 +97,3 @@ def mean_of(point: pd.Series) -> str:
     """Return a remark on how many runs a value is the mean of."""
     runs = int(point["n"])
     return "" if runs < 2 else f" (mean of {runs} runs)"
-
-
-def milliseconds(seconds: float) -> str:
-    """A time of the length of a step."""
-    return f"{format_3sig(seconds * 1e3)} ms"

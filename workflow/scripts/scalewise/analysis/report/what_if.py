@@ -28,10 +28,10 @@ from scalewise.analysis.decision.selection import Candidates, candidates, speed
 from scalewise.analysis.decision.sentences import SENTENCES
 from scalewise.analysis.decision.terms import Terms
 from scalewise.analysis.decision.walk import CRITERIA
-from scalewise.analysis.formatting import goal_text, name_devices
 from scalewise.analysis.rounds.choice_summary import ChoiceSummary
 from scalewise.analysis.statistics.ratios import ROUNDING
 from scalewise.plan.config.shape import count_devices
+from scalewise.plan.formatting import goal_text, name_devices
 from scalewise.plan.runs.runs import NO_OPTIONS
 
 DIGITS = 12

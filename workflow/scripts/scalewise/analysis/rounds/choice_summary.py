@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from scalewise.analysis.analysis_spec import DECISION, AnalysisSpec, read_json
-from scalewise.analysis.formatting import format_3sig, pluralize
+from scalewise.plan.formatting import format_3sig, percent_in_digits, pluralize
 from scalewise.plan.runs.rounds import OTHER_ANSWER, Round, SeriesChoice, UnmeasuredPoint
 from scalewise.plan.runs.runs import parse_point_name, points
 from scalewise.plan.runs.spending import Spending
 from scalewise.plan.terminal.choice_lines import NEGLIGIBLE, chance_text, counts_text, next_text
-from scalewise.plan.terminal.words import share_text
 
 if TYPE_CHECKING:
     # the page needs no statistics
@@ -153,7 +152,8 @@ class ChoiceSummary:
         said = [
             f"{len(self.measured)} of {counts} device counts{of} were measured ({which}) in "
             f"{pluralize(str(self.runs), 'run')}{all_series}: "
-            f"{format_3sig(self.spent_device_hours)} device-hours, {share_text(self.share)} of the about "
+            f"{format_3sig(self.spent_device_hours)} device-hours, "
+            f"{percent_in_digits(self.share)} of the about "
             f"{format_3sig(self.full_grid_device_hours)} that all of them take with "
             f"{self.full_grid_runs} runs."
         ]

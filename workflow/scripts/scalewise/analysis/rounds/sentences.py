@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from scalewise.analysis.formatting import percent_in_digits
 from scalewise.plan.config.experiment import Repeats
 from scalewise.plan.config.shape import count_devices
+from scalewise.plan.formatting import percent_in_digits
 from scalewise.plan.runs.rounds import JudgedPoint, Round, Verdict
 from scalewise.plan.runs.runs import NO_OPTIONS, parse_point_name
 from scalewise.plan.terminal.choice_lines import REASONS, on_devices, round_story

@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from scalewise.plan.formatting import format_3sig, percent_in_digits
 from scalewise.plan.terminal.choice_lines import chance_text
-from scalewise.plan.terminal.words import hours_text, share_text
 
 WIDTH = 80
 MAX_CAUTIONS = 3
@@ -116,7 +116,8 @@ def _spent(choice: Mapping[str, Any] | None) -> str:
     spent, whole = choice["spent_device_hours"], choice["full_grid_device_hours"]
     counts = sum(len(choice[key]) for key in ("measured", "unmeasured", "no_result"))
     said = (
-        f"{hours_text(spent)} of about {hours_text(whole)} device-hours, {share_text(spent / whole)}: "
+        f"{format_3sig(spent)} of about {format_3sig(whole)} device-hours, "
+        f"{percent_in_digits(spent / whole)}: "
         f"{len(choice['measured'])} of {counts} device counts were measured"
     )
     if not choice["unmeasured"]:

@@ -13,6 +13,7 @@ from scalewise.plan.checks.chosen_devices import counts_that_fill_nodes
 from scalewise.plan.config.experiment import ChosenDevices, Repeats
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.config.site import Site
+from scalewise.plan.formatting import format_3sig, listed, percent_in_digits
 from scalewise.plan.runs.rounds import (
     OTHER_ANSWER,
     JudgedPoint,
@@ -35,7 +36,6 @@ from scalewise.plan.runs.runs import (
 from scalewise.plan.runs.spending import Spending
 from scalewise.plan.study import PlannedExperiment
 from scalewise.plan.terminal.predictions import read_predictions
-from scalewise.plan.terminal.words import digits, hours_text, listed, share_text
 
 MAX_COUNTS = 12
 """Device counts that one line names; of more the first and the last."""
@@ -62,7 +62,7 @@ def chance_text(chance: float) -> str:
     """``12 %``, ``3.1 %``, ``less than 0.1 %``."""
     if chance < NEGLIGIBLE:
         return "less than 0.1 %"
-    return "more than 99 %" if chance > 0.99 else f"{digits(100 * chance)} %"
+    return "more than 99 %" if chance > 0.99 else percent_in_digits(chance)
 
 
 def counts_text(counts: Sequence[int]) -> str:
@@ -283,7 +283,7 @@ def _further(planned: PlannedExperiment, mine: Sequence[PlannedPoint], left: flo
     """
     untouched = [point.devices for point in mine if not point.asked]
     runs, hours = most_of_a_round(mine, rule_of(planned.spec))
-    most = hours_text(min(hours, left))
+    most = format_3sig(min(hours, left))
     limit = f"a round takes at most {count_devices(runs, 'run')} and {most} device-hours"
     if not untouched:
         return f"more repeats follow where the answer needs them: {limit}"
@@ -333,17 +333,17 @@ def _cost(
     if whole and all(choice.unmeasured or not choice.other_answer for choice in rounds[-1].choices):
         runs = spec.min_repeats * sum(map(len, series.values()))
         yield (
-            f"spent: {hours_text(spent)} of the about {hours_text(whole)} device-hours that all counts take "
-            f"with {runs} runs ({share_text(spent / whole)})"
+            f"spent: {format_3sig(spent)} of the about {format_3sig(whole)} device-hours that all counts "
+            f"take with {runs} runs ({percent_in_digits(spent / whole)})"
         )
     if spec.budget is not None:
-        left = hours_text(max(spec.budget.device_hours - spent, 0.0))
+        left = format_3sig(max(spec.budget.device_hours - spent, 0.0))
         yield f"limit: {spec.budget.device_hours:g} device-hours by its budget, of which {left} are left"
         return
     if is_settled(spec, rounds):
         return
     most = spec.max_repeats * sum(point.hours for mine in series.values() for point in mine)
     yield (
-        f"limit: {hours_text(most)} device-hours, if every count needed {spec.max_repeats} runs of "
+        f"limit: {format_3sig(most)} device-hours, if every count needed {spec.max_repeats} runs of "
         f"{spec.runtime_minutes} minutes; `budget: {{device_hours: ...}}` sets a lower one"
     )

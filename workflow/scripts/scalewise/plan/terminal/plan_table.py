@@ -14,6 +14,7 @@ from typing import Any
 from scalewise.plan.config.experiment import AnySettings
 from scalewise.plan.config.settings import Settings, Steps
 from scalewise.plan.config.shape import count_devices
+from scalewise.plan.formatting import significant
 from scalewise.plan.runs.allocation import Allocation
 from scalewise.plan.runs.rounds import is_settled, known_rounds, requested_repeats
 from scalewise.plan.runs.runs import Run, series_name
@@ -26,7 +27,6 @@ from scalewise.plan.terminal.predictions import (
     read_predictions,
     read_remarks,
 )
-from scalewise.plan.terminal.words import digits
 from scalewise.records import SUMMARY, RecordError, read_regular, read_summary, seconds_between
 
 MAX_ROWS = 40
@@ -109,7 +109,7 @@ class Row:
         hours = _expected_hours(run, self.expected)
         if hours is None:
             return f"<= {len(self.runs) * self.device_hours_per_run:.3f}"
-        return f"~{digits(hours * paid * len(self.runs))}"
+        return f"~{significant(hours * paid * len(self.runs), 2)}"
 
 
 def _length(settings: AnySettings) -> str:
@@ -278,7 +278,7 @@ def _projected(study: Study, planned: Sequence[Row], results: Path) -> Iterator[
             if run is None or shape not in experiment.projected:
                 continue
             hours = _expected_hours(run, expected)
-            cost = "" if hours is None else f", ~{digits(hours)} device-hours a run"
+            cost = "" if hours is None else f", ~{significant(hours, 2)} device-hours a run"
             which = f"{name} ({series})" if run.options else name
             lines.append(
                 f"{which} on {shape.world_size} devices ({shape}): {expected.band} times the speed, "

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scalewise.plan.config.shape import Shape
-from scalewise.plan.terminal.words import digits
+from scalewise.plan.formatting import significant
 from scalewise.records import read_regular
 
 PREDICTION, REMARKS = "prediction.csv", "prediction.json"
@@ -62,7 +62,10 @@ class PredictedPoint:
         """``3.4 (3.1 to 3.6)``; plain 1 for one device."""
         if self.shape.world_size == 1:
             return "1"
-        return f"{digits(self.speedup)} ({digits(self.speedup_low)} to {digits(self.speedup_high)})"
+        speedup, low, high = (
+            significant(value, 2) for value in (self.speedup, self.speedup_low, self.speedup_high)
+        )
+        return f"{speedup} ({low} to {high})"
 
 
 def read_predictions(folder: Path) -> dict[tuple[str, Shape], PredictedPoint]:

@@ -1,0 +1,147 @@
+"""Numbers, lists and places as texts, with their units: one function for each kind."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Sequence
+
+from scalewise.plan.config.shape import count_devices
+from scalewise.plan.runs.runs import NO_OPTIONS
+
+Goal = float | str
+"""The goal that counts as trained: a test accuracy, a fraction; or a program's metric and limit, as text."""
+
+MAX_PLACES = 6
+"""Points named in one sentence; scaling.csv has all."""
+
+MINUTE, HOUR, DAY = 60, 3600, 86400
+
+_DEVICE = re.compile(r"(?<![\w`-])devices?(?![\w`-]|: ?[\[{])")
+
+
+# --- numbers --------------------------------------------------------------------------------------------
+
+
+def significant(value: float, digits: int) -> str:
+    """Return a number with as many significant digits, never with an exponent.
+
+    Digits before the point are all kept: ``0.0120``, ``4.20``, ``1,234``.
+    """
+    if value == 0 or not math.isfinite(value) or abs(value) >= 10 ** (digits - 1) - 0.05:
+        return f"{value:,.0f}"
+    return f"{value:,.{digits - 1 - math.floor(math.log10(abs(value)))}f}"
+
+
+def format_3sig(value: float) -> str:
+    """A measured value in three significant digits, without an exponent: ``0.0123``, ``4.20``, ``1,230``."""
+    return "unknown" if math.isnan(value) else significant(value, 3)
+
+
+def format_ratio(value: float) -> str:
+    """A ratio in three digits, two of them after the point below 10: ``3.60``, ``12.3``, ``123``."""
+    if value < 10:
+        return f"{value:.2f}"
+    return f"{value:.1f}" if value < 100 else f"{value:,.0f}"
+
+
+def format_exact(value: float) -> str:
+    """A number the way the user wrote it: ``60``, ``0.5``."""
+    return f"{value:,.10g}"
+
+
+def format_distinct(value: float, limit: float) -> tuple[str, str]:
+    """A measured value and its limit, to two places or as many as show the difference: ``0.698``, ``0.700``.
+
+    The limit is never rounded.
+    """
+    for places in range(2, 7):
+        texts = f"{value:.{places}f}", f"{limit:.{places}f}"
+        if texts[0] != texts[1] and math.isclose(float(texts[1]), limit):
+            return texts
+    return f"{value:.2f}", format_exact(limit)
+
+
+def percent(fraction: float, places: int = 1) -> str:
+    """A share with as many places after the point: ``6.1 %``."""
+    return f"{100 * fraction:.{places}f} %"
+
+
+def percent_in_digits(fraction: float, digits: int = 2) -> str:
+    """A share in significant digits, without zeros at the end: ``6.1 %``, ``3 %``, ``104 %``."""
+    text = significant(100 * fraction, digits)
+    return f"{text.rstrip('0').rstrip('.') if '.' in text else text} %"
+
+
+def milliseconds(seconds: float) -> str:
+    """A time of the length of a step: ``12.3 ms``."""
+    return f"{format_3sig(seconds * 1e3)} ms"
+
+
+def duration_text(seconds: float) -> str:
+    """``40 s``, ``12 min``, ``3 h 20 min``, ``2 days 4 h``."""
+    if seconds < 90:
+        return f"{max(round(seconds), 0)} s"
+    if seconds < 2 * HOUR:
+        return f"{round(seconds / MINUTE)} min"
+    if seconds < 2 * DAY:
+        hours, minutes = divmod(round(seconds / MINUTE), 60)
+        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    days, hours = divmod(round(seconds / HOUR), 24)
+    return f"{days} days {hours} h" if hours else f"{days} days"
+
+
+def clock_text(moment: float, now: float) -> str:
+    """``14:32``, with the day if it is another one: ``Tue 14:32``, ``3 Mar 14:32``."""
+    local, today = time.localtime(moment), time.localtime(now)
+    if (local.tm_year, local.tm_yday) == (today.tm_year, today.tm_yday):
+        return time.strftime("%H:%M", local)
+    if abs(moment - now) < 6 * DAY:
+        return time.strftime("%a %H:%M", local)
+    return f"{local.tm_mday} {time.strftime('%b %H:%M', local)}"
+
+
+# --- words and places ------------------------------------------------------------------------------------
+
+
+def pluralize(number: str, unit: str) -> str:
+    """``1 minute``, ``42.3 minutes``."""
+    return f"{number} {unit}" if number == "1" else f"{number} {unit}s"
+
+
+def name_devices(text: str, noun: str) -> str:
+    """Return a sentence with its devices by what they are: ``4 GPUs`` for ``4 devices``.
+
+    The unit device-hours and keys of the configuration, in backticks, stay.
+
+    Args:
+        text: A sentence of this package.
+        noun: ``GPU``, ``CPU process`` or ``device``.
+    """
+    plural = count_devices(2, noun).removeprefix("2 ")
+    return _DEVICE.sub(lambda found: plural if found[0].endswith("s") else noun, text)
+
+
+def goal_text(goal: Goal) -> str:
+    """``97.0 % accuracy``, ``val_loss=([0-9.]+) at most 2.9``."""
+    return goal if isinstance(goal, str) else f"{percent(goal)} accuracy"
+
+
+def point_text(devices: float, series: str) -> str:
+    """``8 devices``, ``8 devices of bucket-view-on``."""
+    where = count_devices(int(devices))
+    return where if series == NO_OPTIONS else f"{where} of {series}"
+
+
+def as_in_yaml(value: object) -> str:
+    """An option's value the way the user wrote it: ``true``, ``bf16``; ``default`` for null or NaN."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "default"
+    text = str(value)
+    return text.lower() if text in {"True", "False"} else text
+
+
+def listed(words: Sequence[str]) -> str:
+    """``1``, ``1 and 4``, ``1, 4 and 8``; empty without any."""
+    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
