@@ -39,7 +39,7 @@ def shipped(tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path) ->
     config = yaml.safe_load(path.read_text(encoding="utf-8"))
     strong, transformer = config["experiments"].values()
     strong |= {"epochs": 2, "warmup_steps": 4, "repeats": 1}
-    transformer |= {"steps": 6, "repeats": 1, "sweep": {"gradient_as_bucket_view": [False]}}
+    transformer |= {"steps": 4, "repeats": 1, "sweep": {"gradient_as_bucket_view": [False]}}
     path.write_text(yaml.safe_dump(config), encoding="utf-8")
     return workplace
 
