@@ -1,4 +1,4 @@
-"""The whole shipped study, against a loop of plain scripts that train the same and record nothing.
+"""The shipped study's first experiment, against plain scripts that train the same and record nothing.
 
 Ours is ``snakemake --profile profiles/local`` in a fresh folder: the plan, all trainings with their passes
 and records, the all-reduce, tables, figures and reports. The reference is ``bare_ddp.py`` once for each run,
@@ -19,6 +19,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import chdir
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -44,7 +45,7 @@ def rows(rounds: int = ROUNDS) -> list[Row]:
         place = Path(folder)
         prepare("digits", place / "dataset.safetensors")
         with chdir(ROOT):
-            config = yaml.safe_load(Path("config/experiments.yaml").read_text(encoding="utf-8"))
+            config = first_experiment()
             runs = list(load_study(config, site_file=Path("profiles/local/site.yaml")).runs.values())
         workplaces = (place / f"study{number}" for number in range(rounds))
         work(
@@ -58,7 +59,7 @@ def rows(rounds: int = ROUNDS) -> list[Row]:
     ratio = spread([mine.wall / other.wall for mine, other in pairs])
     return [
         Row(
-            what=f"study: the shipped one, {len(runs)} runs, whole, against as many bare scripts, wall time",
+            what=f"study: digits-strong, {len(runs)} runs, whole, against as many bare scripts, wall time",
             ours=spread([mine.wall for mine, _ in pairs]).show("s", digits=0),
             reference=spread([other.wall for _, other in pairs]).show("s", digits=0),
             ratio=ratio.show(),
@@ -69,10 +70,21 @@ def rows(rounds: int = ROUNDS) -> list[Row]:
     ]
 
 
+def first_experiment() -> dict[str, Any]:
+    """Return the shipped configuration without its other experiments, which bare scripts do not train."""
+    config: dict[str, Any] = yaml.safe_load(
+        (ROOT / "config" / "experiments.yaml").read_text(encoding="utf-8")
+    )
+    name = next(iter(config["experiments"]))
+    return config | {"experiments": {name: config["experiments"][name]}}
+
+
 def run_study(workplace: Path, dataset: Path, runs: list[Run]) -> None:
     """Run the study as a user does, in a folder with nothing but the prepared dataset."""
     for name in ("config", "profiles"):
         shutil.copytree(ROOT / name, workplace / name)
+    text = yaml.safe_dump(first_experiment(), sort_keys=False)
+    (workplace / "config" / "experiments.yaml").write_text(text, encoding="utf-8")
     (workplace / DATASET).parent.mkdir(parents=True)
     shutil.copy(dataset, workplace / DATASET)
     snakefile = ROOT / "workflow" / "Snakefile"

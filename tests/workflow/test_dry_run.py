@@ -15,9 +15,9 @@ def test_shipped_study_shows_its_plan_and_starts_nothing(workplace: Workplace) -
     assert outcome.code == 0, outcome.text
     plan = outcome.text.splitlines()[-8:]
     assert plan[0].startswith("run   ")
-    assert plan[-1].startswith("36 runs, at most 2.700 device-hours."), "the plan is not last"
-    assert "digits-transformer/d2.bucket-view-on.r1-5" in outcome.text
-    assert len(outcome.trained) == 36
+    assert plan[-1].startswith("32 runs, at most 2.400 device-hours."), "the plan is not last"
+    assert "digits-transformer/d2.bucket-view-on.r1-4" in outcome.text
+    assert len(outcome.trained) == 32
     assert not (workplace.folder / "results").exists()
 
 

@@ -95,18 +95,17 @@ def test_filled_in_site_shows_what_every_run_asks_for(ready: LoginNode) -> None:
     outcome = ready.snakemake("-n")
 
     assert outcome.code == 0, outcome.text
-    assert len(outcome.trained) == 24
-    for devices, hours in ((1, "0.150"), (2, "0.300")):
+    assert len(outcome.trained) == 32
+    for devices, hours in ((1, ["0.400", "0.200", "0.200"]), (2, ["0.800", "0.400", "0.400"])):
         rows = re.findall(rf"^digits-\S+/d{devices}\.\S+ .*$", outcome.text, re.MULTILINE)
-        assert len(rows) == 4
+        assert [re.findall(r"<= ([\d.]+) ", row) for row in rows] == [[each] for each in hours]
         for row in rows:
             assert f" 1x{devices} " in row
-            assert f"<= {hours} " in row
             assert row.endswith(
                 f"--nodes=1 --ntasks-per-node={devices} --signal=USR1@30 --cpus-per-task=1 "
                 f"--gres=gpu:{devices} --mem={devices * 60000} --time=5"
             )
-    assert "24 runs, at most 1.800 device-hours. Devices are GPUs, 4 per node." in outcome.text
+    assert "32 runs, at most 2.400 device-hours. Devices are GPUs, 4 per node." in outcome.text
     assert (
         "Each run is a job of its own: account proj123, partition gpu. "
         "The longest asks for 5 of 1440 minutes." in outcome.text
@@ -120,8 +119,8 @@ def test_billed_whole_nodes_count_in_the_device_hours(ready: LoginNode) -> None:
     ready.write(SITE, text.replace("partial_nodes: allowed", "partial_nodes: billed-whole"))
     outcome = ready.snakemake("-n")
 
-    # 24 runs pay 4 devices each for 3 minutes, though they use one or two
-    assert "24 runs, at most 4.800 device-hours." in outcome.text
+    # 32 runs pay 4 devices each for 3 minutes, though they use one or two
+    assert "32 runs, at most 6.400 device-hours." in outcome.text
 
 
 def test_all_that_the_scheduler_would_refuse_is_said_in_one_go(ready: LoginNode) -> None:

@@ -301,7 +301,8 @@ def next_action(
         devices = [*spec.devices, 2 * int(scaling["devices"].max())]
         listed = ", ".join(str(each) if isinstance(each, int) else f'"{each}"' for each in devices)
         largest = int(scaling["devices"].max())
-        wanted = f"To look beyond {count_devices(largest, noun)}, measure {2 * largest}, too, if the site has them."
+        beyond = f"To look beyond {count_devices(largest, noun)}, measure {2 * largest}"
+        wanted = f"{beyond}, too, if the site has them."
         return wanted, f"devices: [{listed}]"
     return "Nothing more to measure.", ""
 
