@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from tests.unit.analysis.decisions import decision_on, figure
 
+from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.decision.card import SINGLE_RUN, Card, next_action
 from scalewise.analysis.decision.decision import Decision
 from scalewise.analysis.scaling import known_columns, scaling_table
@@ -30,7 +31,9 @@ def spread(rate: float, scatter: float = 0.01) -> list[float]:
 CLEAR: Points = {(ALONE, devices): spread(rate) for devices, rate in {1: 100, 2: 190, 4: 340, 8: 480}.items()}
 
 
-def answer(runs: pd.DataFrame, rule: Mapping[str, Any], repeats: Any = 3, **others: Any) -> Decision:
+def answer(
+    runs: pd.DataFrame, rule: Mapping[str, Any], repeats: Any = 3, most_devices: int = 64, **others: Any
+) -> Decision:
     """The decision with the next action, as a study on GPUs has it."""
     decision = decision_on(runs, DecisionRule(**rule), noun="GPU", **others)
     devices = sorted(runs["devices"].unique().tolist())
@@ -38,7 +41,10 @@ def answer(runs: pd.DataFrame, rule: Mapping[str, Any], repeats: Any = 3, **othe
         dataset="digits", model="linear", global_batch_size=64, devices=devices, repeats=repeats, epochs=1
     )
     action, paste = next_action(
-        spec, decision.card, scaling_table(known_columns(runs), "strong"), decision.undecided, "GPU"
+        AnalysisSpec("study", spec, accelerator="cuda", most_devices=most_devices),
+        decision.card,
+        scaling_table(known_columns(runs), "strong"),
+        decision.undecided,
     )
     decision = replace(decision, card=replace(decision.card, action=action, paste=paste)).named("GPU")
     # NaN is not JSON
@@ -166,6 +172,21 @@ def test_an_option_that_changes_the_memory_says_by_how_much(
     decision = answer(runs, {"min_efficiency": 0.7}, swept={"static_graph": [False, True]})
     (shown,) = decision.card.options
     assert shown.endswith(text)
+
+
+@pytest.mark.parametrize(
+    ("most_devices", "action"),
+    [
+        (4, ("Nothing more to measure.", "")),
+        (8, ("To look beyond 4 GPUs, measure 8, too.", "devices: [1, 2, 4, 8]")),
+    ],
+)
+def test_more_devices_are_advised_only_if_the_site_has_them(
+    make_runs: Runs, most_devices: int, action: tuple[str, str]
+) -> None:
+    runs = make_runs({(ALONE, n): spread(95 * n) for n in (1, 2, 4)})
+    card = answer(runs, {"min_efficiency": 0.7}, most_devices=most_devices).card
+    assert (card.verdict, card.action, card.paste) == ("Use 4 GPUs.", *action)
 
 
 def test_larger_counts_under_other_conditions_leave_the_answer_likely(make_runs: Runs) -> None:

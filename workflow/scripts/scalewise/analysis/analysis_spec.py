@@ -58,6 +58,7 @@ class AnalysisSpec:
         queue_minutes: Usual wait in the queue by device count, where the site gives it.
         billed_devices: Devices that are paid, by device count, where they are more than it uses.
         accelerator: ``cuda`` or ``cpu``; empty if unknown.
+        most_devices: Devices that one run may take at most; 0 if unknown.
     """
 
     name: str
@@ -65,6 +66,7 @@ class AnalysisSpec:
     queue_minutes: Mapping[int, float] = field(default_factory=dict)
     billed_devices: Mapping[int, float] = field(default_factory=dict)
     accelerator: str = ""
+    most_devices: int = 0
 
     @classmethod
     def from_json(cls, text: str) -> AnalysisSpec:
@@ -75,7 +77,8 @@ class AnalysisSpec:
             for key in ("queue_minutes", "billed_devices")
         )
         spec = read_experiment(values["spec"])
-        return cls(values["name"], spec, waits, billed, values.get("accelerator", ""))
+        accelerator, most_devices = values.get("accelerator", ""), values.get("most_devices", 0)
+        return cls(values["name"], spec, waits, billed, accelerator, most_devices)
 
     @property
     def noun(self) -> str:

@@ -81,6 +81,7 @@ class PlannedExperiment:
         runs: Every job, up to the most repeats.
         projected: Shapes of ``spec.project`` that none of the runs has; they are predicted and not measured.
         terms: Queue wait and billed devices, as ``Site.terms`` makes them.
+        most_devices: Devices that one run may take at most.
     """
 
     name: str
@@ -89,6 +90,7 @@ class PlannedExperiment:
     runs: Sequence[Run]
     projected: Sequence[Shape] = ()
     terms: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    most_devices: int = 1
 
     @property
     def analysis_definition(self) -> str:
@@ -100,7 +102,7 @@ class PlannedExperiment:
         left_out = _PRESENTATION | _ALLOCATION | _PREDICTION | _BUDGET
         spec = self.spec.model_dump(exclude=left_out, exclude_none=True)
         definition = {"name": self.name, "spec": spec, "accelerator": self.runs[0].accelerator}
-        return canonical_json({**definition, **self.terms})
+        return canonical_json({**definition, **self.terms, "most_devices": self.most_devices})
 
     @property
     def is_predicted(self) -> bool:
@@ -506,7 +508,7 @@ def _plan(
             runs = expand(name, spec, shapes, site.accelerator, site.launcher)
             projected = projected_shapes(spec, shapes.values(), site)
             terms = site.queue_and_billing(shapes.values())
-            planned[name] = PlannedExperiment(name, spec, shapes, runs, projected, terms)
+            planned[name] = PlannedExperiment(name, spec, shapes, runs, projected, terms, site.most_devices)
             problems += _check_size(planned[name])
             problems += _check_budget(planned[name], site)
     return planned, problems

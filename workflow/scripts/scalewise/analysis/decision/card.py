@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.comparison.comparability import accuracy_lost
 from scalewise.analysis.comparison.gains import Gains, Measure
 from scalewise.analysis.decision import cautions
@@ -23,7 +24,7 @@ from scalewise.analysis.decision.wording import open_text
 from scalewise.analysis.memory import peaks
 from scalewise.analysis.statistics.intervals import CONFIDENCE, ENOUGH_REPEATS
 from scalewise.analysis.statistics.ratios import Ratio, ratio_of
-from scalewise.plan.config.experiment import AnyExperiment, DecisionRule, Repeats
+from scalewise.plan.config.experiment import DecisionRule, Repeats
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.formatting import (
     Goal,
@@ -253,17 +254,17 @@ def rule_text(rule: DecisionRule, target: Goal | None) -> str:
 
 
 def next_action(
-    spec: AnyExperiment, card: Card, scaling: pd.DataFrame, undecided: Mapping[int, int], noun: str
+    experiment: AnalysisSpec, card: Card, scaling: pd.DataFrame, undecided: Mapping[int, int]
 ) -> tuple[str, str]:
     """Return what to do next, and the lines of configuration for it.
 
     Args:
-        spec: The experiment.
+        experiment: The experiment, the way the plan defined it.
         card: Card of the answer.
         scaling: Rows of the answer's series in the scaling table, or all without an answer.
         undecided: Further repeats that would settle what is open, by device count.
-        noun: Name of a device.
     """
+    spec, noun = experiment.spec, experiment.noun
     scaling = scaling[scaling["conditions"].astype(object).fillna("") == ""]
     if scaling["n"].sum() == 0:
         fixed = " once the reasons of the failures are fixed" if scaling["n_unsuccessful"].sum() else ""
@@ -297,13 +298,13 @@ def next_action(
         )
     if card.certainty == "Likely" and not spec.chooses_devices:
         return f"Choose by cost: the runs cannot tell these {noun} counts apart.", ""
-    if card.next == NONE_LARGER and isinstance(spec.devices, list):
-        devices = [*spec.devices, 2 * int(scaling["devices"].max())]
+    largest = int(scaling["devices"].max())
+    has_more = 2 * largest <= experiment.most_devices
+    if has_more and card.next == NONE_LARGER and isinstance(spec.devices, list):
+        devices = [*spec.devices, 2 * largest]
         listed = ", ".join(str(each) if isinstance(each, int) else f'"{each}"' for each in devices)
-        largest = int(scaling["devices"].max())
-        beyond = f"To look beyond {count_devices(largest, noun)}, measure {2 * largest}"
-        wanted = f"{beyond}, too, if the site has them."
-        return wanted, f"devices: [{listed}]"
+        beyond = f"To look beyond {count_devices(largest, noun)}, measure {2 * largest}, too."
+        return beyond, f"devices: [{listed}]"
     return "Nothing more to measure.", ""
 
 

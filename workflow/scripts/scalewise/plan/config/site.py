@@ -201,6 +201,11 @@ class Site:
             return self.facts.launcher
         return "srun" if self.slurm else "popen"
 
+    @property
+    def most_devices(self) -> int:
+        """Devices that one run may take at most."""
+        return self.devices_per_node * self.max_nodes
+
     def billed_devices(self, shape: Shape) -> int:
         """Devices that a run of this shape is billed for: all of its nodes where it gets whole ones."""
         slurm = self.slurm
