@@ -58,7 +58,7 @@ def test_a_slow_link_is_named_and_a_fast_one_is_not(lab: Lab, study: ClusterStud
         lab.unlimit_network()
     named, said = cause(study, "slow")
     assert named == "communication", said
-    assert said[0].startswith("On 2 devices, communication takes")
+    assert said[0].startswith("On 2 CPU processes, communication takes")
 
     study.configure({"fast": EXPERIMENT}, devices_per_node=1)
     code, output = study.snakemake(*TABLES)

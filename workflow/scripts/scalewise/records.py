@@ -533,13 +533,13 @@ class Failure(_Record):
 
     @property
     def output(self) -> list[str]:
-        """Return the lines of its output to show: the last of the log, or the traceback if it is not there.
+        """Return the lines to show: the last ones of the log, or the traceback if it does not end among them.
 
-        The traceback of the first rank that raised may have scrolled out of the log's last lines.
+        A traceback is shown whole: the log may hold those of other ranks in its place.
         """
         traceback = self.traceback.rstrip().splitlines()
         if traceback and not set(traceback[-1:]) & set(self.log_tail):
-            return traceback[-LOG_TAIL_LINES:]
+            return traceback
         return self.log_tail[-LOG_TAIL_LINES:]
 
 
