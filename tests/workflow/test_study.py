@@ -135,7 +135,7 @@ def test_a_failed_run_says_why_after_the_answers_that_are_known_and_a_partial_re
     assert failed.text.index(answer) < failed.text.index("Not all steps were done.")
     assert "No answer for weak: 1 run has no result." in failed.text
     assert "weak/d1.r1 failed: rank 0 on " in failed.text
-    assert "cannot be read" in failed.text
+    assert "is damaged" in failed.text
     assert "add `partial_report` to it" in failed.text
     failure = json.loads((workplace.folder / "results/weak/runs/d1.r1/failure.json").read_text())
     assert failure["outcome"] == "failed"
@@ -146,6 +146,6 @@ def test_a_failed_run_says_why_after_the_answers_that_are_known_and_a_partial_re
     assert "weak: No answer yet.\n  No completed run (failed)." in partial.text
     html = (workplace.folder / "results" / "partial_report.html").read_text()
     assert "Partial report." in html
-    assert "cannot be read" in html
+    assert "is damaged" in html
     runs = pd.read_csv(workplace.folder / "results" / "partial" / "strong" / "runs.csv")
     assert list(runs["outcome"]) == ["completed", "completed"]
