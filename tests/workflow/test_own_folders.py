@@ -124,7 +124,7 @@ def test_a_profile_finds_its_site_from_another_folder(workplace: Workplace) -> N
     there = from_elsewhere(workplace, "-n", "--directory", "other")
     assert there.trained == {"own/d1.r1"}, there.text
     missing = from_elsewhere(workplace, "-n", "--config", "site=profiles/local/mine.yaml")
-    assert "profiles/local/mine.yaml:1: cannot be read" in missing.text
+    assert "profiles/local/mine.yaml: there is no such file in" in missing.text
 
 
 def test_a_sites_file_here_goes_before_that_of_the_checkout(workplace: Workplace) -> None:
