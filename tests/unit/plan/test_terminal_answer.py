@@ -157,7 +157,7 @@ def test_a_failed_run_shows_its_last_30_lines_and_one_that_failed_alike_does_not
         folder = fail(tmp_path, run, 1000, tail=[f"step {number}" for number in range(40)])
         failure = read_failure(folder)
         assert failure is not None
-        lines.append(failure_lines(failure, folder, shown))
+        lines.append(failure_lines(failure, folder / "train.log", shown))
     assert lines[0] == [
         "strong/d1.r1 failed: Out of disk.",
         *(f"    step {number}" for number in range(10, 40)),

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from scalewise.execution.finished_results import LOG
 from scalewise.execution.supervisor import STUDY_IS_SHOWN
 from scalewise.plan.config.experiment import AnyExperiment
 from scalewise.plan.runs.rounds import FOLDER
@@ -180,7 +181,7 @@ class Watcher:
             return False
         if failure is None:
             return False
-        text = "\n".join(failure_lines(failure, folder, self._shown_reasons))
+        text = "\n".join(failure_lines(failure, folder / LOG, self._shown_reasons))
         self._draw(lambda display: display.say(text))
         return self._display is not None
 

@@ -33,6 +33,7 @@ from scalewise.plan.formatting import (
     format_exact,
     format_ratio,
     goal_text,
+    listed,
     percent,
     pluralize,
 )
@@ -302,9 +303,9 @@ def next_action(
     has_more = 2 * largest <= experiment.most_devices
     if has_more and card.next == NONE_LARGER and isinstance(spec.devices, list):
         devices = [*spec.devices, 2 * largest]
-        listed = ", ".join(str(each) if isinstance(each, int) else f'"{each}"' for each in devices)
+        counts = ", ".join(str(each) if isinstance(each, int) else f'"{each}"' for each in devices)
         beyond = f"To look beyond {count_devices(largest, noun)}, measure {2 * largest}, too."
-        return beyond, f"devices: [{listed}]"
+        return beyond, f"devices: [{counts}]"
     return "Nothing more to measure.", ""
 
 
@@ -461,9 +462,7 @@ def larger_apart(planned: pd.DataFrame, points: pd.DataFrame, noun: str) -> str:
     if apart.empty:
         return ""
     *counts, last = sorted(int(devices) for devices in apart["devices"])
-    listed = "".join(f"{devices}, " for devices in counts)[:-2]
-    where = f"{listed} and {count_devices(last, noun)}" if counts else count_devices(last, noun)
-    return sentence("apart", noun, where=where)
+    return sentence("apart", noun, where=listed([*map(str, counts), count_devices(last, noun)]))
 
 
 def reasons_against(point: pd.Series, best: pd.Series, rule: DecisionRule, noun: str) -> list[str]:

@@ -8,20 +8,18 @@ from pathlib import Path
 
 from scalewise.records import Failure
 
-LOG = "train.log"
-
 MAX_REASONS = 10
 MAX_RUNS = 6
 
 _RANK = re.compile(r"^rank \d+ on \S+: ")
 
 
-def failure_lines(failure: Failure, folder: Path, shown: dict[str, str]) -> list[str]:
+def failure_lines(failure: Failure, log: Path, shown: dict[str, str]) -> list[str]:
     """Return the reason of a failed run with the last lines of its output.
 
     Args:
         failure: The run's record.
-        folder: The run's folder.
+        log: The run's whole output.
         shown: The run that a reason was first shown for, by reason; a new reason is added. The output of a
             second run that failed alike is not shown.
     """
@@ -30,7 +28,7 @@ def failure_lines(failure: Failure, folder: Path, shown: dict[str, str]) -> list
     if first != label:
         return [f"{label} {failure.outcome} like {first}."]
     lines = [f"{label} {failure.outcome}: {failure.reason}", *(f"    {line}" for line in failure.output)]
-    return [*lines, f"    Whole output: {folder / LOG}"]
+    return [*lines, f"    Whole output: {log}"]
 
 
 def reason_lines(failures: Iterable[Failure]) -> list[str]:
