@@ -34,7 +34,7 @@ def stopped_at(training: Training, outcome: str, because: str) -> int:
     failure = read_failure(training.folder)
     assert failure is not None
     assert failure.outcome == outcome
-    kept = re.search(r"The checkpoint at step (\d+) is kept: (with|the) .* from there\.", failure.reason)
+    kept = re.search(r"The checkpoint at step (\d+) is kept: (with|the) .* resumes there\.", failure.reason)
     assert kept is not None, failure.reason
     assert failure.reason in stderr
     assert because in failure.reason

@@ -317,7 +317,10 @@ def test_a_prepared_file_whose_header_was_edited_is_refused(
     save_file(images, own)
     prepare(str(own), path)
     path.write_bytes(path.read_bytes().replace(was.encode(), becomes.encode()))
-    with pytest.raises(DatasetError, match=r"its header differs from what was stored.*Delete it and run"):
+    with pytest.raises(
+        DatasetError,
+        match=r"its header differs from what was stored.*Delete it and give the same",
+    ):
         load(path)
 
 

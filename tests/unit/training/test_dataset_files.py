@@ -216,13 +216,16 @@ def test_a_damaged_file_is_refused_by_name_with_the_cure(own: Path, tmp_path: Pa
     own.write_bytes(own.read_bytes()[:kept])
     with pytest.raises(DatasetError, match=r"mine\.safetensors: cannot be read .*\.save_file"):
         prepare(str(own), tmp_path / "out.safetensors")
-    with pytest.raises(DatasetError, match="Delete it and run snakemake again"):
+    with pytest.raises(DatasetError, match="Delete it and give the same command again"):
         load(own)
     assert list(tmp_path.iterdir()) == [own]
 
 
 def test_a_prepared_file_that_has_gone_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match=r"gone\.safetensors: cannot be read"):
+    with pytest.raises(
+        DatasetError,
+        match=r"dataset .*gone\.safetensors is missing\. Give the same command",
+    ):
         load(tmp_path / "gone.safetensors")
 
 
@@ -243,7 +246,7 @@ def test_a_pickle_in_place_of_data_is_refused_and_not_executed(tmp_path: Path) -
     own.write_bytes(pickle.dumps(_Trap(sprung)))
     with pytest.raises(DatasetError, match="cannot be read"):
         prepare(str(own), tmp_path / "out.safetensors")
-    with pytest.raises(DatasetError, match="cannot be read"):
+    with pytest.raises(DatasetError, match="is damaged"):
         load(own)
     assert list(tmp_path.iterdir()) == [own]
     pickle.loads(own.read_bytes())

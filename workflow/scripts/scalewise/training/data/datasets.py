@@ -145,11 +145,15 @@ def load(path: Path, verify_bytes: int = storage.VERIFY_BYTES) -> Dataset:
         verify_bytes: Limit of what is compared with the file's sums; the labels are in any case.
 
     Raises:
-        DatasetError: The file is damaged.
+        DatasetError: The file is missing or damaged.
     """
     try:
         storage.verify(path, verify_bytes)
         tensors = load_file(path)
+    except FileNotFoundError as error:
+        raise DatasetError(
+            f"the prepared dataset {path} is missing. Give the same command again: it prepares the data."
+        ) from error
     except (SafetensorError, OSError, storage.DamagedFileError) as error:
         raise DatasetError(
             f"the prepared dataset {path} is damaged ({error}). Delete it and give the same command again."
