@@ -121,6 +121,19 @@ def test_speedup_is_drawn_against_the_ideal_and_names_its_baseline(
     assert np.asarray(axes.lines[0].get_ydata()).tolist() == [1.0, 3.0]
 
 
+def test_series_with_different_baselines_each_have_their_ideal_line(make_runs: Runs) -> None:
+    other = f"{ALONE} (device model H100)"
+    runs = make_runs(
+        {(ALONE, 1): spread(100), (ALONE, 4): spread(310), (other, 2): spread(400), (other, 4): spread(700)}
+    )
+    figure = relative.speedup(scaling_table(runs, "strong"))
+    (axes,) = figure.axes
+    assert axes.get_ylabel() == "speedup over the series' baseline"
+    ideal = [np.asarray(line.get_ydata()).tolist() for line in axes.lines if line.get_linestyle() == ":"]
+    assert ideal[:2] == [[1.0, 2.0, 4.0], [1.0, 2.0]]
+    assert named(figure) == ["all other runs", other]
+
+
 def test_efficiency_shows_what_was_asked_for(study: pd.DataFrame) -> None:
     figure = efficiency(scaling_table(study, "strong"), 0.85)
     (axes,) = figure.axes

@@ -152,6 +152,14 @@ def test_without_a_terminal_a_line_is_told_when_a_point_changes_and_no_other() -
     assert now(done(100, 60), FAILED) == []
 
 
+def test_an_interrupted_run_is_not_counted_as_failed() -> None:
+    interrupted = RunFacts("failed", "interrupted", job_seconds=(30.0,))
+    lines = table(standing_of({point(1): [done(100, 60), interrupted]}, over=True), 120, 40)
+    assert "1 of 2 " in lines[1]
+    assert lines[1].endswith("interrupted")
+    assert "failed" not in "\n".join(lines)
+
+
 def test_what_is_told_has_no_control_characters() -> None:
     stream = io.StringIO()
     Lines(stream).show(standing_of(SMALL))

@@ -41,6 +41,11 @@ class PointStanding:
         return geometric_interval(self.rates) if self.rates else None
 
     @property
+    def failed(self) -> int:
+        """Runs that failed; the same command makes an interrupted one again."""
+        return sum(self.runs[run].outcome != "interrupted" for run in self.in_state("failed"))
+
+    @property
     def key(self) -> tuple[object, ...]:
         """Changes when there is news of the point, and not with every step of a run."""
         counts = (len(self.in_state(state)) for state in ("done", "failed", "queued"))

@@ -40,7 +40,7 @@ def speedup_text(speedup: Speedup | None, bounds: bool = True) -> str:
 
 def runs_text(standing: PointStanding) -> str:
     """``2 of 3``, ``2 of 3, 1 failed``: runs that have completed."""
-    done, failed = len(standing.in_state("done")), len(standing.in_state("failed"))
+    done, failed = len(standing.in_state("done")), standing.failed
     return f"{done} of {len(standing.runs)}" + (f", {failed} failed" if failed else "")
 
 
@@ -126,7 +126,7 @@ def forecast_text(standing: Standing, forecast: Forecast) -> str:
     """Device-hours spent and to go, and the expected end."""
     total = len(standing.runs)
     parts = [f"{standing.count('done')} of {total} runs done"]
-    if failed := standing.count("failed"):
+    if failed := sum(point.failed for point in standing.points):
         parts.append(f"{failed} failed")
     parts.append(f"{format_3sig(forecast.spent)} device-hours spent")
     if standing.over or not standing.count("waiting", "queued", "starting", "running"):

@@ -339,8 +339,7 @@ def laws(fits: Sequence[Mapping[str, Any]], scaling: pd.DataFrame) -> Table:
 
     def runs(law: Source) -> str:
         points = scaling[scaling["series"] == law["series"]]
-        left_out = points["n_not_comparable"].sum() if "n_not_comparable" in points.columns else 0
-        return f"{int(points['n'].sum() - left_out)} runs on {int((points['n'] > 0).sum())} device counts"
+        return f"{int(points['n'].sum())} runs on {int((points['n'] > 0).sum())} device counts"
 
     columns = [
         SERIES,

@@ -73,7 +73,7 @@ def speedup(
     fitted = [law for law in laws if law["series"] in names and not law["refused"]]
     predicted = _of_series(prediction, names)
     predicted = predicted[predicted["measured_point"].astype(bool)] if len(predicted) else predicted
-    base = int(scaling["baseline_devices"].min())
+    bases = sorted({int(base) for base in scaling["baseline_devices"]})
     apart = len(names) > 1 and (bool(fitted) or len(predicted) > 0)
     if apart:
         panels = grid(names, (52.0,), "scaling.csv")
@@ -85,7 +85,8 @@ def speedup(
         shown, groups = [figure.subplots()], [names]
     for axes, group in zip(shown, groups, strict=True):
         mine = scaling[scaling["series"].isin(group)]
-        _ideal(axes, devices, base)
+        for base in sorted({int(each) for each in mine["baseline_devices"]}) or bases:
+            _ideal(axes, [each for each in devices if each >= base], base)
         curved = False
         for name in group:
             colour = sns.color_palette("colorblind", len(names))[names.index(name)]
@@ -101,8 +102,13 @@ def speedup(
         of_group = expected[expected["series"].isin(group)]
         draw_expected(axes, of_group, "speedup", names, together=not apart)
     others = [table for table in (predicted, expected) if len(table)]
-    _speedup_axis(shown, scaling, others, devices[-1] / base)
-    label_left(shown, f"speedup over {base} {'device' if base == 1 else 'devices'}")
+    _speedup_axis(shown, scaling, others, devices[-1] / bases[0])
+    over = (
+        f"{bases[0]} {'device' if bases[0] == 1 else 'devices'}"
+        if len(bases) == 1
+        else "the series' baseline"
+    )
+    label_left(shown, f"speedup over {over}")
     legend_below(
         figure, *_speedup_legend([] if apart else names, fitted, len(predicted) > 0, len(expected) > 0)
     )

@@ -220,7 +220,9 @@ def series_legend(
         with_expected: Device counts that were not measured are drawn too.
     """
     alone = list(names) == [NO_OPTIONS]
-    labels = list(names) if not alone else [MEASURED] if with_expected else []
+    # under other conditions than these runs, others are a series with a name
+    others = ["all other runs" if name == NO_OPTIONS else name for name in names]
+    labels = others if not alone else [MEASURED] if with_expected else []
     colours = sns.color_palette("colorblind", len(labels))
     handles: list[Handle] = [
         Line2D(
