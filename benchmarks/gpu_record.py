@@ -115,7 +115,7 @@ def describe_machine(accelerator: Literal["cpu", "cuda"]) -> dict[str, str]:
 
     found = {
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "commit": source_version(str(SNAKEFILE)) or "unknown",
+        "commit": source_version(SNAKEFILE.parent / "scripts") or "unknown",
     }
     if accelerator == "cuda":
         torch.cuda.init()

@@ -1,10 +1,9 @@
-"""Who may import whom, and that a rule finds every file it needs."""
+"""Who may import whom."""
 
 from __future__ import annotations
 
 import ast
 import os
-import re
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -16,7 +15,6 @@ ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "workflow" / "scripts"
 PACKAGE = SCRIPTS / "scalewise"
 PROBE = PACKAGE / "training" / "program" / "probe"
-RULES = [ROOT / "workflow" / "Snakefile", *sorted((ROOT / "workflow").rglob("*.smk"))]
 HEAVY = (
     "torch",
     "torchvision",
@@ -188,55 +186,3 @@ def test_what_need_not_be_loaded_is_not(module: str, unwanted: tuple[str, ...]) 
 
     assert module in loaded
     assert set(unwanted) & set(loaded) == set()
-
-
-def listed_sources() -> set[str]:
-    """The files of the table in sources.smk, below workflow/scripts."""
-    text = (ROOT / "workflow" / "rules" / "sources.smk").read_text(encoding="utf-8")
-    table = re.search(r"^SOURCES = (\{.*?^\})", text, re.MULTILINE | re.DOTALL)
-    assert table is not None
-    sources: dict[str, str] = ast.literal_eval(table[1])
-    files = [f"{folder}{module}.py" for folder, listed in sources.items() for module in listed.split()]
-    assert len(files) == len(set(files))
-    return set(files)
-
-
-def needed_entry_scripts() -> set[str]:
-    """Scripts that a rule calls, and those that such a script, or the launch of ranks, starts."""
-    called: set[str] = set()
-    found = {
-        name
-        for path in RULES
-        for name in re.findall(r"\bscripts/(\w+\.py)|_SCRIPTS/(\w+\.py)", path.read_text())
-    }
-    starts = [PACKAGE / "plan" / "jobs" / "launch.py", PACKAGE / "execution" / "rank_command.py"]
-    started = {
-        name for path in starts for name in re.findall(r'"(\w+\.py)"', path.read_text(encoding="utf-8"))
-    }
-    waiting = {name for pair in found for name in pair if name} | started
-    while waiting:
-        name = waiting.pop()
-        called.add(name)
-        waiting |= set(re.findall(r'"(\w+\.py)"', (SCRIPTS / name).read_text(encoding="utf-8"))) - called
-    return called
-
-
-def test_a_rule_finds_every_file_it_needs_wherever_the_workflow_is_used_from() -> None:
-    package = {path.relative_to(SCRIPTS).as_posix() for path in PACKAGE.rglob("*.py")}
-    # makes the table of keys in the README: no rule needs it
-    package.remove("scalewise/plan/config/reference.py")
-
-    assert {"train.py", "rank.py", "start_ranks.py"} < needed_entry_scripts()
-    assert listed_sources() == package | needed_entry_scripts()
-
-
-def test_files_beside_the_modules_are_sources_too() -> None:
-    listed = (ROOT / "workflow" / "rules" / "sources.smk").read_text(encoding="utf-8")
-    others = [
-        path.relative_to(SCRIPTS).as_posix()
-        for path in PACKAGE.rglob("*")
-        if path.is_file() and path.suffix not in {".py", ".pyc"}
-    ]
-
-    assert others
-    assert [path for path in others if f"scripts/{path}" not in listed] == []

@@ -144,8 +144,8 @@ def test_a_result_that_was_there_when_snakemake_was_killed_is_kept_unless_it_is_
 ) -> None:
     killed = tmp_path / "killed"
     killed.mkdir()
-    train = str(SNAKEFILE.parent / "scripts" / "train.py")
-    version = source_version(train)
+    scripts = SNAKEFILE.parent / "scripts"
+    version = source_version(scripts)
     with running(killed, TINY) as study:
         study.wait_until(lambda: list(killed.glob(f"results/*/runs/*/{SUMMARY}")), "no run completes")
         study.process.kill()
@@ -157,7 +157,7 @@ def test_a_result_that_was_there_when_snakemake_was_killed_is_kept_unless_it_is_
 
     with running(killed, TINY, "--rerun-incomplete", "--nolock", target) as study:
         assert study.end() == 0, study.output
-    if source_version(train) != version:
+    if source_version(scripts) != version:
         pytest.skip("the checkout was changed while the test ran: a result of other code is not kept")
     assert {name: (summary.parent / name).read_bytes() for name in RUN_RECORDS} == before
     log = (summary.parent / "train.log").read_text(encoding="utf-8")

@@ -11,6 +11,16 @@ from pathlib import Path
 from snakemake.exceptions import WorkflowError
 from snakemake.settings.types import DeploymentMethod
 
+SCRIPTS = (
+    Path(workflow.current_basedir.get_path_or_uri(secret_free=True)).parent / "scripts"
+)
+if not SCRIPTS.is_dir():
+    sys.exit(
+        f"{workflow.main_snakefile}: Scalewise's scripts are not in {SCRIPTS}. Clone Scalewise to a folder that all "
+        "nodes see and give the path of its workflow/Snakefile."
+    )
+sys.path.insert(0, str(SCRIPTS))
+
 # Snakemake makes hundreds of objects a job and drops few. Looking for dropped ones less often takes a
 # tenth off the planning of 10,000 runs, at equal memory (benchmarks/run.py plan).
 if workflow.is_main_process:
@@ -61,8 +71,7 @@ from scalewise.plan.jobs.submission import (
     check_environment,
 )
 
-# Scalewise's own folder, by where train.py was before snakemake copied it
-CHECKOUT = Path(SCRIPT.flags["sourcecache_entry"]).resolve().parents[2]
+CHECKOUT = SCRIPTS.resolve().parents[1]
 
 # an example given by --configfile replaces the shipped study, it does not add to it
 SHIPPED = not config.get("experiments") and not workflow.overwrite_configfiles
@@ -133,8 +142,7 @@ PROJECTED = [
 
 os.environ.update(
     rule_environment(
-        SCRIPT,
-        SCRIPT.flags["sourcecache_entry"],
+        SCRIPTS,
         REPORT_FACTS,
         Preflight.of(STUDY),
         STUDY.site,

@@ -17,9 +17,7 @@ from scalewise.plan.jobs.environment import rule_environment
 def variables(**keys: Any) -> dict[str, str]:
     facts = SiteFile(cpus_per_node=2, accelerator="cpu", **keys)
     site = resolve_site(facts)
-    return rule_environment(
-        "/cache/train.py", "https://example.org/train.py", Path("study.json"), preflight(facts), site, {}
-    )
+    return rule_environment(Path("scripts"), Path("study.json"), preflight(facts), site, {})
 
 
 @pytest.mark.parametrize(

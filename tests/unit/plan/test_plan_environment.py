@@ -39,7 +39,7 @@ def script(tmp_path: Path) -> Path:
 
 
 def test_a_clean_checkout_is_its_commit(script: Path) -> None:
-    version = source_version(str(script))
+    version = source_version(script.parent)
 
     assert re.fullmatch("[0-9a-f]{40}", version)
     assert version == git(script.parent, "rev-parse", "HEAD")
@@ -48,28 +48,22 @@ def test_a_clean_checkout_is_its_commit(script: Path) -> None:
 def test_a_tag_does_not_replace_the_commit(script: Path) -> None:
     git(script.parent, "tag", "--annotate", "--message", "First", "v1.0")
 
-    assert source_version(str(script)) == git(script.parent, "rev-parse", "HEAD")
+    assert source_version(script.parent) == git(script.parent, "rev-parse", "HEAD")
 
 
 def test_a_changed_file_makes_the_commit_dirty(script: Path) -> None:
     script.write_text("print('changed')\n")
 
-    assert source_version(str(script)) == git(script.parent, "rev-parse", "HEAD") + "-dirty"
+    assert source_version(script.parent) == git(script.parent, "rev-parse", "HEAD") + "-dirty"
 
 
 def test_a_folder_that_is_no_checkout_has_no_version(tmp_path: Path) -> None:
-    assert source_version(str(tmp_path / "train.py")) == ""
-
-
-def test_an_address_speaks_for_itself() -> None:
-    address = "https://github.com/owner/scalewise/raw/v1.0/workflow/scripts/train.py"
-
-    assert source_version(address) == address
+    assert source_version(tmp_path) == ""
 
 
 def environment(script: Path, facts: SiteFile) -> dict[str, str]:
-    places = "/cache/scripts/train.py", str(script), Path("/here/study.json")
-    return rule_environment(*places, preflight(facts), resolve_site(facts), {"PATH": "/usr/bin"})
+    study = Path("/here/study.json")
+    return rule_environment(script.parent, study, preflight(facts), resolve_site(facts), {"PATH": "/usr/bin"})
 
 
 def test_commands_find_the_scripts_the_study_the_commit_and_this_python(script: Path) -> None:
@@ -77,7 +71,7 @@ def test_commands_find_the_scripts_the_study_the_commit_and_this_python(script: 
 
     for_programs = {"SCALEWISE_START", "SCALEWISE_PREFLIGHT"}
     assert {name: value for name, value in variables.items() if name not in for_programs} == {
-        "SCALEWISE_SCRIPTS": "/cache/scripts",
+        "SCALEWISE_SCRIPTS": str(script.parent),
         "SCALEWISE_STUDY": "/here/study.json",
         "SCALEWISE_COMMIT": git(script.parent, "rev-parse", "HEAD"),
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), "/usr/bin"]),

@@ -44,7 +44,7 @@ def hand_over(text: str, folder: Path = HANDED_OVER) -> Path:
 
 
 def rule_environment(
-    script: str, origin: str, study: Path, preflight: Preflight, site: Site, environ: Mapping[str, str]
+    scripts: Path, study: Path, preflight: Preflight, site: Site, environ: Mapping[str, str]
 ) -> dict[str, str]:
     """Set the variables that a command needs but no result depends on.
 
@@ -52,8 +52,7 @@ def rule_environment(
     nothing again.
 
     Args:
-        script: An entry script, where Snakemake has put it.
-        origin: The path or address that Snakemake took it from.
+        scripts: Folder of the entry scripts.
         study: File with ``Study.report_facts``.
         preflight: The checks that a preflight makes.
         site: Facts of the machine or cluster.
@@ -71,25 +70,19 @@ def rule_environment(
         **{f"{scheme}_proxy": address for scheme, address in proxies.items()},
         launch.ENVIRONMENT_VARIABLE: launch.SiteLaunch.of(site).model_dump_json(),
         ENVIRONMENT_VARIABLE: preflight.model_dump_json(),
-        "SCALEWISE_SCRIPTS": str(Path(script).parent),
+        "SCALEWISE_SCRIPTS": str(scripts),
         "SCALEWISE_STUDY": str(study),
-        "SCALEWISE_COMMIT": source_version(origin),
+        "SCALEWISE_COMMIT": source_version(scripts),
         "PATH": os.pathsep.join(filter(None, [str(Path(sys.executable).parent), environ.get("PATH")])),
     }
 
 
-def source_version(origin: str) -> str:
-    """Commit of the checkout, with ``-dirty`` where its scripts differ; an address speaks for itself.
-
-    Empty for a folder that is no checkout.
-    """
-    folder = Path(origin).parent
-    if not folder.is_dir():
-        return origin
+def source_version(scripts: Path) -> str:
+    """Return the checkout's commit, ``-dirty`` if its scripts differ; empty for a folder that is none."""
     try:
-        commit = _git(folder, "rev-parse", "HEAD")
+        commit = _git(scripts, "rev-parse", "HEAD")
         # the scripts alone: an edited configuration is not changed code
-        changed = _git(folder, "status", "--porcelain", "--", ".")
+        changed = _git(scripts, "status", "--porcelain", "--", ".")
     except (OSError, subprocess.SubprocessError):
         return ""
     return f"{commit}-dirty" if changed else commit
