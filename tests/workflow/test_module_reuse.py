@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import html
 import json
+import shutil
+import subprocess
 
 import pytest
 from tests.workflow.conftest import SITE, SNAKEFILE, TINY, Workplace
@@ -40,3 +42,17 @@ def test_another_workflow_runs_a_study_to_its_report(workplace: Workplace) -> No
     page = html.unescape((results / "report.html").read_text(encoding="utf-8"))
     assert all(each["card"]["verdict"] in page for each in decisions)
     assert len(list(results.glob("*/runs/*/summary.json"))) == 3
+
+
+def test_a_module_from_a_git_address_is_refused_with_the_fix(workplace: Workplace) -> None:
+    copy = workplace.folder / "remote"
+    shutil.copytree(SNAKEFILE.parent, copy / "workflow", ignore=shutil.ignore_patterns("scripts"))
+    who = ["-c", "user.name=tests", "-c", "user.email=tests@example.org"]
+    for command in (["init", "--quiet"], ["add", "."], [*who, "commit", "--quiet", "--message", "First"]):
+        subprocess.run(["git", *command], cwd=copy, check=True)
+    address = f'gitfile("{copy}", path="workflow/Snakefile", ref="HEAD")'
+    (workplace.folder / "Snakefile").write_text(PARENT.replace(f'"{SNAKEFILE}"', address))
+    (workplace.folder / "parent.yaml").write_text("scaling: {}\n")
+    refused = workplace.run(["snakemake", "-n", "--cores", "1"])
+    assert refused.code == 1
+    assert "Clone Scalewise to a folder that all nodes see" in refused.text.splitlines()[-1]
