@@ -21,6 +21,7 @@ from scalewise.records import (
     RANKS,
     SUMMARY,
     Definition,
+    Environment,
     EpochRecord,
     Failure,
     Measurements,
@@ -203,6 +204,16 @@ class PlantedReport:
             ended_at=ended.isoformat(),
             slurm_job_id=None,
             restart_count=0,
+            inputs={},
+            environments=[
+                Environment(
+                    hosts=["node1"],
+                    cpu_model="A CPU",
+                    operating_system="Linux",
+                    versions={"torch": "2.15.0"},
+                )
+            ],
+            gpu_limits=[],
         )
         write_rows(folder / EPOCHS, EpochRecord, epochs)
         write_rows(folder / RANKS, RankRecord, ranks)

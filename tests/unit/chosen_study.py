@@ -20,6 +20,7 @@ from scalewise.records import (
     RANKS,
     SUMMARY,
     Definition,
+    Environment,
     EpochRecord,
     Failure,
     Measurements,
@@ -150,6 +151,16 @@ class PlayedStudy:
             ended_at=(self._started + timedelta(seconds=40 + train_seconds)).isoformat(),
             slurm_job_id=None,
             restart_count=0,
+            inputs={},
+            environments=[
+                Environment(
+                    hosts=["node1"],
+                    cpu_model="A CPU",
+                    operating_system="Linux",
+                    versions={"torch": "2.15.0"},
+                )
+            ],
+            gpu_limits=[],
         )
         measured = Measurements(
             parameters=650,

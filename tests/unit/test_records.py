@@ -89,6 +89,9 @@ SUMMARY_RECORD = Summary(
         ended_at="2026-01-01T00:00:09+00:00",
         slurm_job_id="4711",
         restart_count=1,
+        inputs={},
+        environments=[],
+        gpu_limits=[],
     ),
 )
 
@@ -281,6 +284,7 @@ def test_every_column_names_its_unit_where_it_has_one(kind: RowKind) -> None:
         b'{"record_version": 1}',
         SUMMARY_RECORD.model_dump_json().encode()[:-40],
         SUMMARY_RECORD.model_dump_json().replace('"record_version":1', '"record_version":2').encode(),
+        SUMMARY_RECORD.model_dump_json().replace('"environments":[],', "").encode(),
         SUMMARY_RECORD.model_dump_json().replace('"outcome"', '"result"').encode(),
         SUMMARY_RECORD.model_dump_json().replace('"completed"', '"splendid"').encode(),
     ],
@@ -292,6 +296,7 @@ def test_every_column_names_its_unit_where_it_has_one(kind: RowKind) -> None:
         "nearly empty",
         "cut off",
         "of another version",
+        "without a key",
         "with a foreign key",
         "with a foreign outcome",
     ],

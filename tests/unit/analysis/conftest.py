@@ -214,8 +214,12 @@ def _write_run(
         "ended_at": "2026-01-01T00:01:30+00:00",
         "slurm_job_id": None,
         "restart_count": 0,
+        "inputs": {},
+        "gpu_limits": [],
     }
-    provenance = Provenance.model_validate(met | dict(origin or {}))
+    met |= origin or {}
+    environment = {key: met[key] for key in ("hosts", "cpu_model", "operating_system", "versions")}
+    provenance = Provenance.model_validate({"environments": [environment]} | met)
     write_rows(folder / EPOCHS, EpochRecord, epochs)
     if ranks is None:
         ranks = [_rank(rank) for rank in range(devices)] if trained else []

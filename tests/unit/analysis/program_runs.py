@@ -78,7 +78,7 @@ def write_program_run(
         loader_wait: Seconds of a step that every rank waits for data; None where that is not known.
         program: Replaces parts of what was found of the program.
         origin: Replaces parts of the provenance.
-        without: Settings that an older record lacks.
+        without: Settings that the record lacks.
     """
     point, repeat = run.rsplit(".r", 1)
     place = Shape.parse(shape or f"1x{point.split('.')[0].removeprefix('d')}")
@@ -193,7 +193,10 @@ def write_program_run(
         "slurm_job_id": None,
         "restart_count": 0,
         "inputs": {"program": "b" * 64},
+        "gpu_limits": [],
     }
+    met |= origin or {}
+    environment = {key: met[key] for key in ("hosts", "cpu_model", "operating_system", "versions")}
     folder = runs_folder / run
     folder.mkdir(parents=True)
     write_rows(folder / EPOCHS, EpochRecord, [])
@@ -203,7 +206,7 @@ def write_program_run(
         outcome="completed",
         reason="",
         measurements=measured,
-        provenance=Provenance.model_validate(met | dict(origin or {})),
+        provenance=Provenance.model_validate({"environments": [environment]} | met),
     )
     write_json(folder / SUMMARY, summary)
     return folder

@@ -1,4 +1,4 @@
-"""What a run met on every host and rank, and older records that could not hold it."""
+"""What a run met on every host and rank, and records that could not hold it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from scalewise.analysis.comparison.fingerprint import Fingerprint, complete
 from scalewise.analysis.scaling import scaling_table
 from scalewise.analysis.tables import Tables, collect
 from scalewise.plan.config.experiment import Experiment
-from scalewise.records import Provenance
 
 WriteRun = Callable[..., Path]
 Collect = Callable[[Mapping[str, Mapping[str, Any]]], Tables]
@@ -36,7 +35,7 @@ NEW: dict[str, Any] = {
     "gpu_limits": [gpu(), gpu()],
     "hosts": ["node-a", "node-b"],
 }
-"""Provenance as records hold it since every host is asked."""
+"""Provenance of a run on two nodes with a GPU each."""
 
 
 @pytest.fixture
@@ -114,20 +113,20 @@ def test_other_nodes_of_one_kind_and_another_kernel_on_one_of_them_are_joined(co
     assert "the operating system (Linux 6; Linux 7)" in caution
 
 
-def test_a_study_of_older_records_is_compared_as_ever(collected: Collect) -> None:
+def test_runs_of_another_cpu_are_not_joined(collected: Collect) -> None:
     tables = collected({"d1.r1": {}, "d1.r2": {}, "d2.r1": {}, "d2.r2": {"origin": {"cpu_model": "B CPU"}}})
     first, second, third, other = tables.runs["fingerprint"]
     assert first == second == third != other
 
 
-def test_an_older_record_is_joined_with_new_ones_that_agree(collected: Collect) -> None:
+def test_a_record_that_lacks_conditions_is_joined_with_those_that_agree(collected: Collect) -> None:
     tables = collected({"d1.r1": {}, "d1.r2": {"origin": NEW}, "d2.r1": {"origin": NEW}, "d2.r2": {}})
     assert tables.runs["fingerprint"].nunique() == 1
     (conditions,) = tables.conditions.values()
     assert conditions["GPU power limit"] == "700 W"
 
 
-def test_an_older_record_does_not_join_new_ones_that_differ(collected: Collect) -> None:
+def test_a_record_that_lacks_conditions_does_not_join_those_that_differ(collected: Collect) -> None:
     capped = NEW | {"gpu_limits": [gpu(500.0)] * 2}
     tables = collected(
         {"d1.r1": {"origin": NEW}, "d1.r2": {}, "d2.r1": {"origin": NEW}, "d2.r2": {"origin": capped}}
@@ -138,7 +137,7 @@ def test_an_older_record_does_not_join_new_ones_that_differ(collected: Collect) 
     assert "not recorded" in note
 
 
-def test_an_older_record_of_another_precision_stays_apart() -> None:
+def test_a_record_that_lacks_conditions_and_has_another_precision_stays_apart() -> None:
     new = Fingerprint({"precision": "fp32", "GPU power limit": "700 W"})
     old = [Fingerprint({"precision": "fp32"}), Fingerprint({"precision": "bf16"})]
     alike, apart = complete([*old, new])[:2]
@@ -146,24 +145,6 @@ def test_an_older_record_of_another_precision_stays_apart() -> None:
     assert apart == old[1]
 
 
-def test_a_setting_that_is_missing_is_a_difference_and_no_old_record() -> None:
+def test_a_setting_that_is_missing_is_a_difference() -> None:
     first, second = Fingerprint({"precision": "fp32"}), Fingerprint({"precision": "fp32", "compile": "true"})
     assert complete([first, second]) == [first, second]
-
-
-def test_an_older_record_keeps_being_read_and_knows_its_first_host() -> None:
-    old = {
-        "commit": None,
-        "versions": {"torch": "2.15.0"},
-        "hosts": ["a", "b"],
-        "devices": ["CPU process"] * 2,
-        "cpu_model": "A CPU",
-        "operating_system": "Linux",
-        "launcher": "srun",
-        "started_at": "2026-01-01T00:00:00+00:00",
-        "ended_at": "2026-01-01T00:01:30+00:00",
-        "slurm_job_id": None,
-        "restart_count": 0,
-    }
-    (known,) = Provenance.model_validate(old).known_environments
-    assert (known.hosts, known.cpu_model, known.versions) == (["a", "b"], "A CPU", {"torch": "2.15.0"})

@@ -397,14 +397,6 @@ def test_what_slows_it_down_is_a_bar_with_its_parts_named_one_sentence_and_the_l
     ]
 
 
-def test_a_decision_from_before_these_parts_is_still_shown(section: MakeSection) -> None:
-    old = section()
-    kept = {"devices", "series", "alternatives", "options", "cautions", "experiment"}
-    decision = {key: value for key, value in old.decision.items() if key in kept}
-    text = Page(render([replace(old, decision=decision)], partial=False)).all_text()
-    assert "made by an earlier version" in text
-
-
 def test_runs_that_no_speedup_may_join_are_counted_beside_n(section: MakeSection) -> None:
     study = section()
     scaling = study.scaling.assign(n_not_comparable=[0, 2])

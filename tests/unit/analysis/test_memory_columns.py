@@ -1,4 +1,4 @@
-"""Peaks of memory in the tables: training and evaluation by name; older records have one for both."""
+"""Peaks of memory in the tables: training and evaluation by name, or one for both."""
 
 from __future__ import annotations
 
@@ -75,14 +75,12 @@ def test_models_of_different_sizes_have_no_copies_to_count() -> None:
 
 
 @pytest.mark.parametrize("kind", ["process peak RSS", "CUDA allocator peak"])
-def test_an_older_record_says_that_its_peak_holds_evaluation_too(
-    tmp_path: Path, write_run: WriteRun, kind: str
-) -> None:
+def test_a_peak_that_holds_evaluation_says_so(tmp_path: Path, write_run: WriteRun, kind: str) -> None:
     folder = write_run(tmp_path, "d2.r1", 2)
     path = folder / "summary.json"
     text = path.read_text(encoding="utf-8").replace("process peak RSS", kind)
-    older = "\n".join(line for line in text.splitlines() if "evaluation_peak" not in line)
-    path.write_text(older, encoding="utf-8")
+    lacking = "\n".join(line for line in text.splitlines() if "evaluation_peak" not in line)
+    path.write_text(lacking, encoding="utf-8")
     measured = read_summary(folder).measurements
     assert measured is not None
     assert measured.evaluation_peak_memory_bytes is None

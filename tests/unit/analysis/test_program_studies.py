@@ -205,10 +205,10 @@ def test_losses_are_drawn_against_steps_and_no_axes_are_empty(tmp_path: Path) ->
     assert 'class="axis x"' not in figure_text(tmp_path, "accuracy")
 
 
-# --- older records ------------------------------------------------------------------------------------
+# --- keys that a record lacks -------------------------------------------------------------------------
 
 
-def test_a_record_from_before_a_key_is_not_out_of_date(tmp_path: Path) -> None:
+def test_a_key_that_a_record_lacks_has_its_default(tmp_path: Path) -> None:
     spec = experiment(repeats=1)
     for devices in (1, 2):
         write_program_run(
@@ -221,7 +221,7 @@ def test_a_record_from_before_a_key_is_not_out_of_date(tmp_path: Path) -> None:
     assert changed["outcome"].to_list() == ["out of date", "out of date"]
 
 
-def test_a_built_in_record_from_before_steps_is_not_out_of_date(
+def test_a_key_that_a_built_in_record_lacks_has_its_default(
     tmp_path: Path, write_run: Callable[..., Path]
 ) -> None:
     folder = write_run(tmp_path, "d1.r1", 1)

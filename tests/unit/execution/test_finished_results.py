@@ -41,6 +41,8 @@ def write_summary(run: Path, **changes: Any) -> None:
         slurm_job_id=None,
         restart_count=0,
         inputs=INPUTS,
+        environments=[],
+        gpu_limits=[],
     )
     summary = Summary(
         definition=DEFINITION, outcome="completed", reason="", measurements=None, provenance=origin

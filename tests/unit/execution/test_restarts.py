@@ -25,8 +25,6 @@ from scalewise.execution.restarts import (
     RESTARTS,
     SILENT,
     RestartHistory,
-    forget_history,
-    has_history,
     load_history,
     read_history,
     record_end,
@@ -155,21 +153,6 @@ def test_a_training_that_begins_anew_has_no_earlier_starts(training: Training) -
     assert training.earlier(0, definition=other).starts == 0
     assert training.earlier(0, dataset="b").starts == 0
     assert training.earlier(0).starts == 1
-
-
-def test_a_history_that_an_earlier_version_left_is_gone_on_from_and_forgotten(training: Training) -> None:
-    training.fail(0, seen=130)
-    text = (training.folder / RESTARTS).read_text(encoding="utf-8")
-    former = text.replace('"restarts"', '"tries"').replace('"no_progress"', '"idle"')
-    (training.folder / RESTARTS).unlink()
-    (training.folder / "tries.json").write_text(former, encoding="utf-8")
-
-    assert former != text
-    assert has_history(training.folder)
-    assert training.earlier(100).lost_steps(100) == 30
-    assert len(training.earlier(0).starts_without_progress(0)) == 1
-    forget_history(training.folder)
-    assert not has_history(training.folder)
 
 
 @pytest.mark.parametrize("damage", ["", "{", '{"restarts": 3}', "\x00\xff"])

@@ -41,6 +41,9 @@ def finish(run: Run, results: Path, seconds: int) -> Path:
         ended_at=f"2026-03-02T00:{(seconds - 30) // 60:02}:{(seconds - 30) % 60:02}+00:00",
         slurm_job_id=None,
         restart_count=0,
+        inputs={},
+        environments=[],
+        gpu_limits=[],
     )
     summary = Summary(
         definition=Definition.model_validate_json(run.definition),

@@ -101,10 +101,6 @@ def test_the_latest_answers_are_shown_until_a_run_is_newer(tmp_path: Path) -> No
     assert latest_answers(tmp_path) == []
 
 
-def test_an_answer_of_an_earlier_version_is_no_error(tmp_path: Path) -> None:
-    assert "earlier version" in answered(tmp_path, {"experiment": "strong", "sentence": "Use 4 devices."})
-
-
 def fail(
     results: Path, run: str, seconds: int, reason: str = "Out of disk.", tail: Sequence[str] = ()
 ) -> Path:

@@ -138,7 +138,7 @@ def test_a_record_that_cannot_be_read_is_not_taken_for_none(tmp_path: Path) -> N
     for arguments in ([], ["--follow"]):
         told = status(tmp_path, *arguments)
         assert told.returncode == 1
-        assert "study.json is damaged, or another version of Scalewise has written it" in told.stderr
+        assert "study.json is damaged. The next start of snakemake writes it again." in told.stderr
     (tmp_path / RECORD).unlink()
     (tmp_path / RECORD).mkdir()
     assert "study.json cannot be read: Is a directory." in status(tmp_path).stderr

@@ -35,9 +35,9 @@ MemoryKind = Literal[
 """The memory that a peak counts.
 
 Of the allocator it is what tensors hold, data on the GPU included. RSS is the resident memory of the
-process without pages of files, less as much before the model was built. The last two are older records',
-whose one peak was that of the whole run, evaluation included; the last, also that of systems without /proc,
-is of the whole process, with interpreter, libraries and data.
+process without pages of files, less as much before the model was built. The last two hold evaluation too,
+unless a peak of evaluation stands beside them: a program's peak cannot be reset, and without /proc only that
+of the whole process is known, with interpreter, libraries and data.
 """
 
 KINDS_OF_THE_WHOLE_RUN: tuple[MemoryKind, ...] = ("CUDA allocator peak", "process peak RSS")
@@ -138,7 +138,7 @@ class AllReduceMeasurement(_Record):
         measured_at: UTC, ISO 8601.
         reductions: One for each message size, smallest first; empty where there was an error.
         error: Reason that there is no measurement.
-        job_seconds: Length of the job that measured; None where an earlier version did.
+        job_seconds: Length of the job that measured; None until it has ended.
     """
 
     record_version: Literal[1] = 1
@@ -279,9 +279,9 @@ class Provenance(_Record):
         slurm_job_id: None outside Slurm.
         restart_count: Number of times that the batch system started this job anew.
         other_jobs: Most jobs of others on the run's nodes when a start began; None where that is unknown.
-        inputs: Hashes of what defines the run beside its definition, by name; empty in older records.
-        environments: Every different environment of the last start's hosts; empty in older records.
-        gpu_limits: Limits of each rank's GPU, None for a CPU process; empty in older records.
+        inputs: Hashes of what defines the run beside its definition, by name.
+        environments: Every different environment of the last start's hosts.
+        gpu_limits: Limits of each rank's GPU, None for a CPU process, or without NVML.
     """
 
     commit: str | None
@@ -296,20 +296,9 @@ class Provenance(_Record):
     slurm_job_id: str | None
     restart_count: int
     other_jobs: int | None = None
-    inputs: dict[str, str] = {}
-    environments: list[Environment] = []
-    gpu_limits: list[GpuLimits | None] = []
-
-    @property
-    def known_environments(self) -> list[Environment]:
-        """Every different environment; an older record knows that of its first host alone."""
-        first = Environment(
-            hosts=self.hosts,
-            cpu_model=self.cpu_model,
-            operating_system=self.operating_system,
-            versions=self.versions,
-        )
-        return self.environments or [first]
+    inputs: dict[str, str]
+    environments: list[Environment]
+    gpu_limits: list[GpuLimits | None]
 
 
 class MetricReading(_Record):
@@ -415,10 +404,9 @@ class Measurements(_Record):
             not known.
         final_accuracy: Test accuracy of the last epoch, a fraction.
         best_accuracy: Test accuracy of the best epoch, a fraction.
-        peak_memory_bytes: Peak while training, of the rank that used most; in older records that of the whole
-            run, evaluation included.
-        evaluation_peak_memory_bytes: The same while evaluating; None in older records, and where a peak
-            cannot be reset, for which ``monitor_note`` has the reason.
+        peak_memory_bytes: Peak while training, of the rank that used most.
+        evaluation_peak_memory_bytes: The same while evaluating; None where a peak cannot be reset, for which
+            ``monitor_note`` has the reason.
         peak_memory_kind: The memory that both peaks count.
         loader_wait_fraction: Share of the measured step time spent waiting for data, slowest rank; None where
             nobody could say.
@@ -430,14 +418,13 @@ class Measurements(_Record):
         throttled: True if a device lowered its clock, against heat or for want of power.
         communication_fraction: Share of the step time that waited for gradients of other ranks.
         other_cpu_fraction: Share of a machine's CPU time that processes outside the run took while its last
-            start trained, of the machine where it was most; None in older records.
+            start trained, of the machine where it was most; None where it is not known.
         loader: ``resident`` or ``workers``; ``program`` where a program brings its own.
         monitor_note: Measurements that failed, or devices that were throttled, and why.
         passes: One for each batch size that was tried after the training, the run's own first.
         buckets: Buckets of the model's gradients; empty where they do not travel in DDP's buckets.
         program: Findings on a program of the user's own; None for the built-in loop.
-        own_interval: Interval of the run's own throughput; None where none was to end it, and in older
-            records.
+        own_interval: Interval of the run's own throughput; None where none was to end it.
     """
 
     parameters: int
@@ -598,8 +585,8 @@ class RankRecord:
     Utilization is of the training, a fraction; it and the communication are None where nobody could say,
     and so are the two passes, forward and backward over one batch after the training: by the rank itself,
     and with gradients exchanged. The waiting is the part of the communication in which the rank waited for
-    whichever rank was the last in that step; None in older records. Peak memory is that of training, in older
-    records of the whole run; that of evaluation is None where it is not known by itself. Of a program of the
+    whichever rank was the last in that step; None where it is not known. Peak memory is that of
+    training; that of evaluation is None where it is not known by itself. Of a program of the
     user's own None stands for all that it does not tell.
     """
 
@@ -767,7 +754,7 @@ def read_failure(run_folder: Path) -> Failure | None:
 
 
 def read_job_times(run_folder: Path) -> JobTimes | None:
-    """The jobs of a run; None of one that an earlier version has made."""
+    """The jobs of a run; None of one that has not begun."""
     if not (run_folder / JOB_TIMES).exists():
         return None
     return read_record(run_folder / JOB_TIMES, JobTimes)

@@ -23,7 +23,7 @@ from scalewise.records import CPU_PROCESS, Environment, Provenance
 def distinct_origins(tables: Tables, spec: AnyExperiment) -> dict[str, list[str]]:
     """Every value that the runs' provenance takes, and what of it was equal wherever runs are compared."""
     origins = tables.origins
-    environments = [environment for origin in origins for environment in origin.known_environments]
+    environments = [environment for origin in origins for environment in origin.environments]
     may_differ = {
         "hosts": _distinct(host for origin in origins for host in origin.hosts),
         "operating system": _distinct(environment.operating_system for environment in environments),
@@ -92,12 +92,8 @@ def _batch(spec: AnyExperiment) -> str:
 
 
 def _unknown(origins: Sequence[Provenance]) -> list[str]:
-    """Parts that older records, or GPUs without NVML, do not tell, by the number of runs that lack them."""
+    """Parts that GPUs without NVML do not tell, by the number of runs that lack them."""
     lacking = {
-        "contents of model and data": sum(1 for origin in origins if not origin.inputs),
-        "CPU, kernel and libraries of other hosts than the first": sum(
-            1 for origin in origins if not origin.environments and len(origin.hosts) > 1
-        ),
         "power limits and clocks of GPUs": sum(
             1 for origin in origins if set(origin.devices) != {CPU_PROCESS} and not any(origin.gpu_limits)
         ),

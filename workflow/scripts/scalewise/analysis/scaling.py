@@ -51,7 +51,7 @@ READ = (
     "experiment", "nodes", "loader", "device_hours", "epochs_to_accuracy", "samples_to_target", *GEOMETRIC,
     *ARITHMETIC, *STARTUP, *AT_WORK, *STEP_SECONDS, "train_seconds", WITH_NO_GRAD, "disturbance",
 )  # fmt: skip
-"""Columns that are read of a run where they are known: published figures and older records lack some."""
+"""Columns that are read of a run where they are known: published figures lack some."""
 
 SCALING_COLUMNS = [
     "series", "devices", "n",
@@ -241,7 +241,7 @@ def _startup(done: pd.DataFrame) -> pd.Series:
     """Seconds of each run before its second step: the slowest rank of each part, within the run's wall."""
     parts = done[list(STARTUP)].astype(float)
     of_program = parts["preparation_seconds"].notna()
-    # records of an earlier version do not know the launch
+    # published figures do not know the launch
     launch = parts["launch_seconds"].where(of_program, parts["launch_seconds"].fillna(0.0))
     built_in = parts[["process_group_seconds", "data_seconds", "model_seconds"]].sum(axis=1, skipna=False)
     between = parts["preparation_seconds"].where(of_program, built_in)

@@ -29,11 +29,6 @@ from scalewise.plan.formatting import name_devices
 from scalewise.plan.terminal.predictions import latest_prediction
 from scalewise.records import write_text
 
-EARLIER_TABLES = (
-    "These tables are of an earlier version, which did not keep what is needed to decide again. Make them "
-    "again to change the criteria here."
-)
-
 
 def write_report(
     names: Iterable[str],
@@ -107,8 +102,7 @@ def _min_efficiency(label: Mapping[str, Any]) -> float | None:
 
 def _what_if(folder: Path) -> dict[str, Any]:
     """The numbers with which the page decides again, or the reason why it cannot."""
-    path = folder / WHAT_IF
-    found: dict[str, Any] = read_json(path) if path.exists() else {"left_out": EARLIER_TABLES}
+    found: dict[str, Any] = read_json(folder / WHAT_IF)
     return found
 
 

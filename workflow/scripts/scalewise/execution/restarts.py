@@ -8,15 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.run_lock import LockOwner
 from scalewise.records import Definition, utc_now, write_json
 
 RESTARTS = "restarts.json"
-FORMER_NAME = "tries.json"
-"""The name that earlier versions gave it; a run that one of them has begun goes on."""
 
 MAX_STARTS_WITHOUT_PROGRESS = 3
 """Starts in a row without progress after which the run is given up: the next one would end alike."""
@@ -49,7 +47,7 @@ class Restart(BaseModel):
     ended: str | None = None
     reason: str = ""
     last_step: int | None = None
-    no_progress: bool = Field(default=False, validation_alias=AliasChoices("no_progress", "idle"))
+    no_progress: bool = False
 
     def lost(self, next_step: int) -> int:
         """The number of steps of this start that a start from that step does again."""
@@ -73,7 +71,7 @@ class RestartHistory(BaseModel):
     inputs: dict[str, str]
     earlier_starts: int = 0
     earlier_lost_steps: int = 0
-    restarts: list[Restart] = Field(default=[], validation_alias=AliasChoices("restarts", "tries"))
+    restarts: list[Restart] = []
 
     @property
     def starts(self) -> int:
@@ -104,11 +102,8 @@ class RestartHistory(BaseModel):
 
 def read_history(folder: Path) -> RestartHistory | None:
     """The history in a run's folder; None where there is none, or what is there cannot be read."""
-    path = folder / RESTARTS
-    if not path.exists():
-        path = folder / FORMER_NAME
     try:
-        return RestartHistory.model_validate_json(path.read_text(encoding="utf-8"))
+        return RestartHistory.model_validate_json((folder / RESTARTS).read_text(encoding="utf-8"))
     except (OSError, ValidationError, UnicodeDecodeError):
         return None
 
@@ -119,13 +114,12 @@ def has_history(folder: Path) -> bool:
     The folder is listed, as a network file system may remember that a file was missing. A history that is
     damaged is there, too.
     """
-    return folder.exists() and any(path.name in {RESTARTS, FORMER_NAME} for path in folder.iterdir())
+    return folder.exists() and any(path.name == RESTARTS for path in folder.iterdir())
 
 
 def forget_history(folder: Path) -> None:
     """Delete the history of a training that has ended."""
-    for name in (RESTARTS, FORMER_NAME):
-        (folder / name).unlink(missing_ok=True)
+    (folder / RESTARTS).unlink(missing_ok=True)
 
 
 def load_history(

@@ -17,7 +17,7 @@ RECORD = Path(".snakemake") / "scalewise" / "study.json"
 
 
 class WatchRecordError(Exception):
-    """The file is there and says nothing: it cannot be read, is damaged, or another version wrote it."""
+    """The file is there and says nothing: it cannot be read, or is damaged."""
 
 
 class WatchRecord(BaseModel):
@@ -92,7 +92,4 @@ def read_watch_record(folder: Path) -> WatchRecord | None:
     except OSError as error:
         raise WatchRecordError(f"{path} cannot be read: {error.strerror or error}.") from None
     except (ValidationError, UnicodeDecodeError):
-        raise WatchRecordError(
-            f"{path} is damaged, or another version of Scalewise has written it. The next start of "
-            "snakemake writes it again."
-        ) from None
+        raise WatchRecordError(f"{path} is damaged. The next start of snakemake writes it again.") from None

@@ -111,8 +111,8 @@ def waiting_shares(point: pd.Series) -> dict[str, float]:
     if is_in_doubt(point):
         seconds[COMMUNICATION] = min(_communications(point))
     for cause in (JITTER, LOADER):
-        # records of an earlier version have the jitter in the communication; where nobody can tell the wait
-        # for data, compute holds it, and nothing is said of it here
+        # jitter that is not known is in the communication; a wait for data that is not known is in compute,
+        # and nothing is said of it here
         if math.isnan(seconds[cause]):
             seconds[cause] = 0.0
     shares = {cause: value / step for cause, value in seconds.items()}
@@ -192,7 +192,7 @@ def _seconds(runs: pd.DataFrame, cause: str, doubted: bool, *, with_loader: bool
     """Seconds of a part of the step in each run, or of the whole step; compute may hold the wait for data."""
     if cause == "all":
         return [float(seconds) for seconds in runs["step_seconds"]]
-    # records of an earlier version do not know the jitter: they have it in the communication
+    # jitter that is not known is in the communication
     seconds = runs[COLUMNS[cause]].astype(float).fillna(0.0)
     if cause == COMPUTE and with_loader:
         seconds = seconds + runs["loader_seconds"].astype(float).fillna(0.0)
@@ -237,6 +237,6 @@ def _communications(point: pd.Series) -> tuple[float, float]:
 
 
 def number(point: pd.Series, column: str) -> float:
-    """The value of a column; NaN where a hand-made or older table does not know it."""
+    """The value of a column; NaN where a hand-made table does not know it."""
     value = point.get(column)
     return math.nan if value is None else float(value)

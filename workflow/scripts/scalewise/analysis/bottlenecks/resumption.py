@@ -26,7 +26,7 @@ def resumption_notes(runs: pd.DataFrame) -> list[str]:
     """A sentence on the runs that were resumed, and one on checkpoints that failed; none for neither.
 
     Args:
-        runs: Output of ``scalewise.analysis.tables.collect``; older tables lack some columns.
+        runs: Output of ``scalewise.analysis.tables.collect``.
     """
     known = runs.reindex(columns=_KNOWN)
     return [*_resumed(known[known["outcome"] == "completed"]), *_problems(known)]

@@ -22,8 +22,8 @@ STEP_SECONDS = (
     "step_seconds", "compute_seconds", "communication_seconds", "loader_seconds", "straggler_seconds",
     "jitter_seconds", "crosscheck_communication_seconds",
 )  # fmt: skip
-"""A step's time and its parts in seconds: the second to the sixth sum to the first. Records of an earlier
-version do not know the jitter, which is then in the communication."""
+"""A step's time and its parts in seconds: the second to the sixth sum to the first. Where the jitter
+is not known, it is in the communication."""
 
 STEP_COLUMNS = (*STEP_SECONDS, "slowest_rank", "slowest_host", "slow_host")
 """The columns of runs.csv that tell of a run's steps."""
@@ -52,7 +52,7 @@ def split(windows: Sequence[Window], ranks: pd.DataFrame) -> dict[str, Any]:
 
     Args:
         windows: All windows of the run, warm-up included.
-        ranks: Ranks.csv; an older record has fewer columns.
+        ranks: Contents of ranks.csv; a program's may have fewer columns.
 
     Returns:
         ``STEP_COLUMNS``.

@@ -18,7 +18,7 @@ from scalewise.analysis.comparison.fingerprint import (
     IMPORTED,
     NOT_RECORDED,
     imported_elsewhere,
-    recorded_later,
+    may_lack,
 )
 from scalewise.analysis.statistics.intervals import (
     ENOUGH_REPEATS,
@@ -82,7 +82,7 @@ class Difference(NamedTuple):
 def differences(first: Mapping[str, object], second: Mapping[str, object]) -> list[Difference]:
     """The conditions that differ, in the order of the first, imported files last.
 
-    What an older record could not hold differs from nothing.
+    What a record could not hold differs from nothing.
     """
     elsewhere = imported_elsewhere(first, second)
     found = [
@@ -94,7 +94,7 @@ def differences(first: Mapping[str, object], second: Mapping[str, object]) -> li
             ),
         )
         for key in dict.fromkeys((*first, *second))
-        if (key in first and key in second) or key in elsewhere or not recorded_later(key)
+        if (key in first and key in second) or key in elsewhere or not may_lack(key)
     ]
     return sorted(
         (difference for difference in found if difference.first != difference.second),
@@ -248,7 +248,7 @@ def origin_cautions(origins: Sequence[Provenance]) -> list[str]:
     found = {
         "the commit of the workflow": {origin.commit or NOT_RECORDED for origin in origins},
         "the operating system": {
-            environment.operating_system for origin in origins for environment in origin.known_environments
+            environment.operating_system for origin in origins for environment in origin.environments
         },
     }
     return [

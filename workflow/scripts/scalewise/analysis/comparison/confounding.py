@@ -274,7 +274,7 @@ def _compared(runs: pd.DataFrame) -> Iterator[tuple[str, dict[int, pd.DataFrame]
 
 
 def _known(runs: pd.DataFrame) -> pd.DataFrame:
-    """The runs with every column that is read; published figures and older records lack some."""
+    """The runs with every column that is read; published figures lack some."""
     return runs.reindex(columns=[*runs.columns, *(name for name in _COLUMNS if name not in runs.columns)])
 
 

@@ -27,8 +27,8 @@ EXCHANGE, PRECISION = "exchange of gradients", "formats of numbers"
 OTHER_VERSION = "version of "
 """Begins the name of the version of a package that a program has imported; not every run need have it."""
 
-_LATER = {PARAMETERS, EXCHANGE, PRECISION}
-_LATER |= {*GpuLimits(power_watts=0, sm_clock_mhz=0, memory_clock_mhz=0).named()}
+_MAY_LACK = {PARAMETERS, EXCHANGE, PRECISION}
+_MAY_LACK |= {*GpuLimits(power_watts=0, sm_clock_mhz=0, memory_clock_mhz=0).named()}
 
 _ALWAYS_THERE = frozenset({"scalewise", "python", "torch", "cuda", "nccl", "driver"})
 """Versions that every run of a program has, or none on such devices."""
@@ -47,12 +47,12 @@ data by their contents, which what is prepared is part of; a metric is looked fo
 whether a folder is kept matters to a run that was cut off alone."""
 
 
-def recorded_later(condition: str) -> bool:
-    """Whether a record may lack a condition: it is old, its GPU does not tell, or a program did not need it.
+def may_lack(condition: str) -> bool:
+    """Whether a record may lack a condition: its GPU does not tell it, or a program did not need it.
 
     A program may import a module, or wrap its model, on several devices alone.
     """
-    return condition in _LATER or condition.startswith((CONTENTS, OTHER_VERSION))
+    return condition in _MAY_LACK or condition.startswith((CONTENTS, OTHER_VERSION))
 
 
 def can_change_speed(package: str) -> bool:
@@ -87,7 +87,7 @@ def _defaults(kind: type[Settings] | type[ProgramSettings]) -> Mapping[str, Any]
 
 
 def with_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A run's settings as this version would record them: keys that are newer than the record by default.
+    """A run's settings with the defaults of the keys that are not among them.
 
     Args:
         settings: Settings of a built-in training, or of a program.
@@ -99,12 +99,11 @@ def with_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
 def made_with(definition: Definition, settings: Mapping[str, Any]) -> bool:
     """Whether a run was made with these settings.
 
-    A launcher left to the site may be any. A record of an earlier version lacks the keys that came later:
-    they had their defaults.
+    A launcher left to the site may be any.
 
     Args:
         definition: The run's.
-        settings: Those asked for; keys that came after an earlier version have their defaults.
+        settings: Those requested; the others have their defaults.
     """
     made, asked = with_defaults(definition.settings), with_defaults(settings)
     seeds = {"seed"} if "seed" not in settings else set()
@@ -210,7 +209,7 @@ def _met(origin: Provenance, *, may_lack_packages: bool = False) -> dict[str, st
         origin: The run's.
         may_lack_packages: A package is recorded where it was imported alone, and some ranks may not need it.
     """
-    environments = origin.known_environments
+    environments = origin.environments
     libraries = dict.fromkeys(
         name for environment in environments for name in environment.versions if can_change_speed(name)
     )
@@ -252,8 +251,8 @@ def _joined(values: Iterable[str]) -> str:
 def complete(found: Sequence[Fingerprint]) -> list[Fingerprint]:
     """Fingerprints in which a condition that a record could not hold is taken from the runs it agrees with.
 
-    An older record lacks conditions that newer ones have, which is no difference: where all runs that agree
-    with it in everything else have the same value, it is counted among them. Where these runs differ, nobody
+    A record may lack conditions that others have, which is no difference: where all runs that agree with it
+    in everything else have the same value, it is counted among them. Where these runs differ, nobody
     can say to which it belongs: it stays apart, and the condition is ``not recorded``.
 
     Args:
@@ -284,6 +283,6 @@ def complete(found: Sequence[Fingerprint]) -> list[Fingerprint]:
 def _agree(first: Mapping[str, str], second: Mapping[str, str]) -> bool:
     """Whether two runs differ in nothing but conditions that one of them could not record."""
     return all(
-        first[name] == second[name] if name in first and name in second else recorded_later(name)
+        first[name] == second[name] if name in first and name in second else may_lack(name)
         for name in {*first, *second}
     ) and not imported_elsewhere(first, second)

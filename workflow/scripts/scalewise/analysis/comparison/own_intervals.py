@@ -27,7 +27,7 @@ CLEARLY = 0.01
 
 
 def own_interval_columns(measured: Measurements) -> dict[str, float | int | bool | str | None]:
-    """Steps and the own interval of a run; None for what an older record, or one of fixed steps, lacks."""
+    """Steps and the own interval of a run; None for what a run of fixed steps lacks."""
     own = measured.own_interval
     return {
         "measured_steps": sum(window.steps for window in measured.windows if not window.warmup),
@@ -42,7 +42,7 @@ def own_interval_notes(runs: pd.DataFrame) -> list[str]:
     """Sentences on the runs that their own intervals were to end; none where there are no such runs.
 
     Args:
-        runs: Output of ``scalewise.analysis.tables.collect``; older tables lack some columns.
+        runs: Output of ``scalewise.analysis.tables.collect``.
     """
     known = runs.reindex(columns=_KNOWN)
     done = known[(known["outcome"] == "completed") & known["ended_by"].notna()]

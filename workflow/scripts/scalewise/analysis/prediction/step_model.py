@@ -94,8 +94,7 @@ class Baseline:
         seconds, samples = MeanStep.of(measured)
         if not measured.passes:
             raise NoPredictionError(
-                "its record holds no timed passes, because an earlier version made it; delete its folder and "
-                "run snakemake again"
+                "its record holds no timed passes; delete its folder and run snakemake again"
             )
         if not measured.buckets:
             raise NoPredictionError("its record does not say in which buckets the gradients travel")

@@ -44,7 +44,7 @@ class Findings:
     """The tables that the sentences are made from.
 
     Args:
-        scaling: Contents of scaling.csv; of older ones columns may be missing.
+        scaling: Contents of scaling.csv.
         series: The series that is told; the first with a result where it is None.
         devices: The answer, which is told beside the most devices; None without one.
         min_efficiency: The least parallel efficiency asked for, a fraction.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -47,30 +47,6 @@ OVERVIEW = ("Speed", "Efficiency", "Cost")
 """Figures of each answer in the table of several, by the beginning of their labels."""
 COMPARED = (HELD_EQUAL, EQUAL_IN_SERIES, DIFFERED, NOT_KNOWN)
 """Parts of the provenance that say what a comparison rests on, apart from the others."""
-_NOTHING_DECIDED: dict[str, Any] = {
-    "card": {
-        **dict.fromkeys(("basis", "rule", "next", "limit", "action", "paste"), ""),
-        "verdict": "No answer yet.",
-        "certainty": "Open",
-        "reason": "Its tables were made by an earlier version.",
-        "figures": [],
-        "options": [],
-    },
-    "device": "device",
-    "slowdown": None,
-    "limits": [],
-    "startup": [],
-    "beyond": [],
-    "options": [],
-    "other_trainings": [],
-    "cpus": None,
-    "alternatives": [],
-    "cautions": [],
-    "measure": "throughput",
-    "series": None,
-    "devices": None,
-    "numbers": {},
-}
 
 
 @dataclass(frozen=True)
@@ -132,7 +108,6 @@ def render(sections: Sequence[Section], *, partial: bool) -> str:
     environment.filters["named"] = name_devices
     environment.filters["milliseconds"] = milliseconds
     template = environment.get_template("report.html.j2")
-    sections = [replace(each, decision=_NOTHING_DECIDED | dict(each.decision)) for each in sections]
     nouns = {str(section.decision["device"]) for section in sections}
     noun = nouns.pop() if len(nouns) == 1 else "device"
     heading = sections[0].title if len(sections) == 1 else name_devices("How many devices?", noun)

@@ -123,7 +123,7 @@ def _handle(part: Part) -> Artist:
 def _draw_step(axes: Axes, points: pd.DataFrame, parts: Sequence[Part], width_mm: float) -> bool:
     """Draw the bars of one series; whether a part of them is unknown."""
     totals = (points["devices"] / points["throughput_samples_per_second"] * _MICROSECONDS).to_numpy()
-    # records of an earlier version have the jitter in the communication
+    # jitter that is not known is in the communication
     points = points.assign(jitter_seconds=points["jitter_seconds"].astype(float).fillna(0.0))
     shares = np.array(
         [(points[part.column] / points["step_seconds"]).fillna(0).clip(lower=0) for part in parts]

@@ -209,8 +209,7 @@ def read_choice(folder: Path) -> ChoiceSummary | None:
     Args:
         folder: Holds its tables and its decision.
     """
-    # the decision of an earlier version has none
-    values = read_json(folder / DECISION).get("choice")
+    values = read_json(folder / DECISION)["choice"]
     return None if values is None else ChoiceSummary.from_dict(values)
 
 

@@ -29,10 +29,7 @@ def answer_lines(answers: Sequence[Answer]) -> Iterator[str]:
 
 def card_lines(answer: Answer) -> Iterator[str]:
     """Yield the card of one experiment."""
-    card = answer.get("card")
-    if card is None:
-        yield f"{answer['experiment']}: the answer is from an earlier version. Run the same command again."
-        return
+    card = answer["card"]
     yield from _wrapped("", f"{answer['experiment']}: {card['verdict']} {certainty_text(card)}", indent=0)
     yield from _wrapped("", card["reason"])
     label, text, interval = (
@@ -75,9 +72,7 @@ def _overview(answers: Sequence[Answer]) -> Iterator[str]:
     """Yield a table with a row for each experiment; long names have a line above their answer."""
     rows = [("Experiment", "How sure", "Answer")]
     rows += [
-        (each["experiment"], each["card"]["certainty"].lower(), each["card"]["verdict"])
-        for each in answers
-        if "card" in each
+        (each["experiment"], each["card"]["certainty"].lower(), each["card"]["verdict"]) for each in answers
     ]
     most = max(len(row[2]) for row in rows)
     name = max(min(len(row[0]), max(WIDTH - most - 12, 10)) for row in rows)

@@ -118,8 +118,7 @@ class Checkpointer:
 
     def _go_on(self, folder: Path, found: Restored) -> TrainingState:
         before = Resumption.model_validate(found.shared["resumption"])
-        # one that an older version wrote tells nothing of training by itself
-        self._trainer.memory.resume(found.own.get("memory_peaks", {}))
+        self._trainer.memory.resume(found.own["memory_peaks"])
         try:
             state = resume(self._trainer, found.shared, found.own)
         except CheckpointError as error:
