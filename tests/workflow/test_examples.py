@@ -51,6 +51,7 @@ PLANS = {
     "olivia-cifar100": Plan("profiles/sites/sigma2-olivia.yaml", {"1x1", "1x2", "1x4", "2x4"}, 78),
     "own-accelerate": Plan("profiles/slurm/site.yaml", {"1x1", "1x2"}, 12),
     "own-ddp": Plan("profiles/slurm/site.yaml", {"1x1", "1x2"}, 18),
+    "own-images": Plan("profiles/slurm/site.yaml", {"1x1", "1x2"}, 6),
     "own-lightning": Plan("profiles/slurm/site.yaml", {"1x1", "1x2"}, 6),
     "own-nanogpt": Plan("profiles/slurm/site.yaml", {"1x1", "1x2"}, 12),
     "palmetto-torchrun": Plan("profiles/sites/clemson-palmetto.yaml", {"1x1", "1x2", "2x2"}, 12),
