@@ -373,12 +373,15 @@ def test_a_mistake_in_the_site_does_not_have_its_study_judged_by_this_machine(
     assert line.startswith(f"{tmp_path}/site.yaml:")
 
 
-def test_a_mistake_in_the_site_hides_none_of_the_study_that_its_other_facts_show(load_site: LoadSite) -> None:
+def test_the_mistakes_of_the_site_come_before_those_of_the_study(load_site: LoadSite) -> None:
     with pytest.raises(StudyError) as refused:
         load_site(slurm("account: <account>"), devices=[1, 16])
-
-    account, devices = refused.value.lines
+    (account,) = refused.value.lines
     assert "slurm.account" in account
+
+    with pytest.raises(StudyError) as refused:
+        load_site(slurm("account: nn9999k"), devices=[1, 16])
+    (devices,) = refused.value.lines
     assert "experiments.digits.devices[1] is 16, but a run may take 2 nodes of 4 devices" in devices
 
 

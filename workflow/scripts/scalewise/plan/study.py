@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import difflib
 import json
 import os
 import shlex
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -38,7 +37,7 @@ from scalewise.plan.config.experiment import (
     experiment_kind,
 )
 from scalewise.plan.config.paths import find_site_file, site_file_problem
-from scalewise.plan.config.program import ARGUMENT, ProgramSettings
+from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.config.pydantic_problems import problems_of, validate
 from scalewise.plan.config.raw_values import no_value, non_string_keys, to_plain, unrepresentable_values
 from scalewise.plan.config.settings import Settings
@@ -256,6 +255,8 @@ def load_study(
 ) -> Study:
     """Check a configuration and make its runs.
 
+    The site's mistakes come first: they decide what an experiment may be.
+
     Args:
         config: Keys and values that Snakemake merged from files and command line.
         files: The files it was read from, for line numbers and spelling.
@@ -267,21 +268,20 @@ def load_study(
         StudyError: names every mistake.
     """
     sources = [read_source(Path(file)) for file in files]
+    if misnamed := site_file_problem(site_file):
+        raise StudyError([misnamed.render(_origin(misnamed.place, sources))])
+    site = _load_site(site_file, checkout)
     lines = [
         problem.render(source.origin(problem.place)) for source in sources for problem in source.problems
     ]
     spelled = {problem.place for source in sources for problem in source.problems}
-    misnamed = site_file_problem(site_file)
-    site, site_lines = (_without(None, ()), []) if misnamed else _load_site(site_file, checkout)
-    lines += site_lines
 
     raw = to_plain(config)
     unusable = [*([] if files else non_string_keys(config, ())), *unrepresentable_values(config, ())]
     problems = [problem for problem in unusable if problem.place not in spelled]
     lines += [problem.render(_origin(problem.place, sources)) for problem in problems]
     spelled |= {problem.place for problem in unusable}
-    problems = [misnamed] if misnamed else []
-    problems += _check_top(raw, config)
+    problems = list(_check_top(raw, config))
     experiments: dict[str, PlannedExperiment] = {}
     if isinstance(raw.get("experiments"), dict) and isinstance(raw.get("defaults", {}), dict):
         experiments, found = _plan(raw, site, own_environments)
@@ -336,57 +336,33 @@ def check_results_folder(folder: Path) -> None:
         )
 
 
-def _load_site(site_file: str | Path | None, checkout: Path | None) -> tuple[Site, list[str]]:
-    if site_file is None:
-        return resolve_site(SiteFile()), []
-    named, site_file = site_file, find_site_file(site_file, checkout)
-    if not site_file.exists():
+def _load_site(named: str | Path | None, checkout: Path | None) -> Site:
+    """Read and check the site file.
+
+    Raises:
+        StudyError: names every mistake in it.
+    """
+    if named is None:
+        return resolve_site(SiteFile())
+    path = find_site_file(named, checkout)
+    if not path.exists():
         where = f"{Path.cwd()}, nor in {checkout}" if checkout else f"{Path.cwd()}"
         fix = "Give the path of a site file: --config site=PATH."
-        return _without(None, ()), [f"{named}: there is no such file in {where}. {fix}"]
-    source = read_source(site_file, "Write one fact a line, such as `accelerator: auto`.")
-    if source.problems:
-        lines = [p.render(source.origin(p.place)) for p in source.problems]
-        wrong = {problem.place for problem in source.problems}
-        values = None if source.fatal else yaml.safe_load(site_file.read_text(encoding="utf-8"))
-        return _without(values, wrong), lines
-    values = yaml.safe_load(site_file.read_text(encoding="utf-8"))
-    try:
-        facts = SiteFile.model_validate(values)
-    except ValidationError as error:
-        problems = problems_of(error, (), SiteFile)
-    else:
-        problems = list(check_facts(facts))
-        if not problems:
-            return resolve_site(facts), []
-    # a fact that may be a number or auto is found wanting twice: one finding is enough
-    found = {problem.place: problem for problem in reversed(problems)}
-    lines = [p.render(source.origin(p.place)) for p in reversed(found.values())]
-    return _without(values, found), lines
-
-
-UNBOUNDED = {"accelerator": "cuda", "devices_per_node": 10**6, "cpus_per_node": 10**9, "max_nodes": 10**6}
-"""Facts so generous that no study is refused by them, for those that a site does not soundly state."""
-
-
-def _without(values: object, wrong: Iterable[Place]) -> Site:
-    """The site's sound facts: a mistake in one must not have a study judged by this machine."""
-    if not isinstance(values, dict):
-        return resolve_site(SiteFile.model_validate(UNBOUNDED))
-    kept = copy.deepcopy(values)
-    if {("devices_per_node",), ("cpus_per_node",)} & set(wrong):
-        # each of the two says something about a node beside the other alone
-        wrong = [*wrong, ("devices_per_node",), ("cpus_per_node",)]
-    for place in wrong:
-        holder: Any = kept
-        for key in place[:-1]:
-            holder = holder.get(key) if isinstance(holder, dict) else None
-        if isinstance(holder, dict):
-            holder.pop(place[-1], None)
-    try:
-        return resolve_site(SiteFile.model_validate(UNBOUNDED | kept))
-    except ValidationError:
-        return resolve_site(SiteFile.model_validate(UNBOUNDED))
+        raise StudyError([f"{named}: there is no such file in {where}. {fix}"])
+    source = read_source(path, "Write one fact a line, such as `accelerator: auto`.")
+    problems = list(source.problems)
+    if not problems:
+        try:
+            facts = SiteFile.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+        except ValidationError as error:
+            problems = problems_of(error, (), SiteFile)
+        else:
+            problems = list(check_facts(facts))
+            if not problems:
+                return resolve_site(facts)
+    # a fact that may be a number or auto is reported twice: once is enough
+    first = {problem.place: problem for problem in reversed(problems)}
+    raise StudyError([problem.render(source.origin(problem.place)) for problem in reversed(first.values())])
 
 
 def _once(problems: Iterable[Problem], raw: Mapping[str, Any]) -> list[Problem]:
@@ -452,29 +428,12 @@ def _plan(
     raw: Mapping[str, Any], site: Site, own_environments: bool
 ) -> tuple[dict[str, PlannedExperiment], list[Problem]]:
     defaults: dict[str, Any] = raw.get("defaults", {})
-    # keys that only one of the two kinds takes do not concern the other
-    of_programs = ProgramExperiment.model_fields.keys() - Experiment.model_fields.keys()
-    swept = defaults.get("sweep")
-    if isinstance(swept, dict) and any(key.startswith(ARGUMENT) for key in swept):
-        of_programs |= {"sweep"}
-    if "program" in defaults:
-        of_the_loop = Experiment.model_fields.keys() - ProgramExperiment.model_fields.keys()
-        parts = [_only(defaults, without=of_the_loop), _only(defaults, of_the_loop)]
-    else:
-        alone = _only(defaults, of_programs)
-        parts = [_only(defaults, without=of_programs), {"program": "", **alone} if alone else {}]
-    found = [problem for part in parts if part for problem in validate(part, ("defaults",))[1]]
-    found += validate({}, ("defaults",))[1] if not defaults else []
-    # an experiment may give a key that the defaults leave out, but not a part of one
-    problems = [problem for problem in found if problem.what != "is missing" or len(problem.place) > 2]
-    sound = {
-        key: value
-        for key, value in defaults.items()
-        if not any(problem.place[1] == key for problem in problems)
-    }
-    broken = set(defaults) - set(sound)
-    if broken:
-        problems += check_model_names(("defaults",), sound)
+    keys = Experiment.model_fields.keys() | ProgramExperiment.model_fields.keys()
+    problems = [
+        Problem(("defaults", key), "is not a known key", did_you_mean(key, keys))
+        for key in defaults
+        if key not in keys
+    ]
     planned = {}
     for name, own in raw["experiments"].items():
         place: Place = ("experiments", name)
@@ -482,22 +441,22 @@ def _plan(
             fix = "Indent its keys on the lines below it."
             problems.append(Problem(place, f"is {spelled(own)}, not a mapping of keys to values", fix))
             continue
-        kind = experiment_kind(sound | own)
+        kind = experiment_kind(defaults | own)
         if kind is Experiment and (nameless := list(check_program_is_named(place, own))):
             problems += nameless
             continue
-        merged = {key: value for key, value in sound.items() if key in kind.model_fields} | own
+        merged = {key: value for key, value in defaults.items() if key in kind.model_fields} | own
         if kind is ProgramExperiment and (
             foreign := list(check_keys_of_the_loop(place, merged["program"], own))
         ):
             problems += foreign
             merged = {key: value for key, value in merged.items() if key not in OF_THE_LOOP}
         spec, found = validate(merged, place)
-        problems += [p for p in found if not (p.what == "is missing" and p.place[-1] in broken)]
-        if spec is None or broken:
-            # what is missing or broken would make other rules complain; these two stand alone
+        problems += found
+        if spec is None:
+            # the other checks need an experiment
+            problems += check_model_names(place, merged)
             problems += check_devices(place, _sound_counts(merged.get("devices")), site)[1]
-            problems += check_model_names(place, own if broken else merged)
             continue
         problems += () if own_environments else check_packages(place, spec)
         spec, unresolved = resolve_choice(place, spec, site)
@@ -512,15 +471,6 @@ def _plan(
             problems += _check_size(planned[name])
             problems += _check_budget(planned[name], site)
     return planned, problems
-
-
-def _only(
-    values: Mapping[str, Any], keys: Collection[str] | None = None, without: Collection[str] = ()
-) -> dict[str, Any]:
-    """The entries under some keys, or under all but some."""
-    return {
-        key: value for key, value in values.items() if (keys is None or key in keys) and key not in without
-    }
 
 
 def _check_size(planned: PlannedExperiment) -> Iterator[Problem]:
