@@ -23,9 +23,10 @@ from tests.distributed.whole_runs import SETTINGS, Start, Training, finish
 
 from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.bottlenecks.bottlenecks import find_bottlenecks
-from scalewise.analysis.experiment_figures import draw
+from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.experiment_tables import compute
-from scalewise.analysis.study_report import write_report
+from scalewise.analysis.report.figures import draw
+from scalewise.analysis.report.page import write_report
 from scalewise.plan.config.experiment import Experiment
 from scalewise.records import FAILURE
 from scalewise.training.data.datasets import prepare
@@ -108,9 +109,9 @@ def test_a_rank_that_takes_50_ms_more_a_step_is_named_with_its_host_in_the_repor
     )
     assert [limit.cause for limit in find_bottlenecks(scaling, runs)] == ["straggler"]
     flagged = said["slowdown"]["sentence"]
-    draw(analysed, tmp_path / "results" / name)
-    label = {name: {"title": "Study", "description": "", "predicted": False}}
-    write_report([name], tmp_path / "results", label, tmp_path / "report.html")
+    results = ExperimentResults.read(analysed, tmp_path / "results" / name, title="Study")
+    draw(results)
+    write_report([results], tmp_path / "report.html")
     assert flagged in (tmp_path / "report.html").read_text(encoding="utf-8")
     record_property("figure", flagged.partition(" takes ")[2].partition(" of each")[0] + " of the step")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from scalewise.interpreter import imports_uncollected, quick_exit
-from scalewise.records import RecordError, read_all_reduce
+from scalewise.records import RecordError, read_all_reduce, write_text
 
 # ruff: noqa: PLC0415  each step loads what it needs alone: the libraries that draw take two seconds
 
@@ -52,11 +52,11 @@ def judge(options: argparse.Namespace) -> None:
 def figures(options: argparse.Namespace) -> None:
     """Draw the figures of an experiment from its tables."""
     with imports_uncollected():
-        from scalewise.analysis.analysis_spec import AnalysisSpec
-        from scalewise.analysis.experiment_figures import draw
+        from scalewise.analysis.experiment_results import ExperimentResults
+        from scalewise.analysis.report.figures import draw
 
-    experiment = AnalysisSpec.from_json(options.experiment)
-    draw(experiment, options.folder, predicted=_facts(options.study)[experiment.name]["predicted"])
+    name = json.loads(options.experiment)["name"]
+    draw(ExperimentResults.of_study(_facts(options.study)[name], options.folder))
 
 
 def event_files(options: argparse.Namespace) -> None:
@@ -70,13 +70,16 @@ def event_files(options: argparse.Namespace) -> None:
 def report(options: argparse.Namespace) -> None:
     """Write the report on one experiment or on several."""
     with imports_uncollected():
-        from scalewise.analysis.study_report import gather_decisions, write_report
+        from scalewise.analysis.experiment_results import ExperimentResults
+        from scalewise.analysis.report.page import write_report
 
     facts = _facts(options.study)
     names = options.experiments or list(facts)
     if options.decisions:
-        gather_decisions(names, options.results, options.decisions)
-    write_report(names, options.results, facts, options.output)
+        texts = ((options.results / name / "decision.json").read_text(encoding="utf-8") for name in names)
+        write_text(options.decisions, json.dumps([json.loads(text) for text in texts], indent=2) + "\n")
+    experiments = [ExperimentResults.of_study(facts[name], options.results / name) for name in names]
+    write_report(experiments, options.output)
 
 
 def partial_report(options: argparse.Namespace) -> None:

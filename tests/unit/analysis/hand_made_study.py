@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+
+from scalewise.analysis.experiment_results import ExperimentResults
 
 COUNTS = (1, 2, 4, 8, 16)
 PROJECTED = (64, 256, 1024)
@@ -17,6 +20,21 @@ ALL_REDUCE_SECONDS = 0.004
 SIDES = (("low", -1), ("high", 1))
 HIDDEN_SHARE = 0.15
 """Of the computing, in which an all-reduce can hide."""
+
+
+def results(
+    scaling: pd.DataFrame,
+    runs: pd.DataFrame | None = None,
+    *,
+    folder: Path = Path(),
+    name: str = "study",
+    decision: Mapping[str, Any] | None = None,
+    **fields: Any,
+) -> ExperimentResults:
+    """Results of tables, with no answer unless the decision has one."""
+    nothing = {"device": "device", "measure": "throughput", "series": None, "devices": None, "cpus": None}
+    runs = pd.DataFrame(columns=["run", "series", "outcome"]) if runs is None else runs
+    return ExperimentResults(name, folder, nothing | dict(decision or {}), scaling, runs, **fields)
 
 
 def with_steps(runs: pd.DataFrame) -> pd.DataFrame:

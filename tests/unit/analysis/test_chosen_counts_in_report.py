@@ -18,21 +18,17 @@ from tests.unit.analysis.report_page import Page, cells
 from tests.unit.chosen_study import STUDY, PlayedStudy, overhead
 from tests.unit.planted_rounds import FIRST, LAST, SECOND, THIRD, leave, planted_round, unmeasured
 
-from scalewise.analysis.analysis_spec import DECISION, RUNS, SCALING, THROUGHPUT, AnalysisSpec, read_json
-from scalewise.analysis.experiment_figures import draw
+from scalewise.analysis.analysis_spec import THROUGHPUT, AnalysisSpec
+from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.experiment_tables import compute
 from scalewise.analysis.partial_report import write_partial_report
 from scalewise.analysis.report import figures, scaling_figures
 from scalewise.analysis.report.efficiency_figures import efficiency
+from scalewise.analysis.report.figures import draw
+from scalewise.analysis.report.page import write_report
 from scalewise.analysis.report.series_lines import EXPECTED, MEASURED
-from scalewise.analysis.report.unmeasured_points import (
-    expected_points,
-    expected_throughput,
-    without_bounds_of_single_runs,
-)
-from scalewise.analysis.rounds.choice_summary import ChoiceSummary, read_choice
+from scalewise.analysis.rounds.choice_summary import ChoiceSummary
 from scalewise.analysis.rounds.sentences import STOPPING_AT_DECISION, repeat_sentences
-from scalewise.analysis.study_report import write_report
 from scalewise.plan.runs.rounds import SeriesChoice, UnmeasuredPoint
 
 UP_TO_16 = STUDY.replace("up_to: 64", "up_to: 16")
@@ -42,15 +38,25 @@ UP_TO_16 = STUDY.replace("up_to: 64", "up_to: 16")
 class Ended:
     """A study whose rounds asked for 1, 8 and 12 devices, with its tables, figures and report."""
 
-    folder: Path
+    results: ExperimentResults
     page: str
-    choice: ChoiceSummary
-    scaling: pd.DataFrame
-    runs: pd.DataFrame
+
+    @property
+    def choice(self) -> ChoiceSummary:
+        assert self.results.choice is not None
+        return self.results.choice
+
+    @property
+    def folder(self) -> Path:
+        return self.results.folder
+
+    @property
+    def scaling(self) -> pd.DataFrame:
+        return self.results.scaling
 
     @property
     def expected(self) -> pd.DataFrame:
-        return expected_points(self.choice, self.scaling)
+        return self.results.unmeasured
 
 
 def played(folder: Path, rounds: int, *, with_asked: bool = True) -> PlayedStudy:
@@ -69,17 +75,15 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     study = played(tmp_path_factory.mktemp("ended"), 4)
     spec = AnalysisSpec.from_json(study.planned.analysis_definition)
     compute(spec, study.folder / "runs", study.folder)
-    draw(spec, study.folder)
+    results = ExperimentResults.of_study(json.loads(study.study.report_facts)["gpt"], study.folder)
+    draw(results)
     report = study.results / "report.html"
-    write_report(["gpt"], study.results, json.loads(study.study.report_facts), report)
-    choice = read_choice(study.folder)
-    assert choice is not None
-    tables = [pd.read_csv(study.folder / name) for name in (SCALING, RUNS)]
-    return Ended(study.folder, report.read_text(encoding="utf-8"), choice, *tables)
+    write_report([results], report)
+    return Ended(results, report.read_text(encoding="utf-8"))
 
 
 def test_the_decision_keeps_what_was_not_measured(ended: Ended) -> None:
-    assert read_json(ended.folder / DECISION)["devices"] == 8
+    assert json.loads((ended.folder / "decision.json").read_text(encoding="utf-8"))["devices"] == 8
     assert ended.choice.measured == [1, 8, 12]
     assert [each.devices for each in ended.choice.unmeasured] == [2, 4, 16]
     assert ended.choice.next_runs == ""
@@ -98,7 +102,9 @@ def test_expected_values_stand_under_the_names_of_what_is_measured(ended: Ended)
 
 
 def test_a_study_that_measures_every_count_expects_nothing(ended: Ended) -> None:
-    assert expected_points(None, ended.scaling).empty
+    results = replace(ended.results, choice=None)
+    assert results.unmeasured.empty
+    assert results.expected is None
 
 
 def test_each_series_of_a_sweep_has_its_own_unmeasured_counts(ended: Ended) -> None:
@@ -106,7 +112,7 @@ def test_each_series_of_a_sweep_has_its_own_unmeasured_counts(ended: Ended) -> N
     choice = replace(ended.choice, series="a", others=[other])
     scaling = pd.concat([ended.scaling.assign(series=name) for name in "ab"])
 
-    expected = expected_points(choice, scaling)
+    expected = replace(ended.results, choice=choice, scaling=scaling).unmeasured
 
     assert expected[["series", "devices"]].to_numpy().tolist() == [["a", 2], ["a", 4], ["a", 16], ["b", 4]]
     assert expected["speedup"].tolist()[-1] == 2.0
@@ -117,12 +123,12 @@ def test_each_series_of_a_sweep_has_its_own_unmeasured_counts(ended: Ended) -> N
 
 
 def test_what_is_expected_of_the_time_to_a_target_is_drawn_as_no_throughput(
-    ended: Ended, tmp_path: Path
+    ended: Ended,
 ) -> None:
-    decision = read_json(ended.folder / DECISION)
     for measure, drawn in (("throughput", 3), ("time to target", 0)):
-        (tmp_path / DECISION).write_text(json.dumps(decision | {"measure": measure}), encoding="utf-8")
-        assert len(expected_throughput(tmp_path, ended.scaling)) == drawn
+        results = replace(ended.results, decision={**ended.results.decision, "measure": measure})
+        assert results.expected is not None
+        assert len(results.expected) == drawn
 
 
 def hollow(axes: Axes) -> dict[int, float]:
@@ -142,7 +148,7 @@ def labels(figure: Figure) -> list[str]:
 FIGURES: dict[str, Callable[[Ended], Figure]] = {
     "speedup": lambda study: scaling_figures.speedup(study.scaling, expected=study.expected),
     "parallel_efficiency": lambda study: efficiency(study.scaling, 0.7, study.expected),
-    THROUGHPUT: lambda study: figures.throughput(study.scaling, study.runs, study.expected),
+    THROUGHPUT: lambda study: figures.throughput(study.scaling, study.results.runs, study.expected),
 }
 
 
@@ -196,7 +202,7 @@ def test_marks_that_would_touch_are_left_out_and_the_last_is_not(ended: Ended) -
         )
         for devices in range(16, 1025, 4)
     ]  # fmt: skip
-    expected = expected_points(replace(ended.choice, unmeasured=many), ended.scaling)
+    expected = replace(ended.results, choice=replace(ended.choice, unmeasured=many)).unmeasured
     (axes,) = scaling_figures.speedup(ended.scaling, expected=expected).axes
 
     shown = sorted(hollow(axes))
@@ -210,7 +216,7 @@ def test_a_single_run_has_neither_interval_nor_bar(ended: Ended) -> None:
     assert re.fullmatch(r"\|all runs\|12\|1\|[\d,]+\|[\d.]+\|0\.64\|.*", row), row
     repeated = next(row for row in cells(ended.page, "Scaling") if "|8|3|" in row)
     assert " to " in repeated
-    table = without_bounds_of_single_runs(ended.scaling).set_index("devices")
+    table = ended.results.points.set_index("devices")
     assert table.loc[12, ["speedup_low", "speedup_high", f"{THROUGHPUT}_low"]].isna().all()
     assert table.loc[8, ["speedup_low", "speedup_high", f"{THROUGHPUT}_low"]].notna().all()
 
@@ -280,7 +286,7 @@ def test_a_count_whose_runs_all_failed_is_neither_measured_nor_expected(tmp_path
     spec = AnalysisSpec.from_json(study.planned.analysis_definition)
     compute(spec, study.folder / "runs", study.folder)
 
-    choice = read_choice(study.folder)
+    choice = ExperimentResults.read(spec, study.folder).choice
 
     assert choice is not None
     assert (choice.measured, choice.no_result) == ([1, 8], [12])
@@ -317,7 +323,7 @@ def test_what_a_spent_budget_leaves_open_is_the_first_caution(tmp_path: Path) ->
     spec = AnalysisSpec.from_json(study.planned.analysis_definition)
     compute(spec, study.folder / "runs", study.folder)
 
-    decision = read_json(study.folder / DECISION)
+    decision = json.loads((study.folder / "decision.json").read_text(encoding="utf-8"))
 
     assert decision["cautions"][0] == (
         "The budget of 2.00 device-hours ends the study: 0.130 are spent, and the time limit of the next "
@@ -337,7 +343,8 @@ def test_a_study_that_goes_on_has_the_best_answer_so_far_and_what_comes_next(tmp
     assert told[-2] == (
         "  The study has not ended; next: 1 run on 12 devices (may be the answer, with a chance of 12 %)."
     )
-    cautions = read_json(study.results / "partial" / "gpt" / DECISION)["cautions"]
+    decision = json.loads((study.results / "partial/gpt/decision.json").read_text(encoding="utf-8"))
+    cautions = decision["cautions"]
     assert cautions[0] == (
         "The study has not ended: the chance that another GPU count is the answer is 14 %: 12 (12 %), "
         "16 (2 %)."
@@ -351,7 +358,7 @@ def test_a_count_that_was_measured_since_the_last_round_is_not_expected_any_more
     spec = AnalysisSpec.from_json(study.planned.analysis_definition)
     compute(spec, study.folder / "runs", study.folder)
 
-    choice = read_choice(study.folder)
+    choice = ExperimentResults.read(spec, study.folder).choice
 
     assert choice is not None
     assert choice.measured == [1, 8, 12]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 from tests.unit.analysis.decisions import decision_on
+from tests.unit.analysis.hand_made_study import results
 
 from scalewise.analysis.report.proposal import write_proposal
 from scalewise.analysis.scaling import scaling_table
@@ -26,7 +27,10 @@ def test_the_example_in_the_docs_is_what_such_runs_give(
     runs["wall_seconds"] = 300 + 2_880_000 / runs["throughput_samples_per_second"]
     runs["device_hours"] = runs["wall_seconds"] * runs["devices"] / 3600
     decision = decision_on(runs, RULE, name="my-training", noun="GPU").named("GPU")
-    write_proposal(scaling_table(runs, "strong"), decision, tmp_path)
+    made = results(
+        scaling_table(runs, "strong"), runs, folder=tmp_path, name="my-training", decision=decision.as_dict()
+    )
+    write_proposal(made)
     page, report = ((DOCS / name).read_text(encoding="utf-8") for name in ("proposal.md", "report.md"))
     written = (tmp_path / "proposal.md").read_text(encoding="utf-8")
     assert [line for line in written.splitlines() if line not in page.splitlines()] == []

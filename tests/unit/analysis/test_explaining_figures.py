@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -252,12 +253,11 @@ def test_nothing_is_asked_for_where_the_criterion_is_another(scaling: pd.DataFra
 def test_every_figure_has_the_width_of_one_column_or_two(
     runs: pd.DataFrame, scaling: pd.DataFrame, make_epochs: Runs, tmp_path: Path
 ) -> None:
-    figures.draw_all(
-        scaling, runs, make_epochs(runs), tmp_path, min_efficiency=None, target=0.9,
-        laws=made.laws([ALONE]), prediction=made.prediction([ALONE]),
-    )  # fmt: skip
+    fields: dict[str, Any] = {"laws": made.laws([ALONE]), "prediction": made.prediction([ALONE])}
+    epochs = make_epochs(runs)
+    figures.draw(made.results(scaling, runs, folder=tmp_path, epochs=epochs, target=0.9, **fields))
     for name in FIGURES:
-        box = re.search(rb"/MediaBox \[ ?0 0 ([\d.]+)", (tmp_path / f"{name}.pdf").read_bytes())
+        box = re.search(rb"/MediaBox \[ ?0 0 ([\d.]+)", (tmp_path / "figures" / f"{name}.pdf").read_bytes())
         assert box is not None, name
         assert round(float(box[1]) / 72 * 25.4) in {85, 178}, name
 

@@ -320,10 +320,10 @@ def test_a_report_on_twelve_series_of_eight_counts_with_six_repeats_is_small(
     many = {(f"precision-bf16.bucket-view-{name}", d): [100.0 * d] * 6 for name in range(12) for d in counts}
     runs = made.with_steps(make_runs(many))
     runs["hosts"] = "node-a"
-    figures.draw_all(
-        scaling_table(runs, "strong"), runs, make_epochs(runs, 10), tmp_path, min_efficiency=0.7, target=0.9
-    )
-    traces = json.loads((tmp_path / "traces.json").read_text(encoding="utf-8"))
-    drawings = [inline_figure(tmp_path / f"{name}.svg", name, "0.1.", traces[name]).svg for name in traces]
+    epochs, folder = make_epochs(runs, 10), tmp_path / "figures"
+    scaling = scaling_table(runs, "strong")
+    figures.draw(made.results(scaling, runs, folder=tmp_path, epochs=epochs, min_efficiency=0.7, target=0.9))
+    traces = json.loads((folder / "traces.json").read_text(encoding="utf-8"))
+    drawings = [inline_figure(folder / f"{name}.svg", name, "0.1.", traces[name]).svg for name in traces]
     numbers = as_script_data({"figures": traces, "runs": runs_of_points(runs)})
     assert sum(len(each.encode()) for each in [*drawings, numbers]) < 1_100_000

@@ -6,9 +6,10 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from tests.unit.analysis.hand_made_study import results
 
 from scalewise.analysis.report.captions import FIGURES
-from scalewise.analysis.report.figure_sentences import SENTENCES, Findings, figure_sentences
+from scalewise.analysis.report.figure_sentences import SENTENCES, figure_sentences
 from scalewise.analysis.scaling import scaling_table
 
 ALONE = "all runs"
@@ -67,8 +68,13 @@ FOUR = point(
 )
 
 
-def said(*rows: dict[str, Any], **findings: Any) -> dict[str, str]:
-    return figure_sentences(Findings(pd.DataFrame(rows), **findings))
+def said(*rows: dict[str, Any], **fields: Any) -> dict[str, str]:
+    return sentences(pd.DataFrame(rows), **fields)
+
+
+def sentences(scaling: pd.DataFrame, runs: pd.DataFrame | None = None, **fields: Any) -> dict[str, str]:
+    answer: dict[str, Any] = {name: fields.pop(name) for name in ("series", "devices") if name in fields}
+    return figure_sentences(results(scaling, runs, decision=answer, **fields))
 
 
 def test_the_gain_stands_with_its_interval_and_the_step_with_its_parts() -> None:
@@ -129,7 +135,7 @@ def test_single_runs_of_a_study_have_no_interval_and_no_verdict(make_runs: Any) 
     for rate in (200.0, 140.0):
         table = scaling_table(make_runs({(ALONE, 1): [100.0], (ALONE, 2): [rate]}), "strong")
         assert table["speedup_low"].isna().tolist() == [False, True]
-        found = figure_sentences(Findings(table, min_efficiency=None))
+        found = sentences(table)
         assert found["speedup"] == f"2 devices are {rate / 100:.2f}x as fast as 1 (n = 1)."
         assert found["efficiency"] == f"On 2 devices efficiency is {rate / 200:.2f} (n = 1)."
 
@@ -138,7 +144,7 @@ def test_what_a_gain_costs_in_accuracy_stands_beside_it(make_runs: Any) -> None:
     points = {(ALONE, 1): [99.0, 100.0, 101.0], (ALONE, 2): [178.0, 180.0, 182.0]}
     runs = make_runs(points | {(ALONE, 4): [300.0, 302.0, 304.0]})
     runs["final_accuracy"] = [0.98, 0.981, 0.979, 0.96, 0.961, 0.959, 0.98, 0.981, 0.979]
-    found = figure_sentences(Findings(scaling_table(runs, "strong"), devices=2))["speedup"]
+    found = sentences(scaling_table(runs, "strong"), devices=2)["speedup"]
     assert found.startswith("2 devices have 1.80x the throughput of 1 (1.")
     assert ", n = 3), 2.0 points of accuracy lost and 4 are 3.02x as fast as 1 (" in found
 
@@ -195,14 +201,17 @@ def test_the_time_to_a_target_is_told_with_both_efficiencies() -> None:
 def test_losses_are_compared_after_the_last_epoch_that_all_runs_have() -> None:
     losses = [("a", 1, 1, 0.5), ("a", 1, 2, 0.2), ("b", 2, 1, 0.6), ("b", 2, 2, 0.3), ("b", 2, 3, 0.1)]
     epochs = pd.DataFrame(losses, columns=["run", "devices", "epoch", "test_loss"]).assign(series="all runs")
-    assert said(BASE, TWO, epochs=epochs)["loss"] == (
+    runs = pd.DataFrame({"run": ["a", "b"], "series": "all runs", "outcome": "completed"})
+    assert said(BASE, TWO, runs=runs, epochs=epochs)["loss"] == (
         "After 2 epochs the test loss is 0.200 on 1 device (n = 1) and 0.300 on 2 (n = 1)."
     )
     by_step = epochs.rename(columns={"epoch": "step", "test_loss": "loss"})
-    assert said(BASE, TWO, epochs=by_step)["loss"].startswith("After 2 steps the loss as backward gets it is")
+    by_steps = said(BASE, TWO, runs=runs, epochs=by_step)["loss"]
+    assert by_steps.startswith("After 2 steps the loss as backward gets it is")
     apart = epochs[(epochs["run"] == "a") == (epochs["epoch"] == 1)]
     assert (
-        said(BASE, TWO, epochs=apart)["loss"] == "No epoch is told by all runs: there is nothing to compare."
+        said(BASE, TWO, runs=runs, epochs=apart)["loss"]
+        == "No epoch is told by all runs: there is nothing to compare."
     )
 
 
@@ -217,7 +226,7 @@ def test_losses_are_of_completed_runs_under_the_conditions_of_the_series(
     # runs of another condition are planned as the same series
     epochs.loc[epochs["series"] == "b", "series"] = "a"
     table = scaling_table(runs, "strong")
-    assert figure_sentences(Findings(table, series="a", epochs=epochs, runs=runs))["loss"] == (
+    assert sentences(table, runs, series="a", epochs=epochs)["loss"] == (
         "After 4 epochs the test loss is 0.570 on 1 device of a (n = 3) and 0.570 on 2 (n = 3)."
     )
 

@@ -17,14 +17,16 @@ from tests.unit.analysis.reference import welch_bounds
 from tests.unit.analysis.report_page import Page, below, cells
 
 from scalewise.analysis.analysis_spec import HELD_EQUAL, NOT_KNOWN
+from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.report.captions import FIGURES
-from scalewise.analysis.report.page import Section, render
+from scalewise.analysis.report.page import render
 from scalewise.analysis.report.page_files import as_script_data
 from scalewise.analysis.scaling import option_table, scaling_table
 from scalewise.plan.config.experiment import DecisionRule
 
 Runs = Callable[..., pd.DataFrame]
-MakeSection = Callable[..., Section]
+Results = ExperimentResults
+MakeSection = Callable[..., Results]
 
 ALONE = "all runs"
 HOSTILE = "<script>alert('x')</script> & \"more\""
@@ -36,10 +38,11 @@ MEASURED: dict[tuple[str, int], list[float | str]] = {
 
 @pytest.fixture
 def section(make_runs: Runs, tmp_path: Path) -> MakeSection:
+    (tmp_path / "figures").mkdir()
     for name in FIGURES:
-        (tmp_path / f"{name}.svg").write_text(f"<svg><text>{name}</text></svg>", encoding="utf-8")
+        (tmp_path / "figures" / f"{name}.svg").write_text(f"<svg><text>{name}</text></svg>", encoding="utf-8")
     drawn = {name: {"panels": [], "traces": [], "message": ""} for name in FIGURES}
-    (tmp_path / "traces.json").write_text(json.dumps(drawn), encoding="utf-8")
+    (tmp_path / "figures" / "traces.json").write_text(json.dumps(drawn), encoding="utf-8")
 
     def make(
         name: str = "study",
@@ -51,7 +54,7 @@ def section(make_runs: Runs, tmp_path: Path) -> MakeSection:
         swept: dict[str, list[str]] | None = None,
         further: Mapping[str, Any] | None = None,
         **columns: Any,
-    ) -> Section:
+    ) -> ExperimentResults:
         runs = make_runs(points, **columns)
         if reason is not None:
             runs.loc[runs["outcome"] != "completed", "reason"] = reason
@@ -60,16 +63,16 @@ def section(make_runs: Runs, tmp_path: Path) -> MakeSection:
         decision = decision_on(runs, DecisionRule(min_efficiency=0.7), name=name, swept=swept)
         for table, file in ((runs, "runs.csv"), (scaling, "scaling.csv"), (options, "options.csv")):
             table.to_csv(tmp_path / file, index=False)
-        return Section(
+        return ExperimentResults(
             name=name,
             title=title,
             description=description,
-            decision=decision.as_dict(),
+            decision=decision.as_dict() | {"repeats": []},
             scaling=pd.read_csv(tmp_path / "scaling.csv"),
             runs=pd.read_csv(tmp_path / "runs.csv"),
             options=pd.read_csv(tmp_path / "options.csv"),
             origins=origins or {"commit": ["abc123"]},
-            figures=tmp_path,
+            folder=tmp_path,
             **(further or {}),
         )
 
@@ -315,19 +318,19 @@ def test_one_run_a_point_carries_no_interval_and_the_report_says_so(section: Mak
 
 
 @pytest.fixture
-def whole(section: MakeSection, make_runs: Runs) -> Section:
+def whole(section: MakeSection, make_runs: Runs) -> ExperimentResults:
     """A study with everything that a report can show."""
     runs = made.with_steps(make_runs(made.points([ALONE])))
-    return section(
+    study = section(
         points=made.points([ALONE]),
         further={
             "laws": made.laws([ALONE]),
             "prediction": made.prediction([ALONE]),
             "prediction_notes": ["From 16 devices on, communication no longer hides."],
-            "repeats": ["d8: 2 more repeats were asked for."],
         },
         **{name: list(runs[name]) for name in [*STEP, "wall_seconds", "fingerprint"]},
     )
+    return replace(study, decision={**study.decision, "repeats": ["d8: 2 more repeats were asked for."]})
 
 
 STEP = [
@@ -336,7 +339,7 @@ STEP = [
 ]  # fmt: skip
 
 
-def test_the_answer_says_by_which_rule_why_it_stops_and_what_lies_beyond(whole: Section) -> None:
+def test_the_answer_says_by_which_rule_why_it_stops_and_what_lies_beyond(whole: Results) -> None:
     card = whole.decision["card"]
     lines = (
         "On 16 devices, communication takes 30 % of each step.",
@@ -362,7 +365,7 @@ def test_the_answer_says_by_which_rule_why_it_stops_and_what_lies_beyond(whole: 
 
 
 def test_what_slows_it_down_is_a_bar_with_its_parts_named_one_sentence_and_the_line_to_write(
-    whole: Section,
+    whole: Results,
 ) -> None:
     parts = [
         {"key": "compute", "name": "computing", "share": 0.62, "seconds": 0.0062},
@@ -404,7 +407,7 @@ def test_runs_that_no_speedup_may_join_are_counted_beside_n(section: MakeSection
     assert "|2|3 (2 not comparable)|" in rows[2]
 
 
-def test_a_steps_parts_and_the_start_of_a_run_stand_in_a_table(whole: Section) -> None:
+def test_a_steps_parts_and_the_start_of_a_run_stand_in_a_table(whole: Results) -> None:
     rows = cells(render([whole], partial=False), "Where a step's time goes, and start-up")
     last = rows[-1].split("|")
     assert last[1:4] == [ALONE, "16", "3"]
@@ -414,7 +417,9 @@ def test_a_steps_parts_and_the_start_of_a_run_stand_in_a_table(whole: Section) -
     assert [cell for pair in zip(parts, shares, strict=True) for cell in pair] == last[5:13]
 
 
-def test_a_law_is_shown_with_its_intervals_and_a_refused_one_with_the_reason(whole: Section) -> None:
+def test_a_law_is_shown_with_its_intervals_and_a_refused_one_with_the_reason(
+    whole: Results,
+) -> None:
     # runs that are not comparable are not part of n, and not of the fit
     study = replace(whole, scaling=whole.scaling.assign(n_not_comparable=1))
     fitted, refused = cells(render([study], partial=False), "Laws of scaling")[1:]
@@ -436,7 +441,9 @@ def test_a_peak_that_was_not_measured_is_said_to_be_so(section: MakeSection) -> 
     ]
 
 
-def test_predictions_stand_beside_measurements_and_say_what_was_not_measured(whole: Section) -> None:
+def test_predictions_stand_beside_measurements_and_say_what_was_not_measured(
+    whole: Results,
+) -> None:
     rows = cells(render([whole], partial=False), "Prediction beside measurement")[1:]
     assert len(rows) == len(made.COUNTS) + len(made.PROJECTED)
     unmeasured = [row for row in rows if "|not measured|" in row]
@@ -456,8 +463,8 @@ def test_predictions_refused_are_said_where_there_are_none(section: MakeSection)
     assert refused in html.split("Prediction beside measurement")[1]
 
 
-def test_figures_with_nothing_of_their_own_to_show_are_left_out(whole: Section, section: MakeSection) -> None:
-    def named(study: Section) -> list[str]:
+def test_figures_with_nothing_of_their_own_to_show_are_left_out(whole: Results, section: MakeSection) -> None:
+    def named(study: ExperimentResults) -> list[str]:
         return figures(Page(render([study], partial=False)))
 
     assert named(whole) == list(FIGURES)
@@ -485,10 +492,10 @@ def test_learning_curves_are_the_first_figures_of_a_study_that_sweeps_cpus_and_o
     assert "accuracy" not in below(html, "All measurements").split("More figures")[1].split("</summary>")[0]
 
 
-def test_a_wide_figure_has_a_row_of_its_own(whole: Section) -> None:
+def test_a_wide_figure_has_a_row_of_its_own(whole: Results) -> None:
     for name, points in (("speedup", 241), ("step", 505)):
         svg = f'<svg viewBox="0 0 {points} 200"></svg>'
-        (whole.figures / f"{name}.svg").write_text(svg, encoding="utf-8")
+        (whole.folder / "figures" / f"{name}.svg").write_text(svg, encoding="utf-8")
     html = render([whole], partial=False)
     wide = [attrs["data-figure"] for tag, attrs in Page(html).elements if "wide" in str(attrs.get("class"))]
     assert wide == ["step"]

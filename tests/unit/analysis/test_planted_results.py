@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 
 import analysis
-from scalewise.analysis.analysis_spec import EPOCHS
 from scalewise.plan.runs.runs import canonical_json
 
 WriteRun = Callable[..., Path]
@@ -105,7 +104,7 @@ def test_another_kind_of_gpu_moves_no_figure_of_the_study(
     (other,) = (row for _, row in scaling[scaling["conditions"].notna()].iterrows())
     assert (other["devices"], other["n"], other["series"]) == (4, 3, f"all runs (device model {SLOW})")
     assert other["throughput_samples_per_second"] == pytest.approx(1800, rel=1e-3)
-    curves = pd.read_csv(tmp_path / EPOCHS)
+    curves = pd.read_csv(tmp_path / "epochs.csv")
     assert set(curves.loc[curves["series"] == other["series"], "run"]) == {"d4.r4", "d4.r5", "d4.r6"}
     assert any(f"device model is {SLOW}, not {FAST}" in caution for caution in mixed["cautions"])
 

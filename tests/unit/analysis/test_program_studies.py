@@ -16,11 +16,12 @@ from tests.unit.analysis.program_runs import DDP, STEPS, experiment, write_progr
 from tests.unit.analysis.report_page import Page, cells
 
 from scalewise.analysis.analysis_spec import DIFFERED, AnalysisSpec
-from scalewise.analysis.experiment_figures import draw
+from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.experiment_tables import compute
 from scalewise.analysis.report import epoch_figures, step_figures
 from scalewise.analysis.report.captions import FIGURES
-from scalewise.analysis.study_report import write_report
+from scalewise.analysis.report.figures import draw
+from scalewise.analysis.report.page import write_report
 from scalewise.analysis.tables import collect
 from scalewise.plan.config.experiment import Experiment, ProgramExperiment
 
@@ -36,9 +37,9 @@ def write_study(folder: Path, spec: ProgramExperiment, steps: Mapping[int, float
 def report_on(folder: Path, spec: ProgramExperiment | Experiment) -> tuple[dict[str, Any], str]:
     """The decision and the report's HTML, by way of all files between."""
     decision = decision_on(folder, spec)
-    draw(AnalysisSpec("study", spec), folder / "study")
-    labels = {"study": {"title": "My training", "description": "", "predicted": True}}
-    write_report(["study"], folder, labels, folder / "report.html")
+    results = ExperimentResults.read(AnalysisSpec("study", spec), folder / "study", title="My training")
+    draw(results)
+    write_report([results], folder / "report.html")
     return decision, (folder / "report.html").read_text(encoding="utf-8")
 
 
@@ -199,7 +200,7 @@ def test_losses_are_drawn_against_steps_and_no_axes_are_empty(tmp_path: Path) ->
     assert {tuple(np.asarray(line.get_xdata()).tolist()) for line in axes.get_lines()[1::2]} == {
         (0, 4, 8, 12, 16)
     }
-    draw(AnalysisSpec("study", spec), tmp_path / "study")
+    draw(ExperimentResults.read(AnalysisSpec("study", spec), tmp_path / "study"))
     # a message without axes
     assert 'class="axis x"' in figure_text(tmp_path, "loss")
     assert 'class="axis x"' not in figure_text(tmp_path, "accuracy")

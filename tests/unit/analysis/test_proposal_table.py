@@ -10,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from tests.unit.analysis.decisions import decision_on
+from tests.unit.analysis.hand_made_study import results
 from tests.unit.analysis.reference import welch_bounds
 
 from scalewise.analysis.decision.decision import Decision
@@ -48,9 +49,13 @@ def decision(runs: pd.DataFrame) -> Decision:
     return decision_on(runs, name="digits_strong")
 
 
+def write(scaling: pd.DataFrame, decision: Decision, folder: Path) -> None:
+    write_proposal(results(scaling, folder=folder, name=decision.experiment, decision=decision.as_dict()))
+
+
 @pytest.fixture
 def written(scaling: pd.DataFrame, decision: Decision, tmp_path: Path) -> Path:
-    write_proposal(scaling, decision, tmp_path)
+    write(scaling, decision, tmp_path)
     return tmp_path
 
 
@@ -93,7 +98,7 @@ def test_the_method_is_told_in_two_sentences_with_the_baselines_absolute_figure(
 def test_the_decided_series_comes_first_and_no_other_is_in_bold(
     scaling: pd.DataFrame, decision: Decision, tmp_path: Path
 ) -> None:
-    write_proposal(scaling, replace(decision, series="view_on", devices=2), tmp_path)
+    write(scaling, replace(decision, series="view_on", devices=2), tmp_path)
     first, second = (tmp_path / "proposal.md").read_text(encoding="utf-8").split("**digits_strong, ")[1:]
     assert first.startswith("view_on**")
     assert "| **2** |" in first
@@ -139,7 +144,7 @@ def test_times_are_read_in_the_unit_that_fits_them(
 ) -> None:
     runs = make_runs({(ALONE, 1): [100.0], (ALONE, 2): [190.0]}, wall_seconds=seconds)
     scaling = scaling_table(runs, "strong")
-    write_proposal(scaling, decision_on(runs), tmp_path)
+    write(scaling, decision_on(runs), tmp_path)
     text = (tmp_path / "proposal.md").read_text(encoding="utf-8")
     assert f"run ({unit})" in text
     assert f"| {shown} |" in text
@@ -150,7 +155,7 @@ def test_published_walls_are_told_as_walls(tmp_path: Path) -> None:
     runs = pd.DataFrame({"devices": [1, 2, 4], "wall_seconds": [151.0, 111.0, 96.0]})
     runs = runs.assign(experiment="palmetto", series=ALONE, outcome="completed")
     scaling = scaling_table(runs, "strong")
-    write_proposal(scaling, decision_on(runs, name="palmetto"), tmp_path)
+    write(scaling, decision_on(runs, name="palmetto"), tmp_path)
     text = (tmp_path / "proposal.md").read_text(encoding="utf-8")
     assert "relative to 1 device, 151 s a run, of walls, which include start-up" in text
     assert "| 2 | – | 1 | 111 | – | 1.36 | 0.68 | 0.0617 |" in text
@@ -160,5 +165,5 @@ def test_published_walls_are_told_as_walls(tmp_path: Path) -> None:
 def test_a_study_without_a_result_still_has_its_table(make_runs: Runs, tmp_path: Path) -> None:
     runs = make_runs({(ALONE, 1): ["failed"], (ALONE, 2): ["failed"]})
     scaling = scaling_table(runs, "strong")
-    write_proposal(scaling, decision_on(runs), tmp_path)
+    write(scaling, decision_on(runs), tmp_path)
     assert "There is no baseline, and so no speedup." in (tmp_path / "proposal.md").read_text("utf-8")

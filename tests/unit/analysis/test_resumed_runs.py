@@ -13,10 +13,11 @@ from tests.unit.analysis.report_page import cells
 
 from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.bottlenecks.resumption import resumed_text, resumption_notes
-from scalewise.analysis.experiment_figures import draw
+from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.experiment_tables import compute
+from scalewise.analysis.report.figures import draw
+from scalewise.analysis.report.page import write_report
 from scalewise.analysis.scaling import scaling_table
-from scalewise.analysis.study_report import write_report
 from scalewise.analysis.tables import Tables, collect
 from scalewise.plan.config.experiment import Experiment
 from scalewise.records import EPOCHS, SUMMARY, Resumption
@@ -96,8 +97,9 @@ def test_a_study_whose_runs_were_all_cut_off_has_a_report(tmp_path: Path, write_
     study(tmp_path / "study", write_run, everything)
     analysed, page = AnalysisSpec("study", experiment()), tmp_path / "report.html"
     compute(analysed, tmp_path / "study" / "runs", tmp_path / "study")
-    draw(analysed, tmp_path / "study")
-    write_report(["study"], tmp_path, {"study": {"title": "Study", "description": ""}}, page)
+    results = ExperimentResults.read(analysed, tmp_path / "study", title="Study")
+    draw(results)
+    write_report([results], page)
     assert "6 of 6 runs resumed from a checkpoint" in page.read_text(encoding="utf-8")
 
 
@@ -168,9 +170,10 @@ def test_the_report_says_which_runs_were_resumed_and_what_that_leaves_out(
         "done again). The first steps after each resume are excluded from the throughput. The runs are "
         "excluded from wall times, device-hours and times to accuracy, because they were interrupted."
     )
-    draw(AnalysisSpec("study", experiment()), tmp_path / "study")
+    results = ExperimentResults.read(AnalysisSpec("study", experiment()), tmp_path / "study", title="Study")
+    draw(results)
     page = tmp_path / "report.html"
-    write_report(["study"], tmp_path, {"study": {"title": "Study", "description": ""}}, page)
+    write_report([results], page)
     html = page.read_text(encoding="utf-8")
     assert html.count(f"<p>{note}</p>") == 1
     rows = cells(html, "Runs: 6 completed")

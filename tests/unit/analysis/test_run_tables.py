@@ -13,10 +13,11 @@ import pandas as pd
 import pytest
 
 from scalewise.analysis.analysis_spec import AnalysisSpec
-from scalewise.analysis.experiment_figures import draw
+from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.experiment_tables import compute
 from scalewise.analysis.report.captions import FIGURES
-from scalewise.analysis.study_report import gather_decisions, write_report
+from scalewise.analysis.report.figures import draw
+from scalewise.analysis.report.page import write_report
 from scalewise.analysis.tables import RUN_COLUMNS, collect
 from scalewise.plan.config.experiment import Experiment
 from scalewise.plan.runs.runs import series_name
@@ -261,12 +262,13 @@ def test_a_damaged_run_is_left_out_and_named_with_its_fix(
     assert scaling["n"].tolist() == [2, 1]
 
 
-def _study(tmp_path: Path, name: str, **changed: Any) -> AnalysisSpec:
+def _study(tmp_path: Path, name: str, **changed: Any) -> ExperimentResults:
     experiment_folder = tmp_path / name
     analysed = AnalysisSpec(name, experiment(**changed))
     compute(analysed, experiment_folder / "runs", experiment_folder)
-    draw(analysed, experiment_folder)
-    return analysed
+    results = ExperimentResults.read(analysed, experiment_folder, title=f"Title of {name}")
+    draw(results)
+    return results
 
 
 @pytest.mark.slow
@@ -274,14 +276,10 @@ def test_a_study_goes_from_records_to_a_report(tmp_path: Path, write_run: WriteR
     for repeat in (1, 2):
         write_run(tmp_path / "done" / "runs", f"d1.r{repeat}", 1, rate=1000.0 + repeat)
         write_run(tmp_path / "done" / "runs", f"d2.r{repeat}", 2, rate=1900.0 + repeat)
-    _study(tmp_path, "done", target=None)
-    _study(tmp_path, "nothing-yet")
-    names = ["done", "nothing-yet"]
-    gather_decisions(names, tmp_path, tmp_path / "decision.json")
-    labels = {name: {"title": f"Title of {name}", "description": ""} for name in names}
-    write_report(names, tmp_path, labels, tmp_path / "report.html")
+    experiments = [_study(tmp_path, "done", target=None), _study(tmp_path, "nothing-yet")]
+    write_report(experiments, tmp_path / "report.html")
 
-    decided, undecided = json.loads((tmp_path / "decision.json").read_text(encoding="utf-8"))
+    decided, undecided = (each.decision for each in experiments)
     assert (decided["experiment"], decided["devices"]) == ("done", 2)
     assert undecided["devices"] is None
     page = (tmp_path / "report.html").read_text(encoding="utf-8")

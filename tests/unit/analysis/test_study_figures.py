@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from tests.unit.analysis.hand_made_study import results
 
 from scalewise.analysis.report import epoch_figures, figures, style
 from scalewise.analysis.report import scaling_figures as relative
@@ -38,8 +39,9 @@ def study(make_runs: Runs) -> pd.DataFrame:
 
 
 def draw(runs: pd.DataFrame, epochs: pd.DataFrame, folder: Path) -> dict[str, bytes]:
-    figures.draw_all(scaling_table(runs, "strong"), runs, epochs, folder, min_efficiency=0.7, target=0.97)
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    scaling = scaling_table(runs, "strong")
+    figures.draw(results(scaling, runs, folder=folder, epochs=epochs, min_efficiency=0.7, target=0.97))
+    return {path.name: path.read_bytes() for path in (folder / "figures").iterdir()}
 
 
 def words(axes: Axes) -> set[str]:
@@ -196,7 +198,9 @@ def test_a_figure_of_curves_says_of_how_many_runs_they_are_and_what_a_device_is(
     for named_so, devices in (("CPU process", "CPU processes"), ("NVIDIA A100", "GPUs")):
         draw(runs.assign(device_name=named_so), make_epochs(runs), tmp_path)
         for name in ("accuracy", "loss"):
-            (title,) = re.findall(rf">({devices} \(.*?)</text>", (tmp_path / f"{name}.svg").read_text())
+            (title,) = re.findall(
+                rf">({devices} \(.*?)</text>", (tmp_path / "figures" / f"{name}.svg").read_text()
+            )
             assert said in title
 
 

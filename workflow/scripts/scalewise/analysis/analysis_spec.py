@@ -1,24 +1,14 @@
-"""An experiment as the analysis gets it from the plan, and the files in which it leaves its results."""
+"""An experiment as the analysis gets it from the plan, and the names that its tables share."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
-
-import pandas as pd
 
 from scalewise.plan.config.experiment import AnyExperiment, Experiment, read_experiment
 from scalewise.plan.config.shape import device_noun
 from scalewise.plan.formatting import Goal
-from scalewise.plan.terminal.predictions import latest_prediction
-
-RUNS, EPOCHS, SCALING, OPTIONS = "runs.csv", "epochs.csv", "scaling.csv", "options.csv"
-GAINS = "gains.csv"
-LAWS, DECISION, ORIGINS, FINGERPRINTS = "laws.json", "decision.json", "provenance.json", "fingerprints.json"
-WHAT_IF = "what_if.json"
 
 HELD_EQUAL, EQUAL_IN_SERIES = "held equal", "held equal within each series"
 DIFFERED, NOT_KNOWN = "differed, and may", "not known and taken for equal"
@@ -91,14 +81,3 @@ class AnalysisSpec:
         if isinstance(self.spec, Experiment):
             return self.spec.target.accuracy if self.spec.target else None
         return str(self.spec.metric) if self.spec.metric else None
-
-
-def read_json(path: Path) -> Any:
-    """The contents of a file that the analysis wrote."""
-    return json.loads(path.read_text(encoding="utf-8"))
-
-
-def read_prediction(folder: Path) -> pd.DataFrame | None:
-    """The predictions of an experiment; None where nothing was predicted."""
-    path, _ = latest_prediction(folder)
-    return pd.read_csv(path) if path.exists() else None

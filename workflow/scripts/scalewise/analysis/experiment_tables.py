@@ -6,22 +6,11 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from scalewise.analysis.analysis_spec import (
-    DECISION,
-    EPOCHS,
-    FINGERPRINTS,
-    GAINS,
-    LAWS,
-    OPTIONS,
-    ORIGINS,
-    RUNS,
-    SCALING,
-    WHAT_IF,
-    AnalysisSpec,
-)
+from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.bottlenecks.bottlenecks import find_slowdown, startup_sentences
 from scalewise.analysis.conclusion import conclude
 from scalewise.analysis.decision.card import next_action
+from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.laws import study_laws
 from scalewise.analysis.origins import distinct_origins
 from scalewise.analysis.report import what_if
@@ -73,37 +62,26 @@ def compute(experiment: AnalysisSpec, runs_folder: Path, folder: Path) -> None:
     answer = (found.scaling["series"] == decision.series) & (found.scaling["devices"] == decision.devices)
     scaling = found.scaling.copy()
     scaling.insert(2, "recommended", answer)
-    for name, table in (
-        (RUNS, found.runs),
+    results = ExperimentResults(
+        name=experiment.name,
+        folder=folder,
+        decision=named.as_dict()
+        | {"repeats": repeat_sentences(rounds), "choice": None if choice is None else choice.as_dict()},
+        scaling=scaling,
+        runs=found.runs,
         # runs under other conditions are series of their own, here as in the other tables
-        (
-            EPOCHS,
-            tables.epochs.assign(series=tables.epochs["run"].map(found.runs.set_index("run")["series"])),
-        ),
-        (SCALING, scaling),
-        (GAINS, found.compared.table()),
-        (OPTIONS, found.options),
-    ):
-        write_text(folder / name, table.to_csv(index=False, lineterminator="\n"))
-    for name, values in (
-        (LAWS, [law.as_dict() for law in study_laws(found.runs, spec.scaling)]),
-        (ORIGINS, distinct_origins(tables, spec)),
-        (FINGERPRINTS, dict(sorted(tables.conditions.items()))),
-        (
-            DECISION,
-            named.as_dict()
-            | {
-                "repeats": repeat_sentences(rounds),
-                "choice": None if choice is None else choice.as_dict(),
-            },
-        ),
-        (
-            WHAT_IF,
-            what_if.facts(found.scaling, found.compared, named, found.terms, choice),
-        ),
-    ):
-        write_text(folder / name, json.dumps(values, indent=2) + "\n")
-    write_proposal(found.scaling, decision, folder, choice)
+        epochs=tables.epochs.assign(series=tables.epochs["run"].map(found.runs.set_index("run")["series"])),
+        options=found.options,
+        laws=[law.as_dict() for law in study_laws(found.runs, spec.scaling)],
+        origins=distinct_origins(tables, spec),
+        what_if=what_if.facts(found.scaling, found.compared, named, found.terms, choice),
+        choice=choice,
+    )
+    results.write()
+    write_proposal(results)
+    write_text(folder / "gains.csv", found.compared.table().to_csv(index=False, lineterminator="\n"))
+    fingerprints = json.dumps(dict(sorted(tables.conditions.items())), indent=2) + "\n"
+    write_text(folder / "fingerprints.json", fingerprints)
     if folder != home:
         # a report on what has finished stands in a folder of its own; what was predicted goes with it
         for name in (PREDICTION, REMARKS):

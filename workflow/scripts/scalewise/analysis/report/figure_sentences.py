@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import pandas as pd
 
 from scalewise.analysis.analysis_spec import THROUGHPUT
+from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.report.captions import FIGURES
 from scalewise.analysis.report.sentence_parts import (
     SOONER,
@@ -39,59 +39,16 @@ from scalewise.plan.formatting import (
 from scalewise.plan.runs.runs import NO_OPTIONS
 
 
-@dataclass(frozen=True)
-class Findings:
-    """The tables that the sentences are made from.
-
-    Args:
-        scaling: Contents of scaling.csv.
-        series: The series that is told; the first with a result where it is None.
-        devices: The answer, which is told beside the most devices; None without one.
-        min_efficiency: The least parallel efficiency asked for, a fraction.
-        prediction: Contents of prediction.csv; None where nothing was predicted.
-        epochs: Contents of epochs.csv; None where they are not at hand.
-        runs: Contents of runs.csv, which say what has completed and under which conditions.
-    """
-
-    scaling: pd.DataFrame
-    series: str | None = None
-    devices: int | None = None
-    min_efficiency: float | None = None
-    prediction: pd.DataFrame | None = None
-    epochs: pd.DataFrame | None = None
-    runs: pd.DataFrame | None = None
-
-    def measured(self) -> pd.DataFrame:
-        """The points of the told series of which a run has completed, in order of devices."""
-        done: pd.DataFrame = self.scaling[self.scaling["n"] > 0]
-        series = self.series if self.series is not None else next(iter(done["series"]), None)
-        return done[done["series"] == series].sort_values("devices")
-
-    def points(self, column: str) -> pd.DataFrame:
-        """Those of them that know a value."""
-        measured = self.measured()
-        return measured[measured[column].notna()] if column in measured else measured.iloc[:0]
-
-    def told(self, column: str) -> list[pd.Series]:
-        """Those beyond the baseline that a sentence tells: the answer, and the most devices."""
-        points = self.points(column)
-        points = points[points["devices"] > points["baseline_devices"]]
-        if points.empty:
-            return []
-        kept = points[points["devices"].isin({self.devices, points["devices"].max()})]
-        return [point for _, point in kept.iterrows()]
-
-
-def figure_sentences(findings: Findings) -> dict[str, str]:
+def figure_sentences(results: ExperimentResults) -> dict[str, str]:
     """The sentence of every figure, by the figure's name."""
-    if findings.measured().empty:
+    if _measured(results).empty:
         return dict.fromkeys(SENTENCES, "No run has completed.")
-    return {name: say(findings) or _nothing(findings, name) for name, say in SENTENCES.items()}
+    return {name: say(results) or _nothing(results, name) for name, say in SENTENCES.items()}
 
 
-def _nothing(findings: Findings, name: str) -> str:
+def _nothing(results: ExperimentResults, name: str) -> str:
     """The sentence of a figure of which nothing is known."""
-    measured = findings.measured()
+    measured = _measured(results)
     text = FIGURES[name]
     if not text.compares:
         series = measured["series"].iloc[0]
@@ -101,12 +58,35 @@ def _nothing(findings: Findings, name: str) -> str:
     return f"Of no two device counts {text.unknown} known."
 
 
-def speedup(findings: Findings) -> str:
+def _measured(results: ExperimentResults) -> pd.DataFrame:
+    """The measured points of the answer's series, ascending; those of the first series without an answer."""
+    done: pd.DataFrame = results.points[results.points["n"] > 0]
+    series = results.series if results.series is not None else next(iter(done["series"]), None)
+    return done[done["series"] == series].sort_values("devices")
+
+
+def _points(results: ExperimentResults, column: str) -> pd.DataFrame:
+    """Those of them that have a value."""
+    measured = _measured(results)
+    return measured[measured[column].notna()] if column in measured else measured.iloc[:0]
+
+
+def _beyond_baseline(results: ExperimentResults, column: str) -> list[pd.Series]:
+    """Those beyond the baseline that a sentence names: the answer, and the most devices."""
+    points = _points(results, column)
+    points = points[points["devices"] > points["baseline_devices"]]
+    if points.empty:
+        return []
+    kept = points[points["devices"].isin({results.devices, points["devices"].max()})]
+    return [point for _, point in kept.iterrows()]
+
+
+def speedup(results: ExperimentResults) -> str:
     """The gain of the answer and of the most devices, and the other series' throughput."""
-    points = findings.told("speedup")
+    points = _beyond_baseline(results, "speedup")
     if not points:
         return ""
-    base = findings.points("speedup").iloc[0]
+    base = _points(results, "speedup").iloc[0]
     parts, said = [], ""
     for index, point in enumerate(points):
         lost = accuracy_lost_text(point, base)
@@ -117,12 +97,14 @@ def speedup(findings: Findings) -> str:
         said = relation
         gain = f"{format_ratio(point['speedup'])}{over} {bounds(point, 'speedup')}"
         parts.append(f"{who} {verb} {gain}{doubt(point, 'speedup', 'gain')}{lost}")
-    return f"{listed(parts)}{_other_series(findings, points[-1])}."
+    return f"{listed(parts)}{_other_series(results, points[-1])}."
 
 
-def efficiency(findings: Findings) -> str:
+def efficiency(results: ExperimentResults) -> str:
     """The efficiency of the answer and of the most devices, beside what was asked for."""
-    points, asked = findings.told("parallel_efficiency"), findings.min_efficiency
+    points, asked = _beyond_baseline(results, "parallel_efficiency"), results.min_efficiency
+    if results.to_target:
+        asked = None
     parts = []
     for index, point in enumerate(points):
         what = f"On {devices_text(point)} efficiency is" if index == 0 else f"on {point['devices']} it is"
@@ -143,9 +125,9 @@ def _to_best(point: pd.Series) -> str:
     return f" ({point['efficiency_to_best']:.2f} relative to {point_text(devices, best)}, the best baseline)"
 
 
-def step(findings: Findings) -> str:
+def step(results: ExperimentResults) -> str:
     """The length of a step on the most devices, what took it, and the device time of a sample."""
-    points = findings.points("step_seconds")
+    points = _points(results, "step_seconds")
     if points.empty:
         return ""
     point = points.iloc[-1]
@@ -161,9 +143,9 @@ def step(findings: Findings) -> str:
     return sentence
 
 
-def prediction(findings: Findings) -> str:
+def prediction(results: ExperimentResults) -> str:
     """The predicted step over the measured one, and the prediction for the most devices without runs."""
-    predicted, measured = findings.prediction, findings.measured()
+    predicted, measured = results.prediction, _measured(results)
     if predicted is None or predicted.empty:
         return ""
     series = measured["series"].iloc[0]
@@ -191,14 +173,14 @@ def prediction(findings: Findings) -> str:
     return f"{'; '.join(parts)}." if parts else ""
 
 
-def efficiencies(findings: Findings) -> str:
+def efficiencies(results: ExperimentResults) -> str:
     """Both efficiencies on the most devices that reached the target, and how much sooner that was.
 
     Each is of medians by itself, and the last is not their product to the digit.
     """
     points = [
         point
-        for point in findings.told("statistical_efficiency")
+        for point in _beyond_baseline(results, "statistical_efficiency")
         if pd.notna(known(point, SOONER)) and pd.notna(known(point, "parallel_efficiency"))
     ]
     if not points:
@@ -217,20 +199,20 @@ def efficiencies(findings: Findings) -> str:
     )
 
 
-def throughput(findings: Findings) -> str:
+def throughput(results: ExperimentResults) -> str:
     """Samples a second on the fewest devices, on those of the answer and on the most."""
-    return _along_devices(findings, THROUGHPUT, "Throughput is", format_3sig, unit=" samples/s")
+    return _along_devices(results, THROUGHPUT, "Throughput is", format_3sig, unit=" samples/s")
 
 
-def accuracy(findings: Findings) -> str:
+def accuracy(results: ExperimentResults) -> str:
     """The accuracy at the end of training on the fewest devices, on those of the answer and on the most."""
-    return _along_devices(findings, "final_accuracy", "Final test accuracy is", percent)
+    return _along_devices(results, "final_accuracy", "Final test accuracy is", percent)
 
 
-def memory(findings: Findings) -> str:
+def memory(results: ExperimentResults) -> str:
     """Peak memory of a device on the fewest devices, on those of the answer and on the most."""
     return _along_devices(
-        findings,
+        results,
         "peak_memory_bytes",
         "The fullest device holds",
         lambda value: format_3sig(value / 1e6),
@@ -238,10 +220,10 @@ def memory(findings: Findings) -> str:
     )
 
 
-def loss(findings: Findings) -> str:
+def loss(results: ExperimentResults) -> str:
     """The test loss after the last epoch that all completed runs have; of a program its own loss by steps."""
-    epochs, points = findings.epochs, _ends(findings, THROUGHPUT)
-    if epochs is None or not points:
+    epochs, points = results.epochs, _ends(results, THROUGHPUT)
+    if not points:
         return ""
     unit, column, what = (
         ("epoch", "test_loss", "test loss")
@@ -251,7 +233,7 @@ def loss(findings: Findings) -> str:
     if not {unit, column} <= set(epochs):
         return ""
     series = str(points[0]["series"])
-    told = epochs[_of_series(findings, epochs, series) & epochs[column].notna()]
+    told = epochs[_of_series(results, epochs, series) & epochs[column].notna()]
     told = told[told["devices"].isin([point["devices"] for point in points])]
     common = [set(run[unit]) for _, run in told.groupby("run")]
     if not common:
@@ -269,15 +251,13 @@ def loss(findings: Findings) -> str:
     return f"After {after} the {what} is {listed(parts)}." if parts else ""
 
 
-def _of_series(findings: Findings, epochs: pd.DataFrame, series: str) -> pd.Series:
+def _of_series(results: ExperimentResults, epochs: pd.DataFrame, series: str) -> pd.Series:
     """Rows of completed runs of a series, under its conditions."""
-    if findings.runs is None:
-        return epochs["series"] == series
-    done = findings.runs[findings.runs["outcome"] == "completed"]
+    done = results.completed
     return epochs["run"].isin(done.loc[done["series"] == series, "run"])
 
 
-SENTENCES: Mapping[str, Callable[[Findings], str]] = {
+SENTENCES: Mapping[str, Callable[[ExperimentResults], str]] = {
     "speedup": speedup,
     "efficiency": efficiency,
     "step": step,
@@ -290,17 +270,17 @@ SENTENCES: Mapping[str, Callable[[Findings], str]] = {
 }
 
 
-def _ends(findings: Findings, column: str) -> list[pd.Series]:
+def _ends(results: ExperimentResults, column: str) -> list[pd.Series]:
     """The baseline, the answer and the most devices."""
-    points = findings.points(column)
+    points = _points(results, column)
     base = points[points["devices"] == points["baseline_devices"]]
-    return [*(point for _, point in base.iterrows()), *findings.told(column)]
+    return [*(point for _, point in base.iterrows()), *_beyond_baseline(results, column)]
 
 
 def _along_devices(
-    findings: Findings, column: str, what: str, form: Callable[[float], str], unit: str = ""
+    results: ExperimentResults, column: str, what: str, form: Callable[[float], str], unit: str = ""
 ) -> str:
-    points = _ends(findings, column)
+    points = _ends(results, column)
     parts = [
         f"{form(point[column])}{unit if not index else ''} on "
         f"{devices_text(point) if not index else point['devices']} {bounds(point, column, form)}"
@@ -309,9 +289,9 @@ def _along_devices(
     return f"{what} {listed(parts)}." if parts else ""
 
 
-def _other_series(findings: Findings, point: pd.Series) -> str:
+def _other_series(results: ExperimentResults, point: pd.Series) -> str:
     """A clause on the throughput of the same devices with other options, under the same conditions."""
-    table = findings.scaling
+    table = results.points
     if THROUGHPUT not in table or math.isnan(mine := known(point, THROUGHPUT)):
         return ""
     others = table[

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
@@ -13,6 +12,7 @@ from matplotlib.ticker import FuncFormatter
 from matplotlib.transforms import offset_copy
 
 from scalewise.analysis.analysis_spec import PROGRAM, THROUGHPUT
+from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.report import epoch_figures, scaling_figures, step_figures
 from scalewise.analysis.report.captions import FIGURES
 from scalewise.analysis.report.efficiency_figures import efficiencies, efficiency
@@ -20,7 +20,7 @@ from scalewise.analysis.report.marks import RUN, TRACES, Drawing, tell, trace
 from scalewise.analysis.report.series_lines import bounds, points_figure, with_columns
 from scalewise.analysis.report.style import message, set_style
 from scalewise.analysis.report.svg_file import draw_svg
-from scalewise.plan.formatting import Goal, name_devices
+from scalewise.plan.formatting import name_devices
 from scalewise.records import CPU_PROCESS, write_text
 
 _BYTES_PER_MB = 1e6
@@ -75,65 +75,39 @@ def memory(scaling: pd.DataFrame, runs: pd.DataFrame) -> Drawing:
     return figure
 
 
-def draw_all(
-    scaling: pd.DataFrame,
-    runs: pd.DataFrame,
-    epochs: pd.DataFrame,
-    folder: Path,
-    *,
-    min_efficiency: float | None,
-    target: Goal | None,
-    to_target: bool = False,
-    laws: Sequence[Mapping[str, Any]] = (),
-    prediction: pd.DataFrame | None = None,
-    expected: pd.DataFrame | None = None,
-    noun: str = "device",
-) -> None:
-    """Write every figure as SVG and PDF, and ``traces.json``; one that has nothing to show says so.
-
-    Args:
-        scaling: Output of ``scaling_table``.
-        runs: Output of ``collect``.
-        epochs: Epochs of the same runs, from ``collect``.
-        folder: Receives ``{name}.svg`` and ``{name}.pdf``.
-        min_efficiency: The least efficiency that was asked for, a fraction; None without that criterion.
-        target: The goal that counts as trained; an accuracy is drawn in the accuracy figure.
-        to_target: Whether the efficiency is asked of the time to the target, and not of throughput.
-        laws: Contents of laws.json; those that were refused are not drawn.
-        prediction: Contents of prediction.csv; None where nothing was predicted.
-        expected: Output of ``expected_points``; None of a study that measures every count.
-        noun: Name of a device: ``GPU``, ``CPU process``.
-    """
+def draw(results: ExperimentResults) -> None:
+    """Write every figure as SVG and PDF, and ``traces.json``; one that has nothing to show says so."""
     set_style()
+    folder = results.folder / "figures"
     folder.mkdir(parents=True, exist_ok=True)
-    scaling = with_columns(scaling, [THROUGHPUT, "speedup", "baseline_devices", "parallel_efficiency"])
+    columns = [THROUGHPUT, "speedup", "baseline_devices", "parallel_efficiency"]
+    scaling, runs, epochs = with_columns(results.points, columns), results.runs, results.epochs
     measured = scaling[scaling[THROUGHPUT].notna()]
     relative = scaling[scaling["speedup"].notna()]
-    predicted = prediction if prediction is not None else pd.DataFrame()
+    predicted = results.prediction if results.prediction is not None else pd.DataFrame()
     no_run = "no completed run to show"
     of_epochs = epochs if "epoch" in epochs else epochs.iloc[:0]
-    accuracy, device = None if isinstance(target, str) else target, _device(runs)
-    done = runs[runs["outcome"] == "completed"]
+    target, expected, device = results.target, results.expected, _device(runs)
+    accuracy = None if isinstance(target, str) else target
+    done = results.completed
     of_programs = "loader" in done and (done["loader"] == PROGRAM).any()
     no_epoch = no_loss = no_run
     if len(done):
         no_epoch = "a program tells none" if of_programs else "no run was long enough to evaluate"
         no_loss = "no loss was seen" if of_programs else no_epoch
-    asked_of_both = min_efficiency if to_target else None
+    of_rates, of_both = results.min_efficiency, None
+    if results.to_target:
+        of_rates, of_both = of_both, of_rates
     no_baseline = "no series with a completed baseline to show" if len(measured) else no_run
     drawings: dict[str, tuple[pd.DataFrame, str, Callable[[], Drawing]]] = {
         "speedup": (
             relative,
             no_baseline,
-            lambda: scaling_figures.speedup(relative, laws, prediction, expected),
+            lambda: scaling_figures.speedup(relative, results.laws, results.prediction, expected),
         ),
-        "efficiency": (
-            relative,
-            no_baseline,
-            lambda: efficiency(relative, None if to_target else min_efficiency, expected),
-        ),
+        "efficiency": (relative, no_baseline, lambda: efficiency(relative, of_rates, expected)),
         "step": (measured, no_run, lambda: step_figures.step(measured, runs)),
-        "efficiencies": (relative, no_baseline, lambda: efficiencies(relative, target, asked_of_both)),
+        "efficiencies": (relative, no_baseline, lambda: efficiencies(relative, target, of_both)),
         "prediction": (
             predicted,
             "nothing was predicted",
@@ -146,11 +120,11 @@ def draw_all(
     }
     traces = {}
     for name, words in FIGURES.items():
-        table, missing, draw = drawings[name]
-        figure = draw() if len(table) else message(f"{name}: {missing}")
+        table, missing, draw_it = drawings[name]
+        figure = draw_it() if len(table) else message(f"{name}: {missing}")
         for text in figure.findobj(Text):
             assert isinstance(text, Text)
-            text.set_text(name_devices(text.get_text(), noun))
+            text.set_text(name_devices(text.get_text(), results.noun))
         svg, traces[name] = draw_svg(figure, words.title)
         write_text(folder / f"{name}.svg", svg)
         figure.set_layout_engine("none")  # the PDF has the layout of the SVG, and costs less

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +18,19 @@ from scalewise.analysis.analysis_spec import (
     NOT_KNOWN,
     PROGRAM_FACTS,
     THROUGHPUT,
-    read_json,
 )
 from scalewise.analysis.bottlenecks.time_parts import EXCESS, STEP_PARTS, UNKNOWN
+from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.report import data_tables
 from scalewise.analysis.report.captions import FIGURES
-from scalewise.analysis.report.figure_sentences import Findings, figure_sentences
+from scalewise.analysis.report.figure_sentences import figure_sentences
 from scalewise.analysis.report.inline_figures import inline_figure, runs_of_points
 from scalewise.analysis.report.marks import TRACES
 from scalewise.analysis.report.page_files import as_script_data, content_security_policy, scripts, style
-from scalewise.analysis.report.unmeasured_points import expected_points, without_bounds_of_single_runs
-from scalewise.analysis.rounds.choice_summary import ChoiceSummary
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.formatting import as_in_yaml, format_3sig, milliseconds, name_devices, percent
 from scalewise.plan.runs.rounds import OTHER_ANSWER
+from scalewise.records import write_text
 
 LEARNING = ("accuracy", "loss")
 """Figures that come first in a study that sweeps CPUs per device, which asks for more than a device count."""
@@ -49,55 +48,19 @@ COMPARED = (HELD_EQUAL, EQUAL_IN_SERIES, DIFFERED, NOT_KNOWN)
 """Parts of the provenance that say what a comparison rests on, apart from the others."""
 
 
-@dataclass(frozen=True)
-class Section:
-    """One experiment in a report.
+def write_report(experiments: Sequence[ExperimentResults], output: Path, *, partial: bool = False) -> None:
+    """Write one HTML file on some experiments.
 
     Args:
-        title: Shown above it.
-        description: Shown below the title.
-        decision: Output of ``Decision.as_dict``.
-        scaling: Contents of scaling.csv.
-        runs: Contents of runs.csv.
-        options: Contents of options.csv.
-        origins: Every value that each part of the runs' provenance takes, by name.
-        figures: Folder with the SVG files.
-        laws: Contents of laws.json.
-        prediction: Contents of prediction.csv; None where nothing was predicted.
-        prediction_notes: Limits of the prediction, and why a series has none; a sentence each.
-        repeats: Points that got more repeats, and why; a sentence each.
-        choice: Summary of a study that chose its device counts; None of one that measures all.
-        epochs: Contents of epochs.csv; None where they are not at hand.
-        min_efficiency: The least parallel efficiency asked for, a fraction; None without that criterion.
-        what_if: Output of ``what_if.facts``; empty to leave that part out.
-    """
-
-    name: str
-    title: str
-    description: str
-    decision: Mapping[str, Any]
-    scaling: pd.DataFrame
-    runs: pd.DataFrame
-    options: pd.DataFrame
-    origins: Mapping[str, Sequence[str]]
-    figures: Path
-    laws: Sequence[Mapping[str, Any]] = ()
-    prediction: pd.DataFrame | None = None
-    prediction_notes: Sequence[str] = ()
-    repeats: Sequence[str] = ()
-    choice: ChoiceSummary | None = None
-    epochs: pd.DataFrame | None = None
-    min_efficiency: float | None = None
-    what_if: Mapping[str, Any] = field(default_factory=dict)
-
-
-def render(sections: Sequence[Section], *, partial: bool) -> str:
-    """The report as HTML.
-
-    Args:
-        sections: Experiments, in order.
+        experiments: Experiments, in order.
+        output: File to write.
         partial: Some runs may be missing, and the report says so.
     """
+    write_text(output, render(experiments, partial=partial))
+
+
+def render(sections: Sequence[ExperimentResults], *, partial: bool) -> str:
+    """Return the report as HTML; see ``write_report``."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -108,7 +71,7 @@ def render(sections: Sequence[Section], *, partial: bool) -> str:
     environment.filters["named"] = name_devices
     environment.filters["milliseconds"] = milliseconds
     template = environment.get_template("report.html.j2")
-    nouns = {str(section.decision["device"]) for section in sections}
+    nouns = {section.noun for section in sections}
     noun = nouns.pop() if len(nouns) == 1 else "device"
     heading = sections[0].title if len(sections) == 1 else name_devices("How many devices?", noun)
     series = [each for section in sections for each in _series(section)]
@@ -129,7 +92,7 @@ def render(sections: Sequence[Section], *, partial: bool) -> str:
     )
 
 
-def _series(section: Section) -> list[dict[str, Any]]:
+def _series(section: ExperimentResults) -> list[dict[str, Any]]:
     """Every series with the values of the options that were swept."""
     swept = [key for key in section.options["option"].unique() if key in section.runs]
     return [
@@ -138,7 +101,7 @@ def _series(section: Section) -> list[dict[str, Any]]:
     ]
 
 
-def _series_of(section: Section, row: pd.Series) -> str:
+def _series_of(section: ExperimentResults, row: pd.Series) -> str:
     """The series that has an option's value, with the other options as in a row of options.csv."""
     beside = row["beside"].split(", ") if isinstance(row["beside"], str) else []
     told = sorted(_plain(each) for each in beside if each)
@@ -166,18 +129,18 @@ def _option_values(series: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     return {key: list(values) for key, values in found.items() if len(values) > 1}
 
 
-def _context(section: Section, number: int) -> dict[str, Any]:
+def _context(section: ExperimentResults, number: int) -> dict[str, Any]:
     outcomes = section.runs["outcome"].value_counts()
-    traces = read_json(section.figures / TRACES)
+    traces = json.loads((section.folder / "figures" / TRACES).read_text(encoding="utf-8"))
     empty = {name: traces[name]["message"] for name in _shown(section) if traces[name]["message"]}
     shown = [name for name in _shown(section) if name not in empty]
     decision = section.decision
-    limiting = [*LIMITING, *(["efficiencies"] if decision["measure"] == "time to target" else [])]
+    limiting = [*LIMITING, *(["efficiencies"] if section.to_target else [])]
     beyond = ["prediction"] if decision["beyond"] else []
     sweeps_cpus = section.runs["cpus_per_device"].nunique() > 1
     learning = LEARNING if sweeps_cpus and "accuracy" in shown else ()
     first = [*learning, *PAIR, *limiting, *beyond]
-    figures = _figures(section, number, {name: traces[name] for name in shown}, decision)
+    figures = _figures(section, number, {name: traces[name] for name in shown})
     more = [name for name in shown if name not in first]
     return {
         "name": section.name,
@@ -190,11 +153,11 @@ def _context(section: Section, number: int) -> dict[str, Any]:
             )
             for label in OVERVIEW
         ],
-        "measured_on": _measured_on(section, decision["series"]),
+        "measured_on": _measured_on(section),
         "most_cautions": MAX_CAUTIONS,
         "choice": [] if section.choice is None else section.choice.sentences(),
         "figures": figures,
-        "option_sentences": _option_sentences(section, decision),
+        "option_sentences": _option_sentences(section),
         "most_options": MAX_OPTION_SENTENCES,
         "not_drawn": _not_drawn(section, empty),
         "without_result": _without_result(section.scaling),
@@ -206,12 +169,12 @@ def _context(section: Section, number: int) -> dict[str, Any]:
         "more_figures": more,
         "more_titles": ", ".join(figures[name]["title"].lower() for name in more),
         "series_names": [each["name"] for each in _series(section)],
-        "tables": _tables(section, decision),
-        "series_named": _series_named(section, decision),
+        "tables": _tables(section),
+        "series_named": _series_named(section),
         "memory_kind": ", ".join(section.runs["peak_memory_kind"].dropna().unique()),
         "monitor_notes": _monitor_notes(section.runs),
         "prediction_notes": section.prediction_notes,
-        "repeats": section.repeats,
+        "repeats": section.decision["repeats"],
         "outcomes": ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items()),
         "compared": {name: section.origins[name] for name in COMPARED if section.origins.get(name)},
         "program": {name: section.origins[name] for name in PROGRAM_FACTS if section.origins.get(name)},
@@ -232,11 +195,11 @@ def _context(section: Section, number: int) -> dict[str, Any]:
     }
 
 
-def _not_drawn(section: Section, empty: Mapping[str, str]) -> str:
+def _not_drawn(section: ExperimentResults, empty: Mapping[str, str]) -> str:
     """A sentence on the figures that have nothing to show; empty where all have something."""
     if not empty:
         return ""
-    if not (section.runs["outcome"] == "completed").any():
+    if section.completed.empty:
         return "No run has completed: nothing measured is drawn."
     return f"Not drawn: {'; '.join(empty.values())}."
 
@@ -252,24 +215,21 @@ def _without_result(scaling: pd.DataFrame) -> list[str]:
     ]
 
 
-def _tables(section: Section, decision: Mapping[str, Any]) -> dict[str, data_tables.Table | None]:
+def _tables(section: ExperimentResults) -> dict[str, data_tables.Table | None]:
     """Return every table by its name; None in place of one that has no row."""
-    scaling, runs, choice = section.scaling, section.runs, section.choice
-    shown = scaling if choice is None else without_bounds_of_single_runs(scaling)
-    with_target, with_accuracy = bool(scaling["n_reached"].sum()), _tells_accuracy(runs)
+    scaling, runs, shown = section.scaling, section.runs, section.points
+    with_target, with_accuracy = bool(scaling["n_reached"].sum()), _tells_accuracy(section)
 
     def kind(point: pd.Series) -> str:
-        chosen = (point["series"], point["devices"]) == (decision["series"], decision["devices"])
+        chosen = (point["series"], point["devices"]) == (section.series, section.devices)
         return "chosen" if chosen else ""
 
     gains = section.options.assign(series=[_series_of(section, row) for _, row in section.options.iterrows()])
     found = [
         data_tables.options(gains),
-        data_tables.cost(shown, decision["series"], with_target=with_target),
+        data_tables.cost(shown, section.series, with_target=with_target),
         data_tables.scaling(shown, with_target=with_target, with_accuracy=with_accuracy, kind=kind),
-        data_tables.unmeasured(
-            expected_points(choice, scaling), to_target=decision["measure"] == "time to target"
-        ),
+        data_tables.unmeasured(section.unmeasured, to_target=section.to_target),
         data_tables.steps(scaling, runs),
         data_tables.laws(section.laws, scaling),
         data_tables.predictions(section.prediction, scaling),
@@ -279,24 +239,24 @@ def _tables(section: Section, decision: Mapping[str, Any]) -> dict[str, data_tab
     return {table.name: table if table.rows else None for table in found}
 
 
-def _option_sentences(section: Section, decision: Mapping[str, Any]) -> list[str]:
+def _option_sentences(section: ExperimentResults) -> list[str]:
     """The sentences on options that stand in the open: all, or where they are many those on the answer."""
-    told, table = list(decision["options"]), section.options
+    told, table = list(section.decision["options"]), section.options
     if len(told) <= MAX_OPTION_SENTENCES or len(told) != len(table):
         return told[:MAX_OPTION_SENTENCES]
-    devices = decision["devices"] if decision["devices"] in set(table["devices"]) else table["devices"].max()
+    devices = section.devices if section.devices in set(table["devices"]) else table["devices"].max()
     return [line for line, each in zip(told, table["devices"], strict=True) if each == devices][
         :MAX_OPTION_SENTENCES
     ]
 
 
-def _series_named(section: Section, decision: Mapping[str, Any]) -> str:
+def _series_named(section: ExperimentResults) -> str:
     """A sentence on the series that a table of costs is of; empty where there is one alone."""
     several = section.scaling["series"].nunique() > 1
-    return f"Costs of {decision['series']}." if several and decision["series"] is not None else ""
+    return f"Costs of {section.series}." if several and section.series is not None else ""
 
 
-def _shown(section: Section) -> list[str]:
+def _shown(section: ExperimentResults) -> list[str]:
     """The figures that have something to show beyond what another one shows."""
     hidden = set()
     if section.prediction is None or section.prediction.empty:
@@ -308,24 +268,11 @@ def _shown(section: Section) -> list[str]:
     return [name for name in FIGURES if name not in hidden]
 
 
-def _figures(
-    section: Section, number: int, traces: Mapping[str, Any], decision: Mapping[str, Any]
-) -> dict[str, dict[str, Any]]:
+def _figures(section: ExperimentResults, number: int, traces: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Drawing, title, sentence and caption of each figure, by its name."""
-    scaling, choice = section.scaling, section.choice
-    sentences = figure_sentences(
-        Findings(
-            scaling=scaling if choice is None else without_bounds_of_single_runs(scaling),
-            series=decision["series"],
-            devices=decision["devices"],
-            min_efficiency=section.min_efficiency,
-            prediction=section.prediction,
-            epochs=section.epochs,
-            runs=section.runs,
-        )
-    )
-    if decision["cpus"] is not None and decision["cpus"]["learning"]:
-        sentences["accuracy"] = f"{decision['cpus']['learning']} {sentences['accuracy']}"
+    sentences, cpus = figure_sentences(section), section.decision["cpus"]
+    if cpus is not None and cpus["learning"]:
+        sentences["accuracy"] = f"{cpus['learning']} {sentences['accuracy']}"
     return {
         name: _figure(section, name, f"{number}.{place}.", sentences.get(name, ""), data)
         for place, (name, data) in enumerate(traces.items())
@@ -333,23 +280,23 @@ def _figures(
 
 
 def _figure(
-    section: Section, name: str, prefix: str, sentence: str, data: Mapping[str, Any]
+    section: ExperimentResults, name: str, prefix: str, sentence: str, data: Mapping[str, Any]
 ) -> dict[str, Any]:
-    drawn = inline_figure(section.figures / f"{name}.svg", name, prefix, data)
+    drawn = inline_figure(section.folder / "figures" / f"{name}.svg", name, prefix, data)
     text = FIGURES[name]
     captions = [text.caption, text.where_counts_are_chosen if section.choice is not None else ""]
     return {
         "title": text.title,
         "svg": drawn.svg,
-        "sentence": name_devices(sentence, section.decision["device"]),
-        "caption": name_devices(" ".join(filter(None, captions)), section.decision["device"]),
+        "sentence": name_devices(sentence, section.noun),
+        "caption": name_devices(" ".join(filter(None, captions)), section.noun),
         "wide": drawn.wide,
     }
 
 
-def _measured_on(section: Section, series: str | None) -> str:
+def _measured_on(section: ExperimentResults) -> str:
     """Return the day, the devices and the software of the runs, and the absolute speed of the baseline."""
-    done = section.runs[section.runs["outcome"] == "completed"]
+    done = section.completed
     if done.empty:
         return ""
     known = done.reindex(columns=["started_at", "device_name"])
@@ -359,17 +306,17 @@ def _measured_on(section: Section, series: str | None) -> str:
     if section.origins.get("torch"):
         parts.append(f"torch {', '.join(section.origins['torch'])}")
     scaling = section.scaling
-    base = scaling[(scaling["series"] == series) & (scaling["devices"] == scaling["baseline_devices"])]
+    series = scaling[scaling["series"] == section.series]
+    base = series[series["devices"] == series["baseline_devices"]]
     if len(base) and base["n"].iloc[0]:
         rate = data_tables.spread(base.iloc[0], THROUGHPUT, format_3sig)
         parts.append(f"baseline {rate.value} samples/s{f' ({rate.below})' if rate.below else ''}")
     return "; ".join(filter(None, parts))
 
 
-def _tells_accuracy(runs: pd.DataFrame) -> bool:
+def _tells_accuracy(section: ExperimentResults) -> bool:
     """False where runs have completed that know no accuracy: those of programs, or ended after some steps."""
-    done = runs[runs["outcome"] == "completed"]
-    return done.empty or bool(done["final_accuracy"].notna().any())
+    return section.completed.empty or bool(section.completed["final_accuracy"].notna().any())
 
 
 def _monitor_notes(runs: pd.DataFrame) -> list[str]:

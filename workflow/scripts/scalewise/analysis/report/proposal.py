@@ -9,12 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import pandas as pd
 
-from scalewise.analysis.decision.decision import Decision
-from scalewise.analysis.report.unmeasured_points import expected_points, without_bounds_of_single_runs
+from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.rounds.choice_summary import ChoiceSummary
 from scalewise.analysis.scaling import OF_WALLS
 from scalewise.plan.config.shape import count_devices
@@ -70,29 +68,19 @@ class _Table:
     method: str
 
 
-def write_proposal(
-    scaling: pd.DataFrame, decision: Decision, folder: Path, choice: ChoiceSummary | None = None
-) -> None:
-    """Write proposal.csv, proposal.md and proposal.tex.
-
-    Args:
-        scaling: Output of ``scaling_table``.
-        decision: The decision on the same table.
-        folder: Receives the files.
-        choice: Summary of a study that chose its device counts; None of one that measures all.
-    """
-    points = _ordered(scaling if choice is None else without_bounds_of_single_runs(scaling), decision)
-    unmeasured = expected_points(choice, scaling)
+def write_proposal(results: ExperimentResults) -> None:
+    """Write proposal.csv, proposal.md and proposal.tex into the experiment's folder."""
+    points, unmeasured, choice = _ordered(results), results.unmeasured, results.choice
     tables = []
     for name, series in points.groupby("series", sort=False):
         left_out = unmeasured.loc[unmeasured["series"] == name, "devices"].tolist()
         further = "" if choice is None or not left_out else _not_measured(choice, str(name), left_out)
-        tables.append(_table(series, decision, further))
+        tables.append(_table(series, results.name, further))
     csv = points[COLUMNS].to_csv(index=False, lineterminator="\n")
-    write_text(folder / f"{PROPOSAL}.csv", csv)
-    write_text(folder / f"{PROPOSAL}.md", "\n".join(map(_markdown, tables)))
+    write_text(results.folder / f"{PROPOSAL}.csv", csv)
+    write_text(results.folder / f"{PROPOSAL}.md", "\n".join(map(_markdown, tables)))
     comment = "% needs \\usepackage{booktabs} in the preamble\n"
-    write_text(folder / f"{PROPOSAL}.tex", comment + "\n".join(map(_latex, tables)))
+    write_text(results.folder / f"{PROPOSAL}.tex", comment + "\n".join(map(_latex, tables)))
 
 
 def latex_text(text: str) -> str:
@@ -100,11 +88,11 @@ def latex_text(text: str) -> str:
     return re.sub(r"[&%$#_{}~^\\]", lambda found: _SPECIAL[found[0]], text)
 
 
-def _ordered(scaling: pd.DataFrame, decision: Decision) -> pd.DataFrame:
+def _ordered(results: ExperimentResults) -> pd.DataFrame:
     """Every planned point, the decided series first, each in order of devices."""
-    known = scaling.reindex(columns=list(dict.fromkeys([*scaling.columns, *COLUMNS])))
-    decided = known["series"] == decision.series
-    recommended = decided & (known["devices"] == decision.devices)
+    known = results.points.reindex(columns=list(dict.fromkeys([*results.points.columns, *COLUMNS])))
+    decided = known["series"] == results.series
+    recommended = decided & (known["devices"] == results.devices)
     known = known.assign(recommended=recommended)
     groups = [known[decided], *(rest for _, rest in known[~decided].groupby("series", sort=False))]
     return pd.concat([group.sort_values("devices") for group in groups if len(group)], ignore_index=True)
@@ -119,10 +107,10 @@ def _not_measured(choice: ChoiceSummary, series: str, left_out: Sequence[int]) -
     )
 
 
-def _table(points: pd.DataFrame, decision: Decision, further: str) -> _Table:
+def _table(points: pd.DataFrame, experiment: str, further: str) -> _Table:
     unit, seconds = _unit(points["wall_seconds"].max())
     series = str(points["series"].iloc[0])
-    name = decision.experiment if series == NO_OPTIONS else f"{decision.experiment}, {series}"
+    name = experiment if series == NO_OPTIONS else f"{experiment}, {series}"
     columns: dict[str, Callable[[pd.Series], _Cell]] = {
         "devices": lambda row: _plain(row["devices"], "{:.0f}".format),
         "nodes": lambda row: _plain(row["nodes"], "{:.0f}".format),

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from scalewise.analysis.analysis_spec import DECISION, AnalysisSpec, read_json
+from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.plan.formatting import format_3sig, percent_in_digits, pluralize
 from scalewise.plan.runs.rounds import OTHER_ANSWER, Round, SeriesChoice, UnmeasuredPoint
 from scalewise.plan.runs.runs import parse_point_name, points
@@ -201,16 +200,6 @@ class ChoiceSummary:
             f"{spent}. Another device count may be the answer: {named}. One run of each takes about "
             f"{format_3sig(cost)} device-hours."
         ]
-
-
-def read_choice(folder: Path) -> ChoiceSummary | None:
-    """The summary in the decision of an experiment; None of one that measures every count.
-
-    Args:
-        folder: Holds its tables and its decision.
-    """
-    values = read_json(folder / DECISION)["choice"]
-    return None if values is None else ChoiceSummary.from_dict(values)
 
 
 def with_choice(decision: Decision, choice: ChoiceSummary) -> Decision:

@@ -1,0 +1,222 @@
+"""The results of an experiment: written once, and read once for the figures, the page and the proposal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from scalewise.analysis.analysis_spec import THROUGHPUT, AnalysisSpec
+from scalewise.analysis.prediction.wording import beyond_sentences
+from scalewise.analysis.rounds.choice_summary import ChoiceSummary
+from scalewise.plan.formatting import Goal, name_devices
+from scalewise.plan.runs.rounds import UnmeasuredPoint
+from scalewise.plan.terminal.predictions import latest_prediction
+from scalewise.records import write_text
+
+TABLES = ("runs", "epochs", "scaling", "options")
+"""Fields that are CSV files of the same names."""
+JSON_FILES = {"laws": "laws", "origins": "provenance", "decision": "decision", "what_if": "what_if"}
+"""Field -> name of its JSON file."""
+
+_EXPECTED = ["series", "devices", "chance", "device_hours", "speedup", "parallel_efficiency", THROUGHPUT]
+
+
+@dataclass(frozen=True)
+class ExperimentResults:
+    """The tables and the answer of an experiment.
+
+    Args:
+        folder: Holds the files; the figures are in ``figures``.
+        decision: Output of ``Decision.as_dict`` with sentences on ``repeats``.
+        scaling: Output of ``scaling_table``, and ``recommended``.
+        runs: A row for each planned run.
+        epochs: A row for each epoch of a run; of a program, for each recorded loss.
+        options: Output of ``option_table``.
+        laws: Fitted laws, and the refused ones with a reason.
+        origins: Values of each part of the runs' provenance, by its name.
+        what_if: Output of ``what_if.facts``; empty to leave that part out of the page.
+        choice: Summary of a study that chose its device counts; None of one that measures all.
+        prediction: Predicted points; None if nothing was predicted.
+        prediction_notes: Limits of the prediction, and why a series has none; a sentence each.
+        min_efficiency: Least efficiency that is required, a fraction; None without that criterion.
+        target: Goal that counts as trained; None if there is none.
+    """
+
+    name: str
+    folder: Path
+    decision: Mapping[str, Any]
+    scaling: pd.DataFrame
+    runs: pd.DataFrame
+    epochs: pd.DataFrame = field(default_factory=pd.DataFrame)
+    options: pd.DataFrame = field(default_factory=pd.DataFrame)
+    laws: Sequence[Mapping[str, Any]] = ()
+    origins: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    what_if: Mapping[str, Any] = field(default_factory=dict)
+    choice: ChoiceSummary | None = None
+    prediction: pd.DataFrame | None = None
+    prediction_notes: Sequence[str] = ()
+    min_efficiency: float | None = None
+    target: Goal | None = None
+    title: str = ""
+    description: str = ""
+
+    @classmethod
+    def read(
+        cls,
+        experiment: AnalysisSpec,
+        folder: Path,
+        *,
+        title: str = "",
+        description: str = "",
+        predicted: bool = True,
+    ) -> ExperimentResults:
+        """Read what ``write`` has written, and the latest prediction.
+
+        Args:
+            experiment: The experiment, the way the plan defined it.
+            folder: Results of the experiment.
+            title: Name for readers.
+            description: Text below the title.
+            predicted: Show its prediction if there is one; an earlier configuration may have left it.
+        """
+        tables: dict[str, Any] = {name: pd.read_csv(folder / f"{name}.csv") for name in TABLES}
+        facts = {name: _read_json(folder / f"{file}.json") for name, file in JSON_FILES.items()}
+        decision = facts["decision"]
+        chosen = decision["choice"]
+        prediction, notes = None, []
+        path, remarks_path = latest_prediction(folder)
+        if predicted and path.exists():
+            prediction = pd.read_csv(path)
+            remarks = _read_json(remarks_path)
+            notes = [*remarks["notes"], *remarks["refused"].values()]
+            beyond = beyond_sentences(prediction, decision["series"])
+            decision["beyond"] += [name_devices(sentence, decision["device"]) for sentence in beyond]
+        return cls(
+            name=experiment.name,
+            folder=folder,
+            **tables,
+            **facts,
+            choice=None if chosen is None else ChoiceSummary.from_dict(chosen),
+            prediction=prediction,
+            prediction_notes=notes,
+            min_efficiency=experiment.spec.decision.min_efficiency,
+            target=experiment.target,
+            title=title,
+            description=description,
+        )
+
+    @classmethod
+    def of_study(cls, facts: Mapping[str, Any], folder: Path) -> ExperimentResults:
+        """Read the results of an experiment.
+
+        Args:
+            facts: The experiment's part of ``Study.report_facts``.
+            folder: Results of the experiment.
+        """
+        shown = {name: facts[name] for name in ("title", "description", "predicted")}
+        return cls.read(AnalysisSpec.from_json(facts["definition"]), folder, **shown)
+
+    def write(self) -> None:
+        """Write the tables, the decision and what else ``read`` reads."""
+        for name in TABLES:
+            text = getattr(self, name).to_csv(index=False, lineterminator="\n")
+            write_text(self.folder / f"{name}.csv", text)
+        for name, file in JSON_FILES.items():
+            write_text(self.folder / f"{file}.json", json.dumps(getattr(self, name), indent=2) + "\n")
+
+    @property
+    def noun(self) -> str:
+        """Name of a device: ``GPU``, ``CPU process``."""
+        return str(self.decision["device"])
+
+    @property
+    def series(self) -> str | None:
+        """The series of the answer."""
+        series: str | None = self.decision["series"]
+        return series
+
+    @property
+    def devices(self) -> int | None:
+        """The device count of the answer."""
+        devices: int | None = self.decision["devices"]
+        return devices
+
+    @property
+    def to_target(self) -> bool:
+        """Whether the time to the target decided, and not throughput."""
+        return bool(self.decision["measure"] == "time to target")
+
+    @property
+    def completed(self) -> pd.DataFrame:
+        """The runs that completed."""
+        return self.runs[self.runs["outcome"] == "completed"]
+
+    @cached_property
+    def points(self) -> pd.DataFrame:
+        """The scaling table as figures and tables show it.
+
+        The bounds of a single run's speedup take its scatter from the baseline's runs. A study that chooses
+        its device counts has many such points: with bars they would look as if they had been repeated.
+        """
+        if self.choice is None:
+            return self.scaling
+        columns = [column for column in self.scaling if str(column).endswith(("_low", "_high"))]
+        points = self.scaling.astype(dict.fromkeys(columns, float))
+        points.loc[points["n"] == 1, columns] = float("nan")
+        return points
+
+    @cached_property
+    def unmeasured(self) -> pd.DataFrame:
+        """A row for each point that a study chose not to measure, with its expected values and their bands.
+
+        Columns are ``series``, ``devices``, ``chance``, ``device_hours``, and speedup, efficiency and
+        throughput with their bounds under the names of scaling.csv.
+        """
+        rows = [] if self.choice is None else list(_unmeasured(self.choice, self.scaling))
+        return pd.DataFrame(rows) if rows else pd.DataFrame(columns=_EXPECTED)
+
+    @property
+    def expected(self) -> pd.DataFrame | None:
+        """The unmeasured points that figures show; None of a study that measures every device count.
+
+        There are none if the time to a target decided, which is no rate.
+        """
+        if self.choice is None:
+            return None
+        return self.unmeasured.iloc[:0] if self.to_target else self.unmeasured
+
+
+def _unmeasured(choice: ChoiceSummary, scaling: pd.DataFrame) -> Iterator[dict[str, Any]]:
+    unmeasured = {choice.series: choice.unmeasured} | {each.series: each.unmeasured for each in choice.others}
+    for series, points in unmeasured.items():
+        table = scaling[(scaling["series"] == series) & (scaling["n"] > 0)]
+        base = table[table["devices"] == table["baseline_devices"]]
+        if len(base):
+            measured, first = set(table["devices"]), base.iloc[0]
+            yield from (_row(series, each, first) for each in points if each.devices not in measured)
+
+
+def _row(series: str, point: UnmeasuredPoint, base: pd.Series) -> dict[str, Any]:
+    speedups = {"": point.speedup, "_low": point.speedup_low, "_high": point.speedup_high}
+    factors = {
+        "speedup": 1.0,
+        "parallel_efficiency": base["devices"] / point.devices,
+        THROUGHPUT: base[THROUGHPUT],
+    }
+    values = {
+        f"{name}{side}": speedup * factor
+        for side, speedup in speedups.items()
+        for name, factor in factors.items()
+    }
+    facts = {"devices": point.devices, "chance": point.chance, "device_hours": point.device_hours}
+    return {"series": series, **facts, **values}
+
+
+def _read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
