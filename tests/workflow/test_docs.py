@@ -17,7 +17,7 @@ import yaml
 from tests.unit.watch.standings import done, standing_of
 from tests.workflow.conftest import ROOT, Workplace
 
-from scalewise.analysis.report.captions import FIGURES
+from scalewise.analysis.report.figures import FIGURES
 from scalewise.plan.study import Study, load_study
 from scalewise.plan.terminal.plan_table import plan_table
 from scalewise.watch.lines import table

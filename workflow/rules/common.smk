@@ -31,7 +31,7 @@ DEFAULT_CONFIG = "config/experiments.yaml"
 # jobs run no handlers
 IS_MODULE = workflow.is_main_process and not workflow.modifier.is_main_snakefile()
 
-from scalewise.analysis.report import captions
+from scalewise.analysis.report import figures
 from scalewise.execution.finished_results import forget_all, is_of_job, set_aside
 from scalewise.execution.preemption_watch import PreemptionWatch
 from scalewise.plan.terminal.final_message import (
@@ -124,7 +124,7 @@ DEFINITIONS = {
 DATASETS = STUDY.datasets
 # what own programs need before any job, by the name of its marker
 PREPARATIONS = STUDY.preparations
-FIGURES = list(captions.FIGURES)
+FIGURES = list(figures.FIGURES)
 # filled when the session begins, for what the terminal says at its end
 EARLIER = EarlierFiles()
 # the one that shows the study on the terminal, once the session begins

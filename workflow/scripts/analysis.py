@@ -53,7 +53,7 @@ def figures(options: argparse.Namespace) -> None:
     """Draw the figures of an experiment from its tables."""
     with imports_uncollected():
         from scalewise.analysis.experiment_results import ExperimentResults
-        from scalewise.analysis.report.figures import draw
+        from scalewise.analysis.report.drawing import draw
 
     name = json.loads(options.experiment)["name"]
     draw(ExperimentResults.of_study(_facts(options.study)[name], options.folder))

@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from scalewise.analysis.report.captions import FIGURES, FigureText
+from scalewise.analysis.report.figures import FIGURES, FigureText
 from scalewise.plan.config.experiment import study_schema
 from scalewise.plan.config.reference import configuration_reference
 from scalewise.plan.config.site import site_schema

@@ -22,9 +22,9 @@ from scalewise.analysis.analysis_spec import THROUGHPUT, AnalysisSpec
 from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.experiment_tables import compute
 from scalewise.analysis.partial_report import write_partial_report
-from scalewise.analysis.report import figures, scaling_figures
+from scalewise.analysis.report import drawing, scaling_figures
+from scalewise.analysis.report.drawing import draw
 from scalewise.analysis.report.efficiency_figures import efficiency
-from scalewise.analysis.report.figures import draw
 from scalewise.analysis.report.page import write_report
 from scalewise.analysis.report.series_lines import EXPECTED, MEASURED
 from scalewise.analysis.rounds.choice_summary import ChoiceSummary
@@ -148,7 +148,7 @@ def labels(figure: Figure) -> list[str]:
 FIGURES: dict[str, Callable[[Ended], Figure]] = {
     "speedup": lambda study: scaling_figures.speedup(study.scaling, expected=study.expected),
     "parallel_efficiency": lambda study: efficiency(study.scaling, 0.7, study.expected),
-    THROUGHPUT: lambda study: figures.throughput(study.scaling, study.results.runs, study.expected),
+    THROUGHPUT: lambda study: drawing.throughput(study.scaling, study.results.runs, study.expected),
 }
 
 

@@ -18,8 +18,8 @@ from matplotlib.patches import Rectangle
 from tests.unit.analysis import hand_made_study as made
 
 from scalewise.analysis.bottlenecks.time_parts import STEP_PARTS, UNKNOWN
-from scalewise.analysis.report import efficiency_figures, figures, scaling_figures, step_figures, style
-from scalewise.analysis.report.captions import FIGURES
+from scalewise.analysis.report import drawing, efficiency_figures, scaling_figures, step_figures, style
+from scalewise.analysis.report.figures import FIGURES
 from scalewise.analysis.report.marks import Drawing
 from scalewise.analysis.scaling import scaling_table
 
@@ -255,7 +255,7 @@ def test_every_figure_has_the_width_of_one_column_or_two(
 ) -> None:
     fields: dict[str, Any] = {"laws": made.laws([ALONE]), "prediction": made.prediction([ALONE])}
     epochs = make_epochs(runs)
-    figures.draw(made.results(scaling, runs, folder=tmp_path, epochs=epochs, target=0.9, **fields))
+    drawing.draw(made.results(scaling, runs, folder=tmp_path, epochs=epochs, target=0.9, **fields))
     for name in FIGURES:
         box = re.search(rb"/MediaBox \[ ?0 0 ([\d.]+)", (tmp_path / "figures" / f"{name}.pdf").read_bytes())
         assert box is not None, name

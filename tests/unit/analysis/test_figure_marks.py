@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 from tests.unit.analysis import hand_made_study as made
 
-from scalewise.analysis.report import figures, scaling_figures, step_figures, style
+from scalewise.analysis.report import drawing, scaling_figures, step_figures, style
 from scalewise.analysis.report.inline_figures import inline_figure, runs_of_points
 from scalewise.analysis.report.marks import (
     EPOCHS,
@@ -84,7 +84,7 @@ def drawn(
     folder = tmp_path_factory.mktemp("figures")
     drawings = {
         "speedup": scaling_figures.speedup(scaling, made.laws(NAMES)),
-        "throughput": figures.throughput(scaling, runs),
+        "throughput": drawing.throughput(scaling, runs),
         "step": step_figures.step(scaling, runs),
     }
     made_files = {}
@@ -322,7 +322,7 @@ def test_a_report_on_twelve_series_of_eight_counts_with_six_repeats_is_small(
     runs["hosts"] = "node-a"
     epochs, folder = make_epochs(runs, 10), tmp_path / "figures"
     scaling = scaling_table(runs, "strong")
-    figures.draw(made.results(scaling, runs, folder=tmp_path, epochs=epochs, min_efficiency=0.7, target=0.9))
+    drawing.draw(made.results(scaling, runs, folder=tmp_path, epochs=epochs, min_efficiency=0.7, target=0.9))
     traces = json.loads((folder / "traces.json").read_text(encoding="utf-8"))
     drawings = [inline_figure(folder / f"{name}.svg", name, "0.1.", traces[name]).svg for name in traces]
     numbers = as_script_data({"figures": traces, "runs": runs_of_points(runs)})

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 from tests.unit.analysis.hand_made_study import results
 
-from scalewise.analysis.report.captions import FIGURES
 from scalewise.analysis.report.figure_sentences import SENTENCES, figure_sentences
+from scalewise.analysis.report.figures import FIGURES
 from scalewise.analysis.scaling import scaling_table
 
 ALONE = "all runs"

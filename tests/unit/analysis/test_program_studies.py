@@ -19,8 +19,8 @@ from scalewise.analysis.analysis_spec import DIFFERED, AnalysisSpec
 from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.experiment_tables import compute
 from scalewise.analysis.report import epoch_figures, step_figures
-from scalewise.analysis.report.captions import FIGURES
-from scalewise.analysis.report.figures import draw
+from scalewise.analysis.report.drawing import draw
+from scalewise.analysis.report.figures import FIGURES
 from scalewise.analysis.report.page import write_report
 from scalewise.analysis.tables import collect
 from scalewise.plan.config.experiment import Experiment, ProgramExperiment

@@ -15,8 +15,8 @@ import pytest
 from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.experiment_tables import compute
-from scalewise.analysis.report.captions import FIGURES
-from scalewise.analysis.report.figures import draw
+from scalewise.analysis.report.drawing import draw
+from scalewise.analysis.report.figures import FIGURES
 from scalewise.analysis.report.page import write_report
 from scalewise.analysis.tables import RUN_COLUMNS, collect
 from scalewise.plan.config.experiment import Experiment

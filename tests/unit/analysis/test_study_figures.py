@@ -14,10 +14,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from tests.unit.analysis.hand_made_study import results
 
-from scalewise.analysis.report import epoch_figures, figures, style
+from scalewise.analysis.report import drawing, epoch_figures, style
 from scalewise.analysis.report import scaling_figures as relative
-from scalewise.analysis.report.captions import FIGURES
 from scalewise.analysis.report.efficiency_figures import efficiency
+from scalewise.analysis.report.figures import FIGURES
 from scalewise.analysis.scaling import scaling_table
 
 Runs = Callable[..., pd.DataFrame]
@@ -40,7 +40,7 @@ def study(make_runs: Runs) -> pd.DataFrame:
 
 def draw(runs: pd.DataFrame, epochs: pd.DataFrame, folder: Path) -> dict[str, bytes]:
     scaling = scaling_table(runs, "strong")
-    figures.draw(results(scaling, runs, folder=folder, epochs=epochs, min_efficiency=0.7, target=0.97))
+    drawing.draw(results(scaling, runs, folder=folder, epochs=epochs, min_efficiency=0.7, target=0.97))
     return {path.name: path.read_bytes() for path in (folder / "figures").iterdir()}
 
 
@@ -96,7 +96,7 @@ def test_text_of_a_figure_is_text_and_nothing_is_fetched_where_it_is_read(drawn:
 
 
 def test_throughput_shows_means_bounds_and_single_runs(study: pd.DataFrame) -> None:
-    (axes,) = figures.throughput(scaling_table(study, "strong"), study).axes
+    (axes,) = drawing.throughput(scaling_table(study, "strong"), study).axes
     assert axes.get_xlabel() == "devices"
     assert axes.get_ylabel() == "throughput (samples/s)"
     assert ticks(axes) == ["1", "2", "4"]
@@ -146,7 +146,7 @@ def test_efficiency_shows_what_was_asked_for(study: pd.DataFrame) -> None:
 
 
 def test_memory_has_its_unit_and_says_what_it_counts(study: pd.DataFrame) -> None:
-    (axes,) = figures.memory(scaling_table(study, "strong"), study).axes
+    (axes,) = drawing.memory(scaling_table(study, "strong"), study).axes
     assert axes.get_ylabel() == "peak memory per device (MB)\nprocess peak RSS"
     drawn = [np.asarray(line.get_ydata()).tolist() for line in axes.lines]
     assert [700.0] * 3 in drawn
@@ -315,7 +315,7 @@ def test_series_are_told_apart_by_colour_marker_and_name(make_runs: Runs, make_e
     runs = make_runs(
         {(series, d): spread(100 * d) for series in ("bucket-view-off", "bucket-view-on") for d in (1, 2, 4)}
     )
-    figure = figures.throughput(scaling_table(runs, "strong"), runs)
+    figure = drawing.throughput(scaling_table(runs, "strong"), runs)
     (axes,) = figure.axes
     assert named(figure) == ["bucket-view-off", "bucket-view-on"]
     marked = [
@@ -336,7 +336,7 @@ def test_many_device_counts_have_a_logarithmic_axis(
     counts = [1, 2, 4, 8, 16, 32, 64]
     runs = make_runs({(ALONE, count): spread(100 * count**0.9) for count in counts})
     scaling = scaling_table(runs, "strong")
-    for figure in (relative.speedup(scaling), efficiency(scaling, 0.7), figures.memory(scaling, runs)):
+    for figure in (relative.speedup(scaling), efficiency(scaling, 0.7), drawing.memory(scaling, runs)):
         (axes,) = figure.axes
         assert axes.get_xscale() == "log"
         assert ticks(axes) == [str(count) for count in counts]

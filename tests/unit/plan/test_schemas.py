@@ -10,7 +10,7 @@ import yaml
 from jsonschema import Draft202012Validator
 
 import write_generated
-from scalewise.analysis.report.captions import FIGURES
+from scalewise.analysis.report.figures import FIGURES
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.config.experiment import study_schema
 from scalewise.plan.config.program import SWEEPABLE_OF_PROGRAMS

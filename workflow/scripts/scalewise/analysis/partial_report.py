@@ -9,7 +9,7 @@ from typing import Any
 from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.experiment_tables import compute
-from scalewise.analysis.report.figures import draw
+from scalewise.analysis.report.drawing import draw
 from scalewise.analysis.report.page import write_report
 from scalewise.plan.terminal.card_lines import card_lines
 

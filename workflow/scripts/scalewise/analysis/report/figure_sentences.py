@@ -14,7 +14,7 @@ import pandas as pd
 
 from scalewise.analysis.analysis_spec import THROUGHPUT
 from scalewise.analysis.experiment_results import ExperimentResults
-from scalewise.analysis.report.captions import FIGURES
+from scalewise.analysis.report.figures import FIGURES
 from scalewise.analysis.report.sentence_parts import (
     SOONER,
     accuracy_lost_text,

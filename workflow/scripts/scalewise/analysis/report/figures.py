@@ -1,139 +1,113 @@
-"""The figures of an experiment: colour-blind safe, readable in grey, intervals drawn."""
+"""The figures of a report, in order, with their words. Imports no library: the rules read it too."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
 
-import pandas as pd
-from matplotlib.text import Text
-from matplotlib.ticker import FuncFormatter
-from matplotlib.transforms import offset_copy
-
-from scalewise.analysis.analysis_spec import PROGRAM, THROUGHPUT
-from scalewise.analysis.experiment_results import ExperimentResults
-from scalewise.analysis.report import epoch_figures, scaling_figures, step_figures
-from scalewise.analysis.report.captions import FIGURES
-from scalewise.analysis.report.efficiency_figures import efficiencies, efficiency
-from scalewise.analysis.report.marks import RUN, TRACES, Drawing, tell, trace
-from scalewise.analysis.report.series_lines import bounds, points_figure, with_columns
-from scalewise.analysis.report.style import message, set_style
-from scalewise.analysis.report.svg_file import draw_svg
-from scalewise.plan.formatting import name_devices
-from scalewise.records import CPU_PROCESS, write_text
-
-_BYTES_PER_MB = 1e6
-_BESIDE_POINTS = 4.5
-"""Distance of single runs from the mark of their median."""
+_CURVES = (
+    "A mark is an epoch: against epochs, and for up to four series against the time of training, without "
+    "evaluation and start-up. Lines are medians over the repeats that have the epoch, bands and bars reach "
+    "from the lowest to the highest; faded where some repeats have stopped."
+)
+_NOT_MEASURED = (
+    "Hollow marks, where there are any, are device counts that were not measured, as the measured ones make "
+    "them expect; their bars hold 95 % of the possibilities. Marks that would touch are left out; the table "
+    "has all. A measured mark without a bar is a single run."
+)
 
 
-def throughput(scaling: pd.DataFrame, runs: pd.DataFrame, expected: pd.DataFrame | None = None) -> Drawing:
-    """Samples per second against devices; each run is a small ring beside its median.
-
-    Where counts were not measured, crosses stand in for rings, of points that have several runs.
+@dataclass(frozen=True)
+class FigureText:
+    """Words of a figure.
 
     Args:
-        scaling: Points with a throughput.
-        runs: Output of ``collect``.
-        expected: Output of ``expected_points``; None of a study that measures every count.
+        title: Name for readers.
+        caption: Meaning of every mark, also in Snakemake's report.
+        unknown: Words on what no run has, or what is not known of two device counts.
+        compares: True if it shows device counts next to each other, and not each run.
+        where_counts_are_chosen: Further sentences in a study that does not measure every device count.
     """
-    done = runs[runs["outcome"] == "completed"]
-    figure, axes = points_figure(
-        scaling,
-        THROUGHPUT,
-        "throughput (samples/s)",
-        FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 10 else f"{value:g}"),
-        least_top=done[THROUGHPUT].max(),
-        expected=expected,
-    )
-    mark: dict[str, Any] = {"marker": "o", "markersize": 2.6, "markerfacecolor": "none"}
-    if expected is not None:
-        # hollow marks stand for what was not measured, and one run alone is the mark that is there
-        done = done[done.duplicated(["series", "devices"], keep=False)]
-        mark = {"marker": "x", "markersize": 3.0}
-    beside = offset_copy(axes.transData, figure, x=_BESIDE_POINTS, units="points")
-    for name, of_series in done.groupby("series", sort=False):
-        (rings,) = axes.plot(
-            of_series["devices"], of_series[THROUGHPUT], transform=beside, linestyle="none", zorder=3,
-            markeredgecolor="0.4", markeredgewidth=0.6, **mark,
-        )  # fmt: skip
-        values = {"value": of_series[THROUGHPUT]}
-        places = of_series.groupby("devices").cumcount().tolist()
-        facts = trace(RUN, str(name), THROUGHPUT, of_series["devices"], values, place=places)
-        tell(rings, series=str(name), trace=facts, shift=_BESIDE_POINTS)
-    return figure
+
+    title: str
+    caption: str
+    unknown: str
+    compares: bool = False
+    where_counts_are_chosen: str = ""
 
 
-def memory(scaling: pd.DataFrame, runs: pd.DataFrame) -> Drawing:
-    """Peak memory of the fullest device against devices."""
-    column = "peak_memory_bytes"
-    known = with_columns(scaling, bounds(column))
-    in_mb = known.assign(**{name: known[name] / _BYTES_PER_MB for name in bounds(column)})
-    kinds = ", ".join(runs["peak_memory_kind"].dropna().unique())
-    figure, _ = points_figure(in_mb, column, f"peak memory per device (MB)\n{kinds}", "{x:,.0f}")
-    return figure
-
-
-def draw(results: ExperimentResults) -> None:
-    """Write every figure as SVG and PDF, and ``traces.json``; one that has nothing to show says so."""
-    set_style()
-    folder = results.folder / "figures"
-    folder.mkdir(parents=True, exist_ok=True)
-    columns = [THROUGHPUT, "speedup", "baseline_devices", "parallel_efficiency"]
-    scaling, runs, epochs = with_columns(results.points, columns), results.runs, results.epochs
-    measured = scaling[scaling[THROUGHPUT].notna()]
-    relative = scaling[scaling["speedup"].notna()]
-    predicted = results.prediction if results.prediction is not None else pd.DataFrame()
-    no_run = "no completed run to show"
-    of_epochs = epochs if "epoch" in epochs else epochs.iloc[:0]
-    target, expected, device = results.target, results.expected, _device(runs)
-    accuracy = None if isinstance(target, str) else target
-    done = results.completed
-    of_programs = "loader" in done and (done["loader"] == PROGRAM).any()
-    no_epoch = no_loss = no_run
-    if len(done):
-        no_epoch = "a program tells none" if of_programs else "no run was long enough to evaluate"
-        no_loss = "no loss was seen" if of_programs else no_epoch
-    of_rates, of_both = results.min_efficiency, None
-    if results.to_target:
-        of_rates, of_both = of_both, of_rates
-    no_baseline = "no series with a completed baseline to show" if len(measured) else no_run
-    drawings: dict[str, tuple[pd.DataFrame, str, Callable[[], Drawing]]] = {
-        "speedup": (
-            relative,
-            no_baseline,
-            lambda: scaling_figures.speedup(relative, results.laws, results.prediction, expected),
-        ),
-        "efficiency": (relative, no_baseline, lambda: efficiency(relative, of_rates, expected)),
-        "step": (measured, no_run, lambda: step_figures.step(measured, runs)),
-        "efficiencies": (relative, no_baseline, lambda: efficiencies(relative, target, of_both)),
-        "prediction": (
-            predicted,
-            "nothing was predicted",
-            lambda: scaling_figures.prediction(measured, predicted),
-        ),
-        "throughput": (measured, no_run, lambda: throughput(measured, runs, expected)),
-        "accuracy": (of_epochs, no_epoch, lambda: epoch_figures.accuracy(epochs, accuracy, device)),
-        "loss": (epochs, no_loss, lambda: epoch_figures.loss(epochs, device)),
-        "memory": (measured, no_run, lambda: memory(measured, runs)),
-    }
-    traces = {}
-    for name, words in FIGURES.items():
-        table, missing, draw_it = drawings[name]
-        figure = draw_it() if len(table) else message(f"{name}: {missing}")
-        for text in figure.findobj(Text):
-            assert isinstance(text, Text)
-            text.set_text(name_devices(text.get_text(), results.noun))
-        svg, traces[name] = draw_svg(figure, words.title)
-        write_text(folder / f"{name}.svg", svg)
-        figure.set_layout_engine("none")  # the PDF has the layout of the SVG, and costs less
-        # without dates, so that equal data make equal files
-        figure.savefig(folder / f"{name}.pdf", metadata={"CreationDate": None})
-    write_text(folder / TRACES, json.dumps(traces, allow_nan=False, separators=(",", ":")) + "\n")
-
-
-def _device(runs: pd.DataFrame) -> str:
-    """Return what a device of the runs is called."""
-    kinds = {name == CPU_PROCESS for name in runs.get("device_name", pd.Series(dtype=object)).dropna()}
-    return {(True,): CPU_PROCESS, (False,): "GPU"}.get(tuple(kinds), "device")
+FIGURES = {
+    "speedup": FigureText(
+        title="Speedup",
+        caption="Speedup: throughput over that of the series' fewest devices. Bars are 95 % intervals "
+        "over repeats. The dotted line is ideal scaling. A curve is a law fitted to all "
+        "runs of its series, with its 95 % band; a law that the data do not support is "
+        "not drawn. The dashed line, where there is one, is predicted from one device's step and a measured "
+        "all-reduce: an upper bound, not fitted to marks on more devices; a mark above it is noise or "
+        "needs an explanation.",
+        unknown="is a speedup",
+        compares=True,
+        where_counts_are_chosen=_NOT_MEASURED,
+    ),
+    "efficiency": FigureText(
+        title="Parallel efficiency",
+        caption="Parallel efficiency: speedup over the ratio of device counts. Bars are 95 % "
+        "intervals over repeats. The dashed line, where there is one, is what you require.",
+        unknown="is an efficiency",
+        compares=True,
+        where_counts_are_chosen=_NOT_MEASURED,
+    ),
+    "step": FigureText(
+        title="Where the time of a step goes",
+        caption="Where the time of a step goes. A bar is the device time that one sample takes, devices over "
+        "throughput: with ideal scaling all bars are equally high, so what stands on top is what scaling "
+        "costs. Its parts have their shares of the step, means over repeats: the wait for data and the "
+        "delay of one slow rank by clocks in the training, communication (what computing does not hide) by "
+        "DDP's own counters, uneven ranks where now one is late and now another, and computing what is left. "
+        "Below: the seconds before a run's first result, medians of each part.",
+        unknown="how long its steps took",
+    ),
+    "prediction": FigureText(
+        title="Prediction beside measurement",
+        caption="Prediction beside measurement: time of a step and parallel efficiency against devices. "
+        "Dashed with its band: predicted from one device's step and all-reduces measured by themselves; of "
+        "device counts that the study does not measure, also from its own steps on several nodes. Dotted: "
+        "compute alone. Marks: measured, steps as medians, efficiency with its interval. In the pale "
+        "area nothing was measured.",
+        unknown="are a predicted and a measured step",
+        compares=True,
+    ),
+    "efficiencies": FigureText(
+        title="Efficiency of hardware and of learning",
+        caption="Two efficiencies, one answer. Hardware: throughput per device over the baseline's. "
+        "Statistical: the baseline's epochs (of a program samples) to the target over those here, which "
+        "falls where larger batches learn less from a sample. Both: training time to the target, measured, "
+        "over the number of times more devices. Bars are 95 % intervals over repeats.",
+        unknown="are both efficiencies",
+        compares=True,
+    ),
+    "throughput": FigureText(
+        title="Throughput",
+        caption="Training throughput against devices. Filled marks are means over repeats, bars their "
+        "95 % intervals, rings single runs. Warm-up, evaluation and start-up are left out.",
+        unknown="its throughput",
+        where_counts_are_chosen=f"{_NOT_MEASURED} The runs of points that have several are crosses in "
+        "place of rings.",
+    ),
+    "accuracy": FigureText(
+        title="Test accuracy",
+        caption=f"Test accuracy by number of devices. {_CURVES} Every test sample is counted exactly once.",
+        unknown="its accuracy",
+    ),
+    "loss": FigureText(
+        title="Loss",
+        caption=f"Test and training loss by number of devices. {_CURVES} Of a program, the loss that "
+        "backward gets against steps: a trend.",
+        unknown="its loss",
+    ),
+    "memory": FigureText(
+        title="Peak memory",
+        caption="Peak memory while training, of the device that used most: mean over repeats, bars their "
+        "95 % intervals.",
+        unknown="its peak memory",
+    ),
+}

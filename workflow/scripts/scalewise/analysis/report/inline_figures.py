@@ -12,7 +12,7 @@ from xml.etree.ElementTree import Element, fromstring, tostring
 import pandas as pd
 from markupsafe import Markup
 
-from scalewise.analysis.report.captions import FIGURES
+from scalewise.analysis.report.figures import FIGURES
 
 LEAST_TEXT_PIXELS = 9.0
 """A narrow screen scrolls a figure sideways rather than shrink its text below this."""

@@ -22,8 +22,8 @@ from scalewise.analysis.analysis_spec import (
 from scalewise.analysis.bottlenecks.time_parts import EXCESS, STEP_PARTS, UNKNOWN
 from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.report import data_tables
-from scalewise.analysis.report.captions import FIGURES
 from scalewise.analysis.report.figure_sentences import figure_sentences
+from scalewise.analysis.report.figures import FIGURES
 from scalewise.analysis.report.inline_figures import inline_figure, runs_of_points
 from scalewise.analysis.report.marks import TRACES
 from scalewise.analysis.report.page_files import as_script_data, content_security_policy, scripts, style
