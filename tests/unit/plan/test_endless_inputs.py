@@ -15,10 +15,6 @@ Refuse = Callable[[str], list[str]]
 
 COMMON = "defaults: {dataset: digits, model: linear, global_batch_size: 240, devices: [1, 2]}\nexperiments:\n"
 HERE = "  # the mistake"
-BOMB = "".join(
-    f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n"
-    for before, name in zip("abcdefghi", "bcdefghij", strict=True)
-)
 
 
 def experiment(line: str) -> str:
@@ -27,8 +23,6 @@ def experiment(line: str) -> str:
 
 
 UNREADABLE = [
-    pytest.param("experiments: &a {b: *a}\n", "an alias repeats what it is part of", id="endless alias"),
-    pytest.param(f"a: &a [x]\n{BOMB}", "more than 100000 values", id="aliases of aliases"),
     pytest.param(f"experiments: {'[' * 5000}\n", "is nested hundreds of levels deep", id="deep nesting"),
     pytest.param(experiment("? [a] : 4"), "a list or mapping for a key", id="list for a key"),
     pytest.param(
@@ -83,12 +77,6 @@ def test_a_site_file_that_makes_no_values_is_refused(text: str, says: str, study
         ),
         pytest.param(
             f"epochs: 0x{'f' * 9000}", "is a number of more than 4,300 digits, a whole", id="without end"
-        ),
-        pytest.param(
-            r'title: "\ud800"', r"title is '\ud800', with half a character in it", id="half a character"
-        ),
-        pytest.param(
-            r'"\ud800": 4', r"experiments.digits.\ud800 is '\ud800', with half a char", id="half in a key"
         ),
         pytest.param(r'"a\nb": 4', r"experiments.digits.a\nb is not a known key", id="line break in a key"),
         pytest.param(

@@ -39,7 +39,7 @@ from scalewise.plan.config.experiment import (
 from scalewise.plan.config.paths import find_site_file, site_file_problem
 from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.config.pydantic_problems import problems_of, validate
-from scalewise.plan.config.raw_values import no_value, non_string_keys, to_plain, unrepresentable_values
+from scalewise.plan.config.raw_values import no_value, non_string_keys, to_plain, unusable_values
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.config.site import Site, SiteFile, resolve_site
@@ -277,7 +277,7 @@ def load_study(
     spelled = {problem.place for source in sources for problem in source.problems}
 
     raw = to_plain(config)
-    unusable = [*([] if files else non_string_keys(config, ())), *unrepresentable_values(config, ())]
+    unusable = [*([] if files else non_string_keys(config, ())), *unusable_values(config, ())]
     problems = [problem for problem in unusable if problem.place not in spelled]
     lines += [problem.render(_origin(problem.place, sources)) for problem in problems]
     spelled |= {problem.place for problem in unusable}

@@ -15,22 +15,16 @@ MOST = 2**63 - 1
 def to_plain(value: Any) -> Any:
     """Ordinary dicts and lists in place of the loader's own types, without what is reported below."""
     if isinstance(value, Mapping):
-        return {
-            key: to_plain(item)
-            for key, item in value.items()
-            if isinstance(key, str) and not unrepresentable(key)
-        }
+        return {key: to_plain(item) for key, item in value.items() if isinstance(key, str)}
     if isinstance(value, (list, tuple)):
         return [to_plain(item) for item in value]
-    return None if unrepresentable(value) else value
+    return None if too_large(value) else value
 
 
-def unrepresentable(value: object) -> tuple[str, str] | None:
-    """Say what keeps a value from standing in any record, and the fix; None for one that can."""
+def too_large(value: object) -> tuple[str, str] | None:
+    """Return the problem and the fix of a whole number that no record can hold; None for other values."""
     if isinstance(value, int) and abs(value) > MOST:
         return f"is {spelled(value)}, a whole number beyond {MOST}", "Write a smaller number."
-    if isinstance(value, str) and any("\ud800" <= char <= "\udfff" for char in value):
-        return f"is {value!r}, with half a character in it", "Write the character itself."
     return None
 
 
@@ -47,20 +41,17 @@ def no_value(place: Place) -> Problem:
     return Problem(place, "has no value", "Give it one, or leave the key out for its default.")
 
 
-def unrepresentable_values(value: Any, place: Place) -> Iterator[Problem]:
-    """Find keys and values that can stand in no record."""
+def unusable_values(value: Any, place: Place) -> Iterator[Problem]:
+    """Find keys without a value and whole numbers that no record can hold."""
     if isinstance(value, Mapping):
         for key, item in value.items():
-            here = (*place, str(key))
-            if found := unrepresentable(key):
-                yield Problem(here, *found)
-            yield from unrepresentable_values(item, here)
+            yield from unusable_values(item, (*place, str(key)))
     elif isinstance(value, (list, tuple)):
         for index, item in enumerate(value):
-            yield from unrepresentable_values(item, (*place, index))
+            yield from unusable_values(item, (*place, index))
     elif value is None:
         yield no_value(place)
-    elif found := unrepresentable(value):
+    elif found := too_large(value):
         yield Problem(place, *found)
 
 

@@ -15,7 +15,7 @@ import yaml
 from yaml.reader import ReaderError
 
 from scalewise.plan.config.errors import Place, Problem
-from scalewise.plan.config.raw_values import no_value, unrepresentable
+from scalewise.plan.config.raw_values import no_value, too_large
 
 _TRUE_BOOLEANS = {"true", "false", "True", "False", "TRUE", "FALSE"}
 _BOOL, _NULL, _STR, _MERGE, _INT, _FLOAT = (
@@ -24,9 +24,6 @@ _BOOL, _NULL, _STR, _MERGE, _INT, _FLOAT = (
 _COLLECTIONS = {"tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"}
 _COUNT_KEYS: Place = ("slurm", "queue_minutes")
 """The mapping of a site file whose keys are device counts."""
-_MAX_VALUES = 100_000
-"""Most values of a file. Repetitions by aliases count: nine lines of aliases can mean 10^9."""
-
 _TWO_COLONS = re.compile(r"(\s*(?:- )?)([^\s:\"'][^:]*): ([^\"'\[{].*: .*?)\s*(?:#.*)?")
 """A line such as ``title: Digits: strong``."""
 _UNCLOSED = re.compile(r"expected ',' or '([]}])'")
@@ -78,7 +75,7 @@ def read_source(path: Path, hint: str = STUDY_HINT) -> Source:
         elif not isinstance(root, yaml.MappingNode):
             source.fatal.append(Problem((), "is not a mapping of keys to values at its top", hint))
         else:
-            _Walk(source).look(root, ())
+            _collect(source, root, ())
             # the nodes may still make no values
             yaml.SafeLoader("").construct_document(root)
     except OSError as error:
@@ -145,75 +142,54 @@ def _undecodable(error: UnicodeDecodeError, source: Source) -> Problem:
     return Problem((), f"holds a byte that is not UTF-8 (0x{byte:02x})", "Save the file as UTF-8.")
 
 
-class _Walk:
-    """Collects the line of every place of a file, and mistakes of spelling there."""
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self._values = 0
-        self._above: list[yaml.Node] = []
-
-    def look(self, node: yaml.Node, place: Place) -> None:
-        """Record the lines and the mistakes of a node and of all below it.
-
-        Raises:
-            yaml.YAMLError: aliases make it endless.
-        """
-        source = self._source
-        source.lines.setdefault(place, node.start_mark.line + 1)
-        self._values += 1
-        if node in self._above:
-            raise yaml.MarkedYAMLError(None, None, "an alias repeats what it is part of", node.start_mark)
-        if self._values > _MAX_VALUES:
-            raise yaml.MarkedYAMLError(None, None, f"more than {_MAX_VALUES} values", node.start_mark)
-        if isinstance(node, yaml.ScalarNode):
-            source.problems += _scalar_problems(node, place)
-            if problem := _unreadable(node, place):
-                source.problems.append(problem)
-                source.fatal.append(problem)
-            return
-        if node.tag not in _COLLECTIONS:
-            problem = Problem(place, f"has the tag {node.tag}", "Remove it.")
+def _collect(source: Source, node: yaml.Node, place: Place) -> None:
+    """Record the lines and the mistakes of a node and of all below it."""
+    source.lines.setdefault(place, node.start_mark.line + 1)
+    if isinstance(node, yaml.ScalarNode):
+        source.problems += _scalar_problems(node, place)
+        if problem := _unreadable(node, place):
             source.problems.append(problem)
             source.fatal.append(problem)
-        self._above.append(node)
-        if isinstance(node, yaml.MappingNode):
-            self._keys(node, place)
-        elif isinstance(node, yaml.SequenceNode):
-            for index, item in enumerate(node.value):
-                self.look(item, (*place, index))
-        self._above.pop()
+        return
+    if node.tag not in _COLLECTIONS:
+        problem = Problem(place, f"has the tag {node.tag}", "Remove it.")
+        source.problems.append(problem)
+        source.fatal.append(problem)
+    if isinstance(node, yaml.MappingNode):
+        _collect_keys(source, node, place)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            _collect(source, item, (*place, index))
 
-    def _keys(self, node: yaml.MappingNode, place: Place) -> None:
-        problems, lines = self._source.problems, self._source.lines
-        seen: dict[str, int] = {}
-        for key, value in node.value:
-            line = key.start_mark.line + 1
-            if not isinstance(key, yaml.ScalarNode):
-                raise yaml.MarkedYAMLError(None, None, "a list or mapping for a key", key.start_mark)
-            name = str(key.value)
-            if name.startswith("\u00a0"):
-                mark = key.start_mark
-                raise yaml.MarkedYAMLError(None, None, "a no-break space in the indentation", mark)
-            here = (*place, name)
-            if name in seen:
-                problems.append(
-                    Problem(
-                        here,
-                        f"is written twice, in lines {seen[name]} and {line}",
-                        "Keep one of the two; YAML would silently use the last.",
-                    )
+
+def _collect_keys(source: Source, node: yaml.MappingNode, place: Place) -> None:
+    problems, lines = source.problems, source.lines
+    seen: dict[str, int] = {}
+    for key, value in node.value:
+        line = key.start_mark.line + 1
+        if not isinstance(key, yaml.ScalarNode):
+            raise yaml.MarkedYAMLError(None, None, "a list or mapping for a key", key.start_mark)
+        name = str(key.value)
+        if name.startswith("\u00a0"):
+            mark = key.start_mark
+            raise yaml.MarkedYAMLError(None, None, "a no-break space in the indentation", mark)
+        here = (*place, name)
+        if name in seen:
+            problems.append(
+                Problem(
+                    here,
+                    f"is written twice, in lines {seen[name]} and {line}",
+                    "Keep one of the two; YAML would silently use the last.",
                 )
-            seen[name] = line
-            lines[here] = line
-            if key.tag not in {_STR, _MERGE} and not (place == _COUNT_KEYS and key.tag == _INT):
-                kind = key.tag.rsplit(":", 1)[-1]
-                problems.append(
-                    Problem(here, f"is a key that YAML reads as {kind}, not as text", "Put it in quotes.")
-                )
-            elif key.tag == _STR and (found := unrepresentable(name)):
-                problems.append(Problem(here, *found))
-            self.look(value, here)
+            )
+        seen[name] = line
+        lines[here] = line
+        if key.tag not in {_STR, _MERGE} and not (place == _COUNT_KEYS and key.tag == _INT):
+            kind = key.tag.rsplit(":", 1)[-1]
+            problems.append(
+                Problem(here, f"is a key that YAML reads as {kind}, not as text", "Put it in quotes.")
+            )
+        _collect(source, value, here)
 
 
 def _unreadable(node: yaml.ScalarNode, place: Place) -> Problem | None:
@@ -257,7 +233,7 @@ def _scalar_problems(node: yaml.ScalarNode, place: Place) -> Iterator[Problem]:
             f"is {text}, which YAML takes for text, not for a number",
             f"Write {mantissa}e{sign}.",
         )
-    elif found := _beyond(node):
+    elif found := _too_large(node):
         yield Problem(place, *found)
 
 
@@ -276,12 +252,10 @@ def _in_another_base(text: str) -> int | None:
     return value
 
 
-def _beyond(node: yaml.ScalarNode) -> tuple[str, str] | None:
-    if node.tag == _STR:
-        return unrepresentable(node.value)
+def _too_large(node: yaml.ScalarNode) -> tuple[str, str] | None:
     if node.tag != _INT or len(node.value) < 19:
         return None
     try:
-        return unrepresentable(yaml.SafeLoader("").construct_object(node))
+        return too_large(yaml.SafeLoader("").construct_object(node))
     except ValueError:
         return None  # unreadable, and reported as such
