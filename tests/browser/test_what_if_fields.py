@@ -67,7 +67,8 @@ def test_the_first_answer_is_the_study_s_own(fields: OpenFields) -> None:
     page = fields(FOUR.facts(rule(min_efficiency=0.7)))
     own = FOUR.decision(rule(min_efficiency=0.7)).card
     assert own.next == (
-        "8 devices would bring 4.00x (3.91 to 4.09): efficiency 0.50, below the 0.70 required."
+        "8 devices would be 4.00x as fast as 1 device (3.91 to 4.09): "
+        "efficiency 0.50, below the 0.70 required."
     )
     assert list(filter(None, answer(page).split("\n"))) == [
         own.verdict,
@@ -126,7 +127,7 @@ def test_with_a_target_the_answer_says_what_it_is_of_and_which_runs_missed_it(fi
     assert page.get_by_role("columnheader", name="Speedup to the target").is_visible()
     assert page.get_by_label("Require: Efficiency to the target at least").is_checked()
     why = page.locator(".what-if-counts tbody tr").last.locator("td").last.inner_text()
-    assert why == "not shown to be 5 % faster"
+    assert why == "not shown to be 5 % faster than 1 device"
     page = fields(MORE_BUT_BY_LUCK.facts(rule(deadline_minutes=40)))
     assert answer(page).startswith("Use 4 devices")
     assert "3 of 4 runs on 4 devices reached the target." in answer(page)

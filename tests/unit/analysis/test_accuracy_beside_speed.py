@@ -79,7 +79,7 @@ def test_what_is_open_of_the_time_to_a_target_is_not_told_as_speed(answer: Decid
     assert decision.devices == 1
     (caution,) = (each for each in decision.cautions if "worth having" in each)
     assert caution.startswith("2 devices may be worth having: ")
-    assert " times the speed to the target of 1 device. " in caution
+    assert " times as fast to the target as 1 device. " in caution
 
 
 def test_devices_on_which_no_run_reaches_the_target_are_named_and_no_answer(answer: Decide) -> None:
@@ -101,7 +101,7 @@ def test_what_runs_spend_that_do_not_reach_the_target_counts_against_their_devic
     )
     spent = (500 / 0.99 + 500 + 300 / 1.01) / 190
     assert decision.devices == 1
-    bring = f"2 devices would bring {3.0 / spent:.2f}x the speed to the target: efficiency 0.22 to the target"
+    bring = f"2 devices would be {3.0 / spent:.2f}x as fast to the target as 1 device: efficiency 0.22 "
     assert decision.card.next.startswith(bring)
     assert f"{spent:.2f} s of training, with what 2 of 3 runs spent in vain" in decision.alternatives[0]
 
@@ -165,7 +165,7 @@ def test_more_throughput_that_reaches_the_target_later_is_not_recommended(answer
 
     decision = answer(later)
     assert decision.devices == 1
-    assert decision.card.next.startswith("2 devices would bring 0.83x the speed to the target (")
+    assert decision.card.next.startswith("2 devices would be 0.83x as fast to the target as 1 device (")
     assert decision.card.next.endswith("efficiency 0.42 to the target, below the 0.90 required.")
 
 

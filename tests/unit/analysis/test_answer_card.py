@@ -40,11 +40,13 @@ def answer(
     spec = Experiment(
         dataset="digits", model="linear", global_batch_size=64, devices=devices, repeats=repeats, epochs=1
     )
+    scaling = scaling_table(known_columns(runs), "strong")
     action, paste = next_action(
         AnalysisSpec("study", spec, accelerator="cuda", most_devices=most_devices),
         decision.card,
-        scaling_table(known_columns(runs), "strong"),
+        scaling,
         decision.undecided,
+        scaling,
     )
     decision = replace(decision, card=replace(decision.card, action=action, paste=paste)).named("GPU")
     # NaN is not JSON
@@ -61,8 +63,8 @@ def test_a_clear_answer_has_four_figures_and_nothing_to_do(make_runs: Runs) -> N
     assert (card.verdict, card.certainty, card.reason) == ("Use 4 GPUs.", "Clear", "")
     labels = [each.label for each in card.figures]
     assert labels == ["Speed", "Efficiency", "Cost of a run", "Final accuracy"]
-    assert (figure(decision, "Speed").note, card.basis[:7]) == ("times 1 GPU", "3 runs ")
-    assert card.next.startswith("8 GPUs would bring 4.80x")
+    assert (figure(decision, "Speed").note, card.basis[:7]) == ("as fast as 1 GPU", "3 runs ")
+    assert card.next.startswith("8 GPUs would be 4.80x")
     assert (card.action, card.paste) == ("Nothing more to measure.", "")
 
 
@@ -80,7 +82,9 @@ def test_a_likely_answer_names_the_repeats_to_paste(make_runs: Runs, repeats: An
     decision = answer(runs, {"min_efficiency": 0.7}, repeats)
     assert decision.card.certainty == "Likely"
     assert decision.card.reason.startswith("The efficiency may be below the 0.70 that you require: ")
-    assert decision.card.paste == paste.format(3 + max(decision.undecided.values()))
+    more = max(decision.undecided.values())
+    assert decision.card.paste == paste.format(3 + more)
+    assert decision.card.action.endswith(f"{2 * more} more runs, about {0.03 * more:.3f} device-hours.")
 
 
 def test_single_runs_are_to_be_repeated(make_runs: Runs) -> None:

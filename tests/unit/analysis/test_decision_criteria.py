@@ -65,9 +65,9 @@ def by(make_runs: Runs) -> Decide:
 def test_without_a_criterion_the_knee_is_taken_and_the_next_point_says_why_not(by: Decide) -> None:
     decision = by()
     assert decision.devices == 4
-    assert decision.card.next.startswith("8 devices would bring 4.00x")
+    assert decision.card.next.startswith("8 devices would be 4.00x")
     assert decision.card.next.endswith("at efficiency 0.50: a worse balance of speed and efficiency.")
-    assert decision.card.rule.endswith("Each larger count must be at least 5 % faster.")
+    assert decision.card.rule.endswith("Each larger count must be at least 5 % faster than the one before.")
 
 
 def test_a_knee_at_the_end_of_what_was_measured_may_lie_beyond(by: Decide) -> None:
@@ -79,7 +79,7 @@ def test_a_knee_at_the_end_of_what_was_measured_may_lie_beyond(by: Decide) -> No
 def test_one_device_where_more_are_past_the_knee(by: Decide) -> None:
     decision = by({(ALONE, 1): spread(100), (ALONE, 2): spread(120)})
     assert decision.devices == 1
-    assert decision.card.next.startswith("2 devices would bring 1.20x (")
+    assert decision.card.next.startswith("2 devices would be 1.20x as fast as 1 device (")
     assert decision.card.next.endswith("efficiency 0.60: a worse balance of speed and efficiency.")
 
 
@@ -227,7 +227,10 @@ def test_a_site_that_bills_whole_nodes_makes_few_devices_dear(by: Decide) -> Non
     assert by(max_device_hours=2, billed=whole).devices is None
     assert by(max_device_hours=2).devices == 2, "each its own"
     cost = figure(by(min_efficiency=0.7, billed=whole), "Cost of a run")
-    assert cost.note == f"{2.356 / 6.8:.2f}x that on 1 device, start-up and evaluation included"
+    assert (
+        cost.note
+        == f"4 devices for 35 min, start-up and evaluation included; {2.356 / 6.8:.2f}x that on 1 device"
+    )
 
 
 @pytest.mark.parametrize("rule", [{"deadline_minutes": 60.0}, {"max_device_hours": 3.0}])

@@ -59,18 +59,17 @@ def test_the_card_has_speed_interval_efficiency_and_price(answer: Decide) -> Non
     decision = answer(FOUR, 0.7)
     speed = figure(decision, "Speed")
     assert (speed.low, speed.high) == pytest.approx(welch_bounds(spread(300), spread(100)))
-    assert (speed.text, speed.note) == ("3.00x", "times 1 device")
+    assert (speed.text, speed.note) == ("3.00x", "as fast as 1 device")
     assert figure(decision, "Efficiency").value == pytest.approx(0.75)
-    assert (
-        figure(decision, "Cost of a run").note == "4.00x that on 1 device, start-up and evaluation included"
-    )
-    assert decision.card.next.startswith("8 devices would bring 4.00x")
+    cost = figure(decision, "Cost of a run")
+    assert cost.note == "start-up and evaluation included; 4.00x that on 1 device"
+    assert decision.card.next.startswith("8 devices would be 4.00x")
 
 
 def test_one_device_where_more_are_not_worth_it_and_the_card_says_why(answer: Decide) -> None:
     decision = answer({(ALONE, 1): spread(100), (ALONE, 2): spread(120)}, 0.7)
     assert decision.devices == 1
-    assert decision.card.next.startswith("2 devices would bring 1.20x")
+    assert decision.card.next.startswith("2 devices would be 1.20x")
     assert decision.card.next.endswith("efficiency 0.60, below the 0.70 required.")
 
 
@@ -223,7 +222,7 @@ def test_more_devices_that_are_slower_are_not_recommended(answer: Decide) -> Non
 def test_a_baseline_of_several_devices_is_said(answer: Decide) -> None:
     decision = answer({(ALONE, 2): spread(100), (ALONE, 4): spread(190)})
     assert decision.devices == 4
-    assert figure(decision, "Speed").note == "times 2 devices"
+    assert figure(decision, "Speed").note == "as fast as 2 devices"
     assert decision.cautions == ["Speedups are relative to 2 devices, not to 1."]
 
 
@@ -241,10 +240,10 @@ def test_a_speedup_that_may_be_none_is_no_reason_for_more_devices(answer: Decide
     assert (decision.devices, decision.clear) == (1, False)
     assert decision.card.certainty == "Likely"
     assert decision.card.verdict == "Use 1 device. More are not shown to pay."
-    assert decision.card.next.endswith("not shown to be 5 % faster.")
+    assert decision.card.next.endswith("not shown to be 5 % faster than 1 device.")
     (caution,) = decision.cautions
     assert caution.startswith(
-        f"2 devices may be worth having: {low:.2f} to {high:.2f} times the speed of 1 device. About "
+        f"2 devices may be worth having: {low:.2f} to {high:.2f} times as fast as 1 device. About "
     )
     assert caution.endswith(" more repeats of each should settle it.")
 
@@ -259,7 +258,7 @@ def test_a_gain_that_may_be_anything_is_not_clear_though_it_is_shown(answer: Dec
     assert (decision.devices, decision.clear) == (2, False)
     assert decision.card.certainty == "Doubtful", "an efficiency above 1 is the worse doubt"
     (caution,) = (each for each in decision.cautions if each.startswith("The gain"))
-    assert caution.startswith(f"The gain is not known well enough: {low:.2f} to {high:.2f}. ")
+    assert caution.startswith(f"The gain of 2 devices is not known well enough: {low:.2f}x to {high:.2f}x. ")
     assert decision.undecided[1] == decision.undecided[2] > 3
     narrow = answer({(ALONE, 1): spread(1000), (ALONE, 2): spread(1900)})
     assert (narrow.devices, narrow.clear, narrow.undecided) == (2, True, {})

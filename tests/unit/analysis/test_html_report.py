@@ -313,7 +313,7 @@ def test_no_value_is_shown_as_nan_or_none(section: MakeSection) -> None:
 def test_one_run_a_point_carries_no_interval_and_the_report_says_so(section: MakeSection) -> None:
     points: dict[tuple[str, int], list[float | str]] = {(ALONE, 1): [100.0], (ALONE, 2): [180.0]}
     text = Page(render([section(points=points)], partial=False)).all_text()
-    assert "with 95 % intervals, which one run has not" in text
+    assert "with 95 % intervals; a single run has none" in text
     assert "One run has no interval." in text
 
 
@@ -361,7 +361,7 @@ def test_the_answer_says_by_which_rule_why_it_stops_and_what_lies_beyond(whole: 
     )
     places = [text.index(each) for each in parts]
     assert places == sorted(places)
-    assert re.search(r"baseline [\d,]+ samples/s \([\d,]+ to [\d,]+\)", text)
+    assert re.search(r"[\d,]+ samples/s on 1 device \([\d,]+ to [\d,]+\)", text)
 
 
 def test_what_slows_it_down_is_a_bar_with_its_parts_named_one_sentence_and_the_line_to_write(

@@ -60,7 +60,7 @@ def test_both_peaks_stand_in_every_table_by_their_names(make_runs: Runs) -> None
     assert gain["evaluation_peak_memory_bytes"] == 90 * MB == gain["reference_evaluation_peak_memory_bytes"]
     options = data_tables.options(gains.assign(series="view-True"))
     assert shown(options, "saved (MB)") == ["98"]
-    assert shown(options, "in copies of the parameters") == ["0.98"]
+    assert shown(options, "saved, in copies of the parameters") == ["0.98"]
     assert shown(options, "memory in evaluation (MB)") == ["90"]
 
 

@@ -55,18 +55,22 @@ def decided(make_runs: Runs, accuracies: Accuracies, accept: list[str] | None = 
 def test_options_that_train_the_same_compete_beside_one_that_does_not(make_runs: Runs) -> None:
     decision = decided(make_runs, KEPT)
     assert (decision.series, decision.devices) == ("fp32, view True", 8)
+    assert (
+        "precision: fp32 (bf16 is faster here, but changes the training: "
+        "`decision: {accept: [precision]}` lets it compete)"
+    ) in decision.card.options
 
 
 def test_the_best_of_another_training_is_one_line(make_runs: Runs) -> None:
     (line,) = decided(make_runs, KEPT).other_trainings
     # 1050 / 750, and efficiency 1050 / 8 / 153
-    assert line.startswith("With bf16, view True: 8 devices, 1.40x as fast as this (1.37 to 1.43, ")
-    assert "final accuracy the same within its interval (99.6 %, " in line
+    assert line.startswith("With bf16, view True: 8 devices, 1.40x as fast as this answer (1.37 to 1.43, ")
+    assert "final accuracy 99.6 %: no difference is shown (" in line
 
 
 def test_accuracy_that_another_training_loses_is_told(make_runs: Runs) -> None:
     (line,) = decided(make_runs, LOST).other_trainings
-    assert "final accuracy 2.55 percentage points lower (97.1 %, " in line
+    assert "final accuracy 97.1 %: 2.55 percentage points lower (" in line
 
 
 def test_an_accepted_option_is_chosen_where_its_accuracy_is_kept(make_runs: Runs) -> None:
@@ -125,7 +129,7 @@ def test_planted_records_give_the_planted_options(tmp_path: Path) -> None:
     decision = json.loads((tmp_path / "decision.json").read_text(encoding="utf-8"))
     assert decision["devices"] == 8
     (line,) = decision["other_trainings"]
-    assert "8 devices, 2.20x as fast as this" in line
+    assert "8 devices, 2.20x as fast as this answer" in line
     assert "final accuracy not compared" in line
     table = pd.read_csv(tmp_path / "scaling.csv")
     chosen = table[(table["series"] == decision["series"]) & table["devices"].isin([8, 16])]

@@ -160,7 +160,7 @@ def test_a_decision_on_palmettos_walls_says_what_they_include() -> None:
     assert decision.card.figures[0].text == "1.36x"
     assert any("1.57x as fast as 1" in alternative for alternative in decision.alternatives)
     assert decision.cautions[0].startswith(
-        "4 devices may be worth having: 1.01 to 1.33 times the speed of 2 devices."
+        "4 devices may be worth having: 1.01 to 1.33 times as fast as 2 devices."
     )
     assert "walls, which include start-up" in " ".join(decision.cautions)
 

@@ -45,7 +45,7 @@ LONG = " ".join(["Words"] * 40) + "."
 NAME = "an-experiment-with-a-long-name"
 STRONG = card(
     "strong", "Use 4 GPUs.", "First.", "Second.", LONG, "Fourth.", certainty="Likely", reason="A reason.",
-    figures=FIGURES, basis=LONG, rule=LONG, next="8 GPUs would bring 4.80x.", limit="Jitter.",
+    figures=FIGURES, basis=LONG, rule=LONG, next="8 GPUs would be 4.80x.", limit="Jitter.",
     options=["precision: fp32"], action="Set the repeats to 5.", paste="repeats: 5",
 )  # fmt: skip
 
@@ -60,7 +60,7 @@ def test_the_card_stands_in_80_columns_with_three_cautions(tmp_path: Path) -> No
         "  Speed to target  3.40x              (3.32 to 3.48)  of 1 GPU",
         "  Cost of a run    9.75 device-hours",
     ]
-    assert "  Next count  8 GPUs would bring 4.80x." in lines
+    assert "  Next count  8 GPUs would be 4.80x." in lines
     assert lines[lines.index("  To do       Set the repeats to 5.") + 1] == "              repeats: 5"
     assert "  Caution     Second." in lines
     assert "  1 more in the report." in lines

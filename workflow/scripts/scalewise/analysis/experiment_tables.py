@@ -46,7 +46,7 @@ def compute(experiment: AnalysisSpec, runs_folder: Path, folder: Path) -> None:
         spending = Spending.of(runs_folder, experiment.billed_devices)
         choice = ChoiceSummary.of(experiment, rounds, found.runs, found.decision.series, spending)
     decision = found.decision if choice is None else with_choice(found.decision, choice)
-    action, paste = next_action(experiment, decision.card, decided, decision.undecided)
+    action, paste = next_action(experiment, decision.card, decided, decision.undecided, found.scaling)
     if choice is not None and choice.action():
         action, paste = choice.action(), ""
     slowdown, limits = find_slowdown(decided, found.runs, spec, decision.devices, experiment.noun)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.runs.runs import NO_OPTIONS
@@ -74,6 +74,11 @@ def percent_in_digits(fraction: float, digits: int = 2) -> str:
     return f"{text.rstrip('0').rstrip('.') if '.' in text else text} %"
 
 
+def points_text(points: float) -> str:
+    """Percentage points, in as many digits as matter: ``0.06 points``, ``0.3 points``, ``5.0 points``."""
+    return f"{points:.1f} points" if points >= 1 else f"{points:.2g} points"
+
+
 def milliseconds(seconds: float) -> str:
     """A time of the length of a step: ``12.3 ms``."""
     return f"{format_3sig(seconds * 1e3)} ms"
@@ -132,6 +137,12 @@ def point_text(devices: float, series: str) -> str:
     """``8 devices``, ``8 devices of bucket-view-on``."""
     where = count_devices(int(devices))
     return where if series == NO_OPTIONS else f"{where} of {series}"
+
+
+def counts_listed(counts: Iterable[int], noun: str) -> str:
+    """``1, 2 and 4 GPUs``, in order."""
+    *fewer, last = sorted(counts)
+    return listed([*map(str, fewer), count_devices(last, noun)])
 
 
 def as_in_yaml(value: object) -> str:

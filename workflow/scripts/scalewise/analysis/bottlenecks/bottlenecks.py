@@ -334,7 +334,7 @@ class _Words:
             return f"{where}, computing takes {percent(each.parts[COMPUTE], 0)} of each step."
         if total.share.low > 0:
             return f"{where}, {_lost(total.share)}."
-        return f"{where}, the runs show no loss."
+        return f"{where}, no loss of speed is shown."
 
     @staticmethod
     def _explains(total: Loss, limit: Bottleneck | None) -> bool:

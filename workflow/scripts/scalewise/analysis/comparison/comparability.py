@@ -233,6 +233,10 @@ def _lower_accuracy(
     return (before.estimate, after.estimate) if _is_lower(before, after) else None
 
 
+LEAST_LOSS = 0.05
+"""Percentage points of accuracy below which a loss is not named."""
+
+
 def _is_lower(before: Interval, after: Interval) -> bool:
     """Whether an accuracy is lower beyond doubt: by Welch's 95 % interval of the difference.
 
@@ -260,7 +264,7 @@ def origin_cautions(origins: Sequence[Provenance]) -> list[str]:
 
 
 def accuracy_lost(point: pd.Series, base: pd.Series) -> float:
-    """Return the percentage points of accuracy, in tenths, that are shown to be lost against the baseline.
+    """Return the percentage points of accuracy that are shown to be lost against the baseline.
 
     0 if none are, or fewer than half a tenth.
     """
@@ -268,4 +272,5 @@ def accuracy_lost(point: pd.Series, base: pd.Series) -> float:
         Interval(row["final_accuracy"], row["final_accuracy_low"], row["final_accuracy_high"], int(row["n"]))
         for row in (base, point)
     )
-    return round(100 * (before.estimate - after.estimate), 1) if _is_lower(before, after) else 0.0
+    lost = round(100 * (before.estimate - after.estimate), 2)
+    return lost if lost >= LEAST_LOSS and _is_lower(before, after) else 0.0

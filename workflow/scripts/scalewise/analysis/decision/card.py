@@ -19,6 +19,7 @@ from scalewise.analysis.decision import cautions
 from scalewise.analysis.decision.choice import MOST_ADVISED, Choice
 from scalewise.analysis.decision.cpus import KEY as CPUS
 from scalewise.analysis.decision.criteria import may_be_in_time, may_exceed
+from scalewise.analysis.decision.selection import SAME_TRAINING
 from scalewise.analysis.decision.sentences import SENTENCES, sentence
 from scalewise.analysis.decision.wording import open_text
 from scalewise.analysis.memory import peaks
@@ -29,13 +30,15 @@ from scalewise.plan.config.shape import count_devices
 from scalewise.plan.formatting import (
     Goal,
     as_in_yaml,
+    counts_listed,
+    duration_text,
     format_3sig,
     format_exact,
     format_ratio,
     goal_text,
-    listed,
     percent,
     pluralize,
+    points_text,
 )
 from scalewise.plan.runs.runs import Options
 
@@ -58,7 +61,7 @@ APART = SENTENCES["apart"].removeprefix("{where} ")
 
 _REASONS = {
     cautions.DISTURBED: "It rests on disturbed runs.",
-    cautions.ABOVE_IDEAL: "An efficiency is above 1, which is an error until it is explained.",
+    cautions.ABOVE_IDEAL: "An efficiency is above 1: noise, or a slow baseline.",
     cautions.OTHER_RATE: "It is unknown whether forward passes without gradients belong to the training.",
     cautions.CONFOUNDED: "Something else changed during the study.",
 }
@@ -246,7 +249,8 @@ def rule_text(rule: DecisionRule, target: Goal | None) -> str:
         criteria.append(f"a run within {pluralize(format_exact(rule.deadline_minutes), 'minute')}")
     if rule.max_device_hours is not None:
         criteria.append(f"a run of at most {pluralize(format_exact(rule.max_device_hours), 'device-hour')}")
-    gain = f"Each larger count must be at least {format_exact(100 * rule.min_gain)} % faster."
+    least = format_exact(100 * rule.min_gain)
+    gain = f"Each larger count must be at least {least} % faster than the one before."
     if not criteria:
         return f"No criterion is given: the largest speedup x efficiency. {gain}"
     if rule.deadline_minutes is not None:
@@ -255,7 +259,11 @@ def rule_text(rule: DecisionRule, target: Goal | None) -> str:
 
 
 def next_action(
-    experiment: AnalysisSpec, card: Card, scaling: pd.DataFrame, undecided: Mapping[int, int]
+    experiment: AnalysisSpec,
+    card: Card,
+    scaling: pd.DataFrame,
+    undecided: Mapping[int, int],
+    every_series: pd.DataFrame,
 ) -> tuple[str, str]:
     """Return what to do next, and the lines of configuration for it.
 
@@ -264,6 +272,7 @@ def next_action(
         card: Card of the answer.
         scaling: Rows of the answer's series in the scaling table, or all without an answer.
         undecided: Further repeats that would settle what is open, by device count.
+        every_series: The scaling table of all series.
     """
     spec, noun = experiment.spec, experiment.noun
     scaling = scaling[scaling["conditions"].astype(object).fillna("") == ""]
@@ -287,14 +296,16 @@ def next_action(
         adaptive = isinstance(spec.repeats, Repeats)
         now = spec.max_repeats
         return (
-            f"Set the repeats to {most} (now {now}) and run the same command again.",
+            f"Set the repeats to {most} (now {now}) and run the same command again: "
+            f"{'up to ' if adaptive else ''}{_further_runs(every_series, most)}.",
             f"repeats: {{max: {most}}}" if adaptive else f"repeats: {most}",
         )
     if card.certainty == "Doubtful" or card.reason.endswith(SEE_CAUTIONS):
         return "Follow the first caution.", ""
     if card.reason == SINGLE_RUN and not spec.chooses_devices:
         return (
-            f"Set the repeats to {ENOUGH_REPEATS} and run the same command again.",
+            f"Set the repeats to {ENOUGH_REPEATS} and run the same command again: "
+            f"{_further_runs(every_series, ENOUGH_REPEATS)}.",
             f"repeats: {ENOUGH_REPEATS}",
         )
     if card.certainty == "Likely" and not spec.chooses_devices:
@@ -307,6 +318,21 @@ def next_action(
         beyond = f"To look beyond {count_devices(largest, noun)}, measure {2 * largest}, too."
         return beyond, f"devices: [{counts}]"
     return "Nothing more to measure.", ""
+
+
+def _further_runs(scaling: pd.DataFrame, repeats: int) -> str:
+    """Return how many runs are left to that number of repeats, and their cost if it is known.
+
+    Args:
+        scaling: The scaling table of all series.
+        repeats: Planned repeats of each point.
+    """
+    planned = scaling[scaling["conditions"].astype(object).fillna("") == ""]
+    done = planned["n"] + planned.reindex(columns=["n_not_comparable"]).fillna(0)["n_not_comparable"]
+    more = (repeats - done).clip(lower=0)
+    runs = pluralize(f"{more.sum():.0f}", "more run")
+    hours = float((more * planned["device_hours"]).sum(skipna=False))
+    return runs if math.isnan(hours) else f"{runs}, about {format_3sig(hours)} device-hours"
 
 
 def _certainty(chosen: Chosen, harms: Sequence[cautions.Caution]) -> tuple[Certainty, str]:
@@ -350,17 +376,17 @@ def _all_figures(chosen: Chosen) -> Iterator[Figure]:
         yield _of_column(best, "wall_seconds", "Time of a run", " min", 1 / 60, n, longest)
     elif not own:
         bounds = _known(best["gain_low"], best["gain_high"], best["speedup_n"])
-        note = f"times {base}"
+        note = f"as fast as {base}"
         if chosen.whole_runs and not math.isnan(whole := _whole_run_gain(chosen)):
-            note += f"; a whole run {format_ratio(whole)}x"
+            note += f"; a whole run: {format_ratio(whole)}x"
         yield _figure(f"Speed{of}", best["gain"], bounds, format_ratio, "x", note=note)
     else:
         yield _of_column(best, "throughput_samples_per_second", "Throughput", " samples/s", 1, best["n"])
     bounds = _known(best["efficiency_to_best_low"], best["efficiency_to_best_high"], best["speedup_n"])
-    relative = ""
+    relative = "1 is ideal"
     if (best["best_baseline"], best["best_baseline_devices"]) != (best["series"], best["gain_base"]):
         relative = f"relative to {best['best_baseline']}, the best baseline"
-    if not own or relative:
+    if not own or relative != "1 is ideal":
         yield _figure(f"Efficiency{of}", best["efficiency_to_best"], bounds, _two_places, note=relative)
     yield _cost(chosen, base)
     if to_target:
@@ -374,7 +400,7 @@ def _all_figures(chosen: Chosen) -> Iterator[Figure]:
         accuracy, low, high = (100 * float(best[f"final_accuracy{end}"]) for end in ("", "_low", "_high"))
         first = chosen.points[chosen.points["devices"] == best["baseline_devices"]]
         lost = accuracy_lost(best, first.iloc[0]) if len(first) else 0.0
-        note = f"{lost:.1f} points lower than on {chosen.of(best['baseline_devices'])}" if lost else ""
+        note = f"{points_text(lost)} lower than on {chosen.of(best['baseline_devices'])}" if lost else ""
         bounds = _known(low, high, best["n"])
         yield _figure("Final accuracy", accuracy, bounds, "{:.1f}".format, " %", note=note)
     elif not own or timed:
@@ -387,13 +413,15 @@ def _cost(chosen: Chosen, base: str) -> Figure:
     own = best["devices"] == best["gain_base"]
     if not chosen.whole_runs or math.isnan(best["device_hours"]):
         ratio = math.nan if own else best["cost_ratio"]
-        return _figure("Cost of training", ratio, (None, None), format_ratio, "x", note=f"times {base}")
+        return _figure("Cost of training", ratio, (None, None), format_ratio, "x", note=f"that on {base}")
     hours = float(best["device_hours"])
     per_second = hours / best["wall_seconds"] if best["wall_seconds"] else math.nan
     bounds = _known(best["wall_seconds_low"] * per_second, best["wall_seconds_high"] * per_second, best["n"])
     note = "start-up and evaluation included"
+    if per_second > 0:
+        note = f"{chosen.of(round(3600 * per_second))} for {duration_text(best['wall_seconds'])}, {note}"
     if not own and not math.isnan(best["run_cost_ratio"]):
-        note = f"{format_ratio(best['run_cost_ratio'])}x that on {base}, start-up and evaluation included"
+        note += f"; {format_ratio(best['run_cost_ratio'])}x that on {base}"
     return _figure("Cost of a run", hours, bounds, format_3sig, " device-hours", note=note)
 
 
@@ -442,7 +470,8 @@ def _next(chosen: Chosen) -> str:
         noun,
         devices=point["devices"],
         gain=point["gain"],
-        of=SENTENCES["next of target"] if chosen.measure == "time to target" else "",
+        to=SENTENCES["to the target"] if chosen.measure == "time to target" else "",
+        base=point["gain_base"],
         interval="" if low is None else sentence("interval", low=low, high=high),
         efficiency="" if named else sentence("at efficiency", efficiency=point["efficiency_to_best"]),
         reasons=", and ".join(reasons),
@@ -461,8 +490,7 @@ def larger_apart(planned: pd.DataFrame, points: pd.DataFrame, noun: str) -> str:
     apart = planned[unknown & (planned["devices"] > points["devices"].max())]
     if apart.empty:
         return ""
-    *counts, last = sorted(int(devices) for devices in apart["devices"])
-    return sentence("apart", noun, where=listed([*map(str, counts), count_devices(last, noun)]))
+    return sentence("apart", noun, where=counts_listed(map(int, apart["devices"]), noun))
 
 
 def reasons_against(point: pd.Series, best: pd.Series, rule: DecisionRule, noun: str) -> list[str]:
@@ -480,7 +508,7 @@ def reasons_against(point: pd.Series, best: pd.Series, rule: DecisionRule, noun:
         return [sentence("no gain", noun, devices=best["devices"])]
     if rule.without_criterion and point["power"] <= best["power"]:
         return [SENTENCES["worse balance"]]
-    return [sentence("not faster", gain=100 * rule.min_gain)]
+    return [sentence("not faster", noun, gain=100 * rule.min_gain, devices=best["devices"])]
 
 
 def _queue(point: pd.Series) -> str:
@@ -507,21 +535,30 @@ def _options(chosen: Chosen, options_of: Mapping[str, Options]) -> Iterator[str]
             if (ratio := chosen.compared.of(chosen.measure, (series, devices), (name, devices))) is not None
         }
         reasons = [
-            _why(value, first.get(key), twins, ratios),
+            _why(key, value, first.get(key), twins, ratios, chosen.rule),
             _memory(chosen.compared, series, devices, twins),
         ]
         because = "; ".join(filter(None, reasons))
         yield f"{key}: {as_in_yaml(value)}{f' ({because})' if because else ''}"
 
 
-def _why(value: Any, first: Any, twins: Mapping[str, Any], ratios: Mapping[str, Ratio]) -> str:
+def _why(
+    key: str,
+    value: Any,
+    first: Any,
+    twins: Mapping[str, Any],
+    ratios: Mapping[str, Ratio],
+    rule: DecisionRule,
+) -> str:
     """Return the reason for an option's value; empty if nothing was measured to compare it with.
 
     Args:
+        key: Name of the option.
         value: The chosen one.
         first: Value in the first series of the configuration.
         twins: Values of the series that differ in this option only, by series.
         ratios: Speed of the chosen series over theirs, on the chosen devices.
+        rule: The criteria.
     """
     if value != first:
         ratio = next((ratio for name, ratio in ratios.items() if twins[name] == first), None)
@@ -531,7 +568,12 @@ def _why(value: Any, first: Any, twins: Mapping[str, Any], ratios: Mapping[str, 
         return f"{format_ratio(ratio.estimate)}x the speed of {as_in_yaml(first)}{interval}"
     faster = [as_in_yaml(twins[name]) for name, ratio in ratios.items() if ratio.at_most < 1]
     if faster:
-        return f"{' and '.join(faster)} is faster here, and was not chosen: see What options gain"
+        is_faster = f"{' and '.join(faster)} is faster here"
+        if key in SAME_TRAINING:
+            return f"{is_faster}, and was not chosen: see What options gain"
+        if key in rule.accept:
+            return f"{is_faster}, but is not shown to keep the accuracy"
+        return f"{is_faster}, but changes the training: `decision: {{accept: [{key}]}}` lets it compete"
     if not ratios:
         return ""
     if all(ratio.at_least > 1 for ratio in ratios.values()):

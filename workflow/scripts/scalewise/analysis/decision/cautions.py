@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -27,6 +28,7 @@ from scalewise.plan.formatting import (
     goal_text,
     percent,
     pluralize,
+    points_text,
 )
 
 (
@@ -77,7 +79,7 @@ def of_choice(
         open_questions: Device counts between which the runs cannot tell.
         measure: Quantity that decided.
     """
-    for question in open_questions:
+    for question in sorted(open_questions, key=lambda each: -(each.runs_needed or math.inf)):
         cure = cure_text(question) + (", or give `decision` a criterion" if question.kind == "knee" else "")
         yield UNDECIDED, f"{open_text(question, measure)} {cure}."
     slower = best["time_to_accuracy_speedup_high"]
@@ -251,15 +253,22 @@ def of_efficiency(points: pd.DataFrame) -> Iterator[Caution]:
         f"{point['parallel_efficiency']:.2f} on {count_devices(int(point['devices']))}"
         for _, point in above.iterrows()
     ]
-    yield (
-        ABOVE_IDEAL,
-        f"Efficiency is above 1: {', '.join(places)}. That is an error until it is explained. "
-        f"{_slow_baseline(base.iloc[0] if len(base) else None, int(points['baseline_devices'].iloc[0]))}",
+    cause = _cause_above_ideal(
+        base.iloc[0] if len(base) else None,
+        int(points["baseline_devices"].iloc[0]),
+        may_be_noise=not shown[above.index].any() and above["speedup_n"].min() > 1,
     )
+    yield ABOVE_IDEAL, f"Efficiency is above 1: {', '.join(places)}. {cause}"
 
 
-def _slow_baseline(base: pd.Series | None, devices: int) -> str:
-    """The cause of a slow baseline as far as its records show it, and the fix."""
+def _cause_above_ideal(base: pd.Series | None, devices: int, *, may_be_noise: bool) -> str:
+    """Return the cause of an efficiency above 1 as far as the records show it, and the fix.
+
+    Args:
+        base: Row of the baseline; None if it has none.
+        devices: Device count of the baseline.
+        may_be_noise: No interval lies above 1.
+    """
     known = pd.Series(dtype=float) if base is None else base
     used, size, gain = (
         float(known.get(name, float("nan")))
@@ -270,7 +279,9 @@ def _slow_baseline(base: pd.Series | None, devices: int) -> str:
         found.append(f"its tensors took {used / 1e9:.1f} of {size / 1e9:.1f} GB of memory")
     if gain >= SLOW_BATCH:
         found.append(f"by itself it makes {format_ratio(gain)}x the samples/s with a smaller batch")
-    where = f"The baseline, {count_devices(devices)},"
+    if may_be_noise and not found:
+        return "Noise may explain it: the interval contains 1. Add repeats."
+    where = f"That is an error until it is explained. The baseline, {count_devices(devices)},"
     smaller = (
         "Use smaller batches for the whole series (`accumulation_steps`, or `scaling: weak`), or let "
         "`devices` begin at a larger count."
@@ -296,7 +307,7 @@ def _less_accurate(points: pd.DataFrame) -> Iterator[str]:
         others = pluralize(str(len(lost) - 1), "other device count")
         more = f", and lower on {others}" if len(lost) > 1 else ""
         yield (
-            f"Accuracy is {loss:.1f} points lower on {count_devices(int(worst['devices']))}: "
+            f"Accuracy is {points_text(loss)} lower on {count_devices(int(worst['devices']))}: "
             f"{seen} instead of {usual}{more}. Check the learning rate, or train for longer."
         )
 

@@ -30,28 +30,29 @@ SENTENCES: Mapping[str, str] = {
     "to the target": " to the target",
     # what the runs do not show
     "more": (
-        "{devices:count} may be worth having: {low:ratio} to {high:ratio} times {speed} of {fewer:count}."
+        "{devices:count} may be worth having: {low:ratio} to {high:ratio} times as fast{to} as {fewer:count}."
     ),
-    "fewer": "{devices:count} may do as well: {more:count} have {low:ratio} to {high:ratio} times {speed}.",
+    "fewer": (
+        "{devices:count} may do as well: {more:count} are {low:ratio} to {high:ratio} times as fast{to}."
+    ),
     "knee": "{devices:count} may balance speed and efficiency as well.",
     "efficient": "The efficiency may be below the {least} that you require: {low:places} to {high:places}.",
     "inefficient": (
         "The efficiency of {devices:count} may be above the {least} that you require: "
         "{low:places} to {high:places}."
     ),
-    "gain": "The gain is not known well enough: {low:ratio} to {high:ratio}.",
+    "gain": "The gain of {devices:count} is not known well enough: {low:ratio}x to {high:ratio}x.",
     "in time": "{devices:count} may be in time, too.",
     "hours": "A run may take up to {hours:three} device-hours.",
     "single": "A single run does not show how much repeats scatter.",
-    "the speed": "the speed",
-    "the speed to the target": "the speed to the target",
     # the next larger count, with a deadline the next smaller one
-    "next": "{devices:count} would bring {gain:ratio}x{of}{interval}{efficiency}: {reasons}.",
-    "next of target": " the speed to the target",
+    "next": (
+        "{devices:count} would be {gain:ratio}x as fast{to} as {base:count}{interval}{efficiency}: {reasons}."
+    ),
     "interval": " ({low:ratio} to {high:ratio})",
     "at efficiency": " at efficiency {efficiency:places}",
     "no gain": "no gain over {devices:count}",
-    "not faster": "not shown to be {gain:exact} % faster",
+    "not faster": "not shown to be {gain:exact} % faster than {devices:count}",
     "worse balance": "a worse balance of speed and efficiency",
     "none larger": "No larger device count was measured.",
     "apart": "{where} ran under other conditions.",

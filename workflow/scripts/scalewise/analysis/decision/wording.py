@@ -31,6 +31,7 @@ from scalewise.plan.formatting import (
     percent,
     pluralize,
     point_text,
+    points_text,
 )
 
 
@@ -54,7 +55,7 @@ def open_text(question: OpenQuestion, measure: Measure, noun: str = "device") ->
         low=question.ratio.at_least * share,
         high=question.ratio.at_most * share,
         least=format_distinct(question.ratio.estimate * share, question.threshold * share)[1],
-        speed=SENTENCES["the speed to the target" if measure == "time to target" else "the speed"],
+        to=SENTENCES["to the target"] if measure == "time to target" else "",
     )
 
 
@@ -195,15 +196,17 @@ def other_training(
         not_accepted: The configuration accepts its options, and the runs do not show that accuracy is kept.
     """
     faster = (
-        "" if ratio is None else f", {format_ratio(ratio.estimate)}x as fast as this ({ratio_bounds(ratio)})"
+        ""
+        if ratio is None
+        else f", {format_ratio(ratio.estimate)}x as fast as this answer ({ratio_bounds(ratio)})"
     )
     kept = ""
     if accuracy is not None:
         ends = " to ".join(f"{100 * end:+.2f}" for end in (accuracy.low, accuracy.high))
         lower = "lower" if accuracy.estimate < 0 else "higher"
         change = f"{100 * abs(accuracy.estimate):.2f} percentage points {lower}"
-        kept = "the same within its interval" if accuracy.low <= 0 <= accuracy.high else change
-        kept = f", final accuracy {kept} ({percent(point['final_accuracy'])}, {ends} points)"
+        kept = "no difference is shown" if accuracy.low <= 0 <= accuracy.high else change
+        kept = f", final accuracy {percent(point['final_accuracy'])}: {kept} ({ends} points)"
     elif ratio is not None:
         kept = ", final accuracy not compared: fewer than 2 runs on a side know it"
     limit = f"{100 * ACCEPTED_LOSS:g} points"
@@ -267,7 +270,7 @@ def _gain(point: pd.Series, points: pd.DataFrame, target: Goal | None, measure: 
         return f"{reached}, {_speedup(point, measure)}, {price}; {rate}"
     speedup = _speedup(point, measure)
     if lost:
-        speedup = f"{_speedup(point, measure, 'the throughput of')}, {lost:.1f} points of accuracy lost"
+        speedup = f"{_speedup(point, measure, 'the throughput of')}, {points_text(lost)} of accuracy lost"
         if target is not None and point["n_reached"] < point["n"]:
             by = f" in {point['n'] - point['n_reached']:.0f} of {point['n']:.0f} runs"
             speedup += f"; time to {_short(target)} not reached{by if point['n_reached'] else ''}"

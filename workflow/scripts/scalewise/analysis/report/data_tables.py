@@ -157,7 +157,7 @@ SERIES = Column("series", "series", is_text=True)
 DEVICES = Column("devices", "devices")
 N = Column("n", "n")
 COMPARABLE_N = Column("n", _count)
-WALL = Column("wall of a run (s)", _wall)
+WALL = Column("time of a run (s)", _wall)
 RATE = Column("throughput (samples/s)", THROUGHPUT, format_3sig, interval=True)
 DEVICE_HOURS = Column("device-hours of a run", "device_hours", format_3sig)
 EFFICIENCY = Column("efficiency", "parallel_efficiency", "{:.2f}", interval=True)
@@ -180,14 +180,16 @@ def options(gains: pd.DataFrame) -> Table:
     columns = [
         Column("option", lambda row: f"{row['option']} {as_in_yaml(row['value'])}", is_text=True),
         Column("instead of", lambda row: as_in_yaml(row["reference"]), is_text=True),
-        Column("beside", lambda row: row["beside"] if isinstance(row["beside"], str) else "", is_text=True),
+        Column(
+            "together with", lambda row: row["beside"] if isinstance(row["beside"], str) else "", is_text=True
+        ),
         DEVICES,
         N,
         Column("throughput ratio", "throughput_ratio", "{:.2f}", interval=True),
         Column("memory in training, per device (MB)", "peak_memory_bytes", "{:,.0f}", 1e-6),
-        Column("with what it replaces (MB)", "reference_peak_memory_bytes", "{:,.0f}", 1e-6),
+        Column("with the value it replaces (MB)", "reference_peak_memory_bytes", "{:,.0f}", 1e-6),
         Column("saved (MB)", "peak_memory_saved_bytes", "{:,.0f}", 1e-6),
-        Column("in copies of the parameters", "saved_parameter_copies", "{:.2f}"),
+        Column("saved, in copies of the parameters", "saved_parameter_copies", "{:.2f}"),
         Column("memory in evaluation (MB)", "evaluation_peak_memory_bytes", "{:,.0f}", 1e-6),
         Column("memory ratio", "peak_memory_ratio", "{:.3f}"),
     ]
@@ -213,7 +215,7 @@ def cost(scaling: pd.DataFrame, series: str | None, *, with_target: bool) -> Tab
         WALL,
         DEVICE_HOURS,
         Column(
-            "over those of the fewest devices", "device_hours", "{:.2f}", 1 / fewest if fewest else math.nan
+            "relative to the fewest devices", "device_hours", "{:.2f}", 1 / fewest if fewest else math.nan
         ),
     ]
     return _table("cost", "What a run costs by device count", columns, points)

@@ -28,7 +28,14 @@ from scalewise.analysis.report.inline_figures import inline_figure, runs_of_poin
 from scalewise.analysis.report.marks import TRACES
 from scalewise.analysis.report.page_files import as_script_data, content_security_policy, scripts, style
 from scalewise.plan.config.shape import count_devices
-from scalewise.plan.formatting import as_in_yaml, format_3sig, milliseconds, name_devices, percent
+from scalewise.plan.formatting import (
+    as_in_yaml,
+    counts_listed,
+    format_3sig,
+    milliseconds,
+    name_devices,
+    percent,
+)
 from scalewise.plan.runs.rounds import OTHER_ANSWER
 from scalewise.records import write_text
 
@@ -299,10 +306,15 @@ def _measured_on(section: ExperimentResults) -> str:
     done = section.completed
     if done.empty:
         return ""
-    known = done.reindex(columns=["started_at", "device_name"])
+    known = done.reindex(columns=["started_at", "device_name", "devices"])
     days = sorted({str(started)[:10] for started in known["started_at"].dropna()})
     parts = [" to ".join(dict.fromkeys([days[0], days[-1]]))] if days else []
-    parts.append(", ".join(str(name) for name in known["device_name"].dropna().unique()))
+    noun = section.noun
+    counts = known.groupby("device_name", sort=False)["devices"].unique()
+    parts += [
+        f"{name} ({counts_listed(map(int, devices), noun)})" if len(counts) > 1 else str(name)
+        for name, devices in counts.items()
+    ]
     if section.origins.get("torch"):
         parts.append(f"torch {', '.join(section.origins['torch'])}")
     scaling = section.scaling
@@ -310,7 +322,8 @@ def _measured_on(section: ExperimentResults) -> str:
     base = series[series["devices"] == series["baseline_devices"]]
     if len(base) and base["n"].iloc[0]:
         rate = data_tables.spread(base.iloc[0], THROUGHPUT, format_3sig)
-        parts.append(f"baseline {rate.value} samples/s{f' ({rate.below})' if rate.below else ''}")
+        where = count_devices(int(base["devices"].iloc[0]), noun)
+        parts.append(f"{rate.value} samples/s on {where}{f' ({rate.below})' if rate.below else ''}")
     return "; ".join(filter(None, parts))
 
 

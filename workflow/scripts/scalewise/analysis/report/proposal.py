@@ -16,7 +16,7 @@ from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.rounds.choice_summary import ChoiceSummary
 from scalewise.analysis.scaling import OF_WALLS
 from scalewise.plan.config.shape import count_devices
-from scalewise.plan.formatting import format_3sig, format_ratio
+from scalewise.plan.formatting import format_3sig, format_ratio, name_devices
 from scalewise.plan.runs.runs import NO_OPTIONS
 from scalewise.plan.terminal.choice_lines import chance_text, counts_text
 from scalewise.records import write_text
@@ -75,7 +75,7 @@ def write_proposal(results: ExperimentResults) -> None:
     for name, series in points.groupby("series", sort=False):
         left_out = unmeasured.loc[unmeasured["series"] == name, "devices"].tolist()
         further = "" if choice is None or not left_out else _not_measured(choice, str(name), left_out)
-        tables.append(_table(series, results.name, further))
+        tables.append(_table(series, results.name, results.noun, further))
     csv = points[COLUMNS].to_csv(index=False, lineterminator="\n")
     write_text(results.folder / f"{PROPOSAL}.csv", csv)
     write_text(results.folder / f"{PROPOSAL}.md", "\n".join(map(_markdown, tables)))
@@ -107,12 +107,12 @@ def _not_measured(choice: ChoiceSummary, series: str, left_out: Sequence[int]) -
     )
 
 
-def _table(points: pd.DataFrame, experiment: str, further: str) -> _Table:
+def _table(points: pd.DataFrame, experiment: str, noun: str, further: str) -> _Table:
     unit, seconds = _unit(points["wall_seconds"].max())
     series = str(points["series"].iloc[0])
     name = experiment if series == NO_OPTIONS else f"{experiment}, {series}"
     columns: dict[str, Callable[[pd.Series], _Cell]] = {
-        "devices": lambda row: _plain(row["devices"], "{:.0f}".format),
+        name_devices("devices", noun): lambda row: _plain(row["devices"], "{:.0f}".format),
         "nodes": lambda row: _plain(row["nodes"], "{:.0f}".format),
         "n": lambda row: _plain(row["n"], "{:.0f}".format),
         f"run ({unit})": lambda row: _bounded(row, "wall_seconds", format_3sig, 1 / seconds),
@@ -123,7 +123,9 @@ def _table(points: pd.DataFrame, experiment: str, further: str) -> _Table:
     }
     rows = [[cell(row) for cell in columns.values()] for _, row in points.iterrows()]
     marked = [index for index, flag in enumerate(points["recommended"]) if flag]
-    return _Table(name, list(columns), rows, marked[0] if marked else None, _method(points) + further)
+    method = name_devices(_method(points) + further, noun)
+    heading = name_devices(name, noun)
+    return _Table(heading, list(columns), rows, marked[0] if marked else None, method)
 
 
 def _method(points: pd.DataFrame) -> str:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from scalewise.analysis.bottlenecks.time_parts import COLUMNS, COMMUNICATION, COMPUTE, STEP_PARTS
 from scalewise.analysis.comparison.comparability import accuracy_lost
-from scalewise.plan.formatting import format_ratio, listed, percent, point_text
+from scalewise.plan.formatting import format_ratio, listed, percent, point_text, points_text
 
 SOONER = "time_to_accuracy_speedup"
 LEAST_SHARE = 0.01
@@ -61,7 +61,7 @@ def doubt(point: pd.Series, column: str, noun: str) -> str:
     if not _has_interval(point, column) or not low <= 1 <= high:
         return ""
     named = value > 1 if noun == "gain" else value < 1
-    return f", a {noun} that is not shown" if named else ", no difference is shown"
+    return f", no {noun} is shown" if named else ", no difference is shown"
 
 
 def accuracy_lost_text(point: pd.Series, base: pd.Series) -> str:
@@ -69,7 +69,7 @@ def accuracy_lost_text(point: pd.Series, base: pd.Series) -> str:
     columns = ["n", "final_accuracy", "final_accuracy_low", "final_accuracy_high"]
     here, there = (each.reindex(columns).astype(float) for each in (point, base))
     lost = accuracy_lost(here, there)
-    return f", {lost:.1f} points of accuracy lost" if lost else ""
+    return f", {points_text(lost)} of accuracy lost" if lost else ""
 
 
 def known(point: pd.Series, column: str) -> float:

@@ -206,7 +206,7 @@
       low: pair.at_least * share,
       high: pair.at_most * share,
       least: distinct(pair.estimate * share, threshold * share)[1],
-      speed: facts.sentences[facts.to_target ? "the speed to the target" : "the speed"],
+      to: facts.to_target ? facts.sentences["to the target"] : "",
     });
   };
 
@@ -214,7 +214,7 @@
     if (point.misses.length) return point.misses;
     if (point.gain <= best.gain) return [sentence(facts, "no gain", { devices: best.devices })];
     if (withoutCriterion(rule) && point.power <= best.power) return [sentence(facts, "worse balance")];
-    return [sentence(facts, "not faster", { gain: 100 * rule.min_gain })];
+    return [sentence(facts, "not faster", { gain: 100 * rule.min_gain, devices: best.devices })];
   };
 
   const intervalText = (facts, { gain_low: low, gain_high: high }) =>
@@ -238,7 +238,8 @@
     return sentence(facts, "next", {
       devices: point.devices,
       gain: point.gain,
-      of: facts.to_target ? facts.sentences["next of target"] : "",
+      to: facts.to_target ? facts.sentences["to the target"] : "",
+      base: point.gain_base,
       interval: intervalText(facts, point),
       efficiency: named ? "" : sentence(facts, "at efficiency", { efficiency: point.efficiency_to_best }),
       reasons: reasons.join(", and "),
@@ -380,7 +381,7 @@
         }),
       );
       section.querySelector(".what-if-counts caption").textContent =
-        `Every device count${facts.of[result.shown.series]} under these criteria. Speedups have 95 % intervals.`;
+        `Every device count${facts.of[result.shown.series]} under these criteria. Speedups have 95 % intervals; 95 % of runs are done within the time given.`;
     };
 
     const update = () => {

@@ -31,7 +31,7 @@ from scalewise.analysis.decision.walk import CRITERIA
 from scalewise.analysis.rounds.choice_summary import ChoiceSummary
 from scalewise.analysis.statistics.ratios import ROUNDING
 from scalewise.plan.config.shape import count_devices
-from scalewise.plan.formatting import goal_text, name_devices
+from scalewise.plan.formatting import goal_text, name_devices, points_text
 from scalewise.plan.runs.runs import NO_OPTIONS
 
 DIGITS = 12
@@ -147,7 +147,7 @@ def _notes(point: pd.Series, base: pd.Series | None, noun: str, *, to_target: bo
     if to_target and point["n_reached"] < point["n"]:
         yield f"{point['n_reached']:.0f} of {point['n']:.0f} runs on {where} reached the target."
     if base is not None and (lost := accuracy_lost(point, base)):
-        yield f"Accuracy: {lost:.1f} points lower than on {count_devices(int(base['devices']), noun)}."
+        yield f"Accuracy: {points_text(lost)} lower than on {count_devices(int(base['devices']), noun)}."
     if pd.notna(point["billed_devices"]) and point["billed_devices"] != point["devices"]:
         yield f"Device-hours count the {count_devices(int(point['billed_devices']), noun)} that are billed."
 
