@@ -150,11 +150,11 @@ def test_time_to_accuracy_is_shown_as_the_product_of_its_two_efficiencies(answer
     two, four = products.split("; 1.27x the speed on 4 devices ")
     assert two == (
         f"To 97.0 % accuracy: 1.73x the speed on 2 devices ({low:.2f} to {high:.2f}, n = 3; throughput "
-        "1.90x, samples needed 1.10x as many)"
+        "1.90x, 1.10x as many samples)"
     )
     # 19 s against (9 + 12 + 9) / 2
     assert "throughput 2.90x" in four
-    assert "samples needed" not in four, "one run's are not known"
+    assert "samples" not in four, "one run's are not known"
 
 
 def test_more_throughput_that_reaches_the_target_later_is_not_recommended(answer: Decide) -> None:

@@ -242,7 +242,7 @@ def test_a_table_lists_what_was_not_measured_with_its_chance(ended: Ended) -> No
 
 
 def test_captions_and_methods_tell_of_it_there_alone(ended: Ended) -> None:
-    assert ended.page.count("Hollow marks, where there are any, are GPU counts") >= 3
+    assert ended.page.count("A hollow mark is an estimate for a GPU count") >= 3
     assert "<dt>Chosen device counts</dt>" in ended.page
     assert "more than 5 %" in ended.page
 

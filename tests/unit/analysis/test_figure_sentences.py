@@ -146,7 +146,7 @@ def test_what_a_gain_costs_in_accuracy_stands_beside_it(make_runs: Any) -> None:
     runs["final_accuracy"] = [0.98, 0.981, 0.979, 0.96, 0.961, 0.959, 0.98, 0.981, 0.979]
     found = sentences(scaling_table(runs, "strong"), devices=2)["speedup"]
     assert found.startswith("2 devices have 1.80x the throughput of 1 (1.")
-    assert ", n = 3), 2.0 points of accuracy lost and 4 are 3.02x as fast as 1 (" in found
+    assert ", n = 3), 2.0 points of accuracy lost; 4 are 3.02x as fast as 1 (" in found
 
 
 def test_other_series_are_told_by_their_range() -> None:
@@ -192,10 +192,10 @@ def test_the_time_to_a_target_is_told_with_both_efficiencies() -> None:
     found = said(BASE, reached | {"n_reached": 2})["efficiencies"]
     assert found == (
         "On 2 devices hardware efficiency is 0.85 (0.80 to 0.90, n = 3) and statistical efficiency 0.90 "
-        "(0.80 to 1.00, n = 3); the target is reached 1.50x faster than on 1 (1.40 to 1.60, n = 2)."
+        "(0.80 to 1.00, n = 3); the target is reached 1.50x as fast as on 1 (1.40 to 1.60, n = 2)."
     )
     open_ = said(BASE, reached | {"time_to_accuracy_speedup_low": 0.9})["efficiencies"]
-    assert open_.endswith("1.50x faster than on 1 (0.90 to 1.60, n = 3), no gain is shown.")
+    assert open_.endswith("1.50x as fast as on 1 (0.90 to 1.60, n = 3), no gain is shown.")
 
 
 def test_losses_are_compared_after_the_last_epoch_that_all_runs_have() -> None:

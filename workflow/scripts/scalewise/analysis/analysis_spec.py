@@ -11,7 +11,7 @@ from scalewise.plan.config.shape import device_noun
 from scalewise.plan.formatting import Goal
 
 HELD_EQUAL, EQUAL_IN_SERIES = "held equal", "held equal within each series"
-DIFFERED, NOT_KNOWN = "differed, and may", "not known and taken for equal"
+DIFFERED, NOT_KNOWN = "allowed to differ", "unknown, assumed equal"
 """Parts of ``provenance.json`` that say what a comparison rests on."""
 
 PROGRAM = "program"

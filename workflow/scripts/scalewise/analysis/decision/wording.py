@@ -297,7 +297,7 @@ def _short(target: Goal) -> str:
 
 def _speedup(point: pd.Series, measure: Measure, relation: str = "as fast as") -> str:
     if measure == "time to target":
-        relation = "the speed to the target of"
+        relation = "as fast to the target as"
     bounds = _bounds(
         point["gain_low"], point["gain_high"], point["speedup_n"], format_ratio, of=point["speedup_of"]
     )
@@ -337,7 +337,7 @@ def _product(point: pd.Series) -> str:
     bounds = f"{_bounds(low, high, n, format_ratio)}; "
     needed = ""
     if not math.isnan(point["statistical_efficiency"]):
-        needed = f", samples needed {format_ratio(1 / point['statistical_efficiency'])}x as many"
+        needed = f", {format_ratio(1 / point['statistical_efficiency'])}x as many samples"
     speedup = format_ratio(point["time_to_accuracy_speedup"])
     return (
         f"{speedup}x the speed on {count_devices(int(point['devices']))} "

@@ -146,7 +146,7 @@ def _count(row: Source) -> str:
 
 def _wall(row: Source) -> Cell:
     """Return the wall time of a whole run; with its n if some runs were resumed, which have none."""
-    cell = spread(row, "wall_seconds", "{:,.1f}")
+    cell = spread(row, "wall_seconds", FOUR_DIGITS)
     runs = row.get("wall_n")
     if pd.isna(runs) or runs == row["n"]:
         return cell
@@ -209,7 +209,7 @@ def cost(scaling: pd.DataFrame, series: str | None, *, with_target: bool) -> Tab
     columns = [
         DEVICES,
         COMPARABLE_N,
-        Column("training to the target (s)", "time_to_accuracy_seconds", "{:.2f}", interval=True)
+        Column("training to the target (s)", "time_to_accuracy_seconds", FOUR_DIGITS, interval=True)
         if with_target
         else None,
         WALL,
@@ -242,7 +242,7 @@ def scaling(
         EFFICIENCY,
         EFFICIENCY_TO_BEST if differ else None,
         Column("serial fraction", "karp_flatt_fraction", "{:.3f}", interval=True),
-        Column("time to target (s)", "time_to_accuracy_seconds", "{:.2f}", interval=True)
+        Column("time to target (s)", "time_to_accuracy_seconds", FOUR_DIGITS, interval=True)
         if with_target
         else None,
         Column("reached", lambda row: f"{row['n_reached']} of {row['n']}") if with_target else None,
@@ -459,8 +459,8 @@ def runs(planned: pd.DataFrame, *, with_accuracy: bool) -> Table:
         DEVICES,
         Column("outcome", "outcome", is_text=True),
         RATE,
-        Column("training (s)", "train_seconds", "{:.2f}"),
-        Column("time to target (s)", "time_to_accuracy_seconds", "{:.2f}"),
+        Column("training (s)", "train_seconds", FOUR_DIGITS),
+        Column("time to target (s)", "time_to_accuracy_seconds", FOUR_DIGITS),
         Column("final accuracy", "final_accuracy", partial(percent, places=2)) if with_accuracy else None,
         MEMORY,
         EVALUATION_MEMORY,

@@ -97,7 +97,8 @@ def speedup(results: ExperimentResults) -> str:
         said = relation
         gain = f"{format_ratio(point['speedup'])}{over} {bounds(point, 'speedup')}"
         parts.append(f"{who} {verb} {gain}{doubt(point, 'speedup', 'gain')}{lost}")
-    return f"{listed(parts)}{_other_series(results, points[-1])}."
+    told = "; ".join(parts) if "lost" in parts[0] else listed(parts)
+    return f"{told}{_other_series(results, points[-1])}."
 
 
 def efficiency(results: ExperimentResults) -> str:
@@ -193,7 +194,7 @@ def efficiencies(results: ExperimentResults) -> str:
     base = known(point, "time_to_accuracy_baseline_devices")
     return (
         f"On {devices_text(point)} hardware efficiency is {hardware} and statistical efficiency "
-        f"{statistical}; the target is reached {format_ratio(point[SOONER])}x faster than on "
+        f"{statistical}; the target is reached {format_ratio(point[SOONER])}x as fast as on "
         f"{point['baseline_devices'] if math.isnan(base) else base:.0f} {bounds(point, SOONER)}"
         f"{doubt(point, SOONER, 'gain')}."
     )

@@ -84,6 +84,7 @@ def render(sections: Sequence[ExperimentResults], *, partial: bool) -> str:
     series = [each for section in sections for each in _series(section)]
     return template.render(
         heading=heading,
+        noun=noun,
         sections=[_context(section, number) for number, section in enumerate(sections)],
         overview=OVERVIEW,
         partial=partial,
