@@ -381,7 +381,7 @@
         }),
       );
       section.querySelector(".what-if-counts caption").textContent =
-        `Every device count${facts.of[result.shown.series]} under these criteria. Speedups have 95 % intervals; 95 % of runs are done within the time given.`;
+        `Every ${facts.nouns[0]} count${facts.of[result.shown.series]} under these criteria. Speedups have 95 % intervals; 95 % of runs are done within the time given.`;
     };
 
     const update = () => {
