@@ -34,8 +34,11 @@ def test_another_workflow_runs_a_study_to_its_report(workplace: Workplace) -> No
     plan = workplace.run(["snakemake", "-n", "--cores", "1"])
     assert plan.code == 0, plan.text
     assert "scaling_train" in plan.text
-    done = workplace.run(["snakemake", "--cores", "2"])
+    # what the profiles ask for, so that the terminal shows the study
+    done = workplace.run(["snakemake", "--cores", "2", "--show-failed-logs"])
     assert done.code == 0, done.text
+    assert "3 of 3 runs done" in done.text
+    assert "Building DAG of jobs" not in done.text
     results = workplace.folder / "results"
     decisions = json.loads((results / "decision.json").read_text(encoding="utf-8"))
     assert [each["experiment"] for each in decisions] == ["strong", "weak"]

@@ -1,6 +1,5 @@
 # Contract: turns `config` into STUDY, or stops with every mistake in it.
 
-import atexit
 import gc
 import os
 import platform
@@ -32,13 +31,7 @@ DEFAULT_CONFIG = "config/experiments.yaml"
 IS_MODULE = workflow.is_main_process and not workflow.modifier.is_main_snakefile()
 
 from scalewise.analysis.report import figures
-from scalewise.execution.finished_results import forget_all, is_of_job, set_aside
-from scalewise.execution.preemption_watch import PreemptionWatch
-from scalewise.plan.terminal.final_message import (
-    EarlierFiles,
-    decisions,
-    end_with_errors,
-)
+from scalewise.execution.finished_results import is_of_job, set_aside
 from scalewise.plan.jobs.all_reduce_jobs import (
     PRIORITY,
     AllReducePlan,
@@ -51,7 +44,6 @@ from scalewise.plan.catalog.datasets import (
 )
 from scalewise.plan.jobs.environment import hand_over, rule_environment
 from scalewise.plan.jobs.handlers import check_handlers, join_handlers
-from scalewise.plan.terminal.plan_table import plan_table, predicted_plan
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.jobs.preflight import Preflight, hello_allocation
 from scalewise.plan.runs.rounds import judged_rounds, required_rounds
@@ -64,7 +56,6 @@ from scalewise.plan.runs.allocation import (
 from scalewise.plan.runs.runs import priority
 from scalewise.plan.study import check_results_folder, check_spelling, load_study
 from scalewise.plan.jobs.submission import (
-    prepare_submission,
     check_job_arrays,
     check_operating_system,
     check_site_is_given,
@@ -125,10 +116,6 @@ DATASETS = STUDY.datasets
 # what own programs need before any job, by the name of its marker
 PREPARATIONS = STUDY.preparations
 FIGURES = list(figures.FIGURES)
-# filled when the session begins, for what the terminal says at its end
-EARLIER = EarlierFiles()
-# the one that shows the study on the terminal, once the session begins
-WATCHERS = []
 HELLO = hello_allocation(STUDY)
 ALL_REDUCES = AllReducePlan.of(STUDY, config.get("site"))
 # the experiments with a prediction, and what defines it
@@ -174,26 +161,11 @@ def train_inputs(wildcards):
     return RUNS[wildcards.experiment, wildcards.run].inputs
 
 
-# Until the session begins. The terminal shows the plan, the table of runs and the answer.
-SILENCE = None
+# jobs show nothing, and import nothing for it
 if workflow.is_main_process:
-    from scalewise.watch.session import silence_opening
+    from scalewise.watch.session import RuleNames, Session
 
-    SILENCE = silence_opening(workflow)
-
-
-def show_plan():
-    """Print the plan, once."""
-    if not PLAN_SHOWN:
-        PLAN_SHOWN.append(True)
-        print(plan_table(STUDY), file=sys.stderr)
-
-
-# The plan is the first output of a command that runs something, and the last one of a dry run, of `plan`, and
-# of a command with nothing to do. After an error that came before, there is no scheduler: the error is last.
-PLAN_SHOWN = []
-if workflow.is_main_process:
-    atexit.register(lambda: workflow.scheduler and show_plan())
+    SESSION = Session(STUDY, workflow)
 
 
 wildcard_constraints:

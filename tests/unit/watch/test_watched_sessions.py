@@ -12,7 +12,7 @@ import yaml
 from scalewise.plan.config.experiment import Experiment, Target
 from scalewise.plan.study import Study, load_study
 from scalewise.watch.points import Criterion, WatchedStudy
-from scalewise.watch.session import watch_session
+from scalewise.watch.session import RuleNames, watch_session
 
 STUDY = """\
 experiments:
@@ -47,7 +47,7 @@ def workflow(*rules: str, touch: bool = False, **asked: Any) -> SimpleNamespace:
 
 
 def test_the_profiles_have_a_study_shown(study: Study) -> None:
-    watcher = watch_session(study, workflow("train", "plot_figures"), {})
+    watcher = watch_session(study, workflow("train", "plot_figures"), RuleNames(), {})
     assert watcher is not None
     assert watcher.is_shown
 
@@ -65,28 +65,28 @@ def test_the_profiles_have_a_study_shown(study: Study) -> None:
     ids=str,
 )
 def test_who_asks_snakemake_for_its_log_gets_it(study: Study, asked: dict[str, Any]) -> None:
-    watcher = watch_session(study, workflow("train", **asked), {})
+    watcher = watch_session(study, workflow("train", **asked), RuleNames(), {})
     assert watcher is not None
     assert not watcher.is_shown
 
 
 def test_a_variable_has_snakemakes_log_shown(study: Study) -> None:
-    watcher = watch_session(study, workflow("train"), {"SCALEWISE_PROGRESS": "off"})
+    watcher = watch_session(study, workflow("train"), RuleNames(), {"SCALEWISE_PROGRESS": "off"})
     assert watcher is not None
     assert not watcher.is_shown
 
 
 def test_sessions_without_trainings_are_not_watched(study: Study) -> None:
-    assert watch_session(study, workflow("plan"), {}) is None
-    assert watch_session(study, workflow("plot_figures", "write_report"), {}) is None
-    assert watch_session(study, workflow("train", touch=True), {}) is None
-    assert watch_session(study, workflow("judge_round"), {}) is not None
+    assert watch_session(study, workflow("plan"), RuleNames(), {}) is None
+    assert watch_session(study, workflow("plot_figures", "write_report"), RuleNames(), {}) is None
+    assert watch_session(study, workflow("train", touch=True), RuleNames(), {}) is None
+    assert watch_session(study, workflow("judge_round"), RuleNames(), {}) is not None
 
 
 def test_what_goes_wrong_before_the_start_is_said_and_leaves_the_study_alone(
     study: Study, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert watch_session(study, SimpleNamespace(touch=False), {}) is None
+    assert watch_session(study, SimpleNamespace(touch=False), RuleNames(), {}) is None
     assert "The study is not shown (AttributeError: " in caplog.text
 
 

@@ -57,6 +57,8 @@ class JobLog(logging.Handler):
     Args:
         look: Looks at the folder of a run that is just handed over.
         changed: Called after each event that may change what is shown.
+        now: Gives seconds since the epoch.
+        train: Name of the rule that trains.
     """
 
     def __init__(
@@ -64,8 +66,10 @@ class JobLog(logging.Handler):
         look: Callable[[RunKey], Before],
         changed: Callable[[], None] = lambda: None,
         now: Callable[[], float] = time.time,
+        train: str = "train",
     ) -> None:
         super().__init__(logging.INFO)
+        self._train = train
         self._look, self._changed, self._now = look, changed, now
         self._runs: dict[int, RunKey] = {}
         self._jobs: dict[RunKey, Job] = {}
@@ -87,7 +91,7 @@ class JobLog(logging.Handler):
     def _take(self, record: logging.LogRecord) -> bool:
         told: dict[str, Any] = record.__dict__
         event = _event(told)
-        if event == "job_info" and told.get("rule_name") == "train":
+        if event == "job_info" and told.get("rule_name") == self._train:
             run = (str(told["wildcards"]["experiment"]), str(told["wildcards"]["run"]))
             before = self._look(run)
             with self._guard:
@@ -152,10 +156,10 @@ class Silence(logging.Filter):
         return str(record.msg).startswith(_PASSES)
 
 
-def failed_run(record: logging.LogRecord) -> Path | None:
+def failed_run(record: logging.LogRecord, train: str) -> Path | None:
     """Return the folder of the run whose failure a record reports; None for any other record."""
     fields: dict[str, Any] = record.__dict__
-    if _event(fields) != "job_error" or fields.get("rule_name") != "train" or not fields.get("log"):
+    if _event(fields) != "job_error" or fields.get("rule_name") != train or not fields.get("log"):
         return None
     return Path(fields["log"][0]).parent
 

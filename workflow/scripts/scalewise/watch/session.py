@@ -1,15 +1,22 @@
-"""Whether and how a session of Snakemake is watched: what it was asked for, and what it is about to do."""
+"""A session: what the user sees and finds around the jobs of one command of Snakemake."""
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scalewise.execution.finished_results import forget_all, set_aside
+from scalewise.execution.preemption_watch import PreemptionWatch
+from scalewise.plan.jobs.submission import prepare_submission
 from scalewise.plan.study import Study
+from scalewise.plan.terminal.final_message import EarlierFiles, decisions, end_with_errors
+from scalewise.plan.terminal.plan_table import plan_table, predicted_plan
 from scalewise.watch.jobs import Silence, stream_handlers
 from scalewise.watch.points import WatchedStudy
 from scalewise.watch.slurm_queue import SlurmQueue
@@ -20,7 +27,101 @@ PROGRESS = "SCALEWISE_PROGRESS"
 """Variable that has Snakemake's own log on the terminal instead, if it is ``off``."""
 
 
-def watch_session(study: Study, workflow: Any, environ: Mapping[str, str] = os.environ) -> Watcher | None:
+@dataclass(frozen=True)
+class RuleNames:
+    """The names of rules, which differ in a workflow that uses this one as a module."""
+
+    train: str = "train"
+    judge_round: str = "judge_round"
+    plan: str = "plan"
+
+
+class Session:
+    """Shows the plan, then the runs, then the answer; keeps finished results from being deleted.
+
+    The plan is the first output of a command that runs something, and the last one of a dry run, of ``plan``,
+    and of a command with nothing to do.
+
+    Args:
+        study: Checked.
+        workflow: Snakemake's, while it is parsed in its main process.
+    """
+
+    def __init__(self, study: Study, workflow: Any) -> None:
+        self._study, self._workflow = study, workflow
+        self._results = Path("results")
+        self._earlier = EarlierFiles()
+        self._watcher: Watcher | None = None
+        self._plan_is_shown = False
+        self._silence = silence_opening(workflow)
+        atexit.register(self._show_plan_at_exit)
+
+    def begin(self, rules: RuleNames) -> None:
+        """Show the plan and start to follow the runs, before Snakemake starts the first job.
+
+        Args:
+            rules: Names in this workflow.
+
+        Raises:
+            StudyError: Jobs cannot be submitted.
+        """
+        study, workflow = self._study, self._workflow
+        if {job.rule.name for job in workflow.dag.needrun_jobs()} != {rules.plan}:
+            self._show_plan()
+        prepare_submission(study.site, workflow.non_local_exec)
+        if study.site.slurm is not None:
+            PreemptionWatch(Path(workflow.workdir_init)).start()
+        self._earlier.look(self._results)
+        self._keep_results(rules)
+        self._watcher = watch_session(study, workflow, rules)
+        if self._watcher is not None:
+            self._watcher.start()
+        self._silence_snakemake(False)
+
+    def end(self) -> None:
+        """Show the answers that this session has made, after all jobs have succeeded."""
+        if self._watcher is not None:
+            self._watcher.end()
+        answers = decisions(self._results, self._earlier)
+        print(answers or predicted_plan(self._study, self._results, self._earlier), file=sys.stderr)
+        self._silence_snakemake(self._watcher is not None)  # the paths of its logs
+
+    def fail(self) -> None:
+        """Show the known answers and why runs failed, after a job has failed."""
+        if self._watcher is not None:
+            self._watcher.end()
+        if message := end_with_errors(self._study, self._results, self._earlier):
+            print(message, file=sys.stderr)
+
+    def _keep_results(self, rules: RuleNames) -> None:
+        """Set aside results that Snakemake deletes as incomplete, unless the user wants them made again."""
+        settings = self._workflow.dag_settings
+        folders = [self._results / experiment / "runs" / run for experiment, run in self._study.runs]
+        trained_again = any(name == rules.train or "/runs/" in str(name) for name in settings.forcerun)
+        if trained_again or settings.forceall or settings.forcetargets:
+            forget_all(folders)
+        else:
+            incomplete = {Path(file).parent for file in self._workflow.dag.forcefiles}
+            set_aside(incomplete.intersection(folders), folders)
+
+    def _silence_snakemake(self, on: bool) -> None:
+        if self._silence is not None:
+            self._silence.on = on
+
+    def _show_plan(self) -> None:
+        if not self._plan_is_shown:
+            self._plan_is_shown = True
+            print(plan_table(self._study), file=sys.stderr)
+
+    def _show_plan_at_exit(self) -> None:
+        # after an error before the scheduler was made, that error is the last line
+        if self._workflow.scheduler:
+            self._show_plan()
+
+
+def watch_session(
+    study: Study, workflow: Any, rules: RuleNames, environ: Mapping[str, str] = os.environ
+) -> Watcher | None:
     """A watcher for what Snakemake is about to run; None where that has no trainings, or watching fails.
 
     The profiles have the study shown by ``show-failed-logs``: beside it the terminal then shows the log of
@@ -30,11 +131,12 @@ def watch_session(study: Study, workflow: Any, environ: Mapping[str, str] = os.e
     Args:
         study: Checked.
         workflow: Snakemake's, with all that is to be done known.
+        rules: Names in this workflow.
         environ: The environment of Snakemake.
     """
     logger = logging.getLogger("snakemake.logging")
     try:
-        return _watcher(study, workflow, environ, logger)
+        return _watcher(study, workflow, rules, environ, logger)
     except Exception as error:  # noqa: BLE001 - whatever it is, the study goes on
         logger.warning(f"The study is not shown ({type(error).__name__}: {error}); Snakemake's log follows.")
         return None
@@ -72,14 +174,15 @@ def silence_opening(workflow: Any) -> Silence | None:
 
 
 def _watcher(
-    study: Study, workflow: Any, environ: Mapping[str, str], logger: logging.Logger
+    study: Study, workflow: Any, rules: RuleNames, environ: Mapping[str, str], logger: logging.Logger
 ) -> Watcher | None:
     if workflow.touch:
         return None
     jobs = list(workflow.dag.needrun_jobs())
-    if not any(job.rule.name in {"train", "judge_round"} for job in jobs):
+    if not any(job.rule.name in {rules.train, rules.judge_round} for job in jobs):
         return None
-    session = {(job.wildcards.experiment, job.wildcards.run) for job in jobs if job.rule.name == "train"}
+    trainings = [job.wildcards for job in jobs if job.rule.name == rules.train]
+    session = {(wildcards.experiment, wildcards.run) for wildcards in trainings}
     budget = None
     if study.site.slurm is not None and workflow.non_local_exec:
         budget = _device_budget(workflow)
@@ -91,6 +194,7 @@ def _watcher(
         logger,
         display_for(sys.stderr, environ) if shows_study(workflow, environ) else None,
         slurm=None if budget is None else SlurmQueue(),
+        train=rules.train,
     )
 
 

@@ -58,6 +58,7 @@ class Watcher:
         display: Display to use; None for Snakemake's own log, beside which nothing is shown.
         slurm: Slurm's queue; None on one machine.
         now: Gives seconds since the epoch.
+        train: Name of the rule that trains.
     """
 
     def __init__(
@@ -70,7 +71,9 @@ class Watcher:
         display: Display | None,
         slurm: SlurmQueue | None = None,
         now: Callable[[], float] = time.time,
+        train: str = "train",
     ) -> None:
+        self._train = train
         self._study, self._specs, self._folder = study, specs, folder
         self._results = folder / "results"
         self._session = frozenset(session)
@@ -87,7 +90,7 @@ class Watcher:
         self._rounds_seen: tuple[tuple[int, ...], ...] | None = None
         self._first_asked = self._read_rounds().asked
         self._looker = Looker(study, self._results, self._session, self._first_asked)
-        self._log = JobLog(self._looker.files.before, self._wake.set)
+        self._log = JobLog(self._looker.files.before, self._wake.set, train=train)
         self._queue: dict[str, QueuedJob] = {}
         self._began = now()
         self._written: tuple[Any, ...] = (0.0,)
@@ -169,7 +172,7 @@ class Watcher:
         """
         if repeats_failed_job(record):
             return True
-        folder = failed_run(record)
+        folder = failed_run(record, self._train)
         if self._display is None or folder is None:
             return False
         try:
