@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import save_file
 from sklearn.datasets import load_digits
 from tests.distributed.whole_runs import COMMIT, END_SECONDS, TRAIN, Training, clean_up
 from tests.prepared_digits import place_digits
@@ -28,6 +27,7 @@ from tests.waiting import wait_until
 
 from scalewise.plan.study import load_study
 from scalewise.records import EPOCHS, MODEL, SUMMARY, Resumption, read_summary
+from scalewise.training.data.storage import write
 
 HERE = Path(__file__).parent
 SETTINGS: dict[str, Any] = {
@@ -230,8 +230,8 @@ class Runs:
         clean_up(self.started)
 
 
-def some_digits(path: Path, samples: int = 331, test_samples: int = 83) -> None:
-    """The first of the handwritten digits, as a user's own file."""
+def prepare_some_digits(path: Path, samples: int = 331, test_samples: int = 83) -> None:
+    """The first of the handwritten digits, as every rank maps them."""
     digits = load_digits()
     images = (digits.images[: samples + test_samples, np.newaxis] * 15).astype(np.uint8)
     labels = digits.target[: len(images)].astype(np.int64)
@@ -239,7 +239,7 @@ def some_digits(path: Path, samples: int = 331, test_samples: int = 83) -> None:
     for split, part in (("train", slice(samples)), ("test", slice(samples, None))):
         arrays[f"{split}_images"] = np.ascontiguousarray(images[part])
         arrays[f"{split}_labels"] = np.ascontiguousarray(labels[part])
-    save_file(arrays, path)
+    write(arrays, path)
 
 
 def resumed_at(folder: Path) -> list[int]:

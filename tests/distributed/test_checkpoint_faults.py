@@ -20,9 +20,9 @@ from tests.distributed.interrupted_runs import (
     Kill,
     Runs,
     ended,
+    prepare_some_digits,
     resumed_at,
     resumption,
-    some_digits,
 )
 from tests.reliability.thoroughness import times
 from tests.small_disk import needs_small_disk, seen_by
@@ -34,7 +34,6 @@ from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.restarts import RESTARTS
 from scalewise.records import EPOCHS, SUMMARY, read_failure, read_summary, write_json
 from scalewise.training.checkpoints.storage import load
-from scalewise.training.data.datasets import prepare
 
 pytestmark = [
     needs_two_cores,
@@ -228,9 +227,8 @@ def test_a_run_of_something_else_begins_at_the_beginning(
     assert checkpoints_of(begun / "checkpoints")
     changed, dataset = {"learning_rate": 0.04}, None
     if other == "dataset":
-        own, dataset = tmp_path / "own.safetensors", tmp_path / "prepared.safetensors"
-        some_digits(own, samples=1437, test_samples=300)
-        prepare(str(own), dataset)
+        dataset = tmp_path / "prepared.safetensors"
+        prepare_some_digits(dataset, samples=1437, test_samples=300)
         changed = {}
     again = runs.start("stopped", 1, changed, dataset=dataset)
     code, stderr = again.end()

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
 from tests.cores import needs_two_cores
 from tests.distributed.whole_runs import ENDLESS, Start, finish
 
@@ -46,20 +45,15 @@ def test_a_loss_that_is_no_longer_finite_is_a_result_with_a_reason(start: Start)
 def test_a_rank_that_raises_ends_the_run_with_its_traceback_and_no_stale_result(
     start: Start, tmp_path: Path
 ) -> None:
-    own, prepared = tmp_path / "mine.safetensors", tmp_path / "prepared.safetensors"
-    labels = np.arange(600, dtype=np.int64) % 10
-    images = np.zeros((600, 1, 8, 8), dtype=np.uint8)
-    save_file(
-        {"train_images": images, "train_labels": labels, "test_images": images, "test_labels": labels}, own
-    )
-    prepare(str(own), prepared)
+    prepared = tmp_path / "prepared.safetensors"
+    prepare("digits", prepared)
     prepared.write_bytes(prepared.read_bytes()[:10_000])
     folder = tmp_path / "damaged" / "d2.r1"
     folder.mkdir(parents=True)
     for name in (SUMMARY, EPOCHS, RANKS, UTILIZATION):
         (folder / name).write_text("of an earlier run", encoding="utf-8")
 
-    training = start("damaged", 2, {"dataset": str(own)}, dataset=prepared)
+    training = start("damaged", 2, dataset=prepared)
     code, stderr = training.end()
 
     assert code == 1

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.cores import needs_two_cores
-from tests.distributed.interrupted_runs import some_digits
+from tests.distributed.interrupted_runs import prepare_some_digits
 from tests.distributed.probe_group import share_one_gpu
 from tests.distributed.trainings import start_ranks
 from tests.reliability.thoroughness import times
@@ -21,7 +21,6 @@ from scalewise.execution.rank_files import RankFiles
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.jobs.launch import SiteLaunch
 from scalewise.records import Definition
-from scalewise.training.data.datasets import prepare
 
 pytestmark = needs_two_cores
 
@@ -89,9 +88,7 @@ ON_CPUS = (1, 2, 4) if times(0, 1) else (4,)
 
 
 def definition(name: str, world_size: int) -> Definition:
-    settings = Settings(
-        dataset="some.safetensors", global_batch_size=GLOBAL_BATCH, **(SHARED | VARIANTS[name])
-    )
+    settings = Settings(dataset="digits", global_batch_size=GLOBAL_BATCH, **(SHARED | VARIANTS[name]))
     return definition_of(settings, world_size)
 
 
@@ -116,9 +113,8 @@ Found = Callable[[int, str], dict[str, Any]]
 def of_world(tmp_path_factory: pytest.TempPathFactory) -> Found:
     """What trainings of so many ranks ended with; one launch for all of them."""
     folder = tmp_path_factory.mktemp("resumed")
-    own, dataset = folder / "some.safetensors", folder / "prepared.safetensors"
-    some_digits(own)
-    prepare(str(own), dataset)
+    dataset = folder / "prepared.safetensors"
+    prepare_some_digits(dataset)
 
     @cache
     def found(world_size: int, accelerator: str) -> dict[str, Any]:

@@ -16,7 +16,6 @@ import numpy as np
 import pandas as pd
 import psutil
 import pytest
-from safetensors.numpy import save_file
 from sklearn.datasets import load_digits
 from tests.cores import needs_two_cores
 from tests.distributed.whole_runs import SETTINGS, Start, Training, finish
@@ -29,7 +28,7 @@ from scalewise.analysis.report.drawing import draw
 from scalewise.analysis.report.page import write_report
 from scalewise.plan.config.experiment import Experiment
 from scalewise.records import FAILURE
-from scalewise.training.data.datasets import prepare
+from scalewise.training.data.storage import write
 
 pytestmark = [needs_two_cores, pytest.mark.starts_ranks]
 
@@ -123,13 +122,11 @@ def test_1797_samples_over_4_ranks_make_equal_steps_and_each_is_tested_once(
     digits = load_digits()
     images = (digits.images[:, np.newaxis] * 15).astype(np.uint8)
     labels = digits.target.astype(np.int64)
-    arrays, prepared = tmp_path / "own.safetensors", tmp_path / "prepared.safetensors"
-    save_file(
-        {"train_images": images, "train_labels": labels, "test_images": images, "test_labels": labels}, arrays
-    )
-    prepare(str(arrays), prepared)
+    prepared = tmp_path / "prepared.safetensors"
+    splits = {"train_images": images, "train_labels": labels, "test_images": images, "test_labels": labels}
+    write(splits, prepared)
     (tmp_path / "site.yaml").write_text("accelerator: cpu\ndevices_per_node: 4\ncpus_per_node: 4\n")
-    changed = {"dataset": str(arrays), "devices": [4], "epochs": 2, "global_batch_size": 248}
+    changed = {"devices": [4], "epochs": 2, "global_batch_size": 248}
     run = finish(start("uneven", 4, own("counting") | changed, dataset=prepared))
 
     assert list(run.ranks["rank"]) == [0, 1, 2, 3]

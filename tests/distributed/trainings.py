@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file as save_arrays
 from safetensors.torch import load_file
 from sklearn.datasets import load_digits
 from tests.distributed.probe_group import share_one_gpu
@@ -28,7 +27,7 @@ from scalewise.execution.rank_command import rank_setup_for
 from scalewise.execution.rank_files import RankFiles
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.jobs.launch import SiteLaunch
-from scalewise.training.data.datasets import prepare
+from scalewise.training.data.storage import Arrays, write
 from scalewise.training.data.weights_file import write_weights
 
 HERE = Path(__file__).parent
@@ -203,10 +202,8 @@ def distance(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
 
 def trainings_in(folder: Path, place: Place, accelerator: str) -> Trainings:
     """All variants below a folder, of which none is trained yet."""
-    arrays = folder / "digits.safetensors"
-    _colour_digits(arrays)
     dataset = folder / "prepared.safetensors"
-    prepare(str(arrays), dataset)
+    _prepare_coloured_digits(dataset)
     (folder / "deep.py").write_text(DEEP_MODEL, encoding="utf-8")
     weights = folder / "resnet18.safetensors"
     write_weights(resnet18(weights=None).state_dict(), weights)
@@ -214,7 +211,7 @@ def trainings_in(folder: Path, place: Place, accelerator: str) -> Trainings:
 
 
 def _variant(name: str, world_size: int, folder: Path, weights: Path) -> dict[str, Any]:
-    chosen = SHARED | {"dataset": str(folder / "digits.safetensors")} | VARIANTS[name]
+    chosen = SHARED | {"dataset": "digits"} | VARIANTS[name]
     if chosen["model"] == DEEP:
         chosen["model"] = str(folder / DEEP)
     settings = Settings(global_batch_size=GLOBAL_BATCH, **chosen)
@@ -227,17 +224,17 @@ def _variant(name: str, world_size: int, folder: Path, weights: Path) -> dict[st
     }
 
 
-def _colour_digits(path: Path) -> None:
+def _prepare_coloured_digits(path: Path) -> None:
     """Handwritten digits of three unlike channels: layouts of one channel cannot be told apart."""
     digits = load_digits()
     grey = digits.images[: TRAIN_SAMPLES + TEST_SAMPLES, np.newaxis] * 15
     images = np.concatenate([grey, 250 - grey, grey / 2], axis=1).astype(np.uint8)
     labels = digits.target[: len(images)].astype(np.int64)
-    arrays = {}
+    arrays: Arrays = {}
     for split, part in (("train", slice(TRAIN_SAMPLES)), ("test", slice(TRAIN_SAMPLES, None))):
         arrays[f"{split}_images"] = np.ascontiguousarray(images[part])
         arrays[f"{split}_labels"] = np.ascontiguousarray(labels[part])
-    save_arrays(arrays, path)
+    write(arrays, path)
 
 
 def start_ranks(probe: str, world_size: int, *arguments: Path) -> None:

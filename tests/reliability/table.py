@@ -39,8 +39,6 @@ LIMITS = """\
 - Slurm sends SIGTERM to a preempted job's steps, and to srun itself. Where srun ends of it before the ranks
   have written their checkpoint, the run goes on from the last one that it wrote by the clock
   (`checkpoint_minutes`).
-- Your own data files have no published checksum: a byte that was wrong when a study first prepared them is
-  not seen.
 - A configuration given by `--configfile` is read by Snakemake first: tabs, or a list at the top, are
   refused in its words, without a line.
 """

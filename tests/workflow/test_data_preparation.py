@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image
 from tests.data_files import write_checksums, write_mirror
 from tests.workflow.conftest import SITE, Outcome, Workplace
 
@@ -27,26 +26,8 @@ experiments:
 
 
 def prepare(workplace: Workplace, dataset: str, *arguments: str, site: str = SITE) -> Outcome:
-    target = str(prepared_path(dataset, 16))
+    target = str(prepared_path(dataset))
     return workplace.snakemake(*arguments, target, config=STUDY.format(dataset=dataset), site=site)
-
-
-def test_a_folder_of_images_is_prepared_again_when_an_image_comes(workplace: Workplace) -> None:
-    for split in ("train", "test"):
-        for name in ("cat", "dog"):
-            held = workplace.folder / "my photos" / split / name
-            held.mkdir(parents=True)
-            for index in range(20):
-                Image.new("RGB", (20, 30), (index, 0, 0)).save(held / f"{index}.png")
-    first = prepare(workplace, "./my photos")
-    assert first.code == 0, first.text
-    assert "train_samples=40, test_samples=40, channels=3, height=16, width=16" in first.text
-    assert "Nothing to be done" in prepare(workplace, "./my photos").text
-
-    Image.new("RGB", (20, 30)).save(workplace.folder / "my photos/train/cat/new.png")
-    again = prepare(workplace, "./my photos")
-    assert again.code == 0, again.text
-    assert "train_samples=41" in again.text
 
 
 def test_a_mirror_of_the_site_is_used_and_its_change_reruns_nothing(workplace: Workplace) -> None:

@@ -10,6 +10,8 @@ from itertools import pairwise
 import pandas as pd
 from tests.workflow.conftest import SNAKEFILE, TINY, Study, Workplace
 
+from scalewise.plan.catalog.datasets import prepared_path
+
 RUNS = ("strong/runs/d1.bucket-view-off.r1", "strong/runs/d1.bucket-view-off.r2", "weak/runs/d1.r1")
 
 
@@ -116,15 +118,10 @@ def test_a_failed_run_says_why_after_the_answers_that_are_known_and_a_partial_re
     workplace: Workplace,
 ) -> None:
     # one experiment's data are damaged between preparation and training
-    two = TINY.replace("  weak:\n    scaling", "  weak:\n    dataset: own.safetensors\n    scaling")
-    make = (
-        "import numpy as n; from safetensors.numpy import save_file as s\n"
-        "i = n.zeros((300, 1, 8, 8), n.uint8); y = n.arange(300) % 10\n"
-        "s({'train_images': i, 'train_labels': y, 'test_images': i, 'test_labels': y}, 'own.safetensors')\n"
-    )
-    assert workplace.run(["python", "-c", make]).code == 0
+    random = "synthetic-1x8x8-10classes-300samples"
+    two = TINY.replace("  weak:\n    scaling", f"  weak:\n    dataset: {random}\n    scaling")
     assert workplace.snakemake("--until", "prepare_dataset", config=two).code == 0
-    (prepared,) = (workplace.folder / "resources" / "datasets").glob("own-*/dataset.safetensors")
+    prepared = workplace.folder / prepared_path(random)
     prepared.write_bytes(prepared.read_bytes()[:100])
 
     failed = workplace.snakemake("--keep-going", config=two)

@@ -39,8 +39,6 @@ from scalewise.plan.jobs.all_reduce_jobs import (
 )
 from scalewise.plan.catalog.datasets import (
     PREPARED_DATASET,
-    decode_options,
-    own_inputs,
 )
 from scalewise.plan.jobs.environment import hand_over, rule_environment
 from scalewise.plan.jobs.handlers import check_handlers, join_handlers
@@ -111,7 +109,6 @@ SPECS = {name: planned.spec for name, planned in STUDY.experiments.items()}
 DEFINITIONS = {
     name: planned.analysis_definition for name, planned in STUDY.experiments.items()
 }
-# the name and image size of each prepared dataset
 DATASETS = STUDY.datasets
 # what own programs need before any job, by the name of its marker
 PREPARATIONS = STUDY.preparations

@@ -1,5 +1,5 @@
 # Contract: a dataset, or a model's published weights, fetched and decoded once, in the one file that every rank maps.
-# in:  a known name, or the user's own files
+# in:  a known name
 # out: resources/datasets/{dataset}/dataset.safetensors, resources/weights/{model}/model.safetensors; what was fetched
 #      stays below resources/downloads. What a program of the user's own prepares, it puts where it wants;
 #      resources/prepared/{preparation}.json says that it is done
@@ -12,21 +12,16 @@ localrules:
 
 
 rule prepare_dataset:
-    input:
-        own=lambda wc: own_inputs(DATASETS[wc.dataset][0]),
     output:
         PREPARED_DATASET,
     log:
         "logs/prepare_dataset/{dataset}.log",
     conda:
         "../envs/scalewise.yaml"
-    params:
-        dataset=lambda wc: DATASETS[wc.dataset][0],
-        options=lambda wc: decode_options(*DATASETS[wc.dataset]),
     shell:
         "set -o pipefail; "
         'python "$SCALEWISE_SCRIPTS/prepare_dataset.py" '
-        "--dataset {params.dataset:q} {params.options:q} --output {output:q} "
+        "--dataset {wildcards.dataset:q} --output {output:q} "
         "2>&1 | tee {log:q}"
 
 

@@ -27,7 +27,7 @@ rule check_site:
 rule hello:
     input:
         "results/preflight/site.json",
-        expand(PREPARED_DATASET, dataset=list(DATASETS)),
+        expand(PREPARED_DATASET, dataset=DATASETS),
     output:
         "results/preflight/hello.json",
     log:

@@ -18,8 +18,7 @@ with imports_uncollected():
 def main(arguments: list[str] | None = None) -> int:
     """Entry of the rule ``prepare_dataset``."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--dataset", required=True, help="name, or path of your own data")
-    parser.add_argument("--image-size", type=int, help="height and width of a folder's images, in pixels")
+    parser.add_argument("--dataset", required=True, help="its name")
     parser.add_argument("--output", required=True, type=Path, help="file to write")
     options = parser.parse_args(arguments)
     try:
@@ -27,7 +26,6 @@ def main(arguments: list[str] | None = None) -> int:
         facts = prepare(
             options.dataset,
             options.output,
-            image_size=options.image_size,
             mirror=mirror,
             # seen while it happens, through the pipe to the log
             notify=functools.partial(print, flush=True),

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
-from safetensors.numpy import save_file
 
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.study import Study, check_spelling, load_study
@@ -61,21 +59,3 @@ def refuse(study_file: Path, site_file: Path) -> Callable[[str], list[str]]:
         return refused.value.lines
 
     return refuse_text
-
-
-@pytest.fixture
-def write_dataset() -> Callable[..., Path]:
-    """Writes a real dataset file; tensors given by name replace those of a sound one."""
-
-    def write(path: Path, **tensors: np.ndarray) -> Path:
-        sound: dict[str, np.ndarray] = {
-            "train_images": np.zeros((500, 3, 16, 12), np.uint8),
-            "train_labels": np.zeros(500, np.int64),
-            "test_images": np.zeros((100, 3, 16, 12), np.uint8),
-            "test_labels": np.zeros(100, np.int64),
-        }
-        path.parent.mkdir(parents=True, exist_ok=True)
-        save_file(sound | tensors, path)
-        return path
-
-    return write

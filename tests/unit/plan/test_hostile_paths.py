@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.plan.catalog.own_data import DatasetFileError, class_folders
 from scalewise.plan.config.paths import invalid_command, invalid_path, site_file_problem
 
 ODD = ("my photos/a b.npz", "a;b|c&d (1) #2 *.npz", "ä/ö.npz", "/a,b=c:d%e!.npz", "~x")
@@ -38,18 +37,6 @@ def test_what_would_not_reach_a_program_as_it_was_written_is_refused_with_value_
         assert what.startswith(f"is {path!r}, ")
         assert fix.startswith(("Rename the file or folder ", "Write "))
         assert fix.endswith(".")
-
-
-@pytest.mark.refuses("names: braces")
-def test_a_class_whose_folder_snakemake_would_fill_in_is_named(tmp_path: Path) -> None:
-    for split in ("train", "test"):
-        (tmp_path / "photos" / split / "{cat}").mkdir(parents=True)
-
-    with pytest.raises(
-        DatasetFileError, match=r"where a class is '.*photos/train/\{cat\}', and Snakemake"
-    ) as refused:
-        class_folders(tmp_path / "photos")
-    assert refused.value.fix == "Rename the file or folder without { } < and >."
 
 
 def test_a_site_may_be_left_out_or_given_as_a_path() -> None:

@@ -6,7 +6,6 @@ import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 from tests.stand_ins import stand_ins
 from tests.unit.plan.kinds import settings_of_loop
@@ -262,14 +261,14 @@ def test_powersgd_with_fp16_is_refused_for_one_overflow_would_end_its_updates(
     assert_refused(text, says, refuse(text), study_file)
 
 
-def test_a_crop_of_a_data_file_is_held_against_the_size_that_is_stored(
-    tmp_path: Path, write_dataset: Callable[..., Path], refuse: Refuse, load: Load, study_file: Path
+def test_a_crop_is_checked_against_the_size_that_is_stored(
+    refuse: Refuse, load: Load, study_file: Path
 ) -> None:
-    file = write_dataset(tmp_path / "data.safetensors")  # of 16 x 12 pixels
-    text = study(f"dataset: {file}", "image_size: 32", "crop_padding: 12")
+    name = "synthetic-3x16x12-500samples"
+    text = study(f"dataset: {name}", "image_size: 32", "crop_padding: 12")
 
     assert_refused(
-        text, (f"(12) is not below the 12 pixels of {file}", "instance 1."), refuse(text), study_file
+        text, (f"(12) is not below the 12 pixels of {name}", "instance 1."), refuse(text), study_file
     )
     assert load(text.replace("padding: 12", "padding: 11")).runs
 
@@ -309,13 +308,9 @@ def test_a_step_in_which_the_model_is_compiled_again_is_never_measured(
 
 
 def test_where_all_steps_are_alike_compiling_asks_for_one_step_of_warm_up(
-    tmp_path: Path, write_dataset: Callable[..., Path], refuse: Refuse, load: Load, study_file: Path
+    refuse: Refuse, load: Load, study_file: Path
 ) -> None:
-    images, labels = np.zeros((480, 1, 8, 8), np.uint8), np.zeros(480, np.int64)
-    file = write_dataset(
-        tmp_path / "even.safetensors", train_images=images, train_labels=labels, test_images=images[:100]
-    )
-    text = study(f"dataset: {file}", "compile: true", "warmup_steps: 0")
+    text = study("dataset: synthetic-1x8x8-480samples", "compile: true", "warmup_steps: 0")
 
     says = (
         "(0) would measure the first step, in which the model is compiled",

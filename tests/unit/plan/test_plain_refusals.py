@@ -58,16 +58,7 @@ VALUES = [
         own(SIZE, 'environment: {N: "{world_size}"}'),
         "names {world_size}, which is not known. Did you mean {devices}?",
     ),
-    (digits("dataset: ~/data"), "and ~ is not expanded here. Write the full path, such as '/home/me/data'."),
-    (
-        digits("dataset: $HOME/data"),
-        "and $ is not expanded here. Write the full path, such as '/home/me/data'.",
-    ),
     (digits("model: ~/net.py:build"), "Write the full path, such as '/home/me/net.py:build'."),
-    (
-        digits("dataset: https://example.org/data.zip"),
-        "is 'https://example.org/data.zip', a web address. Download",
-    ),
 ]
 
 

@@ -242,7 +242,12 @@ TYPES_AND_KEYS = [
     ),
     pytest.param(
         digits("dataset: imagenet"),
-        ("experiments.digits.dataset is 'imagenet'", "not known", "Known: digits", "or a path."),
+        (
+            "experiments.digits.dataset is 'imagenet'",
+            "not known",
+            "Known: digits",
+            "such as synthetic-3x32x32.",
+        ),
         id="unknown dataset",
         marks=refuses("types: unknown dataset"),
     ),
@@ -422,14 +427,12 @@ NAMES_AND_PATHS = [
         marks=refuses("names: over 255 bytes"),
     ),
     pytest.param(
-        digits("dataset: data/missing.safetensors"),
+        digits("dataset: data/mine.safetensors"),
         (
-            "experiments.digits.dataset is 'data/missing.safetensors'",
-            "No such file or directory",
-            "Give the path of a .safetensors file, from the folder snakemake runs in.",
+            "experiments.digits.dataset is 'data/mine.safetensors', a path",
+            "Train on your own data with a program (`program:`), as docs/own-training.md shows.",
         ),
-        id="data path missing",
-        marks=refuses("names: data path missing"),
+        id="data of the user's",
     ),
 ]
 
@@ -470,36 +473,6 @@ def test_a_series_that_loses_its_baseline_by_exclude_is_warned_of(load: Load) ->
 
     assert len(study.warnings) == 1
     assert "no 1-device run" in study.warnings[0]
-
-
-def test_a_sweep_of_dataset_paths_too_long_for_a_run_name_is_refused_before_the_run(
-    tmp_path: Path, write_dataset: Callable[..., Path], refuse: Refuse
-) -> None:
-    files = [write_dataset(tmp_path / ("d" * 230) / f"{name}.safetensors") for name in ("one", "two")]
-    text = digits(f"sweep: {{dataset: [{files[0]}, {files[1]}]}}")
-
-    (line,) = refuse(text)
-
-    assert "file systems take 255" in line
-
-
-def test_two_series_whose_options_make_one_name_are_refused(
-    tmp_path: Path, write_dataset: Callable[..., Path], refuse: Refuse, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    data = ["q.safetensors", "q.safetensors.model-z.safetensors"]
-    models = ["z.safetensors.model-m/own.py", "m/own.py"]
-    for name in data:
-        write_dataset(tmp_path / name)
-    for name in models:
-        (tmp_path / name).parent.mkdir()
-        (tmp_path / name).write_text("def build(image, classes): ...")
-    swept = ", ".join(f'"{model}:build"' for model in models)
-
-    (line,) = refuse(digits("devices: [1]", f"sweep: {{dataset: {data}, model: [{swept}]}}"))
-
-    assert "digits.sweep makes two series of the same name, {'dataset': 'q.safetensors', 'model': 'z." in line
-    assert line.endswith("Rename a file, or have an experiment for each.")
 
 
 @pytest.mark.parametrize(

@@ -469,7 +469,20 @@ RULES = [
         ("own.files[0] is 'config', which is a folder", "`inputs`"),
         id="a folder of files",
     ),
-    pytest.param(own("inputs: [data/]"), ("own.inputs[0] is 'data/', which is not there",), id="no data"),
+    pytest.param(
+        own("inputs: [data/]"),
+        ("own.inputs[0] is 'data/', which is not there",),
+        id="no data",
+        marks=pytest.mark.refuses("names: data path missing"),
+    ),
+    pytest.param(
+        own(
+            'arguments: ["{batch_size_per_device}", "{argument.a}", "{argument.b}"]',
+            'sweep: {argument.a: ["q", "q.b-z"], argument.b: ["z.b-m", "m"]}',
+        ),
+        ("own.sweep makes two series of the same name", "Rename a file, or have an experiment for each."),
+        id="two series of one name",
+    ),
     pytest.param(
         own("files: [a$b]"),
         ("own.files[0] is 'a$b', and the shell that sends jobs to Slurm may act on the $",),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scalewise.plan.catalog.datasets import DatasetFacts, DatasetFileError, dataset_facts, dataset_id
+from scalewise.plan.catalog.datasets import DatasetFacts, DatasetNameError, dataset_facts
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,6 @@ from scalewise.plan.catalog.datasets import DatasetFacts, DatasetFileError, data
 )
 def test_a_synthetic_dataset_says_its_sizes_itself(name: str, facts: DatasetFacts) -> None:
     assert dataset_facts(name) == facts
-    assert dataset_id(name) == name
 
 
 @pytest.mark.parametrize(
@@ -35,6 +34,6 @@ def test_a_synthetic_dataset_says_its_sizes_itself(name: str, facts: DatasetFact
     ],
 )
 def test_a_synthetic_dataset_that_cannot_be_is_refused_with_its_value(name: str, what: str) -> None:
-    with pytest.raises(DatasetFileError) as error:
+    with pytest.raises(DatasetNameError) as error:
         dataset_facts(name)
     assert what in error.value.what

@@ -15,7 +15,6 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from scalewise.plan.catalog.datasets import dataset_id
 from scalewise.plan.checks.allocation import check_facts
 from scalewise.plan.checks.chosen_devices import check_budget, resolve_choice
 from scalewise.plan.checks.experiment import check_devices, check_experiment, check_model_names, check_names
@@ -204,16 +203,13 @@ class Study:
         ]
 
     @property
-    def datasets(self) -> dict[str, tuple[str, int | None]]:
-        """Name and image size of each prepared dataset, by its folder's name."""
-        return {
-            dataset_id(run.settings.dataset, run.settings.image_size): (
-                run.settings.dataset,
-                run.settings.image_size,
+    def datasets(self) -> list[str]:
+        """Names of the prepared datasets."""
+        return list(
+            dict.fromkeys(
+                run.settings.dataset for run in self.runs.values() if isinstance(run.settings, Settings)
             )
-            for run in self.runs.values()
-            if isinstance(run.settings, Settings)
-        }
+        )
 
     @property
     def preparations(self) -> dict[str, Preparation]:

@@ -11,9 +11,8 @@ from typing import Any
 from scalewise.plan.catalog.datasets import (
     DATASETS,
     DatasetFacts,
-    DatasetFileError,
+    DatasetNameError,
     dataset_facts,
-    is_own_data,
 )
 from scalewise.plan.catalog.models import ModelFacts, ModelNameError, known_models, model_facts
 from scalewise.plan.checks.allocation import check_allocations, check_launch
@@ -50,6 +49,7 @@ MAX_NAME_BYTES = 255
 MAX_RUNS = 100_000
 """Most runs of an experiment. Each is looked at when a study is planned, and more are a sweep too wide."""
 
+AS_PROGRAM = "Train on your own data with a program (`program:`), as docs/own-training.md shows."
 
 RESERVED_NAMES = {"partial": "the partial report's tables", "preflight": "what a preflight has found"}
 """Folders of the workflow's own below results/, where every experiment has a folder of its name."""
@@ -322,15 +322,22 @@ def check_model_names(place: Place, values: Mapping[str, Any]) -> Iterator[Probl
                 yield found
 
 
+def _is_path(name: str) -> bool:
+    """Whether a name looks like a path, where a name of the catalog is expected."""
+    return bool(re.search(r"[/\\~$]|\.(npz|npy|safetensors|pt|py)\b", name))
+
+
 def _dataset(here: Place, name: str, image_size: int | None) -> DatasetFacts | Problem:
     try:
         return dataset_facts(name, image_size)
     except KeyError:
+        if _is_path(name):
+            return Problem(here, f"is {name!r}, a path", AS_PROGRAM)
         near = difflib.get_close_matches(name, DATASETS, n=1)
-        known = f"Known: {', '.join(DATASETS)}; such as synthetic-3x32x32; or a path."
+        known = f"Known: {', '.join(DATASETS)}; such as synthetic-3x32x32."
         fix = f"Did you mean {near[0]!r}?" if near else known
         return Problem(here, f"is {name!r}, which is not known", fix)
-    except DatasetFileError as error:
+    except DatasetNameError as error:
         return Problem(here, error.what, error.fix)
 
 
@@ -366,9 +373,9 @@ def _check_fit(where: Where, settings: Settings, facts: DatasetFacts, model: Mod
             f"Use {model.min_pixels} or more.",
         )
     else:
-        source = "the file" if is_own_data(settings.dataset) else settings.dataset
         yield Problem(
             where("model"),
-            f"is {settings.model!r}, which needs {model.min_pixels} pixels, but {source} has {pixels}",
+            f"is {settings.model!r}, which needs {model.min_pixels} pixels, but {settings.dataset} has "
+            f"{pixels}",
             f"Use another model, or add `image_size: {model.min_pixels}`.",
         )

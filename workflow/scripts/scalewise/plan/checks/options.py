@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from scalewise.plan.catalog.datasets import DatasetFacts, dataset_facts, is_folder
+from scalewise.plan.catalog.datasets import DatasetFacts, dataset_facts
 from scalewise.plan.catalog.models import IMAGENET_STEM_PIXELS, MODELS, takes_pretrained
 from scalewise.plan.checks.compilers import check_compiler
 from scalewise.plan.config.errors import Place, Problem, spelled
@@ -262,8 +262,8 @@ def check_images(where: Where, settings: Settings, facts: DatasetFacts) -> Itera
         facts: The dataset's, in the size that the model gets.
     """
     if settings.crop_padding:
-        # a folder's images are cropped in the size that they are decoded to, others in their own
-        stored = facts if is_folder(settings.dataset) else dataset_facts(settings.dataset)
+        # images are cropped in their own size, not in that of image_size
+        stored = dataset_facts(settings.dataset)
         pixels = min(stored.height, stored.width)
         if settings.crop_padding >= pixels:
             yield Problem(

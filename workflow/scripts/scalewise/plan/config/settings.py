@@ -118,16 +118,14 @@ class Settings(StrictModel):
     """
 
     dataset: str = Field(
-        description="digits, mnist, cifar10, cifar100; synthetic-3x32x32-100classes-50000samples, random "
-        "images of any shape; or the path of your own data: a folder with train/ and test/, each with a "
-        "folder of images for each class, or an .npz or .safetensors file with train_images and test_images "
-        "(uint8, [samples, channels, height, width]), train_labels and test_labels.",
-        json_schema_extra={"examples": ["digits", "cifar10", "data/mine.safetensors"]},
+        description="digits, mnist, cifar10, cifar100, or synthetic-3x32x32-100classes-50000samples: random "
+        "images of any shape. Train on your own data with a program.",
+        json_schema_extra={"examples": ["digits", "cifar10", "synthetic-3x32x32"]},
     )
     image_size: Count | None = Field(
         None,
-        description="Height and width in pixels that images are brought to: on the device, batch by batch; a "
-        "folder's images when they are decoded. Default: as they are.",
+        description="Height and width in pixels that images are brought to, on the device, batch by batch. "
+        "Default: as they are.",
     )
     model: str = Field(
         description="The network to train: linear, digits_cnn, mnist_cnn, resnet18, wide_resnet, wrn-28-10 "

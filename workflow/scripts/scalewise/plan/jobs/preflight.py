@@ -9,7 +9,6 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from scalewise.plan.catalog.datasets import prepared_path
-from scalewise.plan.config.settings import Settings
 from scalewise.plan.config.site import SiteFile
 from scalewise.plan.config.slurm import Slurm
 from scalewise.plan.jobs.launch import RankLaunch
@@ -95,11 +94,6 @@ class Preflight(RankLaunch):
     def of(cls, study: Study) -> Preflight:
         """Describe the largest run of a study."""
         run, allocation = largest(study)
-        used = dict.fromkeys(
-            (run.settings.dataset, run.settings.image_size)
-            for run in study.runs.values()
-            if isinstance(run.settings, Settings)
-        )
         return cls(
             facts=study.site.facts,
             shape=str(run.shape),
@@ -111,7 +105,7 @@ class Preflight(RankLaunch):
             cpus_per_node=allocation.tasks_per_node * allocation.cpus_per_task,
             memory_mb_per_node=allocation.memory_mb,
             longest_minutes=max(asked.minutes for asked in study.allocations.values()),
-            datasets=[str(prepared_path(*dataset)) for dataset in used],
+            datasets=[str(prepared_path(dataset)) for dataset in study.datasets],
         )
 
 

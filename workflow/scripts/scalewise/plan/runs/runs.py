@@ -105,7 +105,7 @@ class Run:
                 "prepared": preparation(settings).marker if settings.prepare else [],
             }
         return {
-            "dataset": str(prepared_path(settings.dataset, settings.image_size)),
+            "dataset": str(prepared_path(settings.dataset)),
             "weights": f"resources/weights/{settings.model}/model.safetensors" if settings.pretrained else [],
             "model": [str(path) for path in own_model_files(settings.model)],
         }

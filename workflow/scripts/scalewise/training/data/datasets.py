@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from scalewise.plan.catalog.datasets import DATASETS, DatasetFacts, DatasetFileError
+from scalewise.plan.catalog.datasets import DATASETS, DatasetFacts, DatasetNameError
 from scalewise.training.data import storage
 from scalewise.training.data.storage import DatasetError
 
@@ -51,7 +51,6 @@ def prepare(
     dataset: str,
     destination: Path,
     *,
-    image_size: int | None = None,
     downloads: Path = DOWNLOADS,
     mirror: Mirror | None = None,
     notify: Notify = print,
@@ -59,9 +58,8 @@ def prepare(
     """Decode a dataset and store it, checked, under its final name.
 
     Args:
-        dataset: A known name, or the path of the user's own data.
+        dataset: A known name.
         destination: The safetensors file to write.
-        image_size: Height and width in pixels; a folder of images needs it, others are stored as they are.
         downloads: Holds what is fetched, and files placed by hand: downloads/{dataset}/{file}.
         mirror: The site's own source of downloads.
         notify: Gets a line of progress now and then.
@@ -76,7 +74,7 @@ def prepare(
     mirror = mirror or Mirror()
     try:
         with storage.scratch_folder(destination) as scratch:
-            arrays = load_arrays(dataset, image_size, downloads, mirror, scratch, notify)
+            arrays = load_arrays(dataset, downloads, mirror, scratch, notify)
             facts = check(arrays, dataset)
             if is_published(dataset, mirror) and facts != DATASETS[dataset]:
                 raise DatasetError(
@@ -84,7 +82,7 @@ def prepare(
                     "The library that ships it has changed: pin the version in constraints.txt."
                 )
             storage.write(_plain(arrays), destination)
-    except DatasetFileError as error:
+    except DatasetNameError as error:
         raise DatasetError(f"dataset {error.what}. {error.fix}") from error
     except OSError as error:
         raise DatasetError(

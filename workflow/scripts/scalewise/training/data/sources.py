@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from scalewise.plan.catalog.datasets import DATASETS, is_folder, is_own_data, is_synthetic
+from scalewise.plan.catalog.datasets import DATASETS, is_synthetic
 from scalewise.training.data.decoders import decode_cifar, decode_digits, decode_mnist
 from scalewise.training.data.download import Mirror, Notify, fetch
-from scalewise.training.data.own_arrays import make_synthetic, read_folder, read_npz, read_safetensors
 from scalewise.training.data.published_files import FILES
-from scalewise.training.data.storage import Arrays, DatasetError
+from scalewise.training.data.storage import Arrays
+from scalewise.training.data.synthetic_images import make_synthetic
 
 
-def load_arrays(
-    dataset: str, image_size: int | None, downloads: Path, mirror: Mirror, scratch: Path, notify: Notify
-) -> Arrays:
+def load_arrays(dataset: str, downloads: Path, mirror: Mirror, scratch: Path, notify: Notify) -> Arrays:
     """Images and labels of both splits, as they come: their form is checked afterwards.
 
     Args:
-        dataset: A known name, or the path of the user's own data.
-        image_size: Height and width in pixels; a folder of images needs it.
+        dataset: A known name.
         downloads: Holds what is fetched.
         mirror: The site's own source of downloads.
         scratch: A folder for arrays that memory need not hold.
@@ -28,12 +25,6 @@ def load_arrays(
     Raises:
         DatasetError: The data cannot be had or read.
     """
-    if is_folder(dataset):
-        if image_size is None:
-            raise DatasetError(f"{dataset}: a folder of images needs image_size, 224 for example.")
-        return read_folder(Path(dataset), image_size, scratch, notify)
-    if is_own_data(dataset):
-        return (read_npz if dataset.endswith(".npz") else read_safetensors)(Path(dataset))
     if is_synthetic(dataset):
         return make_synthetic(dataset, scratch)
     if dataset == "digits":
