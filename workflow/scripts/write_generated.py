@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from scalewise.analysis.report.figures import FIGURES, FigureText
+from scalewise.analysis.report.figures import FIGURES, Figure
 from scalewise.plan.config.experiment import study_schema
 from scalewise.plan.config.reference import configuration_reference
 from scalewise.plan.config.site import site_schema
@@ -29,7 +29,7 @@ def generated() -> dict[Path, str]:
     }
 
 
-def _if_chosen(text: FigureText) -> str:
+def _if_chosen(text: Figure) -> str:
     """A part of a caption that Snakemake shows where ``plot_figures`` was given a choice of device counts."""
     further = text.where_counts_are_chosen
     return "" if not further else f"{{% if snakemake.input.choice %}} {further}{{% endif %}}"

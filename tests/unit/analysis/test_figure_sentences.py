@@ -8,8 +8,7 @@ import pandas as pd
 import pytest
 from tests.unit.analysis.hand_made_study import results
 
-from scalewise.analysis.report.figure_sentences import SENTENCES, figure_sentences
-from scalewise.analysis.report.figures import FIGURES
+from scalewise.analysis.report.figure_sentences import figure_sentences
 from scalewise.analysis.scaling import scaling_table
 
 ALONE = "all runs"
@@ -269,10 +268,6 @@ def test_a_figure_of_which_nothing_is_known_says_so() -> None:
         said(point(1, "a"), point(1, "b", final_accuracy=0.9))["accuracy"]
         == "No run of a tells its accuracy."
     )
-
-
-def test_every_figure_may_have_a_sentence() -> None:
-    assert set(SENTENCES) == set(FIGURES)
 
 
 @pytest.mark.parametrize(

@@ -38,9 +38,11 @@ def study(make_runs: Runs) -> pd.DataFrame:
     return make_runs({(ALONE, 1): spread(100), (ALONE, 2): spread(180), (ALONE, 4): spread(310)})
 
 
-def draw(runs: pd.DataFrame, epochs: pd.DataFrame, folder: Path) -> dict[str, bytes]:
+def draw(runs: pd.DataFrame, epochs: pd.DataFrame, folder: Path, device: str = "device") -> dict[str, bytes]:
     scaling = scaling_table(runs, "strong")
-    drawing.draw(results(scaling, runs, folder=folder, epochs=epochs, min_efficiency=0.7, target=0.97))
+    decision = {"device": device}
+    fields: dict[str, Any] = {"epochs": epochs, "min_efficiency": 0.7, "target": 0.97}
+    drawing.draw(results(scaling, runs, folder=folder, decision=decision, **fields))
     return {path.name: path.read_bytes() for path in (folder / "figures").iterdir()}
 
 
@@ -195,8 +197,8 @@ def test_a_figure_of_curves_says_of_how_many_runs_they_are_and_what_a_device_is(
     """A figure that is printed in a paper comes without the caption of the page."""
     points = {(ALONE, d): [100.0 * d] * n for d, n in zip((1, 2), repeats, strict=True)}
     runs = make_runs(points)
-    for named_so, devices in (("CPU process", "CPU processes"), ("NVIDIA A100", "GPUs")):
-        draw(runs.assign(device_name=named_so), make_epochs(runs), tmp_path)
+    for device, devices in (("CPU process", "CPU processes"), ("GPU", "GPUs")):
+        draw(runs, make_epochs(runs), tmp_path, device)
         for name in ("accuracy", "loss"):
             (title,) = re.findall(
                 rf">({devices} \(.*?)</text>", (tmp_path / "figures" / f"{name}.svg").read_text()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from scalewise.analysis.analysis_spec import THROUGHPUT, AnalysisSpec
+from scalewise.analysis.analysis_spec import PROGRAM, THROUGHPUT, AnalysisSpec
 from scalewise.analysis.prediction.wording import beyond_sentences
 from scalewise.analysis.rounds.choice_summary import ChoiceSummary
 from scalewise.plan.formatting import Goal, name_devices
@@ -157,6 +157,11 @@ class ExperimentResults:
         """The runs that completed."""
         return self.runs[self.runs["outcome"] == "completed"]
 
+    @property
+    def of_programs(self) -> bool:
+        """Whether users' programs were measured."""
+        return "loader" in self.runs and bool((self.completed["loader"] == PROGRAM).any())
+
     @cached_property
     def points(self) -> pd.DataFrame:
         """The scaling table as figures and tables show it.
@@ -170,6 +175,16 @@ class ExperimentResults:
         points = self.scaling.astype(dict.fromkeys(columns, float))
         points.loc[points["n"] == 1, columns] = float("nan")
         return points
+
+    @property
+    def measured(self) -> pd.DataFrame:
+        """The points with a throughput."""
+        return self.points[self.points[THROUGHPUT].notna()]
+
+    @property
+    def relative(self) -> pd.DataFrame:
+        """The points with a speedup."""
+        return self.points[self.points["speedup"].notna()]
 
     @cached_property
     def unmeasured(self) -> pd.DataFrame:

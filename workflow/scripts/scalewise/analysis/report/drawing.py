@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
@@ -11,17 +10,15 @@ from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter
 from matplotlib.transforms import offset_copy
 
-from scalewise.analysis.analysis_spec import PROGRAM, THROUGHPUT
+from scalewise.analysis.analysis_spec import THROUGHPUT
 from scalewise.analysis.experiment_results import ExperimentResults
-from scalewise.analysis.report import epoch_figures, scaling_figures, step_figures
-from scalewise.analysis.report.efficiency_figures import efficiencies, efficiency
 from scalewise.analysis.report.figures import FIGURES
 from scalewise.analysis.report.marks import RUN, TRACES, Drawing, tell, trace
 from scalewise.analysis.report.series_lines import bounds, points_figure, with_columns
 from scalewise.analysis.report.style import message, set_style
 from scalewise.analysis.report.svg_file import draw_svg
 from scalewise.plan.formatting import name_devices
-from scalewise.records import CPU_PROCESS, write_text
+from scalewise.records import write_text
 
 _BYTES_PER_MB = 1e6
 _BESIDE_POINTS = 4.5
@@ -80,60 +77,16 @@ def draw(results: ExperimentResults) -> None:
     set_style()
     folder = results.folder / "figures"
     folder.mkdir(parents=True, exist_ok=True)
-    columns = [THROUGHPUT, "speedup", "baseline_devices", "parallel_efficiency"]
-    scaling, runs, epochs = with_columns(results.points, columns), results.runs, results.epochs
-    measured = scaling[scaling[THROUGHPUT].notna()]
-    relative = scaling[scaling["speedup"].notna()]
-    predicted = results.prediction if results.prediction is not None else pd.DataFrame()
-    no_run = "no completed run to show"
-    of_epochs = epochs if "epoch" in epochs else epochs.iloc[:0]
-    target, expected, device = results.target, results.expected, _device(runs)
-    accuracy = None if isinstance(target, str) else target
-    done = results.completed
-    of_programs = "loader" in done and (done["loader"] == PROGRAM).any()
-    no_epoch = no_loss = no_run
-    if len(done):
-        no_epoch = "a program tells none" if of_programs else "no run was long enough to evaluate"
-        no_loss = "no loss was seen" if of_programs else no_epoch
-    of_rates, of_both = results.min_efficiency, None
-    if results.to_target:
-        of_rates, of_both = of_both, of_rates
-    no_baseline = "no series with a completed baseline to show" if len(measured) else no_run
-    drawings: dict[str, tuple[pd.DataFrame, str, Callable[[], Drawing]]] = {
-        "speedup": (
-            relative,
-            no_baseline,
-            lambda: scaling_figures.speedup(relative, results.laws, results.prediction, expected),
-        ),
-        "efficiency": (relative, no_baseline, lambda: efficiency(relative, of_rates, expected)),
-        "step": (measured, no_run, lambda: step_figures.step(measured, runs)),
-        "efficiencies": (relative, no_baseline, lambda: efficiencies(relative, target, of_both)),
-        "prediction": (
-            predicted,
-            "nothing was predicted",
-            lambda: scaling_figures.prediction(measured, predicted),
-        ),
-        "throughput": (measured, no_run, lambda: throughput(measured, runs, expected)),
-        "accuracy": (of_epochs, no_epoch, lambda: epoch_figures.accuracy(epochs, accuracy, device)),
-        "loss": (epochs, no_loss, lambda: epoch_figures.loss(epochs, device)),
-        "memory": (measured, no_run, lambda: memory(measured, runs)),
-    }
     traces = {}
-    for name, words in FIGURES.items():
-        table, missing, draw_it = drawings[name]
-        figure = draw_it() if len(table) else message(f"{name}: {missing}")
-        for text in figure.findobj(Text):
+    for name, figure in FIGURES.items():
+        missing = figure.missing(results)
+        drawing = message(f"{name}: {missing}") if missing else figure.drawing(results)
+        for text in drawing.findobj(Text):
             assert isinstance(text, Text)
             text.set_text(name_devices(text.get_text(), results.noun))
-        svg, traces[name] = draw_svg(figure, words.title)
+        svg, traces[name] = draw_svg(drawing, figure.title)
         write_text(folder / f"{name}.svg", svg)
-        figure.set_layout_engine("none")  # the PDF has the layout of the SVG, and costs less
+        drawing.set_layout_engine("none")  # the PDF has the layout of the SVG, and costs less
         # without dates, so that equal data make equal files
-        figure.savefig(folder / f"{name}.pdf", metadata={"CreationDate": None})
+        drawing.savefig(folder / f"{name}.pdf", metadata={"CreationDate": None})
     write_text(folder / TRACES, json.dumps(traces, allow_nan=False, separators=(",", ":")) + "\n")
-
-
-def _device(runs: pd.DataFrame) -> str:
-    """Return what a device of the runs is called."""
-    kinds = {name == CPU_PROCESS for name in runs.get("device_name", pd.Series(dtype=object)).dropna()}
-    return {(True,): CPU_PROCESS, (False,): "GPU"}.get(tuple(kinds), "device")

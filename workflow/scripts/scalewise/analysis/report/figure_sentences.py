@@ -2,13 +2,13 @@
 
 Only values that stand in the tables are said, with their intervals and their n; a value that is not known is
 left out, and of a figure of which nothing is known it is said that nothing is. Whether a criterion is met is
-left to the decision, whose rules know more than an interval. What every such figure means is in captions.
+left to the decision, whose rules know more than an interval. What every such figure means is in its caption.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import pandas as pd
 
@@ -42,8 +42,8 @@ from scalewise.plan.runs.runs import NO_OPTIONS
 def figure_sentences(results: ExperimentResults) -> dict[str, str]:
     """The sentence of every figure, by the figure's name."""
     if _measured(results).empty:
-        return dict.fromkeys(SENTENCES, "No run has completed.")
-    return {name: say(results) or _nothing(results, name) for name, say in SENTENCES.items()}
+        return dict.fromkeys(FIGURES, "No run has completed.")
+    return {name: figure.sentence(results) or _nothing(results, name) for name, figure in FIGURES.items()}
 
 
 def _nothing(results: ExperimentResults, name: str) -> str:
@@ -256,19 +256,6 @@ def _of_series(results: ExperimentResults, epochs: pd.DataFrame, series: str) ->
     """Rows of completed runs of a series, under its conditions."""
     done = results.completed
     return epochs["run"].isin(done.loc[done["series"] == series, "run"])
-
-
-SENTENCES: Mapping[str, Callable[[ExperimentResults], str]] = {
-    "speedup": speedup,
-    "efficiency": efficiency,
-    "step": step,
-    "prediction": prediction,
-    "efficiencies": efficiencies,
-    "throughput": throughput,
-    "accuracy": accuracy,
-    "loss": loss,
-    "memory": memory,
-}
 
 
 def _ends(results: ExperimentResults, column: str) -> list[pd.Series]:

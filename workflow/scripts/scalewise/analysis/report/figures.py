@@ -1,8 +1,18 @@
-"""The figures of a report, in order, with their words. Imports no library: the rules read it too."""
+"""The figures of a report, in order: their words, what they need, and what draws them.
+
+Imports no library: the rules read it too.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from scalewise.analysis.experiment_results import ExperimentResults
+    from scalewise.analysis.report.marks import Drawing
 
 _CURVES = (
     "A mark is an epoch: against epochs, and for up to four series against the time of training, without "
@@ -17,26 +27,81 @@ _NOT_MEASURED = (
 
 
 @dataclass(frozen=True)
-class FigureText:
-    """Words of a figure.
+class Figure:
+    """A figure of an experiment's results.
 
     Args:
         title: Name for readers.
         caption: Meaning of every mark, also in Snakemake's report.
         unknown: Words on what no run has, or what is not known of two device counts.
+        missing: Returns why there is nothing to draw; empty if there is something.
+        drawing: Draws it.
+        sentence: Returns what the experiment's own numbers show there; empty if they are not known.
         compares: True if it shows device counts next to each other, and not each run.
         where_counts_are_chosen: Further sentences in a study that does not measure every device count.
+        is_left_out: Returns whether the page does without it, because another figure shows as much.
     """
 
     title: str
     caption: str
     unknown: str
+    missing: Callable[[ExperimentResults], str]
+    drawing: Callable[[ExperimentResults], Drawing]
+    sentence: Callable[[ExperimentResults], str]
     compares: bool = False
     where_counts_are_chosen: str = ""
+    is_left_out: Callable[[ExperimentResults], bool] = lambda _: False
 
 
-FIGURES = {
-    "speedup": FigureText(
+def _later(function: str) -> Callable[..., Any]:
+    """Return a function of this folder that is imported when it is called: the rules draw nothing.
+
+    Args:
+        function: Module and name.
+    """
+
+    def call(*arguments: Any) -> Any:
+        module, name = function.split(".")
+        return getattr(import_module(f"{__package__}.{module}"), name)(*arguments)
+
+    return call
+
+
+def _no_run(results: ExperimentResults) -> str:
+    return "" if len(results.measured) else "no completed run to show"
+
+
+def _no_baseline(results: ExperimentResults) -> str:
+    nothing = "" if len(results.relative) else "no series with a completed baseline to show"
+    return _no_run(results) or nothing
+
+
+def _no_prediction(results: ExperimentResults) -> str:
+    return "nothing was predicted" if results.prediction is None or results.prediction.empty else ""
+
+
+def _no_epoch(results: ExperimentResults) -> str:
+    if "epoch" in results.epochs and len(results.epochs):
+        return ""
+    if results.completed.empty:
+        return "no completed run to show"
+    return "a program tells none" if results.of_programs else "no run was long enough to evaluate"
+
+
+def _no_loss(results: ExperimentResults) -> str:
+    if len(results.epochs):
+        return ""
+    return "no loss was seen" if results.of_programs and len(results.completed) else _no_epoch(results)
+
+
+def _same_as_efficiency(results: ExperimentResults) -> bool:
+    scaling = results.scaling
+    beyond = scaling["devices"] > scaling["baseline_devices"]
+    return not (scaling["statistical_efficiency"].notna() & beyond).any()
+
+
+FIGURES: dict[str, Figure] = {
+    "speedup": Figure(
         title="Speedup",
         caption="Speedup: throughput divided by that of the series' fewest devices. Bars are 95 % intervals "
         "over repeats. A dotted line is ideal scaling. A curve is a law fitted to all runs of its series, "
@@ -46,16 +111,26 @@ FIGURES = {
         unknown="is a speedup",
         compares=True,
         where_counts_are_chosen=_NOT_MEASURED,
+        missing=_no_baseline,
+        drawing=lambda of: _later("scaling_figures.speedup")(
+            of.relative, of.laws, of.prediction, of.expected
+        ),
+        sentence=_later("figure_sentences.speedup"),
     ),
-    "efficiency": FigureText(
+    "efficiency": Figure(
         title="Parallel efficiency",
         caption="Parallel efficiency: speedup divided by the ratio of device counts; 100 % is ideal. Bars "
         "are 95 % intervals over repeats. A dashed line is the efficiency that you require.",
         unknown="is an efficiency",
         compares=True,
         where_counts_are_chosen=_NOT_MEASURED,
+        missing=_no_baseline,
+        drawing=lambda of: _later("efficiency_figures.efficiency")(
+            of.relative, None if of.to_target else of.min_efficiency, of.expected
+        ),
+        sentence=_later("figure_sentences.efficiency"),
     ),
-    "step": FigureText(
+    "step": Figure(
         title="Where the time of a step goes",
         caption="Where the time of a step goes. A bar is the device time of one sample: devices divided by "
         "throughput. With ideal scaling all bars are equally high; the extra height is the cost of scaling. "
@@ -64,8 +139,11 @@ FIGURES = {
         "Ranks are uneven if now one is late, now another. Computing is the rest. Below: the seconds before "
         "the first result of a run, medians of each part.",
         unknown="how long its steps took",
+        missing=_no_run,
+        drawing=lambda of: _later("step_figures.step")(of.measured, of.runs),
+        sentence=_later("figure_sentences.step"),
     ),
-    "prediction": FigureText(
+    "prediction": Figure(
         title="Prediction beside measurement",
         caption="Prediction beside measurement: time of a step and parallel efficiency against devices. "
         "Dashed with its band: predicted from one device's step and all-reduces measured by themselves; of "
@@ -74,8 +152,12 @@ FIGURES = {
         "nothing was measured.",
         unknown="are a predicted and a measured step",
         compares=True,
+        missing=_no_prediction,
+        drawing=lambda of: _later("scaling_figures.prediction")(of.measured, of.prediction),
+        sentence=_later("figure_sentences.prediction"),
+        is_left_out=lambda of: bool(_no_prediction(of)),
     ),
-    "efficiencies": FigureText(
+    "efficiencies": Figure(
         title="Efficiency of hardware and of learning",
         caption="Hardware: throughput per device divided by the baseline's. Statistical: the baseline's "
         "epochs to the target divided by those here (of a program samples); it falls if larger batches "
@@ -83,30 +165,48 @@ FIGURES = {
         "times more devices. Bars are 95 % intervals over repeats.",
         unknown="are both efficiencies",
         compares=True,
+        missing=_no_baseline,
+        drawing=lambda of: _later("efficiency_figures.efficiencies")(
+            of.relative, of.target, of.min_efficiency if of.to_target else None
+        ),
+        sentence=_later("figure_sentences.efficiencies"),
+        is_left_out=_same_as_efficiency,
     ),
-    "throughput": FigureText(
+    "throughput": Figure(
         title="Throughput",
         caption="Training throughput against devices. Filled marks are means over repeats, bars their 95 % "
         "intervals, rings single runs. Warm-up, evaluation and start-up are left out.",
         unknown="its throughput",
         where_counts_are_chosen=f"{_NOT_MEASURED} The runs of points that have several are crosses in "
         "place of rings.",
+        missing=_no_run,
+        drawing=lambda of: _later("drawing.throughput")(of.measured, of.runs, of.expected),
+        sentence=_later("figure_sentences.throughput"),
     ),
-    "accuracy": FigureText(
+    "accuracy": Figure(
         title="Test accuracy",
         caption=f"Test accuracy by number of devices. {_CURVES} Every test sample is counted exactly once.",
         unknown="its accuracy",
+        missing=_no_epoch,
+        drawing=lambda of: _later("epoch_figures.accuracy")(of.epochs, of.target, of.noun),
+        sentence=_later("figure_sentences.accuracy"),
     ),
-    "loss": FigureText(
+    "loss": Figure(
         title="Loss",
         caption=f"Test and training loss by number of devices. {_CURVES} Of a program, the loss that "
         "backward gets against steps: a trend.",
         unknown="its loss",
+        missing=_no_loss,
+        drawing=lambda of: _later("epoch_figures.loss")(of.epochs, of.noun),
+        sentence=_later("figure_sentences.loss"),
     ),
-    "memory": FigureText(
+    "memory": Figure(
         title="Peak memory",
         caption="Peak memory while training, of the device that used most: mean over repeats, bars their 95 "
         "% intervals.",
         unknown="its peak memory",
+        missing=_no_run,
+        drawing=lambda of: _later("drawing.memory")(of.measured, of.runs),
+        sentence=_later("figure_sentences.memory"),
     ),
 }

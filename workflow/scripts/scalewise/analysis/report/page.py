@@ -140,8 +140,9 @@ def _option_values(series: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
 def _context(section: ExperimentResults, number: int) -> dict[str, Any]:
     outcomes = section.runs["outcome"].value_counts()
     traces = json.loads((section.folder / "figures" / TRACES).read_text(encoding="utf-8"))
-    empty = {name: traces[name]["message"] for name in _shown(section) if traces[name]["message"]}
-    shown = [name for name in _shown(section) if name not in empty]
+    shown = [name for name, figure in FIGURES.items() if not figure.is_left_out(section)]
+    empty = {name: traces[name]["message"] for name in shown if traces[name]["message"]}
+    shown = [name for name in shown if name not in empty]
     decision = section.decision
     limiting = [*LIMITING, *(["efficiencies"] if section.to_target else [])]
     beyond = ["prediction"] if decision["beyond"] else []
@@ -262,18 +263,6 @@ def _series_named(section: ExperimentResults) -> str:
     """A sentence on the series that a table of costs is of; empty where there is one alone."""
     several = section.scaling["series"].nunique() > 1
     return f"Costs of {section.series}." if several and section.series is not None else ""
-
-
-def _shown(section: ExperimentResults) -> list[str]:
-    """The figures that have something to show beyond what another one shows."""
-    hidden = set()
-    if section.prediction is None or section.prediction.empty:
-        hidden.add("prediction")
-    scaling = section.scaling
-    known = scaling.get("statistical_efficiency")
-    if known is None or not (known.notna() & (scaling["devices"] > scaling["baseline_devices"])).any():
-        hidden.add("efficiencies")  # the efficiency figure shows all of it
-    return [name for name in FIGURES if name not in hidden]
 
 
 def _figures(section: ExperimentResults, number: int, traces: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
