@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from scalewise.analysis.comparison.gains import gains
-from scalewise.analysis.decision.card import Figure
+from scalewise.analysis.decision.card_figures import Figure
 from scalewise.analysis.decision.criteria import as_billed
 from scalewise.analysis.decision.decision import Decision, decide
 from scalewise.analysis.scaling import known_columns, option_table, scaling_table

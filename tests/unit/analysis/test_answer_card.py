@@ -12,8 +12,9 @@ import pytest
 from tests.unit.analysis.decisions import decision_on, figure
 
 from scalewise.analysis.analysis_spec import AnalysisSpec
-from scalewise.analysis.decision.card import SINGLE_RUN, Card, next_action
+from scalewise.analysis.decision.card import SINGLE_RUN, Card
 from scalewise.analysis.decision.decision import Decision
+from scalewise.analysis.decision.next_action import next_action
 from scalewise.analysis.scaling import known_columns, scaling_table
 from scalewise.plan.config.experiment import DecisionRule, Experiment
 from scalewise.plan.terminal.card_lines import card_lines

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from tests.small_runs import definition
 
-from scalewise.analysis.decision.card import Card, Figure
+from scalewise.analysis.decision.card import Card
+from scalewise.analysis.decision.card_figures import Figure
 from scalewise.plan.study import Study
 from scalewise.plan.terminal.failure_lines import failure_lines
 from scalewise.plan.terminal.final_message import (

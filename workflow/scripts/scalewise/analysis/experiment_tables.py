@@ -9,7 +9,7 @@ from pathlib import Path
 from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.bottlenecks.bottlenecks import find_slowdown, startup_sentences
 from scalewise.analysis.conclusion import conclude
-from scalewise.analysis.decision.card import next_action
+from scalewise.analysis.decision.next_action import next_action
 from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.laws import study_laws
 from scalewise.analysis.origins import distinct_origins

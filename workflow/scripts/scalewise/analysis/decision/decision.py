@@ -11,7 +11,8 @@ import pandas as pd
 from scalewise.analysis.bottlenecks.bottlenecks import Slowdown
 from scalewise.analysis.comparison.gains import Gains, Measure, Point, accuracy_difference
 from scalewise.analysis.decision import cautions, wording
-from scalewise.analysis.decision.card import Card, Chosen, card_of_choice, card_without_point, larger_apart
+from scalewise.analysis.decision.card import Card, card_of_choice, card_without_point, larger_apart
+from scalewise.analysis.decision.card_figures import Chosen
 from scalewise.analysis.decision.cpus import CpuAnswer
 from scalewise.analysis.decision.criteria import closest
 from scalewise.analysis.decision.selection import Candidates, candidates, further_repeats, select
