@@ -155,8 +155,8 @@ def _rates(
                     named = find_bottlenecks(scaling_table(runs, "strong"), runs)
                     hits += any(
                         counts(limit)
-                        for limit in named
-                        if not most_devices or limit.point["devices"] == COUNTS[-1]
+                        for _, limit in named
+                        if limit and (not most_devices or limit.point["devices"] == COUNTS[-1])
                     )
                 rows.append(
                     {"truth": name, "scatter": scatter, "n": n, "studies": studies, "rate": hits / studies}

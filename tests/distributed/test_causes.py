@@ -70,7 +70,7 @@ def causes_of(
     run = finish(start(name, 2, settings))
     runs = collect(name, Experiment.model_validate(settings), run.folder.parent).runs
     scaling = scaling_table(runs, "strong")
-    causes = [limit.cause for limit in find_bottlenecks(scaling, runs)]
+    causes = [limit.cause for _, limit in find_bottlenecks(scaling, runs) if limit]
     return causes, sentences(runs), runs.iloc[0]
 
 

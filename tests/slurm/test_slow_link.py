@@ -42,7 +42,7 @@ def cause(study: ClusterStudy, experiment: str) -> tuple[str | None, list[str]]:
     (_, point), *others = scaling.iterrows()
     assert others == []
     assert (point["nodes"], point["devices"]) == (2, 2)
-    causes = [limit.cause for limit in find_bottlenecks(scaling, runs)]
+    causes = [limit.cause for _, limit in find_bottlenecks(scaling, runs) if limit]
     decision = json.loads((folder / "decision.json").read_text(encoding="utf-8"))
     return causes[0] if causes else None, [decision["slowdown"]["sentence"]]
 

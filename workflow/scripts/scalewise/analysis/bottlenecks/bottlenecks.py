@@ -91,6 +91,9 @@ class Bottleneck:
         return self.place is not None and self.place.rank is None and self.place.taken < len(self.runs)
 
 
+Points = Sequence[tuple[PointLosses, Bottleneck | None]]
+
+
 @dataclass(frozen=True)
 class Slowdown:
     """The time of a step at the point that the answer is about, or at the next one that loses time.
@@ -120,15 +123,17 @@ class Slowdown:
     paste: str
 
 
-def find_bottlenecks(scaling: pd.DataFrame, runs: pd.DataFrame, mode: str = "strong") -> list[Bottleneck]:
-    """Return the largest loss of each point that has one which the runs show.
+def find_bottlenecks(scaling: pd.DataFrame, runs: pd.DataFrame, mode: str = "strong") -> Points:
+    """Return the points whose steps have known parts, each with its largest loss that the runs show.
 
     Args:
         scaling: Output of ``scaling_table``, or the rows of one series.
         runs: Output of ``collect``; every completed run counts, so they must be comparable.
         mode: ``strong`` or ``weak`` scaling.
     """
-    return [limit for _, limit in _with_limits(list(find_losses(scaling, runs, mode))) if limit is not None]
+    points = list(find_losses(scaling, runs, mode))
+    judged = max(sum(each.point["devices"] > 1 for each in points), 1)
+    return [(each, _bottleneck(each, judged)) for each in points]
 
 
 def find_slowdown(
@@ -146,7 +151,7 @@ def find_slowdown(
     Returns:
         None if the parts of no step are known.
     """
-    points = _with_limits(list(find_losses(scaling, runs, spec.scaling)))
+    points = find_bottlenecks(scaling, runs, spec.scaling)
     words = _Words(noun, several=scaling["series"].nunique() > 1)
     doubts = [*words.unknown([each for each, _ in points]), *words.uncertain(scaling)]
     if not points:
@@ -211,14 +216,6 @@ def line_to_write(key: str, spec: AnyExperiment) -> str:
 
 
 # --- what is named ------------------------------------------------------------------------------------
-
-Points = Sequence[tuple[PointLosses, Bottleneck | None]]
-
-
-def _with_limits(points: Sequence[PointLosses]) -> Points:
-    """Return each point with its bottleneck."""
-    judged = max(sum(each.point["devices"] > 1 for each in points), 1)
-    return [(each, _bottleneck(each, judged)) for each in points]
 
 
 def _bottleneck(each: PointLosses, judged: int) -> Bottleneck | None:
