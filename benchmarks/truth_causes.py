@@ -14,8 +14,7 @@ import numpy as np
 import pandas as pd
 
 from scalewise.analysis.bottlenecks.bottlenecks import Bottleneck, find_bottlenecks
-from scalewise.analysis.bottlenecks.step_breakdown import split
-from scalewise.analysis.bottlenecks.time_parts import COMMUNICATION, COMPUTE, JITTER, LOADER, STRAGGLER
+from scalewise.analysis.bottlenecks.time_parts import COMMUNICATION, COMPUTE, JITTER, LOADER, STRAGGLER, split
 from scalewise.analysis.scaling import scaling_table
 from scalewise.plan.runs.runs import NO_OPTIONS
 from scalewise.records import Window

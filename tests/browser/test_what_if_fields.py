@@ -20,13 +20,13 @@ from tests.unit.analysis.decision_cases import (
 )
 from tests.unit.analysis.planted_decisions import ALONE, Study
 
-from scalewise.analysis.report import page_files
+from scalewise.analysis.report import page as report_page
 
 OpenPage = Callable[..., Page]
 OpenFields = Callable[..., Page]
 
 HOSTILE = '</script><img src=x onerror="document.title=1"> & "it\'s"'
-REPORT = Path(page_files.__file__).parent
+REPORT = Path(report_page.__file__).parent
 
 
 @pytest.fixture
@@ -37,14 +37,14 @@ def fields(open_page: OpenPage, tmp_path: Path) -> OpenFields:
         environment = Environment(loader=FileSystemLoader(REPORT), autoescape=True, undefined=StrictUndefined)
         section = {"name": "study", "title": "A study", "what_if": facts}
         part = environment.get_template("what_if.html.j2").render(section=section)
-        data = page_files.as_script_data({"what_if": facts})
+        data = report_page.as_script_data({"what_if": facts})
         loader, script = (
             (REPORT / name).read_text(encoding="utf-8") for name in ("report_data.js", "what_if.js")
         )
         file = tmp_path / "fields.html"
         file.write_text(
             f"<!doctype html><html lang=en data-theme=auto><meta charset=utf-8><title>fields</title>"
-            f"<meta name=viewport content='width=device-width'><style>{page_files.style()}</style>"
+            f"<meta name=viewport content='width=device-width'><style>{report_page.style()}</style>"
             f"<main><h1>Study</h1>{part}</main>"
             f'<script type="application/json" class="report-data" data-experiment="study">{data}</script>'
             f"<script>{loader}</script><script>{script}</script></html>",

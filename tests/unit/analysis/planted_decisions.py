@@ -11,10 +11,10 @@ from typing import Any
 import pandas as pd
 
 from scalewise.analysis.comparison.gains import Gains, gains
+from scalewise.analysis.conclusion import Terms
 from scalewise.analysis.decision.criteria import as_billed
 from scalewise.analysis.decision.decision import Decision, decide
 from scalewise.analysis.decision.selection import candidates, select
-from scalewise.analysis.decision.terms import Terms
 from scalewise.analysis.report.what_if import facts
 from scalewise.analysis.scaling import known_columns, option_table, scaling_table
 from scalewise.plan.config.experiment import DecisionRule

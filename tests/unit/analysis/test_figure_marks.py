@@ -25,7 +25,7 @@ from scalewise.analysis.report.marks import (
     tell,
     trace,
 )
-from scalewise.analysis.report.page_files import as_script_data
+from scalewise.analysis.report.page import as_script_data
 from scalewise.analysis.report.svg_file import draw_svg
 from scalewise.analysis.scaling import scaling_table
 

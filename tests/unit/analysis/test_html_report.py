@@ -19,8 +19,7 @@ from tests.unit.analysis.report_page import Page, below, cells
 from scalewise.analysis.analysis_spec import HELD_EQUAL, NOT_KNOWN
 from scalewise.analysis.experiment_results import ExperimentResults
 from scalewise.analysis.report.figures import FIGURES
-from scalewise.analysis.report.page import render
-from scalewise.analysis.report.page_files import as_script_data
+from scalewise.analysis.report.page import as_script_data, render
 from scalewise.analysis.scaling import option_table, scaling_table
 from scalewise.plan.config.experiment import DecisionRule
 

@@ -12,7 +12,7 @@ import pytest
 from tests.slowdowns import sentences, slowdown_of
 
 from scalewise.analysis.bottlenecks.bottlenecks import find_bottlenecks, startup_sentences
-from scalewise.analysis.bottlenecks.step_breakdown import STEP_COLUMNS, split
+from scalewise.analysis.bottlenecks.time_parts import STEP_COLUMNS, split
 from scalewise.analysis.bottlenecks.utilization import CAUSES, LAUNCH, cause_at
 from scalewise.analysis.scaling import scaling_table
 from scalewise.analysis.tables import collect

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import pandas as pd
 
@@ -19,12 +20,35 @@ from scalewise.analysis.decision.cpus import KEY, answer_cpus
 from scalewise.analysis.decision.criteria import as_billed
 from scalewise.analysis.decision.decision import Decision, decide
 from scalewise.analysis.decision.selection import candidates, with_best_baseline
-from scalewise.analysis.decision.terms import Terms
-from scalewise.analysis.program_facts import program_cautions
+from scalewise.analysis.origins import program_cautions
 from scalewise.analysis.scaling import known_columns, option_table, scaling_table
 from scalewise.analysis.tables import Tables
 from scalewise.plan.config.experiment import AnyExperiment, DecisionRule
-from scalewise.plan.runs.runs import points_by_series, series_name
+from scalewise.plan.formatting import Goal
+from scalewise.plan.runs.runs import Options, points_by_series, series_name
+
+
+@dataclass(frozen=True)
+class Terms:
+    """All that a decision follows from beside the tables.
+
+    Args:
+        rule: The criteria of the configuration, also those that could not be judged.
+        options: Options of each series, by its name.
+        target: The goal that counts as trained; None where there is none.
+        queue_minutes: Usual wait in the queue by device count, where the site gives it.
+        whole_runs: Runs went to their end; where steps end them nobody knows how long a whole one takes.
+        chooses_devices: The study measured those device counts that its own criteria needed.
+        confounded: Sentences on what changed together with the devices.
+    """
+
+    rule: DecisionRule
+    options: Mapping[str, Options] = field(default_factory=dict)
+    target: Goal | None = None
+    queue_minutes: Mapping[int, float] = field(default_factory=dict)
+    whole_runs: bool = True
+    chooses_devices: bool = False
+    confounded: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

@@ -13,15 +13,17 @@ import pandas as pd
 from scalewise.analysis.analysis_spec import THROUGHPUT
 from scalewise.analysis.comparison.comparable_runs import baseline_devices, comparable, reference_fingerprint
 from scalewise.analysis.statistics.intervals import CONFIDENCE, Interval, t_quantile, welch_error
-from scalewise.analysis.statistics.law_checks import RunLogs, not_carried, too_little
 from scalewise.analysis.statistics.law_models import (
     AMDAHL,
     GUSTAFSON,
     USL,
     Array,
     LawModel,
+    RunLogs,
     fit_freely,
     fit_within_bounds,
+    not_carried,
+    too_little,
 )
 
 LAWS = {"strong": (AMDAHL, USL), "weak": (GUSTAFSON, USL)}

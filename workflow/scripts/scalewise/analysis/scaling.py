@@ -11,7 +11,7 @@ import pandas as pd
 
 from scalewise.analysis.analysis_spec import STARTUP, THROUGHPUT, WITH_NO_GRAD
 from scalewise.analysis.bottlenecks.disturbances import disturbed_columns
-from scalewise.analysis.bottlenecks.step_breakdown import STEP_SECONDS
+from scalewise.analysis.bottlenecks.time_parts import STEP_SECONDS
 from scalewise.analysis.comparison.comparability import differences, named
 from scalewise.analysis.comparison.comparable_runs import (
     Conditions,
@@ -19,6 +19,7 @@ from scalewise.analysis.comparison.comparable_runs import (
     comparable,
     left_out,
     reference_fingerprint,
+    separate_conditions,
 )
 from scalewise.analysis.comparison.confounding import has_trend, sessions
 from scalewise.analysis.comparison.gains import (
@@ -30,7 +31,6 @@ from scalewise.analysis.comparison.gains import (
     spent_in_vain,
     work_to_target,
 )
-from scalewise.analysis.comparison.separate_conditions import separate_conditions
 from scalewise.analysis.memory import MEMORY_GAINS, memory_gain, peaks_of_one_kind
 from scalewise.analysis.statistics.intervals import Interval, geometric_interval, mean_interval
 from scalewise.analysis.statistics.ratios import holm, next_value_bound, ratio_interval

@@ -15,7 +15,7 @@ from scalewise.analysis.analysis_spec import UNREADABLE, WITH_NO_GRAD
 from scalewise.analysis.bottlenecks.disturbances import disturbance, set_apart
 from scalewise.analysis.bottlenecks.drift import drift
 from scalewise.analysis.bottlenecks.resumption import resumption_columns
-from scalewise.analysis.bottlenecks.step_breakdown import STEP_COLUMNS, split
+from scalewise.analysis.bottlenecks.time_parts import STEP_COLUMNS, split
 from scalewise.analysis.comparison.fingerprint import Fingerprint, complete, made_with, with_defaults
 from scalewise.analysis.comparison.own_intervals import own_interval_columns
 from scalewise.analysis.memory import device_memory_bytes, smaller_batch_gain

@@ -15,8 +15,18 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from scalewise.analysis.report.marks import EPOCHS, Drawing, tell, trace
-from scalewise.analysis.report.panels import PANELS_A_ROW, grid, label_left, plain_values
-from scalewise.analysis.report.style import GREY, PAGE_MM, PANEL_MM, dash, legend_below, marker
+from scalewise.analysis.report.style import (
+    GREY,
+    PAGE_MM,
+    PANEL_MM,
+    PANELS_A_ROW,
+    dash,
+    grid,
+    label_left,
+    legend_below,
+    marker,
+    plain_values,
+)
 from scalewise.plan.formatting import format_exact
 
 EPOCH, STEP, SECONDS = "epoch", "step", "elapsed_train_seconds"

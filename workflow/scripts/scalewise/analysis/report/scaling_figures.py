@@ -15,7 +15,6 @@ from matplotlib.ticker import PercentFormatter
 
 from scalewise.analysis.report.marks import LAW, Drawing, tell, tell_legend, trace
 from scalewise.analysis.report.marks import PREDICTED as PREDICTED_KIND
-from scalewise.analysis.report.panels import grid, label_left, plain_values
 from scalewise.analysis.report.series_lines import (
     bounds,
     draw_expected,
@@ -31,7 +30,10 @@ from scalewise.analysis.report.style import (
     PANEL_MM,
     Handle,
     device_axis,
+    grid,
+    label_left,
     legend_below,
+    plain_values,
 )
 from scalewise.plan.runs.runs import NO_OPTIONS
 

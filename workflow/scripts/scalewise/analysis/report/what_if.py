@@ -14,6 +14,7 @@ import pandas as pd
 
 from scalewise.analysis.comparison.comparability import accuracy_lost
 from scalewise.analysis.comparison.gains import Gains
+from scalewise.analysis.conclusion import Terms
 from scalewise.analysis.decision.card import larger_apart, options_text
 from scalewise.analysis.decision.cautions import (
     DISTURBED,
@@ -26,7 +27,6 @@ from scalewise.analysis.decision.choice import KNOWN_WITHIN
 from scalewise.analysis.decision.decision import Decision
 from scalewise.analysis.decision.selection import Candidates, candidates, speed
 from scalewise.analysis.decision.sentences import SENTENCES
-from scalewise.analysis.decision.terms import Terms
 from scalewise.analysis.decision.walk import CRITERIA
 from scalewise.analysis.rounds.choice_summary import ChoiceSummary
 from scalewise.analysis.statistics.ratios import ROUNDING
