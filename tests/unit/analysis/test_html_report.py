@@ -507,20 +507,3 @@ def test_the_rules_followed_are_listed_once_for_all_experiments(section: MakeSec
     assert rules.count("<li>") == 12
     assert "What this cannot tell" in html
     assert html.index("Provenance") < html.index(">Methods</h2>")
-
-
-def test_tables_from_before_these_columns_are_still_shown(section: MakeSection) -> None:
-    study = section()
-    new = [
-        column
-        for column in study.scaling.columns
-        if re.match(
-            "step_|compute|loader_seconds|straggler|jitter|communication_s|cross|wall|startup", column
-        )
-        or re.match("n_not|statistical|time_to_accuracy_speedup|karp_flatt_fraction_", column)
-    ]
-    assert len(new) > 10
-    runs = study.runs.drop(columns=["first_step_seconds", "fingerprint"], errors="ignore")
-    html = render([replace(study, scaling=study.scaling.drop(columns=new), runs=runs)], partial=False)
-    assert not re.search(r"\b(nan|None|NaN)\b", Page(html).all_text())
-    assert "1.80" in "".join(cells(html, "Scaling"))
