@@ -24,6 +24,7 @@ from scalewise.analysis.report.style import (
     device_axis,
     legend_below,
     marker,
+    shown_names,
 )
 from scalewise.plan.runs.runs import NO_OPTIONS
 
@@ -220,9 +221,7 @@ def series_legend(
         with_expected: Device counts that were not measured are drawn too.
     """
     alone = list(names) == [NO_OPTIONS]
-    # under other conditions than these runs, others are a series with a name
-    others = ["all other runs" if name == NO_OPTIONS else name for name in names]
-    labels = others if not alone else [MEASURED] if with_expected else []
+    labels = shown_names(names) if not alone else [MEASURED] if with_expected else []
     colours = sns.color_palette("colorblind", len(labels))
     handles: list[Handle] = [
         Line2D(

@@ -20,6 +20,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from scalewise.analysis.report.marks import DEVICE_AXIS, MM_PER_INCH, Drawing
+from scalewise.plan.runs.runs import NO_OPTIONS
+
+OTHER_RUNS = "all other runs"
 
 Handle = Artist | tuple[Artist, ...]
 """A handle of a legend; the artists of a tuple are drawn over each other."""
@@ -81,6 +84,19 @@ def dash(index: int) -> Any:
 def marker(index: int) -> str:
     """Marker number ``index``."""
     return MARKERS[index % len(MARKERS)]
+
+
+def shown_names(names: Sequence[str]) -> list[str]:
+    """Return the names of series for titles and legends.
+
+    Runs under other conditions are a series ``name (conditions)``; ``name`` has all others.
+    """
+    return [
+        (OTHER_RUNS if name == NO_OPTIONS else f"{name} ({OTHER_RUNS})")
+        if any(other.startswith(f"{name} (") for other in names)
+        else name
+        for name in names
+    ]
 
 
 def wrapped(title: str, width_mm: float) -> str:
@@ -233,7 +249,7 @@ def grid(names: Sequence[str], heights_mm: Sequence[float], file: str, titles: b
     blocks = math.ceil(shown / columns)
     width = COLUMN_MM if shown == 1 else PAGE_MM
     panel_width = width / columns
-    labels = [wrapped(name, panel_width) for name in names[:shown]]
+    labels = [wrapped(name, panel_width) for name in shown_names(names)[:shown]]
     if len(names) > shown:
         labels[-1] += f"\n(and {len(names) - shown} more in {file})"
     title_mm = 4.0 * max(label.count("\n") + 1 for label in labels) if titles else 0.0
