@@ -22,17 +22,15 @@ def generated() -> dict[Path, str]:
         ROOT / "workflow" / "schemas" / "experiments.schema.json": _json(study_schema()),
         ROOT / "workflow" / "schemas" / "site.schema.json": _json(site_schema()),
         **{
-            ROOT / "workflow" / "report" / f"{figure}.rst": f"{text.caption}{_if_chosen(text)}\n"
-            for figure, text in FIGURES.items()
+            ROOT / "workflow" / "report" / f"{name}.rst": _caption(figure) for name, figure in FIGURES.items()
         },
         readme: configuration_reference(readme.read_text(encoding="utf-8")),
     }
 
 
-def _if_chosen(text: Figure) -> str:
-    """A part of a caption that Snakemake shows where ``plot_figures`` was given a choice of device counts."""
-    further = text.where_counts_are_chosen
-    return "" if not further else f"{{% if snakemake.input.choice %}} {further}{{% endif %}}"
+def _caption(figure: Figure) -> str:
+    """Return a caption for Snakemake's report, which does not know if all device counts were measured."""
+    return " ".join(filter(None, [figure.caption, figure.where_counts_are_chosen])) + "\n"
 
 
 def main() -> int:
