@@ -14,13 +14,19 @@ localrules:
     partial_report,
 
 
+# what ExperimentResults reads
+EXPERIMENT_RESULTS = [
+    f"results/{{experiment}}/{name}"
+    for name in (
+        *("runs.csv", "epochs.csv", "scaling.csv", "options.csv"),
+        *("laws.json", "provenance.json", "decision.json", "what_if.json"),
+    )
+]
+
+
 rule plot_figures:
     input:
-        "results/{experiment}/runs.csv",
-        "results/{experiment}/epochs.csv",
-        "results/{experiment}/scaling.csv",
-        "results/{experiment}/laws.json",
-        "results/{experiment}/decision.json",
+        EXPERIMENT_RESULTS,
         prediction=lambda wc: (
             [f"results/{wc.experiment}/prediction.csv"]
             if wc.experiment in PREDICTED
@@ -57,11 +63,7 @@ rule plot_figures:
 
 rule write_report:
     input:
-        "results/{experiment}/runs.csv",
-        "results/{experiment}/scaling.csv",
-        "results/{experiment}/options.csv",
-        "results/{experiment}/decision.json",
-        "results/{experiment}/what_if.json",
+        EXPERIMENT_RESULTS,
         expand("results/{{experiment}}/figures/{name}.svg", name=FIGURES),
         "results/{experiment}/figures/traces.json",
     output:

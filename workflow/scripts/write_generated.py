@@ -30,7 +30,8 @@ def generated() -> dict[Path, str]:
 
 def _caption(figure: Figure) -> str:
     """Return a caption for Snakemake's report, which does not know if all device counts were measured."""
-    return " ".join(filter(None, [figure.caption, figure.where_counts_are_chosen])) + "\n"
+    further = figure.where_counts_are_chosen
+    return figure.caption + (f" If the study chose its device counts: {further}" if further else "") + "\n"
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""Train a model of one's own on a folder of images, with DistributedDataParallel.
+"""Train a custom model on a folder of images, with DistributedDataParallel.
 
 torchrun --standalone --nproc-per-node=2 image_folder.py --data data/shapes --batch-size 32
 """

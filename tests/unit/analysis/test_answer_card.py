@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,7 +15,7 @@ from tests.unit.analysis.decisions import decision_on, figure
 from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.decision.card import SINGLE_RUN, Card
 from scalewise.analysis.decision.decision import Decision
-from scalewise.analysis.decision.next_action import next_action
+from scalewise.analysis.decision.next_action import _further_runs, next_action
 from scalewise.analysis.scaling import known_columns, scaling_table
 from scalewise.plan.config.experiment import DecisionRule, Experiment
 from scalewise.plan.terminal.card_lines import card_lines
@@ -86,6 +87,12 @@ def test_a_likely_answer_names_the_repeats_to_paste(make_runs: Runs, repeats: An
     more = max(decision.undecided.values())
     assert decision.card.paste == paste.format(3 + more)
     assert decision.card.action.endswith(f"{2 * more} more runs, about {0.03 * more:.3f} device-hours.")
+
+
+def test_a_point_that_needs_no_more_runs_needs_no_known_cost() -> None:
+    points = pd.DataFrame({"conditions": "", "n": [3, 6], "device_hours": [0.1, math.nan]})
+    assert _further_runs(points, 6) == "3 more runs, about 0.300 device-hours"
+    assert _further_runs(points, 7) == "5 more runs"
 
 
 def test_single_runs_are_to_be_repeated(make_runs: Runs) -> None:

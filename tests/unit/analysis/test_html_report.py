@@ -190,6 +190,12 @@ def test_what_did_not_complete_is_listed_with_its_reason(section: MakeSection) -
     assert "no completed run (failed, not run yet, out-of-memory)" in text
 
 
+def test_the_reason_of_a_failed_run_is_quoted_as_it_was_printed(section: MakeSection) -> None:
+    printed = "CUDA error: invalid device ordinal"
+    study = section(points=MEASURED | {(ALONE, 4): ["failed"]}, reason=printed)
+    assert printed in Page(render([study], partial=False)).all_text()
+
+
 def test_the_tables_show_values_bounds_and_units(section: MakeSection) -> None:
     html = render([section()], partial=False)
     headings = [data for tag, data in Page(html).text if tag == "th"]

@@ -18,8 +18,8 @@ from scalewise.analysis.report import drawing, epoch_figures, style
 from scalewise.analysis.report import scaling_figures as relative
 from scalewise.analysis.report.efficiency_figures import efficiency
 from scalewise.analysis.report.figures import FIGURES
-from scalewise.analysis.report.style import shown_names
 from scalewise.analysis.scaling import scaling_table
+from scalewise.plan.runs.runs import shown_names
 
 Runs = Callable[..., pd.DataFrame]
 
@@ -137,6 +137,7 @@ def test_series_with_different_baselines_each_have_their_ideal_line(make_runs: R
     ideal = [np.asarray(line.get_ydata()).tolist() for line in axes.lines if line.get_linestyle() == ":"]
     assert ideal[:2] == [[1.0, 2.0, 4.0], [1.0, 2.0]]
     assert named(figure) == ["all other runs", other]
+    assert figure.series == [ALONE, other], "the legend hides with its series"
     assert shown_names(["bf16", "bf16 (A100)"]) == ["bf16 (all other runs)", "bf16 (A100)"]
 
 

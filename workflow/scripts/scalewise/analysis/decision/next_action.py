@@ -1,4 +1,4 @@
-"""What to do after an answer, with the lines of configuration for it."""
+"""The next action after an answer, with the lines of configuration for it."""
 
 from __future__ import annotations
 
@@ -112,5 +112,5 @@ def _further_runs(scaling: pd.DataFrame, repeats: int) -> str:
     done = planned["n"] + planned.reindex(columns=["n_not_comparable"]).fillna(0)["n_not_comparable"]
     more = (repeats - done).clip(lower=0)
     runs = pluralize(f"{more.sum():.0f}", "more run")
-    hours = float((more * planned["device_hours"]).sum(skipna=False))
+    hours = float((more * planned["device_hours"])[more > 0].sum(skipna=False))
     return runs if math.isnan(hours) else f"{runs}, about {format_3sig(hours)} device-hours"

@@ -264,7 +264,7 @@ def unmeasured(expected: pd.DataFrame, *, to_target: bool) -> Table:
     """Make the table of expected values of device counts that were not measured.
 
     Args:
-        expected: Output of ``expected_points``.
+        expected: ``ExperimentResults.unmeasured``.
         to_target: Speed is that of reaching the target.
     """
     to = " to the target" if to_target else ""

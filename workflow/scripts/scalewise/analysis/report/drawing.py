@@ -33,7 +33,7 @@ def throughput(scaling: pd.DataFrame, runs: pd.DataFrame, expected: pd.DataFrame
     Args:
         scaling: Points with a throughput.
         runs: Output of ``collect``.
-        expected: Output of ``expected_points``; None of a study that measures every count.
+        expected: ``ExperimentResults.expected``; None of a study that measures every count.
     """
     done = runs[runs["outcome"] == "completed"]
     figure, axes = points_figure(

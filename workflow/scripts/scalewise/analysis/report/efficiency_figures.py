@@ -40,7 +40,7 @@ def efficiency(
     Args:
         scaling: Points with a speedup.
         min_efficiency: The least that was asked for, a fraction; None without that criterion.
-        expected: Output of ``expected_points``; None of a study that measures every count.
+        expected: ``ExperimentResults.expected``; None of a study that measures every count.
     """
     figure, axes = points_figure(
         scaling,

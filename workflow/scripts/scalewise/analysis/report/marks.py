@@ -5,7 +5,7 @@ A trace is one estimate over device counts or epochs: the points that one artist
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from matplotlib.ticker import PercentFormatter
 
 from scalewise.analysis.analysis_spec import THROUGHPUT
 from scalewise.plan.formatting import format_3sig
+from scalewise.plan.runs.runs import shown_names
 
 MEASURED, EXPECTED, RUN, PART, EPOCHS, LAW, PREDICTED = (
     "measured",
@@ -203,19 +204,21 @@ def point_values(points: pd.DataFrame, column: str) -> dict[str, Iterable[float]
     return values
 
 
-def tell_legend(figure: Figure, names: Collection[str]) -> None:
+def tell_legend(figure: Figure, names: Sequence[str]) -> None:
     """Let the entries of the legends hide with the series that they name.
 
     Args:
         figure: A figure with its legend.
         names: Names of series; other labels are of no series.
     """
+    series = dict(zip(shown_names(names), names, strict=True))
     for legend in figure.legends:
         # the legend's own artists: those it was made from are not drawn
         for handle, text in zip(legend.legend_handles, legend.get_texts(), strict=True):
-            if handle is not None and text.get_text() in names:
-                tell(handle, series=text.get_text())
-                tell(text, series=text.get_text())
+            name = series.get(text.get_text())
+            if handle is not None and name is not None:
+                tell(handle, series=name)
+                tell(text, series=name)
 
 
 def name_panels(panels: Sequence[Axes]) -> None:

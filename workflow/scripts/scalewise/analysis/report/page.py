@@ -41,6 +41,7 @@ from scalewise.plan.formatting import (
     percent,
 )
 from scalewise.plan.runs.rounds import OTHER_ANSWER
+from scalewise.plan.runs.runs import shown_names
 from scalewise.records import write_text
 
 LEARNING = ("accuracy", "loss")
@@ -96,6 +97,7 @@ def render(sections: Sequence[ExperimentResults], *, partial: bool) -> str:
         chooses=any(section.choice is not None for section in sections),
         other_answer=percent(OTHER_ANSWER, 0),
         series_names=list(dict.fromkeys(each["name"] for each in series)),
+        shown_names=shown_names,
         option_values=_option_values(series),
         style=style(),
         scripts=scripts(),

@@ -67,7 +67,7 @@ def speedup(
         scaling: Points with a speedup.
         laws: Contents of laws.json; the refused are left out.
         prediction: Contents of prediction.csv; its planned device counts are drawn.
-        expected: Output of ``expected_points``; None of a study that measures every count.
+        expected: ``ExperimentResults.expected``; None of a study that measures every count.
     """
     expected = pd.DataFrame(columns=["series", "devices"]) if expected is None else expected
     devices = sorted({*scaling["devices"], *expected["devices"]})

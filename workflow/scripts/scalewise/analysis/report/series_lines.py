@@ -24,9 +24,8 @@ from scalewise.analysis.report.style import (
     device_axis,
     legend_below,
     marker,
-    shown_names,
 )
-from scalewise.plan.runs.runs import NO_OPTIONS
+from scalewise.plan.runs.runs import NO_OPTIONS, shown_names
 
 DODGE = 0.02
 MOST_IN_A_COLUMN = 5
@@ -107,7 +106,7 @@ def draw_expected(
 
     Args:
         axes: Panel to draw in, with its device axis.
-        expected: Output of ``expected_points``.
+        expected: ``ExperimentResults.expected``.
         column: Estimates; their bounds are in the columns of that name with ``_low`` and ``_high``.
         names: Every series of the figure, drawn here or not: a series looks the same in all its panels.
         together: The series share a panel: move them sideways as the measured points.
@@ -183,7 +182,7 @@ def points_figure(
         label: Name of the value axis.
         form: Format of the values at the axis.
         least_top: Value that the axis holds at least.
-        expected: Output of ``expected_points``; None of a study that measures every count.
+        expected: ``ExperimentResults.expected``; None of a study that measures every count.
     """
     if expected is None:
         expected = pd.DataFrame(columns=["series", "devices", *bounds(column)])

@@ -20,9 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from scalewise.analysis.report.marks import DEVICE_AXIS, MM_PER_INCH, Drawing
-from scalewise.plan.runs.runs import NO_OPTIONS
-
-OTHER_RUNS = "all other runs"
+from scalewise.plan.runs.runs import shown_names
 
 Handle = Artist | tuple[Artist, ...]
 """A handle of a legend; the artists of a tuple are drawn over each other."""
@@ -84,19 +82,6 @@ def dash(index: int) -> Any:
 def marker(index: int) -> str:
     """Marker number ``index``."""
     return MARKERS[index % len(MARKERS)]
-
-
-def shown_names(names: Sequence[str]) -> list[str]:
-    """Return the names of series for titles and legends.
-
-    Runs under other conditions are a series ``name (conditions)``; ``name`` has all others.
-    """
-    return [
-        (OTHER_RUNS if name == NO_OPTIONS else f"{name} ({OTHER_RUNS})")
-        if any(other.startswith(f"{name} (") for other in names)
-        else name
-        for name in names
-    ]
 
 
 def wrapped(title: str, width_mm: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -25,6 +25,7 @@ Options = tuple[tuple[str, Any], ...]
 
 NO_OPTIONS = "all runs"
 """The series of an experiment without a sweep."""
+OTHER_RUNS = "all other runs"
 
 _SHORT = {
     "accumulation_steps": "accumulation",
@@ -215,6 +216,19 @@ def option_label(key: str, value: object) -> str:
             char if char.isascii() and (char.isalnum() or char in "._-") else "-" for char in str(value)
         )
     return f"{short}-{text}"
+
+
+def shown_names(names: Sequence[str]) -> list[str]:
+    """Return the names of series for titles, legends and the toolbox.
+
+    Runs under other conditions are a series ``name (conditions)``; ``name`` has all others.
+    """
+    return [
+        (OTHER_RUNS if name == NO_OPTIONS else f"{name} ({OTHER_RUNS})")
+        if any(other.startswith(f"{name} (") for other in names)
+        else name
+        for name in names
+    ]
 
 
 def series_label(options: Options) -> str:
