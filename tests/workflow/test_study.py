@@ -110,7 +110,7 @@ def test_snakemakes_own_report_holds_figures_with_captions(study: Study) -> None
     figures = {path.name for path in (study.results / "strong" / "figures").glob("*.svg")}
     assert len(figures) >= 6
     assert {name for name in figures if name not in html} == set()
-    assert "The dotted line is ideal scaling" in html
+    assert "A dotted line is ideal scaling" in html
     assert "all experiments" in html
 
 
