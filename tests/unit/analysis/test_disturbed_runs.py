@@ -247,7 +247,7 @@ def test_an_efficiency_above_1_is_not_clear_also_if_its_interval_reaches_below(
     assert found.scaling["parallel_efficiency_low"].iloc[1] < 1
     assert not found.decision.clear
     assert above_1(found) == (
-        "Efficiency is above 1: 1.10 on 2 devices. Noise may explain it: the interval contains 1. "
+        "Efficiency is above 1: 1.10 on 2 devices. Noise may explain it: no interval lies above 1. "
         "Add repeats."
     )
 

@@ -86,9 +86,9 @@ def test_a_runs_name_says_its_point_and_its_repeat_whatever_stands_in_its_option
         ("learning_rate", 0.001, "learning-rate-0.001"),
         ("learning_rate", 1e-05, "learning-rate-1e-05"),
         ("model", "digits_cnn", "model-digits_cnn"),
-        ("dataset", "data/mine.safetensors", "dataset-data-mine.safetensors"),
-        ("dataset", "my data;$(x).safetensors", "dataset-my-data---x-.safetensors"),
-        ("dataset", "é/ü.safetensors", "dataset----.safetensors"),
+        ("model", "models/mine.py:build", "model-models-mine.py-build"),
+        ("model", "my model;$(x).py:build", "model-my-model---x-.py-build"),
+        ("model", "é/ü.py:build", "model----.py-build"),
     ],
 )
 def test_an_option_is_readable_in_a_name_and_safe_in_a_path(key: str, value: object, label: str) -> None:

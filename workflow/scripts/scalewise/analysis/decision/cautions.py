@@ -280,7 +280,7 @@ def _cause_above_ideal(base: pd.Series | None, devices: int, *, may_be_noise: bo
     if gain >= SLOW_BATCH:
         found.append(f"by itself it makes {format_ratio(gain)}x the samples/s with a smaller batch")
     if may_be_noise and not found:
-        return "Noise may explain it: the interval contains 1. Add repeats."
+        return "Noise may explain it: no interval lies above 1. Add repeats."
     where = f"That is an error until it is explained. The baseline, {count_devices(devices)},"
     smaller = (
         "Use smaller batches for the whole series (`accumulation_steps`, or `scaling: weak`), or let "

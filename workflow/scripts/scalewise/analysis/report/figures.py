@@ -53,7 +53,7 @@ class Figure:
     is_left_out: Callable[[ExperimentResults], bool] = lambda _: False
 
 
-def _later(function: str) -> Callable[..., Any]:
+def _lazy(function: str) -> Callable[..., Any]:
     """Return a function of this folder that is imported when it is called: the rules draw nothing.
 
     Args:
@@ -112,10 +112,10 @@ FIGURES: dict[str, Figure] = {
         compares=True,
         where_counts_are_chosen=_NOT_MEASURED,
         missing=_no_baseline,
-        drawing=lambda of: _later("scaling_figures.speedup")(
-            of.relative, of.laws, of.prediction, of.expected
+        drawing=lambda results: _lazy("scaling_figures.speedup")(
+            results.relative, results.laws, results.prediction, results.expected
         ),
-        sentence=_later("figure_sentences.speedup"),
+        sentence=_lazy("figure_sentences.speedup"),
     ),
     "efficiency": Figure(
         title="Parallel efficiency",
@@ -125,10 +125,10 @@ FIGURES: dict[str, Figure] = {
         compares=True,
         where_counts_are_chosen=_NOT_MEASURED,
         missing=_no_baseline,
-        drawing=lambda of: _later("efficiency_figures.efficiency")(
-            of.relative, None if of.to_target else of.min_efficiency, of.expected
+        drawing=lambda results: _lazy("efficiency_figures.efficiency")(
+            results.relative, None if results.to_target else results.min_efficiency, results.expected
         ),
-        sentence=_later("figure_sentences.efficiency"),
+        sentence=_lazy("figure_sentences.efficiency"),
     ),
     "step": Figure(
         title="Where the time of a step goes",
@@ -140,8 +140,8 @@ FIGURES: dict[str, Figure] = {
         "the first result of a run, medians of each part.",
         unknown="how long its steps took",
         missing=_no_run,
-        drawing=lambda of: _later("step_figures.step")(of.measured, of.runs),
-        sentence=_later("figure_sentences.step"),
+        drawing=lambda results: _lazy("step_figures.step")(results.measured, results.runs),
+        sentence=_lazy("figure_sentences.step"),
     ),
     "prediction": Figure(
         title="Prediction beside measurement",
@@ -153,9 +153,9 @@ FIGURES: dict[str, Figure] = {
         unknown="are a predicted and a measured step",
         compares=True,
         missing=_no_prediction,
-        drawing=lambda of: _later("scaling_figures.prediction")(of.measured, of.prediction),
-        sentence=_later("figure_sentences.prediction"),
-        is_left_out=lambda of: bool(_no_prediction(of)),
+        drawing=lambda results: _lazy("scaling_figures.prediction")(results.measured, results.prediction),
+        sentence=_lazy("figure_sentences.prediction"),
+        is_left_out=lambda results: bool(_no_prediction(results)),
     ),
     "efficiencies": Figure(
         title="Efficiency of hardware and of learning",
@@ -166,10 +166,10 @@ FIGURES: dict[str, Figure] = {
         unknown="are both efficiencies",
         compares=True,
         missing=_no_baseline,
-        drawing=lambda of: _later("efficiency_figures.efficiencies")(
-            of.relative, of.target, of.min_efficiency if of.to_target else None
+        drawing=lambda results: _lazy("efficiency_figures.efficiencies")(
+            results.relative, results.target, results.min_efficiency if results.to_target else None
         ),
-        sentence=_later("figure_sentences.efficiencies"),
+        sentence=_lazy("figure_sentences.efficiencies"),
         is_left_out=_same_as_efficiency,
     ),
     "throughput": Figure(
@@ -180,16 +180,16 @@ FIGURES: dict[str, Figure] = {
         where_counts_are_chosen=f"{_NOT_MEASURED} The runs of points that have several are crosses in "
         "place of rings.",
         missing=_no_run,
-        drawing=lambda of: _later("drawing.throughput")(of.measured, of.runs, of.expected),
-        sentence=_later("figure_sentences.throughput"),
+        drawing=lambda results: _lazy("drawing.throughput")(results.measured, results.runs, results.expected),
+        sentence=_lazy("figure_sentences.throughput"),
     ),
     "accuracy": Figure(
         title="Test accuracy",
         caption=f"Test accuracy by number of devices. {_CURVES} Every test sample is counted exactly once.",
         unknown="its accuracy",
         missing=_no_epoch,
-        drawing=lambda of: _later("epoch_figures.accuracy")(of.epochs, of.target, of.noun),
-        sentence=_later("figure_sentences.accuracy"),
+        drawing=lambda results: _lazy("epoch_figures.accuracy")(results.epochs, results.target, results.noun),
+        sentence=_lazy("figure_sentences.accuracy"),
     ),
     "loss": Figure(
         title="Loss",
@@ -197,8 +197,8 @@ FIGURES: dict[str, Figure] = {
         "backward gets against steps: a trend.",
         unknown="its loss",
         missing=_no_loss,
-        drawing=lambda of: _later("epoch_figures.loss")(of.epochs, of.noun),
-        sentence=_later("figure_sentences.loss"),
+        drawing=lambda results: _lazy("epoch_figures.loss")(results.epochs, results.noun),
+        sentence=_lazy("figure_sentences.loss"),
     ),
     "memory": Figure(
         title="Peak memory",
@@ -206,7 +206,7 @@ FIGURES: dict[str, Figure] = {
         "% intervals.",
         unknown="its peak memory",
         missing=_no_run,
-        drawing=lambda of: _later("drawing.memory")(of.measured, of.runs),
-        sentence=_later("figure_sentences.memory"),
+        drawing=lambda results: _lazy("drawing.memory")(results.measured, results.runs),
+        sentence=_lazy("figure_sentences.memory"),
     ),
 }

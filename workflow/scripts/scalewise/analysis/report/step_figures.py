@@ -91,7 +91,7 @@ def step(scaling: pd.DataFrame, runs: pd.DataFrame) -> Drawing:
         unknown |= _draw_step(upper, points, parts, panels.width_mm)
         upper.set_xlabel("")
         _draw_starts(lower, points["devices"].tolist(), runs[runs["series"] == name], starts, name)
-    label_left(panels.row(0), "device time per sample (µs)")
+    label_left(panels.row(0), "device time\nper sample (µs)")
     label_left(panels.row(1), "start-up of a run (s)")
     for quantity in (0, 1):
         tops = [axes.dataLim.ymax for axes in panels.row(quantity)]
