@@ -286,13 +286,13 @@ class ProgramSettings(StrictModel):
     @property
     def batch_is_own(self) -> bool:
         """Whether the global batch is the program's own: stated, and named by none of its words."""
-        named = {name for text in self.templates for name in names_in(text)}
-        return (
-            self.scaling == "strong"
-            and isinstance(self.samples_per_step, int)
-            and self.samples_per_step == self.global_batch_size
-            and not named & set(BATCH_NAMES)
-        )
+        if self.scaling != "strong" or not isinstance(self.samples_per_step, int):
+            return False
+        try:
+            named = {name for text in self.templates for name in names_in(text)}
+        except ValueError:
+            return False  # a brace without its other half is refused as such
+        return self.samples_per_step == self.global_batch_size and not named & set(BATCH_NAMES)
 
     @property
     def most_steps(self) -> int | None:
