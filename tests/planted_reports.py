@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import yaml
+from tests.small_runs import planted_provenance
 
 import analysis
 from scalewise.plan.runs.rounds import Round, known_rounds
@@ -21,11 +22,9 @@ from scalewise.records import (
     RANKS,
     SUMMARY,
     Definition,
-    Environment,
     EpochRecord,
     Failure,
     Measurements,
-    Provenance,
     RankRecord,
     Startup,
     Summary,
@@ -192,29 +191,7 @@ class PlantedReport:
                 first_step_seconds=0.125,
             ),
         )
-        provenance = Provenance(
-            commit="abc123",
-            versions={"torch": "2.15.0"},
-            hosts=[f"node{number + 1}" for number in range(run.shape.nodes)],
-            devices=["A GPU"] * run.shape.world_size,
-            cpu_model="A CPU",
-            operating_system="Linux",
-            launcher=run.launcher,
-            started_at=self._started.isoformat(),
-            ended_at=ended.isoformat(),
-            slurm_job_id=None,
-            restart_count=0,
-            inputs={},
-            environments=[
-                Environment(
-                    hosts=["node1"],
-                    cpu_model="A CPU",
-                    operating_system="Linux",
-                    versions={"torch": "2.15.0"},
-                )
-            ],
-            gpu_limits=[],
-        )
+        provenance = planted_provenance(run, self._started, ended)
         write_rows(folder / EPOCHS, EpochRecord, epochs)
         write_rows(folder / RANKS, RankRecord, ranks)
         summary = Summary(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from scalewise.execution.messages import RankSetup
@@ -9,7 +10,8 @@ from scalewise.plan.config.settings import Settings
 from scalewise.plan.config.site import SiteFile
 from scalewise.plan.jobs.launch import RankLaunch
 from scalewise.plan.jobs.preflight import Preflight
-from scalewise.records import Definition
+from scalewise.plan.runs.runs import Run
+from scalewise.records import Definition, Environment, Provenance
 
 
 def definition(devices: int = 1, **settings: Any) -> Definition:
@@ -99,3 +101,26 @@ def rank_setup(**changes: Any) -> RankSetup:
         supervisor_pid=None,
     )
     return usual.model_copy(update=changes)
+
+
+def planted_provenance(run: Run, started: datetime, ended: datetime) -> Provenance:
+    """Return where and how a planted run was made: on one GPU model, with equal versions everywhere."""
+    versions = {"torch": "2.15.0"}
+    return Provenance(
+        commit="abc123",
+        versions=versions,
+        hosts=[f"node{number + 1}" for number in range(run.shape.nodes)],
+        devices=["A GPU"] * run.shape.world_size,
+        cpu_model="A CPU",
+        operating_system="Linux",
+        launcher=run.launcher,
+        started_at=started.isoformat(),
+        ended_at=ended.isoformat(),
+        slurm_job_id=None,
+        restart_count=0,
+        inputs={},
+        environments=[
+            Environment(hosts=["node1"], cpu_model="A CPU", operating_system="Linux", versions=versions)
+        ],
+        gpu_limits=[],
+    )

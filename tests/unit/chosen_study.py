@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import yaml
+from tests.small_runs import planted_provenance
 
 from scalewise.analysis.rounds.judge_round import judge_round
 from scalewise.plan.runs.rounds import Round, known_rounds
@@ -20,11 +21,9 @@ from scalewise.records import (
     RANKS,
     SUMMARY,
     Definition,
-    Environment,
     EpochRecord,
     Failure,
     Measurements,
-    Provenance,
     RankRecord,
     Startup,
     Summary,
@@ -139,28 +138,8 @@ class PlayedStudy:
         train_seconds = samples / rate
         window = Window(first_step=10, steps=300, samples=samples, seconds=train_seconds, warmup=False)
         self._started += timedelta(minutes=5)
-        provenance = Provenance(
-            commit="abc123",
-            versions={"torch": "2.15.0"},
-            hosts=[f"node{number + 1}" for number in range(run.shape.nodes)],
-            devices=["A GPU"] * run.shape.world_size,
-            cpu_model="A CPU",
-            operating_system="Linux",
-            launcher=run.launcher,
-            started_at=self._started.isoformat(),
-            ended_at=(self._started + timedelta(seconds=40 + train_seconds)).isoformat(),
-            slurm_job_id=None,
-            restart_count=0,
-            inputs={},
-            environments=[
-                Environment(
-                    hosts=["node1"],
-                    cpu_model="A CPU",
-                    operating_system="Linux",
-                    versions={"torch": "2.15.0"},
-                )
-            ],
-            gpu_limits=[],
+        provenance = planted_provenance(
+            run, self._started, self._started + timedelta(seconds=40 + train_seconds)
         )
         measured = Measurements(
             parameters=650,
