@@ -39,9 +39,8 @@ def answer(
     """The decision with the next action, as a study on GPUs has it."""
     decision = decision_on(runs, DecisionRule(**rule), noun="GPU", **others)
     devices = sorted(runs["devices"].unique().tolist())
-    spec = Experiment(
-        dataset="digits", model="linear", global_batch_size=64, devices=devices, repeats=repeats, epochs=1
-    )
+    training = {"dataset": "digits", "model": "linear", "global_batch_size": 64, "epochs": 1}
+    spec = Experiment.model_validate(training | {"devices": devices, "repeats": repeats})
     scaling = scaling_table(known_columns(runs), "strong")
     action, paste = next_action(
         AnalysisSpec("study", spec, accelerator="cuda", most_devices=most_devices),

@@ -245,7 +245,9 @@ def test_start_up_stands_by_itself_in_the_decision(tmp_path: Path, write_run: Ca
             tmp_path / "runs", f"d{devices}.r1", devices, rate=1000.0 * devices, windows=[window],
             origin={"ended_at": "2026-01-01T00:00:10+00:00"},
         )  # fmt: skip
-    spec = Experiment(dataset="digits", model="linear", global_batch_size=256, devices=[1, 2], repeats=1)
+    spec = Experiment.model_validate(
+        {"dataset": "digits", "model": "linear", "global_batch_size": 256, "devices": [1, 2], "repeats": 1}
+    )
     compute(AnalysisSpec("study", spec), tmp_path / "runs", tmp_path)
     decision = json.loads((tmp_path / "decision.json").read_text(encoding="utf-8"))
     (said,) = decision["startup"]

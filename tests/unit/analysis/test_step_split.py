@@ -159,7 +159,9 @@ def test_the_tables_of_a_study_hold_the_split_of_each_run(tmp_path: Path, write_
 
     records = [record(0, 0.5), record(1, 0.1)]
     write_run(tmp_path, "d2.r1", devices=2, windows=windows(1.0), ranks=records)
-    spec = Experiment(dataset="digits", model="linear", global_batch_size=256, devices=[2], repeats=1)
+    spec = Experiment.model_validate(
+        {"dataset": "digits", "model": "linear", "global_batch_size": 256, "devices": [2], "repeats": 1}
+    )
     runs = collect("study", spec, tmp_path).runs
     row = runs.iloc[0].to_dict()
     assert_sums(row)

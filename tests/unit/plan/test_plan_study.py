@@ -174,7 +174,7 @@ experiments:
     assert kept.target is not None
     assert own.target is not None
     assert (kept.target.accuracy, own.target.accuracy) == (0.5, 0.9)
-    assert (own.model, own.devices) == ("linear", [1, 2])
+    assert (own.model, own.device_counts) == ("linear", [1, 2])
 
 
 def test_experiments_may_share_keys_by_an_anchor(load: Load) -> None:

@@ -40,9 +40,8 @@ RULE = Repeats(min=3, max=10, until_interval=0.03)
 
 
 def experiment(repeats: int | Repeats) -> Experiment:
-    return Experiment(
-        dataset="digits", model="digits_cnn", global_batch_size=240, devices=[1, 2], repeats=repeats
-    )
+    training = {"dataset": "digits", "model": "digits_cnn", "global_batch_size": 240}
+    return Experiment.model_validate(training | {"devices": [1, 2], "repeats": repeats})
 
 
 def study_of(repeats: str) -> str:

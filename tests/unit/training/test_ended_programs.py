@@ -15,6 +15,7 @@ from tests.unit.training.probe_record_of import record
 from scalewise.execution.messages import RankError, TrainSpec
 from scalewise.execution.rank_files import RankFiles
 from scalewise.plan.config.program import ProgramSettings
+from scalewise.plan.config.settings import Steps
 from scalewise.records import RankRecord, Summary, read_summary, seconds_between
 from scalewise.training.distributed.identity import Identity
 from scalewise.training.measure.machine_load import CpuUse
@@ -23,7 +24,7 @@ from scalewise.training.program.probe_records import ProbeRecord
 from scalewise.training.program.rank import ProgramError, ProgramRank
 from scalewise.training.program.records import OuterReport, write_records
 
-SETTINGS = ProgramSettings(program="train.py", arguments=[], steps=15, warmup_steps=5)
+SETTINGS = ProgramSettings(program="train.py", steps=Steps.exactly(15), warmup_steps=5)
 PLANNED = Planned("train.py", 1, 8, 1, False, frozenset(), accelerator="cpu", samples_vary=False)
 STARTED, ENDED = "2026-01-01T00:00:00.000+00:00", "2026-01-01T00:01:30.000+00:00"
 

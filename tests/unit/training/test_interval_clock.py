@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from tests.unit.training.test_step_clock import LOADING, FakeTimeline, shapes
 
-from scalewise.plan.config.settings import Steps
 from scalewise.training.early_end import EarlyEnd
 from scalewise.training.measure.interval_clock import IntervalClock
 from scalewise.training.measure.throughput import throughput
@@ -142,7 +141,7 @@ def test_what_is_left_out_is_in_no_figure() -> None:
 def trained(most: int, until_interval: float, times: list[int]) -> tuple[Training, EarlyEnd, int]:
     """A training to its early end, or through all its times."""
     run = Training(warmup_steps=5)
-    early_end = EarlyEnd(Steps(most=most, until_interval=until_interval), run.clock, 1, 60)
+    early_end = EarlyEnd(most, until_interval, run.clock, 1, 60)
     run.clock.open_window()
     for done, milliseconds in enumerate(times, 1):
         run.steps(milliseconds)

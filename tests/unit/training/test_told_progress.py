@@ -19,7 +19,8 @@ class Program:
         self.files = RankFiles(folder / "attempt")
         self.probed = self.files.folder / "probe"
         self.probed.mkdir(parents=True)
-        settings = ProgramSettings.model_construct(program="train.py", steps=steps, warmup_steps=10)
+        values = {"program": "train.py", "steps": steps, "warmup_steps": 10}
+        settings = ProgramSettings.model_validate(values)
         self.told = ToldProgress(self.files, self.probed, settings, samples_per_step=32)
 
     def after(self, now: float, steps: int | None) -> Progress | None:

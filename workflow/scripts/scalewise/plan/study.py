@@ -32,7 +32,6 @@ from scalewise.plan.config.experiment import (
     AnyExperiment,
     Experiment,
     ProgramExperiment,
-    Repeats,
     experiment_kind,
 )
 from scalewise.plan.config.paths import find_site_file, site_file_problem
@@ -130,7 +129,7 @@ class PlannedExperiment:
         """All that defines which runs are asked for, as canonical JSON."""
         if self.spec.chooses_devices:
             return self._choice_definition
-        if isinstance(self.spec.repeats, Repeats) and self.spec.repeats.until_interval is None:
+        if self.spec.judges_rounds and self.spec.repeats.until_interval is None:
             return self.analysis_definition  # repeats go on until the decision is clear
         left_out = _PRESENTATION | _ALLOCATION | _PREDICTION | _CONCLUSIONS
         spec = self.spec.model_dump(exclude=left_out, exclude_none=True)

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from scalewise.plan.config.settings import Steps
 from scalewise.records import OwnInterval
 from scalewise.training.measure.interval_clock import IntervalClock
 from scalewise.training.program.probe.run_interval import Judgement, judge, looks
@@ -22,21 +21,28 @@ class EarlyEnd:
     rank of each window: what one decides, all decide. They ask each other on the host, by gloo.
 
     Args:
-        steps: The most steps, and the interval to reach.
+        most_steps: Most steps beyond the warm-up.
+        until_interval: Half the interval's width to reach, as a fraction of the throughput.
         clock: This rank's.
         world_size: Number of ranks.
         timeout_seconds: A rank waits this long for the others.
     """
 
     def __init__(
-        self, steps: Steps, clock: IntervalClock[Any], world_size: int, timeout_seconds: float
+        self,
+        most_steps: int,
+        until_interval: float,
+        clock: IntervalClock[Any],
+        world_size: int,
+        timeout_seconds: float,
     ) -> None:
-        self._steps = steps
+        self._most_steps = most_steps
+        self._until_interval = until_interval
         self._clock = clock
         self._group: Any = None
         if world_size > 1:
             self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_seconds))
-        self._looks = looks(steps.most)
+        self._looks = looks(most_steps)
         self._judged: Judgement | None = None
 
     def after_step(self) -> bool:
@@ -45,10 +51,10 @@ class EarlyEnd:
         if not self._looks or clock.whole_windows < self._looks[0]:
             return False
         self._looks = [look for look in self._looks if look > clock.whole_windows]
-        judged = judge(self._slowest(clock.values()), self._steps.most)
+        judged = judge(self._slowest(clock.values()), self._most_steps)
         # what a look takes is in no step
         clock.pause()
-        if not judged.is_narrow(self._steps.until_interval):
+        if not judged.is_narrow(self._until_interval):
             return False
         self._judged = judged
         return True
@@ -61,10 +67,10 @@ class EarlyEnd:
         """
         clock = self._clock
         clock.close_window()
-        judged = self._judged or judge(self._slowest(clock.values()), self._steps.most)
+        judged = self._judged or judge(self._slowest(clock.values()), self._most_steps)
         ended = "steps" if self._judged is None else "interval"
         warmup_steps += clock.conclude(judged.warmup_windows)
-        return OwnInterval(**judged.record(self._steps.until_interval, warmup_steps, ended))
+        return OwnInterval(**judged.record(self._until_interval, warmup_steps, ended))
 
     def _slowest(self, values: Sequence[float]) -> list[float]:
         if self._group is None or not values:

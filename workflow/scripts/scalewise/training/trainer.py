@@ -11,7 +11,7 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from scalewise.plan.config.settings import Settings, Steps
+from scalewise.plan.config.settings import Settings
 from scalewise.training.data.augmentation import Augmentation
 from scalewise.training.data.datasets import Dataset
 from scalewise.training.data.loaders import Loader, Preprocessing, ResidentLoader, channel_statistics
@@ -152,9 +152,10 @@ def build_trainer(
     tries_sizes = torch.backends.cudnn.benchmark
     clock: StepClock[Any] = StepClock(timer, settings.warmup_steps, tries_sizes=tries_sizes)
     early_end = None
-    if isinstance(settings.steps, Steps):
+    if settings.steps is not None and settings.steps.until_interval is not None:
         clock = IntervalClock(timer, settings.warmup_steps, WINDOW_STEPS, tries_sizes=tries_sizes)
-        early_end = EarlyEnd(settings.steps, clock, identity.world_size, timeout_seconds)
+        most, interval = settings.steps.most, settings.steps.until_interval
+        early_end = EarlyEnd(most, interval, clock, identity.world_size, timeout_seconds)
     return Trainer(
         settings=settings,
         parallel_model=parallel_model,

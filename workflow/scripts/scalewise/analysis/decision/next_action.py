@@ -20,7 +20,6 @@ from scalewise.analysis.decision.card import (
 )
 from scalewise.analysis.decision.choice import MOST_ADVISED
 from scalewise.analysis.statistics.intervals import ENOUGH_REPEATS
-from scalewise.plan.config.experiment import Repeats
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.formatting import (
     format_3sig,
@@ -74,7 +73,7 @@ def next_action(
     if undecided and not is_far and not spec.chooses_devices:
         runs = scaling.set_index("devices")["n"]
         most = max(int(runs.get(devices, 0)) + more for devices, more in undecided.items())
-        adaptive = isinstance(spec.repeats, Repeats)
+        adaptive = not spec.repeats.are_fixed
         now = spec.max_repeats
         return (
             f"Set the repeats to {most} (now {now}) and run the same command again: "
@@ -93,8 +92,8 @@ def next_action(
         return f"Choose by cost: the runs cannot tell these {noun} counts apart.", ""
     largest = int(scaling["devices"].max())
     has_more = 2 * largest <= experiment.most_devices
-    if has_more and card.next == NONE_LARGER and isinstance(spec.devices, list):
-        devices = [*spec.devices, 2 * largest]
+    if has_more and card.next == NONE_LARGER and not spec.chooses_devices:
+        devices = [*spec.device_counts, 2 * largest]
         counts = ", ".join(str(each) if isinstance(each, int) else f'"{each}"' for each in devices)
         beyond = f"To look beyond {count_devices(largest, noun)}, measure {2 * largest}, too."
         return beyond, f"devices: [{counts}]"

@@ -27,7 +27,6 @@ from scalewise.plan.runs.rounds import (
     known_rounds,
     requested_repeats,
     round_file,
-    rule_of,
 )
 from scalewise.plan.runs.runs import (
     Options,
@@ -61,8 +60,8 @@ def judge_round(
     experiment = AnalysisSpec.from_json(definition)
     name, spec = experiment.name, experiment.spec
     if not spec.judges_rounds:
-        raise RecordError(f"{name} has {spec.repeats} repeats of every point: there is nothing to judge.")
-    rule = rule_of(spec)
+        raise RecordError(f"{name} has {spec.repeats.max} repeats of every point: there is nothing to judge.")
+    rule = spec.repeats
     asked = requested_repeats(spec, known_rounds(spec, folder)[: number - 1])
     if spec.chooses_devices:
         choice = ChoiceTerms.from_json(definition)
@@ -125,7 +124,7 @@ def choose(
         spending: Cost of the runs so far.
         folder: Results of the experiment, which may hold a prediction.
     """
-    spec, rule = experiment.spec, rule_of(experiment.spec)
+    spec, rule = experiment.spec, experiment.spec.repeats
     purse = _Purse(terms, spending.device_hours, experiment.billed_devices)
     of_point = found.runs["run"].map(lambda run: parse_run_name(run)[0])
     wanted: dict[str, tuple[Verdict, int]] = {}

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from scalewise.plan.config.errors import Place, Problem
-from scalewise.plan.config.experiment import AnyExperiment, ChosenDevices
+from scalewise.plan.config.experiment import AnyExperiment, Devices
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.config.site import Site
 from scalewise.plan.runs.runs import Run, combinations, settings_of
@@ -27,7 +27,7 @@ def resolve_choice(
     """
     problems = [*_check_has_choice(place, experiment), *_check_repeats(place, experiment)]
     devices = experiment.devices
-    if not isinstance(devices, ChosenDevices) or devices.up_to is None:
+    if devices.up_to is None:
         return experiment, problems
     here: Place = (*place, "devices", "up_to")
     if devices.among is not None:
@@ -70,7 +70,7 @@ def resolve_choice(
             Problem(here, f"is {devices.up_to}, which {left}{why}", "Write the devices as a list.")
         )
     # two or more, or refused
-    chosen = ChosenDevices.model_construct(up_to=devices.up_to, among=list(counts or filled or [1]))
+    chosen = Devices.model_construct(up_to=devices.up_to, among=list(counts or filled or [1]))
     return experiment.model_copy(update={"devices": chosen}), problems
 
 
@@ -102,7 +102,7 @@ def _check_repeats(place: Place, experiment: AnyExperiment) -> Iterator[Problem]
     if experiment.chooses_devices and experiment.max_repeats < 2:
         yield Problem(
             (*place, "repeats"),
-            f"is {experiment.repeats}, but devices are chosen by how far runs scatter, and a single run "
+            f"is {experiment.max_repeats}, but devices are chosen by how far runs scatter, and a single run "
             "does not show that",
             "Use 3 or more, or write the devices as a list.",
         )

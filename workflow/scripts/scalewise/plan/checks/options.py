@@ -13,7 +13,7 @@ from scalewise.plan.catalog.models import IMAGENET_STEM_PIXELS, MODELS, takes_pr
 from scalewise.plan.checks.compilers import check_compiler
 from scalewise.plan.config.errors import Place, Problem, spelled
 from scalewise.plan.config.experiment import AnyExperiment, AnySettings, Experiment
-from scalewise.plan.config.settings import FEWEST_STEPS, MAX_SEED, Settings, Steps
+from scalewise.plan.config.settings import FEWEST_STEPS, MAX_SEED, Settings
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.config.site import Site
 from scalewise.plan.runs.runs import Options, seed_of
@@ -232,10 +232,10 @@ def _check_steps(where: Where, experiment: Experiment, settings: Settings) -> It
 
 def check_most_steps(where: Where, settings: AnySettings) -> Iterator[Problem]:
     """Refuse too few steps to measure: less than warm up, or than an interval needs."""
-    most, warmup = settings.most_steps, settings.warmup_steps
-    if most is None:
+    if settings.steps is None:
         return
-    adaptive = isinstance(settings.steps, Steps)
+    most, warmup = settings.steps.most, settings.warmup_steps
+    adaptive = settings.steps.until_interval is not None
     here = (*where("steps"), "most") if adaptive else where("steps")
     if adaptive and most < FEWEST_STEPS:
         needed = max(FEWEST_STEPS, warmup)

@@ -201,8 +201,8 @@ def _check_batch(where: Where, settings: ProgramSettings, world_sizes: Sequence[
     if indivisible := list(check_batch_divides(where, settings, world_sizes)):
         yield from indivisible
         return
-    given = settings.samples_per_step
-    if not isinstance(given, int) or (settings.scaling == "weak" and settings.global_batch_size is not None):
+    given = settings.stated_samples
+    if given is None or (settings.scaling == "weak" and settings.global_batch_size is not None):
         return
     for world_size in world_sizes:
         planned = global_batch(settings, world_size)

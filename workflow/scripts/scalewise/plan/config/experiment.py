@@ -20,6 +20,7 @@ from pydantic import (
     create_model,
     model_validator,
 )
+from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 
 from scalewise.plan.config.errors import reject
@@ -33,7 +34,9 @@ from scalewise.plan.config.settings import (
     Memory,
     Rate,
     Settings,
+    ShortForm,
     StrictModel,
+    short_form,
 )
 
 MAX_REPEATS = 1000
@@ -84,8 +87,8 @@ class DecisionRule(StrictModel):
         return self.min_efficiency is self.deadline_minutes is self.max_device_hours is None
 
 
-class Repeats(StrictModel):
-    """More repeats where they matter: until the decision is clear, or every interval narrow."""
+class Repeats(ShortForm):
+    """Jobs of every point: so many, or more until the decision is clear, or every interval narrow."""
 
     min: Annotated[int, Field(ge=2, le=MAX_REPEATS)] = Field(
         6,
@@ -113,13 +116,23 @@ class Repeats(StrictModel):
             )
         return self
 
+    @classmethod
+    def exactly(cls, repeats: int) -> Repeats:
+        """So many jobs of every point; a single one, too, which a mapping does not have."""
+        return cls.model_construct(min=repeats, max=repeats)
 
-COUNT, MAPPING = "a count of repeats", "a mapping of repeats"
-"""The two ways to write ``repeats``; pydantic puts them into the place of a mistake."""
+    @property
+    def are_fixed(self) -> bool:
+        """Whether every point has equally many jobs, whatever they show."""
+        return self.min == self.max
+
+    @property
+    def short(self) -> int | None:
+        """The number of jobs; None if it follows from what they show."""
+        return self.max if self.are_fixed and self.until_interval is None else None
 
 
-def _repeats_kind(value: object) -> str:
-    return MAPPING if isinstance(value, (dict, Repeats)) else COUNT
+RepeatsKey = Annotated[Repeats, short_form(RepeatCount, Repeats, Repeats.exactly)]
 
 
 class Projection(StrictModel):
@@ -143,9 +156,10 @@ def _device_count(value: object) -> object:
 DeviceCount = Annotated[int | str, BeforeValidator(_device_count)]
 
 
-class ChosenDevices(StrictModel):
-    """Device counts among which the study chooses what to measure: those that its answer needs."""
+class Devices(ShortForm):
+    """Device counts: a list that is measured whole, or those among which the answer needs some."""
 
+    every: SkipJsonSchema[list[DeviceCount] | None] = Field(None, description="The list.")
     up_to: Count | None = Field(
         None,
         description="Choose among all counts up to this one that fill nodes: what divides a node evenly, and "
@@ -156,20 +170,32 @@ class ChosenDevices(StrictModel):
     )
 
     @model_validator(mode="after")
-    def _check_is_given(self) -> ChosenDevices:
-        if self.up_to is None and self.among is None:
+    def _check_is_given(self) -> Devices:
+        if not (self.every or self.up_to or self.among):
             raise reject(
                 "names no device counts to choose among", "Write {up_to: 64}, or {among: [1, 2, 4, 8]}."
             )
         return self
 
+    @property
+    def counts(self) -> list[DeviceCount]:
+        """The device counts that may be measured; of ``up_to`` those that a site has made of it."""
+        counts = self.every or self.among
+        assert counts is not None, "a site says which counts fill its nodes"
+        return counts
 
-LISTED, CHOSEN = "a list of devices", "a choice of devices"
-"""The two ways to write ``devices``, which pydantic likewise puts into the place of a mistake."""
+    @property
+    def short(self) -> list[DeviceCount] | None:
+        """The list; None if the study chooses."""
+        return self.every
 
 
-def _devices_kind(value: object) -> str:
-    return CHOSEN if isinstance(value, (dict, ChosenDevices)) else LISTED
+DevicesKey = Annotated[
+    Devices,
+    short_form(
+        Annotated[list[DeviceCount], Field(min_length=1)], Devices, lambda counts: Devices(every=counts)
+    ),
+]
 
 
 class Budget(StrictModel):
@@ -224,11 +250,7 @@ class StudyKeys(StrictModel):
 
     title: str = Field("", description="Shown in the report. Changing it reruns nothing.")
     description: str = Field("", description="Shown below the title.")
-    devices: Annotated[
-        Annotated[list[DeviceCount], Field(min_length=1), Tag(LISTED)]
-        | Annotated[ChosenDevices, Tag(CHOSEN)],
-        Discriminator(_devices_kind),
-    ] = Field(
+    devices: DevicesKey = Field(
         description="Device counts to compare, such as [1, 2, 4]. "
         '"2x2" (nodes x devices per node) forces a shape. {up_to: 64} or {among: [1, 2, 4, 8]} measures '
         "only those that the answer needs."
@@ -238,10 +260,9 @@ class StudyKeys(StrictModel):
         description="The most that the study may spend; for devices that are chosen. Changing it reruns "
         "nothing.",
     )
-    repeats: Annotated[
-        Annotated[RepeatCount, Tag(COUNT)] | Annotated[Repeats, Tag(MAPPING)], Discriminator(_repeats_kind)
-    ] = Field(
+    repeats: RepeatsKey = Field(
         3,
+        validate_default=True,
         description="Jobs per device count and option. 95 % intervals are wide with 3, narrower with 6. A "
         "mapping makes more jobs only of points whose interval is too wide.",
     )
@@ -295,30 +316,27 @@ class StudyKeys(StrictModel):
     @property
     def device_counts(self) -> Sequence[int | str]:
         """The device counts that may be measured; of ``up_to`` those that a site has made of it."""
-        if isinstance(self.devices, ChosenDevices):
-            assert self.devices.among is not None, "a site says which counts fill its nodes"
-            return self.devices.among
-        return self.devices
+        return self.devices.counts
 
     @property
     def chooses_devices(self) -> bool:
         """Whether the study measures only the counts that its answer needs."""
-        return isinstance(self.devices, ChosenDevices)
+        return self.devices.every is None
 
     @property
     def judges_rounds(self) -> bool:
         """Whether what is measured next is judged after each round of runs."""
-        return self.chooses_devices or isinstance(self.repeats, Repeats)
+        return self.chooses_devices or not self.repeats.are_fixed
 
     @property
     def min_repeats(self) -> int:
         """Jobs of every point."""
-        return self.repeats if isinstance(self.repeats, int) else self.repeats.min
+        return self.repeats.min
 
     @property
     def max_repeats(self) -> int:
         """Most jobs of a point."""
-        return self.repeats if isinstance(self.repeats, int) else self.repeats.max
+        return self.repeats.max
 
 
 class Experiment(StudyKeys, Settings):

@@ -24,7 +24,6 @@ from scalewise.plan.config.settings import (
     StepsKey,
     StrictModel,
     WarmupSteps,
-    most_steps,
 )
 from scalewise.plan.config.templates import names_in
 
@@ -286,24 +285,28 @@ class ProgramSettings(StrictModel):
     @property
     def batch_is_own(self) -> bool:
         """Whether the global batch is the program's own: stated, and named by none of its words."""
-        if self.scaling != "strong" or not isinstance(self.samples_per_step, int):
+        if self.scaling != "strong" or self.stated_samples is None:
             return False
         try:
             named = {name for text in self.templates for name in names_in(text)}
         except ValueError:
             return False  # a brace without its other half is refused as such
-        return self.samples_per_step == self.global_batch_size and not named & set(BATCH_NAMES)
+        return self.stated_samples == self.global_batch_size and not named & set(BATCH_NAMES)
 
     @property
     def most_steps(self) -> int | None:
-        """Most steps to measure beyond the warm-up; None where the program runs to its own end."""
-        return most_steps(self.steps)
+        """Most steps to measure beyond the warm-up; None if the program runs to its own end."""
+        return None if self.steps is None else self.steps.most
+
+    @property
+    def stated_samples(self) -> int | None:
+        """Samples of a step as the configuration gives them; None for a word or nothing."""
+        return self.samples_per_step if isinstance(self.samples_per_step, int) else None
 
     @property
     def samples_given(self) -> bool:
         """Whether the samples of a step are taken as the configuration states them, and not counted."""
-        stated = self.samples_per_step == PLANNED or isinstance(self.samples_per_step, int)
-        return stated and not self.batch_is_own
+        return self.samples_per_step not in {None, SEEN} and not self.batch_is_own
 
     @property
     def templates(self) -> list[str]:

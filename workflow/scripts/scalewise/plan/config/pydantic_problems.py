@@ -16,18 +16,13 @@ from pydantic_core import ErrorDetails
 
 from scalewise.plan.config.errors import Place, Problem, did_you_mean, name_all, spelled
 from scalewise.plan.config.experiment import (
-    CHOSEN,
-    COUNT,
     LEFT_OUT,
-    LISTED,
-    MAPPING,
     VALUE,
     AnyExperiment,
     Experiment,
     experiment_kind,
 )
 from scalewise.plan.config.program import NUMBER, WORD
-from scalewise.plan.config.settings import STEP_COUNT, STEP_MAPPING
 
 _KIND = {
     "int": "a whole number",
@@ -38,7 +33,7 @@ _KIND = {
     "dict": "a mapping of keys to values",
     "model": "a mapping of keys to values",
 }
-_KINDS = {COUNT, MAPPING, LISTED, CHOSEN, VALUE, LEFT_OUT, NUMBER, WORD, STEP_COUNT, STEP_MAPPING}
+_KINDS = {VALUE, LEFT_OUT, NUMBER, WORD}
 _RELATIONS = {
     "greater_than": "more than",
     "greater_than_equal": "at least",

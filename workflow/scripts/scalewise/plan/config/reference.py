@@ -45,7 +45,7 @@ def _study_table(
         swept = "yes" if key in sweepable else ""
         meaning = schema.get("description", "")
         rows.append(f"| `{key}` | {_type(schema)} | {_default(schema)} | {swept} | {meaning} |")
-        branches = [schema, *schema.get("oneOf", [])]
+        branches = [schema, *schema.get("anyOf", [])]
         nested = next((branch["$ref"] for branch in branches if "$ref" in branch), "").rsplit("/", 1)[-1]
         if nested and not nested.endswith("Sweep"):
             for inner, inner_schema in definitions[nested]["properties"].items():

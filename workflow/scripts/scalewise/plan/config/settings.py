@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    TypeAdapter,
+    model_serializer,
+)
 
 from scalewise.records import LauncherName
 
@@ -22,6 +31,35 @@ class StrictModel(BaseModel):
     """Unknown keys are errors and nothing is converted: ``"4"`` is not 4."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class ShortForm(StrictModel):
+    """A mapping that may be written as one value; files hold it as briefly as a user may write it."""
+
+    @property
+    def short(self) -> object:
+        """The one value; None if only the mapping says all."""
+        raise NotImplementedError
+
+    @model_serializer(mode="wrap")
+    def _write(self, write_mapping: SerializerFunctionWrapHandler) -> Any:
+        return write_mapping(self) if self.short is None else self.short
+
+
+def short_form(kind: Any, model: type[ShortForm], read: Callable[[Any], ShortForm]) -> BeforeValidator:
+    """Accept one value in place of a model's mapping, so that readers know one type.
+
+    Args:
+        kind: Type of the value.
+        model: The model, which the annotation names too.
+        read: Makes the model of the value.
+    """
+    of_kind: TypeAdapter[Any] = TypeAdapter(kind, config=ConfigDict(strict=True))
+
+    def to_model(value: object) -> object:
+        return value if isinstance(value, (dict, model)) else read(of_kind.validate_python(value))
+
+    return BeforeValidator(to_model, json_schema_input_type=kind | model)
 
 
 Scaling = Annotated[
@@ -75,40 +113,35 @@ FEWEST_STEPS = 100
 """Measured steps that the interval of a run's own throughput needs: 20 windows of 5."""
 
 
-class Steps(StrictModel):
-    """Steps until a run's own throughput is known well enough."""
+class Steps(ShortForm):
+    """Steps to measure: so many, or fewer once a run's own throughput is known well enough."""
 
     most: Count = Field(
         description=f"Most optimizer steps beyond warmup_steps; at least the {FEWEST_STEPS} that an interval "
         "needs."
     )
-    until_interval: Annotated[float, Field(gt=0, le=0.2, allow_inf_nan=False)] = Field(
+    until_interval: Annotated[float, Field(gt=0, le=0.2, allow_inf_nan=False)] | None = Field(
         description="End the run once half the width of the 95 % interval of its own throughput, over "
         "windows of 5 steps, is at most this share of the throughput, 0.01 for 1 %. Steps beyond "
         "warmup_steps that are not steady yet are excluded, at most half of `most`. The interval shows how "
         "well one run is known, not how much runs differ; repeats show that.",
     )
 
+    @classmethod
+    def exactly(cls, steps: int) -> Steps:
+        """So many steps, however well the throughput is known before."""
+        return cls(most=steps, until_interval=None)
+
+    @property
+    def short(self) -> int | None:
+        """The number of steps; None if the run may end earlier."""
+        return self.most if self.until_interval is None else None
+
     def __str__(self) -> str:
-        return f"at most {self.most}"
+        return str(self.short or f"at most {self.most}")
 
 
-STEP_COUNT, STEP_MAPPING = "a number of steps", "a mapping of steps"
-"""The two ways to write ``steps``; pydantic puts them into the place of a mistake."""
-
-
-def _steps_kind(value: object) -> str:
-    return STEP_MAPPING if isinstance(value, (dict, Steps)) else STEP_COUNT
-
-
-StepsKey = Annotated[
-    Annotated[Count, Tag(STEP_COUNT)] | Annotated[Steps, Tag(STEP_MAPPING)], Discriminator(_steps_kind)
-]
-
-
-def most_steps(steps: int | Steps | None) -> int | None:
-    """The most steps to measure; None where a training comes to its own end."""
-    return steps.most if isinstance(steps, Steps) else steps
+StepsKey = Annotated[Steps, short_form(Count, Steps, Steps.exactly)]
 
 
 class Settings(StrictModel):
@@ -256,8 +289,8 @@ class Settings(StrictModel):
 
     @property
     def most_steps(self) -> int | None:
-        """Most steps to measure beyond the warm-up; None where epochs end the training."""
-        return most_steps(self.steps)
+        """Most steps to measure beyond the warm-up; None if epochs end the training."""
+        return None if self.steps is None else self.steps.most
 
     @property
     def last_step(self) -> int | None:

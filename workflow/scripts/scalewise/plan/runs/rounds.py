@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from scalewise.plan.config.experiment import AnyExperiment, Repeats
+from scalewise.plan.config.experiment import AnyExperiment, RepeatsKey
 from scalewise.plan.runs.runs import Run, points, points_by_series
 from scalewise.records import RecordError, read_record
 
@@ -125,7 +125,7 @@ class Round(_Record):
     record_version: Literal[1] = 1
     experiment: str
     number: int
-    rule: Repeats
+    rule: RepeatsKey
     points: list[JudgedPoint]
     choices: list[SeriesChoice] = []
     spent_device_hours: float | None = None
@@ -209,13 +209,6 @@ def required_rounds(spec: AnyExperiment, rounds: Iterable[Round]) -> list[int]:
     return list(range(1, len(judged) + 1 + more))
 
 
-def rule_of(spec: AnyExperiment) -> Repeats:
-    """Fewest and most repeats of an experiment that is judged in rounds."""
-    if isinstance(spec.repeats, Repeats):
-        return spec.repeats
-    return Repeats(min=spec.repeats, max=spec.repeats)
-
-
 def known_rounds(spec: AnyExperiment, folder: Path) -> list[Round]:
     """The rounds on disk as far as they hold for this experiment; a damaged one ends them.
 
@@ -230,7 +223,7 @@ def known_rounds(spec: AnyExperiment, folder: Path) -> list[Round]:
     found: list[Round] = []
     if not spec.judges_rounds:
         return found
-    rule = rule_of(spec)
+    rule = spec.repeats
     try:
         for judged in iter_rounds(lambda number: _existing(round_file(folder, number))):
             same_rule = (judged.rule.min, judged.rule.until_interval) == (rule.min, rule.until_interval)
@@ -250,7 +243,7 @@ def is_settled(spec: AnyExperiment, rounds: Sequence[Round]) -> bool:
     """Whether no more runs than those asked for can follow."""
     if not spec.judges_rounds:
         return True
-    return bool(rounds) and rounds[-1].rule == rule_of(spec) and not rounds[-1].asks_for_more
+    return bool(rounds) and rounds[-1].rule == spec.repeats and not rounds[-1].asks_for_more
 
 
 def requested_repeats(spec: AnyExperiment, rounds: Iterable[Round]) -> dict[str, int]:
@@ -263,7 +256,7 @@ def requested_repeats(spec: AnyExperiment, rounds: Iterable[Round]) -> dict[str,
     asked = first_repeats(spec)
     if not spec.judges_rounds:
         return asked
-    most = rule_of(spec).max
+    most = spec.repeats.max
     for judged in rounds:
         for point in judged.points:
             if point.next_asked > asked.get(point.point, most):

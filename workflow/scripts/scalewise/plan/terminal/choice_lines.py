@@ -10,7 +10,7 @@ from itertools import combinations
 from pathlib import Path
 
 from scalewise.plan.checks.chosen_devices import counts_that_fill_nodes
-from scalewise.plan.config.experiment import ChosenDevices, Repeats
+from scalewise.plan.config.experiment import Repeats
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.config.site import Site
 from scalewise.plan.formatting import format_3sig, listed, percent_in_digits
@@ -23,7 +23,6 @@ from scalewise.plan.runs.rounds import (
     is_settled,
     known_rounds,
     requested_repeats,
-    rule_of,
 )
 from scalewise.plan.runs.runs import (
     NO_OPTIONS,
@@ -232,19 +231,14 @@ def _predicted(series: str, mine: Sequence[PlannedPoint], folder: Path) -> Itera
 def _candidates(planned: PlannedExperiment, site: Site) -> str:
     """The counts to choose among."""
     counts = sorted({run.shape.world_size for run in planned.runs})
-    whole = _up_to(planned) is not None and counts[-1] > site.devices_per_node
+    whole = planned.spec.devices.up_to is not None and counts[-1] > site.devices_per_node
     nodes = f" that fill nodes of {count_devices(site.devices_per_node)}" if whole else ""
     return f"{planned.name} chooses among {len(counts)} counts{nodes}: {counts_text(counts)}"
 
 
-def _up_to(planned: PlannedExperiment) -> int | None:
-    devices = planned.spec.devices
-    return devices.up_to if isinstance(devices, ChosenDevices) else None
-
-
 def _left_out(planned: PlannedExperiment, site: Site) -> Iterator[str]:
     """Counts of ``up_to`` that a batch leaves out."""
-    most = _up_to(planned)
+    most = planned.spec.devices.up_to
     if most is None:
         return
     left = [each for each in counts_that_fill_nodes(most, site) if each not in planned.spec.device_counts]
@@ -282,7 +276,7 @@ def _further(planned: PlannedExperiment, mine: Sequence[PlannedPoint], left: flo
         left: Device-hours that its budget has left.
     """
     untouched = [point.devices for point in mine if not point.asked]
-    runs, hours = most_of_a_round(mine, rule_of(planned.spec))
+    runs, hours = most_of_a_round(mine, planned.spec.repeats)
     most = format_3sig(min(hours, left))
     limit = f"a round takes at most {count_devices(runs, 'run')} and {most} device-hours"
     if not untouched:

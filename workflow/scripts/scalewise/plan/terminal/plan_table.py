@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from scalewise.plan.config.experiment import AnySettings
-from scalewise.plan.config.settings import Settings, Steps
+from scalewise.plan.config.settings import Settings
 from scalewise.plan.config.shape import count_devices
 from scalewise.plan.formatting import significant
 from scalewise.plan.runs.allocation import Allocation
@@ -115,8 +115,8 @@ class Row:
 def _length(settings: AnySettings) -> str:
     """The length of a run, as it was asked for."""
     if settings.steps is not None:
-        up_to = "up to " if isinstance(settings.steps, Steps) else ""
-        return f"{settings.warmup_steps} + {up_to}{settings.most_steps} steps"
+        up_to = "" if settings.steps.until_interval is None else "up to "
+        return f"{settings.warmup_steps} + {up_to}{settings.steps.most} steps"
     return str(settings.epochs) if isinstance(settings, Settings) else "to its end"
 
 

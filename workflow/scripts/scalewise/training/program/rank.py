@@ -30,7 +30,6 @@ from scalewise.execution.progress_reporter import say
 from scalewise.execution.rank_files import RankFiles
 from scalewise.plan.config.program import SEEN as SEEN_SAMPLES
 from scalewise.plan.config.program import ProgramSettings
-from scalewise.plan.config.settings import Steps
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.config.templates import names_in
 from scalewise.records import later, seconds_between, utc_now, write_text
@@ -190,7 +189,7 @@ class ProgramRank:
             "folder": str(self.probed.absolute()),
             "warmup_steps": self.settings.warmup_steps,
             "steps": self.settings.most_steps or 0,
-            "until_interval": steps.until_interval if isinstance(steps, Steps) else 0.0,
+            "until_interval": (steps and steps.until_interval) or 0.0,
             "check_after": CHECK_AFTER_STEPS,
             "written": [str(self.output)],
         }
@@ -390,8 +389,7 @@ class ProgramRank:
         """Show that rank 0 runs and how far it has come, as long as its program is not stopped."""
         if not self.is_first:
             return
-        given = self.settings.samples_per_step
-        samples = given if isinstance(given, int) else self.spec.definition.global_batch_size
+        samples = self.settings.stated_samples or self.spec.definition.global_batch_size
         progress = ToldProgress(self.rank_files, self.probed, self.settings, samples)
 
         def beat() -> None:

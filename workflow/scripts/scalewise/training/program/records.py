@@ -12,7 +12,6 @@ from scalewise import __version__
 from scalewise.execution.messages import RankSetup, TrainSpec
 from scalewise.plan.catalog.own_programs import program_files
 from scalewise.plan.config.program import ProgramSettings
-from scalewise.plan.config.settings import Steps
 from scalewise.plan.config.site import cpu_model
 from scalewise.records import (
     EPOCHS,
@@ -373,14 +372,15 @@ def _notes(settings: ProgramSettings, records: Sequence[ProbeRecord], steps: Mea
     events = dict.fromkeys(event for record in records for event in record.events)
     notes += [f"{event[0].upper()}{event[1:]}." if event else "" for event in events]
     done = min(record.step_count for record in records)
-    asked = settings.warmup_steps + (settings.most_steps or 0)
     by_itself = any(record.ended == "itself" for record in records)
-    if settings.most_steps is not None and by_itself and done < asked:
-        up_to = "at most " if isinstance(settings.steps, Steps) else ""
-        notes.append(
-            f"The program came to its own end after {done} steps, before the {up_to}{asked} that were asked "
-            "for."
-        )
+    if settings.steps is not None and by_itself:
+        asked = settings.warmup_steps + settings.steps.most
+        up_to = "" if settings.steps.until_interval is None else "at most "
+        if done < asked:
+            notes.append(
+                f"The program came to its own end after {done} steps, before the {up_to}{asked} that were "
+                "asked for."
+            )
     known = {str(path.resolve()) for path in program_files(settings)}
     known |= {str(Path(name).resolve()) for name in settings.files}
     imported = dict.fromkeys(name for record in records for name in record.imported_files)
