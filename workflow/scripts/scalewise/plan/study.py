@@ -38,6 +38,7 @@ from scalewise.plan.config.paths import find_site_file, site_file_problem
 from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.config.pydantic_problems import problems_of, validate
 from scalewise.plan.config.raw_values import no_value, non_string_keys, to_plain, unusable_values
+from scalewise.plan.config.reruns import Product, deciding_values
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.config.site import Site, SiteFile, resolve_site
@@ -57,11 +58,6 @@ from scalewise.plan.runs.runs import (
 from scalewise.records import SUMMARY
 
 _TOP_KEYS = ("defaults", "experiments", "site")
-_PRESENTATION = {"title", "description", "tensorboard"}
-_ALLOCATION = {"runtime_minutes", "memory_gb", "timeout_seconds", "checkpoint_minutes", "keep_checkpoints"}
-_PREDICTION = {"predict", "project"}
-_BUDGET = {"budget"}
-_CONCLUSIONS = {"target", "decision"}
 
 MAX_DEFINITION_BYTES = 100_000
 """Linux takes 128 kB an argument, and the shell that runs a rule gets its whole command as one."""
@@ -91,15 +87,8 @@ class PlannedExperiment:
 
     @property
     def analysis_definition(self) -> str:
-        """All that defines its tables and decision, as canonical JSON.
-
-        Titles, run times and memory are left out: changing them makes nothing again. The site's terms are
-        in: they decide, and train nothing again.
-        """
-        left_out = _PRESENTATION | _ALLOCATION | _PREDICTION | _BUDGET
-        spec = self.spec.model_dump(exclude=left_out, exclude_none=True)
-        definition = {"name": self.name, "spec": spec, "accelerator": self.runs[0].accelerator}
-        return canonical_json({**definition, **self.terms, "most_devices": self.most_devices})
+        """All that defines its tables and decision, as canonical JSON; the site's terms decide, too."""
+        return canonical_json(self._defining("tables") | self._site_terms)
 
     @property
     def is_predicted(self) -> bool:
@@ -111,12 +100,10 @@ class PlannedExperiment:
     @property
     def prediction_definition(self) -> str:
         """All that defines its prediction but the measurements, as canonical JSON."""
-        spec = self.spec.model_dump(
-            exclude=_PRESENTATION | _ALLOCATION | _BUDGET | {"decision"}, exclude_none=True
-        )
-        shapes = {str(devices): str(shape) for devices, shape in self.shapes.items()}
         project = [str(shape) for shape in self.projected]
-        return canonical_json({"name": self.name, "spec": spec, "shapes": shapes, "project": project})
+        return canonical_json(
+            self._defining("prediction") | {"shapes": self._shapes_by_count, "project": project}
+        )
 
     @property
     def prediction_runs(self) -> list[str]:
@@ -126,14 +113,18 @@ class PlannedExperiment:
 
     @property
     def rounds_definition(self) -> str:
-        """All that defines which runs are asked for, as canonical JSON."""
+        """All that defines which runs are requested, as canonical JSON."""
         if self.spec.chooses_devices:
-            return self._choice_definition
+            choice = {
+                "shapes": self._shapes_by_count,
+                "launchers": {run.point: run.launcher for run in self.runs if run.repeat == 1},
+                # a run of a limited study is made only if its whole time fits into the budget
+                "run_minutes": self.spec.runtime_minutes if self.spec.budget else None,
+            }
+            return canonical_json(self._defining("rounds", "tables") | self._site_terms | {"choice": choice})
         if self.spec.judges_rounds and self.spec.repeats.until_interval is None:
-            return self.analysis_definition  # repeats go on until the decision is clear
-        left_out = _PRESENTATION | _ALLOCATION | _PREDICTION | _CONCLUSIONS
-        spec = self.spec.model_dump(exclude=left_out, exclude_none=True)
-        return canonical_json({"name": self.name, "spec": spec})
+            return self.analysis_definition  # repeats are added until the decision is clear
+        return canonical_json(self._defining("rounds"))
 
     def asked_run_names(self, rounds: Iterable[Round]) -> list[str]:
         """Runs that are asked for from the first, and those that the rounds have asked for.
@@ -155,17 +146,20 @@ class PlannedExperiment:
             if not (folder / "runs" / run / SUMMARY).exists()
         ]
 
+    def _defining(self, *products: Product) -> dict[str, Any]:
+        return {"name": self.name, "spec": deciding_values(self.spec, *products)}
+
     @property
-    def _choice_definition(self) -> str:
-        """The same where device counts are chosen: by the decision, and by what their runs cost."""
-        budget = self.spec.budget
-        choice: dict[str, Any] = {
-            "shapes": {str(devices): str(shape) for devices, shape in self.shapes.items()},
-            "launchers": {run.point: run.launcher for run in self.runs if run.repeat == 1},
-            "run_minutes": None if budget is None else self.spec.runtime_minutes,
-            "budget": None if budget is None else budget.device_hours,
+    def _site_terms(self) -> dict[str, Any]:
+        return {
+            **self.terms,
+            "accelerator": self.runs[0].accelerator,
+            "most_devices": self.most_devices,
         }
-        return canonical_json({**json.loads(self.analysis_definition), "choice": choice})
+
+    @property
+    def _shapes_by_count(self) -> dict[str, str]:
+        return {str(devices): str(shape) for devices, shape in self.shapes.items()}
 
 
 @dataclass(frozen=True)

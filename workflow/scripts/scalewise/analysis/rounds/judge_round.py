@@ -99,9 +99,10 @@ class ChoiceTerms:
     @classmethod
     def from_json(cls, text: str) -> ChoiceTerms:
         """Read ``PlannedExperiment.rounds_definition``."""
-        choice = json.loads(text)["choice"]
+        values = json.loads(text)
+        choice, budget = values["choice"], values["spec"].get("budget", {})
         shapes = {devices: Shape.parse(shape) for devices, shape in choice["shapes"].items()}
-        return cls(shapes, choice["launchers"], choice["run_minutes"], choice["budget"])
+        return cls(shapes, choice["launchers"], choice["run_minutes"], budget.get("device_hours"))
 
 
 def choose(

@@ -1,0 +1,49 @@
+"""What each key decides: what has to be made again when its value changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+from scalewise.plan.config.experiment import AnyExperiment
+from scalewise.plan.config.program import ProgramSettings
+from scalewise.plan.config.settings import Settings
+
+Product = Literal["runs", "tables", "prediction", "rounds"]
+"""Runs are trainings; tables are scaling.csv, the decision and its figures; rounds request further runs."""
+
+_ALL: frozenset[Product] = frozenset(get_args(Product))
+_NONE: frozenset[Product] = frozenset()
+
+DECIDES: Mapping[str, frozenset[Product]] = {
+    **dict.fromkeys((*Settings.model_fields, *ProgramSettings.model_fields), _ALL),
+    "sweep": _ALL,
+    "devices": _ALL,
+    # whether a run is made, but nothing of the run
+    "repeats": _ALL - {"runs"},
+    "exclude": _ALL - {"runs"},
+    "target": frozenset({"tables", "prediction"}),
+    "decision": frozenset({"tables"}),
+    "predict": frozenset({"prediction"}),
+    "project": frozenset({"prediction"}),
+    "budget": frozenset({"rounds"}),
+    # text and limits, which change no number
+    "title": _NONE,
+    "description": _NONE,
+    "tensorboard": _NONE,
+    "runtime_minutes": _NONE,
+    "memory_gb": _NONE,
+    "timeout_seconds": _NONE,
+    "checkpoint_minutes": _NONE,
+    "keep_checkpoints": _NONE,
+}
+"""The products that are made again when a key changes.
+
+Rounds that request runs until the decision is clear follow from what decides the tables, too.
+"""
+
+
+def deciding_values(spec: AnyExperiment, *products: Product) -> dict[str, Any]:
+    """Return the keys, with their values, that decide any of these products of an experiment."""
+    keys = {key for key, decided in DECIDES.items() if decided.intersection(products)}
+    return spec.model_dump(include=keys, exclude_none=True)
