@@ -16,7 +16,6 @@ row says so.
 from __future__ import annotations
 
 import io
-import json
 import os
 import re
 import shutil
@@ -34,7 +33,7 @@ from pathlib import Path
 
 import yaml
 
-from scalewise.records import Summary, read_summary
+from scalewise.records import Summary, read_failure, read_summary
 
 from .measure import Row
 from .public_scripts import SCRIPTS, PublicScript
@@ -226,8 +225,8 @@ def measure(script: PublicScript, folder: Path, python: str) -> Measured:
     if (folder / run / "summary.json").exists():
         summary = read_summary(folder / run)
         return Measured(summary, summary.reason, printed)
-    failure = folder / run / "failure.json"
-    refusal = json.loads(failure.read_text())["reason"] if failure.exists() else done.stdout[-1500:]
+    failure = read_failure(folder / run)
+    refusal = failure.reason if failure is not None else done.stdout[-1500:]
     return Measured(None, refusal, printed)
 
 

@@ -19,7 +19,6 @@ from scalewise.plan.config.settings import Settings
 from scalewise.plan.study import load_study
 from scalewise.records import (
     EPOCHS,
-    FAILURE,
     MODEL,
     Definition,
     RecordError,
@@ -31,7 +30,7 @@ from scalewise.records import (
 TIMINGS = frozenset({"train_seconds", "evaluation_seconds", "samples_per_second"})
 """Columns of epochs.csv that no two runs share."""
 
-LEFTOVERS = frozenset({"attempt", "checkpoints", "holder.json", "restarts.json", "set-aside", FAILURE})
+LEFTOVERS = frozenset({"attempt", "checkpoints", "holder.json", "set-aside"})
 """In the folder of a run while it goes on, or after it failed; a run that has completed has none of them."""
 
 

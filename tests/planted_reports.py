@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import yaml
-from tests.small_runs import planted_provenance
+from tests.small_runs import leave_failure, planted_provenance
 
 import analysis
 from scalewise.plan.runs.rounds import Round, known_rounds
@@ -18,12 +18,10 @@ from scalewise.plan.runs.runs import Run
 from scalewise.plan.study import PlannedExperiment, Study, load_study
 from scalewise.records import (
     EPOCHS,
-    FAILURE,
     RANKS,
     SUMMARY,
     Definition,
     EpochRecord,
-    Failure,
     Measurements,
     RankRecord,
     Startup,
@@ -160,8 +158,7 @@ class PlantedReport:
         definition = Definition.model_validate_json(run.definition).model_copy(update={"settings": settings})
         if rate is None:
             reason = "rank 1 on node2: RuntimeError: a fault on purpose"
-            failed = {"outcome": "failed", "reason": reason, "log_tail": [], "ended_at": "now"}
-            write_json(folder / FAILURE, Failure.model_validate({"definition": definition, **failed}))
+            leave_failure(folder, definition, "failed", reason)
             return
         epochs, ranks = _epochs(run, rate), _ranks(run, rate)
         train_seconds = sum(epoch.train_seconds for epoch in epochs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from scalewise.execution.messages import RankSetup
@@ -11,7 +12,7 @@ from scalewise.plan.config.site import SiteFile
 from scalewise.plan.jobs.launch import RankLaunch
 from scalewise.plan.jobs.preflight import Preflight
 from scalewise.plan.runs.runs import Run
-from scalewise.records import Definition, Environment, Provenance
+from scalewise.records import HISTORY, Definition, Environment, History, Provenance, Start, write_json
 
 
 def definition(devices: int = 1, **settings: Any) -> Definition:
@@ -32,6 +33,22 @@ def definition(devices: int = 1, **settings: Any) -> Definition:
         accelerator="cpu",
         settings=settings,
     )
+
+
+def leave_failure(folder: Path, run: Definition, outcome: str, reason: str, **start: Any) -> None:
+    """Write the history of a run that has failed once.
+
+    Args:
+        folder: Of the run.
+        run: The run.
+        outcome: How it ended.
+        reason: Why.
+        start: Fields of its start that are not the usual ones.
+    """
+    usual = {"started_at": "2026-01-01T00:00:00+00:00", "limit_seconds": 600.0}
+    usual |= {"ended_at": usual["started_at"], "outcome": outcome, "reason": reason}
+    failed = Start.model_validate(usual | start)
+    write_json(folder / HISTORY, History(definition=run, inputs={}, starts=[failed]))
 
 
 def definition_of(settings: Settings, devices: int = 1) -> Definition:

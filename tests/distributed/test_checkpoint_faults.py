@@ -31,8 +31,7 @@ from tests.waiting import wait_until
 
 from scalewise.execution.checkpoint_files import MANIFEST, Checkpoint, CheckpointFolder, FileSum, Manifest
 from scalewise.execution.rank_files import RankFiles
-from scalewise.execution.restarts import RESTARTS
-from scalewise.records import EPOCHS, SUMMARY, read_failure, read_summary, write_json
+from scalewise.records import EPOCHS, HISTORY, SUMMARY, read_failure, read_summary, write_json
 from scalewise.training.checkpoints.storage import load
 
 pytestmark = [
@@ -144,7 +143,7 @@ def test_what_cannot_be_read_for_a_while_costs_no_checkpoint(
     path.rename(aside)
     path.symlink_to(path.name)
     # of no use either, and no reason to forget what was trained
-    (begun / RESTARTS).write_text("{", encoding="utf-8")
+    (begun / HISTORY).write_text("{", encoding="utf-8")
 
     code, stderr = runs.start("stopped", 1).end()
     assert code == 1

@@ -14,8 +14,9 @@ import pytest
 from tests.cores import needs_two_cores
 from tests.distributed.whole_runs import Finished, Start, Training, finish
 
+from scalewise import records
 from scalewise.execution.watchdog import STOP_SECONDS
-from scalewise.records import Failure, Measurements, ProgramMeasurements, read_failure
+from scalewise.records import Measurements, ProgramMeasurements, read_failure
 
 pytestmark = [needs_two_cores, pytest.mark.starts_ranks]
 
@@ -33,7 +34,7 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def failure_of(training: Training) -> Failure:
+def failure_of(training: Training) -> records.Start:
     code, stderr = training.end()
     assert code == 1, stderr
     failure = read_failure(training.folder)

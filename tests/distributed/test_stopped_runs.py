@@ -17,10 +17,10 @@ from tests.cores import needs_two_cores
 from tests.distributed.interrupted_runs import SETTINGS as PERILOUS
 from tests.distributed.whole_runs import END_SECONDS, ENDLESS, Start, Training, finish, heeds
 
+from scalewise.execution.history import in_training
 from scalewise.execution.rank_files import SPEC
-from scalewise.execution.restarts import RESTARTS, read_history
 from scalewise.execution.supervisor import in_minutes
-from scalewise.records import read_failure
+from scalewise.records import read_failure, read_history
 
 pytestmark = needs_two_cores
 
@@ -43,7 +43,7 @@ def stopped_at(training: Training, outcome: str, because: str) -> int:
     assert json.loads(manifests[-1].read_text(encoding="utf-8"))["step"] == step > 0
     tries = read_history(training.folder)
     assert tries is not None
-    assert (tries.restarts[-1].last_step, tries.restarts[-1].no_progress) == (step, False)
+    assert (tries.starts[-1].steps, tries.starts[-1].no_progress) == (step, False)
     assert training.left_over() == {}
     # or the next start's tests would take what this one has left for its own
     shutil.rmtree(training.attempt)
@@ -174,9 +174,8 @@ def test_a_run_that_was_stopped_counts_its_starts_and_leaves_nothing_of_them_onc
     # however often it was cut off, it ends at the step that was asked for
     assert sum(window.steps for window in measured.windows) == 180
     assert measured.epochs_completed == len(run.epochs) == 0
-    assert not {RESTARTS, "attempt", "checkpoints", "failure.json"} & {
-        path.name for path in run.folder.iterdir()
-    }
+    assert read_failure(run.folder) is None
+    assert not {"attempt", "checkpoints"} & {path.name for path in run.folder.iterdir()}
 
 
 def test_checkpoints_are_kept_where_that_is_asked_for_and_do_not_make_the_next_training_shorter(
@@ -190,7 +189,8 @@ def test_checkpoints_are_kept_where_that_is_asked_for_and_do_not_make_the_next_t
     assert run.summary.measurements is not None
     assert run.summary.measurements.resumption.checkpoints >= 1
     assert not (run.folder / "attempt").exists()
-    assert not (run.folder / RESTARTS).exists()
+    assert (history := read_history(run.folder)) is not None
+    assert [start.outcome for start in history.starts] == ["completed"]
 
     again = finish(start("kept", 1, changed, further=keep))
     assert "is of a training that has ended" in "\n".join(again.log)
@@ -225,11 +225,11 @@ def test_a_run_that_crashes_at_every_start_is_tried_three_times_and_no_more(
     assert "ValueError: crashes at every start" in stderr
     tries = read_history(fourth.folder)
     assert tries is not None
-    assert len(tries.restarts) == 3
+    assert len(in_training(tries)) == 3
     failure = read_failure(fourth.folder)
     assert failure is not None
     assert "crashes at every start" in failure.reason
-    record_property("figure", f"{len(tries.restarts)} tries, the next refused")
+    record_property("figure", f"{len(in_training(tries))} tries, the next refused")
     # whoever asks again means it
     code, stderr = start("hopeless", 1, changed, further=["--attempt", "1"]).end()
     assert "3 tries without progress" not in stderr

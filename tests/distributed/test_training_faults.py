@@ -27,7 +27,7 @@ from scalewise.analysis.experiment_tables import compute
 from scalewise.analysis.report.drawing import draw
 from scalewise.analysis.report.page import write_report
 from scalewise.plan.config.experiment import Experiment
-from scalewise.records import FAILURE
+from scalewise.records import read_failure
 from scalewise.training.data.storage import write
 
 pytestmark = [needs_two_cores, pytest.mark.starts_ranks]
@@ -156,7 +156,7 @@ def test_nan_on_one_rank_is_an_outcome_of_the_run_and_no_failure_to_retry(
     assert "the loss is no longer finite in epoch 2 (training nan, test nan)" in run.summary.reason
     assert list(run.epochs["epoch"]) == [1, 2]
     assert np.isfinite(run.epochs["train_loss"].iloc[0])
-    assert not (run.folder / FAILURE).exists()
+    assert read_failure(run.folder) is None
     record_property("figure", f"outcome {run.summary.outcome}, exit 0")
 
 

@@ -13,9 +13,10 @@ import pytest
 from tests.cores import needs_two_cores
 from tests.distributed.whole_runs import COMMIT, ENDLESS, Finished, Start, clean_up, finish, heeds, starter
 from tests.listening_ports import listening
+from tests.small_runs import definition, leave_failure
 
 from scalewise.execution.rank_files import ENDPOINT, PROGRESS, SPEC
-from scalewise.records import EPOCHS, FAILURE, JOB_TIMES, RANKS, SUMMARY, UTILIZATION
+from scalewise.records import EPOCHS, HISTORY, RANKS, SUMMARY, UTILIZATION
 
 pytestmark = [needs_two_cores, pytest.mark.starts_ranks]
 
@@ -28,7 +29,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Fin
     first = begin("study", 1, halved)
     first.wait_for(SPEC)
     second = begin("study", 2, halved)
-    (second.folder / FAILURE).write_text("why an earlier attempt failed", encoding="utf-8")
+    leave_failure(second.folder, definition(2), "failed", "why an earlier start failed")
     yield {1: finish(first), 2: finish(second)}
     clean_up(started)
 
@@ -39,7 +40,7 @@ both_sizes = pytest.mark.parametrize("devices", [1, 2])
 @both_sizes
 def test_a_run_leaves_its_records_and_nothing_else(finished: dict[int, Finished], devices: int) -> None:
     names = {path.name for path in finished[devices].folder.iterdir()}
-    assert names == {SUMMARY, EPOCHS, RANKS, UTILIZATION, JOB_TIMES, "train.log"}
+    assert names == {SUMMARY, EPOCHS, RANKS, UTILIZATION, HISTORY, "train.log"}
     assert finished[devices].summary.outcome == "completed"
     assert finished[devices].summary.reason == ""
 
@@ -236,7 +237,7 @@ def test_a_training_that_steps_end_is_completed_and_has_evaluated_nothing(ended_
     run = ended_by_steps
     assert (run.summary.outcome, run.summary.reason) == ("completed", "")
     names = {path.name for path in run.folder.iterdir()}
-    assert names == {SUMMARY, EPOCHS, RANKS, UTILIZATION, JOB_TIMES, "train.log"}
+    assert names == {SUMMARY, EPOCHS, RANKS, UTILIZATION, HISTORY, "train.log"}
     measured = run.summary.measurements
     assert measured is not None
     assert len(run.epochs) == measured.epochs_completed == 0
@@ -363,7 +364,7 @@ def test_of_two_trainings_of_one_run_the_second_adopts_what_the_first_has_left(s
         EPOCHS,
         RANKS,
         UTILIZATION,
-        JOB_TIMES,
+        HISTORY,
         "train.log",
     }
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from tests.gpu.conftest import Figure, GpuStudy
 
-from scalewise.records import RANKS, UTILIZATION, read_job_times
+from scalewise.records import RANKS, UTILIZATION, read_history
 
 pytestmark = pytest.mark.gpu
 
@@ -60,9 +60,9 @@ def test_a_run_out_of_gpu_memory_is_a_result_with_its_reason_and_the_next_ones_a
 
 def began_at(run: Path) -> str:
     """UTC, ISO 8601."""
-    times = read_job_times(run)
-    assert times is not None
-    return times.jobs[0].started_at
+    history = read_history(run)
+    assert history is not None
+    return history.starts[0].started_at
 
 
 def test_steps_by_the_devices_clock_add_up_to_the_windows_of_the_hosts(

@@ -24,7 +24,7 @@ from tests.slurm.records import Job
 from tests.waiting import wait_until
 
 from scalewise.execution.rank_files import RankFiles
-from scalewise.records import EPOCHS, MODEL, Failure, Summary, read_failure, read_summary
+from scalewise.records import EPOCHS, MODEL, Start, Summary, read_failure, read_summary
 
 ROOT = Path(__file__).parents[2]
 PROMPT = Path(__file__).with_name("prompt_snakemake.py")
@@ -122,7 +122,7 @@ class ClusterStudy:
         """What the run left."""
         return read_summary(self.run(experiment, name))
 
-    def failure(self, experiment: str, name: str) -> Failure:
+    def failure(self, experiment: str, name: str) -> Start:
         """Why the run has no result."""
         found = read_failure(self.run(experiment, name))
         assert found is not None

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import yaml
-from tests.small_runs import planted_provenance
+from tests.small_runs import leave_failure, planted_provenance
 
 from scalewise.analysis.rounds.judge_round import judge_round
 from scalewise.plan.runs.rounds import Round, known_rounds
@@ -17,12 +17,10 @@ from scalewise.plan.runs.runs import Run
 from scalewise.plan.study import PlannedExperiment, Study, load_study
 from scalewise.records import (
     EPOCHS,
-    FAILURE,
     RANKS,
     SUMMARY,
     Definition,
     EpochRecord,
-    Failure,
     Measurements,
     RankRecord,
     Startup,
@@ -131,8 +129,7 @@ class PlayedStudy:
         settings = run.settings.model_dump() | {"seed": run.seed}
         definition = Definition.model_validate_json(run.definition).model_copy(update={"settings": settings})
         if rate is None:
-            failed = {"outcome": "failed", "reason": "the node went away", "log_tail": [], "ended_at": "now"}
-            write_json(folder / FAILURE, Failure.model_validate({"definition": definition, **failed}))
+            leave_failure(folder, definition, "failed", "the node went away")
             return
         samples = 300 * run.global_batch_size
         train_seconds = samples / rate

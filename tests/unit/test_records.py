@@ -17,22 +17,24 @@ from tests.waiting import LIMIT_SECONDS
 
 from scalewise.records import (
     EPOCHS,
-    FAILURE,
+    HISTORY,
     RANKS,
     SUMMARY,
     Definition,
     EpochRecord,
-    Failure,
+    History,
     Measurements,
     Provenance,
     RankRecord,
     RecordError,
     RowKind,
+    Start,
     Startup,
     Summary,
     UtilizationRecord,
     Window,
     read_failure,
+    read_history,
     read_summary,
     write_json,
     write_rows,
@@ -194,15 +196,21 @@ def test_a_run_without_measurements_comes_back_too(tmp_path: Path) -> None:
 
 def test_a_failure_comes_back_as_it_was_written_and_none_is_none(tmp_path: Path) -> None:
     assert read_failure(tmp_path) is None
-    record = Failure(
-        definition=DEFINITION,
+    earlier = Start(started_at="2026-01-01T00:00:00+00:00", limit_seconds=600)
+    last = Start(
+        started_at="2026-01-01T00:05:00+00:00",
+        limit_seconds=600,
         outcome="timed-out",
         reason="not done after 10 minutes.",
         log_tail=["epoch 1/2", ""],
-        ended_at="2026-01-01T00:00:09+00:00",
+        ended_at="2026-01-01T00:15:09+00:00",
     )
-    write_json(tmp_path / FAILURE, record)
-    assert read_failure(tmp_path) == record
+    record = History(definition=DEFINITION, inputs={"dataset": "a"}, starts=[earlier, last])
+    write_json(tmp_path / HISTORY, record)
+    assert read_history(tmp_path) == record
+    assert read_failure(tmp_path) == last
+    # the first, which was killed, ended before the next one began
+    assert record.seconds == [300.0, 609.0]
 
 
 def test_rows_come_back_to_the_last_digit(tmp_path: Path) -> None:
@@ -318,6 +326,6 @@ def test_a_summary_that_is_not_there_is_named_with_the_cure(tmp_path: Path) -> N
 
 
 def test_a_damaged_failure_is_named_too(tmp_path: Path) -> None:
-    (tmp_path / FAILURE).write_text("{}", encoding="utf-8")
-    with pytest.raises(RecordError, match=r"failure\.json: not a failure of this version"):
+    (tmp_path / HISTORY).write_text("{}", encoding="utf-8")
+    with pytest.raises(RecordError, match=r"history\.json: not a history of this version"):
         read_failure(tmp_path)

@@ -78,8 +78,17 @@ def test_planning_needs_no_other_room_and_no_heavy_library() -> None:
     # the names of the launchers stand in the records of a run, and in its configuration; a plan is made and
     # shown by what earlier runs left, and there is one way to write and to read a record
     shared = (
-        *("LauncherName", "RecordError", "SUMMARY", "FAILURE", "Failure", "write_text", "read_record"),
-        *("read_regular", "read_failure", "read_summary", "read_job_times", "AllReduceMeasurement"),
+        *(
+            "LauncherName",
+            "RecordError",
+            "SUMMARY",
+            "HISTORY",
+            "History",
+            "Start",
+            "write_text",
+            "read_record",
+        ),
+        *("read_regular", "read_history", "read_summary", "AllReduceMeasurement"),
         "seconds_between",
     )
     allowed = ("scalewise.plan", *(f"scalewise.records.{name}" for name in shared))

@@ -31,7 +31,7 @@ LISTING = HERE / "results_contract.yaml"
 SITE = "accelerator: cpu\ndevices_per_node: 2\ncpus_per_node: 2\n"
 
 FILES = {
-    r"[\w-]+/runs/[^/]+/(summary|failure|job_times)\.json": "{experiment}/runs/{run}/",
+    r"[\w-]+/runs/[^/]+/(summary|history)\.json": "{experiment}/runs/{run}/",
     r"[\w-]+/runs/[^/]+/(epochs|ranks|utilization)\.csv": "{experiment}/runs/{run}/",
     r"[\w-]+/(runs|epochs|scaling|gains|options|prediction|proposal)\.csv": "{experiment}/",
     r"[\w-]+/(decision|laws|prediction)\.json": "{experiment}/",

@@ -157,7 +157,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> HostileStudy:
     )
     found = HostileStudy(folder, Outcome(done.returncode, done.stdout))
     assert len(list(folder.glob("results/sound/runs/*/summary.json"))) == 1, done.stdout
-    assert "this model has a mistake" in next(folder.glob("results/broken/runs/*/failure.json")).read_text()
+    assert "this model has a mistake" in next(folder.glob("results/broken/runs/*/history.json")).read_text()
     return found
 
 
@@ -187,7 +187,7 @@ def test_a_title_is_shown_in_the_report_and_not_obeyed_by_the_browser(hostile: H
 def test_no_secret_around_a_study_is_written_anywhere(hostile: HostileStudy) -> None:
     files = [path for path in hostile.made() if path.is_file()]
     names = {path.name for path in files}
-    assert {"summary.json", "failure.json", "train.log"} <= names
+    assert {"summary.json", "history.json", "train.log"} <= names
     assert any(path.parent.name == "log" for path in files), "snakemake's own log is looked at too"
 
     assert [path for path in files if SECRET.encode() in path.read_bytes()] == []

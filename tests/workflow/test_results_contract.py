@@ -50,7 +50,7 @@ def test_a_study_writes_every_column_and_key_that_is_promised(study: Study) -> N
         "{experiment}/proposal.csv",
         "{experiment}/runs.csv",
         "{experiment}/runs/{run}/epochs.csv",
-        "{experiment}/runs/{run}/job_times.json",
+        "{experiment}/runs/{run}/history.json",
         "{experiment}/runs/{run}/ranks.csv",
         "{experiment}/runs/{run}/summary.json",
         "{experiment}/runs/{run}/utilization.csv",

@@ -25,7 +25,7 @@ def test_every_promised_file_is_there(study: Study) -> None:
     for run in RUNS:
         kept = {path.name for path in (study.results / run).iterdir()}
         tables = {"epochs.csv", "ranks.csv", "utilization.csv"}
-        assert kept == {"summary.json", "job_times.json", "train.log", *tables}
+        assert kept == {"summary.json", "history.json", "train.log", *tables}
 
 
 def test_the_report_needs_no_other_file_and_opens_with_the_decision(study: Study) -> None:
@@ -134,7 +134,8 @@ def test_a_failed_run_says_why_after_the_answers_that_are_known_and_a_partial_re
     assert "weak/d1.r1 failed: rank 0 on " in failed.text
     assert "is damaged" in failed.text
     assert "add `partial_report` to it" in failed.text
-    failure = json.loads((workplace.folder / "results/weak/runs/d1.r1/failure.json").read_text())
+    history = json.loads((workplace.folder / "results/weak/runs/d1.r1/history.json").read_text())
+    failure = history["starts"][-1]
     assert failure["outcome"] == "failed"
     assert failure["log_tail"]
 

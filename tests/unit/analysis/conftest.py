@@ -8,16 +8,15 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from tests.small_runs import leave_failure
 
 from scalewise.plan.config.settings import Settings
 from scalewise.records import (
     EPOCHS,
-    FAILURE,
     RANKS,
     SUMMARY,
     Definition,
     EpochRecord,
-    Failure,
     Measurements,
     Provenance,
     RankRecord,
@@ -173,8 +172,7 @@ def _write_run(
     folder = runs_folder / run
     folder.mkdir(parents=True)
     if outcome in {"failed", "timed-out", "interrupted"}:
-        failure = {"outcome": outcome, "reason": f"why {run} {outcome}", "log_tail": [], "ended_at": "now"}
-        write_json(folder / FAILURE, Failure.model_validate({"definition": definition, **failure}))
+        leave_failure(folder, definition, outcome, f"why {run} {outcome}")
         return folder
     trained = outcome != "out-of-memory"
     epochs = [

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.small_runs import definition
 from tests.unit.chosen_study import STUDY, PlayedStudy, overhead
 
 from scalewise.plan.runs.rounds import Round
 from scalewise.plan.runs.spending import Spending
-from scalewise.records import JOB_TIMES, SUMMARY, AllReduceMeasurement, JobTime, JobTimes, write_json
+from scalewise.records import HISTORY, SUMMARY, AllReduceMeasurement, History, Start, later, write_json
 
 UP_TO_16 = STUDY.replace("up_to: 64", "up_to: 16").replace("runtime_minutes: 10", "runtime_minutes: 1")
 """Runs take 45 s of their minute, and the answer, 16 devices, is measured 3 times."""
@@ -39,13 +40,19 @@ def most(judged: Round) -> float:
     return sum(devices[point] * more * OF_A_MINUTE for point, more in requested(judged).items())
 
 
-def job(seconds: float, attempt: int = 1) -> JobTime:
-    return JobTime(started_at="2026-03-01T00:00:00+00:00", seconds=seconds, attempt=attempt)
+KILLED = None
+"""The seconds of a start that was killed after it had begun: it may have taken its limit of a minute."""
 
 
-def leave_jobs(folder: Path, shape: str, *jobs: JobTime) -> None:
+def leave_starts(folder: Path, shape: str, *seconds: float | None) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / JOB_TIMES, JobTimes(shape=shape, jobs=list(jobs)))
+    starts = []
+    for number, taken in enumerate(seconds):
+        began = later("2026-03-01T00:00:00+00:00", 1000 * number)
+        ended_at = None if taken is KILLED else later(began, taken)
+        starts.append(Start(started_at=began, limit_seconds=60, ended_at=ended_at))
+    run = definition().model_copy(update={"shape": shape})
+    write_json(folder / HISTORY, History(definition=run, inputs={}, starts=starts))
 
 
 @pytest.mark.parametrize("series", [1, 2])
@@ -82,18 +89,17 @@ def test_a_rest_that_pays_for_one_of_two_repeats_buys_that_one(tmp_path: Path) -
     "further",
     [
         pytest.param([], id="one job"),
-        # killed without a word: it may have taken all of its time
-        pytest.param([job(60.0), job(60.0, attempt=2)], id="put back twice"),
+        pytest.param([KILLED, KILLED], id="put back twice"),
     ],
 )
 def test_jobs_that_were_put_back_into_the_queue_are_paid_from_the_budget(
-    tmp_path: Path, further: list[JobTime]
+    tmp_path: Path, further: list[float | None]
 ) -> None:
     # two runs of the baseline, and one on 8 devices with all of its time
     budget = 2 * 45.4 / 3600 + 8.5 * OF_A_MINUTE
     study = PlayedStudy(tmp_path, overhead(0.04), limited(budget))
     for run in study.make_runs():
-        leave_jobs(study.folder / "runs" / run, "1x1", *further, job(45.4))
+        leave_starts(study.folder / "runs" / run, "1x1", *further, 45.4)
     judged = study.judge()
 
     assert judged.spent_device_hours == pytest.approx(2 * (45.4 + 60 * len(further)) / 3600)
@@ -105,12 +111,12 @@ def test_spending_is_of_all_jobs_of_all_runs_and_measurements_as_they_are_billed
     played = PlayedStudy(tmp_path / "played", overhead(0.04), UP_TO_16)
     played.make_runs()
     runs = tmp_path / "runs"
-    leave_jobs(runs / "d2.r1", "1x2", job(100.0), job(50.0, attempt=2))
-    leave_jobs(runs / "d8.r1", "2x4", job(10.0))  # it failed, or still runs
+    leave_starts(runs / "d2.r1", "1x2", 100.0, 50.0)
+    leave_starts(runs / "d8.r1", "2x4", 10.0)  # it failed, or still runs
     (runs / "d16.r1").mkdir()  # nothing is known of it
-    leave_jobs(runs / "d4.r1", "1x4", job(30.0))
-    (runs / "d4.r1" / JOB_TIMES).write_text("{", encoding="utf-8")
-    # of a version that counted no jobs: from its start to its end
+    leave_starts(runs / "d4.r1", "1x4", 30.0)
+    (runs / "d4.r1" / HISTORY).write_text("{", encoding="utf-8")
+    # without a history: from its start to its end
     (runs / "d1.r1").mkdir()
     summary = (played.folder / "runs" / "d1.r1" / SUMMARY).read_text(encoding="utf-8")
     (runs / "d1.r1" / SUMMARY).write_text(summary, encoding="utf-8")

@@ -6,11 +6,14 @@ import signal
 from pathlib import Path
 
 import pytest
+from tests.small_runs import leave_failure
 
 from scalewise.execution import train_job
+from scalewise.execution.history import load_history
 from scalewise.execution.outcome import SHOWN_BYTES, RunFailedError, whole_log, would_fail_again
+from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.train_job import TrainOptions, lay_out_folder, run_train_job
-from scalewise.records import FAILURE, Definition, Failure, write_json
+from scalewise.records import Definition
 
 DEFINITION = Definition(
     experiment="own",
@@ -41,19 +44,13 @@ def test_a_run_begins_in_an_emptied_folder_unless_its_program_goes_on_by_itself(
 
 @pytest.mark.parametrize("permanent", [False, True])
 def test_what_would_end_alike_is_not_tried_again(tmp_path: Path, permanent: bool) -> None:
-    failure = Failure(
-        definition=DEFINITION,
-        outcome="failed",
-        reason="64 samples a step, 32 were planned",
-        log_tail=[],
-        ended_at="2026-11-23T06:00:00+00:00",
-        permanent=permanent,
-    )
-    write_json(tmp_path / FAILURE, failure)
+    leave_failure(tmp_path, DEFINITION, "failed", "64 samples a step, 32 were planned", permanent=permanent)
 
-    assert (would_fail_again(tmp_path, DEFINITION, 60) is not None) == permanent
+    rank_files = RankFiles(tmp_path / "attempt")
+    same = load_history(tmp_path, DEFINITION, {}, rank_files)
+    assert (would_fail_again(same, 60) is not None) == permanent
     changed = DEFINITION.model_copy(update={"settings": {"program": "other.py"}})
-    assert would_fail_again(tmp_path, changed, 60) is None
+    assert would_fail_again(load_history(tmp_path, changed, {}, rank_files), 60) is None
 
 
 def test_what_a_failed_run_printed_is_bounded_before_snakemake_shows_it(

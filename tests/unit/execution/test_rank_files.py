@@ -203,7 +203,9 @@ def test_ranks_are_told_exactly_what_was_asked(
 def test_progress_is_the_last_epoch_that_was_reported(rank_files: RankFiles) -> None:
     for epoch in (1, 2):
         rank_files.progress(Progress(epoch=epoch, epochs=5))
-    assert rank_files.read_progress() == Progress(epoch=2, epochs=5)
+    progress = rank_files.read_progress()
+    assert progress is not None
+    assert progress.epoch == 2
 
 
 def test_a_run_that_ended_well_leaves_no_attempt_behind(rank_files: RankFiles, rank_setup: RankSetup) -> None:

@@ -17,28 +17,35 @@ from tests.waiting import LIMIT_SECONDS
 
 import train
 from scalewise.execution import run, train_job
+from scalewise.execution.history import (
+    HistoryWriter,
+    in_training,
+    load_history,
+    lost_steps,
+    starts_without_progress,
+)
+from scalewise.execution.input_hashes import input_hashes
 from scalewise.execution.messages import GracefulStop, Progress, RankSetup, TrainSpec
-from scalewise.execution.outcome import RunFailedError, record_refused_start, would_fail_again
+from scalewise.execution.outcome import RunFailedError, refuse_start, would_fail_again
 from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.requeue import Requeue, requeue_after
-from scalewise.execution.restarts import (
-    RESTARTS,
-    SILENT,
-    RestartHistory,
-    load_history,
-    read_history,
-    record_end,
-    record_start,
-)
-from scalewise.execution.run import StartContext, run_with_restarts
+from scalewise.execution.run import run_with_restarts
 from scalewise.execution.run_lock import LockLostError, LockOwner, lock_run
 from scalewise.execution.supervisor import ExitStatus, RankGroup
 from scalewise.plan.jobs.launch import Launch
-from scalewise.records import SUMMARY, Definition, RecordError, read_failure
+from scalewise.records import (
+    HISTORY,
+    SUMMARY,
+    Definition,
+    History,
+    RecordError,
+    Start,
+    read_failure,
+    read_history,
+    utc_now,
+)
 
 DEFINITION = definition(2, epochs=2)
-INPUTS = {"dataset": "a"}
-ME = LockOwner(token="t", host="node-a", pid=1, job="7", restart=2)
 
 
 class Training:
@@ -47,22 +54,45 @@ class Training:
     def __init__(self, folder: Path) -> None:
         self.folder, self.rank_files = folder, RankFiles(folder / "attempt")
 
-    def earlier(
-        self, step: int, fresh: bool = False, definition: Definition = DEFINITION, dataset: str = "a"
-    ) -> RestartHistory:
-        return load_history(self.folder, definition, {"dataset": dataset}, self.rank_files, step, fresh)
+    def earlier(self, definition: Definition = DEFINITION, dataset: str = "a") -> History:
+        return load_history(self.folder, definition, {"dataset": dataset}, self.rank_files)
 
-    def start(self, step: int, seen: int | None = None, fresh: bool = False) -> RestartHistory:
+    def start(self, step: int, seen: int | None = None, by_user: bool = False) -> HistoryWriter:
         """A start that comes as far as this step, and is killed unless told how it ends."""
-        history = record_start(self.folder, self.earlier(step, fresh), step, ME)
+        history = begin(self.folder, self.earlier(), step, by_user)
         self.rank_files.end()
         self.rank_files.folder.mkdir()
         if seen is not None:
             self.rank_files.progress(Progress(epoch=0, epochs=2, step=seen))
         return history
 
-    def fail(self, step: int, seen: int | None = None, why: str = "failed", no_progress: bool = True) -> None:
-        record_end(self.folder, self.start(step, seen), self.rank_files, why, f"of {why}", no_progress)
+    def end(self, step: int, seen: int | None = None, why: str = "failed", no_progress: bool = True) -> None:
+        self.start(step, seen).end(self.rank_files, outcome=why, reason=f"of {why}", no_progress=no_progress)
+
+    def starts_if_from(self, step: int) -> tuple[int, int]:
+        """The number of starts, and the steps that are done again, as the next start has them."""
+        history = self.start(step).history
+        return len(in_training(history)), lost_steps(history, step)
+
+    def row(self, step: int) -> list[str | None]:
+        return [start.outcome for start in starts_without_progress(self.earlier(), step)]
+
+
+def begin(folder: Path, earlier: History, step: int, by_user: bool = False) -> HistoryWriter:
+    history = HistoryWriter(folder, earlier, new_start(by_user))
+    history.begin(step)
+    return history
+
+
+def new_start(by_user: bool = False) -> Start:
+    """A start by the user, or one that Slurm makes again."""
+    return Start(
+        started_at=utc_now(),
+        host="node-a",
+        limit_seconds=600.0,
+        slurm_job_id="7",
+        restart_count=0 if by_user else 2,
+    )
 
 
 @pytest.fixture
@@ -71,101 +101,97 @@ def training(tmp_path: Path) -> Training:
 
 
 def test_a_training_that_nothing_disturbs_has_one_start_and_loses_nothing(training: Training) -> None:
-    history = training.start(0)
-    assert history.starts == 1
-    assert history.lost_steps(0) == 0
-    (only,) = history.restarts
-    assert (only.job, only.restart, only.host) == ("7", 2, "node-a")
+    assert training.starts_if_from(0) == (1, 0)
+    history = read_history(training.folder)
+    assert history is not None
+    (only,) = history.starts
+    assert (only.outcome, only.from_step, only.ended_at) == (None, 0, None)
 
 
 def test_steps_that_no_checkpoint_had_are_counted_as_lost(training: Training) -> None:
     training.start(0, seen=130)
-    assert training.earlier(100).lost_steps(100) == 30
-    training.start(100, seen=250)
-    assert training.earlier(250).lost_steps(250) == 30
-    training.start(250, seen=260)
-    third = training.earlier(200)  # the newest checkpoint was damaged
-    assert third.starts == 3
-    assert third.lost_steps(200) == 30 + 60
+    assert training.starts_if_from(100) == (2, 30)
+    training.rank_files.progress(Progress(epoch=0, epochs=2, step=250))
+    assert training.starts_if_from(250) == (3, 30)
+    training.rank_files.progress(Progress(epoch=0, epochs=2, step=260))
+    # the newest checkpoint was damaged
+    assert training.starts_if_from(200) == (4, 30 + 60)
 
 
 def test_a_start_that_was_killed_is_filled_in_by_the_next(training: Training) -> None:
     training.start(0, seen=42)
-    (killed,) = training.earlier(40).restarts
-    assert (killed.ended, killed.last_step, killed.no_progress) == (SILENT, 42, True)
+    (killed,) = training.earlier().starts
+    assert (killed.outcome, killed.steps, killed.no_progress) == ("killed", 42, True)
 
 
 def test_where_the_ranks_stopped_in_order_the_step_is_the_one_they_stopped_at(training: Training) -> None:
     history = training.start(0, seen=42)
     training.rank_files.stopped(GracefulStop(step=50, saved=True, stop_source="SIGUSR1"))
-    ended = record_end(
-        training.folder, history, training.rank_files, "interrupted", "ended by SIGUSR1.", no_progress=False
-    )
-    assert ended.restarts[-1].last_step == 50
-    assert ended.lost_steps(50) == 0
-    assert read_history(training.folder) == ended
+    history.end(training.rank_files, outcome="interrupted", reason="ended by SIGUSR1.")
+    (start,) = history.history.starts
+    assert (start.steps, start.ended_at is not None) == (50, True)
+    assert read_history(training.folder) == history.history
+    assert training.starts_if_from(50) == (2, 0)
 
 
 @pytest.mark.fault(17)
 def test_tries_in_a_row_that_come_no_further_are_counted_against_the_training(training: Training) -> None:
     for _ in range(2):
-        training.fail(0)
+        training.end(0)
     training.start(0)  # and one that was killed
-    assert [each.ended for each in training.earlier(0).starts_without_progress(0)] == [
-        SILENT,
-        "failed",
-        "failed",
-    ]
+    assert training.row(0) == ["killed", "failed", "failed"]
 
 
 def test_progress_forgives_what_failed_before_it(training: Training) -> None:
-    training.fail(0)
-    training.fail(0, seen=120)
-    assert training.earlier(100).starts_without_progress(100) == []
-    training.fail(100)
-    assert len(training.earlier(100).starts_without_progress(100)) == 1
+    training.end(0)
+    training.end(0, seen=120)
+    assert training.row(100) == []
+    training.end(100)
+    assert training.row(100) == ["failed"]
 
 
 def test_tries_that_a_signal_ended_stand_aside(training: Training) -> None:
-    training.fail(0)
+    training.end(0)
     for _ in range(5):
-        training.fail(0, why="interrupted", no_progress=False)
-    training.fail(0)
-    assert len(training.earlier(0).starts_without_progress(0)) == 2
+        training.end(0, why="interrupted", no_progress=False)
+    training.end(0)
+    assert training.row(0) == ["failed", "failed"]
 
 
-def test_a_user_who_starts_again_forgives_failures_and_keeps_the_counts_of_what_is_gone_on_from(
+def test_a_user_who_starts_again_forgives_failures_and_keeps_the_counts_of_what_is_resumed(
     training: Training,
 ) -> None:
-    training.fail(0, seen=130)
-    training.fail(100, seen=110)
-    again = training.earlier(100, fresh=True)
-    assert again.starts_without_progress(100) == []
-    assert again.starts == 2
-    assert again.lost_steps(100) == 30 + 10
-    assert training.start(100, fresh=True).starts == 3
+    training.end(0, seen=130)
+    training.end(100, seen=110)
+    history = training.start(100, seen=110, by_user=True).history
+    assert (len(in_training(history)), lost_steps(history, 100)) == (3, 30 + 10)
+    assert training.row(100) == ["killed"]
 
 
-def test_a_training_that_begins_anew_has_no_earlier_starts(training: Training) -> None:
-    training.fail(0, seen=130)
-    assert training.earlier(0, fresh=True).starts == 0
+def test_a_training_that_begins_again_has_no_earlier_starts(training: Training) -> None:
+    training.end(0, seen=130)
     other = DEFINITION.model_copy(update={"settings": {"epochs": 3}})
-    assert training.earlier(0, definition=other).starts == 0
-    assert training.earlier(0, dataset="b").starts == 0
-    assert training.earlier(0).starts == 1
+    assert in_training(training.earlier(definition=other)) == []
+    assert in_training(training.earlier(dataset="b")) == []
+    assert len(in_training(training.earlier())) == 1
+    training.end(0, why="completed")
+    # what they took is still known
+    assert (in_training(training.earlier()), len(training.earlier().starts)) == ([], 2)
+    history = training.start(0, by_user=True).history
+    assert (len(in_training(history)), len(history.starts)) == (1, 3)
 
 
-@pytest.mark.parametrize("damage", ["", "{", '{"restarts": 3}', "\x00\xff"])
-def test_a_damaged_list_of_tries_is_as_none(training: Training, damage: str) -> None:
-    training.fail(0)
-    (training.folder / RESTARTS).write_text(damage, encoding="latin-1")
-    assert training.earlier(0).starts == 0
+@pytest.mark.parametrize("damage", ["", "{", '{"starts": 3}', "\x00\xff"])
+def test_a_damaged_history_is_as_none(training: Training, damage: str) -> None:
+    training.end(0)
+    (training.folder / HISTORY).write_text(damage, encoding="latin-1")
+    assert training.earlier().starts == []
 
 
 def test_progress_that_was_cut_off_while_it_was_written_is_none(training: Training) -> None:
     training.start(0, seen=42)
     (training.rank_files.folder / "progress.json").write_text("{", encoding="utf-8")
-    assert training.earlier(0).restarts[0].last_step is None
+    assert training.earlier().starts[0].steps is None
 
 
 def start(folder: Path, spent: float = 0.0) -> RunFailedError:
@@ -180,10 +206,10 @@ def start(folder: Path, spent: float = 0.0) -> RunFailedError:
         spent_seconds=spent,
     )
     spec = TrainSpec(definition=DEFINITION, dataset=folder / "d", folder=folder, started_at="")
+    earlier = load_history(folder, DEFINITION, {}, rank_group.rank_files)
+    history = HistoryWriter(folder, earlier, new_start())
     with pytest.raises(RunFailedError) as failed:
-        run_with_restarts(
-            rank_group, rank_setup(), spec, StartContext(ME, requested_by_user=False, keep_checkpoints=False)
-        )
+        run_with_restarts(rank_group, rank_setup(), spec, history, keep_checkpoints=False)
     return failed.value
 
 
@@ -194,7 +220,8 @@ def test_a_run_that_is_given_up_does_not_say_that_it_could_go_on(
     """Slurm's signal ends each start, and none can write its checkpoint."""
     stopped = GracefulStop(step=50, saved=False, problem="no room", stop_source="SIGUSR1")
 
-    def fail(_group: RankGroup, _setup: RankSetup, _spec: TrainSpec) -> None:
+    def fail(group: RankGroup, _setup: RankSetup, _spec: TrainSpec, history: HistoryWriter) -> None:
+        history.end(group.rank_files, outcome="interrupted", reason="ended by SIGUSR1", no_progress=True)
         raise RunFailedError("ended by SIGUSR1", "ended by SIGUSR1", ExitStatus(0, "interrupted", stopped))
 
     monkeypatch.setattr(run, "run_ranks", fail)
@@ -352,11 +379,14 @@ def test_a_run_that_used_its_time_is_not_tried_again_whatever_its_next_job_waite
         "", RankFiles(command.folder / "attempt"), Launch("", (), {}), 2, command.log, 600.0
     )
     definition = train_job.resolved(Definition.model_validate_json(command.arguments[1]))
-    spec = TrainSpec(definition=definition, dataset=Path("d"), folder=command.folder, started_at="")
-    record_refused_start(rank_group, spec, "timed-out", "all of its time is used")
+    (command.folder / "d.safetensors").write_bytes(b"data")
+    inputs = input_hashes(command.folder / "d.safetensors", None, [])
+    earlier = load_history(command.folder, definition, inputs, rank_group.rank_files)
+    history = HistoryWriter(command.folder, earlier, new_start())
+    refuse_start(rank_group, history, "timed-out", "all of its time is used")
     assert (failure := read_failure(command.folder)) is not None
-    assert would_fail_again(command.folder, definition, 600.0) == failure
-    assert would_fail_again(command.folder, definition, 600.5) is None
+    assert would_fail_again(history.history, 600.0) == failure
+    assert would_fail_again(history.history, 600.5) is None
     command.arguments[:0] = ["--attempt", "2"]
     assert ordered(command, monkeypatch, waits=True) == (1, [])
     assert "study/d2.r1 is not tried again: all of its time is used" in capsys.readouterr().err

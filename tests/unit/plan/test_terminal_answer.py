@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.small_runs import definition
+from tests.small_runs import definition, leave_failure
 
 from scalewise.analysis.decision.card import Card
 from scalewise.analysis.decision.card_figures import Figure
@@ -23,7 +23,7 @@ from scalewise.plan.terminal.final_message import (
     failures,
     latest_answers,
 )
-from scalewise.records import Failure, read_failure
+from scalewise.records import read_failure
 
 
 def answered(results: Path, *answers: dict[str, Any]) -> str:
@@ -106,17 +106,10 @@ def fail(
     results: Path, run: str, seconds: int, reason: str = "Out of disk.", tail: Sequence[str] = ()
 ) -> Path:
     """A run that failed on a node whose clock shows so many seconds after 1970."""
-    path = results / "strong" / "runs" / run / "failure.json"
+    path = results / "strong" / "runs" / run / "history.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    failure = Failure(
-        definition=definition().model_copy(update={"experiment": "strong", "run": run}),
-        outcome="failed",
-        reason=reason,
-        log_tail=list(tail),
-        ended_at="2026-11-22T10:00:00.000+00:00",
-    )
-    path.with_suffix(".new").write_text(failure.model_dump_json())
-    path.with_suffix(".new").replace(path)
+    run_of = definition().model_copy(update={"experiment": "strong", "run": run})
+    leave_failure(path.parent, run_of, "failed", reason, log_tail=list(tail))
     os.utime(path, (seconds, seconds))
     return path.parent
 
@@ -154,7 +147,7 @@ def test_a_failed_run_shows_its_last_30_lines_and_one_that_failed_alike_does_not
         folder = fail(tmp_path, run, 1000, tail=[f"step {number}" for number in range(40)])
         failure = read_failure(folder)
         assert failure is not None
-        lines.append(failure_lines(failure, folder / "train.log", shown))
+        lines.append(failure_lines(f"strong/{run}", failure, folder / "train.log", shown))
     assert lines[0] == [
         "strong/d1.r1 failed: Out of disk.",
         *(f"    step {number}" for number in range(10, 40)),
@@ -173,7 +166,7 @@ def test_a_traceback_that_has_left_the_last_lines_is_shown_instead(tmp_path: Pat
 
 
 def test_a_failure_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    path = fail(tmp_path, "d1.r1", 1000) / "failure.json"
+    path = fail(tmp_path, "d1.r1", 1000) / "history.json"
     path.write_text("[]")
 
     assert str(path) in failures(tmp_path, EarlierFiles())

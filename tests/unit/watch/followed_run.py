@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
-import os
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from tests.small_runs import definition
+
 from scalewise.execution.messages import Progress
-from scalewise.execution.rank_files import RankFiles
-from scalewise.records import JobTime, JobTimes
+from scalewise.execution.rank_files import PROGRESS
+from scalewise.records import HISTORY, History, Start
 from scalewise.watch.jobs import JobLog
 from scalewise.watch.points import RunKey
 from scalewise.watch.run_files import RunFacts, RunFiles
@@ -20,6 +22,12 @@ from scalewise.watch.slurm_queue import QueuedJob
 RUN: RunKey = ("digits", "d2.r1")
 BEGAN = "2026-11-22T10:00:00.000+00:00"
 EPOCH = datetime.fromisoformat(BEGAN).timestamp()
+LIMIT_SECONDS = 86400.0
+
+
+def time_of(seconds: float) -> str:
+    """A time so many seconds after the first start."""
+    return datetime.fromtimestamp(EPOCH + seconds, UTC).isoformat()
 
 
 class Follower:
@@ -31,7 +39,7 @@ class Follower:
         self.files = RunFiles(results, on_cluster)
         self.folder = self.files.folder(RUN)
         self.folder.mkdir(parents=True)
-        self.log = JobLog(self.files.before, now=lambda: 0.0)
+        self.log = JobLog(self.files.last_start, now=lambda: 0.0)
         self.snakemake = snakemake or logging.Logger("snakemake")
         self.snakemake.addHandler(self.log)
         self.clock = EPOCH
@@ -45,38 +53,44 @@ class Follower:
         if slurm:
             self.tell(None, f"Job {job} has been submitted with SLURM jobid {slurm} (log: x.log).")
 
-    def jobs_taken(self, *seconds: float, shape: str = "1x2") -> None:
-        """What the job of a run writes: at its start its limit, and at its end its length."""
-        starts = [datetime.fromtimestamp(EPOCH + 1000 * number, UTC) for number in range(len(seconds))]
-        jobs = [
-            JobTime(started_at=start.isoformat(), seconds=each)
-            for start, each in zip(starts, seconds, strict=True)
-        ]
-        self.clock = max(self.clock, starts[-1].timestamp())
-        self.write("job_times.json", JobTimes(shape=shape, jobs=jobs).model_dump_json())
+    def starts(self, *ended: float, outcome: str = "failed", devices: int = 2) -> None:
+        """Write that a start begins, after others that took so many seconds; None of one that was killed."""
+        self.write_history([*self._ended(ended, outcome), self._start(len(ended))], devices)
+        self.clock = max(self.clock, EPOCH + 1000 * len(ended))
 
-    def job_ends(self, *seconds: float) -> None:
-        """The same, so long after the start of the last one."""
-        self.clock = EPOCH + 1000 * (len(seconds) - 1) + seconds[-1] - 1
-        self.jobs_taken(*seconds)
+    def ends(self, *seconds: float, outcome: str = "completed") -> None:
+        """Write that a start has ended, the last of these."""
+        self.write_history(self._ended(seconds, outcome))
+        self.clock = EPOCH + 1000 * (len(seconds) - 1) + seconds[-1]
+
+    def _ended(self, seconds: Sequence[float], outcome: str) -> list[Start]:
+        return [
+            self._start(number).model_copy(
+                update={"ended_at": time_of(1000 * number + each), "outcome": outcome}
+                if each < LIMIT_SECONDS
+                else {"outcome": "killed"}
+            )
+            for number, each in enumerate(seconds)
+        ]
+
+    def _start(self, number: int) -> Start:
+        return Start(started_at=time_of(1000 * number), limit_seconds=LIMIT_SECONDS)
+
+    def write_history(self, starts: list[Start], devices: int = 2) -> None:
+        history = History(definition=definition(devices), inputs={}, starts=starts)
+        self.write(HISTORY, history.model_dump_json())
 
     def write(self, name: str, text: str) -> Path:
-        """A file that is newer than all before, by the clock of its server."""
         path = self.folder / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
-        return self.newer(path)
-
-    def newer(self, path: Path) -> Path:
-        self.clock += 1
-        os.utime(path, (self.clock, self.clock))
         return path
 
     def progress(self, epoch: int) -> None:
-        files = RankFiles(self.folder / "attempt")
-        files.folder.mkdir(exist_ok=True)
-        files.progress(Progress(epoch=epoch, epochs=4, samples_per_second=123.0))
-        self.newer(files.folder / "progress.json")
+        """Write a report of the ranks, a second after all that was written before."""
+        self.clock += 1
+        progress = Progress(epoch=epoch, epochs=4, samples_per_second=123.0, reported_at=self.clock)
+        self.write(f"attempt/{PROGRESS}", progress.model_dump_json())
 
     def summary(self, outcome: str = "completed", rate: float | None = 200.0) -> None:
         provenance = {"started_at": BEGAN, "ended_at": "2026-11-22T10:01:00.000+00:00"}

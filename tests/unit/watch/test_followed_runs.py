@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.watch.followed_run import EPOCH, RUN, Follower
+from tests.unit.watch.followed_run import EPOCH, LIMIT_SECONDS, RUN, Follower, time_of
 
-from scalewise.records import JobTime, JobTimes
+from scalewise.records import Start
 from scalewise.watch.jobs import Job, Silence
 from scalewise.watch.points import RunKey
 
@@ -29,12 +27,13 @@ def test_a_run_is_followed_from_the_queue_to_its_figures(tmp_path: Path) -> None
     assert run.look().state == "queued"
     run.hand_over(slurm="41")
     states.append(run.look().state)
-    run.jobs_taken(600.0)
+    run.starts()
     states.append(run.look().state)
     run.progress(2)
     at_work = run.look()
     states.append(at_work.state)
     run.summary()
+    run.ends(61.5)
     states.append(run.look().state)
 
     assert states == ["waiting", "queued", "starting", "running", "done"]
@@ -45,21 +44,19 @@ def test_a_run_is_followed_from_the_queue_to_its_figures(tmp_path: Path) -> None
     assert run.look().throughput == 200.0
 
 
-def test_the_time_of_a_job_is_its_own_and_not_its_limit_before_it_has_ended(run: Follower) -> None:
+def test_the_time_of_a_job_is_its_own_and_not_its_limit(run: Follower) -> None:
     run.hand_over()
-    run.jobs_taken(600.0)
-    run.clock += 58
+    run.starts()
+    assert run.look().job_seconds == ()
     run.summary()
-    assert run.look().job_seconds == (59.0,)
-
-    run.job_ends(61.5)
+    run.ends(61.5)
     assert run.look().job_seconds == (61.5,)
 
 
 def test_the_time_of_a_job_that_was_killed_is_not_its_limit(run: Follower) -> None:
     run.hand_over()
-    run.jobs_taken(86400.0)
-    run.clock += 200
+    run.starts()
+    run.clock = EPOCH + 200
     run.progress(2)
     run.tell("job_error", jobid=7)
     # for as long as it gave signs of life
@@ -67,11 +64,11 @@ def test_the_time_of_a_job_that_was_killed_is_not_its_limit(run: Follower) -> No
     assert (killed.state, killed.job_seconds) == ("failed", (201.0,))
 
     run.hand_over(job=8)
-    run.jobs_taken(86400.0, 86400.0)
+    run.starts(LIMIT_SECONDS)
     # the next one began 1000 seconds after it
     assert (run.look().state, run.look().job_seconds) == ("starting", (1000.0,))
-    run.job_ends(86400.0, 60.0)
     run.summary()
+    run.ends(LIMIT_SECONDS, 60.0)
     assert run.look().job_seconds == (1000.0, 60.0)
 
 
@@ -79,8 +76,8 @@ def test_a_file_that_is_away_for_a_moment_ends_nothing(
     run: Follower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run.hand_over()
-    run.jobs_taken(600.0)
     run.summary()
+    run.ends(60.0)
     before = run.look()
     monkeypatch.setattr("scalewise.watch.run_files.identity", lambda _path: ())
     assert run.look().state == "starting"
@@ -94,15 +91,15 @@ def test_on_this_machine_a_run_starts_as_soon_as_it_is_handed_over(run: Follower
 
 
 def test_what_an_earlier_session_left_is_no_result_of_a_run_that_is_made_again(run: Follower) -> None:
-    run.jobs_taken(60.0)
     run.progress(3)
     run.summary()
+    run.ends(60.0)
     assert run.look(in_session=False).state == "done"
     assert run.look().state == "waiting"
 
     run.hand_over()
     assert run.look().state == "starting"
-    run.jobs_taken(60.0, 600.0)
+    run.starts(60.0, outcome="completed")
     # its ranks have told nothing yet
     assert (run.look().state, run.look().progress) == ("starting", None)
     run.progress(1)
@@ -116,25 +113,24 @@ def test_a_run_that_nobody_makes_is_not_shown_as_waiting(run: Follower) -> None:
 
 def test_a_failure_is_told_until_the_run_is_tried_again(run: Follower) -> None:
     run.hand_over()
-    run.jobs_taken(30.0)
-    run.write("failure.json", json.dumps({"outcome": "timed-out"}))
+    run.ends(30.0, outcome="timed-out")
     run.tell("job_error", jobid=7)
     assert (run.look().state, run.look().outcome) == ("failed", "timed-out")
 
     run.hand_over()
     assert run.look().state == "starting"
-    run.jobs_taken(30.0, 600.0)
+    run.starts(30.0, outcome="timed-out")
     run.progress(1)
     assert run.look().state == "running"
     run.tell("job_error", jobid=7)
-    run.folder.joinpath("failure.json").unlink()
+    # killed before it could say why
     assert (run.look().state, run.look().outcome) == ("failed", "failed")
 
 
 def test_a_run_that_diverged_is_a_failure_without_a_figure(run: Follower) -> None:
     run.hand_over()
-    run.jobs_taken(30.0)
     run.summary(outcome="diverged")
+    run.ends(30.0, outcome="diverged")
     run.tell("job_finished", job_id=7)
     facts = run.look()
     assert (facts.state, facts.outcome, facts.throughput) == ("failed", "diverged", None)
@@ -143,7 +139,7 @@ def test_a_run_that_diverged_is_a_failure_without_a_figure(run: Follower) -> Non
 def test_a_job_that_slurm_has_put_back_is_in_the_queue_again(tmp_path: Path) -> None:
     run = Follower(tmp_path, on_cluster=True)
     run.hand_over(slurm="41")
-    run.jobs_taken(600.0)
+    run.starts()
     run.progress(1)
     assert run.look(slurm="RUNNING").state == "running"
     put_back = run.look(slurm="PENDING")
@@ -155,7 +151,7 @@ def test_a_job_that_slurm_has_put_back_is_in_the_queue_again(tmp_path: Path) -> 
 def test_a_job_that_has_begun_is_in_no_queue_whatever_slurm_said_before(tmp_path: Path) -> None:
     run = Follower(tmp_path, on_cluster=True)
     run.hand_over(slurm="41")
-    run.jobs_taken(86400.0)
+    run.starts()
     assert run.look(slurm="PENDING", asked_later=-20).state == "starting"
     run.progress(2)
     facts = run.look(slurm="PENDING", asked_later=-20)
@@ -163,61 +159,49 @@ def test_a_job_that_has_begun_is_in_no_queue_whatever_slurm_said_before(tmp_path
 
 
 @pytest.mark.parametrize("earlier", ["another shape", "damaged"])
-def test_a_job_is_told_from_earlier_ones_however_few_the_file_tells_of(run: Follower, earlier: str) -> None:
-    run.jobs_taken(60.0, 60.0)
+def test_a_job_is_told_from_earlier_ones_however_few_the_history_has(run: Follower, earlier: str) -> None:
+    run.ends(60.0, 60.0, outcome="failed")
     if earlier == "damaged":
-        run.write("job_times.json", "{")
+        run.write("history.json", "{")
     run.hand_over()
     assert run.look().state == "starting"
-    run.clock += 5000
-    start = datetime.fromtimestamp(run.clock, UTC).isoformat()
-    mine = JobTimes(shape="2x1", jobs=[JobTime(started_at=start, seconds=3600)])
-    run.write("job_times.json", mine.model_dump_json())
+    began = Start(started_at=time_of(5000), limit_seconds=LIMIT_SECONDS)
+    run.write_history([began], devices=4)
+    run.clock = EPOCH + 5000
     run.progress(2)
     facts = run.look()
-    assert (facts.state, facts.job_seconds, facts.began) == ("running", (), run.clock - 2)
+    assert (facts.state, facts.job_seconds, facts.began) == ("running", (), EPOCH + 5000)
 
 
 def test_a_failed_job_is_told_before_snakemake_hears_of_it(tmp_path: Path) -> None:
     run = Follower(tmp_path, on_cluster=True)
-    run.write("failure.json", json.dumps({"outcome": "out-of-memory"}))
+    run.ends(20.0, outcome="interrupted")
     run.hand_over(slurm="41")
-    run.jobs_taken(600.0)
+    assert run.look().state == "queued"
+    run.starts(20.0)
     run.progress(2)
     assert run.look().state == "running"
-    run.write("failure.json", json.dumps({"outcome": "timed-out"}))
-    run.job_ends(30.0)
+    run.ends(20.0, 30.0, outcome="timed-out")
     facts = run.look()
-    assert (facts.state, facts.outcome, facts.job_seconds) == ("failed", "timed-out", (30.0,))
+    assert (facts.state, facts.outcome, facts.job_seconds) == ("failed", "timed-out", (20.0, 30.0))
 
 
 def test_an_old_failure_does_not_name_how_a_new_job_ended(run: Follower) -> None:
-    run.write("failure.json", json.dumps({"outcome": "out-of-memory"}))
+    run.ends(20.0, outcome="timed-out")
     run.hand_over()
     run.tell("job_error", jobid=7)
     assert (run.look().state, run.look().outcome) == ("failed", "failed")
 
 
-def test_a_job_that_has_ended_took_its_own_time_though_nobody_says_what_came_of_it(run: Follower) -> None:
-    run.hand_over()
-    run.jobs_taken(600.0)
-    run.progress(2)
-    assert run.look().job_seconds == ()
-    run.job_ends(30.0)
-    facts = run.look()
-    assert (facts.job_seconds, facts.began) == ((30.0,), None)
-    assert facts.elapsed(EPOCH + 86400) == 0
-
-
 def test_of_each_job_of_a_run_it_is_kept_where_it_began(run: Follower) -> None:
     run.hand_over()
-    run.jobs_taken(600.0)
+    run.starts()
     run.progress(0)
     first = run.look().first_seen
     assert first == (0.0, run.clock)
     run.progress(2)
     assert run.look().first_seen == first
-    run.jobs_taken(30.0, 600.0)
+    run.starts(30.0)
     run.progress(2)
     assert run.look().first_seen == (0.5, run.clock)
 
@@ -225,15 +209,15 @@ def test_of_each_job_of_a_run_it_is_kept_where_it_began(run: Follower) -> None:
 @pytest.mark.parametrize("text", ["", "{", '{"epoch": 1', "null", "[]", '{"epoch": "x", "epochs": 2}'])
 def test_files_that_are_not_whole_change_nothing(run: Follower, text: str) -> None:
     run.hand_over()
-    run.jobs_taken(600.0)
+    run.starts()
     run.progress(2)
     before = run.look()
     run.write("attempt/progress.json", text)
     assert run.look() == before
-    run.write("job_times.json", text)
-    run.newer(run.folder / "attempt" / "progress.json")
+    run.write("history.json", text)
     assert run.look() == before
 
+    run.ends(60.0)
     run.write("summary.json", text)
     ended = run.look()
     assert (ended.state, ended.throughput) == ("done", None)
@@ -243,7 +227,7 @@ def test_files_that_are_not_whole_change_nothing(run: Follower, text: str) -> No
 
 def test_a_folder_that_is_gone_is_no_error(run: Follower) -> None:
     run.hand_over()
-    run.jobs_taken(600.0)
+    run.starts()
     run.progress(2)
     for path in sorted(run.folder.rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()

@@ -14,11 +14,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from tests.small_runs import definition
 from tests.unit.conftest import SCRIPTS
 from tests.unit.watch.standings import point
 
 from scalewise.analysis.decision.card import Card
-from scalewise.records import JobTime, JobTimes
+from scalewise.records import HISTORY, History, Start, write_json
 from scalewise.watch.jobs import Job
 from scalewise.watch.look import Looker
 from scalewise.watch.points import Criterion, Rounds, WatchedStudy
@@ -105,13 +106,11 @@ def test_what_was_at_work_at_the_end_has_cost_its_time_until_then(tmp_path: Path
     folder = tmp_path / "results" / "digits" / "runs" / "d2.r1"
     folder.mkdir(parents=True)
     start = datetime.fromtimestamp(began, UTC).isoformat()
-    times = JobTimes(shape="1x2", jobs=[JobTime(started_at=start, seconds=86400.0)])
-    (folder / "job_times.json").write_text(times.model_dump_json())
-    os.utime(folder / "job_times.json", (began, began))
+    starts = [Start(started_at=start, limit_seconds=86400.0)]
+    write_json(folder / HISTORY, History(definition=definition(2), inputs={}, starts=starts))
     progress = folder / "attempt" / "progress.json"
     progress.parent.mkdir()
-    progress.write_text(json.dumps({"epoch": 3, "epochs": 10}))
-    os.utime(progress, (began + 60, began + 60))
+    progress.write_text(json.dumps({"epoch": 3, "epochs": 10, "reported_at": began + 60}))
     job = Job(state="handed over", handed_over=began)
     cut = record(host="login9", began=began, told_at=began + 1800, jobs=((run, job),), ended=ended)
     write_watch_record(tmp_path, cut)

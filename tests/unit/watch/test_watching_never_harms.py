@@ -10,13 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.small_runs import definition
+from tests.small_runs import definition, leave_failure
 from tests.unit.watch.followed_run import Follower
 from tests.unit.watch.standings import point
 from tests.waiting import wait_until
 
 from scalewise.execution.supervisor import STUDY_IS_SHOWN
-from scalewise.records import Failure
 from scalewise.watch.points import Criterion, WatchedStudy
 from scalewise.watch.record import RECORD, read_watch_record
 from scalewise.watch.slurm_queue import QueuedJob, SlurmQueue, parse_queue
@@ -111,14 +110,8 @@ def test_a_failed_run_is_shown_by_its_reason_and_output_once_and_by_snakemake_wi
         job = {"event": "job_info", "rule_name": "train", "jobid": number}
         wildcards = {"experiment": experiment, "run": run}
         session.logger.info("rule train", extra=job | {"wildcards": wildcards})
-    failure = Failure(
-        definition=definition().model_copy(update={"experiment": "digits", "run": "d1.r1"}),
-        outcome="failed",
-        reason="rank 0 on a: Out of disk.",
-        log_tail=["step 1", "OSError: out of disk"],
-        ended_at="2026-11-22T10:00:00.000+00:00",
-    )
-    (folder / "failure.json").write_text(failure.model_dump_json())
+    tail = ["step 1", "OSError: out of disk"]
+    leave_failure(folder, definition(), "failed", "rank 0 on a: Out of disk.", log_tail=tail)
     failed_job(session, "d1.r1")
     failed_job(session, "d2.r1")
     session.watcher.end()
@@ -217,7 +210,7 @@ def test_a_study_that_is_no_longer_shown_goes_on_for_others_until_its_end(tmp_pa
     session.await_log()
     run = Follower(tmp_path / "results", snakemake=session.logger)
     run.hand_over()
-    run.jobs_taken(60.0)
+    run.ends(60.0)
     run.summary()
     run.tell("job_finished", job_id=7)
     session.watcher.end()
@@ -286,7 +279,7 @@ def test_a_job_that_was_put_back_by_force_is_asked_about(tmp_path: Path) -> None
     watcher = Watcher(study, {}, tmp_path, SESSION, logger, None, Queue(), now=lambda: run.clock + still[0])
     logger.addHandler(watcher._log)
     run.hand_over(slurm="41")
-    run.jobs_taken(86400.0)
+    run.starts()
     run.progress(1)
     at_work = watcher._look().runs[SESSION[1]]
     # its node was lost: what its ranks have told last stays

@@ -45,9 +45,8 @@ KINDS_OF_THE_WHOLE_RUN: tuple[MemoryKind, ...] = ("CUDA allocator peak", "proces
 
 R = TypeVar("R", bound=BaseModel)
 
-SUMMARY, EPOCHS, RANKS, FAILURE = "summary.json", "epochs.csv", "ranks.csv", "failure.json"
+SUMMARY, EPOCHS, RANKS, HISTORY = "summary.json", "epochs.csv", "ranks.csv", "history.json"
 UTILIZATION, MODEL = "utilization.csv", "model.safetensors"
-JOB_TIMES = "job_times.json"
 RUN_RECORDS = (SUMMARY, EPOCHS, RANKS, UTILIZATION)
 """The files that every run that is a result leaves."""
 
@@ -497,26 +496,57 @@ LOG_TAIL_LINES = 30
 """Lines of a failed run's output that are kept with its reason, and shown."""
 
 
-class Failure(_Record):
-    """``failure.json``: why a run has no summary. Not a result: the next attempt replaces it.
+class Start(_Record):
+    """One start of a run's ranks, or the refusal to start them.
 
     Args:
-        reason: A sentence that names rank and host where they are known.
-        limit_seconds: Time limit of the run.
-        traceback: Traceback of the first rank that raised; empty where none did.
-        log_tail: Last lines of train.log.
-        ended_at: UTC, ISO 8601.
+        started_at: UTC, ISO 8601.
+        host: Host of the job.
+        limit_seconds: Most time that the start may take.
+        from_step: Optimizer steps that the checkpoint held, 0 without one; None if no rank was started.
+        attempt: Snakemake's count of its tries at the run, from 1.
+        slurm_job_id: None outside Slurm.
+        restart_count: Number of times that Slurm had started that job again.
+        ended_at: UTC, ISO 8601; None while the ranks are at work, and if they were killed.
+        outcome: None while the ranks are at work; ``killed`` is written by the next start.
+        reason: A sentence that names rank and host if they are known; empty for a run that completed.
+        steps: Optimizer steps done at the end; None if unknown.
+        no_progress: Whether it counts as a try without progress if the next start begins at the same step.
         permanent: Whether another try would end alike.
+        traceback: Traceback of the first rank that raised; empty if none did.
+        log_tail: Last lines of train.log; empty for a run that has a result.
     """
 
-    definition: Definition
-    outcome: Literal["failed", "timed-out", "interrupted"]
-    reason: str
-    limit_seconds: float | None = None
-    traceback: str = ""
-    log_tail: list[str]
-    ended_at: str
+    started_at: str
+    host: str = ""
+    limit_seconds: float
+    from_step: int | None = 0
+    attempt: int = 1
+    slurm_job_id: str | None = None
+    restart_count: int = 0
+    ended_at: str | None = None
+    outcome: Outcome | Literal["failed", "timed-out", "interrupted", "killed"] | None = None
+    reason: str = ""
+    steps: int | None = None
+    no_progress: bool = False
     permanent: bool = False
+    traceback: str = ""
+    log_tail: list[str] = []
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it ended without a result, and said why."""
+        return self.outcome in {"failed", "timed-out", "interrupted"}
+
+    @property
+    def has_result(self) -> bool:
+        """Whether it ended with a result: another start would begin another training."""
+        return self.outcome in {"completed", "diverged", "out-of-memory"}
+
+    @property
+    def is_requested_by_user(self) -> bool:
+        """Whether the user began to train, rather than Snakemake or Slurm again."""
+        return self.attempt == 1 and self.restart_count == 0
 
     @property
     def output(self) -> list[str]:
@@ -529,36 +559,50 @@ class Failure(_Record):
             return traceback
         return self.log_tail[-LOG_TAIL_LINES:]
 
+    def seconds(self, next_started_at: str | None = None) -> float:
+        """Return the seconds that it took, or the most that it may have taken.
 
-class JobTime(_Record):
-    """One job of a run.
-
-    Args:
-        started_at: UTC, ISO 8601.
-        seconds: Time from there to its end; of a job that was cut off or still runs, the most it may take.
-        attempt: Snakemake's count of its tries at the run when it began, from 1.
-    """
-
-    started_at: str
-    seconds: float
-    attempt: int = 1
+        Args:
+            next_started_at: Start of the next one, before which this one has ended; None if there is none.
+        """
+        ended_at = self.ended_at or next_started_at
+        if ended_at is None:
+            return self.limit_seconds
+        seconds = max(seconds_between(self.started_at, ended_at), 0.0)
+        return min(seconds, self.limit_seconds) if self.ended_at is None else seconds
 
 
-class JobTimes(_Record):
-    """``job_times.json``: the jobs that a run has taken, those that failed among them.
+class History(_Record):
+    """``history.json``: every start of a run, with the reason of each that failed.
 
     Args:
-        shape: Nodes x devices per node.
-        jobs: Every job of the run, in the order of their starts.
+        definition: The run of the last start, with every setting written out.
+        inputs: Hashes of what else defines it, by name.
+        first: Index of the first start of the last training; earlier ones trained something else, or left
+            nothing to resume from.
+        starts: All starts on as many nodes and devices, in their order.
     """
 
-    shape: str
-    jobs: list[JobTime]
+    definition: Definition
+    inputs: dict[str, str]
+    first: int = 0
+    starts: list[Start]
 
     @property
-    def seconds(self) -> float:
-        """Seconds of all jobs together."""
-        return sum(job.seconds for job in self.jobs)
+    def label(self) -> str:
+        """The run as messages name it."""
+        return f"{self.definition.experiment}/{self.definition.run}"
+
+    @property
+    def failure(self) -> Start | None:
+        """The last start if it has failed."""
+        return self.starts[-1] if self.starts and self.starts[-1].has_failed else None
+
+    @property
+    def seconds(self) -> list[float]:
+        """Seconds of each start; the most that it may have taken if it was killed or is still at work."""
+        following = [*(start.started_at for start in self.starts[1:]), None]
+        return [start.seconds(after) for start, after in zip(self.starts, following, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -670,6 +714,11 @@ def seconds_between(started_at: str, ended_at: str) -> float:
     return (datetime.fromisoformat(ended_at) - datetime.fromisoformat(started_at)).total_seconds()
 
 
+def epoch_seconds(time: str) -> float:
+    """Return the seconds since the epoch of a time as ``utc_now`` gives it."""
+    return datetime.fromisoformat(time).timestamp()
+
+
 @contextmanager
 def replaced_whole(path: Path) -> Iterator[Path]:
     """A temporary file to write, which then becomes ``path``, whole or not at all, surviving a crash."""
@@ -746,18 +795,25 @@ def damaged(path: Path, problem: str) -> RecordError:
     return RecordError(f"{path}: {problem}. Delete {path.parent} and give the same command again.")
 
 
-def read_failure(run_folder: Path) -> Failure | None:
-    """The failure of a run; None where it has none."""
-    if not (run_folder / FAILURE).exists():
+def read_history(run_folder: Path) -> History | None:
+    """Read the history of a run; None if it has never been started.
+
+    Raises:
+        RecordError: It is damaged.
+    """
+    if not (run_folder / HISTORY).exists():
         return None
-    return read_record(run_folder / FAILURE, Failure)
+    return read_record(run_folder / HISTORY, History)
 
 
-def read_job_times(run_folder: Path) -> JobTimes | None:
-    """The jobs of a run; None of one that has not begun."""
-    if not (run_folder / JOB_TIMES).exists():
-        return None
-    return read_record(run_folder / JOB_TIMES, JobTimes)
+def read_failure(run_folder: Path) -> Start | None:
+    """Read the last start of a run if it has failed; None if it has not, or never started.
+
+    Raises:
+        RecordError: The history is damaged.
+    """
+    history = read_history(run_folder)
+    return history.failure if history is not None else None
 
 
 def read_all_reduce(path: Path) -> AllReduceMeasurement:

@@ -30,11 +30,11 @@ from scalewise.records import (
     RANKS,
     SUMMARY,
     EpochRecord,
-    Failure,
     Measurements,
     ProgramMeasurements,
     Provenance,
     RecordError,
+    Start,
     Summary,
     damaged,
     read_failure,
@@ -254,7 +254,7 @@ def _planned_rows(
             yield row | dict(point.options), settings.model_dump() | {"seed": seed}
 
 
-def _why_unfinished(failure: Failure | None) -> dict[str, Any]:
+def _why_unfinished(failure: Start | None) -> dict[str, Any]:
     if failure is None:
         return {"outcome": "not run yet", "reason": ""}
     return {"outcome": failure.outcome, "reason": failure.reason}

@@ -60,6 +60,7 @@ class Progress(_Note):
         step: Optimizer steps done since the training began.
         steps: Optimizer steps of the whole training, where they end it; None where something else does.
         steps_per_epoch: Optimizer steps of an epoch; None where nobody knows.
+        reported_at: Time of the report, seconds since the epoch by the clock of rank 0's host.
         samples_per_second: Throughput by the clock of rank 0; None before there is any. Of a built-in model
             in the latest windows, warm-up left out; of a program, between the last two messages.
     """
@@ -69,6 +70,7 @@ class Progress(_Note):
     step: int = 0
     steps: int | None = None
     steps_per_epoch: int | None = None
+    reported_at: float = 0.0
     samples_per_second: float | None = None
 
     @property

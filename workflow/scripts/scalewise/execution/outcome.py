@@ -9,12 +9,12 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from scalewise.execution.history import HistoryWriter
 from scalewise.execution.messages import RankError, RankSetup, TrainSpec
 from scalewise.execution.supervisor import ExitStatus, RankGroup, failure_reason, supervise
 from scalewise.execution.watchdog import Why
 from scalewise.records import (
     EPOCHS,
-    FAILURE,
     LOG_TAIL_LINES,
     MODEL,
     RANKS,
@@ -23,12 +23,12 @@ from scalewise.records import (
     UTILIZATION,
     Definition,
     EpochRecord,
-    Failure,
+    History,
     RankRecord,
     RecordError,
+    Start,
     Summary,
     UtilizationRecord,
-    read_failure,
     read_summary,
     utc_now,
     write_json,
@@ -71,36 +71,36 @@ class RunFailedError(Exception):
         self.given_up = given_up
 
 
-def run_ranks(rank_group: RankGroup, rank_setup: RankSetup, spec: TrainSpec) -> None:
-    """Run the ranks to their end.
-
-    Leaves the run's records, or ``failure.json`` with the reason.
+def run_ranks(rank_group: RankGroup, rank_setup: RankSetup, spec: TrainSpec, history: HistoryWriter) -> None:
+    """Run the ranks to their end, which the history then has.
 
     Raises:
         RunFailedError: There is no result.
         LockLostError: Another process trains the run by now; the run's folder is left as it is.
+        RecordError: The summary that the ranks left cannot be read.
     """
-    for name in (*RUN_RECORDS, MODEL, FAILURE):
+    for name in (*RUN_RECORDS, MODEL):
         (spec.folder / name).unlink(missing_ok=True)
     whole_log(rank_group.log).unlink(missing_ok=True)
-    rank_group.rank_files.begin(rank_setup)
-    rank_group.rank_files.write_spec(spec)
+    rank_files = rank_group.rank_files
+    rank_files.begin(rank_setup)
+    rank_files.write_spec(spec)
     ended = supervise(rank_group)
-    cause = rank_group.rank_files.root_cause(rank_group.world_size)
-    if (spec.folder / SUMMARY).exists():
-        # written last of all that the training leaves: what failed came after it
-        rank_group.rank_files.end()
-        return
-    if cause is not None and cause.out_of_memory and ended.outcome == "failed":
+    cause = rank_files.root_cause(rank_group.world_size)
+    if not (spec.folder / SUMMARY).exists():
+        if cause is None or not cause.out_of_memory or ended.outcome != "failed":
+            raise _fail(rank_group, spec, ended, cause, history)
         _record_out_of_memory(spec, cause)
-        rank_group.rank_files.end()
-        return
-    raise _fail(rank_group, spec, ended, cause)
+    # the summary was written last of all that the training leaves: what failed came after it
+    summary = read_summary(spec.folder)
+    with suppress(OSError):
+        history.end(rank_files, outcome=summary.outcome, reason=summary.reason)
+    rank_files.end()
 
 
-def record_refused_start(rank_group: RankGroup, spec: TrainSpec, outcome: Why, why: str) -> RunFailedError:
-    """Record a run that is not even started again, like one that has failed; returns the error to raise."""
-    write_json(spec.folder / FAILURE, _failure(rank_group, spec, outcome, why))
+def refuse_start(rank_group: RankGroup, history: HistoryWriter, outcome: Why, why: str) -> RunFailedError:
+    """Record that a run is not started again, like one that has failed; returns the error to raise."""
+    history.refuse(outcome=outcome, reason=why, log_tail=_tail(rank_group.log))
     note(rank_group.log, f"{outcome}: {why}")
     return RunFailedError(f"{rank_group.label} {outcome}: {why}\nWhole log: {rank_group.log}", why)
 
@@ -200,19 +200,13 @@ def has_result(folder: Path, definition: Definition) -> bool:
     return found and all((folder / name).exists() for name in RUN_RECORDS)
 
 
-def would_fail_again(folder: Path, definition: Definition, limit_seconds: float) -> Failure | None:
-    """The failure that makes another try a waste: it would end alike, or it had as much time and used it."""
-    try:
-        failure = read_failure(folder)
-    except RecordError:
+def would_fail_again(history: History, limit_seconds: float) -> Start | None:
+    """Return the failure that makes another try a waste: it would end alike, or used as much time."""
+    failure = history.failure
+    if failure is None or history.first == len(history.starts):
         return None
-    if failure is None or failure.definition != definition:
-        return None
-    if failure.permanent:
-        return failure
-    if failure.outcome != "timed-out":
-        return None
-    return failure if failure.limit_seconds is not None and failure.limit_seconds >= limit_seconds else None
+    used_all = failure.outcome == "timed-out" and failure.limit_seconds >= limit_seconds
+    return failure if failure.permanent or used_all else None
 
 
 def _record_out_of_memory(spec: TrainSpec, cause: RankError) -> None:
@@ -231,7 +225,11 @@ def _record_out_of_memory(spec: TrainSpec, cause: RankError) -> None:
 
 
 def _fail(
-    rank_group: RankGroup, spec: TrainSpec, ended: ExitStatus, cause: RankError | None
+    rank_group: RankGroup,
+    spec: TrainSpec,
+    ended: ExitStatus,
+    cause: RankError | None,
+    history: HistoryWriter,
 ) -> RunFailedError:
     """Record the failure and say it: reason first, then the last lines of its output.
 
@@ -240,34 +238,27 @@ def _fail(
     why = printable(failure_reason(rank_group, ended, cause)[:REASON_CHARACTERS])
     if (free := free_bytes(spec.folder)) < FULL_BYTES:
         why += f" {spec.folder} has {free:,} free bytes left: make room there."
-    traceback = printable(cause.traceback) if cause is not None else ""
-    failure = _failure(rank_group, spec, ended.outcome, why, traceback)
-    if cause is not None and cause.permanent and ended.outcome == "failed":
-        failure = failure.model_copy(update={"permanent": True})
     for name in (*RUN_RECORDS, MODEL):
         (spec.folder / name).unlink(missing_ok=True)
-    details = "\n".join(failure.output)
-    if ended.stopped is not None and ended.stopped.saved:
-        details = ""  # nothing to look for: it ended as requested
+    failed, stopped = ended.outcome == "failed", ended.stopped
+    failure = {
+        "outcome": ended.outcome,
+        "reason": why,
+        "no_progress": failed or (stopped is not None and not stopped.saved),
+        "permanent": failed and cause is not None and cause.permanent,
+        "traceback": printable(cause.traceback) if cause is not None else "",
+        "log_tail": _tail(rank_group.log),
+    }
+    details = ""
+    if stopped is None or not stopped.saved:  # else nothing to look for: it ended as requested
+        details = "\n".join(history.start.model_copy(update=failure).output)
     try:
-        write_json(spec.folder / FAILURE, failure)
+        history.end(rank_group.rank_files, **failure)
         note(rank_group.log, f"{ended.outcome}: {why}")
     except OSError as error:  # only this message has the reason, then
         details += f"\n{explain_os_error(rank_group.label, spec.folder, error)}"
     message = f"{rank_group.label} {ended.outcome}: {why}\n{details}".rstrip()
     return RunFailedError(f"{message}\nWhole log: {rank_group.log}", why, ended)
-
-
-def _failure(rank_group: RankGroup, spec: TrainSpec, outcome: Why, why: str, traceback: str = "") -> Failure:
-    return Failure(
-        definition=spec.definition,
-        outcome=outcome,
-        reason=why,
-        limit_seconds=rank_group.limit_seconds,
-        traceback=traceback,
-        log_tail=_tail(rank_group.log),
-        ended_at=utc_now(),
-    )
 
 
 def _tail(log: Path) -> list[str]:

@@ -221,7 +221,8 @@ class RankFiles:
         # not flushed to disk: it is written while the clock runs
         path = self._own(PROGRESS)
         draft = path.with_name(f".{path.name}")
-        draft.write_text(progress.model_dump_json(), encoding="utf-8")
+        reported = progress.model_copy(update={"reported_at": time.time()})
+        draft.write_text(reported.model_dump_json(), encoding="utf-8")
         draft.replace(path)
 
     def read_progress(self) -> Progress | None:
@@ -231,10 +232,8 @@ class RankFiles:
 
     def seconds_since_progress(self) -> float:
         """Return the time since rank 0 last reported progress; 0 if it has not."""
-        try:
-            return max(time.time() - (self.folder / PROGRESS).stat().st_mtime, 0.0)
-        except OSError:
-            return 0.0
+        progress = self.read_progress()
+        return max(time.time() - progress.reported_at, 0.0) if progress is not None else 0.0
 
     def root_cause(self, world_size: int) -> RankError | None:
         """The first exception that is not the consequence of another rank's end."""

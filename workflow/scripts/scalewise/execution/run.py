@@ -4,49 +4,39 @@ from __future__ import annotations
 
 import shutil
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from scalewise.execution.checkpoint_files import CheckpointFolder
-from scalewise.execution.messages import CHECKPOINTS, RankSetup, TrainSpec
-from scalewise.execution.outcome import RunFailedError, note, record_refused_start, run_ranks
-from scalewise.execution.restarts import (
+from scalewise.execution.history import (
     MAX_STARTS_WITHOUT_PROGRESS,
-    SILENT,
-    Restart,
-    forget_history,
-    has_history,
-    load_history,
-    record_end,
-    record_start,
+    HistoryWriter,
+    has_open_training,
+    in_training,
+    lost_steps,
+    starts_without_progress,
 )
-from scalewise.execution.run_lock import LockOwner
+from scalewise.execution.messages import CHECKPOINTS, RankSetup, TrainSpec
+from scalewise.execution.outcome import RunFailedError, note, refuse_start, run_ranks
 from scalewise.execution.supervisor import RankGroup, in_minutes
-from scalewise.records import read_summary
-
-
-@dataclass(frozen=True)
-class StartContext:
-    """The circumstances of one start of a training.
-
-    Args:
-        owner: The process that starts it.
-        requested_by_user: Whether the user has begun to train, rather than snakemake or Slurm again.
-        keep_checkpoints: Whether a run that has completed keeps its checkpoints.
-    """
-
-    owner: LockOwner
-    requested_by_user: bool
-    keep_checkpoints: bool
+from scalewise.records import Start, read_summary
 
 
 def run_with_restarts(
-    rank_group: RankGroup, rank_setup: RankSetup, spec: TrainSpec, context: StartContext
+    rank_group: RankGroup,
+    rank_setup: RankSetup,
+    spec: TrainSpec,
+    history: HistoryWriter,
+    keep_checkpoints: bool,
 ) -> None:
-    """Train from the newest checkpoint, or from the beginning where there is none, to the run's records.
+    """Train from the newest checkpoint, or from the beginning if there is none, to the run's records.
 
-    The spec says what is the same for every start; the number of starts and the time that they took are
-    added here.
+    Args:
+        rank_group: The ranks, as if no earlier start had used any time.
+        rank_setup: How the ranks start.
+        spec: What is the same for every start; their number and the time that they took are added here.
+        history: Has the earlier starts, and receives this one.
+        keep_checkpoints: Whether a run that has completed keeps its checkpoints.
 
     Raises:
         RunFailedError: There is no result; what was trained is kept in a checkpoint, as far as there is one.
@@ -55,72 +45,54 @@ def run_with_restarts(
         RecordError: The record that the ranks left cannot be read.
         OSError: The run's folder cannot be used.
     """
-    folder = spec.folder
     checkpoints = CheckpointFolder(spec.checkpoints, spec.definition, spec.inputs)
-    if not has_history(folder) and checkpoints.folder.exists():
+    if checkpoints.folder.exists() and not has_open_training(spec.folder):
         note(rank_group.log, f"not used: {checkpoints.folder} is of a training that has ended")
         checkpoints.clear()
     newest = next(checkpoints.valid([]), None)
     step, spent = (newest.manifest.step, newest.manifest.elapsed_seconds) if newest is not None else (0, 0.0)
     rank_group = replace(rank_group, spent_seconds=spent)
-    earlier = load_history(
-        folder, spec.definition, spec.inputs, rank_group.rank_files, step, context.requested_by_user
-    )
-    if len(without_progress := earlier.starts_without_progress(step)) >= MAX_STARTS_WITHOUT_PROGRESS:
-        raise record_refused_start(rank_group, spec, "failed", _gave_up(without_progress))
+    # the user may have fixed the reason of earlier failures
+    row = [] if history.start.is_requested_by_user else starts_without_progress(history.history, step)
+    if len(row) >= MAX_STARTS_WITHOUT_PROGRESS:
+        raise refuse_start(rank_group, history, "failed", _gave_up(row))
     if rank_group.seconds_left <= 0:
-        raise record_refused_start(rank_group, spec, "timed-out", _spent(rank_group, step))
+        raise refuse_start(rank_group, history, "timed-out", _spent(rank_group, step))
     # so that the next start cannot take for this one's what an earlier one has left
     rank_group.rank_files.clear()
-    history = record_start(folder, earlier, step, context.owner)
-    spec = spec.model_copy(
-        update={
-            "starts": history.starts,
-            "lost_steps": earlier.lost_steps(step),
-            "elapsed_seconds": spent,
-        }
-    )
+    history.begin(step)
+    starts = {"starts": len(in_training(history.history)), "lost_steps": lost_steps(history.history, step)}
+    spec = spec.model_copy(update={**starts, "elapsed_seconds": spent})
     try:
-        run_ranks(rank_group, rank_setup, spec)
+        run_ranks(rank_group, rank_setup, spec, history)
     except RunFailedError as error:
-        if (ended := error.ended) is None:
-            raise
-        no_progress = ended.outcome == "failed" or (ended.stopped is not None and not ended.stopped.saved)
+        row = []
         with suppress(OSError):  # the error says more
-            history = record_end(
-                folder, history, rank_group.rank_files, ended.outcome, error.reason, no_progress
-            )
-        without_progress = list[Restart]()
-        with suppress(OSError):
             reached = next(checkpoints.valid([]), None)
-            without_progress = history.starts_without_progress(
-                reached.manifest.step if reached is not None else 0
-            )
-        if len(without_progress) >= MAX_STARTS_WITHOUT_PROGRESS:
-            with suppress(OSError):
-                note(rank_group.log, _gave_up(without_progress))
-            text = f"{error}\n{_gave_up(without_progress)}"
-            raise RunFailedError(text, error.reason, ended, given_up=True) from error
-        raise
-    end_training(folder, context.keep_checkpoints)
+            row = starts_without_progress(history.history, reached.manifest.step if reached else 0)
+        if error.ended is None or len(row) < MAX_STARTS_WITHOUT_PROGRESS:
+            raise
+        with suppress(OSError):
+            note(rank_group.log, _gave_up(row))
+        raise RunFailedError(f"{error}\n{_gave_up(row)}", error.reason, error.ended, given_up=True) from error
+    end_training(spec.folder, keep_checkpoints)
 
 
 def end_training(folder: Path, keep_checkpoints: bool) -> None:
-    """Forget the starts of a training that has left its result, and its checkpoints as the user asks.
+    """Delete the checkpoints of a training that has left its result, unless the user keeps them.
 
     Raises:
         RecordError: The result cannot be read.
     """
-    forget_history(folder)
     if not keep_checkpoints and read_summary(folder).outcome != "diverged":
         shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
 
 
-def _gave_up(without_progress: list[Restart]) -> str:
-    last = without_progress[0]
+def _gave_up(row: list[Start]) -> str:
+    last = row[0]
     came = f"beyond the checkpoint at step {last.from_step}" if last.from_step else "to a checkpoint"
-    why = f"ended {last.ended}" if last.ended == SILENT else last.reason
-    return f"{len(without_progress)} tries without progress: none came {came}. The last one: {why}"
+    why = "ended without an error message" if last.outcome == "killed" else last.reason
+    return f"{len(row)} tries without progress: none came {came}. The last one: {why}"
 
 
 def _spent(rank_group: RankGroup, step: int) -> str:

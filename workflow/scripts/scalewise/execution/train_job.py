@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scalewise.execution.finished_results import take_back
+from scalewise.execution.history import HistoryWriter, load_history, seconds_of_earlier_tries
 from scalewise.execution.input_hashes import input_hashes, program_hashes
-from scalewise.execution.job_times import job_timed, seconds_of_earlier_tries
 from scalewise.execution.machine_lock import MACHINE_WAIT_SECONDS, MachineBusyError, machine_lock
 from scalewise.execution.messages import PROGRAM_FOLDER, TrainSpec
 from scalewise.execution.outcome import (
@@ -30,7 +30,7 @@ from scalewise.execution.outcome import (
 from scalewise.execution.rank_command import command_for, rank_setup_for
 from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.requeue import Requeue, requeue_after, requeue_job
-from scalewise.execution.run import StartContext, end_training, run_with_restarts
+from scalewise.execution.run import end_training, run_with_restarts
 from scalewise.execution.run_lock import LockLostError, LockOwner, LockTimeoutError, lock_run
 from scalewise.execution.slurm_job import other_jobs, restart_count, seconds_left
 from scalewise.execution.supervisor import GRACE_SECONDS, STUDY_IS_SHOWN, RankGroup
@@ -41,7 +41,7 @@ from scalewise.plan.config.experiment import settings_model
 from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.jobs.launch import Launch, RankLaunch, SiteLaunch, start_of
-from scalewise.records import Definition, RecordError, utc_now, write_text
+from scalewise.records import Definition, History, RecordError, Start, utc_now, write_text
 
 JOB_END_SECONDS = STOP_SECONDS + GRACE_SECONDS
 """Time of a job that has waited, kept for the last checkpoint and the end of the ranks."""
@@ -90,7 +90,7 @@ def run_train_job(options: TrainOptions) -> int:
     try:
         return train(options, definition, label, start)
     except RunFailedError as error:
-        if not os.environ.get(STUDY_IS_SHOWN):  # whoever shows the study shows failure.json
+        if not os.environ.get(STUDY_IS_SHOWN):  # whoever shows the study shows it from the history
             say(f"scalewise: {error}")
         write_log_if_missing(options.log, str(error))
         shorten_log(options.log)
@@ -155,13 +155,14 @@ def train(options: TrainOptions, definition: Definition, label: str, start: Site
         if start.slurm and lock.waited:
             # of a job that has not waited, the run's own limit or Slurm's signal comes first
             job_ends_at = end_of_job(os.environ, options.limit_seconds, began)
-        if options.attempt > 1 and (failure := would_fail_again(folder, definition, options.limit_seconds)):
+        earlier = load_history(folder, definition, inputs, rank_files)
+        if options.attempt > 1 and (failure := would_fail_again(earlier, options.limit_seconds)):
             # snakemake has removed the log for this try
             lines = [*failure.log_tail, f"not tried again: {failure.reason}"]
             write_text(options.log, "\n".join(lines) + "\n")
             say(f"scalewise: {label} is not tried again: {failure.reason}")
             return 1
-        limit_seconds = limit_of_this_try(options, folder)
+        limit_seconds = limit_of_this_try(options, earlier)
         rank_group = RankGroup(
             label=label,
             rank_files=rank_files,
@@ -190,9 +191,16 @@ def train(options: TrainOptions, definition: Definition, label: str, start: Site
             inputs=inputs,
         )
         rank_setup = rank_setup_for(ranks, start, options.timeout_seconds)
-        fresh = options.attempt == 1 and me.restart == 0
-        with job_timed(folder, definition.shape, limit_seconds, options.attempt):
-            run_with_restarts(rank_group, rank_setup, spec, StartContext(me, fresh, options.keep_checkpoints))
+        start_now = Start(
+            started_at=spec.started_at,
+            host=me.host,
+            limit_seconds=limit_seconds,
+            attempt=options.attempt,
+            slurm_job_id=me.job,
+            restart_count=me.restart,
+        )
+        history = HistoryWriter(folder, earlier, start_now)
+        run_with_restarts(rank_group, rank_setup, spec, history, options.keep_checkpoints)
     return 0
 
 
@@ -259,8 +267,8 @@ def lay_out_folder(folder: Path, keep: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
 
 
-def limit_of_this_try(options: TrainOptions, folder: Path) -> float:
-    """Seconds that this try at a run may take.
+def limit_of_this_try(options: TrainOptions, earlier: History) -> float:
+    """Return the seconds that this try at a run may take.
 
     Raises:
         ValueError: Earlier tries have taken what a budget counts for the run.
@@ -268,7 +276,7 @@ def limit_of_this_try(options: TrainOptions, folder: Path) -> float:
     limit = options.limit_seconds
     if not options.limit_over_tries or options.attempt == 1:
         return limit
-    left = limit - seconds_of_earlier_tries(folder, options.attempt)
+    left = limit - seconds_of_earlier_tries(earlier, options.attempt)
     if left < LEAST_SECONDS:
         raise ValueError(
             f"not tried again: of the {limit:.0f} s that the budget counts for this run "

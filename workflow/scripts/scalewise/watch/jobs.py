@@ -17,29 +17,12 @@ from scalewise.watch.points import RunKey
 _SUBMITTED = re.compile(r"Job (\d+) has been submitted with SLURM jobid (\d+)")
 
 
-class Before(BaseModel):
-    """The state of a run's folder when its job was handed over, to tell what is new.
-
-    Args:
-        began: Start of the last job that ``job_times.json`` tells of; empty without one.
-        times: Identity of that file; empty where there was none, as in the two that follow.
-        summary: Identity of ``summary.json``.
-        failure: Identity of ``failure.json``.
-    """
-
-    model_config = ConfigDict(frozen=True)
-
-    began: str = ""
-    times: tuple[int, ...] = ()
-    summary: tuple[int, ...] = ()
-    failure: tuple[int, ...] = ()
-
-
 class Job(BaseModel):
     """The last job of a run in this session.
 
     Args:
         handed_over: Seconds since the epoch.
+        earlier_start: When the last start before it began; empty if there was none.
         slurm_id: Empty on one machine, and until Slurm has taken it.
     """
 
@@ -47,7 +30,7 @@ class Job(BaseModel):
 
     state: Literal["handed over", "finished", "failed"]
     handed_over: float
-    before: Before = Before()
+    earlier_start: str = ""
     slurm_id: str = ""
 
 
@@ -55,7 +38,7 @@ class JobLog(logging.Handler):
     """Follows the trainings through Snakemake's log; safe to be read by another thread.
 
     Args:
-        look: Looks at the folder of a run that is just handed over.
+        last_start: Returns when the last start of a run began, which has just been handed over.
         changed: Called after each event that may change what is shown.
         now: Gives seconds since the epoch.
         train: Name of the rule that trains.
@@ -63,14 +46,14 @@ class JobLog(logging.Handler):
 
     def __init__(
         self,
-        look: Callable[[RunKey], Before],
+        last_start: Callable[[RunKey], str],
         changed: Callable[[], None] = lambda: None,
         now: Callable[[], float] = time.time,
         train: str = "train",
     ) -> None:
         super().__init__(logging.INFO)
         self._train = train
-        self._look, self._changed, self._now = look, changed, now
+        self._last_start, self._changed, self._now = last_start, changed, now
         self._runs: dict[int, RunKey] = {}
         self._jobs: dict[RunKey, Job] = {}
         self._guard = threading.Lock()
@@ -93,10 +76,10 @@ class JobLog(logging.Handler):
         event = _event(told)
         if event == "job_info" and told.get("rule_name") == self._train:
             run = (str(told["wildcards"]["experiment"]), str(told["wildcards"]["run"]))
-            before = self._look(run)
+            earlier = self._last_start(run)
             with self._guard:
                 self._runs[int(told["jobid"])] = run
-                self._jobs[run] = Job(state="handed over", handed_over=self._now(), before=before)
+                self._jobs[run] = Job(state="handed over", handed_over=self._now(), earlier_start=earlier)
             return True
         if event == "job_finished":
             return self._end(told.get("job_id", told.get("jobid")), "finished")

@@ -19,7 +19,7 @@ from scalewise.execution.supervisor import STUDY_IS_SHOWN
 from scalewise.plan.config.experiment import AnyExperiment
 from scalewise.plan.runs.rounds import FOLDER
 from scalewise.plan.terminal.failure_lines import failure_lines
-from scalewise.records import FAILURE, RecordError, read_failure
+from scalewise.records import RecordError, read_failure
 from scalewise.watch.jobs import JobLog, Silence, failed_run, repeats_failed_job, stream_handlers
 from scalewise.watch.look import Looker
 from scalewise.watch.points import Rounds, RunKey, WatchedStudy, read_rounds
@@ -90,7 +90,7 @@ class Watcher:
         self._rounds_seen: tuple[tuple[int, ...], ...] | None = None
         self._first_asked = self._read_rounds().asked
         self._looker = Looker(study, self._results, self._session, self._first_asked)
-        self._log = JobLog(self._looker.files.before, self._wake.set, train=train)
+        self._log = JobLog(self._looker.files.last_start, self._wake.set, train=train)
         self._queue: dict[str, QueuedJob] = {}
         self._began = now()
         self._written: tuple[Any, ...] = (0.0,)
@@ -176,15 +176,14 @@ class Watcher:
         if self._display is None or folder is None:
             return False
         try:
-            before = self._log.jobs()[folder.parts[-3], folder.name].before
-            if identity(folder / FAILURE) == before.failure:
-                return False
+            run = folder.parts[-3], folder.name
+            earlier_start = self._log.jobs()[run].earlier_start
             failure = read_failure(folder)
         except (RecordError, OSError, LookupError):
             return False
-        if failure is None:
+        if failure is None or failure.started_at == earlier_start:
             return False
-        text = "\n".join(failure_lines(failure, folder / LOG, self._shown_reasons))
+        text = "\n".join(failure_lines("/".join(run), failure, folder / LOG, self._shown_reasons))
         self._draw(lambda display: display.say(text))
         return self._display is not None
 
@@ -277,5 +276,5 @@ def _show(standing: Standing, display: Display) -> None:
 def _may_be_queued(facts: RunFacts, now: float) -> bool:
     """Whether Slurm may know more of a run than its files, which tell nothing of a job put back by force."""
     if facts.state == "running":
-        return facts.told_at is not None and now - facts.told_at > STILL_SECONDS
+        return facts.reported_at is not None and now - facts.reported_at > STILL_SECONDS
     return facts.state in {"queued", "starting"}

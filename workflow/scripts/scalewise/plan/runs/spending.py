@@ -15,7 +15,7 @@ from scalewise.records import (
     SUMMARY,
     AllReduceMeasurement,
     RecordError,
-    read_job_times,
+    read_history,
     read_summary,
     seconds_between,
 )
@@ -98,11 +98,10 @@ class Spending:
 
 
 def _seconds_and_devices(folder: Path) -> tuple[float, int] | None:
-    """Seconds of a run's jobs and its devices; None where no record tells."""
+    """Return the seconds of a run's starts and its devices; None if no record has them."""
     try:
-        times = read_job_times(folder)
-        if times is not None:
-            return times.seconds, Shape.parse(times.shape).world_size
+        if (history := read_history(folder)) is not None:
+            return sum(history.seconds), Shape.parse(history.definition.shape).world_size
         if not (folder / SUMMARY).exists():
             return None
         summary = read_summary(folder)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from scalewise.records import Failure
+from scalewise.records import History, Start
 
 MAX_REASONS = 10
 MAX_RUNS = 6
@@ -14,16 +14,16 @@ MAX_RUNS = 6
 _RANK = re.compile(r"^rank \d+ on \S+: ")
 
 
-def failure_lines(failure: Failure, log: Path, shown: dict[str, str]) -> list[str]:
+def failure_lines(label: str, failure: Start, log: Path, shown: dict[str, str]) -> list[str]:
     """Return the reason of a failed run with the last lines of its output.
 
     Args:
-        failure: The run's record.
+        label: Names the run.
+        failure: The start that failed.
         log: The run's whole output.
         shown: The run that a reason was first shown for, by reason; a new reason is added. The output of a
             second run that failed alike is not shown.
     """
-    label = f"{failure.definition.experiment}/{failure.definition.run}"
     first = shown.setdefault(_cause(failure.reason), label)
     if first != label:
         return [f"{label} {failure.outcome} like {first}."]
@@ -31,26 +31,28 @@ def failure_lines(failure: Failure, log: Path, shown: dict[str, str]) -> list[st
     return [*lines, f"    Whole output: {log}"]
 
 
-def reason_lines(failures: Iterable[Failure]) -> list[str]:
+def reason_lines(histories: Iterable[History]) -> list[str]:
     """Return one line for each reason, with the runs that failed for it.
 
     Args:
-        failures: Records of the failed runs, in the order in which they are named.
+        histories: Histories of runs in the order in which they are named; those that have not failed are left
+            out.
     """
-    runs: dict[str, list[Failure]] = {}
-    for failure in failures:
-        runs.setdefault(_cause(failure.reason), []).append(failure)
+    runs: dict[str, list[tuple[str, Start]]] = {}
+    for history in histories:
+        if (failure := history.failure) is not None:
+            runs.setdefault(_cause(failure.reason), []).append((history.label, failure))
     lines = [_reason_line(alike) for alike in list(runs.values())[:MAX_REASONS]]
     if len(runs) > MAX_REASONS:
-        lines.append(f"{len(runs) - MAX_REASONS} more reasons are in results/*/runs/*/failure.json.")
+        lines.append(f"{len(runs) - MAX_REASONS} more reasons are in results/*/runs/*/history.json.")
     return lines
 
 
-def _reason_line(alike: list[Failure]) -> str:
+def _reason_line(alike: list[tuple[str, Start]]) -> str:
     """Return the runs that failed alike, and the reason of the first."""
-    names = [f"{failure.definition.experiment}/{failure.definition.run}" for failure in alike]
+    names, first = [label for label, _ in alike], alike[0][1]
     more = f" and {len(names) - MAX_RUNS} more" if len(names) > MAX_RUNS else ""
-    return f"{', '.join(names[:MAX_RUNS])}{more} {alike[0].outcome}: {alike[0].reason}"
+    return f"{', '.join(names[:MAX_RUNS])}{more} {first.outcome}: {first.reason}"
 
 
 def _cause(reason: str) -> str:

@@ -9,14 +9,14 @@ from scalewise.plan.study import Study
 from scalewise.plan.terminal.card_lines import answer_lines, card_lines
 from scalewise.plan.terminal.failure_lines import reason_lines
 from scalewise.plan.terminal.predictions import PREDICTION
-from scalewise.records import FAILURE, SUMMARY, Failure, RecordError, read_failure
+from scalewise.records import HISTORY, SUMMARY, History, RecordError, read_history
 
 REPORT = "report.html"
 
 
 DECISION = "decision.json"
 
-FAILURES = f"*/runs/*/{FAILURE}"
+HISTORIES = f"*/runs/*/{HISTORY}"
 
 ON_FAILURE = (
     "Not all steps were done. Run the same command to try again.\n"
@@ -36,7 +36,7 @@ class EarlierFiles:
 
     def look(self, results: Path) -> None:
         """Note the files by which the functions here and ``predicted_plan`` find what is new."""
-        patterns = (REPORT, f"*/{PREDICTION}", f"*/{DECISION}", FAILURES)
+        patterns = (REPORT, f"*/{PREDICTION}", f"*/{DECISION}", HISTORIES)
         paths = [path for pattern in patterns for path in results.glob(pattern)]
         self._states = {path: state for path in paths if (state := _state(path)) is not None}
 
@@ -122,17 +122,17 @@ def failures(results: Path, earlier: EarlierFiles) -> str:
         results: Folder of all experiments.
         earlier: Files from before the session, which are left out.
     """
-    failed: list[Failure] = []
+    histories: list[History] = []
     damaged: list[str] = []
-    for path in sorted(results.glob(FAILURES)):
+    for path in sorted(results.glob(HISTORIES)):
         if not earlier.has_new(path):
             continue
         try:
-            if failure := read_failure(path.parent):
-                failed.append(failure)
+            if history := read_history(path.parent):
+                histories.append(history)
         except RecordError as error:
             damaged.append(str(error))
-    return "\n".join([*reason_lines(failed), *damaged])
+    return "\n".join([*reason_lines(histories), *damaged])
 
 
 def decisions(results: Path, earlier: EarlierFiles | None = None) -> str:
