@@ -13,6 +13,7 @@ import yaml
 from tests.small_runs import leave_failure, planted_provenance
 
 import analysis
+from scalewise.plan.jobs.hand_over import make_plan, write_plan
 from scalewise.plan.runs.rounds import Round, known_rounds
 from scalewise.plan.runs.runs import Run
 from scalewise.plan.study import PlannedExperiment, Study, load_study
@@ -104,31 +105,29 @@ class PlantedReport:
         Args:
             change: Gets the results of each experiment between its tables and its figures.
         """
-        for name, planned in self.study.experiments.items():
-            definition, results = planned.analysis_definition, self.results / name
-            self._step("scaling", "--experiment", definition, results)
+        for name in self.study.experiments:
+            results = self.results / name
+            self._step("scaling", "--plan", self._plan, results)
             change(results)
-            self._step("figures", "--experiment", definition, "--study", self._facts, results)
+            self._step("figures", "--plan", self._plan, results)
 
     def write(self) -> Path:
         """Write the report on all experiments, from tables and figures."""
         output = self.results / "report.html"
         decisions = self.results / "decision.json"
-        options = ("--study", self._facts, "--output", output, "--decisions", decisions)
+        options = ("--plan", self._plan, "--output", output, "--decisions", decisions)
         self._step("report", *options, self.results)
         return output
 
     def write_partial(self) -> Path:
         """Write the report on what has finished, tables and figures with it."""
-        self._step("partial-report", "--study", self._facts, self.results)
+        self._step("partial-report", "--plan", self._plan, self.results)
         return self.results / "partial_report.html"
 
     @property
-    def _facts(self) -> Path:
-        """The file that the rules hand to a report."""
-        path = self.results.with_name("facts.json")
-        path.write_text(self.study.report_facts, encoding="utf-8")
-        return path
+    def _plan(self) -> Path:
+        """The file that Snakemake's main process writes for the commands of the rules."""
+        return write_plan(make_plan(self.study), self.results.parent)
 
     @staticmethod
     def _step(step: str, *arguments: str | Path) -> None:
@@ -140,8 +139,7 @@ class PlantedReport:
 
     def _judge(self, planned: PlannedExperiment) -> Round:
         number, folder = len(self._rounds(planned)) + 1, self.results / planned.name
-        definition = ("--experiment", planned.rounds_definition, "--round", str(number))
-        self._step("judge", *definition, folder)
+        self._step("judge", "--plan", self._plan, "--round", str(number), folder)
         return self._rounds(planned)[-1]
 
     def _plant_asked(self, planned: PlannedExperiment) -> None:

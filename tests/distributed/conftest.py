@@ -10,9 +10,7 @@ import pytest
 from tests.cores import skip_without_two_cores
 from tests.distributed.interrupted_runs import Kill, Runs
 from tests.distributed.trainings import Place, Trainings, trainings_in
-from tests.distributed.whole_runs import Start, clean_up, starter
-
-from scalewise.plan.jobs.launch import ENVIRONMENT_VARIABLE, SiteLaunch
+from tests.distributed.whole_runs import RANK_PYTHON, Start, clean_up, starter
 
 
 @pytest.fixture(scope="session")
@@ -41,7 +39,7 @@ def _preloaded(
     """Ranks do not load torch each, but in tests that are marked ``starts_ranks``."""
     if request.node.get_closest_marker("starts_ranks"):
         return
-    monkeypatch.setenv(ENVIRONMENT_VARIABLE, SiteLaunch(python=str(preloaded_python)).model_dump_json())
+    monkeypatch.setenv(RANK_PYTHON, str(preloaded_python))
 
 
 @pytest.fixture

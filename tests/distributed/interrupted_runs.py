@@ -11,7 +11,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,13 +19,15 @@ from typing import Any
 
 import numpy as np
 from sklearn.datasets import load_digits
-from tests.distributed.whole_runs import COMMIT, END_SECONDS, TRAIN, Training, clean_up
+from tests.distributed.whole_runs import COMMIT, END_SECONDS, RANK_PYTHON, Training, clean_up
+from tests.planned_job import plan_one_run, train_command
 from tests.prepared_digits import place_digits
 from tests.small_disk import on_small_disk
 from tests.waiting import wait_until
 
+from scalewise.plan.jobs.launch import SiteLaunch
 from scalewise.plan.study import load_study
-from scalewise.records import EPOCHS, MODEL, SUMMARY, Resumption, read_summary
+from scalewise.records import EPOCHS, MODEL, Resumption, read_summary
 from scalewise.training.data.storage import write
 
 HERE = Path(__file__).parent
@@ -127,7 +128,6 @@ class Runs:
         *,
         peril: Kill | None = None,
         pause_seconds: float = 0.0,
-        further: tuple[str, ...] = (),
         first: tuple[str, ...] = (),
         within: tuple[Path, str] | None = None,
         dataset: Path | None = None,
@@ -141,7 +141,6 @@ class Runs:
             changed: settings.
             peril: that its model is to tell of, or to bring about.
             pause_seconds: that each of its steps takes longer.
-            further: arguments of train.py.
             first: words ahead of the whole command.
             within: a folder in place of which it sees an empty disk, and the size of that.
             dataset: prepared; None for the digits.
@@ -152,17 +151,16 @@ class Runs:
         folder = self.folder / name / run.name
         folder.mkdir(parents=True, exist_ok=True)
         self.mark(folder).unlink(missing_ok=True)
-        options = {
-            "--run": run.definition,
-            "--dataset": str(dataset or self.dataset),
-            "--log": str(folder / "train.log"),
-            "--limit-seconds": "2000",
-            "--timeout-seconds": "60",
-            "--checkpoint-seconds": str(checkpoint_seconds),
-        }
-        words = [word for pair in options.items() for word in pair]
-        command = [*first, sys.executable, str(TRAIN), *words, *further, str(folder / SUMMARY)]
-        environment = {
+        command = [*first, *train_command(run.definition, folder)]
+        plan = plan_one_run(
+            folder.with_name(f"{run.name}.plan.json"),
+            run.definition,
+            dataset or self.dataset,
+            SiteLaunch(python=os.environ.get(RANK_PYTHON)),
+            limit_seconds=2000.0,
+            checkpoint_seconds=checkpoint_seconds,
+        )
+        environment = plan | {
             "SCALEWISE_MACHINE_LOCK": str(self.folder.parent / "machine.lock"),
             "SCALEWISE_COMMIT": COMMIT,
             "PERIL_PAUSE": str(pause_seconds),

@@ -181,9 +181,9 @@ def test_a_run_that_was_stopped_counts_its_starts_and_leaves_nothing_of_them_onc
 def test_checkpoints_are_kept_where_that_is_asked_for_and_do_not_make_the_next_training_shorter(
     start: Start,
 ) -> None:
-    keep = ["--checkpoint-seconds", "0.1", "--keep-checkpoints"]
+    keep = {"checkpoint_seconds": 0.1, "keep_checkpoints": True}
     changed = {"epochs": 200}
-    run = finish(start("kept", 1, changed, further=keep))
+    run = finish(start("kept", 1, changed, **keep))
     kept = [path.name for path in sorted((run.folder / "checkpoints").iterdir())]
     assert 1 <= len(kept) <= 2
     assert run.summary.measurements is not None
@@ -192,7 +192,7 @@ def test_checkpoints_are_kept_where_that_is_asked_for_and_do_not_make_the_next_t
     assert (history := read_history(run.folder)) is not None
     assert [start.outcome for start in history.starts] == ["completed"]
 
-    again = finish(start("kept", 1, changed, further=keep))
+    again = finish(start("kept", 1, changed, **keep))
     assert "is of a training that has ended" in "\n".join(again.log)
     assert again.summary.measurements is not None
     assert again.summary.measurements.resumption.starts == 1
@@ -213,12 +213,12 @@ def test_a_run_that_crashes_at_every_start_is_tried_three_times_and_no_more(
     model.write_text(CRASHES, encoding="utf-8")
     changed = {"model": f"{model}:build"}
     for attempt in (1, 2, 3):
-        code, stderr = start("hopeless", 1, changed, further=["--attempt", str(attempt)]).end()
+        code, stderr = start("hopeless", 1, changed, attempt=attempt).end()
         assert code == 1
         assert "ValueError: crashes at every start" in stderr
         assert ("3 tries without progress" in stderr) == (attempt == 3)
 
-    fourth = start("hopeless", 1, changed, further=["--attempt", "4"])
+    fourth = start("hopeless", 1, changed, attempt=4)
     code, stderr = fourth.end()
     assert code == 1
     assert "failed: 3 tries without progress: none came to a checkpoint. The last one: rank 0 on" in stderr
@@ -231,5 +231,5 @@ def test_a_run_that_crashes_at_every_start_is_tried_three_times_and_no_more(
     assert "crashes at every start" in failure.reason
     record_property("figure", f"{len(in_training(tries))} tries, the next refused")
     # whoever asks again means it
-    code, stderr = start("hopeless", 1, changed, further=["--attempt", "1"]).end()
+    code, stderr = start("hopeless", 1, changed, attempt=1).end()
     assert "3 tries without progress" not in stderr

@@ -7,19 +7,20 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.distributed.whole_runs import END_SECONDS, ENDLESS, SETTINGS, TRAIN, starter
+from tests.distributed.whole_runs import END_SECONDS, ENDLESS, RANK_PYTHON, SETTINGS, starter
+from tests.planned_job import plan_one_run, train_command
 from tests.small_disk import needs_small_disk, on_small_disk, seen_by
 from tests.waiting import ended_output, wait_until
 
+from scalewise.plan.jobs.launch import SiteLaunch
 from scalewise.plan.study import load_study
-from scalewise.records import SUMMARY, read_summary
+from scalewise.records import read_summary
 
 pytestmark = [needs_small_disk]
 
@@ -41,14 +42,17 @@ class Neighbours:
     def command(self, **changed: Any) -> list[str]:
         config = {"experiments": {"hindered": SETTINGS | {"devices": [1], "launcher": "spawn"} | changed}}
         run = load_study(config, site_file=self.root / "site.yaml").runs["hindered", "d1.r1"]
-        return [
-            *(sys.executable, str(TRAIN), "--run", run.definition),
-            *("--dataset", str(self.root / "digits.safetensors"), "--log", str(self.folder / "train.log")),
-            *("--limit-seconds", "1000", "--timeout-seconds", "30", str(self.folder / SUMMARY)),
-        ]
+        self.plan = plan_one_run(
+            self.root / "plan.json",
+            run.definition,
+            self.root / "digits.safetensors",
+            SiteLaunch(python=os.environ.get(RANK_PYTHON)),
+            timeout_seconds=30,
+        )
+        return train_command(run.definition, self.folder)
 
     def start(self, command: list[str]) -> subprocess.Popen[str]:
-        environ = os.environ | {"SCALEWISE_MACHINE_LOCK": str(self.root.parent / "machine.lock")}
+        environ = os.environ | self.plan | {"SCALEWISE_MACHINE_LOCK": str(self.root.parent / "machine.lock")}
         return subprocess.Popen(
             command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )

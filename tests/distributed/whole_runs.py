@@ -7,21 +7,21 @@ import os
 import re
 import signal
 import subprocess
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from tests.planned_job import plan_one_run, train_command
 from tests.prepared_digits import place_digits
 from tests.waiting import Found, ended_output, wait_until
 
+from scalewise.plan.jobs.launch import SiteLaunch
 from scalewise.plan.study import load_study
-from scalewise.records import EPOCHS, RANKS, SUMMARY, Summary, read_summary
+from scalewise.records import EPOCHS, RANKS, Summary, read_summary
 
-TRAIN = Path(__file__).parents[2] / "workflow" / "scripts" / "train.py"
 SETTINGS = {
     "model": "linear",
     "dataset": "digits",
@@ -36,6 +36,8 @@ UNHURRIED = f"{Path(__file__).parents[1] / 'unhurried_model.py'}:build"
 ENDLESS: dict[str, Any] = {"epochs": 1_000_000, "model": UNHURRIED}
 END_SECONDS = 900
 """Longest wait for the end of a run, which may wait for others on this machine."""
+RANK_PYTHON = "RANK_PYTHON"
+"""Variable with the interpreter of ranks, if that is not the one of train.py."""
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -141,19 +143,26 @@ def starter(folder: Path, facts: str = TWO_CPUS) -> tuple[Start, list[Training]]
         dataset: Path = digits,
         limit_seconds: float = 1000,
         timeout_seconds: int = 60,
-        further: Sequence[str] = (),
         settings: Mapping[str, Any] = SETTINGS,
+        attempt: int = 1,
+        **limits: Any,
     ) -> Training:
         config = {"experiments": {name: dict(settings) | dict(changed or {})}}
         run = load_study(config, site_file=site).runs[name, f"d{devices}.r1"]
         run_folder = folder / name / run.name
         run_folder.mkdir(parents=True, exist_ok=True)
-        data = [] if "program" in settings else [str(dataset)]
-        options = ["--run", run.definition, "--dataset", *data, "--log", str(run_folder / "train.log")]
-        limit = ["--limit-seconds", str(limit_seconds), "--timeout-seconds", str(timeout_seconds)]
         process = subprocess.Popen(
-            [sys.executable, str(TRAIN), *options, *limit, *further, str(run_folder / SUMMARY)],
+            train_command(run.definition, run_folder, attempt),
             env=os.environ
+            | plan_one_run(
+                run_folder.with_name(f"{run.name}.plan.json"),
+                run.definition,
+                None if "program" in settings else dataset,
+                SiteLaunch(python=os.environ.get(RANK_PYTHON)),
+                limit_seconds=limit_seconds,
+                timeout_seconds=timeout_seconds,
+                **limits,
+            )
             | {
                 "SCALEWISE_MACHINE_LOCK": str(folder.parent / "machine.lock"),
                 "SCALEWISE_COMMIT": COMMIT,

@@ -9,7 +9,8 @@ import pytest
 import yaml
 from tests.slurm.study import ROOT, ClusterStudy
 
-from scalewise.plan.jobs.preflight import ENVIRONMENT_VARIABLE, Preflight
+from scalewise.plan.jobs.hand_over import make_plan, write_plan
+from scalewise.plan.plan_file import PLAN
 from scalewise.plan.study import load_study
 
 LARGEST = {"e": {"devices": [1, "2x2"]}}
@@ -85,10 +86,10 @@ def test_every_fact_that_is_wrong_is_named(study: ClusterStudy, wrong: dict[str,
     planned = load_study(
         yaml.safe_load((study.folder / "study.yaml").read_text()), site_file=study.folder / "site.yaml"
     )
-    asked = {ENVIRONMENT_VARIABLE: Preflight.of(planned).model_dump_json()}
+    plan = write_plan(make_plan(planned), study.folder)
     found = study.folder / "site.json"
     program = ROOT / "workflow" / "scripts" / "check_site.py"
-    done = study.lab.run(sys.executable, program, "--output", found, env=asked, check=False)
+    done = study.lab.run(sys.executable, program, "--output", found, env={PLAN: str(plan)}, check=False)
     assert done.returncode == 1
     assert f"NOT OK  {line}" in done.stdout
     assert "Nothing was sent to the cluster." in done.stdout

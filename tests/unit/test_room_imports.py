@@ -85,7 +85,7 @@ def test_planning_needs_no_other_room_and_no_heavy_library() -> None:
             "HISTORY",
             "History",
             "Start",
-            "write_text",
+            "replaced_whole",
             "read_record",
         ),
         *("read_regular", "read_history", "read_summary", "AllReduceMeasurement"),

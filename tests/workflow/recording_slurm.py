@@ -11,8 +11,8 @@ from tests.stand_ins import stand_ins
 SBATCH = """\
 import json, os, sys
 record = os.open({record!r}, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
-start = os.environ.get("SCALEWISE_START", "")
-os.write(record, (json.dumps([sys.argv, {{"SCALEWISE_START": start}}]) + "\\n").encode())
+plan = os.environ.get("SCALEWISE_PLAN", "")
+os.write(record, (json.dumps([sys.argv, {{"SCALEWISE_PLAN": plan}}]) + "\\n").encode())
 sys.exit("sbatch: error: this one only writes down")"""
 
 # A cluster has a default partition. With this variable, sinfo shows that partition alone.
@@ -51,6 +51,6 @@ def submissions(record: Path) -> list[list[str]]:
 
 
 def submitted_jobs(record: Path) -> list[tuple[list[str], dict[str, str]]]:
-    """Return the arguments of every sbatch, and what it exports of the site to its job."""
+    """Return the arguments of every sbatch, and the plan that its job reads."""
     lines = record.read_text(encoding="utf-8").splitlines()
     return [(arguments, environment) for arguments, environment in map(json.loads, lines)]

@@ -7,9 +7,13 @@ import os
 from functools import partial
 
 import pytest
+import yaml
 from tests.workflow.conftest import SNAKEFILE, TINY, Study, Workplace
 
 from scalewise.plan.jobs.environment import source_version
+from scalewise.plan.jobs.hand_over import make_plan, write_plan
+from scalewise.plan.plan_file import PLAN
+from scalewise.plan.study import load_study
 from scalewise.records import RUN_RECORDS, SUMMARY
 
 NOTHING = "Nothing to be done"
@@ -110,6 +114,9 @@ def test_a_result_that_was_there_when_slurm_started_its_job_anew_is_kept(
     inside += ["--mode", "remote", "--no-hooks", "--nolock", "--ignore-incomplete"]
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    folder = study.workplace.folder
+    plan = make_plan(load_study(yaml.safe_load(TINY), site_file=folder / "site.yaml"))
+    monkeypatch.setenv(PLAN, str(write_plan(plan, folder)))
     outcome = study.workplace.snakemake(*inside, config=TINY)
     assert outcome.code == 0, outcome.text
     made_by = json.loads(before[SUMMARY])["provenance"]["commit"]

@@ -25,7 +25,8 @@ from tests.workflow.recording_slurm import recording_slurm, submitted_jobs
 
 from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.train_job import launch_of, resolved
-from scalewise.plan.jobs.launch import SiteLaunch, start_of
+from scalewise.plan.jobs.launch import SiteLaunch
+from scalewise.plan.plan_file import read_plan
 from scalewise.plan.runs.runs import Run
 from scalewise.plan.study import Study, load_study
 from scalewise.records import Definition
@@ -147,7 +148,7 @@ def test_a_site_is_asked_in_the_words_of_its_snapshot(
         asked = submitted(node, file, site, runs)
         for run in runs:
             words, environment = asked[f"{run.experiment}_{run.name}"]
-            srun = srun_of(run, start_of(environment), node.folder)
+            srun = srun_of(run, SiteLaunch.model_validate(read_plan(environment)["launch"]), node.folder)
             devices_per_node = run.shape.devices_per_node
             check_geometry(words, run, devices_per_node)
             check_geometry(srun, run, devices_per_node if run.launcher == "srun" else 1)

@@ -30,68 +30,56 @@ DEFAULT_CONFIG = "config/experiments.yaml"
 # jobs run no handlers
 IS_MODULE = workflow.is_main_process and not workflow.modifier.is_main_snakefile()
 
-from scalewise.analysis.report import figures
+from scalewise.analysis.report.figures import FIGURES
 from scalewise.execution.finished_results import is_of_job, set_aside
-from scalewise.plan.jobs.all_reduce_jobs import (
-    PRIORITY,
-    AllReducePlan,
-    has_steps_to_project_from,
-)
-from scalewise.plan.catalog.datasets import (
-    PREPARED_DATASET,
-)
-from scalewise.plan.jobs.environment import hand_over, rule_environment
-from scalewise.plan.jobs.handlers import check_handlers, join_handlers
-from scalewise.plan.config.errors import StudyError
-from scalewise.plan.jobs.preflight import Preflight, hello_allocation
-from scalewise.plan.runs.rounds import judged_rounds, required_rounds
-from scalewise.plan.runs.allocation import (
-    job_resources,
-    job_threads,
-    train_resources,
-    train_threads,
-)
-from scalewise.plan.runs.runs import priority
-from scalewise.plan.study import check_results_folder, check_spelling, load_study
-from scalewise.plan.jobs.submission import (
-    check_job_arrays,
-    check_operating_system,
-    check_site_is_given,
-    check_environment,
-)
+from scalewise.plan.jobs.environment import rule_environment
+from scalewise.plan.plan_file import read_plan, requested
 
-CHECKOUT = SCRIPTS.resolve().parents[1]
+os.environ.update(rule_environment(SCRIPTS, os.environ))
 
-# an example given by --configfile replaces the shipped study, it does not add to it
-SHIPPED = not config.get("experiments") and not workflow.overwrite_configfiles
-try:
-    check_operating_system(platform.system())
-    if SHIPPED:
-        check_spelling(DEFAULT_CONFIG)
-except StudyError as error:
-    # a WorkflowError would add lines of this file before and after the mistakes
-    sys.exit(str(error))
-
-if SHIPPED:
-
-    configfile: DEFAULT_CONFIG
-
-
-try:
-    # the budget comes from the profile of a cluster, and from nowhere else
-    ON_CLUSTER = "device_budget" in workflow.global_resources
-    if workflow.is_main_process:
-        check_site_is_given(config.get("site"), ON_CLUSTER)
-    STUDY = load_study(
-        config,
-        workflow.configfiles,
-        config.get("site"),
-        own_environments=DeploymentMethod.CONDA
-        in workflow.deployment_settings.deployment_method,
-        checkout=CHECKOUT,
+if not workflow.is_main_process:
+    # a job checks nothing again
+    PLAN = read_plan(os.environ)
+else:
+    from scalewise.plan.config.errors import StudyError
+    from scalewise.plan.jobs.hand_over import make_plan, site_environment
+    from scalewise.plan.jobs.handlers import check_handlers, join_handlers
+    from scalewise.plan.jobs.submission import (
+        check_environment,
+        check_job_arrays,
+        check_operating_system,
+        check_site_is_given,
     )
-    check_results_folder(Path("results"))
-    if workflow.is_main_process:
+    from scalewise.plan.runs.rounds import judged_rounds, required_rounds
+    from scalewise.plan.study import check_results_folder, check_spelling, load_study
+    from scalewise.watch.session import RuleNames, Session
+
+    # an example given by --configfile replaces the shipped study, it does not add to it
+    SHIPPED = not config.get("experiments") and not workflow.overwrite_configfiles
+    try:
+        check_operating_system(platform.system())
+        if SHIPPED:
+            check_spelling(DEFAULT_CONFIG)
+    except StudyError as error:
+        # a WorkflowError would add lines of this file before and after the mistakes
+        sys.exit(str(error))
+    if SHIPPED:
+
+        configfile: DEFAULT_CONFIG
+
+    try:
+        # the budget comes from the profile of a cluster, and from nowhere else
+        ON_CLUSTER = "device_budget" in workflow.global_resources
+        check_site_is_given(config.get("site"), ON_CLUSTER)
+        STUDY = load_study(
+            config,
+            workflow.configfiles,
+            config.get("site"),
+            own_environments=DeploymentMethod.CONDA
+            in workflow.deployment_settings.deployment_method,
+            checkout=SCRIPTS.resolve().parents[1],
+        )
+        check_results_folder(Path("results"))
         check_environment(
             STUDY.site,
             ON_CLUSTER,
@@ -99,41 +87,21 @@ try:
             [*workflow.configfiles, workflow.main_snakefile, Path.cwd()],
         )
         check_job_arrays(sys.argv[1:])
-    REPORT_FACTS = hand_over(STUDY.report_facts)
-except StudyError as error:
-    sys.exit(str(error))
+    except StudyError as error:
+        sys.exit(str(error))
+    os.environ.update(site_environment(STUDY.site))
+    PLAN = make_plan(STUDY, config.get("site"))
+    SESSION = Session(STUDY, PLAN, workflow)
 
-# what the rules look up by wildcards
-RUNS = STUDY.runs
-SPECS = {name: planned.spec for name, planned in STUDY.experiments.items()}
-DEFINITIONS = {
-    name: planned.analysis_definition for name, planned in STUDY.experiments.items()
-}
-DATASETS = STUDY.datasets
-# what own programs need before any job, by the name of its marker
-PREPARATIONS = STUDY.preparations
-FIGURES = list(figures.FIGURES)
-HELLO = hello_allocation(STUDY)
-ALL_REDUCES = AllReducePlan.of(STUDY, config.get("site"))
-# the experiments with a prediction, and what defines it
-PREDICTED = {
-    name: STUDY.experiments[name].prediction_definition for name in ALL_REDUCES.shapes
-}
-# those whose own steps on a few nodes say more on many than the all-reduce does
-PROJECTED = [
-    name for name in PREDICTED if has_steps_to_project_from(STUDY.experiments[name])
-]
 
-os.environ.update(
-    rule_environment(
-        SCRIPTS,
-        REPORT_FACTS,
-        Preflight.of(STUDY),
-        STUDY.site,
-        os.environ,
-    )
-    | ALL_REDUCES.environment
-)
+EXPERIMENTS = PLAN["experiments"]
+PREDICTED = [name for name, facts in EXPERIMENTS.items() if facts["predicted"]]
+TRAININGS = {
+    (experiment, run): job
+    for experiment, runs in PLAN["runs"].items()
+    for run, job in runs.items()
+}
+
 
 # Inside a job that Slurm has started anew. The job's first snakemake, which deletes outputs, sees the
 # variable; the executor hides it from what that one starts.
@@ -155,14 +123,7 @@ def train_inputs(wildcards):
             [folder] if is_of_job(folder, os.environ.get("SLURM_JOB_ID", "")) else [],
             [folder],
         )
-    return RUNS[wildcards.experiment, wildcards.run].inputs
-
-
-# jobs show nothing, and import nothing for it
-if workflow.is_main_process:
-    from scalewise.watch.session import RuleNames, Session
-
-    SESSION = Session(STUDY, workflow)
+    return TRAININGS[wildcards.experiment, wildcards.run]["inputs"]
 
 
 wildcard_constraints:

@@ -13,7 +13,7 @@ localrules:
 
 rule prepare_dataset:
     output:
-        PREPARED_DATASET,
+        "resources/datasets/{dataset}/dataset.safetensors",
     log:
         "logs/prepare_dataset/{dataset}.log",
     conda:
@@ -51,9 +51,9 @@ rule prepare_program:
     conda:
         "../envs/scalewise.yaml"
     params:
-        preparation=lambda wc: PREPARATIONS[wc.preparation].as_json,
+        preparation=lambda wc: PLAN["preparations"][wc.preparation],
     shell:
         "set -o pipefail; "
         'python "$SCALEWISE_SCRIPTS/prepare_program.py" '
-        "--preparation {params.preparation:q} --output {output:q} "
+        "--preparation {wildcards.preparation:q} --output {output:q} "
         "2>&1 | tee {log:q}"

@@ -12,6 +12,9 @@ localrules:
     predict,
 
 
+ALL_REDUCES = requested(PLAN["all_reduces"], lambda wc: wc.shape)
+
+
 rule measure_all_reduce:
     output:
         "resources/collectives/{site}/{shape}.json",
@@ -20,17 +23,16 @@ rule measure_all_reduce:
     wildcard_constraints:
         site="[A-Za-z0-9_-]+",
         shape="[0-9]+x[0-9]+",
-    # before the trainings
-    priority: PRIORITY
+    # before the trainings: the prediction is there before the large jobs run
+    priority: 2_000_000_000
     conda:
         "../envs/scalewise.yaml"
     # one machine: all cores, so that no training is beside it
-    threads: ALL_REDUCES.threads(STUDY.site)
+    threads: ALL_REDUCES["threads"]
     resources:
-        **ALL_REDUCES.resources(STUDY.site),
+        **ALL_REDUCES["resources"],
     shell:
         'python "$SCALEWISE_SCRIPTS/measure_all_reduce.py" --shape {wildcards.shape:q} --log {log:q} '
-        "--limit-seconds {resources.limit_seconds} --timeout-seconds {resources.timeout_seconds} "
         "{output:q}"
 
 
@@ -41,7 +43,7 @@ rule compute_prediction:
             experiment=wc.experiment,
             run=STUDY.experiments[wc.experiment].prediction_runs,
         ),
-        all_reduces=lambda wc: ALL_REDUCES.files(wc.experiment),
+        all_reduces=lambda wc: EXPERIMENTS[wc.experiment]["all_reduces"],
     output:
         table="results/{experiment}/prediction.csv",
         notes="results/{experiment}/prediction.json",
@@ -50,10 +52,10 @@ rule compute_prediction:
     conda:
         "../envs/scalewise.yaml"
     params:
-        definition=lambda wc: PREDICTED[wc.experiment],
+        definition=lambda wc: EXPERIMENTS[wc.experiment]["prediction"],
     shell:
         'python "$SCALEWISE_SCRIPTS/analysis.py" prediction '
-        "--experiment {params.definition:q} results/{wildcards.experiment:q} "
+        '--plan "$SCALEWISE_PLAN" results/{wildcards.experiment:q} '
         "--all-reduces {input.all_reduces:q} 2>&1 | tee {log:q}"
 
 
@@ -62,7 +64,7 @@ rule compute_projection:
         "results/{experiment}/prediction.csv",
         # there when every run that is asked for has ended
         "results/{experiment}/runs.csv",
-        all_reduces=lambda wc: ALL_REDUCES.files(wc.experiment),
+        all_reduces=lambda wc: EXPERIMENTS[wc.experiment]["all_reduces"],
     output:
         table="results/{experiment}/projection.csv",
         notes="results/{experiment}/projection.json",
@@ -71,16 +73,16 @@ rule compute_projection:
     conda:
         "../envs/scalewise.yaml"
     params:
-        definition=lambda wc: PREDICTED[wc.experiment],
+        definition=lambda wc: EXPERIMENTS[wc.experiment]["prediction"],
     shell:
         'python "$SCALEWISE_SCRIPTS/analysis.py" prediction --from-steps '
-        "--experiment {params.definition:q} results/{wildcards.experiment:q} "
+        '--plan "$SCALEWISE_PLAN" results/{wildcards.experiment:q} '
         "--all-reduces {input.all_reduces:q} 2>&1 | tee {log:q}"
 
 
 rule predict:
     input:
-        expand("results/{experiment}/prediction.csv", experiment=list(PREDICTED)),
+        expand("results/{experiment}/prediction.csv", experiment=PREDICTED),
     log:
         "logs/predict.log",
     conda:

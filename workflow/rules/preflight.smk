@@ -27,7 +27,7 @@ rule check_site:
 rule hello:
     input:
         "results/preflight/site.json",
-        expand(PREPARED_DATASET, dataset=DATASETS),
+        PLAN["preflight"]["datasets"],
     output:
         "results/preflight/hello.json",
     log:
@@ -35,15 +35,13 @@ rule hello:
     retries: 0
     conda:
         "../envs/scalewise.yaml"
-    threads: job_threads(HELLO, STUDY.site)
+    threads: PLAN["hello"]["threads"]
     resources:
-        **job_resources(HELLO, STUDY.site),
+        **PLAN["hello"]["resources"],
     params:
         asked=STARTED,
     shell:
-        'python "$SCALEWISE_SCRIPTS/hello.py" --log {log:q} '
-        "--limit-seconds {resources.limit_seconds} --timeout-seconds {resources.timeout_seconds} "
-        "{output:q}"
+        'python "$SCALEWISE_SCRIPTS/hello.py" --log {log:q} {output:q}'
 
 
 rule preflight:

@@ -2,8 +2,7 @@
 # in:  results/{experiment}/*.csv and decision.json, which tells figures of counts that were not measured
 # out: results/{experiment}/figures/*.svg, *.pdf and traces.json, results/{experiment}/report.html,
 #      results/report.html, results/decision.json
-# Titles and descriptions are not in params: changing them makes nothing again. They and the definitions of
-# all experiments together have no end, so the commands that need them get the path of a file.
+# Titles and descriptions are in the plan's file and not in params: changing them makes nothing again.
 
 
 localrules:
@@ -34,7 +33,7 @@ rule plot_figures:
         ),
         projection=lambda wc: (
             [f"results/{wc.experiment}/projection.csv"]
-            if wc.experiment in PROJECTED
+            if EXPERIMENTS[wc.experiment]["projected"]
             else []
         ),
     output:
@@ -54,10 +53,10 @@ rule plot_figures:
     conda:
         "../envs/scalewise.yaml"
     params:
-        definition=lambda wc: DEFINITIONS[wc.experiment],
+        definition=lambda wc: EXPERIMENTS[wc.experiment]["definition"],
     shell:
         'python "$SCALEWISE_SCRIPTS/analysis.py" figures '
-        '--experiment {params.definition:q} --study "$SCALEWISE_STUDY" '
+        '--plan "$SCALEWISE_PLAN" '
         "results/{wildcards.experiment:q} 2>&1 | tee {log:q}"
 
 
@@ -74,13 +73,13 @@ rule write_report:
         "../envs/scalewise.yaml"
     shell:
         'python "$SCALEWISE_SCRIPTS/analysis.py" report '
-        '--study "$SCALEWISE_STUDY" --output {output:q} '
+        '--plan "$SCALEWISE_PLAN" --output {output:q} '
         "results {wildcards.experiment:q} 2>&1 | tee {log:q}"
 
 
 rule write_overall_report:
     input:
-        expand("results/{experiment}/report.html", experiment=list(STUDY.experiments)),
+        expand("results/{experiment}/report.html", experiment=list(EXPERIMENTS)),
     output:
         html=report(
             "results/report.html",
@@ -94,10 +93,10 @@ rule write_overall_report:
     conda:
         "../envs/scalewise.yaml"
     params:
-        experiments=list(STUDY.experiments),
+        experiments=list(EXPERIMENTS),
     shell:
         'python "$SCALEWISE_SCRIPTS/analysis.py" report '
-        '--study "$SCALEWISE_STUDY" --output {output.html:q} '
+        '--plan "$SCALEWISE_PLAN" --output {output.html:q} '
         "--decisions {output.decision:q} results 2>&1 | tee {log:q}"
 
 
@@ -117,4 +116,4 @@ rule partial_report:
         "../envs/scalewise.yaml"
     shell:
         'python "$SCALEWISE_SCRIPTS/analysis.py" partial-report '
-        '--study "$SCALEWISE_STUDY" results 2>&1 | tee {log:q}'
+        '--plan "$SCALEWISE_PLAN" results 2>&1 | tee {log:q}'

@@ -28,13 +28,15 @@ checkpoint judge_round:
         ),
         prediction=lambda wc: (
             [f"results/{wc.experiment}/prediction.csv"]
-            if wc.experiment in PREDICTED and SPECS[wc.experiment].chooses_devices
+            if wc.experiment in PREDICTED
+            and STUDY.experiments[wc.experiment].spec.chooses_devices
             else []
         ),
         # what they cost counts in a budget
         all_reduces=lambda wc: (
-            ALL_REDUCES.files(wc.experiment)
-            if wc.experiment in PREDICTED and SPECS[wc.experiment].budget
+            EXPERIMENTS[wc.experiment]["all_reduces"]
+            if wc.experiment in PREDICTED
+            and STUDY.experiments[wc.experiment].spec.budget
             else []
         ),
     output:
@@ -44,10 +46,10 @@ checkpoint judge_round:
     conda:
         "../envs/scalewise.yaml"
     params:
-        definition=lambda wc: STUDY.experiments[wc.experiment].rounds_definition,
+        definition=lambda wc: EXPERIMENTS[wc.experiment]["rounds"],
     shell:
         'python "$SCALEWISE_SCRIPTS/analysis.py" judge '
-        "--experiment {params.definition:q} --round {wildcards.round} "
+        '--plan "$SCALEWISE_PLAN" --round {wildcards.round} '
         "--all-reduces {input.all_reduces:q} -- "
         "results/{wildcards.experiment:q} 2>&1 | tee {log:q}"
 
@@ -58,7 +60,7 @@ rule compute_scaling:
             "results/{experiment}/repeats/round{round}.json",
             experiment=wc.experiment,
             round=required_rounds(
-                SPECS[wc.experiment],
+                STUDY.experiments[wc.experiment].spec,
                 judged_rounds(checkpoints.judge_round.get, wc.experiment),
             ),
         ),
@@ -93,8 +95,8 @@ rule compute_scaling:
     conda:
         "../envs/scalewise.yaml"
     params:
-        definition=lambda wc: DEFINITIONS[wc.experiment],
+        definition=lambda wc: EXPERIMENTS[wc.experiment]["definition"],
     shell:
         'python "$SCALEWISE_SCRIPTS/analysis.py" scaling '
-        "--experiment {params.definition:q} "
+        '--plan "$SCALEWISE_PLAN" '
         "results/{wildcards.experiment:q} 2>&1 | tee {log:q}"

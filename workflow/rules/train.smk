@@ -5,6 +5,9 @@
 #      until the next try
 
 
+REQUESTED = requested(TRAININGS, lambda wc: (wc.experiment, wc.run))
+
+
 rule train:
     input:
         unpack(train_inputs),
@@ -16,21 +19,18 @@ rule train:
     log:
         "results/{experiment}/runs/{run}/train.log",
     # repeats in shuffled order, each before the next
-    priority: lambda wc: priority(RUNS[wc.experiment, wc.run])
+    priority: lambda wc: TRAININGS[wc.experiment, wc.run]["priority"]
     conda:
         "../envs/scalewise.yaml"
     # one machine: all cores, so that no two trainings overlap. A cluster: the CPUs of a node's ranks
-    threads: train_threads(STUDY.allocations, STUDY.site)
+    threads: REQUESTED["threads"]
     # what Slurm is asked for, alike for one device and for many; plan/runs/allocation.py says why
     resources:
-        **train_resources(RUNS, STUDY.allocations, STUDY.site),
+        **REQUESTED["resources"],
+        attempt=lambda wc, attempt: attempt,
     # all that defines the run, and nothing else: a change makes it anew
     params:
-        definition=lambda wc: RUNS[wc.experiment, wc.run].definition,
+        definition=lambda wc: TRAININGS[wc.experiment, wc.run]["definition"],
     shell:
-        'python "$SCALEWISE_SCRIPTS/train.py" '
-        "--run {params.definition:q} --dataset {input.dataset:q} "
-        "--weights {input.weights:q} "
-        "--limit-seconds {resources.limit_seconds} --timeout-seconds {resources.timeout_seconds} "
-        "--checkpoint-seconds {resources.checkpoint_seconds} {resources.train_options} "
-        "--attempt {resources.attempt} --log {log:q} {output.summary:q}"
+        'python "$SCALEWISE_SCRIPTS/train.py" --attempt {resources.attempt} --log {log:q} '
+        "{wildcards.experiment:q} {wildcards.run:q} {output.summary:q}"

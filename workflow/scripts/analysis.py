@@ -6,9 +6,9 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 from scalewise.interpreter import imports_uncollected, quick_exit
+from scalewise.plan.plan_file import PLAN, ExperimentFacts, Plan, read_plan
 from scalewise.records import RecordError, read_all_reduce, write_text
 
 # ruff: noqa: PLC0415  each step loads what it needs alone: the libraries that draw take two seconds
@@ -20,7 +20,8 @@ def scaling(options: argparse.Namespace) -> None:
         from scalewise.analysis.analysis_spec import AnalysisSpec
         from scalewise.analysis.experiment_tables import compute
 
-    compute(AnalysisSpec.from_json(options.experiment), options.folder / "runs", options.folder)
+    spec = AnalysisSpec.from_json(_facts(options)["definition"])
+    compute(spec, options.folder / "runs", options.folder)
 
 
 def prediction(options: argparse.Namespace) -> None:
@@ -29,7 +30,7 @@ def prediction(options: argparse.Namespace) -> None:
         from scalewise.analysis.prediction.experiment_prediction import PredictionSpec, compute_prediction
 
     compute_prediction(
-        PredictionSpec.from_json(options.experiment),
+        PredictionSpec.from_json(_facts(options)["prediction"]),
         [read_all_reduce(path) for path in options.all_reduces],
         options.folder / "runs",
         options.folder,
@@ -44,7 +45,7 @@ def judge(options: argparse.Namespace) -> None:
         from scalewise.analysis.rounds.sentences import round_lines
 
     all_reduces = [read_all_reduce(path) for path in options.all_reduces]
-    judged = judge_round(options.experiment, options.round, options.folder, all_reduces)
+    judged = judge_round(_facts(options)["rounds"], options.round, options.folder, all_reduces)
     # in one piece, so that lines of two experiments do not mix in the terminal
     sys.stdout.write("".join(f"{line}\n" for line in round_lines(judged)))
 
@@ -55,8 +56,7 @@ def figures(options: argparse.Namespace) -> None:
         from scalewise.analysis.experiment_results import ExperimentResults
         from scalewise.analysis.report.drawing import draw
 
-    name = json.loads(options.experiment)["name"]
-    draw(ExperimentResults.of_study(_facts(options.study)[name], options.folder))
+    draw(ExperimentResults.of_study(_facts(options), options.folder))
 
 
 def event_files(options: argparse.Namespace) -> None:
@@ -73,7 +73,7 @@ def report(options: argparse.Namespace) -> None:
         from scalewise.analysis.experiment_results import ExperimentResults
         from scalewise.analysis.report.page import write_report
 
-    facts = _facts(options.study)
+    facts = options.plan["experiments"]
     names = options.experiments or list(facts)
     if options.decisions:
         texts = ((options.results / name / "decision.json").read_text(encoding="utf-8") for name in names)
@@ -87,7 +87,7 @@ def partial_report(options: argparse.Namespace) -> None:
     with imports_uncollected():
         from scalewise.analysis.partial_report import write_partial_report
 
-    for line in write_partial_report(_facts(options.study), options.results):
+    for line in write_partial_report(options.plan["experiments"], options.results):
         print(line)
 
 
@@ -109,10 +109,7 @@ def main(arguments: list[str] | None = None) -> int:
         commands[step].set_defaults(step=step)
 
     for step in (scaling, prediction, judge, figures):
-        commands[step].add_argument(
-            "--experiment", required=True, help="definition of the experiment, as JSON"
-        )
-        commands[step].add_argument("folder", type=Path, help="results of the experiment")
+        commands[step].add_argument("folder", type=Path, help="results of the experiment, named like it")
     commands[prediction].add_argument(
         "--all-reduces", required=True, nargs="*", type=Path, help="all-reduce of each shape"
     )
@@ -127,9 +124,9 @@ def main(arguments: list[str] | None = None) -> int:
     commands[event_files].add_argument("--runs", required=True, type=Path, help="table of the runs")
     commands[event_files].add_argument("folder", type=Path, help="results of the experiment")
 
-    for step in (figures, report, partial_report):
+    for step in (scaling, prediction, judge, figures, report, partial_report):
         commands[step].add_argument(
-            "--study", required=True, type=Path, help="JSON file with titles and definitions"
+            "--plan", required=True, type=_plan, help="file of the plan, which Snakemake writes"
         )
     commands[report].add_argument("--output", required=True, type=Path, help="HTML file to write")
     commands[report].add_argument("--decisions", type=Path, help="JSON file to write, with all decisions")
@@ -146,9 +143,12 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _facts(study: Path) -> dict[str, dict[str, Any]]:
-    """``Study.report_facts``: title, description and definition of each experiment, by its name."""
-    facts: dict[str, dict[str, Any]] = json.loads(study.read_text(encoding="utf-8"))
+def _plan(path: str) -> Plan:
+    return read_plan({PLAN: path})
+
+
+def _facts(options: argparse.Namespace) -> ExperimentFacts:
+    facts: ExperimentFacts = options.plan["experiments"][options.folder.name]
     return facts
 
 

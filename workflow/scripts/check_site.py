@@ -7,8 +7,9 @@ import os
 import sys
 from pathlib import Path
 
-from scalewise.plan.jobs.preflight import ENVIRONMENT_VARIABLE, Lines, Preflight
+from scalewise.plan.jobs.preflight import Lines, Preflight
 from scalewise.plan.jobs.slurm_checks import check_site
+from scalewise.plan.plan_file import read_plan
 from scalewise.records import write_json
 
 
@@ -18,7 +19,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--output", required=True, type=Path, help="file for what was found")
     options = parser.parse_args(arguments)
     found = []
-    for line in check_site(Preflight.model_validate_json(os.environ[ENVIRONMENT_VARIABLE])):
+    for line in check_site(Preflight.model_validate(read_plan(os.environ)["preflight"])):
         print(line, flush=True)
         found.append(line)
     lines = Lines(lines=found)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
 from scalewise.execution.all_reduce_job import run_all_reduce_job
+from scalewise.plan.jobs.launch import SiteLaunch
+from scalewise.plan.plan_file import read_plan
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -14,10 +17,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shape", required=True, help="nodes x devices per node")
     parser.add_argument("--log", required=True, type=Path, help="receives what the ranks print")
-    parser.add_argument("--limit-seconds", required=True, type=float, help="end them then")
-    parser.add_argument("--timeout-seconds", required=True, type=int, help="that a rank waits for another")
     parser.add_argument("output", type=Path, help="file for the measurement")
-    return run_all_reduce_job(**vars(parser.parse_args(arguments)))
+    options = parser.parse_args(arguments)
+    plan = read_plan(os.environ)
+    job, launch = plan["all_reduces"][options.shape], SiteLaunch.model_validate(plan["launch"])
+    return run_all_reduce_job(job, launch, options.log, options.output)
 
 
 if __name__ == "__main__":

@@ -10,21 +10,24 @@ import sys
 from pathlib import Path
 
 from scalewise.plan.catalog.own_programs import for_folder
-from scalewise.plan.jobs.launch import on_site, start_of
+from scalewise.plan.jobs.launch import SiteLaunch, on_site
+from scalewise.plan.plan_file import read_plan
 from scalewise.records import utc_now, write_text
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Entry of the rule ``prepare_program``."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--preparation", required=True, type=json.loads, help="as the plan made it, as JSON")
+    parser.add_argument("--preparation", required=True, help="its name in the plan")
     parser.add_argument("--output", required=True, type=Path, help="file to write once it is done")
     options = parser.parse_args(arguments)
-    words: list[str] = options.preparation["words"]
-    runs_in: str | None = options.preparation.get("working_directory")
-    start = start_of(os.environ)
+    plan = read_plan(os.environ)
+    preparation = json.loads(plan["preparations"][options.preparation])
+    words: list[str] = preparation["words"]
+    runs_in: str | None = preparation.get("working_directory")
+    start = SiteLaunch.model_validate(plan["launch"])
     of_ranks = start.python or (sys.executable if start.container is None else "python3")
-    python = for_folder(options.preparation["python"] or of_ranks, runs_in)
+    python = for_folder(preparation["python"] or of_ranks, runs_in)
     words = [for_folder(words[0], runs_in), *words[1:]]
     argv = [python, *words] if words[0].endswith(".py") or words[0] == "-m" else words
     visible = []
@@ -34,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
         argv = ["sh", "-c", 'cd -- "$0" && exec "$@"', runs_in, *argv]
     command = on_site(start, visible, argv)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SCALEWISE_")}
-    environment |= options.preparation["environment"]
+    environment |= preparation["environment"]
     try:
         done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, check=False)
     except OSError as error:

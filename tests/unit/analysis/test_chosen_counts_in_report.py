@@ -29,6 +29,7 @@ from scalewise.analysis.report.page import write_report
 from scalewise.analysis.report.series_lines import EXPECTED, MEASURED
 from scalewise.analysis.rounds.choice_summary import ChoiceSummary
 from scalewise.analysis.rounds.sentences import STOPPING_AT_DECISION, repeat_sentences
+from scalewise.plan.jobs.hand_over import make_plan
 from scalewise.plan.runs.rounds import SeriesChoice, UnmeasuredPoint
 
 UP_TO_16 = STUDY.replace("up_to: 64", "up_to: 16")
@@ -75,7 +76,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     study = played(tmp_path_factory.mktemp("ended"), 4)
     spec = AnalysisSpec.from_json(study.planned.analysis_definition)
     compute(spec, study.folder / "runs", study.folder)
-    results = ExperimentResults.of_study(json.loads(study.study.report_facts)["gpt"], study.folder)
+    results = ExperimentResults.of_study(make_plan(study.study)["experiments"]["gpt"], study.folder)
     draw(results)
     report = study.results / "report.html"
     write_report([results], report)
@@ -335,7 +336,7 @@ def test_what_a_spent_budget_leaves_open_is_the_first_caution(tmp_path: Path) ->
 
 def test_a_study_that_goes_on_has_the_best_answer_so_far_and_what_comes_next(tmp_path: Path) -> None:
     study = played(tmp_path, 2, with_asked=False)
-    labels = json.loads(study.study.report_facts)
+    labels = make_plan(study.study)["experiments"]
 
     told = write_partial_report(labels, study.results)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from tests.planned_job import plan_one_experiment
 
 import analysis
 from scalewise.plan.runs.runs import canonical_json
@@ -35,7 +36,8 @@ def told(tmp_path: Path, write_run: WriteRun) -> Told:
     def conclude(rates: Mapping[int, float], **spec: Any) -> tuple[dict[str, Any], pd.DataFrame]:
         settings = SPEC | {"devices": list(rates)} | spec
         definition = canonical_json({"name": "study", "spec": settings})
-        assert analysis.main(["scaling", "--experiment", definition, str(tmp_path)]) == 0
+        plan = plan_one_experiment(tmp_path / "plan.json", tmp_path, definition=definition)
+        assert analysis.main(["scaling", *plan, str(tmp_path)]) == 0
         decision = json.loads((tmp_path / "decision.json").read_text(encoding="utf-8"))
         return decision, pd.read_csv(tmp_path / "scaling.csv")
 

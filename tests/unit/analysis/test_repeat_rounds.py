@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from tests.planned_job import plan_one_experiment
 from tests.unit.analysis.decisions import decision_on
 
 import analysis
@@ -286,7 +287,8 @@ SPEC = Experiment.model_validate(
 def judge_folder(folder: Path, number: int) -> int:
     """What the checkpoint does."""
     definition = canonical_json({"name": "study", "spec": SPEC.model_dump(exclude_none=True)})
-    return analysis.main(["judge", "--experiment", definition, "--round", str(number), str(folder)])
+    plan = plan_one_experiment(folder / "plan.json", folder, rounds=definition)
+    return analysis.main(["judge", *plan, "--round", str(number), str(folder)])
 
 
 def test_tables_list_further_repeats_only_where_a_round_has_asked_for_them(

@@ -13,6 +13,7 @@ from scalewise.execution.history import load_history
 from scalewise.execution.outcome import SHOWN_BYTES, RunFailedError, whole_log, would_fail_again
 from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.train_job import TrainOptions, lay_out_folder, run_train_job
+from scalewise.plan.jobs.launch import SiteLaunch
 from scalewise.records import Definition
 
 DEFINITION = Definition(
@@ -79,7 +80,7 @@ def test_what_a_failed_run_printed_is_bounded_before_snakemake_shows_it(
     )
     before = signal.getsignal(signal.SIGUSR1)
     try:
-        assert run_train_job(options) == 1
+        assert run_train_job(options, SiteLaunch()) == 1
     finally:
         signal.signal(signal.SIGUSR1, before)
 

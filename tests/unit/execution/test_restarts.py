@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import signal
@@ -12,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.planned_job import plan_one_run, train_arguments
 from tests.small_runs import definition, rank_setup
 from tests.waiting import LIMIT_SECONDS
 
@@ -32,10 +32,10 @@ from scalewise.execution.requeue import Requeue, requeue_after
 from scalewise.execution.run import run_with_restarts
 from scalewise.execution.run_lock import LockLostError, LockOwner, lock_run
 from scalewise.execution.supervisor import ExitStatus, RankGroup
-from scalewise.plan.jobs.launch import Launch
+from scalewise.plan.config.site import Container
+from scalewise.plan.jobs.launch import Launch, SiteLaunch
 from scalewise.records import (
     HISTORY,
-    SUMMARY,
     Definition,
     History,
     RecordError,
@@ -231,18 +231,23 @@ def test_a_run_that_is_given_up_does_not_say_that_it_could_go_on(
     assert "3 tries without progress: none came to a checkpoint" in str(ends[-1])
 
 
+ON_SLURM = SiteLaunch(slurm=True)
+
+
 class Command:
     """train.py on a run's folder, as a job of Slurm's or on one machine."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, launch: SiteLaunch = ON_SLURM) -> None:
         self.folder, self.log = folder, folder / "train.log"
         settings = {"dataset": "digits", "model": "linear", "global_batch_size": 16, "epochs": 1}
         definition = DEFINITION.model_copy(update={"settings": settings, "launcher": "spawn"})
-        self.arguments = [
-            *("--run", definition.model_dump_json(), "--dataset", str(folder / "d.safetensors")),
-            *("--log", str(self.log), "--limit-seconds", "600", "--timeout-seconds", "30"),
-            str(folder / SUMMARY),
-        ]
+        self.definition = definition.model_dump_json()
+        plan = plan_one_run(
+            folder / "plan.json", self.definition, folder / "d.safetensors", launch, limit_seconds=600.0
+        )
+        for name, value in plan.items():
+            monkeypatch.setenv(name, value)
+        self.arguments = train_arguments(self.definition, folder)
 
     def fails(self, error: BaseException, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         """The lines of its log, where training ends in this."""
@@ -257,10 +262,9 @@ class Command:
 
 @pytest.fixture
 def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
-    monkeypatch.setenv("SCALEWISE_START", json.dumps({"slurm": True}))
     handler = signal.getsignal(signal.SIGUSR1)
     monkeypatch.setattr(signal, "signal", lambda *_arguments: handler)
-    return Command(tmp_path)
+    return Command(tmp_path, monkeypatch)
 
 
 def requeued(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
@@ -320,8 +324,10 @@ def test_a_run_that_another_has_taken_leaves_the_log_to_it(
     assert capsys.readouterr().err == "scalewise: another has it\n"
 
 
-def test_a_ctrl_c_while_another_trains_the_run_is_one_line_and_no_traceback(tmp_path: Path) -> None:
-    command = Command(tmp_path)
+def test_a_ctrl_c_while_another_trains_the_run_is_one_line_and_no_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = Command(tmp_path, monkeypatch, SiteLaunch())
     with lock_run(tmp_path, 0, print):
         process = subprocess.Popen(
             [sys.executable, str(Path(train.__file__)), *command.arguments],
@@ -378,7 +384,7 @@ def test_a_run_that_used_its_time_is_not_tried_again_whatever_its_next_job_waite
     rank_group = RankGroup(
         "", RankFiles(command.folder / "attempt"), Launch("", (), {}), 2, command.log, 600.0
     )
-    definition = train_job.resolved(Definition.model_validate_json(command.arguments[1]))
+    definition = train_job.resolved(Definition.model_validate_json(command.definition))
     (command.folder / "d.safetensors").write_bytes(b"data")
     inputs = input_hashes(command.folder / "d.safetensors", None, [])
     earlier = load_history(command.folder, definition, inputs, rank_group.rank_files)
@@ -387,7 +393,7 @@ def test_a_run_that_used_its_time_is_not_tried_again_whatever_its_next_job_waite
     assert (failure := read_failure(command.folder)) is not None
     assert would_fail_again(history.history, 600.0) == failure
     assert would_fail_again(history.history, 600.5) is None
-    command.arguments[:0] = ["--attempt", "2"]
+    command.arguments = train_arguments(command.definition, command.folder, attempt=2)
     assert ordered(command, monkeypatch, waits=True) == (1, [])
     assert "study/d2.r1 is not tried again: all of its time is used" in capsys.readouterr().err
 
@@ -396,8 +402,7 @@ def test_a_run_that_used_its_time_is_not_tried_again_whatever_its_next_job_waite
 def test_a_container_sees_a_run_whose_results_lie_behind_a_link(
     linked: str, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site = {"slurm": True, "container": {"image": "a.sif", "runtime": "apptainer"}}
-    monkeypatch.setenv("SCALEWISE_START", json.dumps(site))
+    launch = SiteLaunch(slurm=True, container=Container(image="a.sif", runtime="apptainer"))
     scratch = tmp_path / "scratch"
     folder = tmp_path / "results" / "study" / "runs" / "d2.r1"
     link = tmp_path / linked
@@ -405,6 +410,6 @@ def test_a_container_sees_a_run_whose_results_lie_behind_a_link(
     scratch.mkdir()
     link.symlink_to(scratch)
     folder.mkdir(parents=True, exist_ok=True)
-    code, (rank_group,) = ordered(Command(folder), monkeypatch, waits=False)
+    code, (rank_group,) = ordered(Command(folder, monkeypatch, launch), monkeypatch, waits=False)
     assert code == 0
     assert f"--bind={folder.resolve()}" in rank_group.launch.argv

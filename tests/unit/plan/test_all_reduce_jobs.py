@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,9 +15,9 @@ from scalewise.plan.config.site import Site, SiteFile, resolve_site
 from scalewise.plan.jobs.all_reduce_jobs import (
     AllReducePlan,
     has_steps_to_project_from,
-    job_for,
     site_id,
 )
+from scalewise.plan.jobs.hand_over import make_plan
 from scalewise.plan.study import Study, load_study
 from scalewise.plan.terminal.final_message import EarlierFiles
 from scalewise.plan.terminal.plan_table import plan_table, predicted_plan
@@ -121,25 +120,22 @@ def test_a_study_projects_from_its_own_steps_where_it_has_some_on_several_nodes_
 
 def test_a_measurement_is_one_short_job_of_the_shape_that_it_measures(tmp_path: Path) -> None:
     study = on_cluster(tmp_path, study_of("[1, 4, 8]", ", cpus_per_device: 8, runtime_minutes: 300"))
-    plan = AllReducePlan.of(study, "profiles/sites/here.yaml")
+    plan = make_plan(study, "profiles/sites/here.yaml")
 
-    resources = plan.resources(study.site)
-    asked = {
-        shape: {
-            name: value(SimpleNamespace(shape=shape)) if callable(value) else value
-            for name, value in resources.items()
-        }
-        for shape in ("1x4", "2x4")
-    }
+    jobs = plan["all_reduces"]
+    asked = {shape: jobs[shape]["resources"] for shape in ("1x4", "2x4")}
     assert [asked[shape]["nodes"] for shape in asked] == [1, 2]
     assert [asked[shape]["device_budget"] for shape in asked] == [4, 8]
     for values in asked.values():
         assert (values["gres"], values["cpus_per_task"], values["mem_mb"]) == ("gpu:4", 8, 240000)
-        assert (values["runtime"], values["limit_seconds"]) == (7, 300)
+        assert values["runtime"] == 7
         assert values["slurm_extra"] == "--ntasks-per-node=4"
         assert (values["slurm_account"], values["slurm_partition"]) == ("a", "gpu")
-    assert plan.threads(study.site) == 32
-    assert plan.files("strong") == [f"resources/collectives/{plan.site}/{shape}.json" for shape in asked]
+    assert {job["threads"] for job in jobs.values()} == {32}
+    assert {job["limits"]["limit_seconds"] for job in jobs.values()} == {300}
+    site = site_id(study.site, "profiles/sites/here.yaml")
+    files = [f"resources/collectives/{site}/{shape}.json" for shape in asked]
+    assert plan["experiments"]["strong"]["all_reduces"] == files
 
 
 @pytest.mark.parametrize(
@@ -163,7 +159,7 @@ def test_a_shape_that_no_run_has_is_started_as_the_largest_run_but_within_a_node
     text = study_of("[1]", ", cpus_per_device: 40, launcher: spawn, project: {devices: [8]}")
     study = on_cluster(tmp_path, text)
 
-    job = job_for(AllReducePlan.of(study).environment, "2x4")
+    job = AllReducePlan.of(study).jobs["2x4"]
 
     assert (job.shape, job.launcher, job.cpus_per_device, job.accelerator) == ("2x4", "spawn", 16, "cuda")
 

@@ -14,12 +14,11 @@ from snakemake_executor_plugin_slurm.submit_string import get_submit_command
 from snakemake_executor_plugin_slurm.utils import set_gres_string
 from snakemake_executor_plugin_slurm.validation import validate_slurm_extra
 
+from scalewise.plan.jobs.hand_over import make_plan
+from scalewise.plan.plan_file import TrainJob, requested
 from scalewise.plan.runs.allocation import (
     Allocation,
-    job_resources,
     job_threads,
-    train_resources,
-    train_threads,
 )
 from scalewise.plan.study import Study, load_study
 
@@ -74,13 +73,13 @@ class Resources(SimpleNamespace):
 
 
 def resources_of(study: Study, shape: str, experiment: str = "a") -> dict[str, Any]:
-    """What the rule says of one job, its functions called."""
-    run = study.runs[experiment, SHAPES[shape]]
-    wildcards = SimpleNamespace(experiment=experiment, run=run.name)
-    stated: dict[str, Any] = dict(train_resources(study.runs, study.allocations, study.site))
-    attempt = stated.pop("attempt")
-    assert attempt(wildcards, attempt=2) == 2
-    return {name: value(wildcards) if callable(value) else value for name, value in stated.items()}
+    """What is requested for one job."""
+    return dict(job_of(study, shape, experiment)["resources"])
+
+
+def job_of(study: Study, shape: str, experiment: str = "a") -> TrainJob:
+    """The job of a run."""
+    return make_plan(study)["runs"][experiment][SHAPES[shape]]
 
 
 def sbatch(study: Study, shape: str, experiment: str = "a") -> list[str]:
@@ -263,7 +262,7 @@ def test_a_run_is_ended_before_its_job_is_which_would_leave_no_reason(
     assert allocation.jobs == 1
     words = sbatch(study, "2x4")
     assert words[words.index("-t") + 1] == str(expected[0])
-    assert resources_of(study, "2x4")["limit_seconds"] == expected[1] < expected[0] * 60
+    assert job_of(study, "2x4")["limits"]["limit_seconds"] == expected[1] < expected[0] * 60
     signals = [word for word in words if word.startswith("--signal")]
     assert signals == ([f"--signal=USR1@{expected[2]}"] if expected[2] else [])
     # Slurm may send it a minute early, and even then not before the run ends by itself
@@ -294,7 +293,7 @@ def test_a_run_longer_than_a_job_may_be_takes_several_with_a_signal_before_the_e
     words = sbatch(study, "2x4")
     assert words[words.index("-t") + 1] == str(expected[0])
     assert f"--signal=USR1@{expected[2]}" in words
-    assert resources_of(study, "2x4")["limit_seconds"] == minutes * 60
+    assert job_of(study, "2x4")["limits"]["limit_seconds"] == minutes * 60
 
 
 @every_shape
@@ -335,28 +334,22 @@ def test_what_the_user_is_shown_is_what_sbatch_is_given(shape: str, plan: Plan) 
 
 def test_runs_of_all_sizes_are_jobs_of_one_rule(plan: Plan) -> None:
     study = plan("account: a")
-    stated = train_resources(study.runs, study.allocations, study.site)
+    jobs = {shape: job_of(study, shape) for shape in SHAPES}
+
+    stated = requested(jobs, str)["resources"]
 
     assert callable(stated["gres"])
-    assert stated["slurm_account"] == "a"
-    assert stated["runtime"] == 32
-    threads: Any = train_threads(study.allocations, study.site)
-    counts = [threads(SimpleNamespace(experiment="a", run=run)) for run in SHAPES.values()]
-    assert counts == [8, 16, 32, 32]
+    assert (stated["slurm_account"], stated["runtime"]) == ("a", 32)
+    assert [job["threads"] for job in jobs.values()] == [8, 16, 32, 32]
 
 
 def test_without_slurm_a_run_takes_the_machine_and_asks_for_nothing_of_a_cluster(plan: Plan) -> None:
     study = plan(devices=[1, 2, 4], memory_gb=4, timeout_seconds=77)
 
-    assert resources_of(study, "1x1") == {
-        "runtime": 30,
-        "mem_mb": 4000,
-        "limit_seconds": 1800,
-        "timeout_seconds": 77,
-        "checkpoint_seconds": "600",
-        "train_options": "",
-    }
-    assert train_threads(study.allocations, study.site) == 1024
+    job = job_of(study, "1x1")
+    assert job["resources"] == {"runtime": 30, "mem_mb": 4000}
+    assert job["threads"] == 1024
+    assert (job["limits"]["limit_seconds"], job["limits"]["timeout_seconds"]) == (1800, 77)
 
 
 def test_a_run_writes_checkpoints_as_its_experiment_says(plan: Plan) -> None:
@@ -364,17 +357,16 @@ def test_a_run_writes_checkpoints_as_its_experiment_says(plan: Plan) -> None:
         others = {"b": {"checkpoint_minutes": 0.02, "keep_checkpoints": True}}
         study = plan(*lines, devices=[1], others=others)
 
-        usual, own = (resources_of(study, "1x1", name) for name in ("a", "b"))
-        assert (usual["checkpoint_seconds"], usual["train_options"]) == ("600", "")
-        assert (own["checkpoint_seconds"], own["train_options"]) == ("1.2", "--keep-checkpoints")
+        usual, own = (job_of(study, "1x1", name)["limits"] for name in ("a", "b"))
+        assert (usual["checkpoint_seconds"], usual["keep_checkpoints"]) == (600, False)
+        assert (own["checkpoint_seconds"], own["keep_checkpoints"]) == (1.2, True)
 
 
-def test_a_job_of_its_own_asks_in_the_same_words_but_for_no_signal_and_no_checkpoints(plan: Plan) -> None:
+def test_a_job_without_a_training_requests_the_same_but_no_signal(plan: Plan) -> None:
     study = plan("account: a")
-    allocation = of(study, "1x2")
+    made = make_plan(study)
 
-    asked, of_run = job_resources(allocation, study.site), allocation.resources()
-    of_run["slurm_extra"] = "--ntasks-per-node=2"
-    del of_run["checkpoint_seconds"], of_run["train_options"]
-    assert asked == {**of_run, "slurm_account": "a"}
-    assert job_threads(allocation, study.site) == 16
+    of_run = resources_of(study, "2x4") | {"runtime": 6}
+    of_run["slurm_extra"] = "--ntasks-per-node=4"
+    assert made["hello"]["resources"] == of_run
+    assert made["hello"]["threads"] == made["runs"]["a"][SHAPES["2x4"]]["threads"]

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from tests.small_runs import preflight
 
 from scalewise.plan.catalog.datasets import CHECKSUMS_VARIABLE, MIRROR_VARIABLE
 from scalewise.plan.config.site import SiteFile, resolve_site
-from scalewise.plan.jobs.environment import rule_environment
+from scalewise.plan.jobs.hand_over import site_environment
 
 
 def variables(**keys: Any) -> dict[str, str]:
     facts = SiteFile(cpus_per_node=2, accelerator="cpu", **keys)
     site = resolve_site(facts)
-    return rule_environment(Path("scripts"), Path("study.json"), preflight(facts), site, {})
+    return site_environment(site)
 
 
 @pytest.mark.parametrize(

@@ -41,9 +41,8 @@ from scalewise.plan.config.settings import Settings
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.config.site import Site
 from scalewise.plan.config.slurm import MANAGED_BY_SBATCH, MANAGED_BY_SRUN
-from scalewise.plan.jobs.all_reduce_jobs import AllReducePlan
+from scalewise.plan.jobs.hand_over import make_plan
 from scalewise.plan.jobs.launch import Programs, SiteLaunch, build_launch
-from scalewise.plan.jobs.preflight import Preflight, hello_allocation
 from scalewise.plan.runs.allocation import Allocation, job_resources
 from scalewise.plan.runs.runs import Run
 from scalewise.plan.study import Study, check_spelling, load_study
@@ -123,14 +122,11 @@ class Desk:
 def told(study: Study) -> None:
     """All that is said and handed on of a plan before anything runs."""
     plan_table(study).encode()
-    Preflight.of(study).model_dump_json()
-    hello_allocation(study)
-    AllReducePlan.of(study)
     for planned in study.experiments.values():
         json.loads(planned.analysis_definition)
         json.loads(planned.prediction_definition)
         json.loads(planned.rounds_definition)
-    json.loads(study.report_facts)
+    json.dumps(make_plan(study))
 
 
 @pytest.fixture

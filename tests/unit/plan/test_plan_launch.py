@@ -12,8 +12,7 @@ import pytest
 
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.config.site import Container, SiteFile, resolve_site
-from scalewise.plan.config.slurm import Slurm
-from scalewise.plan.jobs.launch import Launch, Programs, SiteLaunch, build_launch, start_of, with_prelude
+from scalewise.plan.jobs.launch import Launch, Programs, SiteLaunch, build_launch, with_prelude
 from scalewise.records import LauncherName
 
 ATTEMPT = "an attempt; $(x)"
@@ -210,23 +209,6 @@ def test_a_container_gets_the_gpus_of_a_site_that_has_them_unless_told_otherwise
     facts = SiteFile(accelerator=accelerator, devices_per_node=4, cpus_per_node=8, container=container)
 
     assert SiteLaunch.of(resolve_site(facts)).container_arguments == options
-
-
-def test_the_facts_of_a_site_arrive_in_its_jobs_unchanged() -> None:
-    facts = SiteFile(
-        accelerator="cuda",
-        devices_per_node=4,
-        cpus_per_node=8,
-        python="/opt/a b/python",
-        prelude=["module load cuda; export A=\"$(hostname)\" B='c'  # why"],
-        container=Container(image="a.sif", binds=["/a:/b"], prelude=["source '/ext3/env.sh'; x=$(y)  # why"]),
-        network_interface="ib0",
-        slurm=Slurm(srun_extra=["--cpu-bind=cores"]),
-    )
-    start = SiteLaunch.of(resolve_site(facts))
-
-    assert (start.slurm, start.srun_extra) == (True, ("--cpu-bind=cores",))
-    assert start_of({"SCALEWISE_START": start.model_dump_json()}) == start
 
 
 needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="runs real lines of shell: needs bash")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from tests.unit.plan.kinds import built_in
 
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.config.yaml_source import read_source
+from scalewise.plan.jobs.hand_over import make_plan
 from scalewise.plan.study import Study, load_study
 
 Load = Callable[[str], Study]
@@ -190,13 +190,13 @@ def test_a_key_misspelt_in_defaults_is_reported_there_and_not_in_every_experimen
     assert line.endswith(":5: defaults.device is not a known key. Did you mean 'devices'?")
 
 
-def test_an_experiment_too_large_for_a_command_is_refused(refuse: Refuse) -> None:
+def test_an_experiment_of_any_size_is_planned(load: Load) -> None:
     entries = ", ".join(["{devices: 1, epochs: 5}"] * 4000)
 
-    (line,) = refuse(SOUND + f"  a:\n    sweep: {{epochs: [4, 5]}}\n    exclude: [{entries}]\n")
+    study = load(SOUND + f"  a:\n    sweep: {{epochs: [4, 5]}}\n    exclude: [{entries}]\n")
 
-    assert "experiments.a comes to 10" in line
-    assert "but a command takes 100,000. Sweep, exclude or project fewer values" in line
+    assert {"d1.epochs-4", "d2.epochs-5"} <= {run.point for run in study.runs.values()}
+    assert "d1.epochs-5" not in {run.point for run in study.runs.values()}
 
 
 def test_titles_reach_the_report_and_no_definition(load: Load) -> None:
@@ -204,10 +204,9 @@ def test_titles_reach_the_report_and_no_definition(load: Load) -> None:
 
     definitions = [planned.analysis_definition for planned in study.experiments.values()]
     assert not any("First" in text or "Why" in text for text in definitions)
-    assert json.loads(study.report_facts) == {
-        "a": {"title": "First", "description": "Why", "predicted": True, "definition": definitions[0]},
-        "b": {"title": "b", "description": "", "predicted": True, "definition": definitions[1]},
-    }
+    facts = make_plan(study)["experiments"]
+    assert [(each["title"], each["description"]) for each in facts.values()] == [("First", "Why"), ("b", "")]
+    assert [each["definition"] for each in facts.values()] == definitions
 
 
 def test_of_several_files_the_one_with_the_mistake_is_named(tmp_path: Path, site_file: Path) -> None:

@@ -116,7 +116,7 @@ class ExperimentResults:
         """Read the results of an experiment.
 
         Args:
-            facts: The experiment's part of ``Study.report_facts``.
+            facts: The experiment's part of the plan.
             folder: Results of the experiment.
         """
         shown = {name: facts[name] for name in ("title", "description", "predicted")}

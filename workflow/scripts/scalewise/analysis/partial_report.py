@@ -18,7 +18,7 @@ def write_partial_report(labels: Mapping[str, Mapping[str, Any]], results: Path)
     """Report on whatever has finished, and list the rest with reasons.
 
     Args:
-        labels: ``Study.report_facts``.
+        labels: the plan.
         results: Folder of all experiments; receives ``partial_report.html``, and its tables in ``partial``.
 
     Returns:

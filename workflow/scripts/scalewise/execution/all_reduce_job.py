@@ -13,25 +13,22 @@ from scalewise.execution.rank_command import command_for, rank_setup_for
 from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.supervisor import ExitStatus, RankGroup, failure_reason, supervise
 from scalewise.plan.config.shape import Shape
-from scalewise.plan.jobs.all_reduce_jobs import FOUND, job_for
-from scalewise.plan.jobs.launch import RankLaunch, start_of
+from scalewise.plan.jobs.all_reduce_jobs import FOUND
+from scalewise.plan.jobs.launch import RankLaunch, SiteLaunch
+from scalewise.plan.plan_file import AllReduceJob
 from scalewise.records import AllReduceMeasurement, utc_now, write_json
 
 
-def run_all_reduce_job(
-    shape: str, log: Path, limit_seconds: float, timeout_seconds: int, output: Path
-) -> int:
+def run_all_reduce_job(planned: AllReduceJob, start: SiteLaunch, log: Path, output: Path) -> int:
     """Measure where a training would run; returns the exit code of the process.
 
     Args:
-        shape: Nodes x devices per node, as text; one of the study's.
+        planned: The job of one shape.
+        start: The site's way to start programs.
         log: Receives what the ranks print.
-        limit_seconds: The ranks are ended after this long.
-        timeout_seconds: A rank waits this long for another.
-        output: Receives ``AllReduceMeasurement``, also where nothing could be measured.
+        output: Receives ``AllReduceMeasurement``, also if nothing could be measured.
     """
-    job = job_for(os.environ, shape)
-    start = start_of(os.environ)
+    job, limits = RankLaunch.model_validate(planned["ranks"]), planned["limits"]
     # a folder of this job's own: one whose snakemake was killed may still measure for the same file
     mine = os.environ.get("SLURM_JOB_ID") if start.slurm else None
     rank_files = RankFiles(log.parent / f"{job.shape}.attempt-{mine or os.getpid()}")
@@ -42,14 +39,14 @@ def run_all_reduce_job(
             launch=command_for(job, start, rank_files),
             world_size=Shape.parse(job.shape).world_size,
             log=log,
-            limit_seconds=limit_seconds,
+            limit_seconds=limits["limit_seconds"],
             fix="Look for what is slow in the log: imports, the container, the network.",
         )
         # trainings of a machine take turns, and this is measured beside none of them either
         machine = nullcontext() if start.slurm else machine_lock(MACHINE_WAIT_SECONDS, say)
         with machine:
             began = time.monotonic()
-            rank_files.begin(rank_setup_for(job, start, timeout_seconds, "all-reduce"))
+            rank_files.begin(rank_setup_for(job, start, limits["timeout_seconds"], "all-reduce"))
             ended = supervise(rank_group)
     except (MachineBusyError, OSError) as error:
         say(f"scalewise: the all-reduce over {job.shape}: {error}")

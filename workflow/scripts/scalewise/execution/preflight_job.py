@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from scalewise.execution.preflight_report import DATASETS, RANK_REPORT, PreflightReport, check_report, sizes
@@ -10,26 +9,26 @@ from scalewise.execution.rank_command import command_for, rank_setup_for
 from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.supervisor import RankGroup, failure_reason, supervise
 from scalewise.plan.config.shape import Shape
-from scalewise.plan.jobs.launch import start_of
-from scalewise.plan.jobs.preflight import ENVIRONMENT_VARIABLE, Lines, Preflight, bad, ok
+from scalewise.plan.jobs.launch import SiteLaunch
+from scalewise.plan.jobs.preflight import Lines, Preflight, bad, ok
+from scalewise.plan.plan_file import Plan
 from scalewise.records import write_json, write_text
 
 
-def run_hello_job(log: Path, limit_seconds: float, timeout_seconds: int, output: Path) -> None:
+def run_hello_job(plan: Plan, log: Path, output: Path) -> None:
     """Start the ranks of the study's largest shape, and write what they found.
 
     Args:
+        plan: The study's.
         log: Receives what the ranks print.
-        limit_seconds: The ranks are ended after this long.
-        timeout_seconds: A rank waits this long for another.
-        output: Receives ``Lines``, also where the ranks ended without a result.
+        output: Receives ``Lines``, also if the ranks ended without a result.
     """
-    preflight = Preflight.model_validate_json(os.environ[ENVIRONMENT_VARIABLE])
-    shape, start = Shape.parse(preflight.shape), start_of(os.environ)
+    preflight, limits = Preflight.model_validate(plan["preflight"]), plan["hello"]["limits"]
+    shape, start = Shape.parse(preflight.shape), SiteLaunch.model_validate(plan["launch"])
     rank_files = RankFiles(output.parent / "attempt")
     visible = [Path(path).resolve().parent for path in preflight.datasets]
     launch = command_for(preflight, start, rank_files, visible)
-    rank_files.begin(rank_setup_for(preflight, start, timeout_seconds, "hello"))
+    rank_files.begin(rank_setup_for(preflight, start, limits["timeout_seconds"], "hello"))
     write_text(rank_files.folder / DATASETS, "\n".join(preflight.datasets))
     rank_group = RankGroup(
         label="hello",
@@ -37,7 +36,7 @@ def run_hello_job(log: Path, limit_seconds: float, timeout_seconds: int, output:
         launch=launch,
         world_size=shape.world_size,
         log=log,
-        limit_seconds=limit_seconds,
+        limit_seconds=limits["limit_seconds"],
         fix="Look for what is slow in the log: imports, the container, the network.",
     )
     ended = supervise(rank_group)

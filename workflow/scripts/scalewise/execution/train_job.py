@@ -40,7 +40,8 @@ from scalewise.plan.catalog.own_programs import program_files
 from scalewise.plan.config.experiment import settings_model
 from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.config.shape import Shape
-from scalewise.plan.jobs.launch import Launch, RankLaunch, SiteLaunch, start_of
+from scalewise.plan.jobs.launch import Launch, RankLaunch, SiteLaunch
+from scalewise.plan.plan_file import TrainJob
 from scalewise.records import Definition, History, RecordError, Start, utc_now, write_text
 
 JOB_END_SECONDS = STOP_SECONDS + GRACE_SECONDS
@@ -51,7 +52,7 @@ LEAST_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """Arguments of the rule ``train``.
+    """One run as its job gets it from the plan, and where it goes.
 
     Args:
         definition: The run as planned; settings that it leaves out have their defaults.
@@ -79,14 +80,27 @@ class TrainOptions:
     attempt: int
     summary: Path
 
+    @classmethod
+    def of(cls, job: TrainJob, log: Path, summary: Path, attempt: int) -> TrainOptions:
+        """Take them from the plan of a study."""
+        dataset, weights = (job["inputs"].get(name) for name in ("dataset", "weights"))
+        return cls(
+            definition=Definition.model_validate_json(job["definition"]),
+            dataset=Path(dataset) if isinstance(dataset, str) else None,
+            weights=Path(weights) if isinstance(weights, str) else None,
+            log=log,
+            attempt=attempt,
+            summary=summary,
+            **job["limits"],
+        )
 
-def run_train_job(options: TrainOptions) -> int:
+
+def run_train_job(options: TrainOptions, start: SiteLaunch) -> int:
     """Train one run, or find that another job has; returns the exit code of the process."""
     # Slurm's word that the job's time is nearly over is for the ranks; left to itself it ends a process
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     definition = resolved(options.definition)
     label = f"{definition.experiment}/{definition.run}"
-    start = start_of(os.environ)
     try:
         return train(options, definition, label, start)
     except RunFailedError as error:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import json
 import os
-import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -58,9 +56,6 @@ from scalewise.plan.runs.runs import (
 from scalewise.records import SUMMARY
 
 _TOP_KEYS = ("defaults", "experiments", "site")
-
-MAX_DEFINITION_BYTES = 100_000
-"""Linux takes 128 kB an argument, and the shell that runs a rule gets its whole command as one."""
 
 
 @dataclass(frozen=True)
@@ -213,25 +208,6 @@ class Study:
             if isinstance(run.settings, ProgramSettings) and run.settings.prepare
         )
         return {each.name: each for each in needed}
-
-    @property
-    def report_facts(self) -> str:
-        """Facts of every experiment that reports need, in the order of the file, as JSON.
-
-        Titles, descriptions and whether predictions are shown stand in no definition: no result depends on
-        them.
-        """
-        return json.dumps(
-            {
-                name: {
-                    "title": planned.spec.title or name,
-                    "description": planned.spec.description,
-                    "predicted": planned.is_predicted,
-                    "definition": planned.analysis_definition,
-                }
-                for name, planned in self.experiments.items()
-            }
-        )
 
 
 def load_study(
@@ -457,21 +433,8 @@ def _plan(
             projected = projected_shapes(spec, shapes.values(), site)
             terms = site.queue_and_billing(shapes.values())
             planned[name] = PlannedExperiment(name, spec, shapes, runs, projected, terms, site.most_devices)
-            problems += _check_size(planned[name])
             problems += _check_budget(planned[name], site)
     return planned, problems
-
-
-def _check_size(planned: PlannedExperiment) -> Iterator[Problem]:
-    """A definition must fit into the command that gets it."""
-    definitions = (planned.analysis_definition, planned.prediction_definition)
-    size = max(len(shlex.quote(text)) for text in definitions)
-    if size > MAX_DEFINITION_BYTES:
-        yield Problem(
-            ("experiments", planned.name),
-            f"comes to {size:,} bytes of keys and values, but a command takes {MAX_DEFINITION_BYTES:,}",
-            "Sweep, exclude or project fewer values, or have more experiments.",
-        )
 
 
 def _check_budget(planned: PlannedExperiment, site: Site) -> Iterator[Problem]:

@@ -13,7 +13,9 @@ from typing import Any
 
 from scalewise.execution.finished_results import forget_all, set_aside
 from scalewise.execution.preemption_watch import PreemptionWatch
+from scalewise.plan.jobs.hand_over import write_plan
 from scalewise.plan.jobs.submission import prepare_submission
+from scalewise.plan.plan_file import PLAN, Plan
 from scalewise.plan.study import Study
 from scalewise.plan.terminal.final_message import EarlierFiles, decisions, end_with_errors
 from scalewise.plan.terminal.plan_table import plan_table, predicted_plan
@@ -44,11 +46,12 @@ class Session:
 
     Args:
         study: Checked.
+        plan: The study's, for its jobs.
         workflow: Snakemake's, while it is parsed in its main process.
     """
 
-    def __init__(self, study: Study, workflow: Any) -> None:
-        self._study, self._workflow = study, workflow
+    def __init__(self, study: Study, plan: Plan, workflow: Any) -> None:
+        self._study, self._plan, self._workflow = study, plan, workflow
         self._results = Path("results")
         self._earlier = EarlierFiles()
         self._watcher: Watcher | None = None
@@ -68,6 +71,7 @@ class Session:
         study, workflow = self._study, self._workflow
         if {job.rule.name for job in workflow.dag.needrun_jobs()} != {rules.plan}:
             self._show_plan()
+        os.environ[PLAN] = str(write_plan(self._plan))
         prepare_submission(study.site, workflow.non_local_exec)
         if study.site.slurm is not None:
             PreemptionWatch(Path(workflow.workdir_init)).start()

@@ -1,4 +1,4 @@
-"""A table of what each key decides: the products that are made again when its value changes."""
+"""What each key decides: what has to be made again when its value changes."""
 
 from __future__ import annotations
 

@@ -5,45 +5,20 @@ from __future__ import annotations
 import hashlib
 import platform
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
-
-from pydantic import TypeAdapter
 
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.config.site import Site, cpu_model
 from scalewise.plan.jobs.launch import RankLaunch
 from scalewise.plan.runs.all_reduce_shapes import MINUTES, shapes_to_measure
-from scalewise.plan.runs.allocation import (
-    START_UP_MINUTES,
-    Allocation,
-    Value,
-    allocate,
-    job_resources,
-    job_threads,
-)
+from scalewise.plan.runs.allocation import START_UP_MINUTES, Allocation, allocate
 from scalewise.plan.runs.runs import Run, canonical_json
 from scalewise.plan.study import PlannedExperiment, Study
 
-PRIORITY = 2_000_000_000
-"""Higher than every training's: the prediction is there before the large jobs run."""
-ENVIRONMENT_VARIABLE = "SCALEWISE_ALL_REDUCES"
 FOUND = "all_reduce.json"
 """File that the ranks leave in the attempt's folder, with what they measured."""
-
-
-class Wildcards(Protocol):
-    """Wildcards that Snakemake gives to a function of a resource of the rule."""
-
-    shape: str
-
-
-ShapeResource = Value | Callable[[Wildcards], Value]
-
-
-_JOBS = TypeAdapter(dict[str, RankLaunch])
 
 
 @dataclass(frozen=True)
@@ -89,30 +64,6 @@ class AllReducePlan:
     def files(self, experiment: str) -> list[str]:
         """The measurements that an experiment's prediction is made from."""
         return [f"resources/collectives/{self.site}/{shape}.json" for shape in self.shapes[experiment]]
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """The jobs as the rule's script finds them.
-
-        They are no ``params``: another study of the same site, which starts its ranks in another way,
-        must not measure again.
-        """
-        return {ENVIRONMENT_VARIABLE: _JOBS.dump_json(dict(self.jobs)).decode()}
-
-    def resources(self, site: Site) -> dict[str, ShapeResource]:
-        """The ``resources`` of the rule that measures, as functions of the shape."""
-        values = {shape: job_resources(asked, site) for shape, asked in self.allocations.items()}
-        names = dict.fromkeys(name for asked in values.values() for name in asked)
-        return {name: _by_shape({s: asked.get(name, 0) for s, asked in values.items()}) for name in names}
-
-    def threads(self, site: Site) -> ShapeResource:
-        """The ``threads`` of the rule that measures."""
-        return _by_shape({shape: job_threads(asked, site) for shape, asked in self.allocations.items()})
-
-
-def job_for(environ: Mapping[str, str], shape: str) -> RankLaunch:
-    """The job of a shape, from the environment that the rules set."""
-    return _JOBS.validate_json(environ[ENVIRONMENT_VARIABLE])[shape]
 
 
 def has_steps_to_project_from(planned: PlannedExperiment) -> bool:
@@ -188,11 +139,4 @@ def _short(allocation: Allocation, site: Site) -> Allocation:
         minutes = min(minutes, site.longest_minutes)
     # of a job too short to start in and to measure in, half: it may be enough, and nothing never is
     limit = max(min(MINUTES * 60, minutes * 60 - START_UP_MINUTES * 30), minutes * 30)
-    return replace(allocation, minutes=minutes, limit_seconds=limit)
-
-
-def _by_shape(values: Mapping[str, Value]) -> ShapeResource:
-    """One value where all agree, else a function of the shape; 1 where there is nothing to measure."""
-    if len(set(values.values())) <= 1:
-        return next(iter(values.values()), 1)
-    return lambda wildcards: values[wildcards.shape]
+    return replace(allocation, minutes=minutes, limit_seconds=limit, signal_seconds=0)

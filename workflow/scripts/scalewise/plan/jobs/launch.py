@@ -6,7 +6,6 @@ one by this command.
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -19,9 +18,6 @@ from pydantic import BaseModel, ConfigDict
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.config.site import Container, Site
 from scalewise.records import LauncherName
-
-ENVIRONMENT_VARIABLE = "SCALEWISE_START"
-"""Carries ``SiteLaunch`` into the jobs: facts that no result depends on, so not in a rule's params."""
 
 
 class RankLaunch(BaseModel):
@@ -308,9 +304,3 @@ def thread_environment(cpus_per_device: int) -> dict[str, str]:
     """Thread counts that libraries read when they are loaded; set in every rank."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     return dict.fromkeys(names, str(cpus_per_device))
-
-
-def start_of(environ: os._Environ[str] | dict[str, str]) -> SiteLaunch:
-    """The site's facts, from the environment that the rules set."""
-    text = environ.get(ENVIRONMENT_VARIABLE)
-    return SiteLaunch.model_validate_json(text) if text else SiteLaunch()

@@ -17,8 +17,6 @@ from scalewise.plan.runs.runs import Run
 from scalewise.plan.study import Study
 
 HELLO_MINUTES = 5
-ENVIRONMENT_VARIABLE = "SCALEWISE_PREFLIGHT"
-"""Carries ``Preflight`` into the jobs; not by a file, for what a user writes into a site may be secret."""
 
 
 class Line(BaseModel):
@@ -121,7 +119,8 @@ def hello_allocation(study: Study) -> Allocation:
     """The allocation of the hello job: the largest run's, for minutes."""
     _, allocation = largest(study)
     limit = HELLO_MINUTES * 60
-    return replace(allocation, minutes=HELLO_MINUTES + 1, limit_seconds=limit)
+    # it has nothing to save before its end
+    return replace(allocation, minutes=HELLO_MINUTES + 1, limit_seconds=limit, signal_seconds=0)
 
 
 def _place(slurm: Slurm | None) -> list[str]:

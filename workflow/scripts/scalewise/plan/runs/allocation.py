@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from scalewise.plan.config.experiment import AnyExperiment
 from scalewise.plan.config.site import Site
+from scalewise.plan.plan_file import Limits, Value
 from scalewise.plan.runs.runs import Run
 
 MB_PER_GB = 1000
@@ -26,25 +25,8 @@ ALL_CORES = 1024
 """Cut by Snakemake to the cores that there are."""
 
 
-ON_ONE_MACHINE = (
-    *("runtime", "mem_mb", "limit_seconds", "timeout_seconds"),
-    *("checkpoint_seconds", "train_options"),
-)
+ON_ONE_MACHINE = ("runtime", "mem_mb")
 """Resources that mean something without a scheduler."""
-
-OF_TRAINING = ("checkpoint_seconds", "train_options")
-"""Resources that mean nothing to other jobs than a training."""
-
-
-class Wildcards(Protocol):
-    """Wildcards that Snakemake gives to a function of a resource."""
-
-    experiment: str
-    run: str
-
-
-Value = int | str
-Resource = Value | Callable[[Wildcards], Value] | Callable[[Wildcards, int], Value]
 
 
 @dataclass(frozen=True)
@@ -86,11 +68,16 @@ class Allocation:
     keep_checkpoints: bool = False
     limit_over_tries: bool = False
 
-    def _train_options(self) -> Iterator[str]:
-        if self.keep_checkpoints:
-            yield "--keep-checkpoints"
-        if self.limit_over_tries:
-            yield "--limit-over-tries"
+    @property
+    def limits(self) -> Limits:
+        """Limits that the command of the job gets."""
+        return {
+            "limit_seconds": self.limit_seconds,
+            "timeout_seconds": self.timeout_seconds,
+            "checkpoint_seconds": self.checkpoint_seconds,
+            "keep_checkpoints": self.keep_checkpoints,
+            "limit_over_tries": self.limit_over_tries,
+        }
 
     @property
     def extra_args(self) -> tuple[str, ...]:
@@ -127,12 +114,7 @@ class Allocation:
             "cpus_per_task": self.cpus_per_task,
             "slurm_extra": shlex.join(self.extra_args),
             "runtime": self.minutes,
-            "limit_seconds": self.limit_seconds,
-            "timeout_seconds": self.timeout_seconds,
             "mem_mb": self.memory_mb,
-            # a number with a fraction is text to Snakemake
-            "checkpoint_seconds": f"{self.checkpoint_seconds:g}",
-            "train_options": " ".join(self._train_options()),
             # what the profile's budget counts; a name that neither Slurm nor the plugin reads
             "device_budget": self.nodes * self.tasks_per_node,
         }
@@ -247,43 +229,17 @@ def node_memory_mb(devices: int, experiment: AnyExperiment, site: Site) -> int:
     return int(whole * MB_PER_GB * devices / site.devices_per_node)
 
 
-def train_resources(
-    runs: Mapping[tuple[str, str], Run], allocations: Mapping[tuple[str, str], Allocation], site: Site
-) -> dict[str, Resource]:
-    """The ``resources`` of the rule that trains."""
-    values = {key: allocations[key].resources() for key in runs}
-    names = dict.fromkeys(name for asked in values.values() for name in asked)
-    if site.slurm is None:
-        names = dict.fromkeys(ON_ONE_MACHINE)
-    resources = {name: _by_run({key: asked.get(name, 0) for key, asked in values.items()}) for name in names}
-    return {**resources, **_constants(site), "attempt": _attempt}
-
-
 def job_resources(allocation: Allocation, site: Site) -> dict[str, Value]:
-    """The ``resources`` of a rule with a single job."""
-    # these have nothing to write a checkpoint of
-    asked = replace(allocation, signal_seconds=0).resources()
-    asked = {name: value for name, value in asked.items() if name not in OF_TRAINING}
-    kept = (
-        asked if site.slurm is not None else {name: asked[name] for name in ON_ONE_MACHINE if name in asked}
-    )
-    return {**kept, **_constants(site)}
-
-
-def train_threads(allocations: Mapping[tuple[str, str], Allocation], site: Site) -> Resource:
-    """``threads`` of the rule that trains."""
-    return _by_run({key: job_threads(allocation, site) for key, allocation in allocations.items()})
+    """Return the ``resources`` of a job in Snakemake's terms."""
+    resources = allocation.resources()
+    if site.slurm is None:
+        resources = {name: resources[name] for name in ON_ONE_MACHINE}
+    return {**resources, **_constants(site)}
 
 
 def job_threads(allocation: Allocation, site: Site) -> int:
-    """All cores on one machine, so that no two runs overlap; on a cluster the CPUs of a node's ranks."""
+    """Return all cores on one machine: runs must not overlap. On a cluster, the CPUs of a node's ranks."""
     return ALL_CORES if site.slurm is None else allocation.tasks_per_node * allocation.cpus_per_task
-
-
-def _attempt(wildcards: Wildcards, attempt: int) -> int:
-    """Snakemake's count of the tries at a job, from 1."""
-    del wildcards
-    return attempt
 
 
 def _constants(site: Site) -> dict[str, Value]:
@@ -297,10 +253,3 @@ def _constants(site: Site) -> dict[str, Value]:
         "constraint": site.slurm.constraint,
     }
     return {name: value for name, value in stated.items() if value is not None}
-
-
-def _by_run(values: Mapping[tuple[str, str], Value]) -> Resource:
-    """One value where all agree: Snakemake calls a function four times a job, a second per 10,000."""
-    if len(set(values.values())) == 1:
-        return next(iter(values.values()))
-    return lambda wildcards: values[wildcards.experiment, wildcards.run]

@@ -1,0 +1,113 @@
+"""The plan of a study in its file: written by the main process, read by jobs and commands."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.planned_job import LIMITS
+
+from scalewise.plan.config.errors import StudyError
+from scalewise.plan.config.site import Container, SiteFile, resolve_site
+from scalewise.plan.config.slurm import Slurm
+from scalewise.plan.jobs.hand_over import make_plan, write_plan
+from scalewise.plan.jobs.launch import SiteLaunch
+from scalewise.plan.plan_file import PLAN, Job, Plan, read_plan, requested
+from scalewise.plan.study import Study
+
+Load = Callable[[str], Study]
+STUDY = """\
+experiments:
+  a: {title: %s, dataset: digits, model: linear, global_batch_size: 240, devices: [1, 2], repeats: 1}
+"""
+
+
+@pytest.fixture
+def plan(load: Load) -> Plan:
+    return make_plan(load(STUDY % "First"))
+
+
+def test_a_job_reads_what_the_main_process_has_planned(plan: Plan, tmp_path: Path) -> None:
+    read = read_plan({PLAN: str(write_plan(plan, tmp_path))})
+
+    assert read == plan
+    assert list(read["runs"]["a"]) == ["d1.r1", "d2.r1"]
+
+
+def test_only_the_user_may_read_the_plan(plan: Plan, tmp_path: Path) -> None:
+    assert stat.S_IMODE(write_plan(plan, tmp_path).stat().st_mode) == 0o600
+
+
+def test_two_studies_at_once_have_a_file_each(plan: Plan, load: Load, tmp_path: Path) -> None:
+    other = make_plan(load(STUDY % "Second"))
+
+    first, second = write_plan(plan, tmp_path), write_plan(other, tmp_path)
+
+    assert first != second == write_plan(other, tmp_path)
+    assert read_plan({PLAN: str(first)}) == plan
+    assert {path.name for path in tmp_path.glob("plan-*")} == {first.name, second.name}
+
+
+@pytest.mark.parametrize("left", [b"", b"\xff\xfe"], ids=["empty", "no text"])
+def test_a_file_that_a_crash_has_damaged_is_written_again(left: bytes, plan: Plan, tmp_path: Path) -> None:
+    write_plan(plan, tmp_path).write_bytes(left)
+
+    assert read_plan({PLAN: str(write_plan(plan, tmp_path))}) == plan
+
+
+def test_a_folder_that_cannot_take_the_file_is_named_with_the_reason(plan: Plan, tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+
+    with pytest.raises(StudyError, match=r"taken/plan-\w+\.json: cannot be written \(.*\)\. Make room"):
+        write_plan(plan, tmp_path / "taken")
+
+
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [({}, f"{PLAN} is not set"), ({PLAN: "gone.json"}, "gone.json: the plan")],
+)
+def test_a_job_without_its_plan_ends_and_says_so(environ: dict[str, str], said: str) -> None:
+    with pytest.raises(SystemExit, match=said):
+        read_plan(environ)
+
+
+def test_the_facts_of_a_site_arrive_in_its_jobs_unchanged(tmp_path: Path, plan: Plan) -> None:
+    facts = SiteFile(
+        accelerator="cuda",
+        devices_per_node=4,
+        cpus_per_node=8,
+        python="/opt/a b/python",
+        prelude=["module load cuda; export A=\"$(hostname)\" B='c'  # why"],
+        container=Container(image="a.sif", binds=["/a:/b"], prelude=["source '/ext3/env.sh'; x=$(y)  # why"]),
+        network_interface="ib0",
+        slurm=Slurm(srun_extra=["--cpu-bind=cores"]),
+    )
+    launch = SiteLaunch.of(resolve_site(facts))
+    path = write_plan({**plan, "launch": launch.model_dump(mode="json")}, tmp_path)
+
+    assert (launch.slurm, launch.srun_extra) == (True, ("--cpu-bind=cores",))
+    assert SiteLaunch.model_validate(read_plan({PLAN: str(path)})["launch"]) == launch
+
+
+def job(**resources: Any) -> Job:
+    return {"threads": 1, "resources": resources, "limits": LIMITS}
+
+
+def test_a_rule_requests_a_value_if_all_its_jobs_agree_else_a_function_of_the_wildcards() -> None:
+    jobs = {"1x1": job(nodes=1, runtime=7), "2x1": job(nodes=2, runtime=7, gres="gpu:1")}
+
+    rule = requested(jobs, lambda wildcards: str(wildcards.shape))
+
+    assert (rule["threads"], rule["resources"]["runtime"]) == (1, 7)
+    for name, expected in {"nodes": 2, "gres": "gpu:1"}.items():
+        function = rule["resources"][name]
+        assert callable(function)
+        assert function(SimpleNamespace(shape="2x1")) == expected
+
+
+def test_a_rule_without_jobs_requests_nothing() -> None:
+    assert requested({}, lambda wildcards: wildcards) == {"threads": 1, "resources": {}}

@@ -1,0 +1,113 @@
+"""Make the plan of a study and write it for its jobs; only the main process does."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from scalewise.plan.catalog.datasets import CHECKSUMS_VARIABLE, MIRROR_VARIABLE
+from scalewise.plan.config.errors import StudyError
+from scalewise.plan.config.site import Site
+from scalewise.plan.jobs.all_reduce_jobs import AllReducePlan, has_steps_to_project_from
+from scalewise.plan.jobs.launch import SiteLaunch
+from scalewise.plan.jobs.preflight import Preflight, hello_allocation
+from scalewise.plan.plan_file import Job, Plan, TrainJob
+from scalewise.plan.runs.allocation import Allocation, job_resources, job_threads
+from scalewise.plan.runs.runs import Run, priority
+from scalewise.plan.study import Study
+from scalewise.records import replaced_whole
+
+HANDED_OVER = Path(".snakemake/scalewise")
+
+
+def make_plan(study: Study, site_file: object = None) -> Plan:
+    """Make the plan of a checked study.
+
+    Args:
+        study: The configuration, checked.
+        site_file: Path of the site's file; None for this machine as it is.
+    """
+    site = study.site
+    all_reduces = AllReducePlan.of(study, site_file)
+    runs: dict[str, dict[str, TrainJob]] = {name: {} for name in study.experiments}
+    for (experiment, name), run in study.runs.items():
+        runs[experiment][name] = train_job(run, study.allocations[experiment, name], site)
+    return {
+        "launch": SiteLaunch.of(site).model_dump(mode="json"),
+        "preflight": Preflight.of(study).model_dump(mode="json"),
+        "hello": job(hello_allocation(study), site),
+        "all_reduces": {
+            shape: {**job(all_reduces.allocations[shape], site), "ranks": ranks.model_dump()}
+            for shape, ranks in all_reduces.jobs.items()
+        },
+        "preparations": {name: each.as_json for name, each in study.preparations.items()},
+        "experiments": {
+            name: {
+                "title": planned.spec.title or name,
+                "description": planned.spec.description,
+                "predicted": planned.is_predicted,
+                "projected": has_steps_to_project_from(planned),
+                "tensorboard": planned.spec.tensorboard,
+                "definition": planned.analysis_definition,
+                "rounds": planned.rounds_definition,
+                "prediction": planned.prediction_definition,
+                "all_reduces": all_reduces.files(name) if planned.is_predicted else [],
+            }
+            for name, planned in study.experiments.items()
+        },
+        "runs": runs,
+    }
+
+
+def job(allocation: Allocation, site: Site) -> Job:
+    """Make a job from its allocation."""
+    return {
+        "threads": job_threads(allocation, site),
+        "resources": job_resources(allocation, site),
+        "limits": allocation.limits,
+    }
+
+
+def train_job(run: Run, allocation: Allocation, site: Site) -> TrainJob:
+    """Make the job of a run."""
+    return {
+        **job(allocation, site),
+        "definition": run.definition,
+        "inputs": run.inputs,
+        "priority": priority(run),
+    }
+
+
+def site_environment(site: Site) -> dict[str, str]:
+    """Return the variables for what is downloaded: by the rules of the login node, and by users' programs."""
+    proxies = site.facts.proxies.model_dump(exclude_none=True) if site.facts.proxies else {}
+    # the source of a file changes nothing in it: its checksum says what it must be
+    downloads = {MIRROR_VARIABLE: site.facts.data_mirror, CHECKSUMS_VARIABLE: site.facts.data_checksums}
+    return {
+        **{name: place for name, place in downloads.items() if place is not None},
+        **{f"{scheme}_proxy": address for scheme, address in proxies.items()},
+    }
+
+
+def write_plan(plan: Plan, folder: Path = HANDED_OVER) -> Path:
+    """Write a plan for its jobs and return its absolute path.
+
+    Its name is a hash of its content, so two workflows at once in one folder each read their own. Only the
+    user may read it: a line of a site's prelude may hold a secret.
+
+    Raises:
+        StudyError: The file cannot be written.
+    """
+    text = json.dumps(plan)
+    path = folder.absolute() / f"plan-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replaced_whole(path) as temporary:
+            temporary.touch(mode=0o600)
+            temporary.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise StudyError(
+            [f"{path}: cannot be written ({error.strerror}). Make room or change permissions there."]
+        ) from error
+    return path

@@ -1,0 +1,165 @@
+"""The plan of a study as one file: jobs and commands read what the main process has checked.
+
+Imports no large library: each job of a cluster parses the workflow twice before its ranks start.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Hashable, Mapping
+from pathlib import Path
+from typing import Any, TypedDict, TypeVar
+
+PLAN = "SCALEWISE_PLAN"
+"""Variable with the path of the file, in the main process and in all that it starts."""
+
+Value = int | str
+Key = TypeVar("Key", bound=Hashable)
+
+
+class Limits(TypedDict):
+    """Limits that the command of a job gets; Snakemake and Slurm do not.
+
+    Args:
+        limit_seconds: All starts of a run together take this long at most.
+        timeout_seconds: A rank waits this long for another.
+        checkpoint_seconds: Time between two checkpoints.
+        keep_checkpoints: Whether a run that has completed keeps its checkpoints.
+        limit_over_tries: Whether the limit is of all tries at the run together.
+    """
+
+    limit_seconds: float
+    timeout_seconds: int
+    checkpoint_seconds: float
+    keep_checkpoints: bool
+    limit_over_tries: bool
+
+
+class Job(TypedDict):
+    """One job: what Snakemake requests for it, and the limits of its command."""
+
+    threads: int
+    resources: dict[str, Value]
+    limits: Limits
+
+
+class TrainJob(Job):
+    """The job of one run.
+
+    Args:
+        definition: All that defines the run, as canonical JSON.
+        inputs: The files that it needs.
+        priority: Snakemake starts the highest first.
+    """
+
+    definition: str
+    inputs: dict[str, str | list[str]]
+    priority: int
+
+
+class AllReduceJob(Job):
+    """The job that measures all-reduce over one shape.
+
+    Args:
+        ranks: How they start: ``RankLaunch`` as JSON.
+    """
+
+    ranks: dict[str, Any]
+
+
+class ExperimentFacts(TypedDict):
+    """Facts of an experiment for the analysis, and what its rules depend on.
+
+    Args:
+        predicted: Whether predictions are made and shown.
+        projected: Whether its own steps on a few nodes are projected to more.
+        tensorboard: Whether its runs become event files.
+        definition: All that defines its tables and its decision, as canonical JSON.
+        rounds: All that defines which runs are requested.
+        prediction: All that defines its prediction but the measurements.
+        all_reduces: The measurements that its prediction is made from.
+    """
+
+    title: str
+    description: str
+    predicted: bool
+    projected: bool
+    tensorboard: bool
+    definition: str
+    rounds: str
+    prediction: str
+    all_reduces: list[str]
+
+
+class Plan(TypedDict):
+    """A study as its jobs and commands read it.
+
+    Args:
+        launch: How the site starts ranks: ``SiteLaunch`` as JSON.
+        preflight: The largest run of the study and the site's facts: ``Preflight`` as JSON.
+        hello: The job of the preflight.
+        all_reduces: The measurements of the study's predictions, by shape.
+        preparations: Commands that users' programs need before any job: ``Preparation.as_json``, by name.
+        experiments: By name, in the order of the file.
+        runs: By experiment and name.
+    """
+
+    launch: dict[str, Any]
+    preflight: dict[str, Any]
+    hello: Job
+    all_reduces: dict[str, AllReduceJob]
+    preparations: dict[str, str]
+    experiments: dict[str, ExperimentFacts]
+    runs: dict[str, dict[str, TrainJob]]
+
+
+def read_plan(environ: Mapping[str, str]) -> Plan:
+    """Read the plan of the process that has started this one; without it this process ends.
+
+    Args:
+        environ: The environment, which has the file's path.
+    """
+    path = environ.get(PLAN)
+    if not path:
+        sys.exit(
+            f"scalewise: {PLAN} is not set. Snakemake sets it when it starts to run jobs; a job gets it with "
+            "the environment. Run snakemake instead of this command."
+        )
+    try:
+        plan: Plan = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        sys.exit(f"scalewise: {path}: the plan of the study cannot be read ({error}). Run snakemake again.")
+    return plan
+
+
+class Requested(TypedDict):
+    """``threads`` and ``resources`` of a rule."""
+
+    threads: Value | Callable[[Any], Value]
+    resources: dict[str, Value | Callable[[Any], Value]]
+
+
+def requested(jobs: Mapping[Key, Job], key: Callable[[Any], Key]) -> Requested:
+    """Return what a rule requests for its jobs: values if all agree, else functions of the wildcards.
+
+    Snakemake calls a function four times a job, which takes a second for 10,000 jobs.
+
+    Args:
+        jobs: All jobs of the rule; may be empty if the study needs none of them.
+        key: Returns a job's key from its wildcards.
+    """
+
+    def of_job(values: dict[Key, Value]) -> Value | Callable[[Any], Value]:
+        if len(set(values.values())) <= 1:
+            return next(iter(values.values()), 1)
+        return lambda wildcards: values[key(wildcards)]
+
+    names = dict.fromkeys(name for job in jobs.values() for name in job["resources"])
+    return {
+        "threads": of_job({each: job["threads"] for each, job in jobs.items()}),
+        "resources": {
+            name: of_job({each: job["resources"].get(name, 0) for each, job in jobs.items()})
+            for name in names
+        },
+    }
