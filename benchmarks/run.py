@@ -28,9 +28,9 @@ BENCHMARKS = (
 
 GPU_PARTS = ("wide-resnet", "loop", "loader", "resnet18", "transformer")
 
-NAMED_ONLY = ("study", "prediction", "truth", "own-scripts")
-"""Not among all, a quarter of an hour or more each: study on a machine that does nothing else, prediction as
-root with Slurm, truth on all cores, own-scripts with packages that Scalewise does not need."""
+NAMED_ONLY = ("study", "prediction", "truth", "own-scripts", "allocation")
+"""Not among all, a quarter of an hour or more each: study on a machine that does nothing else, prediction and
+allocation as root with Slurm, truth on all cores, own-scripts with packages that Scalewise does not need."""
 
 
 def main(arguments: list[str] | None = None) -> int:
