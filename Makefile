@@ -8,6 +8,9 @@ SLURM_PACKAGES := slurmctld slurmd slurmdbd slurm-client slurm-wlm-mysql-plugin 
   mariadb-server-core mariadb-client-core iproute2
 # tests on a cluster, of ranks and of studies wait for much of their time: streams side by side
 STREAMS := --numprocesses 4 --no-loadscope-reorder
+# the oldest Snakemake that pyproject.toml allows, for the tests of what Scalewise uses of its internals
+OLDEST_SNAKEMAKE := $(shell sed -n 's/.*"snakemake>=\([0-9.]*\),.*/\1/p' pyproject.toml)
+OLDEST := $(VENV)/snakemake-$(OLDEST_SNAKEMAKE)
 # rules and tests find snakemake and python here
 export PATH := $(BIN):$(PATH)
 
@@ -42,8 +45,8 @@ run: $(VENV)/run.installed
 check: lint
 	pytest --numprocesses 2 --no-loadscope-reorder -m "not slow" $(ONE_STUDY) tests/unit
 
-test: $(VENV)/dev.installed slurm-packages chromium
-	pytest $(STREAMS)
+test: $(VENV)/dev.installed $(OLDEST)/installed slurm-packages chromium
+	SCALEWISE_OLDEST_SNAKEMAKE=$(CURDIR)/$(OLDEST)/bin/python pytest $(STREAMS)
 
 # a test that fails (1) keeps no table from being written; what keeps pytest from running does
 reliability: $(VENV)/dev.installed slurm-packages
@@ -104,3 +107,8 @@ $(VENV)/run.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 $(VENV)/dev.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt '.[dev]'
 	@touch $@ $(VENV)/run.installed
+
+$(OLDEST)/installed: | $(VENV)/bin/python
+	$(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check snakemake==$(OLDEST_SNAKEMAKE).*
+	@touch $@

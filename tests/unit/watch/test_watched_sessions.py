@@ -11,6 +11,7 @@ import yaml
 
 from scalewise.plan.config.experiment import Experiment, Target
 from scalewise.plan.study import Study, load_study
+from scalewise.snakemake_adapter import Snakemake
 from scalewise.watch.points import Criterion, WatchedStudy
 from scalewise.watch.session import RuleNames, watch_session
 
@@ -34,20 +35,19 @@ def study(tmp_path: Path) -> Study:
     return load_study(yaml.safe_load(STUDY), [tmp_path / "study.yaml"], tmp_path / "site.yaml")
 
 
-def workflow(*rules: str, touch: bool = False, **asked: Any) -> SimpleNamespace:
+def snakemake(*rules: str, touch: bool = False, **asked: Any) -> Snakemake:
     """The part of Snakemake's workflow that is asked, as the profiles set it."""
     nothing: dict[str, Any] = {"verbose": False, "quiet": set(), "debug_dag": False, "printshellcmds": False}
     settings = nothing | {"log_handler_settings": {}, "show_failed_logs": True} | asked
-    run = SimpleNamespace(experiment="digits", run="d1.bucket-view-on.r1")
+    run = {"experiment": "digits", "run": "d1.bucket-view-on.r1"}
     jobs = [SimpleNamespace(rule=SimpleNamespace(name=rule), wildcards=run) for rule in rules]
     dag = SimpleNamespace(needrun_jobs=lambda: iter(jobs))
-    return SimpleNamespace(
-        output_settings=SimpleNamespace(**settings), touch=touch, dag=dag, non_local_exec=False
-    )
+    output = SimpleNamespace(**settings)
+    return Snakemake(SimpleNamespace(output_settings=output, touch=touch, dag=dag, non_local_exec=False))
 
 
 def test_the_profiles_have_a_study_shown(study: Study) -> None:
-    watcher = watch_session(study, workflow("train", "plot_figures"), RuleNames(), {})
+    watcher = watch_session(study, snakemake("train", "plot_figures"), RuleNames(), {})
     assert watcher is not None
     assert watcher.is_shown
 
@@ -65,28 +65,28 @@ def test_the_profiles_have_a_study_shown(study: Study) -> None:
     ids=str,
 )
 def test_who_asks_snakemake_for_its_log_gets_it(study: Study, asked: dict[str, Any]) -> None:
-    watcher = watch_session(study, workflow("train", **asked), RuleNames(), {})
+    watcher = watch_session(study, snakemake("train", **asked), RuleNames(), {})
     assert watcher is not None
     assert not watcher.is_shown
 
 
 def test_a_variable_has_snakemakes_log_shown(study: Study) -> None:
-    watcher = watch_session(study, workflow("train"), RuleNames(), {"SCALEWISE_PROGRESS": "off"})
+    watcher = watch_session(study, snakemake("train"), RuleNames(), {"SCALEWISE_PROGRESS": "off"})
     assert watcher is not None
     assert not watcher.is_shown
 
 
 def test_sessions_without_trainings_are_not_watched(study: Study) -> None:
-    assert watch_session(study, workflow("plan"), RuleNames(), {}) is None
-    assert watch_session(study, workflow("plot_figures", "write_report"), RuleNames(), {}) is None
-    assert watch_session(study, workflow("train", touch=True), RuleNames(), {}) is None
-    assert watch_session(study, workflow("judge_round"), RuleNames(), {}) is not None
+    assert watch_session(study, snakemake("plan"), RuleNames(), {}) is None
+    assert watch_session(study, snakemake("plot_figures", "write_report"), RuleNames(), {}) is None
+    assert watch_session(study, snakemake("train", touch=True), RuleNames(), {}) is None
+    assert watch_session(study, snakemake("judge_round"), RuleNames(), {}) is not None
 
 
 def test_what_goes_wrong_before_the_start_is_said_and_leaves_the_study_alone(
     study: Study, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert watch_session(study, SimpleNamespace(touch=False), RuleNames(), {}) is None
+    assert watch_session(study, Snakemake(SimpleNamespace(touch=False)), RuleNames(), {}) is None
     assert "The study is not shown (AttributeError: " in caplog.text
 
 

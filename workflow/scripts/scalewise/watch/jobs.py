@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from scalewise.snakemake_adapter import event_of
 from scalewise.watch.points import RunKey
 
 _SUBMITTED = re.compile(r"Job (\d+) has been submitted with SLURM jobid (\d+)")
@@ -73,7 +74,7 @@ class JobLog(logging.Handler):
 
     def _take(self, record: logging.LogRecord) -> bool:
         told: dict[str, Any] = record.__dict__
-        event = _event(told)
+        event = event_of(record)
         if event == "job_info" and told.get("rule_name") == self._train:
             run = (str(told["wildcards"]["experiment"]), str(told["wildcards"]["run"]))
             earlier = self._last_start(run)
@@ -99,11 +100,6 @@ class JobLog(logging.Handler):
                 return False
             self._jobs[run] = self._jobs[run].model_copy(update=changes)
         return True
-
-
-def _event(fields: dict[str, Any]) -> Any:
-    """Return the name of a record's event; None if it has none."""
-    return getattr(fields.get("event"), "value", fields.get("event"))
 
 
 _OWN_COMMAND = '"$SCALEWISE_SCRIPTS/'
@@ -142,7 +138,7 @@ class Silence(logging.Filter):
 def failed_run(record: logging.LogRecord, train: str) -> Path | None:
     """Return the folder of the run whose failure a record reports; None for any other record."""
     fields: dict[str, Any] = record.__dict__
-    if _event(fields) != "job_error" or fields.get("rule_name") != train or not fields.get("log"):
+    if event_of(record) != "job_error" or fields.get("rule_name") != train or not fields.get("log"):
         return None
     return Path(fields["log"][0]).parent
 
@@ -151,12 +147,3 @@ def repeats_failed_job(record: logging.LogRecord) -> bool:
     """Return whether a record has only the command line of a failed job: its next record has that, too."""
     fields: dict[str, Any] = record.__dict__
     return fields.get("exception") == "RuleException" and _OWN_COMMAND in str(record.msg)
-
-
-def stream_handlers(logger: logging.Logger) -> list[logging.Handler]:
-    """Return the handlers that write to the terminal: a file's is a stream's, too, and stays as it is."""
-    return [
-        handler
-        for handler in logger.handlers
-        if isinstance(handler, logging.StreamHandler) and not isinstance(handler, logging.FileHandler)
-    ]

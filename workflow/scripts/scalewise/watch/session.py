@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from scalewise.execution.finished_results import forget_all, set_aside
 from scalewise.execution.preemption_watch import PreemptionWatch
@@ -19,7 +17,8 @@ from scalewise.plan.plan_file import PLAN, Plan
 from scalewise.plan.study import Study
 from scalewise.plan.terminal.final_message import EarlierFiles, decisions, end_with_errors
 from scalewise.plan.terminal.plan_table import plan_table, predicted_plan
-from scalewise.watch.jobs import Silence, stream_handlers
+from scalewise.snakemake_adapter import Snakemake, snakemake_logger, terminal_handlers
+from scalewise.watch.jobs import Silence
 from scalewise.watch.points import WatchedStudy
 from scalewise.watch.slurm_queue import SlurmQueue
 from scalewise.watch.terminal import display_for
@@ -47,16 +46,16 @@ class Session:
     Args:
         study: Checked.
         plan: The study's, for its jobs.
-        workflow: Snakemake's, while it is parsed in its main process.
+        snakemake: The main process.
     """
 
-    def __init__(self, study: Study, plan: Plan, workflow: Any) -> None:
-        self._study, self._plan, self._workflow = study, plan, workflow
+    def __init__(self, study: Study, plan: Plan, snakemake: Snakemake) -> None:
+        self._study, self._plan, self._snakemake = study, plan, snakemake
         self._results = Path("results")
         self._earlier = EarlierFiles()
         self._watcher: Watcher | None = None
         self._plan_is_shown = False
-        self._silence = silence_opening(workflow)
+        self._silence = silence_opening(snakemake)
         atexit.register(self._show_plan_at_exit)
 
     def begin(self, rules: RuleNames) -> None:
@@ -68,16 +67,16 @@ class Session:
         Raises:
             StudyError: Jobs cannot be submitted.
         """
-        study, workflow = self._study, self._workflow
-        if {job.rule.name for job in workflow.dag.needrun_jobs()} != {rules.plan}:
+        study, snakemake = self._study, self._snakemake
+        if {job.rule for job in snakemake.jobs} != {rules.plan}:
             self._show_plan()
         os.environ[PLAN] = str(write_plan(self._plan))
-        prepare_submission(study.site, workflow.non_local_exec)
+        prepare_submission(study.site, snakemake.sends_jobs)
         if study.site.slurm is not None:
-            PreemptionWatch(Path(workflow.workdir_init)).start()
+            PreemptionWatch(snakemake.folder).start()
         self._earlier.look(self._results)
         self._keep_results(rules)
-        self._watcher = watch_session(study, workflow, rules)
+        self._watcher = watch_session(study, snakemake, rules)
         if self._watcher is not None:
             self._watcher.start()
         self._silence_snakemake(False)
@@ -99,13 +98,13 @@ class Session:
 
     def _keep_results(self, rules: RuleNames) -> None:
         """Set aside results that Snakemake deletes as incomplete, unless the user wants them made again."""
-        settings = self._workflow.dag_settings
+        snakemake = self._snakemake
         folders = [self._results / experiment / "runs" / run for experiment, run in self._study.runs]
-        trained_again = any(name == rules.train or "/runs/" in str(name) for name in settings.forcerun)
-        if trained_again or settings.forceall or settings.forcetargets:
+        trained_again = any(name == rules.train or "/runs/" in name for name in snakemake.forced)
+        if trained_again or snakemake.forces_all:
             forget_all(folders)
         else:
-            incomplete = {Path(file).parent for file in self._workflow.dag.forcefiles}
+            incomplete = {Path(file).parent for file in snakemake.incomplete_files}
             set_aside(incomplete.intersection(folders), folders)
 
     def _silence_snakemake(self, on: bool) -> None:
@@ -119,91 +118,84 @@ class Session:
 
     def _show_plan_at_exit(self) -> None:
         # after an error before the scheduler was made, that error is the last line
-        if self._workflow.scheduler:
+        if self._snakemake.has_planned:
             self._show_plan()
 
 
 def watch_session(
-    study: Study, workflow: Any, rules: RuleNames, environ: Mapping[str, str] = os.environ
+    study: Study, snakemake: Snakemake, rules: RuleNames, environ: Mapping[str, str] = os.environ
 ) -> Watcher | None:
-    """A watcher for what Snakemake is about to run; None where that has no trainings, or watching fails.
+    """Return a watcher for what Snakemake is about to run; None if that has no trainings, or watching fails.
 
-    The profiles have the study shown by ``show-failed-logs``: beside it the terminal then shows the log of
-    what fails, and nothing else. Whoever asks Snakemake for more of its log, for less or for another form
-    of it gets that; other processes then still learn how the study stands.
+    The profiles have the study shown by ``show-failed-logs``: the terminal then shows the log of what fails
+    in addition, and nothing else. A user who wants more of Snakemake's log, less or another form of it gets
+    that; other processes still learn the status of the study.
 
     Args:
         study: Checked.
-        workflow: Snakemake's, with all that is to be done known.
+        snakemake: The main process, with all that is to be done known.
         rules: Names in this workflow.
         environ: The environment of Snakemake.
     """
-    logger = logging.getLogger("snakemake.logging")
     try:
-        return _watcher(study, workflow, rules, environ, logger)
+        return _watcher(study, snakemake, rules, environ)
     except Exception as error:  # noqa: BLE001 - whatever it is, the study goes on
-        logger.warning(f"The study is not shown ({type(error).__name__}: {error}); Snakemake's log follows.")
+        snakemake_logger().warning(
+            f"The study is not shown ({type(error).__name__}: {error}); Snakemake's log follows."
+        )
         return None
 
 
-def shows_study(workflow: Any, environ: Mapping[str, str] = os.environ) -> bool:
+def shows_study(snakemake: Snakemake, environ: Mapping[str, str] = os.environ) -> bool:
     """Return whether the terminal shows the study instead of Snakemake's log.
 
     Args:
-        workflow: Snakemake's.
+        snakemake: The main process.
         environ: The environment of Snakemake.
     """
-    asked = workflow.output_settings
-    own = (asked.verbose, asked.quiet, asked.debug_dag, asked.printshellcmds, asked.log_handler_settings)
-    return asked.show_failed_logs and not any(own) and environ.get(PROGRESS) != "off"
+    return snakemake.shows_failed_logs and not snakemake.log_is_changed and environ.get(PROGRESS) != "off"
 
 
-def silence_opening(workflow: Any) -> Silence | None:
+def silence_opening(snakemake: Snakemake) -> Silence | None:
     """Keep Snakemake's banner and job statistics from the terminal, until the silence is switched off.
 
     A dry run prints its log as ever.
 
     Args:
-        workflow: Snakemake's, while it is parsed.
+        snakemake: The main process, while it reads the rules.
 
     Returns:
         The silence; None if the user gets Snakemake's log.
     """
-    if not shows_study(workflow):
+    if not shows_study(snakemake):
         return None
-    silence = Silence(lambda: not workflow.dryrun)
-    for handler in stream_handlers(logging.getLogger("snakemake.logging")):
+    silence = Silence(lambda: not snakemake.is_dry_run)
+    for handler in terminal_handlers():
         handler.addFilter(silence)
     return silence
 
 
 def _watcher(
-    study: Study, workflow: Any, rules: RuleNames, environ: Mapping[str, str], logger: logging.Logger
+    study: Study, snakemake: Snakemake, rules: RuleNames, environ: Mapping[str, str]
 ) -> Watcher | None:
-    if workflow.touch:
+    if snakemake.only_touches:
         return None
-    jobs = list(workflow.dag.needrun_jobs())
-    if not any(job.rule.name in {rules.train, rules.judge_round} for job in jobs):
+    jobs = snakemake.jobs
+    if not any(job.rule in {rules.train, rules.judge_round} for job in jobs):
         return None
-    trainings = [job.wildcards for job in jobs if job.rule.name == rules.train]
-    session = {(wildcards.experiment, wildcards.run) for wildcards in trainings}
+    trainings = [job.wildcards for job in jobs if job.rule == rules.train]
+    session = {(wildcards["experiment"], wildcards["run"]) for wildcards in trainings}
     budget = None
-    if study.site.slurm is not None and workflow.non_local_exec:
-        budget = _device_budget(workflow)
+    if study.site.slurm is not None and snakemake.sends_jobs:
+        # plenty if nothing limits them
+        budget = snakemake.device_budget or 10**9
     return Watcher(
         WatchedStudy.of(study, budget),
         {name: planned.spec for name, planned in study.experiments.items()},
         Path.cwd(),
         session,
-        logger,
-        display_for(sys.stderr, environ) if shows_study(workflow, environ) else None,
+        snakemake_logger(),
+        display_for(sys.stderr, environ) if shows_study(snakemake, environ) else None,
         slurm=None if budget is None else SlurmQueue(),
         train=rules.train,
     )
-
-
-def _device_budget(workflow: Any) -> int:
-    """The devices that jobs may ask for together; plenty where nothing limits them."""
-    told = workflow.global_resources.get("device_budget")
-    value = getattr(told, "value", told)
-    return value if isinstance(value, int) else 10**9

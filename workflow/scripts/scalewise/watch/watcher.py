@@ -20,7 +20,8 @@ from scalewise.plan.config.experiment import AnyExperiment
 from scalewise.plan.runs.rounds import FOLDER
 from scalewise.plan.terminal.failure_lines import failure_lines
 from scalewise.records import RecordError, read_failure
-from scalewise.watch.jobs import JobLog, Silence, failed_run, repeats_failed_job, stream_handlers
+from scalewise.snakemake_adapter import terminal_handlers
+from scalewise.watch.jobs import JobLog, Silence, failed_run, repeats_failed_job
 from scalewise.watch.look import Looker
 from scalewise.watch.points import Rounds, RunKey, WatchedStudy, read_rounds
 from scalewise.watch.record import WatchRecord, write_watch_record
@@ -105,7 +106,7 @@ class Watcher:
         try:
             self._logger.addHandler(self._log)
             if self._display is not None:
-                for handler in stream_handlers(self._logger):
+                for handler in terminal_handlers():
                     handler.addFilter(self._silence)
                 # the bar of a single run would be drawn across it
                 os.environ[STUDY_IS_SHOWN] = "1"
@@ -139,7 +140,7 @@ class Watcher:
         """Let Snakemake's log onto the terminal again; the jobs are still followed through it."""
         self._silence.on = False
         os.environ.pop(STUDY_IS_SHOWN, None)
-        for handler in stream_handlers(self._logger):
+        for handler in terminal_handlers():
             handler.removeFilter(self._silence)
 
     def _hide(self, error: Exception) -> None:

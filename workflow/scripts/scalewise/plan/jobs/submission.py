@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import redirect_stderr
-from io import StringIO
 from pathlib import Path
-
-from snakemake.cli import parse_args
 
 from scalewise.plan.config.errors import StudyError
 from scalewise.plan.config.paths import invalid_command
 from scalewise.plan.config.site import Site
 from scalewise.plan.jobs.slurm_checks import SUBMISSION_COMMANDS, missing_commands
+from scalewise.snakemake_adapter import array_jobs
 
 SINFO_PARTITION = "SINFO_PARTITION"
 
@@ -122,32 +119,16 @@ def prepare_submission(site: Site, elsewhere: bool) -> None:
 def check_job_arrays(arguments: Sequence[str]) -> None:
     """Stop if the executor plugin would send job arrays, which give every job the resources of the first.
 
-    Snakemake gives an executor its settings after the workflow is parsed, so its own parser reads them here.
-
     Args:
         arguments: The command line of Snakemake, without the program.
 
     Raises:
         StudyError: With the value, where it was set, and the fix.
     """
-    try:
-        with redirect_stderr(StringIO()):  # the name of the profile, already printed
-            parser, options = parse_args(list(arguments))
-    except SystemExit:  # a program that uses Snakemake as a library: the arguments are not Snakemake's
-        return
-    rules = getattr(options, "slurm_array_jobs", None)
-    # the default of an executor's option is an object that stands for a missing value
-    if not isinstance(rules, str) or not rules or options.executor != "slurm":
-        return
-    sources = [
-        source.partition("|")[2]
-        for source, settings in parser.get_source_to_settings_dict().items()
-        if "slurm-array-jobs" in settings
-    ]
-    raise StudyError(
-        [
-            f"{sources[0] if sources else 'the command line'}: slurm-array-jobs is {rules!r}, and the plugin "
-            "gives every run of a job array the resources of the first. Remove it, or add "
-            "--slurm-array-jobs= to the command."
-        ]
-    )
+    if (wish := array_jobs(arguments)) is not None:
+        raise StudyError(
+            [
+                f"{wish.source}: slurm-array-jobs is {wish.rules!r}, and the plugin gives every run of a job "
+                "array the resources of the first. Remove it, or add --slurm-array-jobs= to the command."
+            ]
+        )

@@ -1,0 +1,270 @@
+"""What Scalewise uses of Snakemake's internals, each checked with a Snakemake that runs."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalewise.snakemake_adapter import array_jobs
+
+SCRIPTS = Path(__file__).parents[2] / "workflow" / "scripts"
+OLDEST = "SCALEWISE_OLDEST_SNAKEMAKE"
+"""Variable with the interpreter of an environment with the oldest Snakemake; `make test` creates it."""
+
+ALL = """
+import atexit, json, logging, sys
+sys.path.insert(0, SCRIPTS)
+from scalewise.snakemake_adapter import Snakemake, event_of, snakemake_logger, terminal_handlers
+
+SNAKEMAKE = Snakemake(workflow)
+FACTS = {"handlers": [], "events": []}
+
+
+class Events(logging.Handler):
+    def emit(self, record):
+        fields = record.__dict__
+        if event_of(record) in ("job_info", "job_finished", "job_error"):
+            job = fields.get("job_id", fields.get("jobid"))
+            FACTS["events"].append([event_of(record), job, fields.get("rule_name")])
+            if event_of(record) == "job_info":
+                FACTS["wildcards"] = dict(fields["wildcards"])
+            if event_of(record) == "job_error":
+                FACTS["failed log"] = list(fields["log"])
+
+
+if not SNAKEMAKE.is_module:
+    snakemake_logger().addHandler(Events())
+
+
+def take(*names):
+    for name in names:
+        value = getattr(SNAKEMAKE, name)
+        FACTS[name] = [vars(each) for each in value] if name == "jobs" else value
+
+
+def write_facts():
+    take("is_dry_run", "only_touches", "sends_jobs", "has_planned")
+    with open("facts.json", "w") as file:
+        json.dump(FACTS, file, default=str)
+
+
+take("is_module", "snakefile", "config_files", "has_named_config_files", "device_budget")
+take("makes_environments", "shows_failed_logs", "log_is_changed")
+FACTS["terminals"] = len(list(terminal_handlers()))
+atexit.register(write_facts)
+
+
+rule all:
+    default_target: True
+    input: "made/one.txt"
+
+
+rule make:
+    output: "made/{name}.txt"
+    log: "made/{name}.log"
+    shell: "test ! -e fail && echo > {output}"
+
+
+onstart:
+    take("jobs", "folder", "incomplete_files", "forces_all", "forced")
+    FACTS["handlers"].append("start")
+
+
+onsuccess:
+    FACTS["handlers"].append("success")
+
+
+onerror:
+    FACTS["handlers"].append("error")
+
+
+if SNAKEMAKE.is_module:
+    SNAKEMAKE.join_handlers(globals())
+"""
+
+PARENT = """
+onstart:
+    print("above the module", file=open("parent.txt", "w"))
+
+module ours:
+    snakefile: "ours.smk"
+
+use rule * from ours as ours_*
+
+rule mine:
+    default_target: True
+    input: "made/one.txt"
+"""
+
+
+@pytest.fixture(params=["installed", "oldest"])
+def python(request: pytest.FixtureRequest) -> str:
+    """The interpreter of an environment with Snakemake."""
+    if request.param == "installed":
+        return sys.executable
+    if not (oldest := os.environ.get(OLDEST)):
+        pytest.skip(f"no {OLDEST}: `make test` sets it")
+    return oldest
+
+
+class Folder:
+    """A folder with a workflow that writes what the adapter knows of the Snakemake that runs it."""
+
+    def __init__(self, folder: Path, python: str) -> None:
+        self.folder, self.python = folder, python
+        self.write("Snakefile", ALL.replace("SCRIPTS)", f"{str(SCRIPTS)!r})"))
+
+    def write(self, name: str, text: str) -> None:
+        (self.folder / name).write_text(text, encoding="utf-8")
+
+    def run(self, *arguments: str, code: int = 0) -> dict[str, Any]:
+        """Run Snakemake; return what was known when it ended."""
+        command = [self.python, "-m", "snakemake", "--cores", "1", *arguments]
+        done = subprocess.run(
+            command, cwd=self.folder, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == code, done.stderr
+        facts: dict[str, Any] = json.loads((self.folder / "facts.json").read_text(encoding="utf-8"))
+        return facts
+
+
+@pytest.fixture
+def workflow(tmp_path: Path, python: str) -> Folder:
+    return Folder(tmp_path, python)
+
+
+def test_a_run_is_known_from_its_rules_to_its_end(workflow: Folder) -> None:
+    facts = workflow.run()
+
+    assert Path(facts["snakefile"]) == workflow.folder / "Snakefile"
+    assert sorted(facts["jobs"], key=str) == [
+        {"rule": "all", "wildcards": {}},
+        {"rule": "make", "wildcards": {"name": "one"}},
+    ]
+    assert Path(facts["folder"]) == workflow.folder
+    assert facts["handlers"] == ["start", "success"]
+    assert facts["device_budget"] is None
+    assert facts["has_planned"]
+    assert facts["terminals"] > 0
+    for name in (
+        *("is_module", "has_named_config_files", "makes_environments", "shows_failed_logs"),
+        *("log_is_changed", "is_dry_run", "only_touches", "sends_jobs", "forces_all"),
+    ):
+        assert facts[name] is False, name
+
+
+def test_the_log_reports_each_job_with_its_rule_and_wildcards(workflow: Folder) -> None:
+    facts = workflow.run("made/one.txt")
+    events = facts["events"]
+    (job,) = {number for name, number, rule in events if rule == "make"}
+
+    assert ["job_info", job, "make"] in events
+    assert any(name == "job_finished" and number == job for name, number, _ in events)
+    assert facts["wildcards"] == {"name": "one"}
+
+
+def test_the_log_reports_a_failed_job_with_its_log(workflow: Folder) -> None:
+    workflow.write("fail", "")
+
+    facts = workflow.run(code=1)
+
+    assert facts["failed log"] == ["made/one.log"]
+    assert facts["handlers"] == ["start", "error"]
+
+
+def test_the_command_line_is_known_while_the_rules_are_read(workflow: Folder) -> None:
+    workflow.write("study.yaml", "a: 1\n")
+
+    facts = workflow.run(
+        *("--configfile", "study.yaml", "--resources", "device_budget=8", "--sdm", "conda"),
+        *("--show-failed-logs", "--verbose", "--dry-run"),
+    )
+
+    assert [Path(file).name for file in facts["config_files"]] == ["study.yaml"]
+    assert facts["has_named_config_files"]
+    assert facts["device_budget"] == 8
+    assert facts["makes_environments"]
+    assert facts["shows_failed_logs"]
+    assert facts["log_is_changed"]
+    assert facts["is_dry_run"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "forced", "all_of_them"),
+    [
+        (["--forcerun", "make"], ["make"], False),
+        (["--forcerun", "made/one.txt"], ["made/one.txt"], False),
+        (["--force"], [], True),
+        (["--forceall"], [], True),
+    ],
+    ids=str,
+)
+def test_a_wish_to_make_files_again_is_known(
+    workflow: Folder, arguments: list[str], forced: list[str], all_of_them: bool
+) -> None:
+    workflow.run()
+
+    facts = workflow.run(*arguments)
+
+    assert (facts["forced"], facts["forces_all"]) == (forced, all_of_them)
+
+
+def test_the_files_of_a_job_that_was_killed_are_known(workflow: Folder) -> None:
+    workflow.run()
+    # as Snakemake leaves it when it is killed while the job runs
+    mark = workflow.folder / ".snakemake" / "incomplete"
+    mark.mkdir(exist_ok=True)
+    (mark / base64.b64encode(b"made/one.txt").decode()).write_text("")
+
+    assert workflow.run("--rerun-incomplete")["incomplete_files"] == ["made/one.txt"]
+
+
+def test_renewing_times_is_no_run(workflow: Folder) -> None:
+    workflow.run()
+
+    assert workflow.run("--touch")["only_touches"]
+
+
+def test_the_handlers_of_a_module_run_before_those_of_the_top_level(workflow: Folder) -> None:
+    (workflow.folder / "Snakefile").rename(workflow.folder / "ours.smk")
+    workflow.write("Snakefile", PARENT)
+
+    facts = workflow.run()
+
+    assert facts["is_module"]
+    assert facts["handlers"] == ["start", "success"]
+    assert (workflow.folder / "parent.txt").exists()
+
+
+SLURM = ("--jobs", "1", "--executor", "slurm")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rules"),
+    [
+        pytest.param([*SLURM, "--slurm-array-jobs", "all"], "all", id="all rules"),
+        pytest.param(SLURM, None, id="none"),
+        pytest.param([*SLURM, "--slurm-array-jobs="], None, id="taken back"),
+        pytest.param(["--cores", "1", "--slurm-array-jobs", "all"], None, id="on this machine"),
+        pytest.param(["--unknown"], None, id="no command of Snakemake"),
+    ],
+)
+def test_job_arrays_are_known_from_the_command_line(arguments: list[str], rules: str | None) -> None:
+    wish = array_jobs(arguments)
+
+    assert (wish.rules if wish else None) == rules
+
+
+def test_the_workflow_and_the_package_need_the_same_oldest_snakemake() -> None:
+    root = SCRIPTS.parents[1]
+    (required,) = re.findall(r'"snakemake>=([0-9.]+),', (root / "pyproject.toml").read_text(encoding="utf-8"))
+
+    assert f'min_version("{required}")' in (root / "workflow" / "Snakefile").read_text(encoding="utf-8")

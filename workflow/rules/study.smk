@@ -1,0 +1,27 @@
+# Contract: the main process turns `config` into STUDY and PLAN, or stops with every mistake in it.
+
+from scalewise.plan.config.errors import StudyError
+from scalewise.plan.jobs.hand_over import make_plan
+from scalewise.plan.jobs.opening import (
+    DEFAULT_CONFIG,
+    check_handlers,
+    mistakes_end_the_command,
+    open_study,
+    reads_shipped_study,
+)
+from scalewise.plan.runs.rounds import judged_rounds, required_rounds
+from scalewise.snakemake_adapter import Snakemake
+from scalewise.watch.session import RuleNames, Session
+
+SNAKEMAKE = Snakemake(workflow)
+with mistakes_end_the_command():
+    SHIPPED = reads_shipped_study(SNAKEMAKE, config)
+if SHIPPED:
+
+    configfile: DEFAULT_CONFIG
+
+
+with mistakes_end_the_command():
+    STUDY = open_study(SNAKEMAKE, config, SCRIPTS.resolve().parents[1])
+PLAN = make_plan(STUDY, config.get("site"))
+SESSION = Session(STUDY, PLAN, SNAKEMAKE)

@@ -1,0 +1,248 @@
+"""All that Scalewise uses of Snakemake beyond its documented interface.
+
+tests/unit/test_snakemake_adapter.py checks each of them against the installed Snakemake, and the workflow's
+continuous integration against the oldest and the newest that pyproject.toml allows.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import redirect_stderr
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+HANDLERS = ("onstart", "onsuccess", "onerror")
+BUDGET = "device_budget"
+"""The resource by which the profile of a cluster limits the devices of all jobs together."""
+
+
+@dataclass(frozen=True)
+class PlannedJob:
+    """A job that Snakemake is about to run.
+
+    Args:
+        rule: The rule's name, which differs in a workflow that uses this one as a module.
+        wildcards: The wildcards of its output files.
+    """
+
+    rule: str
+    wildcards: Mapping[str, str]
+
+
+class Snakemake:
+    """Snakemake's main process, while it reads a workflow and runs it.
+
+    Args:
+        workflow: Snakemake's object of that name, which rules files see.
+    """
+
+    def __init__(self, workflow: Any) -> None:
+        self._workflow = workflow
+
+    # ---- known while the rules are read
+
+    @property
+    def is_module(self) -> bool:
+        """Whether another workflow uses this one as a module."""
+        return self._workflow.modifier.base_snakefile is not None
+
+    @property
+    def snakefile(self) -> Path:
+        """The Snakefile of the command."""
+        return Path(self._workflow.main_snakefile)
+
+    @property
+    def config_files(self) -> list[str]:
+        """The configuration files of the command and of the rules so far."""
+        return list(self._workflow.configfiles)
+
+    @property
+    def has_named_config_files(self) -> bool:
+        """Whether the command names a configuration file."""
+        return bool(self._workflow.overwrite_configfiles)
+
+    @property
+    def device_budget(self) -> int | None:
+        """The devices that jobs may take together; None without the profile of a cluster."""
+        found = self._workflow.global_resources.get(BUDGET)
+        value = getattr(found, "value", found)
+        return value if isinstance(value, int) else None
+
+    @property
+    def makes_environments(self) -> bool:
+        """Whether Snakemake gives rules environments of their own, by conda."""
+        from snakemake.settings.types import DeploymentMethod  # noqa: PLC0415 - loaded by Snakemake itself
+
+        return DeploymentMethod.CONDA in self._workflow.deployment_settings.deployment_method
+
+    # ---- known once it is clear what runs
+
+    @property
+    def jobs(self) -> list[PlannedJob]:
+        """The jobs that are about to run."""
+        return [
+            PlannedJob(job.rule.name, dict(job.wildcards.items()))
+            for job in self._workflow.dag.needrun_jobs()
+        ]
+
+    @property
+    def incomplete_files(self) -> list[str]:
+        """The files that Snakemake deletes and makes again: it has not seen the end of their jobs."""
+        return [str(file) for file in self._workflow.dag.forcefiles]
+
+    @property
+    def forces_all(self) -> bool:
+        """Whether the command has its targets made again, or all that they need."""
+        settings = self._workflow.dag_settings
+        return bool(settings.forceall or settings.forcetargets)
+
+    @property
+    def forced(self) -> list[str]:
+        """The rules and files that the command has made again (``--forcerun``)."""
+        return [str(name) for name in self._workflow.dag_settings.forcerun]
+
+    @property
+    def folder(self) -> Path:
+        """The folder in which the command was given."""
+        return Path(self._workflow.workdir_init)
+
+    @property
+    def is_dry_run(self) -> bool:
+        """Whether nothing runs."""
+        return bool(self._workflow.dryrun)
+
+    @property
+    def only_touches(self) -> bool:
+        """Whether jobs only renew the times of their files."""
+        return bool(self._workflow.touch)
+
+    @property
+    def sends_jobs(self) -> bool:
+        """Whether jobs run elsewhere than in processes of this machine."""
+        return bool(self._workflow.non_local_exec)
+
+    @property
+    def has_planned(self) -> bool:
+        """Whether Snakemake has come as far as to plan its jobs, without an error."""
+        return bool(self._workflow.scheduler)
+
+    # ---- the user's wishes for the terminal
+
+    @property
+    def shows_failed_logs(self) -> bool:
+        """Whether the command or its profile has the logs of failed jobs shown."""
+        return bool(self._workflow.output_settings.show_failed_logs)
+
+    @property
+    def log_is_changed(self) -> bool:
+        """Whether the user wants more of Snakemake's log than usual, less, or another form of it."""
+        settings = self._workflow.output_settings
+        names = ("verbose", "quiet", "debug_dag", "printshellcmds", "log_handler_settings")
+        return any(getattr(settings, name) for name in names)
+
+    # ---- handlers
+
+    def join_handlers(self, handlers: Mapping[str, Any]) -> None:
+        """Add a module's handlers to those of the top-level Snakefile, which alone Snakemake runs.
+
+        Args:
+            handlers: The module's handlers by name.
+        """
+        for name in HANDLERS:
+            top_level = getattr(self._workflow, f"_{name}")
+            # `use rule ... with:` reads the module again
+            if isinstance(top_level, JoinedHandler):
+                top_level = top_level.top_level
+            setattr(self._workflow, f"_{name}", JoinedHandler(handlers[name], top_level))
+
+    @property
+    def replaced_handlers(self) -> list[str]:
+        """The handlers that the top-level Snakefile has set again after ``join_handlers``."""
+        return [
+            name for name in HANDLERS if not isinstance(getattr(self._workflow, f"_{name}"), JoinedHandler)
+        ]
+
+
+@dataclass(frozen=True)
+class JoinedHandler:
+    """Run a module's handler, then that of the top-level Snakefile."""
+
+    module: Callable[[], object]
+    top_level: Callable[[object], object]
+
+    def __call__(self, log: object) -> None:
+        """Run both.
+
+        Args:
+            log: The name of Snakemake's log file.
+        """
+        self.module()
+        self.top_level(log)
+
+
+# ---- Snakemake's log
+
+
+def snakemake_logger() -> logging.Logger:
+    """Return the logger of all that Snakemake reports."""
+    return logging.getLogger("snakemake.logging")
+
+
+def terminal_handlers() -> Iterator[logging.Handler]:
+    """Yield the handlers that write Snakemake's log to the terminal; a file's handler is a stream's, too."""
+    for handler in snakemake_logger().handlers:
+        if isinstance(handler, logging.StreamHandler) and not isinstance(handler, logging.FileHandler):
+            yield handler
+
+
+def event_of(record: logging.LogRecord) -> str | None:
+    """Return the name of the event that a record reports, such as ``job_error``; None if it has none."""
+    event = record.__dict__.get("event")
+    name = getattr(event, "value", event)
+    return None if name is None else str(name)
+
+
+# ---- Snakemake's command line
+
+
+@dataclass(frozen=True)
+class ArrayJobs:
+    """A wish for job arrays of the executor plugin.
+
+    Args:
+        rules: The rules that the user names.
+        source: The profile that has it; ``the command line`` otherwise.
+    """
+
+    rules: str
+    source: str
+
+
+def array_jobs(arguments: Sequence[str]) -> ArrayJobs | None:
+    """Return the wish for job arrays of Slurm; None if there is none.
+
+    Snakemake gives an executor its settings after the workflow is read, so its own parser reads them here.
+
+    Args:
+        arguments: The command line of Snakemake, without the program.
+    """
+    from snakemake.cli import parse_args  # noqa: PLC0415 - loaded by Snakemake itself
+
+    try:
+        with redirect_stderr(StringIO()):  # the name of the profile, already printed
+            parser, options = parse_args(list(arguments))
+    except SystemExit:  # a program that uses Snakemake as a library: the arguments are not Snakemake's
+        return None
+    rules = getattr(options, "slurm_array_jobs", None)
+    # the default of an executor's option is an object that stands for a missing value
+    if not isinstance(rules, str) or not rules or options.executor != "slurm":
+        return None
+    sources = [
+        source.partition("|")[2]
+        for source, settings in parser.get_source_to_settings_dict().items()
+        if "slurm-array-jobs" in settings
+    ]
+    return ArrayJobs(rules, sources[0] if sources else "the command line")
