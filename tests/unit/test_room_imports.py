@@ -91,7 +91,11 @@ def test_planning_needs_no_other_room_and_no_heavy_library() -> None:
         *("read_regular", "read_history", "read_summary", "AllReduceMeasurement"),
         "seconds_between",
     )
-    allowed = ("scalewise.plan", *(f"scalewise.records.{name}" for name in shared))
+    allowed = (
+        "scalewise.plan",
+        "scalewise.snakemake_adapter",
+        *(f"scalewise.records.{name}" for name in shared),
+    )
     assert crossings(modules("plan"), ("scalewise", *HEAVY), allowed) == []
 
 

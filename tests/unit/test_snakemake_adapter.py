@@ -24,7 +24,7 @@ import atexit, json, logging, sys
 sys.path.insert(0, SCRIPTS)
 from scalewise.snakemake_adapter import Snakemake, event_of, snakemake_logger, terminal_handlers
 
-SNAKEMAKE = Snakemake(workflow)
+SNAKEMAKE = Snakemake.reading(workflow)
 FACTS = {"handlers": [], "events": []}
 
 
@@ -58,7 +58,7 @@ def write_facts():
 
 take("is_module", "snakefile", "config_files", "has_named_config_files", "device_budget")
 take("makes_environments", "shows_failed_logs", "log_is_changed")
-FACTS["terminals"] = len(list(terminal_handlers()))
+FACTS["terminals"] = len(list(terminal_handlers(snakemake_logger())))
 atexit.register(write_facts)
 
 

@@ -13,7 +13,7 @@ from scalewise.plan.runs.rounds import judged_rounds, required_rounds
 from scalewise.snakemake_adapter import Snakemake
 from scalewise.watch.session import RuleNames, Session
 
-SNAKEMAKE = Snakemake(workflow)
+SNAKEMAKE = Snakemake.reading(workflow)
 with mistakes_end_the_command():
     SHIPPED = reads_shipped_study(SNAKEMAKE, config)
 if SHIPPED:

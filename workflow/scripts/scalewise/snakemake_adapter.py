@@ -37,17 +37,18 @@ class Snakemake:
 
     Args:
         workflow: Snakemake's object of that name, which rules files see.
+        is_module: Whether another workflow uses this one as a module; known only while the rules are read.
     """
 
-    def __init__(self, workflow: Any) -> None:
-        self._workflow = workflow
+    def __init__(self, workflow: Any, is_module: bool = False) -> None:
+        self._workflow, self.is_module = workflow, is_module
+
+    @classmethod
+    def reading(cls, workflow: Any) -> Snakemake:
+        """Make it while the rules are read."""
+        return cls(workflow, workflow.modifier.base_snakefile is not None)
 
     # ---- known while the rules are read
-
-    @property
-    def is_module(self) -> bool:
-        """Whether another workflow uses this one as a module."""
-        return self._workflow.modifier.base_snakefile is not None
 
     @property
     def snakefile(self) -> Path:
@@ -191,9 +192,9 @@ def snakemake_logger() -> logging.Logger:
     return logging.getLogger("snakemake.logging")
 
 
-def terminal_handlers() -> Iterator[logging.Handler]:
-    """Yield the handlers that write Snakemake's log to the terminal; a file's handler is a stream's, too."""
-    for handler in snakemake_logger().handlers:
+def terminal_handlers(logger: logging.Logger) -> Iterator[logging.Handler]:
+    """Yield the handlers of a log that write to the terminal; a file's handler is a stream's, too."""
+    for handler in logger.handlers:
         if isinstance(handler, logging.StreamHandler) and not isinstance(handler, logging.FileHandler):
             yield handler
 

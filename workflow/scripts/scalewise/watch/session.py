@@ -170,7 +170,7 @@ def silence_opening(snakemake: Snakemake) -> Silence | None:
     if not shows_study(snakemake):
         return None
     silence = Silence(lambda: not snakemake.is_dry_run)
-    for handler in terminal_handlers():
+    for handler in terminal_handlers(snakemake_logger()):
         handler.addFilter(silence)
     return silence
 

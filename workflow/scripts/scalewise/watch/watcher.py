@@ -106,7 +106,7 @@ class Watcher:
         try:
             self._logger.addHandler(self._log)
             if self._display is not None:
-                for handler in terminal_handlers():
+                for handler in terminal_handlers(self._logger):
                     handler.addFilter(self._silence)
                 # the bar of a single run would be drawn across it
                 os.environ[STUDY_IS_SHOWN] = "1"
@@ -140,7 +140,7 @@ class Watcher:
         """Let Snakemake's log onto the terminal again; the jobs are still followed through it."""
         self._silence.on = False
         os.environ.pop(STUDY_IS_SHOWN, None)
-        for handler in terminal_handlers():
+        for handler in terminal_handlers(self._logger):
             handler.removeFilter(self._silence)
 
     def _hide(self, error: Exception) -> None:
