@@ -23,7 +23,7 @@ from scalewise.plan.config.errors import did_you_mean
 def refusal(model: str) -> ModelNameError:
     with pytest.raises(ModelNameError) as caught:
         model_facts(model)
-    assert caught.value.what.startswith(f"is {model!r}, ")
+    assert caught.value.text.startswith(f"is {model!r}, ")
     assert caught.value.fix.endswith(".")
     return caught.value
 
@@ -80,7 +80,7 @@ def test_a_wide_network_is_named_by_depth_and_widening(model: str, shape: tuple[
 )
 def test_a_depth_that_no_wide_network_has_names_the_nearest(model: str, nearest: str) -> None:
     error = refusal(model)
-    assert f"6n + 4 and {model.split('-')[1]} is not" in error.what
+    assert f"6n + 4 and {model.split('-')[1]} is not" in error.text
     assert error.fix == nearest
 
 
@@ -111,8 +111,8 @@ def test_a_transformer_is_named_by_its_parameters(model: str, parameters: int) -
 )
 def test_a_transformer_of_a_size_that_is_not_built_names_the_limits(model: str, stated: str) -> None:
     error = refusal(model)
-    assert stated in error.what
-    assert "from 1,000,000 to 100,000,000,000" in error.what
+    assert stated in error.text
+    assert "from 1,000,000 to 100,000,000,000" in error.text
     assert error.fix == "Use a number between transformer-1M and transformer-100G."
 
 
@@ -173,13 +173,13 @@ def test_half_a_path_shows_a_whole_one(model: str) -> None:
 
 def test_a_missing_file_is_found_before_submission(source: Path) -> None:
     error = refusal(f"{source}:build")
-    assert f"{str(source)!r} cannot be read (No such file or directory)" in error.what
+    assert f"{str(source)!r} cannot be read (No such file or directory)" in error.text
     assert "from the folder snakemake runs in" in error.fix
 
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
     (tmp_path / "mine.py").mkdir()
-    assert "cannot be read (Is a directory)" in refusal(f"{tmp_path}/mine.py:build").what
+    assert "cannot be read (Is a directory)" in refusal(f"{tmp_path}/mine.py:build").text
 
 
 @pytest.mark.parametrize(
@@ -192,13 +192,13 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
 )
 def test_a_file_that_is_not_python_names_the_line(source: Path, content: bytes, reason: str) -> None:
     source.write_bytes(content)
-    assert reason in refusal(f"{source}:build").what
+    assert reason in refusal(f"{source}:build").text
 
 
 def test_a_function_that_is_not_there_names_those_that_are(source: Path) -> None:
     source.write_text("def built(image, classes): ...\ndef other(): ...\ndef f():\n    def build(): ...\n")
     error = refusal(f"{source}:build")
-    assert error.what.endswith(f"{str(source)!r} defines no 'build'")
+    assert error.text.endswith(f"{str(source)!r} defines no 'build'")
     assert error.fix == "Name one of built, other, f."
 
 
@@ -211,5 +211,5 @@ def test_a_file_without_functions_says_what_to_define(source: Path) -> None:
 def test_a_function_that_two_values_do_not_fit_is_refused(source: Path, arguments: str) -> None:
     source.write_text(f"def build({arguments}): ...\n")
     error = refusal(f"{source}:build")
-    assert f"build({arguments}) cannot be called with two values" in error.what
+    assert f"build({arguments}) cannot be called with two values" in error.text
     assert error.fix.startswith("Define build(image, classes): the shape of an image")

@@ -31,28 +31,34 @@ def own(*lines: str) -> str:
 VALUES = [
     (
         digits("title: 2026-11-24"),
-        'digits.title is 2026-11-24, which YAML reads as a date. Write "2026-11-24" in',
+        'digits.title is 2026-11-24, not text. Write "2026-11-24" in quotes.',
     ),
-    (digits("model: 2026-11-24"), 'model is 2026-11-24, which YAML reads as a date. Write "2026-11-24" in'),
+    (digits("model: 2026-11-24"), 'model is 2026-11-24, not text. Write "2026-11-24" in quotes.'),
     (digits("title: true"), 'digits.title is true, not text. Write "true" in quotes.'),
     (digits("title: [a, b]"), "digits.title is ['a', 'b'], not text. Write one text, in quotes."),
     (digits("warmup_steps: 10.0"), "is 10.0, not a whole number. Write 10."),
     (digits("warmup_steps: 10.5"), "is 10.5, not a whole number. Write 10 or 11."),
     (
         digits("target: {accuracy: 97}"),
-        "accuracy is 97, but must be at most 1. It is a fraction: write 0.97.",
+        "accuracy is 97, but must be at most 1. It is a fraction: 0.97 is 97 %.",
     ),
-    (digits("target: {accuracy: 97%}"), "accuracy is '97%', not a number. It is a fraction: write 0.97."),
+    (digits("target: {accuracy: 97%}"), "accuracy is '97%', not a number. Write a number, such as 0.1."),
     (digits("target: {accuracy: 9700}"), "accuracy is 9700, but must be at most 1. Use at most 1."),
-    (digits("decision: {min_efficiency: 70}"), "It is a fraction: write 0.7."),
-    (digits("steps: {most: 500, until_interval: 1}"), "It is a fraction: write 0.01."),
+    (
+        digits("decision: {min_efficiency: 70}"),
+        "is 70, but must be at most 1. It is a fraction: 0.97 is 97 %.",
+    ),
+    (
+        digits("steps: {most: 500, until_interval: 1}"),
+        "until_interval is 1, but must be at most 0.2. Use at most 0.2.",
+    ),
     (digits("momentum: 1"), "is 1, but must be less than 1. Use less than 1."),
     (digits("repeats: 0"), "is 0, but must be more than 0. Use 1 or more."),
     (
         own("arguments: --bs {batch_size_per_device}"),
-        'Write one word per item: ["--bs", "{batch_size_per_device}"].',
+        'Write ["--bs", "{batch_size_per_device}"].',
     ),
-    (own(SIZE, "prepare: python download.py"), 'Write one word per item: ["download.py"].'),
+    (own(SIZE, "prepare: python download.py"), 'Write ["python", "download.py"].'),
     (own('arguments: ["{batchsize}"]'), "Did you mean {batch_size_per_device} or {global_batch_size}?"),
     (
         own(SIZE, 'environment: {N: "{world_size}"}'),
@@ -88,7 +94,7 @@ def test_a_link_that_leads_nowhere_is_not_recommended_for_itself(
 SYNTAX = [
     (
         digits("title: Digits: strong"),
-        'has a text with ": " in it, which needs quotes. Write title: "Digits: strong".',
+        'has ": " in a text without quotes, or is indented deeper than the line above. Put the text in',
     ),
     (digits("title: @home"), "has a text that begins with @. Put the text in quotes."),
     (digits("title: *star"), "has the text *star, which YAML takes for an alias. Put the text in quotes."),

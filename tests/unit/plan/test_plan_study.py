@@ -264,7 +264,10 @@ def test_a_value_that_no_file_may_hold_is_refused_once_without_one(
         ("max_nodes: 0", ("max_nodes is 0, but must be more than 0. Use 1 or more.",)),
         ("max_nodes: yes", ("max_nodes is yes, which YAML readers take for a boolean",)),
         ("devices_per_node: 0", ("devices_per_node is 0, but must be more than 0.",)),
-        ("cpus_per_node: '4'", ("cpus_per_node is '4', not a whole number. Write 4 without quotes.",)),
+        (
+            "cpus_per_node: '4'",
+            ("cpus_per_node is '4', not a whole number or auto. Write 4 without quotes.",),
+        ),
         ("accelerator: gpu", ("accelerator is 'gpu', which is not known here.", "cuda")),
         ("- 4", ("is not a mapping of keys to values at its top.",)),
         ("# none", ("is empty. Write one fact a line, such as `accelerator: auto`.",)),
@@ -295,19 +298,15 @@ def test_a_missing_site_file_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "value", "fix"),
-    [
-        ("010", "8", "Write 8, or 10 if that is meant."),
-        ("0x10", "16", "Write 16."),
-        ("-07", "-7", "Write -7"),
-    ],
+    ("text", "value"),
+    [("010", "8"), ("0x10", "16"), ("-07", "-7")],
 )
-def test_a_number_in_another_base_is_refused(tmp_path: Path, text: str, value: str, fix: str) -> None:
+def test_a_number_in_another_base_is_refused(tmp_path: Path, text: str, value: str) -> None:
     path = tmp_path / "study.yaml"
     path.write_text(f"defaults: {{seed: {text}}}\n", encoding="utf-8")
     (problem,) = read_source(path).problems
     assert problem.render("here").startswith(f"here: defaults.seed is {text}, which YAML takes for {value}")
-    assert fix in problem.render("here")
+    assert "Write the decimal number." in problem.render("here")
 
 
 def test_numbers_in_base_10_are_none_in_another(tmp_path: Path) -> None:

@@ -480,7 +480,7 @@ def test_a_series_that_loses_its_baseline_by_exclude_is_warned_of(load: Load) ->
     [
         ("", "is empty"),
         ("experiments: [digits\n", "the missing comma or ]"),
-        ("a: b: c\n", 'Write a: "b: c".'),
+        ("a: b: c\n", "Put the text in quotes"),
         ("a: b\n c\nd\n", "is not valid YAML"),
     ],
 )

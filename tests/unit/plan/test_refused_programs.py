@@ -212,20 +212,16 @@ ARGUMENTS = [
     pytest.param(words('"--lr 0.1"'), ("is '--lr 0.1', two words in one", 'Write "--lr", "0.1".')),
     pytest.param(words("true"), ("arguments[0] is true", 'such as "true"')),
     pytest.param(words(".nan"), ("arguments[0] is nan, not a finite number", 'such as "nan"')),
-    pytest.param(words("[a]"), ("arguments[0] is ['a'], not text", 'Write "a" in quotes.')),
-    pytest.param(
-        own("arguments: --lr"), ("arguments is '--lr', not a list", 'Write one word per item: ["--lr"].')
-    ),
+    pytest.param(words("[a]"), ("arguments[0] is ['a'], not text", "Write one text, in quotes.")),
+    pytest.param(own("arguments: --lr"), ("arguments is '--lr', not a list", 'Write ["--lr"].')),
     pytest.param(
         own("arguments: --batch-size {batch_size_per_device} --name 'a b'"),
         (
             "not a list",
-            'Write one word per item: ["--batch-size", "{batch_size_per_device}", "--name", "a b"].',
+            'Write ["--batch-size", "{batch_size_per_device}", "--name", "a b"].',
         ),
     ),
-    pytest.param(
-        own("arguments: it's --lr 3"), ("not a list", 'Write one word per item: ["it\'s", "--lr", "3"].')
-    ),
+    pytest.param(own("arguments: it's --lr 3"), ("not a list", 'Write ["it\'s", "--lr", "3"].')),
     *(
         pytest.param(words(f'"{word}"'), (f"is {word!r}", f"in which {word} is neither", "Use names, whole"))
         for word in (
@@ -381,10 +377,14 @@ BATCHES = [
         id="one count",
     ),
     pytest.param(
-        own("samples_per_step: plan"), ("is 'plan', which is not known", "planned"), id="no samples"
+        own("samples_per_step: plan"),
+        ("is 'plan', not a whole number, planned or seen", "Known: planned, seen."),
+        id="no samples",
     ),
     pytest.param(
-        own("samples_per_step: sene"), ("is 'sene', which is not known", "seen"), id="counted samples"
+        own("samples_per_step: sene"),
+        ("is 'sene', not a whole number, planned or seen", "Known: planned, seen."),
+        id="counted samples",
     ),
     pytest.param(own("samples_per_step: 0"), ("is 0, but must be more than 0",), id="0 samples"),
 ]
@@ -520,7 +520,7 @@ RULES = [
     ),
     pytest.param(
         own("prepare: fetch --out 'a b'"),
-        ("own.prepare is", 'Write one word per item: ["fetch", "--out", "a b"].'),
+        ("own.prepare is", 'Write ["fetch", "--out", "a b"].'),
         id="a preparation in one text",
     ),
     pytest.param(

@@ -294,7 +294,7 @@ def test_the_plan_shows_what_the_rounds_have_asked_for(load: Load, tmp_path: Pat
         ),
         pytest.param(
             "{until_interval: 3}",
-            (".repeats.until_interval is 3, but must be at most 1", "It is a fraction: write 0.03."),
+            (".repeats.until_interval is 3, but must be at most 1", "It is a fraction: 0.97 is 97 %."),
             id="interval in percent",
         ),
         pytest.param(
@@ -314,7 +314,7 @@ def test_the_plan_shows_what_the_rounds_have_asked_for(load: Load, tmp_path: Pat
         ),
         pytest.param(
             "{min: three, until_interval: 0.03}",
-            (".repeats.min is 'three', not a whole number", "Write a number, such as 4."),
+            (".repeats.min is 'three', not a whole number", "Write a whole number, such as 4."),
             id="text for a number",
         ),
         pytest.param("three", (".repeats is 'three', not a whole number",), id="text"),

@@ -36,4 +36,4 @@ def test_a_synthetic_dataset_says_its_sizes_itself(name: str, facts: DatasetFact
 def test_a_synthetic_dataset_that_cannot_be_is_refused_with_its_value(name: str, what: str) -> None:
     with pytest.raises(DatasetNameError) as error:
         dataset_facts(name)
-    assert what in error.value.what
+    assert what in error.value.text

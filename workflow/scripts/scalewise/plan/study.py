@@ -14,7 +14,7 @@ import yaml
 from pydantic import ValidationError
 
 from scalewise.plan.checks.allocation import check_facts
-from scalewise.plan.checks.chosen_devices import check_budget, resolve_choice
+from scalewise.plan.checks.chosen_devices import check_budget, check_choice, resolve_choice
 from scalewise.plan.checks.experiment import check_devices, check_experiment, check_model_names, check_names
 from scalewise.plan.checks.options import option_warnings
 from scalewise.plan.checks.packages import check_packages
@@ -25,7 +25,15 @@ from scalewise.plan.checks.program import (
     program_warnings,
 )
 from scalewise.plan.checks.projection import projected_shapes
-from scalewise.plan.config.errors import Place, Problem, StudyError, did_you_mean, key_path, spelled
+from scalewise.plan.config.errors import (
+    Place,
+    Problem,
+    StudyError,
+    did_you_mean,
+    key_path,
+    problems_of,
+    spelled,
+)
 from scalewise.plan.config.experiment import (
     AnyExperiment,
     Experiment,
@@ -34,13 +42,11 @@ from scalewise.plan.config.experiment import (
 )
 from scalewise.plan.config.paths import find_site_file, site_file_problem
 from scalewise.plan.config.program import ProgramSettings
-from scalewise.plan.config.pydantic_problems import problems_of, validate
-from scalewise.plan.config.raw_values import no_value, non_string_keys, to_plain, unusable_values
 from scalewise.plan.config.reruns import Product, deciding_values
 from scalewise.plan.config.settings import Settings
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.config.site import Site, SiteFile, resolve_site
-from scalewise.plan.config.yaml_source import Source, read_source
+from scalewise.plan.config.yaml_source import Source, no_value, read_source, to_plain
 from scalewise.plan.runs.all_reduce_shapes import most_device_hours
 from scalewise.plan.runs.allocation import Allocation, allocate
 from scalewise.plan.runs.rounds import Round, first_repeats, known_rounds, requested_runs
@@ -122,15 +128,15 @@ class PlannedExperiment:
         return canonical_json(self._defining("rounds"))
 
     def asked_run_names(self, rounds: Iterable[Round]) -> list[str]:
-        """Runs that are asked for from the first, and those that the rounds have asked for.
+        """Return the runs that are requested from the first, and those that rounds have requested.
 
         Args:
-            rounds: Those judged; not looked at where the number of repeats is given.
+            rounds: Those judged; unused if the number of repeats is given.
         """
         return [run.name for run in requested_runs(self.runs, self.spec, rounds)]
 
     def missing_runs(self, folder: Path) -> list[str]:
-        """Return the runs asked for so far that have no summary.
+        """Return the runs requested so far that have no summary.
 
         Args:
             folder: Results of the experiment.
@@ -177,7 +183,7 @@ class Study:
     def deleted_runs(self, results: Path) -> list[tuple[str, str]]:
         """Runs without a summary in experiments that have been analysed: the user has deleted them.
 
-        Repeats that no round has asked for have not been there.
+        Repeats that no round has requested have not been there.
 
         Snakemake makes a missing file again only where something asks for it, and the tables that
         were made from it are there. Asking for every run of every experiment would cost seconds at
@@ -201,7 +207,7 @@ class Study:
 
     @property
     def preparations(self) -> dict[str, Preparation]:
-        """Commands that programs of the user's own need before any job, by name."""
+        """Commands that users' programs need before any job, by name."""
         needed = (
             preparation(run.settings)
             for run in self.runs.values()
@@ -241,8 +247,8 @@ def load_study(
     ]
     spelled = {problem.place for source in sources for problem in source.problems}
 
-    raw = to_plain(config)
-    unusable = [*([] if files else non_string_keys(config, ())), *unusable_values(config, ())]
+    unusable: list[Problem] = []
+    raw = to_plain(config, (), unusable, keys_as_text=not files)
     problems = [problem for problem in unusable if problem.place not in spelled]
     lines += [problem.render(_origin(problem.place, sources)) for problem in problems]
     spelled |= {problem.place for problem in unusable}
@@ -317,17 +323,18 @@ def _load_site(named: str | Path | None, checkout: Path | None) -> Site:
     source = read_source(path, "Write one fact a line, such as `accelerator: auto`.")
     problems = list(source.problems)
     if not problems:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        to_plain(values, (), problems, keys_as_text=True)
+    if not problems:
         try:
-            facts = SiteFile.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+            facts = SiteFile.model_validate(values)
         except ValidationError as error:
-            problems = problems_of(error, (), SiteFile)
+            problems += problems_of(error, (), SiteFile, values)
         else:
-            problems = list(check_facts(facts))
+            problems += check_facts(facts)
             if not problems:
                 return resolve_site(facts)
-    # a fact that may be a number or auto is reported twice: once is enough
-    first = {problem.place: problem for problem in reversed(problems)}
-    raise StudyError([problem.render(source.origin(problem.place)) for problem in reversed(first.values())])
+    raise StudyError([problem.render(source.origin(problem.place)) for problem in problems])
 
 
 def _once(problems: Iterable[Problem], raw: Mapping[str, Any]) -> list[Problem]:
@@ -416,16 +423,18 @@ def _plan(
         ):
             problems += foreign
             merged = {key: value for key, value in merged.items() if key not in OF_THE_LOOP}
-        spec, found = validate(merged, place)
-        problems += found
-        if spec is None:
+        try:
+            spec: AnyExperiment = kind.model_validate(merged)
+        except ValidationError as error:
+            problems += problems_of(error, place, kind, merged)
             # the other checks need an experiment
             problems += check_model_names(place, merged)
             problems += check_devices(place, _sound_counts(merged.get("devices")), site)[1]
             continue
         problems += () if own_environments else check_packages(place, spec)
-        spec, unresolved = resolve_choice(place, spec, site)
+        unresolved = list(check_choice(place, spec, site))
         problems += unresolved
+        spec = resolve_choice(spec, site)
         shapes, found = check_experiment(name, spec, own, site)
         problems += found
         if not found and not unresolved:

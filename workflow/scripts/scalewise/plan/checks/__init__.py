@@ -1,1 +1,1 @@
-"""Rules for what may not be asked for, or not together: a file for each subject."""
+"""Rules on what an experiment may not have, or not together: a file for each subject."""

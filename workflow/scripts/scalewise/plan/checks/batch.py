@@ -23,7 +23,7 @@ MAX_STEPS = 10_000_000
 
 
 MOST_SAMPLES = 10**12
-"""Largest batch of a program for which nearest device counts are looked for: nobody knows its data's size."""
+"""Largest batch of a program for which nearest device counts are looked for: its data's size is unknown."""
 
 
 def check_batch(
@@ -101,7 +101,7 @@ def check_projected_batch(
         where: Gives the place of a key of the series.
         experiment: The device counts stand in ``project``.
         settings: The series, of which every device count is a run.
-        train_samples: Images in the training split; of a program's data nobody knows.
+        train_samples: Images in the training split; of a program's data that is unknown.
         devices_per_node: Devices of one node of the site.
     """
     key = BATCH_KEY[settings.scaling]

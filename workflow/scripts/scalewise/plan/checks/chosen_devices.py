@@ -15,63 +15,60 @@ MOST_CANDIDATES = 1000
 """Counts of whole nodes: the chances of all are looked at in every round."""
 
 
-def resolve_choice(
-    place: Place, experiment: AnyExperiment, site: Site
-) -> tuple[AnyExperiment, list[Problem]]:
-    """The experiment with the counts that fill nodes in the place of ``up_to``, and what is wrong with them.
+def resolve_choice(experiment: AnyExperiment, site: Site) -> AnyExperiment:
+    """Return the experiment with the device counts that ``up_to`` means on a site."""
+    devices = experiment.devices
+    if devices.up_to is None or devices.among is not None:
+        return experiment
+    filled, counts = _counts_up_to(devices.up_to, experiment, site)
+    # two or more, or refused
+    chosen = Devices.model_construct(up_to=devices.up_to, among=[*(counts or filled or [1])])
+    return experiment.model_copy(update={"devices": chosen})
+
+
+def check_choice(place: Place, experiment: AnyExperiment, site: Site) -> Iterator[Problem]:
+    """Refuse device counts that leave nothing to choose, and keys that only a choice needs.
 
     Args:
         place: The experiment's place.
-        experiment: Values that are each valid alone.
+        experiment: Values that are each valid alone, as the user wrote them.
         site: Facts of the machine or cluster.
     """
-    problems = [*_check_has_choice(place, experiment), *_check_repeats(place, experiment)]
-    devices = experiment.devices
-    if devices.up_to is None:
-        return experiment, problems
+    yield from _check_has_choice(place, experiment)
+    yield from _check_repeats(place, experiment)
+    up_to, among = experiment.devices.up_to, experiment.devices.among
+    if up_to is None:
+        return
     here: Place = (*place, "devices", "up_to")
-    if devices.among is not None:
-        problems.append(
-            Problem(
-                here,
-                f"is {devices.up_to}, and devices.among also names {len(devices.among)} device counts",
-                "Keep one of the two.",
-            )
-        )
-        return experiment, problems
-    most = site.max_nodes * site.devices_per_node
-    if devices.up_to > most:
+    if among is not None:
+        text = f"is {up_to}, and devices.among also names {len(among)} device counts"
+        yield Problem(here, text, "Keep one of the two.")
+        return
+    node, most = site.devices_per_node, site.most_devices
+    if up_to > most:
         nodes = count_devices(site.max_nodes, "node")
-        problems.append(
-            Problem(
-                here,
-                f"is {devices.up_to}, but a run may take {nodes} of "
-                f"{count_devices(site.devices_per_node)} here",
-                f"Use at most {most}.",
-            )
+        text = f"is {up_to}, but a run may take {nodes} of {count_devices(node)} here"
+        yield Problem(here, text, f"Use at most {most}.")
+    if (whole := min(up_to, most) // node) > MOST_CANDIDATES:
+        text = (
+            f"is {up_to}, which makes {whole:,} counts of whole nodes to choose among, but at most "
+            f"{MOST_CANDIDATES:,} are possible"
         )
-    reach = min(devices.up_to, most)
-    if reach // site.devices_per_node > MOST_CANDIDATES:
-        problems.append(
-            Problem(
-                here,
-                f"is {devices.up_to}, which makes {reach // site.devices_per_node:,} counts of whole nodes "
-                f"to choose among, but at most {MOST_CANDIDATES:,} are possible",
-                "Write the counts: {among: [1, 2, 4, 8]}.",
-            )
-        )
-        reach = site.devices_per_node
-    filled = counts_that_fill_nodes(reach, site)
-    counts = [count for count in filled if _divides_batches(experiment, count)]
+        yield Problem(here, text, "Write the counts: {among: [1, 2, 4, 8]}.")
+    filled, counts = _counts_up_to(up_to, experiment, site)
     if len(counts) < 2:
         left = f"leaves {counts or 'none'} to choose among"
         why = "" if counts == filled else f": global_batch_size is not divisible by others of {filled}"
-        problems.append(
-            Problem(here, f"is {devices.up_to}, which {left}{why}", "Write the devices as a list.")
-        )
-    # two or more, or refused
-    chosen = Devices.model_construct(up_to=devices.up_to, among=list(counts or filled or [1]))
-    return experiment.model_copy(update={"devices": chosen}), problems
+        yield Problem(here, f"is {up_to}, which {left}{why}", "Write the devices as a list.")
+
+
+def _counts_up_to(most: int, experiment: AnyExperiment, site: Site) -> tuple[list[int], list[int]]:
+    """Return the counts up to one that fill nodes, and those of them that divide the experiment's batch."""
+    reach = min(most, site.most_devices)
+    if reach // site.devices_per_node > MOST_CANDIDATES:
+        reach = site.devices_per_node  # refused
+    filled = counts_that_fill_nodes(reach, site)
+    return filled, [count for count in filled if _divides_batches(experiment, count)]
 
 
 def counts_that_fill_nodes(most: int, site: Site) -> list[int]:
@@ -127,7 +124,7 @@ def check_budget(
     least = a_minute * experiment.runtime_minutes + predicting
     if budget.device_hours >= least:
         return
-    what = (
+    text = (
         f"is {budget.device_hours:g}, but the first {len(first)} runs, on "
         f"{count_devices(min(run.shape.world_size for run in first))}, may take "
         f"{a_minute * experiment.runtime_minutes:.3g} device-hours by runtime_minutes "
@@ -138,9 +135,9 @@ def check_budget(
     if minutes > 0:
         fixes.append(f"a runtime_minutes of {minutes} or less")
     if predicting:
-        what += f", and the all-reduces that its prediction needs {predicting:.3g}"
+        text += f", and the all-reduces that its prediction needs {predicting:.3g}"
         fixes.append("predict: false")
-    yield Problem((*place, "budget", "device_hours"), what, f"{', or '.join(fixes)}.")
+    yield Problem((*place, "budget", "device_hours"), text, f"{', or '.join(fixes)}.")
 
 
 def _check_has_choice(place: Place, experiment: AnyExperiment) -> Iterator[Problem]:

@@ -137,7 +137,7 @@ def check_devices(
         try:
             shape = shape_for(devices, devices_per_node=site.devices_per_node, max_nodes=site.max_nodes)
         except TopologyError as error:
-            problems.append(Problem(here, error.what, error.fix))
+            problems.append(Problem(here, error.text, error.fix))
             continue
         twin = next((o for o, taken in shapes.items() if taken.world_size == shape.world_size), None)
         if twin is not None:
@@ -338,7 +338,7 @@ def _dataset(here: Place, name: str, image_size: int | None) -> DatasetFacts | P
         fix = f"Did you mean {near[0]!r}?" if near else known
         return Problem(here, f"is {name!r}, which is not known", fix)
     except DatasetNameError as error:
-        return Problem(here, error.what, error.fix)
+        return Problem(here, error.text, error.fix)
 
 
 def _model(here: Place, name: str) -> ModelFacts | Problem:
@@ -347,7 +347,7 @@ def _model(here: Place, name: str) -> ModelFacts | Problem:
     except KeyError:
         return Problem(here, f"is {name!r}, which is not known", did_you_mean(name, known_models()))
     except ModelNameError as error:
-        return Problem(here, error.what, error.fix)
+        return Problem(here, error.text, error.fix)
 
 
 def _check_names_of_runs(place: Place, experiment: AnyExperiment, options: Options) -> Iterator[Problem]:

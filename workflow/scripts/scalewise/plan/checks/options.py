@@ -46,7 +46,7 @@ class Where:
         return (*self._place, "sweep", key) if key in self._swept else (*self._place, key)
 
     def part(self, otherwise: str, **pair: object) -> str:
-        """Cure that keeps two options from meeting: an exclude where both are swept, else ``otherwise``."""
+        """Fix that keeps two options from meeting: an exclude where both are swept, else ``otherwise``."""
         if not self._swept >= pair.keys():
             return otherwise
         entry = ", ".join(f"{key}: {as_yaml(value)}" for key, value in pair.items())

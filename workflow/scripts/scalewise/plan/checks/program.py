@@ -1,4 +1,4 @@
-"""Rules of a program of the user's own: what it could not be run with, or measured by, said beforehand."""
+"""Rules of a user's program: refuse beforehand what it could not be run with, or measured by."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LAUNCHERS = frozenset(
 )
 """Modules that start ranks."""
 
-_CURES = {
+_FIXES = {
     "target": "Use `metric: {pattern: ..., at_most: ...}`, which reads the program's own output.",
     "rendezvous": "Remove it: a program's ranks find each other by MASTER_ADDR and MASTER_PORT.",
     "epochs": "Remove it, or give it to the program in `arguments`; `steps` ends the measurement.",
@@ -62,7 +62,7 @@ def check_keys_of_the_loop(place: Place, program: object, own: Mapping[str, Any]
             yield Problem(
                 (*place, key),
                 f"is {as_yaml(own[key])}, an option of the built-in training, but {program!r} trains here",
-                _CURES.get(key, "Remove it, or give it to the program in `arguments`."),
+                _FIXES.get(key, "Remove it, or give it to the program in `arguments`."),
             )
 
 
@@ -132,7 +132,7 @@ def _check_program(where: Where, settings: ProgramSettings, site: Site) -> Itera
     try:
         check_program(settings, interpreter)
     except RefusedValueError as error:
-        yield Problem(where("program"), error.what, error.fix)
+        yield Problem(where("program"), error.text, error.fix)
     runs_in = settings.working_directory
     if runs_in is not None:
         yield from _check_working_directory(where("working_directory"), runs_in)
@@ -153,8 +153,8 @@ def _check_working_directory(here: Place, folder: str) -> Iterator[Problem]:
     if refusal := invalid_command(folder):
         yield Problem(here, *refusal)
     elif (kind := kind_of(Path(folder))) != "folder":
-        what = "which is not there" if kind is None else "which is no folder"
-        yield Problem(here, f"is {folder!r}, {what}", "Give the folder that the program is to run in.")
+        problem = "which is not there" if kind is None else "which is no folder"
+        yield Problem(here, f"is {folder!r}, {problem}", "Give the folder that the program is to run in.")
 
 
 def _check_environment(where: Where, settings: ProgramSettings) -> Iterator[Problem]:
@@ -270,7 +270,7 @@ def _check_files(where: Where, settings: ProgramSettings) -> Iterator[Problem]:
 
 def _check_preparation(here: Place, word: str) -> Iterator[Problem]:
     if "{" in word:
-        return  # a value of the user's own, which a sweep may change
+        return  # a custom value, which a sweep may change
     if word.endswith(".py") or "/" in word:
         if kind_of(Path(word)) != "file":
             fix = "Give the path of a file, from the folder snakemake runs in."

@@ -251,22 +251,22 @@ def _nearest(name: str, known: Sequence[str]) -> list[str]:
 
 def _unknown_name(here: Place, name: str, known: Sequence[str]) -> Problem:
     if "prepare" in here[2:] and name in (*RUN_NAMES, *NODE_NAMES, *RANK_NAMES):
-        what = f"names {{{name}}}, which differs between runs, but prepare is done once for all"
-        return Problem(here, what, "Write a path or a value of your own.")
+        text = f"names {{{name}}}, which differs between runs, but prepare is done once for all"
+        return Problem(here, text, "Write a path or a value of your own.")
     if "environment" in here[2:] and name in RANK_NAMES:
-        what = f"names {{{name}}}, which is not known where `starts: itself` has the program start its ranks"
-        return Problem(here, what, "Remove it, or use `starts: ranks`.")
+        text = f"names {{{name}}}, which is not known where `starts: itself` has the program start its ranks"
+        return Problem(here, text, "Remove it, or use `starts: ranks`.")
     if name in RANK_NAMES:
-        what = f"names {{{name}}}, but arguments are the same on all ranks"
+        text = f"names {{{name}}}, but arguments are the same on all ranks"
         added = f'environment: {{MINE: "{{{name}}}"}}'
         fix = f"Ranks have it in the variable {name.upper()}; `{added}` adds another."
-        return Problem(here, what, fix)
-    what = f"names {{{name}}}, which is not known"
+        return Problem(here, text, fix)
+    text = f"names {{{name}}}, which is not known"
     if near := _nearest(name, known):
-        return Problem(here, what, f"Did you mean {' or '.join(f'{{{each}}}' for each in near)}?")
+        return Problem(here, text, f"Did you mean {' or '.join(f'{{{each}}}' for each in near)}?")
     plain = name.removeprefix(ARGUMENT)
     own = f"For a value of your own write `argument: {{{plain}: ...}}`, and here {{{ARGUMENT}{plain}}}."
-    return Problem(here, what, f"{name_all(known)} {own}" if known else own)
+    return Problem(here, text, f"{name_all(known)} {own}" if known else own)
 
 
 def _check_characters(here: Place, word: str) -> Iterator[Problem]:
@@ -274,5 +274,5 @@ def _check_characters(here: Place, word: str) -> Iterator[Problem]:
         name = "a NUL" if found[0] == "\0" else "a line break"
         yield Problem(here, f"is {word!r}, with {name} in it", "Write it on one line, in quotes.")
     elif QUOTED.match(word):
-        what = f"is {word!r}, with quotes that a shell would take off, but the program would get"
-        yield Problem(here, what, f"Write {word[1:-1]!r}, which YAML reads as one word.")
+        text = f"is {word!r}, with quotes that a shell would take off, but the program would get"
+        yield Problem(here, text, f"Write {word[1:-1]!r}, which YAML reads as one word.")

@@ -55,6 +55,6 @@ def check_projection(
         try:
             shape = fill(devices, site.devices_per_node, may_force=False)
         except TopologyError as error:
-            yield Problem(here, error.what, error.fix)
+            yield Problem(here, error.text, error.fix)
         else:
             yield from check_whole_nodes(here, devices, shape, site)

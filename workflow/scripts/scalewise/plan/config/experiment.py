@@ -7,26 +7,20 @@ from these models (``workflow/scripts/write_generated.py``).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
-    Discriminator,
     Field,
-    Tag,
-    create_model,
     model_validator,
 )
 from pydantic.json_schema import SkipJsonSchema
-from pydantic_core import PydanticCustomError
 
 from scalewise.plan.config.errors import reject
 from scalewise.plan.config.program import ARGUMENT, OWN_NAME, ProgramSettings, ProgramSweep
 from scalewise.plan.config.settings import (
-    DEFAULT,
     SWEEPABLE,
     SWEEPABLE_WITH_DEFAULT,
     Count,
@@ -37,6 +31,7 @@ from scalewise.plan.config.settings import (
     ShortForm,
     StrictModel,
     short_form,
+    sweep_model,
 )
 
 MAX_REPEATS = 1000
@@ -145,11 +140,7 @@ class Projection(StrictModel):
 
 def _device_count(value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, (int, str)):
-        raise PydanticCustomError(
-            "device_count",
-            "is {shown}, not a number of devices",
-            {"shown": repr(value)},
-        )
+        raise reject(f"is {value!r}, not a number of devices", 'Write 4, or "2x2" for 2 nodes of 2 devices.')
     return value
 
 
@@ -207,42 +198,10 @@ class Budget(StrictModel):
     )
 
 
-VALUE, LEFT_OUT = "a value", "the word default"
-"""The two kinds of elements of a swept key, which pydantic likewise puts into the place of a mistake."""
-
-
-def _swept_kind(value: object) -> str:
-    return LEFT_OUT if value == DEFAULT else VALUE
-
-
-def _sweep_model() -> type[StrictModel]:
-    fields: dict[str, Any] = {}
-    for key in SWEEPABLE:
-        info = Settings.model_fields[key]
-        # a list names every value: the absence of one is the word default
-        element: Any = info.annotation
-        if NoneType in get_args(element):
-            (element,) = (kind for kind in get_args(element) if kind is not NoneType)
-        if info.metadata:
-            element = Annotated[element, *info.metadata]
-        description = f"Values of {key} to try."
-        if key in SWEEPABLE_WITH_DEFAULT:
-            word = Annotated[Literal["default"], Tag(LEFT_OUT)]
-            element = Annotated[Annotated[element, Tag(VALUE)] | word, Discriminator(_swept_kind)]
-            description += " default: as without the key."
-        fields[key] = (
-            Annotated[list[element], Field(min_length=1)] | None,
-            Field(None, description=description),
-        )
-    return create_model(
-        "Sweep", __base__=StrictModel, __doc__="Options to combine, each with a list of values.", **fields
-    )
-
-
 if TYPE_CHECKING:
     Sweep = StrictModel
 else:
-    Sweep = _sweep_model()
+    Sweep = sweep_model("Sweep", Settings, SWEEPABLE, SWEEPABLE_WITH_DEFAULT)
 
 
 class StudyKeys(StrictModel):
@@ -357,7 +316,7 @@ class Experiment(StudyKeys, Settings):
 
 
 class ProgramExperiment(StudyKeys, ProgramSettings):
-    """One study of a program of the user's own."""
+    """One study of a user's program."""
 
     sweep: ProgramSweep = Field(
         default_factory=ProgramSweep,
@@ -367,7 +326,7 @@ class ProgramExperiment(StudyKeys, ProgramSettings):
 
     @property
     def swept(self) -> dict[str, list[Any]]:
-        """The swept keys with their values: values of the user's own first, in their order in the file."""
+        """The swept keys with their values: custom values first, in their order in the file."""
         given = self.sweep.model_dump(exclude_none=True)
         own = {key: values for key, values in given.items() if key.startswith(ARGUMENT)}
         return own | given
@@ -378,7 +337,7 @@ AnyExperiment = Experiment | ProgramExperiment
 
 
 def experiment_kind(values: Mapping[str, Any]) -> type[Experiment] | type[ProgramExperiment]:
-    """The model of an experiment's keys, by whether a program of the user's own trains."""
+    """The model of an experiment's keys, by whether a user's program trains."""
     return ProgramExperiment if "program" in values else Experiment
 
 
@@ -442,7 +401,7 @@ def schema_of(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def settings_model(values: Mapping[str, Any]) -> type[Settings] | type[ProgramSettings]:
-    """The model of a training's settings, by whether a program of the user's own trains."""
+    """The model of a training's settings, by whether a user's program trains."""
     return ProgramSettings if "program" in values else Settings
 
 

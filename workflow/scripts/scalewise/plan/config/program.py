@@ -6,9 +6,9 @@ import difflib
 import math
 import os
 import re
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from scalewise.plan.config.errors import name_all, reject
@@ -24,6 +24,7 @@ from scalewise.plan.config.settings import (
     StepsKey,
     StrictModel,
     WarmupSteps,
+    sweep_model,
 )
 from scalewise.plan.config.templates import names_in
 
@@ -127,20 +128,6 @@ class Metric(StrictModel):
         return f"{self.pattern} {limit}"
 
 
-NUMBER, WORD = "a number of samples", "a word for the samples"
-"""The two ways to write ``samples_per_step``; pydantic puts them into the place of a mistake."""
-
-
-def _samples_kind(value: object) -> str:
-    return WORD if isinstance(value, str) else NUMBER
-
-
-Samples = Annotated[
-    Annotated[Count, Tag(NUMBER)] | Annotated[Literal["planned", "seen"], Tag(WORD)],
-    Discriminator(_samples_kind),
-]
-
-
 def _command_in_home(words: list[Word]) -> list[Word]:
     """The words of a command, the first of which may begin with a home folder."""
     return [_in_home(word) if isinstance(word, str) else word for word in words[:1]] + words[1:]
@@ -209,7 +196,7 @@ class ProgramSettings(StrictModel):
     global_batch_size: OwnGlobalBatchSize = None
     batch_size_per_device: BatchSizePerDevice = None
     accumulation_steps: AccumulationSteps = 1
-    samples_per_step: Samples | None = Field(
+    samples_per_step: Count | Literal["planned", "seen"] | None = Field(
         None,
         description="Samples of one optimizer step over all devices, if Scalewise cannot count them: "
         "sequence-first batches, LBFGS, several loaders. planned: the samples that the batch size plans. "
@@ -335,7 +322,7 @@ def _name_of_own_value(key: str) -> str:
     return key
 
 
-class ProgramSweep(StrictModel):
+class _CustomValues(StrictModel):
     """Options to combine, each with a list of values: ``argument.NAME``, or a key of the training."""
 
     model_config = ConfigDict(extra="allow")
@@ -343,27 +330,8 @@ class ProgramSweep(StrictModel):
         Annotated[str, AfterValidator(_name_of_own_value)], Annotated[list[Word], Field(min_length=1)]
     ]
 
-    python: Annotated[list[HomePath], Field(min_length=1)] | None = Field(
-        None, description="Values of python to try."
-    )
-    global_batch_size: Annotated[list[Count], Field(min_length=1)] | None = Field(
-        None, description="Values of global_batch_size to try."
-    )
-    batch_size_per_device: Annotated[list[Count], Field(min_length=1)] | None = Field(
-        None, description="Values of batch_size_per_device to try."
-    )
-    accumulation_steps: Annotated[list[Count], Field(min_length=1)] | None = Field(
-        None, description="Values of accumulation_steps to try."
-    )
-    warmup_steps: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] | None = Field(
-        None, description="Values of warmup_steps to try."
-    )
-    cpus_per_device: Annotated[list[Count], Field(min_length=1)] | None = Field(
-        None, description="Values of cpus_per_device to try."
-    )
-    launcher: Annotated[list[Literal["srun", "popen", "torchrun"]], Field(min_length=1)] | None = Field(
-        None, description="Values of launcher to try."
-    )
-    seed: Annotated[list[Seed], Field(min_length=1)] | None = Field(
-        None, description="Values of seed to try."
-    )
+
+if TYPE_CHECKING:
+    ProgramSweep = _CustomValues
+else:
+    ProgramSweep = sweep_model("ProgramSweep", ProgramSettings, SWEEPABLE_OF_PROGRAMS, base=_CustomValues)

@@ -17,7 +17,7 @@ SITE_KEYS = (f"<!-- site keys: {MADE}/site.py and slurm.py -->", "<!-- end of si
 
 
 def configuration_reference(text: str) -> str:
-    """The text with the tables between its markers made anew."""
+    """Return the text with the tables between its markers made again."""
     experiment = study_schema()["$defs"]
     text = _between(text, STUDY_KEYS, _study_table(experiment, "Experiment", SWEEPABLE))
     own = _study_table(experiment, "ProgramExperiment", SWEEPABLE_OF_PROGRAMS, besides="Experiment")
@@ -37,10 +37,10 @@ def _study_table(
     definitions: dict[str, Any], model: str, sweepable: Collection[str], besides: str | None = None
 ) -> str:
     """A row for each key of a model, but those that another model's table has alike."""
-    told = definitions[besides]["properties"] if besides is not None else {}
+    elsewhere = definitions[besides]["properties"] if besides is not None else {}
     rows = ["| key | type | default | sweep | meaning |", "|---|---|---|---|---|"]
     for key, schema in definitions[model]["properties"].items():
-        if told.get(key) == schema:
+        if elsewhere.get(key) == schema:
             continue
         swept = "yes" if key in sweepable else ""
         meaning = schema.get("description", "")
@@ -75,7 +75,7 @@ def _type(schema: dict[str, Any]) -> str:
         return ", ".join(f"`{value}`" for value in schema["enum"])
     if "const" in schema:
         return f"`{schema['const']}`"
-    if branches := schema.get("anyOf", schema.get("oneOf")):
+    if branches := schema.get("anyOf"):
         return " or ".join(_type(branch) for branch in branches)
     if schema.get("type") == "array":
         return f"list of {_type(schema['items'])}"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Collection, Iterable
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     BaseModel,
@@ -12,6 +13,7 @@ from pydantic import (
     Field,
     SerializerFunctionWrapHandler,
     TypeAdapter,
+    create_model,
     model_serializer,
 )
 
@@ -308,3 +310,40 @@ DEFAULT = "default"
 
 SWEEPABLE_WITH_DEFAULT = ("image_size", "stop_at_accuracy", "bucket_cap_mb", "launcher")
 """Keys whose default cannot be written as a value."""
+
+
+def sweep_model(
+    name: str,
+    settings: type[StrictModel],
+    keys: Iterable[str],
+    with_default: Collection[str] = (),
+    base: type[StrictModel] = StrictModel,
+) -> type[StrictModel]:
+    """Make the model of ``sweep``: a list of values for each key that may be swept.
+
+    Args:
+        name: Name of the new model.
+        settings: The model that has the keys.
+        keys: Those that may be swept.
+        with_default: Those of which a value may be the word default.
+        base: A model with further keys.
+    """
+    fields: dict[str, Any] = {}
+    for key in keys:
+        info = settings.model_fields[key]
+        # a list names every value: the absence of one is the word default
+        element: Any = info.annotation
+        if NoneType in get_args(element):
+            (element,) = (kind for kind in get_args(element) if kind is not NoneType)
+        if info.metadata:
+            element = Annotated[element, *info.metadata]
+        description = f"Values of {key} to try."
+        if key in with_default:
+            element = element | Literal["default"]
+            description += " default: as without the key."
+        fields[key] = (
+            Annotated[list[element], Field(min_length=1)] | None,
+            Field(None, description=description),
+        )
+    about = base.__doc__ if base is not StrictModel else "Options to combine, each with a list of values."
+    return create_model(name, __base__=base, __doc__=about, **fields)

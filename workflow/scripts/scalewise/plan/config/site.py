@@ -17,7 +17,7 @@ from scalewise.plan.config.errors import reject
 from scalewise.plan.config.experiment import schema_of
 from scalewise.plan.config.settings import Memory
 from scalewise.plan.config.shape import Shape
-from scalewise.plan.config.slurm import Slurm, check_placeholder, duration_seconds
+from scalewise.plan.config.slurm import Slurm, duration_seconds, like
 from scalewise.records import LauncherName
 
 Accelerator = Literal["cpu", "cuda"]
@@ -25,46 +25,36 @@ Count = Annotated[int, Field(gt=0)]
 
 # CUDA stops reading the variable at the first entry that names no device
 _GPU_ENTRY = re.compile(r"\d+|(GPU|MIG)-.+")
-_INTERFACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,14}")
-_PROXY = re.compile(r"[^\s\"'`$;|&<>()]+")
 
 
-def _argument(value: str) -> str:
-    """Text that stands alone as one argument of a command."""
-    check_placeholder(value)
-    if not value or value.startswith("-") or "\n" in value or "\0" in value:
-        raise reject(f"is {value!r}, which no command takes for a path", "Write a path.")
-    return value
-
-
-def _option(value: str) -> str:
-    """Refuse what no command takes for one of its arguments."""
-    check_placeholder(value)
-    if not value or "\0" in value:
-        raise reject(f"is {value!r}, which is no argument of a command", "Write an option, or its value.")
-    return value
-
-
-def _interface(value: str) -> str:
-    if not _INTERFACE.fullmatch(value):
-        raise reject(f"is {value!r}, which is no network interface", "Name one that `ip address` shows.")
-    return value
+Argument = Annotated[str, like(r"(?!-)[^\n\0]+", "which no command takes for a path", "Write a path.")]
+Option = Annotated[
+    str, like(r"[^\0]+", "which is no argument of a command", "Write an option, or its value.")
+]
+Interface = Annotated[
+    str,
+    like(
+        r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,14}",
+        "which is no network interface",
+        "Name one that `ip address` shows.",
+    ),
+]
 
 
 def _shell_line(value: str) -> str:
-    if not value.strip() or "\n" in value or "\0" in value:
+    if not re.fullmatch(r"[^\n\0]*\S[^\n\0]*", value):
         raise reject(f"is {value!r}, not one line of shell", "Write each line as a separate entry.")
     return value
 
 
 def _proxy(value: str) -> str:
-    if not _PROXY.fullmatch(value):
+    # an address may hold a password, which no message repeats
+    if not re.fullmatch(r"[^\s\"'`$;|&<>()]+", value):
         raise reject("is not an address that a proxy variable takes", 'Write such as "http://proxy:3128".')
     return value
 
 
 def _mirror(value: str) -> str:
-    _argument(value)
     scheme, separator, _ = value.partition("://")
     if separator and scheme not in ("http", "https", "file"):
         raise reject(
@@ -79,15 +69,13 @@ class Container(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    image: Annotated[str, AfterValidator(_argument)] = Field(description="Path of the image.")
-    binds: list[Annotated[str, AfterValidator(_argument)]] = Field(
+    image: Argument = Field(description="Path of the image.")
+    binds: list[Argument] = Field(
         default_factory=list,
         description="Folders to make visible inside, in addition to the working folder.",
     )
-    runtime: Annotated[str, AfterValidator(_argument)] = Field(
-        "apptainer", description="Program that starts it: apptainer or singularity."
-    )
-    arguments: list[Annotated[str, AfterValidator(_option)]] | None = Field(
+    runtime: Argument = Field("apptainer", description="Program that starts it: apptainer or singularity.")
+    arguments: list[Option] | None = Field(
         None,
         description="Options before the image, such as `--overlay=/path/to/file.ext3:ro`. "
         'Default: ["--nv"] for cuda, none for cpu.',
@@ -137,7 +125,7 @@ class SiteFile(BaseModel):
     launcher: LauncherName | None = Field(
         None, description="What starts the ranks. Default: srun on Slurm, popen on one machine."
     )
-    python: Annotated[str, AfterValidator(_argument)] | None = Field(
+    python: Argument | None = Field(
         None,
         description="Interpreter of the ranks, with torch, pydantic, numpy, safetensors and psutil; with "
         "torchvision for the workers loader and resnet18, with nvidia-ml-py to watch GPUs. Default: the one "
@@ -149,16 +137,16 @@ class SiteFile(BaseModel):
         "outside of a container.",
     )
     container: Container | None = Field(None, description="Run the ranks in a container.")
-    network_interface: Annotated[str, AfterValidator(_interface)] | None = Field(
+    network_interface: Interface | None = Field(
         None, description="Between nodes. Default: the one that has the address of the node's name."
     )
     proxies: Proxies | None = Field(None, description="For downloads on the login node.")
-    data_mirror: Annotated[str, AfterValidator(_mirror)] | None = Field(
+    data_mirror: Annotated[Argument, AfterValidator(_mirror)] | None = Field(
         None,
         description="A folder, or an http(s):// or file:// address, that holds the files of public datasets "
         "and weights under their own names. Tried before the places they are published at.",
     )
-    data_checksums: Annotated[str, AfterValidator(_argument)] | None = Field(
+    data_checksums: Argument | None = Field(
         None,
         description="Path of a file as sha256sum writes it: checksums of the files on data_mirror that "
         "differ from the published ones, such as a subset for a test.",
@@ -230,7 +218,7 @@ class Site:
 
     @property
     def longest_minutes(self) -> int | None:
-        """Whole minutes that a job may take; None where nobody says."""
+        """Whole minutes that a job may take; None if unknown."""
         if self.slurm is None or self.slurm.longest_walltime is None:
             return None
         seconds = duration_seconds(self.slurm.longest_walltime)

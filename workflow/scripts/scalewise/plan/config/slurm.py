@@ -11,14 +11,10 @@ from scalewise.plan.config.errors import reject
 
 MailEvent = Literal["NONE", "BEGIN", "END", "FAIL", "REQUEUE", "ALL", "TIME_LIMIT", "TIME_LIMIT_80"]
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*")
-_NAMES = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*(,[A-Za-z0-9_][A-Za-z0-9_.@+-]*)*")
-_FEATURES = re.compile(r"(?!-)[A-Za-z0-9_.:@*&|,()\[\]-]+")
 _PLACEHOLDER = re.compile(r"[<>]|XXX|\byour[_-]|CHANGE[_-]?ME")
 _WALLTIME = re.compile(r"(?:([0-9]{1,4})-)?([0-9]{1,2}):([0-9]{2}):([0-9]{2})")
 _DURATION = re.compile(r"(?:(?:([0-9]+)-)?([0-9]+):)?([0-9]+):([0-9]+)")
 _OPTION = re.compile(r"--([a-z][a-z0-9-]*)(=.+)?")
-_MAIL = re.compile(r"[A-Za-z0-9_.+%-]+@[A-Za-z0-9.-]+")
 
 MANAGED_BY_SBATCH = frozenset(
     {
@@ -70,28 +66,22 @@ def check_placeholder(value: str) -> str:
     return value
 
 
-def _plain_name(value: str) -> str:
-    check_placeholder(value)
-    if not _NAME.fullmatch(value):
-        raise reject(f"is {value!r}, which is no name Slurm uses", "Use letters, digits and _ . @ + -.")
-    return value
+def like(pattern: str, problem: str, fix: str) -> AfterValidator:
+    """Accept text that a pattern matches whole.
 
+    Args:
+        pattern: A regular expression.
+        problem: Says of another text what it is not.
+        fix: Says what to write.
+    """
 
-def _plain_names(value: str) -> str:
-    check_placeholder(value)
-    if not _NAMES.fullmatch(value):
-        raise reject(
-            f"is {value!r}, which is no name Slurm uses",
-            "Use letters, digits and _ . @ + -, and commas between.",
-        )
-    return value
+    def check(value: str) -> str:
+        check_placeholder(value)
+        if not re.fullmatch(pattern, value):
+            raise reject(f"is {value!r}, {problem}", fix)
+        return value
 
-
-def _features(value: str) -> str:
-    check_placeholder(value)
-    if not _FEATURES.fullmatch(value):
-        raise reject(f"is {value!r}, which is no expression of features", 'Write such as "a100&hbm80g".')
-    return value
+    return AfterValidator(check)
 
 
 def _walltime(value: str) -> str:
@@ -134,13 +124,6 @@ def _waits(value: object) -> object:
     return value
 
 
-def _mail(value: str) -> str:
-    check_placeholder(value)
-    if not _MAIL.fullmatch(value):
-        raise reject(f"is {value!r}, which is no mail address", "Write one, or leave the key out.")
-    return _plain_to_plugin(value)
-
-
 def _plain_to_plugin(value: str) -> str:
     """Refuse what the executor plugin, which looks anywhere in the text, takes for an option of its own."""
     if "-J" in value or re.search(r"-[DAopencCtN](\s|$)", value) or re.search(r"[=\s]--", value):
@@ -148,10 +131,6 @@ def _plain_to_plugin(value: str) -> str:
             f"is {value!r}, which the executor plugin takes for one of its options", "Use other words."
         )
     return value
-
-
-def _reservation(value: str) -> str:
-    return _plain_to_plugin(_plain_name(value))
 
 
 def _sbatch_option(value: str) -> str:
@@ -197,8 +176,28 @@ def _instead(option: str) -> str:
     return f", and use the key {keys[option]}" if option in keys else ""
 
 
-Name = Annotated[str, AfterValidator(_plain_name)]
-Names = Annotated[str, AfterValidator(_plain_names)]
+_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*"
+Name = Annotated[str, like(_NAME, "which is no name Slurm uses", "Use letters, digits and _ . @ + -.")]
+Names = Annotated[
+    str,
+    like(
+        f"{_NAME}(,{_NAME})*",
+        "which is no name Slurm uses",
+        "Use letters, digits and _ . @ + -, and commas between.",
+    ),
+]
+Features = Annotated[
+    str,
+    like(
+        r"(?!-)[A-Za-z0-9_.:@*&|,()\[\]-]+",
+        "which is no expression of features",
+        'Write such as "a100&hbm80g".',
+    ),
+]
+Mail = Annotated[
+    str,
+    like(r"[A-Za-z0-9_.+%-]+@[A-Za-z0-9.-]+", "which is no mail address", "Write one, or leave the key out."),
+]
 
 
 class Slurm(BaseModel):
@@ -213,10 +212,8 @@ class Slurm(BaseModel):
         None, description="The partition with the devices. Left out: the cluster's default."
     )
     qos: Name | None = Field(None, description="Quality of service.")
-    constraint: Annotated[str, AfterValidator(_features)] | None = Field(
-        None, description="Features that nodes must have."
-    )
-    reservation: Annotated[str, AfterValidator(_reservation)] | None = Field(
+    constraint: Features | None = Field(None, description="Features that nodes must have.")
+    reservation: Annotated[Name, AfterValidator(_plain_to_plugin)] | None = Field(
         None, description="Reservation to run in."
     )
     gpu_request: Literal["gres", "gpus-per-node", "none"] | None = Field(
@@ -255,7 +252,7 @@ class Slurm(BaseModel):
     exclusive: bool = Field(
         False, description="Request whole nodes, so that no other job disturbs the figures."
     )
-    mail_user: Annotated[str, AfterValidator(_mail)] | None = Field(
+    mail_user: Annotated[Mail, AfterValidator(_plain_to_plugin)] | None = Field(
         None, description="Address to which Slurm sends mail."
     )
     mail_type: list[MailEvent] = Field(default_factory=list, description="Events for which it does.")

@@ -7,29 +7,23 @@ true and ``1e-3`` has become text, so the file itself is read once more.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import yaml
 from yaml.reader import ReaderError
 
-from scalewise.plan.config.errors import Place, Problem
-from scalewise.plan.config.raw_values import no_value, too_large
+from scalewise.plan.config.errors import Place, Problem, spelled
+from scalewise.plan.config.settings import DEFAULT, SWEEPABLE_WITH_DEFAULT
 
 _TRUE_BOOLEANS = {"true", "false", "True", "False", "TRUE", "FALSE"}
-_BOOL, _NULL, _STR, _MERGE, _INT, _FLOAT = (
-    f"tag:yaml.org,2002:{kind}" for kind in ("bool", "null", "str", "merge", "int", "float")
+_BOOL, _STR, _MERGE, _INT, _FLOAT = (
+    f"tag:yaml.org,2002:{kind}" for kind in ("bool", "str", "merge", "int", "float")
 )
-_COLLECTIONS = {"tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"}
 _COUNT_KEYS: Place = ("slurm", "queue_minutes")
 """The mapping of a site file whose keys are device counts."""
-_TWO_COLONS = re.compile(r"(\s*(?:- )?)([^\s:\"'][^:]*): ([^\"'\[{].*: .*?)\s*(?:#.*)?")
-"""A line such as ``title: Digits: strong``."""
-_UNCLOSED = re.compile(r"expected ',' or '([]}])'")
-_SIGN = re.compile(r"found character '([@`%])' that cannot start any token")
-_ALIAS = re.compile(r"found undefined alias '(.*)'")
-_ONE_LEVEL = "Indent keys of one level equally."
 _SCIENTIFIC = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
 
@@ -55,6 +49,25 @@ class Source:
             place = place[:-1]
         return f"{self.name}:{self.lines.get(place, 1)}"
 
+
+_SYNTAX = (
+    ("no-break space", "has a no-break space in its indentation", "Indent with plain spaces."),
+    (r"'\\t'", "has a tab in its indentation", "Indent with spaces."),
+    ("mapping values are not allowed here",
+     'has ": " in a text without quotes, or is indented deeper than the line above',
+     "Put the text in quotes, or indent both lines equally."),
+    (r"expected ',' or '([]}])'", "has a list or mapping{since} without a comma or {0} here",
+     "Add the missing comma or {0}."),
+    ("unexpected end of stream", "ends within the quotes that begin{since}", "Add the closing quote."),
+    ("character '([@`%])' that cannot start", "has a text that begins with {0}", "Put the text in quotes."),
+    ("undefined alias '(.*)'", "has the text *{0}, which YAML takes for an alias", "Put the text in quotes."),
+    ("another document", "begins a second document with ---", "Keep one document in a file."),
+    ("expected <block end>, but found '<block mapping start>'",
+     "is indented less than the key above, and more than the one over it",
+     "Indent keys of one level equally."),
+    ("(.*)", "is not valid YAML: {0}", "Correct the line named here or the one above."),
+)  # fmt: skip
+"""YAML's own report on a text, as a pattern; the problem in plain words; its fix."""
 
 STUDY_HINT = "Begin with `experiments:` and indent the experiments below it."
 
@@ -104,36 +117,12 @@ def _syntax_problem(error: yaml.YAMLError | ValueError | OverflowError, source: 
             (), f"holds the character U+{ord(text[error.position]):04X}, which YAML refuses", "Remove it."
         )
     reason = " ".join(str(getattr(error, "problem", None) or error).split())
-    line = "".join(text.split("\n")[mark.line : mark.line + 1]) if mark is not None else ""
     began = getattr(error, "context_mark", None)
     since = "" if began is None else f" in line {began.line + 1}"
-    if "no-break space" in reason:
-        return Problem((), "has a no-break space in its indentation", "Indent with plain spaces.")
-    if "'\\t'" in reason:
-        return Problem((), "has a tab in its indentation", "Indent with spaces.")
-    if reason == "mapping values are not allowed here":
-        if found := _TWO_COLONS.fullmatch(line):
-            quoted = found[3].replace('"', "'")
-            return Problem(
-                (), 'has a text with ": " in it, which needs quotes', f'Write {found[2]}: "{quoted}".'
-            )
-        return Problem((), "is indented deeper than the line above", "Indent both lines equally.")
-    if opened := _UNCLOSED.match(reason):
-        what = f"has a list or mapping{since} without a comma or {opened[1]} here"
-        return Problem((), what, f"Add the missing comma or {opened[1]}.")
-    if reason == "found unexpected end of stream":
-        return Problem((), f"ends within the quotes that begin{since}", "Add the closing quote.")
-    if found := _SIGN.match(reason):
-        return Problem((), f"has a text that begins with {found[1]}", "Put the text in quotes.")
-    if found := _ALIAS.match(reason):
-        return Problem(
-            (), f"has the text *{found[1]}, which YAML takes for an alias", "Put the text in quotes."
-        )
-    if reason == "but found another document":
-        return Problem((), "begins a second document with ---", "Keep one document in a file.")
-    if reason == "expected <block end>, but found '<block mapping start>'":
-        return Problem((), "is indented less than the key above, and more than the one over it", _ONE_LEVEL)
-    return Problem((), f"is not valid YAML: {reason}", "Correct the line named here or the one above.")
+    found, problem, fix = next(
+        (found, problem, fix) for pattern, problem, fix in _SYNTAX if (found := re.search(pattern, reason))
+    )
+    return Problem((), problem.format(*found.groups(), since=since), fix.format(*found.groups()))
 
 
 def _undecodable(error: UnicodeDecodeError, source: Source) -> Problem:
@@ -151,10 +140,6 @@ def _collect(source: Source, node: yaml.Node, place: Place) -> None:
             source.problems.append(problem)
             source.fatal.append(problem)
         return
-    if node.tag not in _COLLECTIONS:
-        problem = Problem(place, f"has the tag {node.tag}", "Remove it.")
-        source.problems.append(problem)
-        source.fatal.append(problem)
     if isinstance(node, yaml.MappingNode):
         _collect_keys(source, node, place)
     elif isinstance(node, yaml.SequenceNode):
@@ -217,12 +202,11 @@ def _scalar_problems(node: yaml.ScalarNode, place: Place) -> Iterator[Problem]:
         yield Problem(
             place, f"is {text}, which YAML takes for a number in base 60", f'Write "{text}" in quotes.'
         )
-    elif node.tag == _INT and (value := _in_another_base(text)) is not None:
-        written = text.replace("_", "").lstrip("+-0") or "0"
-        decimal = f"Write {value}" + (f", or {written} if that is meant" if written.isdigit() else "")
-        yield Problem(place, f"is {text}, which YAML takes for {value}, in another base", f"{decimal}.")
-    elif node.tag == _NULL:
-        yield no_value(place)
+    elif node.tag == _INT and re.match("[-+]?0[0-9_xXbB]", text) and len(text) < 100:
+        number = yaml.safe_load(text)
+        yield Problem(
+            place, f"is {text}, which YAML takes for {number}, in another base", "Write the decimal number."
+        )
     elif node.tag == _STR and node.style is None and _SCIENTIFIC.fullmatch(text):
         mantissa, exponent = re.split("[eE]", text)
         if "." not in mantissa:
@@ -233,29 +217,49 @@ def _scalar_problems(node: yaml.ScalarNode, place: Place) -> Iterator[Problem]:
             f"is {text}, which YAML takes for text, not for a number",
             f"Write {mantissa}e{sign}.",
         )
-    elif found := _too_large(node):
-        yield Problem(place, *found)
 
 
-MOST_DIGITS = 1000
-"""Python writes integers of up to 4,300 decimal digits, fewer than as many hexadecimal ones make."""
+MOST = 2**63 - 1
+"""Largest whole number that every program and file here holds."""
 
 
-def _in_another_base(text: str) -> int | None:
-    """The value of a number that is octal, hexadecimal or binary: ``010`` is 8. None of others.
+def no_value(place: Place) -> Problem:
+    """Make the problem of a key, or of an element of a list, without a value."""
+    if place == ("experiments",):
+        return Problem(place, "is empty", "Add an experiment below it.")
+    if len(place) == 2 and place[0] == "experiments":
+        return Problem(
+            place, "is empty", f"Indent its keys below it, or write `{place[1]}: {{}}` to use defaults only."
+        )
+    if place[-3:-2] == ("sweep",) and place[-2] in SWEEPABLE_WITH_DEFAULT:
+        return Problem(place, "has no value", f"Write {DEFAULT} for what {place[-2]} is when it is left out.")
+    return Problem(place, "has no value", "Give it one, or leave the key out for its default.")
 
-    A number too long to be written in decimal is refused as such.
+
+def to_plain(value: Any, place: Place, problems: list[Problem], *, keys_as_text: bool) -> Any:
+    """Ordinary dicts and lists in place of the loader's own types.
+
+    Args:
+        value: Values as Snakemake or YAML reads them.
+        place: The place of the value.
+        problems: Receives keys without a value, and whole numbers that no record can hold.
+        keys_as_text: Write keys that are no text as text; else leave them out, as mistakes of their file.
     """
-    if len(text) > MOST_DIGITS or not re.fullmatch(r"[-+]?0[0-9a-fA-FxXbB_]+", text):
+    if isinstance(value, Mapping):
+        return {
+            str(key): to_plain(item, (*place, str(key)), problems, keys_as_text=keys_as_text)
+            for key, item in value.items()
+            if isinstance(key, str) or keys_as_text
+        }
+    if isinstance(value, (list, tuple)):
+        return [
+            to_plain(item, (*place, index), problems, keys_as_text=keys_as_text)
+            for index, item in enumerate(value)
+        ]
+    if value is None:
+        problems.append(no_value(place))
+    elif isinstance(value, int) and abs(value) > MOST:
+        text = f"is {spelled(value)}, a whole number beyond {MOST}"
+        problems.append(Problem(place, text, "Write a smaller number."))
         return None
-    value: int = yaml.SafeLoader("").construct_yaml_int(yaml.ScalarNode(_INT, text))
     return value
-
-
-def _too_large(node: yaml.ScalarNode) -> tuple[str, str] | None:
-    if node.tag != _INT or len(node.value) < 19:
-        return None
-    try:
-        return too_large(yaml.SafeLoader("").construct_object(node))
-    except ValueError:
-        return None  # unreadable, and reported as such

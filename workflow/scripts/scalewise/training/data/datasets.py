@@ -83,7 +83,7 @@ def prepare(
                 )
             storage.write(_plain(arrays), destination)
     except DatasetNameError as error:
-        raise DatasetError(f"dataset {error.what}. {error.fix}") from error
+        raise DatasetError(f"dataset {error.text}. {error.fix}") from error
     except OSError as error:
         raise DatasetError(
             f"{destination}: cannot be written ({error.strerror or error}). Make room, or make "
