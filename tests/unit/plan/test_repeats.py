@@ -129,6 +129,13 @@ def test_going_on_from_a_plain_number_trains_nothing_again(load: Load) -> None:
     }.items()
 
 
+def test_a_mapping_that_leaves_no_choice_is_a_plain_number(load: Load) -> None:
+    plain, mapping = (load(study_of(repeats)).experiments["digits"] for repeats in ("3", "{min: 3, max: 3}"))
+
+    assert plain.analysis_definition == mapping.analysis_definition
+    assert required_rounds(mapping.spec, []) == []
+
+
 def test_the_rule_of_the_decision_does_not_have_the_points_judged_again(load: Load) -> None:
     text = study_of(MORE)
     edited = text.replace("{repeats", "{title: New, target: {accuracy: 0.9}, runtime_minutes: 5, repeats")
