@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.stand_ins import stand_ins
 from tests.unit.plan.kinds import settings_of_loop
 from tests.unit.plan.refusals import assert_refused, mistaken
 
@@ -57,41 +55,6 @@ def test_what_cpu_processes_cannot_do_is_refused_there_and_taken_on_gpus(
     assert_refused(text, says, refuse(text), study_file)
 
     site_file.write_text(GPU, encoding="utf-8")
-    assert load(text).runs
-
-
-def test_compiling_for_cpus_without_a_compiler_is_refused_before_the_first_run(
-    refuse: Refuse, load: Load, study_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = study("compile: true")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("CXX", "own-c++")
-    says = ("study.compile is true", "this machine has no own-c++", "in the variable CXX")
-    assert_refused(text, says, refuse(text), study_file)
-
-    stand_ins(tmp_path, {"own-c++": ""})
-    assert load(text).runs
-
-
-def test_compiling_for_gpus_needs_a_c_compiler_and_pythons_headers(
-    refuse: Refuse,
-    load: Load,
-    study_file: Path,
-    site_file: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    site_file.write_text(GPU, encoding="utf-8")
-    text = study("compile: true")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("CC", "own-cc")
-    monkeypatch.setattr(sysconfig, "get_paths", lambda _scheme: {"include": str(tmp_path)})
-    says = ("study.compile is true", "none of own-cc;", "in the variable CC")
-    assert_refused(text, says, refuse(text), study_file)
-    stand_ins(tmp_path, {"own-cc": ""})
-    says = ("study.compile is true", f"there is no {tmp_path / 'Python.h'}", "python3-dev")
-    assert_refused(text, says, refuse(text), study_file)
-    (tmp_path / "Python.h").touch()
     assert load(text).runs
 
 

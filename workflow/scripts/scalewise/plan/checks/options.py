@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from scalewise.plan.catalog.datasets import DatasetFacts, dataset_facts
 from scalewise.plan.catalog.models import IMAGENET_STEM_PIXELS, MODELS, takes_pretrained
-from scalewise.plan.checks.compilers import check_compiler
 from scalewise.plan.config.errors import Place, Problem, spelled
 from scalewise.plan.config.experiment import AnyExperiment, AnySettings, Experiment
 from scalewise.plan.config.settings import FEWEST_STEPS, MAX_SEED, Settings
@@ -67,8 +66,6 @@ def check_options(
     """
     if site.accelerator == "cpu":
         yield from _check_cpu(where, settings, site)
-    if settings.compile:
-        yield from check_compiler(where("compile"), site)
     yield from _check_parallelism(where, settings)
     yield from _check_exchange(where, experiment, settings, given)
     yield from _check_rate(where, settings)

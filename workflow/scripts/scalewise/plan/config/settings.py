@@ -248,7 +248,11 @@ class Settings(StrictModel):
     channels_last: bool = Field(
         False, description="Keep images and weights in the layout that tensor cores take, channels last."
     )
-    compile: bool = Field(False, description="torch.compile the model. Costs time before the first step.")
+    compile: bool = Field(
+        False,
+        description="torch.compile the model. Costs time before the first step. Needs a C++ compiler for "
+        "CPUs, a C compiler and Python's headers for GPUs.",
+    )
     parallelism: Literal["ddp", "zero1", "fsdp"] = Field(
         "ddp",
         description="ddp: every device holds all. zero1: optimizer states are divided "
