@@ -33,8 +33,8 @@ def run_with_restarts(
 
     Args:
         rank_group: The ranks, as if no earlier start had used any time.
-        rank_setup: How the ranks start.
-        spec: What is the same for every start; their number and the time that they took are added here.
+        rank_setup: The way in which the ranks start.
+        spec: Facts that every start shares; the number of starts and the time that they took are added here.
         history: Has the earlier starts, and receives this one.
         keep_checkpoints: Whether a run that has completed keeps its checkpoints.
 

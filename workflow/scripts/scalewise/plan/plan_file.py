@@ -62,7 +62,7 @@ class AllReduceJob(Job):
     """The job that measures all-reduce over one shape.
 
     Args:
-        ranks: How they start: ``RankLaunch`` as JSON.
+        ranks: The start of its ranks: ``RankLaunch`` as JSON.
     """
 
     ranks: dict[str, Any]
@@ -96,13 +96,13 @@ class Plan(TypedDict):
     """A study as its jobs and commands read it.
 
     Args:
-        launch: How the site starts ranks: ``SiteLaunch`` as JSON.
+        launch: The way in which the site starts ranks: ``SiteLaunch`` as JSON.
         preflight: The largest run of the study and the site's facts: ``Preflight`` as JSON.
         hello: The job of the preflight.
         all_reduces: The measurements of the study's predictions, by shape.
         preparations: Commands that users' programs need before any job: ``Preparation.as_json``, by name.
-        experiments: By name, in the order of the file.
-        runs: By experiment and name.
+        experiments: Experiments by name, in the order of the file.
+        runs: Runs by experiment and name.
     """
 
     launch: dict[str, Any]

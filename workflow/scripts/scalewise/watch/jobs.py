@@ -23,7 +23,7 @@ class Job(BaseModel):
 
     Args:
         handed_over: Seconds since the epoch.
-        earlier_start: When the last start before it began; empty if there was none.
+        earlier_start: Time at which the last start before it began; empty if there was none.
         slurm_id: Empty on one machine, and until Slurm has taken it.
     """
 

@@ -1,4 +1,4 @@
-"""What each key decides: what has to be made again when its value changes."""
+"""A table of what each key decides: the products that are made again when its value changes."""
 
 from __future__ import annotations
 
