@@ -12,18 +12,17 @@ keep small.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import pandas as pd
+from tests.startup.sitecustomize import for_children
 
 from .measure import Row
 
 ROOT = Path(__file__).resolve().parents[1]
-MODEL = ROOT / "benchmarks" / "deep_transformer.py"
 TOLERANCE = 0.05
 REPEATS = 3
 
@@ -39,7 +38,7 @@ cpus_per_node: 1
 STUDY = """\
 defaults:
   dataset: synthetic-1x1x1-2classes-8samples
-  model: deep_transformer.py:build
+  model: planted_narrow_transformer
   scaling: weak
   batch_size_per_device: 2
   epochs: 2
@@ -60,7 +59,6 @@ def rows(repeats: int = REPEATS) -> list[Row]:
     """Two rows for each optimizer: the share that is saved, and the bytes in copies of the parameters."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        shutil.copy(MODEL, folder)
         (folder / "study.yaml").write_text(STUDY.format(repeats=repeats), encoding="utf-8")
         (folder / "site.yaml").write_text(SITE, encoding="utf-8")
         command = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "workflow" / "Snakefile")]
@@ -68,7 +66,7 @@ def rows(repeats: int = REPEATS) -> list[Row]:
         done = subprocess.run(
             command,
             cwd=folder,
-            env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
+            env=os.environ | for_children() | {"CUDA_VISIBLE_DEVICES": ""},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

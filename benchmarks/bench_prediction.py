@@ -22,6 +22,7 @@ import pandas as pd
 import yaml
 from tests.slurm.lab import Lab
 from tests.slurm.study import SITE, ClusterStudy
+from tests.startup.sitecustomize import for_children
 
 from scalewise.records import Summary, read_summary
 
@@ -33,19 +34,6 @@ REPEATS, MEASURED = 4, 3
 
 BATCH, WARMUP_STEPS = 32, 5
 LIMIT_SECONDS = 1200
-
-WIDE_MODEL = '''"""MNIST's network with 480 hidden units in place of 128."""
-
-import torch
-from torch import nn
-
-
-def build(image: torch.Size, classes: int) -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(image[0], 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(9216, 480), nn.ReLU(), nn.Linear(480, classes),
-    )
-'''
 
 
 @dataclass(frozen=True)
@@ -70,7 +58,7 @@ LINKS = (
     Link("200mbit", "64k", "200 Mbit/s", {"mnist": 50, "wide": 25}),
     Link("1gbit", "128k", "1 Gbit/s", {"mnist": 100, "wide": 60}),
 )
-MODELS = {"mnist": "mnist_cnn", "wide": "wide.py:build"}
+MODELS = {"mnist": "mnist_cnn", "wide": "planted_wide"}
 
 
 @dataclass(frozen=True)
@@ -99,6 +87,7 @@ class Point:
 
 def rows() -> list[Row]:
     """All links; the table for the documentation is printed on the way."""
+    os.environ |= for_children()
     points = measure(LINKS)
     print(f"\n{table(points)}\n", flush=True)
     return [row(point) for point in points]
@@ -127,7 +116,6 @@ def study_points(study: ClusterStudy, link: Link) -> list[Point]:
     """Predict, then measure, and hold one against the other."""
     (study.folder / "site.yaml").write_text(yaml.safe_dump(SITE | {"devices_per_node": 1, "max_nodes": 2}))
     (study.folder / "study.yaml").write_text(yaml.safe_dump({"experiments": experiments(link)}))
-    (study.folder / "wide.py").write_text(WIDE_MODEL)
     points = []
     for name in MODELS:
         # first the prediction, by itself

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.preloaded_ranks import preloaded_ranks
+from tests.startup.sitecustomize import for_children
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
@@ -78,6 +79,15 @@ def _own_machine_lock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
     with pytest.MonkeyPatch.context() as patch:
         if name not in os.environ:
             patch.setenv(name, str(tmp_path_factory.getbasetemp() / "machine.lock"))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _planted_models() -> Iterator[None]:
+    """What tests start knows the models that they plant faults with."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in for_children().items():
+            patch.setenv(name, value)
         yield
 
 

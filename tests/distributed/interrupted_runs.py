@@ -30,9 +30,8 @@ from scalewise.plan.study import load_study
 from scalewise.records import EPOCHS, MODEL, Resumption, read_summary
 from scalewise.training.data.storage import write
 
-HERE = Path(__file__).parent
 SETTINGS: dict[str, Any] = {
-    "model": f"{HERE / 'perilous_model.py'}:build",
+    "model": "planted_perilous",
     "dataset": "digits",
     "global_batch_size": 240,
     "epochs": 30,

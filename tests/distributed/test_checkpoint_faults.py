@@ -54,7 +54,7 @@ def checkpoints_of(folder: Path) -> list[Checkpoint]:
     return found
 
 
-HEAVY = {"model": f"{SETTINGS['model']}_heavy"}
+HEAVY = {"model": "planted_heavy"}
 """Of which a checkpoint takes long enough to be cut off in the middle."""
 
 

@@ -172,34 +172,9 @@ def test_a_single_rank_that_hangs_is_ended_though_no_other_waits_for_it(
     assert training.left_over() == {}
 
 
-RAISES_ON_RANK_1 = """
-import os
-from torch import nn
-
-class Raising(nn.Module):
-    def __init__(self, image, classes):
-        super().__init__()
-        self.layer = nn.Linear(image.numel(), classes)
-        self.passes = 0
-
-    def forward(self, images):
-        self.passes += 1
-        if os.environ["RANK"] == "1" and self.passes > 5:
-            raise ValueError("a fault on purpose")
-        return self.layer(images.flatten(1))
-
-def build(image, classes):
-    return Raising(image, classes)
-"""
-
-
 @pytest.mark.fault(3)
-def test_the_traceback_of_the_one_rank_that_raised_comes_first(
-    start: Start, tmp_path: Path, record_property: Figure
-) -> None:
-    model = tmp_path / "raising.py"
-    model.write_text(RAISES_ON_RANK_1, encoding="utf-8")
-    training = start("raising", 2, ENDLESS | {"model": f"{model}:build"})
+def test_the_traceback_of_the_one_rank_that_raised_comes_first(start: Start, record_property: Figure) -> None:
+    training = start("raising", 2, ENDLESS | {"model": "planted_raising_on_rank_1"})
     code, stderr = training.end()
     assert code == 1
     first, second = stderr.splitlines()[:2]
@@ -225,7 +200,7 @@ def test_a_peer_that_never_comes_is_counted_and_named(
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(ABSENT, encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    training = start("lonely", 2, ENDLESS, timeout_seconds=8)
+    training = start("lonely", 2, ENDLESS | {"model": "linear"}, timeout_seconds=8)
     code, stderr = training.end()
     assert code == 1
     said = "1 of 2 ranks started; missing: 1."
@@ -258,35 +233,11 @@ def test_ranks_do_not_outlive_a_train_py_that_is_killed(start: Start, launcher: 
     assert training.left_over() == {}
 
 
-FRAGILE = """
-import torch
-from torch import nn
-
-class Fragile(nn.Module):
-    def __init__(self, image, classes):
-        super().__init__()
-        self.layer = nn.Linear(image.numel(), classes)
-        self.steps = 0
-
-    def forward(self, images):
-        self.steps += self.training and torch.is_grad_enabled()
-        if self.steps > 18:
-            raise torch.OutOfMemoryError("after the last step")
-        return self.layer(images.flatten(1))
-
-def build(image, classes):
-    return Fragile(image, classes)
-"""
-"""Trains its 3 epochs of 6 steps, and then runs out of memory."""
-
-
 @pytest.mark.parametrize("devices", [1, 2])
-def test_a_training_is_kept_whatever_becomes_of_the_passes_after_it(
-    start: Start, tmp_path: Path, devices: int
-) -> None:
-    model = tmp_path / "fragile.py"
-    model.write_text(FRAGILE, encoding="utf-8")
-    run = finish(start("kept", devices, {"model": f"{model}:build", "save_model": True}))
+def test_a_training_is_kept_whatever_becomes_of_the_passes_after_it(start: Start, devices: int) -> None:
+    # 3 epochs of 6 steps
+    changed = {"model": "planted_out_of_memory_after_18_steps", "save_model": True}
+    run = finish(start("kept", devices, changed))
     assert run.summary.outcome == "completed"
     assert run.summary.measurements is not None
     assert run.summary.measurements.epochs_completed == len(run.epochs) == 3

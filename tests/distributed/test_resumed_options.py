@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,13 +23,11 @@ from scalewise.records import Definition
 
 pytestmark = needs_two_cores
 
-HERE = Path(__file__).parent
-
 GLOBAL_BATCH = 84
 """Of 331 samples: 4 steps an epoch, the last of 79, which no number of ranks here divides."""
 
 SHARED: dict[str, Any] = {
-    "model": f"{HERE / 'perilous_model.py'}:build",
+    "model": "planted_perilous",
     "epochs": 3,
     "learning_rate": 0.05,
     "crop_padding": 1,
@@ -66,7 +63,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "fp16": {"precision": "fp16", "model": "linear"},
     "fp16, overflows": {
         "precision": "fp16",
-        "model": f"{HERE / 'perilous_model.py'}:build_steep",
+        "model": "planted_steep",
         "learning_rate": 1e-9,
     },
     "channels last": {"channels_last": True},

@@ -9,7 +9,6 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -199,19 +198,11 @@ def test_checkpoints_are_kept_where_that_is_asked_for_and_do_not_make_the_next_t
     assert again.summary.measurements.resumption.resumed_at_steps == []
 
 
-CRASHES = """
-def build(image, classes):
-    raise ValueError("crashes at every start")
-"""
-
-
 @pytest.mark.fault(17)
 def test_a_run_that_crashes_at_every_start_is_tried_three_times_and_no_more(
-    start: Start, tmp_path: Path, record_property: Figure
+    start: Start, record_property: Figure
 ) -> None:
-    model = tmp_path / "crashing.py"
-    model.write_text(CRASHES, encoding="utf-8")
-    changed = {"model": f"{model}:build"}
+    changed = {"model": "planted_crashing"}
     for attempt in (1, 2, 3):
         code, stderr = start("hopeless", 1, changed, attempt=attempt).end()
         assert code == 1

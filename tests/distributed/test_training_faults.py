@@ -10,7 +10,6 @@ import signal
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -34,64 +33,12 @@ pytestmark = [needs_two_cores, pytest.mark.starts_ranks]
 
 Figure = Callable[[str, object], None]
 
-MODELS = """
-import os
-import time
-import torch
-from torch import nn
-
-class Model(nn.Module):
-    def __init__(self, image, classes):
-        super().__init__()
-        self.layer = nn.Linear(image.numel(), classes)
-        self.rank = os.environ["RANK"]
-        self.steps = 0
-
-    def forward(self, images):
-        self.steps += self.training
-        return self.layer(images.flatten(1))
-
-class Sleepy(Model):
-    def forward(self, images):
-        if self.training and self.rank == "1":
-            time.sleep(0.05)
-        return super().forward(images)
-
-class Poisoned(Model):
-    def forward(self, images):
-        logits = super().forward(images)
-        return logits * float("nan") if self.rank == "1" and self.steps == 8 else logits
-
-class Counting(Model):
-    def forward(self, images):
-        with open(os.path.join(os.path.dirname(__file__), f"seen{self.rank}.csv"), "a") as file:
-            print("train" if self.training else "test", len(images), sep=",", file=file)
-        return super().forward(images)
-
-def sleepy(image, classes):
-    return Sleepy(image, classes)
-
-def poisoned(image, classes):
-    return Poisoned(image, classes)
-
-def counting(image, classes):
-    return Counting(image, classes)
-"""
-
-
-@pytest.fixture
-def own(tmp_path: Path) -> Callable[[str], dict[str, Any]]:
-    """The setting that chooses one of the models above."""
-    path = tmp_path / "models.py"
-    path.write_text(MODELS, encoding="utf-8")
-    return lambda name: {"model": f"{path}:{name}"}
-
 
 @pytest.mark.fault(4)
 def test_a_rank_that_takes_50_ms_more_a_step_is_named_with_its_host_in_the_report(
-    start: Start, tmp_path: Path, own: Callable[[str], dict[str, Any]], record_property: Figure
+    start: Start, tmp_path: Path, record_property: Figure
 ) -> None:
-    settings = SETTINGS | own("sleepy") | {"devices": [2], "epochs": 10}
+    settings = SETTINGS | {"model": "planted_late_on_rank_1", "devices": [2], "epochs": 10}
     expected = f"waiting for rank 1 on {socket.gethostname()} takes"
     named: list[bool] = []
     while named.count(True) < 2:
@@ -117,7 +64,7 @@ def test_a_rank_that_takes_50_ms_more_a_step_is_named_with_its_host_in_the_repor
 
 @pytest.mark.fault(5)
 def test_1797_samples_over_4_ranks_make_equal_steps_and_each_is_tested_once(
-    start: Start, tmp_path: Path, own: Callable[[str], dict[str, Any]], record_property: Figure
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_property: Figure
 ) -> None:
     digits = load_digits()
     images = (digits.images[:, np.newaxis] * 15).astype(np.uint8)
@@ -126,8 +73,9 @@ def test_1797_samples_over_4_ranks_make_equal_steps_and_each_is_tested_once(
     splits = {"train_images": images, "train_labels": labels, "test_images": images, "test_labels": labels}
     write(splits, prepared)
     (tmp_path / "site.yaml").write_text("accelerator: cpu\ndevices_per_node: 4\ncpus_per_node: 4\n")
-    changed = {"devices": [4], "epochs": 2, "global_batch_size": 248}
-    run = finish(start("uneven", 4, own("counting") | changed, dataset=prepared))
+    monkeypatch.setenv("COUNTED_IN", str(tmp_path))
+    changed = {"model": "planted_counting", "devices": [4], "epochs": 2, "global_batch_size": 248}
+    run = finish(start("uneven", 4, changed, dataset=prepared))
 
     assert list(run.ranks["rank"]) == [0, 1, 2, 3]
     assert run.ranks["test_samples"].tolist() == [450, 449, 449, 449]
@@ -136,7 +84,7 @@ def test_1797_samples_over_4_ranks_make_equal_steps_and_each_is_tested_once(
     for rank in range(4):
         with (tmp_path / f"seen{rank}.csv").open(encoding="utf-8") as file:
             seen = [(phase, int(samples)) for phase, samples in csv.reader(file)]
-        # a model is tried once before the training, and timed by itself after it
+        # the model is timed by itself after the training
         phases = [phase for phase, _ in seen]
         training = seen[phases.index("train") : len(phases) - phases[::-1].index("test")]
         steps.append(sum(phase == "train" for phase, _ in training))
@@ -148,10 +96,10 @@ def test_1797_samples_over_4_ranks_make_equal_steps_and_each_is_tested_once(
 
 @pytest.mark.fault(6)
 def test_nan_on_one_rank_is_an_outcome_of_the_run_and_no_failure_to_retry(
-    start: Start, own: Callable[[str], dict[str, Any]], record_property: Figure
+    start: Start, record_property: Figure
 ) -> None:
     # the second of the second epoch's six steps
-    run = finish(start("poisoned", 2, own("poisoned")))
+    run = finish(start("poisoned", 2, {"model": "planted_not_a_number_on_rank_1"}))
     assert run.summary.outcome == "diverged"
     assert "the loss is no longer finite in epoch 2 (training nan, test nan)" in run.summary.reason
     assert list(run.epochs["epoch"]) == [1, 2]

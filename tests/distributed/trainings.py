@@ -38,17 +38,7 @@ GLOBAL_BATCH = 120
 """Leaves 115 samples for the last of 4 steps, which two ranks share as 58 and 57."""
 STEPS_PER_EPOCH = 4
 
-DEEP_MODEL = """
-from torch import nn
-
-def build(image, classes):
-    hidden = [layer for _ in range(6) for layer in (nn.Linear(400, 400), nn.ReLU())]
-    first = (nn.Flatten(), nn.Linear(image.numel(), 400), nn.ReLU())
-    return nn.Sequential(*first, *hidden, nn.Linear(400, classes))
-"""
-"""4 MiB of parameters, in matrices of 0.6 MiB."""
-
-DEEP = "deep.py:build"
+DEEP = "planted_deep"
 CNN = {"model": "digits_cnn"}
 ADAMW = {"model": DEEP, "optimizer": "adamw", "learning_rate": 1e-3, "schedule": "step"}
 FSDP = ADAMW | {"parallelism": "fsdp"}
@@ -167,9 +157,7 @@ class Trainings:
         output = self.folder / f"world{world_size}"
         launch = rank_launch(world_size, accelerator=self.accelerator)
         RankFiles(output).begin(rank_setup_for(launch, SiteLaunch(), 120))
-        chosen = [
-            _variant(name, world_size, self.folder, self.weights) for name in self._variants(world_size)
-        ]
+        chosen = [_variant(name, world_size, self.weights) for name in self._variants(world_size)]
         (output / "variants.json").write_text(json.dumps(chosen), encoding="utf-8")
         start_ranks("training_probe.py", world_size, output / "variants.json", self.dataset, output)
         return output
@@ -204,16 +192,13 @@ def trainings_in(folder: Path, place: Place, accelerator: str) -> Trainings:
     """All variants below a folder, of which none is trained yet."""
     dataset = folder / "prepared.safetensors"
     _prepare_coloured_digits(dataset)
-    (folder / "deep.py").write_text(DEEP_MODEL, encoding="utf-8")
     weights = folder / "resnet18.safetensors"
     write_weights(resnet18(weights=None).state_dict(), weights)
     return Trainings(folder, dataset, weights, place, accelerator)
 
 
-def _variant(name: str, world_size: int, folder: Path, weights: Path) -> dict[str, Any]:
+def _variant(name: str, world_size: int, weights: Path) -> dict[str, Any]:
     chosen = SHARED | {"dataset": "digits"} | VARIANTS[name]
-    if chosen["model"] == DEEP:
-        chosen["model"] = str(folder / DEEP)
     settings = Settings(global_batch_size=GLOBAL_BATCH, **chosen)
     definition = definition_of(settings, world_size)
     return {

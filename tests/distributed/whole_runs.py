@@ -32,8 +32,7 @@ SETTINGS = {
     "devices": [1, 2],
     "repeats": 1,
 }
-UNHURRIED = f"{Path(__file__).parents[1] / 'unhurried_model.py'}:build"
-ENDLESS: dict[str, Any] = {"epochs": 1_000_000, "model": UNHURRIED}
+ENDLESS: dict[str, Any] = {"epochs": 1_000_000, "model": "planted_unhurried"}
 END_SECONDS = 900
 """Longest wait for the end of a run, which may wait for others on this machine."""
 RANK_PYTHON = "RANK_PYTHON"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import os
-import shutil
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,7 +20,6 @@ from tests.workflow.conftest import ROOT, Outcome, Workplace
 
 from scalewise.records import Measurements, Summary, read_summary
 
-HERE = Path(__file__).parent
 FULL_SPEED: dict[str, Any] = {"precision": "bf16", "channels_last": True, "loader": "resident"}
 IMAGES = "synthetic-3x32x32-10classes-2048samples"
 
@@ -43,7 +41,7 @@ def memory_experiments(accelerator: str) -> dict[str, dict[str, Any]]:
     """Trainings with gradient_as_bucket_view and without, whose memory is their parameters'."""
     memory = yaml.safe_load(MEMORY.format(repeats=1))
     if accelerator == "cuda":
-        memory["defaults"]["model"] = "gpu_models.py:build_deep"
+        memory["defaults"]["model"] = "planted_narrow_transformer_for_a_gpu"
     return {
         name: memory["defaults"] | experiment | ONCE for name, experiment in memory["experiments"].items()
     }
@@ -79,7 +77,7 @@ def experiments(accelerator: str) -> dict[str, dict[str, Any]]:
         }
     )
     chosen["oversized"] = ONCE | {
-        "model": "gpu_models.py:build_too_large",
+        "model": "planted_too_large",
         "dataset": "digits",
         "global_batch_size": 256,
         "epochs": 1,
@@ -160,8 +158,6 @@ def run_study(
     """Run experiments on one device of this machine, with these environment variables."""
     (folder / "config").mkdir()
     (folder / "config" / "examples").symlink_to(ROOT / "config" / "examples", target_is_directory=True)
-    shutil.copy(ROOT / "benchmarks" / "deep_transformer.py", folder)
-    shutil.copy(HERE / "gpu_models.py", folder)
     # where nothing is installed but on purpose, python may be called python3 alone
     programs = stand_ins(folder / "programs", {"python": f'exec "{sys.executable}" "$@"'})
     site = {

@@ -11,15 +11,14 @@ import pytest
 import torch
 from tests.distributed.whole_runs import ENDLESS, Training, clean_up, finish, starter
 from tests.gpu.conftest import Figure
-from tests.gpu.gpu_models import HELD_BYTES
+from tests.startup.planted_models import HELD_BYTES
 from tests.waiting import wait_until
 
 from scalewise.training.measure.sensors import NvmlSensor
 
 pytestmark = pytest.mark.gpu
 
-HERE = Path(__file__).parent
-HOLDING = ENDLESS | {"model": f"{HERE / 'gpu_models.py'}:build_holding", "devices": [1]}
+HOLDING = ENDLESS | {"model": "planted_holding", "devices": [1]}
 MOST_OF_IT = HELD_BYTES // 2
 PATIENCE_SECONDS = 30.0
 

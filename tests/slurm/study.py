@@ -57,8 +57,7 @@ TRAINING: dict[str, Any] = {
     # a job more for each shape, where a test looks at its own
     "predict": False,
 }
-UNHURRIED = f"{ROOT / 'tests' / 'unhurried_model.py'}:build"
-ENDLESS = {"epochs": 1_000_000, "model": UNHURRIED}
+ENDLESS = {"epochs": 1_000_000, "model": "planted_unhurried"}
 
 ONE_RANK_A_NODE = {"devices_per_node": 1, "memory_gb_per_node": 4}
 """Facts of a site on which two devices are two nodes, and many runs fit on those."""

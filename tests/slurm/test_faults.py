@@ -25,15 +25,6 @@ from tests.waiting import wait_until
 
 Record = Callable[[str, object], None]
 
-RAISES_ON_SIGNAL = """
-import signal
-
-def fail(*_):
-    raise ValueError("a fault on purpose")
-
-signal.signal(signal.SIGUSR2, fail)
-"""
-
 # fails as often as the file beside it has lines, then becomes the real command
 FAILS_AT_FIRST = """#!/bin/bash
 left={folder}/{name}.left
@@ -85,19 +76,18 @@ class Faults:
 def faults(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Faults]:
     """Eight runs at once, two nodes each but the last two."""
     study = ClusterStudy(lab, tmp_path_factory.mktemp("faults"))
-    (study.folder / "sitecustomize.py").write_text(RAISES_ON_SIGNAL)
     hit = ("killed", "stopped", "raising", "cancelled", "overtime")
     experiments: dict[str, dict[str, Any]] = {
         name: {"devices": [2], **ENDLESS, "timeout_seconds": 90} for name in (*hit, "missing")
     }
+    experiments["raising"]["model"] = "planted_raising_on_signal"
     # these two end by it
     experiments["stopped"]["timeout_seconds"] = experiments["missing"]["timeout_seconds"] = 30
     experiments["bound"] = {"devices": [1], "cpus_per_device": 2}
     experiments["unloaded"] = {"devices": [1]}
-    prelude = [f"export PYTHONPATH={shlex.quote(str(study.folder))}"]
-    lines = PRELUDE.strip().replace("\n", " ")
+    prelude = PRELUDE.strip().replace("\n", " ")
     # a signal ahead of the end of its time would put the job back into the queue
-    study.configure(experiments, **ONE_RANK_A_NODE, prelude=[*prelude, lines], slurm={"signal_seconds": 0})
+    study.configure(experiments, **ONE_RANK_A_NODE, prelude=[prelude], slurm={"signal_seconds": 0})
     process = study.start("--retries", "0")
     for name in hit:
         study.wait_training(name, "d2.r1")
@@ -253,30 +243,12 @@ def test_many_runs_on_one_node_at_once_all_start_and_a_study_needs_no_internet(
     assert re.search(r"\d other jobs? on its nodes", report)
 
 
-WAITING_MODEL = """
-import os, time
-from torch import nn
-
-class Waiting(nn.Module):
-    def __init__(self, image, classes):
-        super().__init__()
-        self.layer = nn.Linear(image.numel(), classes)
-
-    def forward(self, images):
-        while os.path.exists(os.path.join(os.path.dirname(__file__), "held.back")):
-            time.sleep(0.1)
-        return self.layer(images.flatten(1))
-
-def build(image, classes):
-    return Waiting(image, classes)
-"""
-HELD_BACK: dict[str, Any] = {"model": "waiting.py:build", "timeout_seconds": LIMIT_SECONDS}
+HELD_BACK: dict[str, Any] = {"model": "planted_held_back", "timeout_seconds": LIMIT_SECONDS}
 """A run that trains once a file has gone: not before that has happened which is to find it training."""
 
 
 def hold_back(study: ClusterStudy) -> Path:
     """The file that runs wait for to go."""
-    (study.folder / "waiting.py").write_text(WAITING_MODEL)
     held_back = study.folder / "held.back"
     held_back.touch()
     return held_back

@@ -24,28 +24,8 @@ from scalewise.records import SUMMARY, Resumption, Summary
 
 Record = Callable[[str, object], None]
 
-MODEL = """
-import os, time
-from torch import nn
-
-class Unhurried(nn.Module):
-    def __init__(self, image, classes):
-        super().__init__()
-        self.layers = nn.Sequential(nn.Flatten(), nn.Dropout(0.1), nn.Linear(image.numel(), classes))
-
-    def forward(self, images):
-        if self.training:
-            time.sleep(float(os.environ.get("PAUSE", "0")))
-        return self.layers(images)
-
-def build(image, classes):
-    return Unhurried(image, classes)
-"""
-"""Takes the time that it is told to, and none from the other runs; its random numbers must go on where they
-were."""
-
 TRAINED: dict[str, Any] = {
-    "model": "unhurried.py:build",
+    "model": "planted_perilous",
     "devices": [2],
     "epochs": 60,
     "deterministic": True,
@@ -83,17 +63,16 @@ case "$*" in
   *results/crashing*) echo "no licence for this program"; exit 1;;
   *results/shifted*) if [ "$SLURM_PROCID" = 1 ]; then export PYTHONPATH={clock}; fi;;
   *results/undisturbed* | *results/late*) ;;
-  *results/long*) export PAUSE=0.8;;
-  *results/srun*) if [ "$SLURM_RESTART_COUNT" -lt {requeued} ]; then export PAUSE=0.15; fi;;
-  *) if [ ! -e "$(dirname "${{!#}}")/checkpoints" ]; then export PAUSE=0.15; fi;;
+  *results/long*) export PERIL_PAUSE=0.8;;
+  *results/srun*) if [ "$SLURM_RESTART_COUNT" -lt {requeued} ]; then export PERIL_PAUSE=0.15; fi;;
+  *) if [ ! -e "$(dirname "${{!#}}")/checkpoints" ]; then export PERIL_PAUSE=0.15; fi;;
 esac
 """
 """What happens on the nodes before ranks start: a run walks until it has been hit for the last time."""
 
 
 def configure(study: ClusterStudy, experiments: dict[str, dict[str, Any]], **site: Any) -> None:
-    """Write a study of the model above, and what happens to its runs by themselves."""
-    (study.folder / "unhurried.py").write_text(MODEL, encoding="utf-8")
+    """Write a study, and what happens to its runs by themselves."""
     clock = study.folder / "clock"
     clock.mkdir()
     (clock / "sitecustomize.py").write_text(SHIFTED_CLOCK)
@@ -147,7 +126,8 @@ def requeued(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Req
         **launched,
         "limited": TRAINED,
         "undisturbed": TRAINED,
-        "shifted": {**TRAINED, "epochs": 10},
+        # its sitecustomize hides the one that brings the tests' models
+        "shifted": {**TRAINED, "epochs": 10, "model": "linear"},
         "crashing": alone,
         "late": alone,
     }

@@ -10,29 +10,9 @@ from tests.slurm.study import ClusterStudy
 
 from scalewise.analysis.bottlenecks.bottlenecks import find_bottlenecks
 
-MODEL = """
-import time
-from torch import nn
-
-class Working(nn.Module):
-    def __init__(self, image, classes):
-        super().__init__()
-        sizes = (image.numel(), 4000, 250, classes)
-        self.layers = nn.Sequential(*(nn.Linear(*pair) for pair in zip(sizes, sizes[1:])))
-
-    def forward(self, images):
-        if self.training:
-            time.sleep(1.5)
-        return self.layers(images.flatten(1))
-
-def build(image, classes):
-    return Working(image, classes)
-"""
-"""5 MB of gradients for 1.5 s of work, which it takes whatever else the machine does."""
-
 TABLES = ("--until", "compute_scaling")
 
-EXPERIMENT = {"model": "working.py:build", "devices": [2], "warmup_steps": 2, "epochs": 1}
+EXPERIMENT = {"model": "planted_communicating", "devices": [2], "warmup_steps": 2, "epochs": 1}
 
 
 def cause(study: ClusterStudy, experiment: str) -> tuple[str | None, list[str]]:
@@ -48,7 +28,6 @@ def cause(study: ClusterStudy, experiment: str) -> tuple[str | None, list[str]]:
 
 
 def test_a_slow_link_is_named_and_a_fast_one_is_not(lab: Lab, study: ClusterStudy) -> None:
-    (study.folder / "working.py").write_text(MODEL, encoding="utf-8")
     lab.limit_network("50mbit")
     try:
         study.configure({"slow": EXPERIMENT}, devices_per_node=1)

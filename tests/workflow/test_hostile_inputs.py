@@ -45,16 +45,15 @@ ENVIRONMENT = {
     "GITHUB_TOKEN": SECRET,
     "HTTPS_PROXY": f"http://me:{SECRET}@127.0.0.1:9",
 }
-OWN_MODEL = """\
+PROGRAM = """\
 import torch
 
-
-def build(image, classes):
-    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(image[0] * image[1] * image[2], classes))
-
-
-def broken(image, classes):
-    raise RuntimeError("this model has a mistake")
+model = torch.nn.Linear(8, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(1000):
+    optimizer.zero_grad()
+    model(torch.randn(16, 8)).sum().backward()
+    optimizer.step()
 """
 RUNTIME = """\
 #!/bin/sh
@@ -93,7 +92,7 @@ def canaries(folder: Path) -> list[Path]:
 
 def write_hostile_study(folder: Path) -> None:
     """Every string of both files that may be free text, and the files that they name."""
-    (folder / f"{BARE}.py").write_text(OWN_MODEL)
+    (folder / f"{BARE}.py").write_text(PROGRAM)
     for name, text in (
         (f"{TRAP} python", f'#!/bin/sh\nexec {sys.executable} "$@"\n'),
         (f"{TRAP} runtime", RUNTIME),
@@ -120,25 +119,30 @@ site: {quoted(f"{BARE}.yaml")}
 defaults:
   title: {quoted(SHOWN)}
   description: {quoted(SHOWN + LONG)}
-  dataset: synthetic-1x8x8-4classes-64samples
-  model: linear
   devices: ["1x1"]
   global_batch_size: 16
-  epochs: 2
   warmup_steps: 1
   repeats: 1
 experiments:
   sound:
-    sweep: {{model: [{quoted(f"{BARE}.py:build")}]}}
+    dataset: synthetic-1x8x8-4classes-64samples
+    model: linear
+    epochs: 2
+  program:
+    program: {quoted(f"{BARE}.py")}
+    arguments: ["{{global_batch_size}}", "{{argument.trap}}"]
+    sweep: {{argument.trap: [{quoted(TRAP)}]}}
+    steps: 10
   broken:
-    model: {quoted(f"{BARE}.py:broken")}
+    dataset: synthetic-1x8x8-4classes-64samples
+    model: planted_crashing
 """
     (folder / "study.yaml").write_text(study)
 
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> HostileStudy:
-    """One run that trains and one that fails, under a private umask and with secrets around them."""
+    """Two runs that train and one that fails, under a private umask and with secrets around them."""
     folder = tmp_path_factory.mktemp("hostile")
     write_hostile_study(folder)
     done = subprocess.run(
@@ -156,8 +160,9 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> HostileStudy:
         check=False,
     )
     found = HostileStudy(folder, Outcome(done.returncode, done.stdout))
-    assert len(list(folder.glob("results/sound/runs/*/summary.json"))) == 1, done.stdout
-    assert "this model has a mistake" in next(folder.glob("results/broken/runs/*/history.json")).read_text()
+    for trained in ("sound", "program"):
+        assert len(list(folder.glob(f"results/{trained}/runs/*/summary.json"))) == 1, done.stdout
+    assert "crashes at every start" in next(folder.glob("results/broken/runs/*/history.json")).read_text()
     return found
 
 
@@ -171,7 +176,8 @@ def test_the_trap_would_spring_in_a_shell(command: str, tmp_path: Path) -> None:
 @refuses("security: shell in the study", "security: shell in the site")
 def test_no_string_of_a_study_and_its_site_is_executed_while_it_runs(hostile: HostileStudy) -> None:
     assert canaries(hostile.folder) == []
-    assert (hostile.folder / "results/sound/report.html").exists(), hostile.outcome.text
+    for trained in ("sound", "program"):
+        assert (hostile.folder / f"results/{trained}/report.html").exists(), hostile.outcome.text
 
 
 @refuses("security: shell in the study")
@@ -228,6 +234,8 @@ experiments:
     global_batch_size: 16
     repeats: 1
 """
+FIXED_BATCH = {"scaling": "weak", "batch_size_per_device": 16, "devices": [1], "steps": 10}
+"""Keys of a program that takes no batch size."""
 NAMES = {
     "model": TRAP,
     "optimizer": TRAP,
@@ -275,17 +283,16 @@ def test_paths_that_snakemake_would_fill_in_are_refused_at_the_dry_run(workplace
         "-x.py": "Write './-x.",
     }
     named = list(cures)
-    experiments = "".join(
-        f"  m{number}: {{model: {quoted(f'{name}:build')}}}\n" for number, name in enumerate(named)
-    )
-    common = "defaults: {dataset: digits, model: linear, global_batch_size: 16, devices: [1]}\n"
+    experiments = "".join(f"  m{number}: {{files: [{quoted(name)}]}}\n" for number, name in enumerate(named))
+    (workplace.folder / "train.py").write_text(PROGRAM)
+    common = f"defaults: {FIXED_BATCH | {'program': 'train.py'}}\n"
     outcome = workplace.snakemake("-n", config=f"{common}experiments:\n{experiments}")
 
     assert outcome.code == 1
     assert f"{len(named)} mistakes in the configuration" in outcome.text
     for number, cure in enumerate(cures.values()):
         (said,) = re.findall(rf"study.yaml:{3 + number}: (.*)", outcome.text)
-        assert said.startswith(f"experiments.m{number}.model is {named[number]!r}"[:-1])
+        assert said.startswith(f"experiments.m{number}.files[0] is {named[number]!r}"[:-1])
         assert cure in said
     assert "Traceback" not in outcome.text
 
@@ -323,20 +330,20 @@ def test_a_site_that_is_no_path_is_refused_when_the_study_is_read(
 
 
 @refuses("security: shell in the study")
-def test_a_model_whose_path_the_shell_that_sends_jobs_would_obey_is_refused(workplace: Workplace) -> None:
+def test_a_program_whose_path_the_shell_that_sends_jobs_would_obey_is_refused(workplace: Workplace) -> None:
     paths = [f"a{character}b.py" for character in "$`\\'\""]
-    lines = [f"  e{number}: {{model: {quoted(f'{path}:build')}}}" for number, path in enumerate(paths)]
-    common = "defaults: {dataset: digits, global_batch_size: 16, devices: [1]}\nexperiments:\n"
+    lines = [f"  e{number}: {{program: {quoted(path)}}}" for number, path in enumerate(paths)]
+    common = f"defaults: {FIXED_BATCH}\nexperiments:\n"
     for path in paths:
-        (workplace.folder / path).write_text(OWN_MODEL)
+        (workplace.folder / path).write_text(PROGRAM)
     outcome = workplace.snakemake("-n", config=common + "\n".join(lines) + "\n")
 
     assert outcome.code == 1
     assert f"{len(paths)} mistakes in the configuration" in outcome.text
     for number, path in enumerate(paths):
-        place = f"study.yaml:{number + 3}: experiments.e{number}.model"
+        place = f"study.yaml:{number + 3}: experiments.e{number}.program"
         why = f"and the shell that sends jobs to Slurm may act on the {path[1]}"
-        assert f"{place} is {f'{path}:build'!r}, {why}" in outcome.text
+        assert f"{place} is {path!r}, {why}" in outcome.text
     assert outcome.text.count("Rename the file or folder without $ ` \\ and quotes.") == len(paths)
 
 
@@ -381,12 +388,9 @@ slurm:
   srun_extra: [{quoted(comment)}]
 """
     node.write(f"{BARE}.yaml", site)
-    node.write(f"{BARE}.py", OWN_MODEL)
-    text = SMALL.replace("linear", quoted(f"{BARE}.py:build"))
-    node.write(f"{BARE}.study.yaml", f"{text}    title: {quoted(SHOWN)}\n")
-    dataset = node.folder / "resources/datasets/digits/dataset.safetensors"
-    dataset.parent.mkdir(parents=True)
-    dataset.touch()
+    node.write(f"{BARE}.py", PROGRAM)
+    own = {"title": SHOWN, "program": f"{BARE}.py", "repeats": 1} | FIXED_BATCH
+    node.write(f"{BARE}.study.yaml", yaml.safe_dump({"experiments": {"study": own}}))
     outcome = node.snakemake(
         *("--configfile", f"{BARE}.study.yaml", "--config", f"site={BARE}.yaml", "--retries", "0"),
         *("--slurm-init-seconds-before-status-checks", "1", "--latency-wait", "0", "--printshellcmds"),

@@ -18,15 +18,14 @@ import pytest
 from tests.cores import needs_two_cores
 from tests.prepared_digits import place_digits_of_study
 from tests.waiting import wait_until
-from tests.workflow.conftest import ROOT, SITE, SNAKEFILE, TINY, Workplace
+from tests.workflow.conftest import SITE, SNAKEFILE, TINY, Workplace
 
 from scalewise.plan.jobs.environment import source_version
 from scalewise.records import RUN_RECORDS, SUMMARY, read_summary
 
 pytestmark = needs_two_cores
 
-UNHURRIED = f"{ROOT / 'tests' / 'unhurried_model.py'}:build"
-ENDLESS = TINY.replace("epochs: 2", "epochs: 1000000").replace("linear", UNHURRIED)
+ENDLESS = TINY.replace("epochs: 2", "epochs: 1000000").replace("linear", "planted_unhurried")
 
 
 @dataclass(frozen=True)
@@ -171,34 +170,11 @@ def test_a_result_that_was_there_when_snakemake_was_killed_is_kept_unless_it_is_
     assert (tmp_path / "forced" / target).read_bytes() != before[SUMMARY]
 
 
-WAITING_MODEL = """
-import time
-from pathlib import Path
-
-from torch import nn
-
-HERE = Path(__file__).parent
-LATER = bool(list(HERE.glob("results/*/runs/*/summary.json")))
-
-class Waiting(nn.Module):
-    def __init__(self, image, classes):
-        super().__init__()
-        self.layer = nn.Linear(image.numel(), classes)
-
-    def forward(self, images):
-        while LATER and (HERE / "held.back").exists():
-            time.sleep(0.05)
-        return self.layer(images.flatten(1))
-
-def build(image, classes):
-    return Waiting(image, classes)
-"""
-"""A run that begins after another has finished waits until a file has gone."""
 TWO_RUNS = """\
 experiments:
   halfway:
     dataset: digits
-    model: waiting.py:build
+    model: planted_held_back_later
     global_batch_size: 256
     epochs: 2
     warmup_steps: 2
@@ -212,7 +188,6 @@ experiments:
 def test_a_report_on_what_has_finished_is_made_while_the_study_runs_and_leaves_it_alone(
     tmp_path: Path, preloaded_python: Path
 ) -> None:
-    (tmp_path / "waiting.py").write_text(WAITING_MODEL, encoding="utf-8")
     held_back, runs = tmp_path / "held.back", tmp_path / "results" / "halfway" / "runs"
     held_back.touch()
     with running(tmp_path, TWO_RUNS) as study:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from benchmarks.bench_memory import COPIES, MODEL, SITE, STUDY, TOLERANCE, options
+from benchmarks.bench_memory import COPIES, SITE, STUDY, TOLERANCE, options
 from tests.workflow.conftest import Workplace
 
 from scalewise.training.measure.memory import LinuxGauge
@@ -24,7 +23,6 @@ def test_gradients_as_bucket_views_save_a_third_a_quarter_and_a_fifth_of_the_par
     # what glibc keeps of freed tensors, for each thread, is up to half a copy, by the threads' timing
     monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "65536")
     workplace = Workplace(tmp_path, Path(sys.executable))
-    shutil.copy(MODEL, tmp_path)
     outcome = workplace.snakemake("--scheduler", "greedy", config=STUDY.format(repeats=1), site=SITE)
     assert outcome.code == 0, outcome.text
     html = (tmp_path / "results" / "report.html").read_text(encoding="utf-8")

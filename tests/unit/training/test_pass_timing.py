@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from tests.small_runs import definition_of
+from tests.startup.planted_models import deep
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from scalewise.plan.config.settings import Settings
@@ -20,6 +22,7 @@ from scalewise.training.data.datasets import Dataset
 from scalewise.training.data.sampling import EpochSampler
 from scalewise.training.distributed.identity import Identity
 from scalewise.training.loop import TrainingState, train_epoch
+from scalewise.training.models.builders import BUILDERS, ModelBuilder
 from scalewise.training.pass_timing import (
     LEAST_COUNTED,
     PassTimes,
@@ -36,74 +39,66 @@ BATCH = 24
 ENOUGH_SECONDS = 300.0
 """For all sizes, however busy the machine is."""
 
-MODELS = """
-import time
-import torch
-from torch import nn
-
 SLEEP_SECONDS = 0.05
 
-def deep(image, classes):
-    hidden = [layer for _ in range(6) for layer in (nn.Linear(400, 400), nn.ReLU())]
-    first = (nn.Flatten(), nn.Linear(image.numel(), 400), nn.ReLU())
-    return nn.Sequential(*first, *hidden, nn.Linear(400, classes))
 
-def normed(image, classes):
+def normed(image: torch.Size, classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(image.numel(), 8), nn.BatchNorm1d(8), nn.Linear(8, classes))
+
+
+class Even(nn.Module):
+    def __init__(self, image: torch.Size, classes: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(image.numel(), classes)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if len(images) % 2:
+            raise ValueError("an even number of images is needed")
+        logits: torch.Tensor = self.layer(images.flatten(1))
+        return logits
+
 
 class Slow(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, inputs):
+    def forward(ctx: Any, inputs: torch.Tensor) -> torch.Tensor:
         time.sleep(SLEEP_SECONDS)
         return inputs.clone()
 
     @staticmethod
-    def backward(ctx, gradient):
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
         time.sleep(3 * SLEEP_SECONDS)
-        return gradient
+        return gradients[0]
 
-class Even(nn.Module):
-    def __init__(self, image, classes):
-        super().__init__()
-        self.layer = nn.Linear(image.numel(), classes)
-
-    def forward(self, images):
-        if len(images) % 2:
-            raise ValueError("an even number of images is needed")
-        return self.layer(images.flatten(1))
-
-def even(image, classes):
-    return Even(image, classes)
 
 class SlowNet(nn.Module):
-    def __init__(self, image, classes):
+    def __init__(self, image: torch.Size, classes: int) -> None:
         super().__init__()
         self.first = nn.Linear(image.numel(), 400)
         self.last = nn.Sequential(nn.Linear(400, 800), nn.Linear(800, classes))
 
-    def forward(self, images):
-        return self.last(Slow.apply(self.first(images.flatten(1))))
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.last(Slow.apply(self.first(images.flatten(1))))
+        return logits
 
-def slow(image, classes):
-    return SlowNet(image, classes)
-"""
+
+MODELS: dict[str, ModelBuilder] = {"deep": deep, "normed": normed, "even": Even, "slow": SlowNet}
 
 MakeTask = Callable[..., Trainer]
 
 
 @pytest.fixture
-def make_task(one_rank: None, tmp_path: Path) -> Iterator[MakeTask]:
+def make_task(one_rank: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeTask]:
     """A task of one rank after an epoch of training."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    (tmp_path / "models.py").write_text(MODELS, encoding="utf-8")
+    for name, build in MODELS.items():
+        monkeypatch.setitem(BUILDERS, name, build)
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(256, (80, 1, 8, 8), dtype=torch.uint8, generator=generator)
     labels = torch.randint(10, (80,), generator=generator)
     dataset = Dataset(images[:72], labels[:72], images[72:], labels[72:], 10)
 
     def make(model: str, **chosen: Any) -> Trainer:
-        model = f"{tmp_path}/models.py:{model}"
         settings = Settings(dataset="digits", model=model, global_batch_size=BATCH, warmup_steps=1, **chosen)
         batch = definition_of(settings).global_batch_size
         trainer = build_trainer(

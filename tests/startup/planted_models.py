@@ -1,0 +1,286 @@
+"""Models with which tests and benchmarks plant faults and loads, each by the function that builds it."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from scalewise.training.models.transformer import Architecture, Encoder
+
+HELD_BYTES = 32 << 30
+"""More than all other tests take together."""
+TOO_MANY_BYTES = 1 << 42
+"""Four tebibytes, which no GPU has."""
+
+
+class Planted(nn.Module):
+    """Linear layers, with something before each training pass.
+
+    Args:
+        image: [channels, height, width].
+        sizes: Widths of the layers.
+        before: Gets the number of passes with gradients so far, this one included.
+    """
+
+    def __init__(self, image: torch.Size, *sizes: int, before: Callable[[int], object]) -> None:
+        super().__init__()
+        widths = (image.numel(), *sizes)
+        self.layers = nn.Sequential(*(nn.Linear(*pair) for pair in zip(widths, sizes, strict=False)))
+        self.before = before
+        self.passes = 0
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.passes += torch.is_grad_enabled()
+            self.before(self.passes)
+        logits: torch.Tensor = self.layers(images.flatten(1))
+        return logits
+
+
+# --- work that takes its time, whatever else the machine does: ranks that compute would slow each other
+
+
+def unhurried(image: torch.Size, classes: int) -> nn.Module:
+    """Wait more than it computes: a training without an end leaves the machine to others."""
+    return Planted(image, classes, before=lambda _: time.sleep(0.02))
+
+
+def balanced(image: torch.Size, classes: int) -> nn.Module:
+    return Planted(image, classes, before=lambda _: time.sleep(1.0))
+
+
+def alternating(image: torch.Size, classes: int) -> nn.Module:
+    """Make each of two ranks late in every second pass, by turns."""
+    rank = int(os.environ["RANK"])
+    return Planted(image, classes, before=lambda passes: time.sleep(0.2 if passes % 2 == rank else 0.0))
+
+
+def late_on_rank_1(image: torch.Size, classes: int) -> nn.Module:
+    seconds = 0.05 if os.environ["RANK"] == "1" else 0.0
+    return Planted(image, classes, before=lambda _: time.sleep(seconds))
+
+
+def communicating(image: torch.Size, classes: int) -> nn.Module:
+    """5 MB of gradients for 1.5 s of work."""
+    return Planted(image, 4000, 250, classes, before=lambda _: time.sleep(1.5))
+
+
+# --- waiting for the test
+
+
+def held_back(image: torch.Size, classes: int) -> nn.Module:
+    """Train once the file held.back has gone from the study's folder."""
+    return Planted(image, classes, before=lambda _: wait_for_leave())
+
+
+def held_back_later(image: torch.Size, classes: int) -> nn.Module:
+    """The same for runs that begin after another has finished."""
+    finished = any(Path().glob("results/*/runs/*/summary.json"))
+    return Planted(image, classes, before=lambda _: wait_for_leave() if finished else None)
+
+
+def wait_for_leave() -> None:
+    while Path("held.back").exists():
+        time.sleep(0.05)
+
+
+# --- faults
+
+
+def crashing(image: torch.Size, classes: int) -> nn.Module:
+    raise ValueError("crashes at every start")
+
+
+def raising_on_rank_1(image: torch.Size, classes: int) -> nn.Module:
+    last = 5 if os.environ["RANK"] == "1" else math.inf
+    return Planted(image, classes, before=lambda passes: fail() if passes > last else None)
+
+
+def raising_on_signal(image: torch.Size, classes: int) -> nn.Module:
+    """Unhurried, until SIGUSR2."""
+    signal.signal(signal.SIGUSR2, fail)
+    return unhurried(image, classes)
+
+
+def fail(*_: object) -> None:
+    raise ValueError("a fault on purpose")
+
+
+def out_of_memory_after_18_steps(image: torch.Size, classes: int) -> nn.Module:
+    return Planted(image, classes, before=lambda passes: run_out_of_memory() if passes > 18 else None)
+
+
+def run_out_of_memory() -> None:
+    raise torch.OutOfMemoryError("after the last step")
+
+
+class NotANumber(Planted):
+    """Its logits are not numbers in the eighth step of rank 1."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        logits = super().forward(images)
+        return logits * float("nan") if os.environ["RANK"] == "1" and self.passes == 8 else logits
+
+
+def not_a_number_on_rank_1(image: torch.Size, classes: int) -> nn.Module:
+    return NotANumber(image, classes, before=lambda _: None)
+
+
+# --- counting
+
+
+class Counting(Planted):
+    """Writes each pass with its number of samples below ``COUNTED_IN``, a folder."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        path = Path(os.environ["COUNTED_IN"]) / f"seen{os.environ['RANK']}.csv"
+        with path.open("a", encoding="utf-8") as file:
+            print("train" if self.training else "test", len(images), sep=",", file=file)
+        return super().forward(images)
+
+
+def counting(image: torch.Size, classes: int) -> nn.Module:
+    return Counting(image, classes, before=lambda _: None)
+
+
+# --- interruptions
+
+
+class Perilous(nn.Module):
+    """What it draws and counts must survive, and it can end its rank.
+
+    Batch norm counts, dropout draws. The environment, which is no part of a run's settings, sets how long a
+    pass takes and what happens at a chosen one, counted in each process from its first:
+
+    - ``PERIL_PAUSE``: seconds that a pass takes longer.
+    - ``PERIL_AT``: the pass at which ``PERIL_MARK``, a file, is made.
+    - ``PERIL_RANK`` and ``PERIL_IN``: the rank that then kills itself, in its ``forward`` or ``backward``
+      pass, or whose answers are not numbers, ``nan``.
+    """
+
+    def __init__(self, image: torch.Size, classes: int) -> None:
+        super().__init__()
+        channels, height, width = image
+        self.layers = nn.Sequential(
+            nn.Conv2d(channels, 8, 3, padding=1),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Dropout(0.25),
+            nn.Linear(8 * height * width, 96),
+            nn.BatchNorm1d(96),
+            nn.ReLU(),
+            nn.Dropout(0.25),
+            nn.Linear(96, classes),
+        )
+        self.passes = 0
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.layers(images)
+        if self.training and torch.is_grad_enabled():
+            self.passes += 1
+            time.sleep(float(os.environ.get("PERIL_PAUSE", "0")))
+            if self.passes == int(os.environ.get("PERIL_AT", "0")):
+                return self._meet(logits)
+        return logits
+
+    def _meet(self, logits: torch.Tensor) -> torch.Tensor:
+        Path(os.environ["PERIL_MARK"]).touch()
+        how = os.environ.get("PERIL_IN")
+        if how is None or os.environ["PERIL_RANK"] != os.environ["RANK"]:
+            return logits
+        if how == "forward":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if how == "backward":
+            logits.register_hook(lambda _gradient: os.kill(os.getpid(), signal.SIGKILL))
+        return logits * float("nan") if how == "nan" else logits
+
+
+def perilous(image: torch.Size, classes: int) -> nn.Module:
+    return Perilous(image, classes)
+
+
+def heavy(image: torch.Size, classes: int) -> nn.Module:
+    """With 40 MB that nothing uses, so that a checkpoint takes its time."""
+    network = Perilous(image, classes)
+    network.ballast = nn.Parameter(torch.zeros(10_000_000), requires_grad=False)
+    return network
+
+
+class Steep(nn.Module):
+    """Its gradients are too large for fp16 until its scaler has come down from 2^16."""
+
+    def __init__(self, image: torch.Size, classes: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(image.numel(), classes)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.layer(images.flatten(1))
+        return 4096 * logits
+
+
+def steep(image: torch.Size, classes: int) -> nn.Module:
+    return Steep(image, classes)
+
+
+# --- sizes
+
+
+def deep(image: torch.Size, classes: int) -> nn.Module:
+    """4 MiB of parameters, in matrices of 0.6 MiB."""
+    hidden = [layer for _ in range(6) for layer in (nn.Linear(400, 400), nn.ReLU())]
+    first = (nn.Flatten(), nn.Linear(image.numel(), 400), nn.ReLU())
+    return nn.Sequential(*first, *hidden, nn.Linear(400, classes))
+
+
+def wide(image: torch.Size, classes: int) -> nn.Module:
+    """MNIST's network with 480 hidden units in place of 128."""
+    convolutions = (nn.Conv2d(image[0], 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2))
+    return nn.Sequential(
+        *convolutions, nn.Flatten(), nn.Linear(9216, 480), nn.ReLU(), nn.Linear(480, classes)
+    )
+
+
+def narrow_transformer(image: torch.Size, classes: int) -> nn.Module:
+    """A transformer whose memory is its parameters': 64 narrow layers, of which none is much of the whole.
+
+    What a layer's backward pass holds for a moment beside the buckets, a gradient or two, is 1 % of its 50
+    million parameters.
+    """
+    return Encoder(Architecture((image[0], image[1], image[2]), classes, width=256, depth=64))
+
+
+def narrow_transformer_for_a_gpu(image: torch.Size, classes: int) -> nn.Module:
+    """Two hundred million parameters in 256 narrow layers, beside which activations are little."""
+    return Encoder(Architecture((image[0], image[1], image[2]), classes, width=256, depth=256))
+
+
+class Holding(nn.Module):
+    """A linear layer that holds memory of its GPU beside its weights, from its first pass on."""
+
+    def __init__(self, image: torch.Size, classes: int, held_bytes: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(image.numel(), classes)
+        self.held_bytes = held_bytes
+        self.held: torch.Tensor | None = None
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if self.held is None and images.is_cuda:
+            self.held = torch.empty(self.held_bytes, dtype=torch.uint8, device=images.device)
+        logits: torch.Tensor = self.layer(images.flatten(1))
+        return logits
+
+
+def holding(image: torch.Size, classes: int) -> nn.Module:
+    return Holding(image, classes, HELD_BYTES)
+
+
+def too_large(image: torch.Size, classes: int) -> nn.Module:
+    return Holding(image, classes, TOO_MANY_BYTES)

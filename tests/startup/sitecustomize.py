@@ -1,0 +1,80 @@
+"""Add the tests' models to Scalewise's, in each Python process that has this folder on PYTHONPATH.
+
+A study of the tests names `planted_NAME`; the function NAME of planted_models.py builds it. No list holds
+these names: messages and pages are those that users get.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+PREFIX = "planted_"
+
+
+class WithPlanted(dict[str, Any]):
+    """Entries of Scalewise's own, and one for each planted name that is looked up."""
+
+    def __init__(self, entries: dict[str, Any], plant: Callable[[str], Any]) -> None:
+        super().__init__(entries)
+        self._plant = plant
+
+    def __missing__(self, name: str) -> Any:
+        if not name.startswith(PREFIX):
+            raise KeyError(name)
+        return self._plant(name.removeprefix(PREFIX))
+
+
+def plant_facts(models: ModuleType) -> None:
+    """Let studies name the models; nothing is known of them, and torch is not imported."""
+    facts = models.ModelFacts(batch_norm=False, min_pixels=1)
+    vars(models)["MODELS"] = WithPlanted(models.MODELS, lambda _name: facts)
+
+
+def plant_builders(builders: ModuleType) -> None:
+    """Let ranks build the models."""
+    built = WithPlanted(builders.BUILDERS, lambda name: getattr(import_module("planted_models"), name))
+    vars(builders)["BUILDERS"] = built
+
+
+PLANTED = {
+    "scalewise.plan.catalog.models": plant_facts,
+    "scalewise.training.models.builders": plant_builders,
+}
+
+
+class Planter(MetaPathFinder):
+    """Plants into a module as soon as it has been imported."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        plant = PLANTED.get(fullname)
+        spec = PathFinder.find_spec(fullname, path, target) if plant else None
+        if plant is None or spec is None or spec.loader is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            execute(module)
+            plant(module)
+
+        vars(spec.loader)["exec_module"] = exec_module
+        return spec
+
+
+def for_children() -> dict[str, str]:
+    """Return the variable of processes that are to know the models."""
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    here = str(Path(__file__).parent)
+    return {"PYTHONPATH": os.pathsep.join(dict.fromkeys(filter(None, [here, *given])))}
+
+
+sys.meta_path.insert(0, Planter())
