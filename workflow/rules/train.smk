@@ -1,6 +1,6 @@
 # Contract: one run, trained and recorded, or a reason why not.
-# in:  the prepared dataset and the run's definition; weights to begin from and a model of the user's own, if any;
-#      or a program of the user's own with its files
+# in:  the prepared dataset and the run's definition; weights to begin from, if any; or a program of the user's own
+#      with its files
 # out: results/{experiment}/runs/{run}/summary.json, epochs.csv, ranks.csv, utilization.csv; train.log survives a failure,
 #      until the next try
 

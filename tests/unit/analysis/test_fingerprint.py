@@ -17,7 +17,7 @@ from scalewise.plan.config.experiment import Experiment
 WriteRun = Callable[..., Path]
 Collect = Callable[[Mapping[str, Mapping[str, Any]]], Tables]
 
-HASH = {"dataset": f"1024:{'a' * 64}", "model file": "b" * 64}
+HASH = {"dataset": f"1024:{'a' * 64}", "weights": "b" * 64}
 
 
 def environment(host: str, **changed: Any) -> dict[str, Any]:
@@ -58,8 +58,8 @@ def collected(tmp_path: Path, write_run: WriteRun) -> Collect:
     [
         ({"parameters": 400_000}, "parameters of the model", ("650", "400,000")),
         (
-            {"origin": {"inputs": HASH | {"model file": "c" * 64}}},
-            "contents of the model file",
+            {"origin": {"inputs": HASH | {"weights": "c" * 64}}},
+            "contents of the weights",
             ("sha256 bbbbbbbbbbbb", "sha256 cccccccccccc"),
         ),
         (
@@ -87,7 +87,7 @@ def collected(tmp_path: Path, write_run: WriteRun) -> Collect:
         ({"origin": {"gpu_limits": [gpu(), gpu(500.0)]}}, "GPU power limit", ("700 W", "500 W, 700 W")),
         ({"origin": {"gpu_limits": [gpu(clock=1410)] * 2}}, "GPU maximum clock", ("1980 MHz", "1410 MHz")),
     ],
-    ids=["parameters", "model file", "data", "a host's CPU", "a host's driver", "a power limit", "a clock"],
+    ids=["parameters", "weights", "data", "a host's CPU", "a host's driver", "a power limit", "a clock"],
 )
 def test_no_speedup_joins_runs_of_another_model_or_on_other_hardware(
     collected: Collect, changed: dict[str, Any], field: str, values: tuple[str, str]

@@ -386,7 +386,7 @@ def test_a_run_that_used_its_time_is_not_tried_again_whatever_its_next_job_waite
     )
     definition = train_job.resolved(Definition.model_validate_json(command.definition))
     (command.folder / "d.safetensors").write_bytes(b"data")
-    inputs = input_hashes(command.folder / "d.safetensors", None, [])
+    inputs = input_hashes(command.folder / "d.safetensors", None)
     earlier = load_history(command.folder, definition, inputs, rank_group.rank_files)
     history = HistoryWriter(command.folder, earlier, new_start())
     refuse_start(rank_group, history, "timed-out", "all of its time is used")

@@ -64,7 +64,6 @@ VALUES = [
         own(SIZE, 'environment: {N: "{world_size}"}'),
         "names {world_size}, which is not known. Did you mean {devices}?",
     ),
-    (digits("model: ~/net.py:build"), "Write the full path, such as '/home/me/net.py:build'."),
 ]
 
 

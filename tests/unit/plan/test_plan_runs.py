@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -86,9 +85,9 @@ def test_a_runs_name_says_its_point_and_its_repeat_whatever_stands_in_its_option
         ("learning_rate", 0.001, "learning-rate-0.001"),
         ("learning_rate", 1e-05, "learning-rate-1e-05"),
         ("model", "digits_cnn", "model-digits_cnn"),
-        ("model", "models/mine.py:build", "model-models-mine.py-build"),
-        ("model", "my model;$(x).py:build", "model-my-model---x-.py-build"),
-        ("model", "é/ü.py:build", "model----.py-build"),
+        ("argument.config", "configs/mine.yaml", "config-configs-mine.yaml"),
+        ("argument.config", "my model;$(x).yaml", "config-my-model---x-.yaml"),
+        ("argument.config", "é/ü.yaml", "config----.yaml"),
     ],
 )
 def test_an_option_is_readable_in_a_name_and_safe_in_a_path(key: str, value: object, label: str) -> None:
@@ -285,7 +284,6 @@ def test_accumulation_divides_the_batch_that_strong_scaling_keeps_and_multiplies
         ("horizontal_flip", True, "flip-on"),
         ("learning_rate_scaling", "linear", "rate-scaling-linear"),
         ("learning_rate_warmup_epochs", 0.5, "rate-warmup-0.5"),
-        ("model", "models/mine.py:build", "model-models-mine.py-build"),
         ("precision", "bf16", "precision-bf16"),
         ("stop_patience_epochs", 3, "patience-3"),
     ],
@@ -362,21 +360,12 @@ def test_added_runs_leave_the_order_of_the_others_as_it_was(load: Load) -> None:
     assert [key for key in after if key in small.runs] == before
 
 
-def test_a_run_waits_for_its_data_its_first_weights_and_its_own_model(load: Load, tmp_path: Path) -> None:
+def test_a_run_waits_for_its_data_and_its_first_weights(load: Load) -> None:
     plain = load(STUDY).runs["weak", "d1.r1"].inputs
-    assert plain == {
-        "dataset": "resources/datasets/digits/dataset.safetensors",
-        "weights": [],
-        "model": [],
-    }
+    assert plain == {"dataset": "resources/datasets/digits/dataset.safetensors", "weights": []}
 
     pretrained = "dataset: cifar10\n  image_size: 224\n  pretrained: true"
     text = edited("model: digits_cnn", "model: resnet18", edited("dataset: digits", pretrained))
     assert (
         load(text).runs["weak", "d1.r1"].inputs["weights"] == "resources/weights/resnet18/model.safetensors"
     )
-
-    own = tmp_path / "mine.py"
-    own.write_text("def build(image, classes): ...\n", encoding="utf-8")
-    text = edited("model: digits_cnn", f"model: {own}:build")
-    assert load(text).runs["weak", "d1.r1"].inputs["model"] == [str(own)]

@@ -230,9 +230,12 @@ TYPES_AND_KEYS = [
         id="a depth that no wide ResNet has",
     ),
     pytest.param(
-        digits("model: models/missing.py:build"),
-        ("experiments.digits.model is 'models/missing.py:build'", "cannot be read", "Give the path of a .py"),
-        id="own model missing",
+        digits("model: my_model.py:build"),
+        (
+            "experiments.digits.model is 'my_model.py:build', a path",
+            "Train your own model with a program (`program:`)",
+        ),
+        id="a model of one's own",
     ),
     pytest.param(
         digits("sweep: {model: [linear, digit_cnn]}"),

@@ -2,53 +2,47 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
+from torch import nn
 
 from scalewise.plan.config.settings import Settings
 from scalewise.training.data.datasets import Dataset
 from scalewise.training.data.sampling import EpochSampler
 from scalewise.training.distributed.identity import Identity
 from scalewise.training.loop import TrainingState, evaluation_batch, evaluation_batches, train
+from scalewise.training.models.builders import BUILDERS
 from scalewise.training.trainer import Trainer, build_loaders, build_trainer
 
 CPU = torch.device("cpu")
 ALONE = Identity(0, 0, 1, 1, "node", None, 0)
 
-MODEL = """
-import torch
-from torch import nn
 
 class Recorder(nn.Module):
-    def __init__(self, image, classes):
+    def __init__(self, image: torch.Size, classes: int) -> None:
         super().__init__()
         self.layer = nn.Linear(image.numel(), classes)
-        self.sizes = {True: [], False: []}
+        self.sizes: dict[bool, list[int]] = {True: [], False: []}
         self.full = False
 
-    def forward(self, images):
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
         self.sizes[self.training].append(len(images))
         if self.full and not self.training:
             raise torch.OutOfMemoryError("tried to allocate 3 GiB")
-        return self.layer(images.flatten(1))
-
-def build(image, classes):
-    return Recorder(image, classes)
-"""
+        logits: torch.Tensor = self.layer(images.flatten(1))
+        return logits
 
 
 @pytest.fixture
-def trainer(one_rank: None, tmp_path: Path) -> Trainer:
+def trainer(one_rank: None, monkeypatch: pytest.MonkeyPatch) -> Trainer:
     """One rank that trains 40 samples in passes of 4, and has 50 to test."""
-    (tmp_path / "recorder.py").write_text(MODEL, encoding="utf-8")
+    monkeypatch.setitem(BUILDERS, "recorder", Recorder)
     images = torch.randint(256, (90, 1, 4, 4), dtype=torch.uint8)
     labels = torch.arange(90) % 10
     dataset = Dataset(images[:40], labels[:40], images[40:], labels[40:], 10)
     settings = Settings(
         dataset="digits",
-        model=f"{tmp_path}/recorder.py:build",
+        model="recorder",
         global_batch_size=8,
         accumulation_steps=2,
         epochs=1,
@@ -59,7 +53,6 @@ def trainer(one_rank: None, tmp_path: Path) -> Trainer:
 def test_a_batch_of_evaluation_is_no_larger_than_a_pass_of_training(trainer: Trainer) -> None:
     sizes = trainer.parallel_model.module.sizes
     assert isinstance(sizes, dict)
-    sizes[False].clear()  # the model was tried when it was built
     assert train(trainer, TrainingState.start(CPU), lambda _record: None) == "completed"
     assert set(sizes[True]) == {4}
     assert max(sizes[False]) <= 4

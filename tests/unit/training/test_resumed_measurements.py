@@ -230,7 +230,7 @@ def test_all_steps_that_a_resume_left_out_are_counted(training: Training, stop: 
 
 
 def test_weights_of_another_network_are_told_from_a_mistake_in_the_program(training: Training) -> None:
-    """An own model's code may have changed where no fingerprint looks."""
+    """The code that builds it may have changed."""
     training.part(3)
     training.model = "digits_cnn"
     with pytest.raises(CheckpointError, match=r"is of another network than the model builds now \(Error"):

@@ -10,13 +10,12 @@ LONGEST_HEADER = 64 << 20
 """Bytes of the longest header that is read; a longer one is none of a prepared file."""
 
 
-def input_hashes(dataset: Path, weights: Path | None, own_model: Sequence[Path]) -> dict[str, str]:
-    """Hashes by the name that a user knows each input by: ``dataset``, ``weights``, ``model file``.
+def input_hashes(dataset: Path, weights: Path | None) -> dict[str, str]:
+    """Hashes by the name that a user knows each input by: ``dataset``, ``weights``.
 
     Args:
         dataset: The prepared file; its header holds the checksums of all of its pieces.
         weights: The file that the training begins from; None for random weights.
-        own_model: Files of the user's own model; empty for a model of the catalogue.
 
     Raises:
         OSError: A file cannot be read.
@@ -24,9 +23,6 @@ def input_hashes(dataset: Path, weights: Path | None, own_model: Sequence[Path])
     found = {"dataset": _of_prepared(dataset)}
     if weights is not None:
         found["weights"] = _of_prepared(weights)
-    if own_model:
-        sums = (hashlib.sha256(path.read_bytes()).digest() for path in own_model)
-        found["model file"] = hashlib.sha256(b"".join(sums)).hexdigest()
     return found
 
 

@@ -35,7 +35,6 @@ from scalewise.execution.run_lock import LockLostError, LockOwner, LockTimeoutEr
 from scalewise.execution.slurm_job import other_jobs, restart_count, seconds_left
 from scalewise.execution.supervisor import GRACE_SECONDS, STUDY_IS_SHOWN, RankGroup
 from scalewise.execution.watchdog import STOP_SECONDS, Kept
-from scalewise.plan.catalog.own_model_files import own_model_files
 from scalewise.plan.catalog.own_programs import program_files
 from scalewise.plan.config.experiment import settings_model
 from scalewise.plan.config.program import ProgramSettings
@@ -155,7 +154,7 @@ def train(options: TrainOptions, definition: Definition, label: str, start: Site
     # a cluster has its own way to give a node to one job; here all trainings of a machine take turns
     machine = nullcontext() if start.slurm else machine_lock(MACHINE_WAIT_SECONDS, say)
     with lock_run(folder, wait_seconds, lambda text: say(f"{label}: {text}"), me) as lock, machine:
-        inputs = hashes_of(options, definition, program)
+        inputs = hashes_of(options, program)
         if take_back(folder, definition, inputs, os.environ.get("SCALEWISE_COMMIT") or None):
             text = "the result was there before snakemake saw this run end; it is kept"
             say(f"{label}: {text}")
@@ -246,17 +245,13 @@ def launch_of(
         program = ProgramSettings.model_validate(definition.settings)
         read += [*program_files(program), *map(Path, program.files)]
         read += map(Path, program.inputs)
-    else:
-        read += own_model_files(definition.settings["model"])
     visible = [path.resolve().parent for path in read]
     if program is not None and program.working_directory is not None:
         visible.append(Path(program.working_directory).absolute())
     return command_for(ranks_of(definition), start, rank_files, visible, program)
 
 
-def hashes_of(
-    options: TrainOptions, definition: Definition, program: ProgramSettings | None
-) -> dict[str, str]:
+def hashes_of(options: TrainOptions, program: ProgramSettings | None) -> dict[str, str]:
     """Hashes of what defines the run beside its definition, by the name that a user knows each by.
 
     Raises:
@@ -266,8 +261,7 @@ def hashes_of(
         own = program_files(program)
         return program_hashes(own, [Path(name) for name in program.files], [Path(n) for n in program.inputs])
     assert options.dataset is not None, "the rule names the prepared file of a built-in training"
-    own_model = own_model_files(definition.settings["model"])
-    return input_hashes(options.dataset, options.weights, own_model)
+    return input_hashes(options.dataset, options.weights)
 
 
 def lay_out_folder(folder: Path, keep: bool) -> None:

@@ -16,7 +16,7 @@ _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 def set_fp32_format(*, tf32: bool) -> None:
     """Have products and convolutions of fp32 tensors computed in TF32, or in fp32 itself.
 
-    Left alone, cuDNN uses TF32 for convolutions. Whatever a user's model has chosen before is overruled.
+    Left alone, cuDNN uses TF32 for convolutions. Whatever was set before is overruled.
     """
     # torch has two sets of switches, and reading the older one raises where the two disagree: its own
     # compiler does so up to 2.15, and torch.backends.cudnn.flags. The older first, which change the others

@@ -49,7 +49,7 @@ MAX_NAME_BYTES = 255
 MAX_RUNS = 100_000
 """Most runs of an experiment. Each is looked at when a study is planned, and more are a sweep too wide."""
 
-AS_PROGRAM = "Train on your own data with a program (`program:`), as docs/own-training.md shows."
+AS_PROGRAM = "Train {} with a program (`program:`), as docs/own-training.md shows."
 
 RESERVED_NAMES = {"partial": "the partial report's tables", "preflight": "what a preflight has found"}
 """Folders of the workflow's own below results/, where every experiment has a folder of its name."""
@@ -332,7 +332,7 @@ def _dataset(here: Place, name: str, image_size: int | None) -> DatasetFacts | P
         return dataset_facts(name, image_size)
     except KeyError:
         if _is_path(name):
-            return Problem(here, f"is {name!r}, a path", AS_PROGRAM)
+            return Problem(here, f"is {name!r}, a path", AS_PROGRAM.format("on your own data"))
         near = difflib.get_close_matches(name, DATASETS, n=1)
         known = f"Known: {', '.join(DATASETS)}; such as synthetic-3x32x32."
         fix = f"Did you mean {near[0]!r}?" if near else known
@@ -345,6 +345,8 @@ def _model(here: Place, name: str) -> ModelFacts | Problem:
     try:
         return model_facts(name)
     except KeyError:
+        if _is_path(name):
+            return Problem(here, f"is {name!r}, a path", AS_PROGRAM.format("your own model"))
         return Problem(here, f"is {name!r}, which is not known", did_you_mean(name, known_models()))
     except ModelNameError as error:
         return Problem(here, error.text, error.fix)

@@ -58,8 +58,10 @@ def invalid_command(path: str) -> tuple[str, str] | None:
         A clause that names the value, and the fix.
     """
     if found := _OBEYED.search(path):
-        if refusal := unexpanded(path):
-            return refusal
+        if _VARIABLE.match(path):
+            full = os.path.expandvars(path)
+            written = f", such as {full!r}" if full != path else ""
+            return f"is {path!r}, and $ is not expanded here", f"Write the full path{written}."
         return (
             f"is {path!r}, and the shell that sends jobs to Slurm may act on the {found[0]}",
             "Rename the file or folder without $ ` \\ and quotes.",
@@ -82,22 +84,6 @@ def missing(path: str) -> str:
     except ValueError:
         pass
     return "and there is no such file"
-
-
-def unexpanded(path: str) -> tuple[str, str] | None:
-    """Refuse a path in which a shell would replace something, and a web address.
-
-    Returns:
-        A clause that names the value, and the fix with the full path.
-    """
-    if re.match(r"[A-Za-z]+://", path):
-        return f"is {path!r}, a web address", "Download it, and give the path of the file or folder."
-    sign = "~" if path.startswith("~") else "$" if _VARIABLE.match(path) else ""
-    if not sign:
-        return None
-    full = os.path.expandvars(os.path.expanduser(path))  # noqa: PTH111  # a Path would drop a leading ./
-    written = f", such as {full!r}" if full != path else ""
-    return f"is {path!r}, and {sign} is not expanded here", f"Write the full path{written}."
 
 
 def kind_of(path: Path) -> Literal["file", "folder", "other"] | None:

@@ -164,9 +164,8 @@ class Settings(StrictModel):
     )
     model: str = Field(
         description="The network to train: linear, digits_cnn, mnist_cnn, resnet18, wide_resnet, wrn-28-10 "
-        "(depth, widening), transformer-25M (parameters); or your own as path/to/file.py:build, a function "
-        "from the shape of an image and the number of classes to a torch.nn.Module.",
-        json_schema_extra={"examples": ["digits_cnn", "resnet18", "models/mine.py:build"]},
+        "(depth, widening) or transformer-25M (parameters). Train your own model with a program.",
+        json_schema_extra={"examples": ["digits_cnn", "resnet18"]},
     )
     pretrained: bool = Field(
         False,

@@ -11,7 +11,6 @@ from functools import cached_property
 from typing import Any
 
 from scalewise.plan.catalog.datasets import prepared_path
-from scalewise.plan.catalog.own_model_files import own_model_files
 from scalewise.plan.catalog.own_programs import program_files
 from scalewise.plan.config.experiment import MAX_REPEATS, AnyExperiment, AnySettings
 from scalewise.plan.config.program import ARGUMENT, ProgramSettings
@@ -89,7 +88,7 @@ class Run:
 
     @cached_property
     def inputs(self) -> dict[str, str | list[str]]:
-        """The files that training needs: prepared data; first weights and the user's own model, if any.
+        """The files that training needs: prepared data, and first weights, if any.
 
         Of a program of the user's own: its files, and what the user names beside them.
         """
@@ -108,7 +107,6 @@ class Run:
         return {
             "dataset": str(prepared_path(settings.dataset)),
             "weights": f"resources/weights/{settings.model}/model.safetensors" if settings.pretrained else [],
-            "model": [str(path) for path in own_model_files(settings.model)],
         }
 
     @cached_property

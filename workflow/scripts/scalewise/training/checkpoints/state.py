@@ -146,7 +146,7 @@ def resume(trainer: Trainer, shared: Mapping[str, Any], own: Mapping[str, Any]) 
         try:
             network.load_state_dict(shared["model"])
         except RuntimeError as error:
-            # an own model's code reads what no fingerprint covers
+            # the code that builds it may have changed since
             raise CheckpointError(f"is of another network than the model builds now ({error})") from error
         if isinstance(trainer.optimizer, ZeroRedundancyOptimizer):
             trainer.optimizer.optim.load_state_dict(own["optimizer"])

@@ -9,14 +9,12 @@ import torch
 from torch import nn
 
 from scalewise.plan.catalog.models import (
-    is_own_model,
     is_transformer,
     is_wide_resnet,
     takes_pretrained,
     transformer_parameters,
     wide_resnet_shape,
 )
-from scalewise.training.models.own_model import own_model
 from scalewise.training.models.resnets import paper_wide_resnet, resnet18, wide_resnet
 from scalewise.training.models.transformer import transformer
 
@@ -93,7 +91,7 @@ def build(
     """The named network, from images of shape [batch, *image] to logits [batch, classes].
 
     Args:
-        model: A name of the configuration, or the user's ``path/to/file.py:build``.
+        model: A name of the configuration.
         image: [channels, height, width].
         classes: Number of classes.
         weights: A safetensors file of pretrained weights, for a model that takes them.
@@ -103,8 +101,6 @@ def build(
         KeyError: The name is unknown.
         ValueError: The model cannot be built so; the message says why, and what to do.
     """
-    if weights is None and is_own_model(model):
-        return own_model(model, image, classes, device)
     network = _build(model, image, classes, weights)
     return network if device is None else network.to(device)
 
@@ -125,8 +121,7 @@ def blocks(network: nn.Module) -> list[nn.Module]:
     """Parts to shard one by one, so that the parameters of one at a time need be whole.
 
     They are the composite modules that stand in a row, in an ``nn.Sequential`` or ``nn.ModuleList``: residual
-    blocks, transformer layers, also those of the user's own model. A network without any is divided into its
-    layers.
+    blocks, transformer layers. A network without any is divided into its layers.
 
     Args:
         network: Must not be sharded yet.

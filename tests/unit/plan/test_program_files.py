@@ -1,4 +1,4 @@
-"""Which files an own model consists of is read from its text, and nothing of it is run."""
+"""Which files a program consists of is read from its text, and nothing of it is run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.plan.catalog.own_model_files import own_model_files
+from scalewise.plan.catalog.own_programs import program_files
+from scalewise.plan.config.program import ProgramSettings
 
 
 def lay_out(folder: Path, files: Mapping[str, str]) -> None:
@@ -18,8 +19,12 @@ def lay_out(folder: Path, files: Mapping[str, str]) -> None:
         path.write_text(text, encoding="utf-8")
 
 
+def files_of(program: str) -> list[Path]:
+    return program_files(ProgramSettings(program=program))
+
+
 def found(folder: Path) -> list[str]:
-    files = own_model_files(f"{folder}/mine.py:build")
+    files = files_of(f"{folder}/mine.py")
     assert files[0] == folder / "mine.py"
     return sorted(str(path.relative_to(folder)) for path in files[1:])
 
@@ -31,7 +36,7 @@ def found(folder: Path) -> list[str]:
         ("import layers as l, torch", ["layers.py"]),
         ("from layers import Block", ["layers.py"]),
         ("from layers import *", ["layers.py"]),
-        ("def build(image, classes):\n    from layers import Block", ["layers.py"]),
+        ("def main():\n    from layers import Block", ["layers.py"]),
         ("import parts.head", ["parts/__init__.py", "parts/deep.py", "parts/head.py"]),
         ("from parts import head", ["parts/__init__.py", "parts/deep.py", "parts/head.py"]),
         ("from parts.head import Head", ["parts/__init__.py", "parts/deep.py", "parts/head.py"]),
@@ -43,7 +48,7 @@ def found(folder: Path) -> list[str]:
         ("from ... import layers", ["layers.py"]),
     ],
 )
-def test_what_a_model_imports_from_its_folder_belongs_to_it(
+def test_what_a_program_imports_from_its_folder_belongs_to_it(
     tmp_path: Path, text: str, imported: list[str]
 ) -> None:
     lay_out(
@@ -79,20 +84,16 @@ def test_a_link_imports_from_where_the_file_lies(tmp_path: Path) -> None:
     lay_out(tmp_path / "real", {"mine.py": "import layers", "layers.py": ""})
     (tmp_path / "link.py").symlink_to(tmp_path / "real" / "mine.py")
     lay_out(tmp_path, {"layers.py": ""})
-    files = own_model_files(f"{tmp_path}/link.py:build")
+    files = files_of(f"{tmp_path}/link.py")
     assert files == [tmp_path / "link.py", tmp_path / "real" / "layers.py"]
 
 
 def test_paths_stay_as_the_user_wrote_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lay_out(tmp_path / "models", {"mine.py": "import layers", "layers.py": ""})
     monkeypatch.chdir(tmp_path)
-    files = [os.fspath(path) for path in own_model_files("models/mine.py:build")]
+    files = [os.fspath(path) for path in files_of("models/mine.py")]
     assert files == ["models/mine.py", "models/layers.py"]
 
 
-def test_a_model_that_comes_along_has_none() -> None:
-    assert own_model_files("linear") == []
-
-
 def test_a_file_that_is_missing_is_named_for_whoever_looks_for_it(tmp_path: Path) -> None:
-    assert own_model_files(f"{tmp_path}/missing.py:build") == [tmp_path / "missing.py"]
+    assert files_of(f"{tmp_path}/missing.py") == [tmp_path / "missing.py"]
