@@ -77,6 +77,7 @@ class ClusterStudy:
     prepared: bool = True
     prompt: bool = True
     site: dict[str, Any] = field(default_factory=lambda: json.loads(json.dumps(SITE)))
+    snakefile: Path = ROOT / "workflow" / "Snakefile"
     started: list[subprocess.Popen[str]] = field(default_factory=list)
     path: str = ""
     words: str = ""
@@ -97,7 +98,7 @@ class ClusterStudy:
         program = Path(sys.executable).parent
         snakemake = [sys.executable, PROMPT] if self.prompt else [program / "snakemake"]
         command: list[str | Path] = [
-            *(*snakemake, "--snakefile", ROOT / "workflow" / "Snakefile"),
+            *(*snakemake, "--snakefile", self.snakefile),
             *("--profile", ROOT / "profiles" / "slurm", "--config", "site=site.yaml"),
             *("--configfile", "study.yaml", "--slurm-init-seconds-before-status-checks", "3"),
             *("--latency-wait", "20", *arguments),

@@ -5,17 +5,12 @@
 #      resources/prepared/{preparation}.json says that it is done
 
 
-localrules:
-    prepare_dataset,
-    prepare_weights,
-    prepare_program,
-
-
 rule prepare_dataset:
     output:
         "resources/datasets/{dataset}/dataset.safetensors",
     log:
         "logs/prepare_dataset/{dataset}.log",
+    localrule: True
     conda:
         "../envs/scalewise.yaml"
     shell:
@@ -32,6 +27,7 @@ rule prepare_weights:
         "logs/prepare_weights/{model}.log",
     wildcard_constraints:
         model="[A-Za-z0-9_-]+",
+    localrule: True
     conda:
         "../envs/scalewise.yaml"
     shell:
@@ -48,6 +44,7 @@ rule prepare_program:
         "logs/prepare_program/{preparation}.log",
     wildcard_constraints:
         preparation="[0-9a-f]+",
+    localrule: True
     conda:
         "../envs/scalewise.yaml"
     params:

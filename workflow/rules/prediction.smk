@@ -6,12 +6,6 @@
 #      projection.csv, projection.json
 
 
-localrules:
-    compute_prediction,
-    compute_projection,
-    predict,
-
-
 ALL_REDUCES = requested(PLAN["all_reduces"], lambda wc: wc.shape)
 
 
@@ -49,6 +43,7 @@ rule compute_prediction:
         notes="results/{experiment}/prediction.json",
     log:
         "logs/compute_prediction/{experiment}.log",
+    localrule: True
     conda:
         "../envs/scalewise.yaml"
     params:
@@ -70,6 +65,7 @@ rule compute_projection:
         notes="results/{experiment}/projection.json",
     log:
         "logs/compute_projection/{experiment}.log",
+    localrule: True
     conda:
         "../envs/scalewise.yaml"
     params:
@@ -85,6 +81,7 @@ rule predict:
         expand("results/{experiment}/prediction.csv", experiment=PREDICTED),
     log:
         "logs/predict.log",
+    localrule: True
     conda:
         "../envs/scalewise.yaml"
     shell:

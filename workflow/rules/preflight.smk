@@ -3,17 +3,13 @@
 # out: lines on the terminal that say ok or what to do, the same below results/preflight; made anew each time
 
 
-localrules:
-    check_site,
-    preflight,
-
-
 rule check_site:
     output:
         "results/preflight/site.json",
     log:
         "logs/preflight/check_site.log",
     retries: 0
+    localrule: True
     conda:
         "../envs/scalewise.yaml"
     # looked at anew each time it is asked for
@@ -50,6 +46,7 @@ rule preflight:
     log:
         "logs/preflight/preflight.log",
     retries: 0
+    localrule: True
     conda:
         "../envs/scalewise.yaml"
     shell:

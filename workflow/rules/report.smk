@@ -5,14 +5,6 @@
 # Titles and descriptions are in the plan's file and not in params: changing them makes nothing again.
 
 
-localrules:
-    plot_figures,
-    write_report,
-    write_overall_report,
-    plan,
-    partial_report,
-
-
 # what ExperimentResults reads
 EXPERIMENT_RESULTS = [
     f"results/{{experiment}}/{name}"
@@ -50,6 +42,7 @@ rule plot_figures:
         traces="results/{experiment}/figures/traces.json",
     log:
         "logs/plot_figures/{experiment}.log",
+    localrule: True
     conda:
         "../envs/scalewise.yaml"
     params:
@@ -69,6 +62,7 @@ rule write_report:
         "results/{experiment}/report.html",
     log:
         "logs/write_report/{experiment}.log",
+    localrule: True
     conda:
         "../envs/scalewise.yaml"
     shell:
@@ -90,6 +84,7 @@ rule write_overall_report:
         decision="results/decision.json",
     log:
         "logs/write_report.log",
+    localrule: True
     conda:
         "../envs/scalewise.yaml"
     params:
@@ -103,6 +98,7 @@ rule write_overall_report:
 rule plan:
     log:
         "logs/plan.log",
+    localrule: True
     conda:
         "../envs/scalewise.yaml"
     shell:
@@ -112,6 +108,7 @@ rule plan:
 rule partial_report:
     log:
         "logs/partial_report.log",
+    localrule: True
     conda:
         "../envs/scalewise.yaml"
     shell:

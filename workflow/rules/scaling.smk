@@ -5,11 +5,6 @@
 #      repeats/round{round}.json of an experiment whose next runs follow from those before
 
 
-localrules:
-    judge_round,
-    compute_scaling,
-
-
 checkpoint judge_round:
     input:
         rounds=lambda wc: expand(
@@ -43,6 +38,7 @@ checkpoint judge_round:
         "results/{experiment}/repeats/round{round}.json",
     log:
         "logs/judge_round/{experiment}.round{round}.log",
+    localrule: True
     conda:
         "../envs/scalewise.yaml"
     params:
@@ -92,6 +88,7 @@ rule compute_scaling:
         ),
     log:
         "logs/compute_scaling/{experiment}.log",
+    localrule: True
     conda:
         "../envs/scalewise.yaml"
     params:

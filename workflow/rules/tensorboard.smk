@@ -3,10 +3,6 @@
 # out: results/{experiment}/tensorboard/{run}/events.out.tfevents.scalewise
 
 
-localrules:
-    write_event_files,
-
-
 rule write_event_files:
     input:
         "results/{experiment}/runs.csv",
@@ -14,6 +10,7 @@ rule write_event_files:
         directory("results/{experiment}/tensorboard"),
     log:
         "logs/write_event_files/{experiment}.log",
+    localrule: True
     conda:
         "../envs/tensorboard.yaml"
     shell:

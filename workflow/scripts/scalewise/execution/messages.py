@@ -48,7 +48,7 @@ def is_out_of_memory(error: str) -> bool:
 
 
 class _Note(BaseModel):
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
 
 class Progress(_Note):

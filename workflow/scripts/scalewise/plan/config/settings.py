@@ -32,7 +32,7 @@ MAX_SEED = 2**31 - 1
 class StrictModel(BaseModel):
     """Unknown keys are errors and nothing is converted: ``"4"`` is not 4."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
 
 
 class ShortForm(StrictModel):

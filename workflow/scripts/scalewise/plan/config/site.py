@@ -67,7 +67,7 @@ def _mirror(value: str) -> str:
 class Container(BaseModel):
     """The container that the ranks run in; snakemake itself runs outside."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
 
     image: Argument = Field(description="Path of the image.")
     binds: list[Argument] = Field(
@@ -90,7 +90,7 @@ class Container(BaseModel):
 class Proxies(BaseModel):
     """Proxies for what is downloaded, on the login node."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
 
     http: Annotated[str, AfterValidator(_proxy)] | None = Field(None, description="Sets http_proxy.")
     https: Annotated[str, AfterValidator(_proxy)] | None = Field(None, description="Sets https_proxy.")
@@ -100,7 +100,9 @@ class Proxies(BaseModel):
 class SiteFile(BaseModel):
     """Facts that ``site.yaml`` of a profile may state; ``auto`` is looked up on this machine."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, title="Scalewise site")
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, defer_build=True, title="Scalewise site"
+    )
 
     accelerator: Literal["auto", "cpu", "cuda"] = Field(
         "auto",

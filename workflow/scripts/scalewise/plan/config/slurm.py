@@ -203,7 +203,7 @@ Mail = Annotated[
 class Slurm(BaseModel):
     """Options and limits of a cluster's jobs; the key's presence says that there is Slurm."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
 
     account: Name | None = Field(
         None, description="The account that pays. Left out: Slurm's default for you."

@@ -29,7 +29,7 @@ class RankLaunch(BaseModel):
         rendezvous: ``tcp``, or ``file`` where a cluster closes its ports.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     shape: str
     accelerator: Literal["cpu", "cuda"]
@@ -51,7 +51,7 @@ class SiteLaunch(BaseModel):
         network_interface: Carries what goes between nodes; None for the one of the node's own address.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     slurm: bool = False
     srun_extra: tuple[str, ...] = ()

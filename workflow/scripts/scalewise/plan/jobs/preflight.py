@@ -28,7 +28,7 @@ class Line(BaseModel):
         fix: A sentence that says how to mend it; empty where there is nothing to mend.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     state: Literal["ok", "bad", "unknown"]
     what: str
@@ -57,7 +57,7 @@ def unknown(what: str) -> Line:
 class Lines(BaseModel):
     """The findings, in order."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     lines: list[Line]
 

@@ -52,7 +52,7 @@ answer does not rest on it.
 
 
 class _Record(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class JudgedPoint(_Record):
