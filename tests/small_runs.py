@@ -8,7 +8,6 @@ from typing import Any
 
 from scalewise.execution.messages import RankSetup
 from scalewise.plan.config.settings import Settings
-from scalewise.plan.config.site import SiteFile
 from scalewise.plan.jobs.launch import RankLaunch
 from scalewise.plan.jobs.preflight import Preflight
 from scalewise.plan.runs.runs import Run
@@ -68,15 +67,14 @@ def definition_of(settings: Settings, devices: int = 1) -> Definition:
     )
 
 
-def preflight(facts: SiteFile | None = None, **changes: Any) -> Preflight:
+def preflight(**changes: Any) -> Preflight:
     """What is to be shown of one machine before its runs.
 
     Args:
-        facts: Of the site.
         changes: Fields that are not the usual ones.
     """
     usual: dict[str, Any] = {
-        "facts": facts or SiteFile(),
+        "slurm": None,
         "shape": "1x2",
         "accelerator": "cpu",
         "cpus_per_device": 1,

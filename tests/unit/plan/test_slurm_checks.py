@@ -10,7 +10,7 @@ import pytest
 from tests.small_runs import preflight
 from tests.stand_ins import stand_ins
 
-from scalewise.plan.config.site import SiteFile
+from scalewise.plan.config.slurm import Slurm
 from scalewise.plan.jobs.preflight import Line, Preflight
 from scalewise.plan.jobs.slurm_checks import check_site
 
@@ -63,7 +63,7 @@ def ask(
     stand_ins(programs, {name: script for name, script in chosen.items() if script is not None})
     facts = {key: value for key, value in (SLURM | slurm).items() if value is not None}
     preflight = Preflight(
-        facts=SiteFile.model_validate({"slurm": facts}),
+        slurm=Slurm.model_validate(facts),
         shape="2x4",
         accelerator=accelerator,
         cpus_per_device=4,

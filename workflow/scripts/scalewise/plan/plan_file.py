@@ -97,7 +97,7 @@ class Plan(TypedDict):
 
     Args:
         launch: The way in which the site starts ranks: ``SiteLaunch`` as JSON.
-        preflight: The largest run of the study and the site's facts: ``Preflight`` as JSON.
+        preflight: The largest run of the study and the cluster's facts: ``Preflight`` as JSON.
         hello: The job of the preflight.
         all_reduces: The measurements of the study's predictions, by shape.
         preparations: Commands that users' programs need before any job: ``Preparation.as_json``, by name.

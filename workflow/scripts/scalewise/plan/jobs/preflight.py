@@ -9,7 +9,6 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from scalewise.plan.catalog.datasets import prepared_path
-from scalewise.plan.config.site import SiteFile
 from scalewise.plan.config.slurm import Slurm
 from scalewise.plan.jobs.launch import RankLaunch
 from scalewise.plan.runs.allocation import Allocation
@@ -74,6 +73,7 @@ class Preflight(RankLaunch):
     """Everything that a preflight checks: the site's facts, and the largest run of the study.
 
     Args:
+        slurm: Facts of the cluster; None for one machine.
         options: Arguments of sbatch for the largest run.
         cpus_per_node: CPUs that the largest run takes on each node.
         memory_mb_per_node: MB that the largest run takes on each node; 0 asks for none.
@@ -81,7 +81,7 @@ class Preflight(RankLaunch):
         datasets: Paths of the prepared files that every rank must be able to read.
     """
 
-    facts: SiteFile
+    slurm: Slurm | None
     options: list[str]
     cpus_per_node: int
     memory_mb_per_node: int
@@ -93,7 +93,7 @@ class Preflight(RankLaunch):
         """Describe the largest run of a study."""
         run, allocation = largest(study)
         return cls(
-            facts=study.site.facts,
+            slurm=study.site.slurm,
             shape=str(run.shape),
             accelerator=study.site.accelerator,
             cpus_per_device=run.settings.cpus_per_device,

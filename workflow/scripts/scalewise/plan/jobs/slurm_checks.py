@@ -23,7 +23,7 @@ SUBMISSION_COMMANDS = ("sbatch", "squeue", "scancel")
 
 def check_site(preflight: Preflight) -> Iterator[Line]:
     """Every fact of the site that Slurm can confirm."""
-    slurm = preflight.facts.slurm
+    slurm = preflight.slurm
     if slurm is None:
         yield ok("one machine, no scheduler to ask")
         return
