@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -15,12 +16,19 @@ from typing import Any
 
 import yaml
 
-from .measure import Row, spread
+from .measure import Row, Spread, spread
 
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS, MEGABYTES = 20.0, 500.0
+RATIO = 1.25
+"""Planning may take this much of the bare workflow's time."""
+
+COLLECTOR = "gc.set_threshold("
+"""In workflow/rules/common.smk: Python looks less often for objects that are no longer used."""
+
 # runs -> repetitions of the measurement
 SIZES = {10: 3, 100: 3, 1_000: 3, 10_000: 3}
+JUDGED = (100, 10_000)
 REPEATS = 5
 DEVICES = (1, 2)
 # the same files for each run, and nothing of ours
@@ -74,12 +82,13 @@ def rows() -> list[Row]:
             quiet.append(plan_ours(runs, ["--quiet", "all"]))
             printed.append(plan_ours(runs))
             bare.append(plan_bare(runs))
-        ratio = spread(
-            [mine.cpu_seconds / other.cpu_seconds for mine, other in zip(printed, bare, strict=True)]
-        )
-        judged = runs == max(SIZES)
-        met = median(p.cpu_seconds for p in printed) < SECONDS
-        met = met and median(p.peak_megabytes for p in printed) < MEGABYTES
+        ratio = ratio_of(printed, bare)
+        target = f"at most {RATIO} times" if runs in JUDGED else ""
+        met = not target or ratio.median <= RATIO
+        if runs == max(SIZES):
+            target += f", under {SECONDS:.0f} s, {MEGABYTES:.0f} MB"
+            met = met and median(p.cpu_seconds for p in printed) < SECONDS
+            met = met and median(p.peak_megabytes for p in printed) < MEGABYTES
         table += [
             Row(f"plan: snakemake -n of {runs:,} runs, quiet", show(quiet), n),
             Row(
@@ -88,11 +97,31 @@ def rows() -> list[Row]:
                 n,
                 reference=show(bare),
                 ratio=ratio.show(),
-                target=f"under {SECONDS:.0f} s, {MEGABYTES:.0f} MB" if judged else "",
-                met=met or not judged,
+                target=target,
+                met=met,
             ),
         ]
-    return table
+    return [*table, collector_row(max(SIZES))]
+
+
+def collector_row(runs: int, n: int = 3) -> Row:
+    """Return what the thresholds of Python's garbage collector are worth."""
+    pairs = [(plan_ours(runs), plan_ours(runs, collector_as_usual=True)) for _ in range(n)]
+    ours, usual = ([pair[index] for pair in pairs] for index in (0, 1))
+    return Row(
+        f"plan: snakemake -n of {runs:,} runs, against Python's own thresholds of garbage collection",
+        show(ours),
+        n,
+        reference=show(usual),
+        ratio=ratio_of(ours, usual).show(),
+        target="below 1 times",
+        met=ratio_of(ours, usual).median < 1,
+    )
+
+
+def ratio_of(ours: Sequence[Planning], reference: Sequence[Planning]) -> Spread:
+    """Return the ratios of the CPU seconds, pair by pair."""
+    return spread([a.cpu_seconds / b.cpu_seconds for a, b in zip(ours, reference, strict=True)])
 
 
 def show(plannings: Sequence[Planning]) -> str:
@@ -102,13 +131,29 @@ def show(plannings: Sequence[Planning]) -> str:
     return f"{seconds.show('s CPU')}, {megabytes.show('MB', 0)}"
 
 
-def plan_ours(runs: int, options: Sequence[str] = ()) -> Planning:
-    """Plan a study of so many runs, as a user does, in a folder where nothing has been made yet."""
+def plan_ours(runs: int, options: Sequence[str] = (), *, collector_as_usual: bool = False) -> Planning:
+    """Plan a study of so many runs, as a user does, in a folder where nothing has been made yet.
+
+    Args:
+        runs: All runs of the study.
+        options: Further options of Snakemake.
+        collector_as_usual: Use a copy of the workflow that leaves Python's garbage collector as it is.
+    """
     # the machine is stated, so that the plan is the same whatever runs this
     site = {"accelerator": "cpu", "devices_per_node": max(DEVICES), "cpus_per_node": max(DEVICES)}
     files = {"site.yaml": yaml.safe_dump(site), "experiments.yaml": yaml.safe_dump(study(runs))}
-    snakefile = str(ROOT / "workflow" / "Snakefile")
-    return dry_run(files, [*options, "-s", snakefile, "--configfile", "experiments.yaml"])
+    with tempfile.TemporaryDirectory() as copy:
+        workflow = ROOT / "workflow"
+        if collector_as_usual:
+            workflow = shutil.copytree(workflow, Path(copy) / "workflow")
+            common = workflow / "rules" / "common.smk"
+            text = common.read_text(encoding="utf-8")
+            assert text.count(COLLECTOR) == 1
+            line = next(line for line in text.splitlines() if COLLECTOR in line)
+            common.write_text(text.replace(line, "    pass"), encoding="utf-8")
+        return dry_run(
+            files, [*options, "-s", str(workflow / "Snakefile"), "--configfile", "experiments.yaml"]
+        )
 
 
 def plan_bare(runs: int) -> Planning:

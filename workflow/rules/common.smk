@@ -19,7 +19,7 @@ if not SCRIPTS.is_dir():
 sys.path.insert(0, str(SCRIPTS))
 
 # Snakemake makes hundreds of objects a job and drops few. Looking for dropped ones less often takes a
-# tenth off the planning of 10,000 runs, at equal memory (benchmarks/run.py plan).
+# tenth off the planning of 10,000 runs, at equal memory: `python benchmarks/run.py plan` compares both.
 if workflow.is_main_process:
     gc.set_threshold(200_000, 50, 1000)
 
