@@ -30,7 +30,7 @@ from scalewise.records import (
 TIMINGS = frozenset({"train_seconds", "evaluation_seconds", "samples_per_second"})
 """Columns of epochs.csv that no two runs share."""
 
-LEFTOVERS = frozenset({"attempt", "checkpoints", "holder.json", "set-aside"})
+LEFTOVERS = frozenset({"attempt", "checkpoints", "holder.json"})
 """In the folder of a run while it goes on, or after it failed; a run that has completed has none of them."""
 
 

@@ -11,7 +11,16 @@ from scalewise.plan.config.settings import Settings
 from scalewise.plan.jobs.launch import RankLaunch
 from scalewise.plan.jobs.preflight import Preflight
 from scalewise.plan.runs.runs import Run
-from scalewise.records import HISTORY, Definition, Environment, History, Provenance, Start, write_json
+from scalewise.records import (
+    HISTORY,
+    Definition,
+    Environment,
+    History,
+    Provenance,
+    Start,
+    Summary,
+    write_json,
+)
 
 
 def definition(devices: int = 1, **settings: Any) -> Definition:
@@ -48,6 +57,33 @@ def leave_failure(folder: Path, run: Definition, outcome: str, reason: str, **st
     usual |= {"ended_at": usual["started_at"], "outcome": outcome, "reason": reason}
     failed = Start.model_validate(usual | start)
     write_json(folder / HISTORY, History(definition=run, inputs={}, starts=[failed]))
+
+
+def completed(run: Definition, inputs: dict[str, str], commit: str | None) -> Summary:
+    """Return the record of a run that has completed, without its figures.
+
+    Args:
+        run: The run.
+        inputs: Hashes of what else defines it, by name.
+        commit: Of the workflow.
+    """
+    origin = Provenance(
+        commit=commit,
+        versions={},
+        hosts=[],
+        devices=[],
+        cpu_model="",
+        operating_system="",
+        launcher="spawn",
+        started_at="2026-01-01T00:00:00+00:00",
+        ended_at="2026-01-01T00:01:00+00:00",
+        slurm_job_id=None,
+        restart_count=0,
+        inputs=inputs,
+        environments=[],
+        gpu_limits=[],
+    )
+    return Summary(definition=run, outcome="completed", reason="", measurements=None, provenance=origin)
 
 
 def definition_of(settings: Settings, devices: int = 1) -> Definition:

@@ -19,7 +19,7 @@ from tests.distributed.whole_runs import END_SECONDS, ENDLESS, Start, Training, 
 from scalewise.execution.history import in_training
 from scalewise.execution.rank_files import SPEC
 from scalewise.execution.supervisor import in_minutes
-from scalewise.records import read_failure, read_history
+from scalewise.records import RECORD, read_failure, read_history
 
 pytestmark = needs_two_cores
 
@@ -191,6 +191,7 @@ def test_checkpoints_are_kept_where_that_is_asked_for_and_do_not_make_the_next_t
     assert (history := read_history(run.folder)) is not None
     assert [start.outcome for start in history.starts] == ["completed"]
 
+    (run.folder / RECORD).unlink()  # as where the user forces it
     again = finish(start("kept", 1, changed, **keep))
     assert "is of a training that has ended" in "\n".join(again.log)
     assert again.summary.measurements is not None

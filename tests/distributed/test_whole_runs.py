@@ -16,7 +16,7 @@ from tests.listening_ports import listening
 from tests.small_runs import definition, leave_failure
 
 from scalewise.execution.rank_files import ENDPOINT, PROGRESS, SPEC
-from scalewise.records import EPOCHS, HISTORY, RANKS, SUMMARY, UTILIZATION
+from scalewise.records import HISTORY, RECORD_LOG, RUN_RECORDS, SUMMARY, UTILIZATION
 
 pytestmark = [needs_two_cores, pytest.mark.starts_ranks]
 
@@ -40,7 +40,7 @@ both_sizes = pytest.mark.parametrize("devices", [1, 2])
 @both_sizes
 def test_a_run_leaves_its_records_and_nothing_else(finished: dict[int, Finished], devices: int) -> None:
     names = {path.name for path in finished[devices].folder.iterdir()}
-    assert names == {SUMMARY, EPOCHS, RANKS, UTILIZATION, HISTORY, "train.log"}
+    assert names == {SUMMARY, *RUN_RECORDS, RECORD_LOG, HISTORY, "train.log"}
     assert finished[devices].summary.outcome == "completed"
     assert finished[devices].summary.reason == ""
 
@@ -237,7 +237,7 @@ def test_a_training_that_steps_end_is_completed_and_has_evaluated_nothing(ended_
     run = ended_by_steps
     assert (run.summary.outcome, run.summary.reason) == ("completed", "")
     names = {path.name for path in run.folder.iterdir()}
-    assert names == {SUMMARY, EPOCHS, RANKS, UTILIZATION, HISTORY, "train.log"}
+    assert names == {SUMMARY, *RUN_RECORDS, RECORD_LOG, HISTORY, "train.log"}
     measured = run.summary.measurements
     assert measured is not None
     assert len(run.epochs) == measured.epochs_completed == 0
@@ -361,9 +361,8 @@ def test_of_two_trainings_of_one_run_the_second_adopts_what_the_first_has_left(s
     assert len([line for line in trained.log if line.startswith("epoch ")]) == 3
     assert {path.name for path in trained.folder.iterdir()} == {
         SUMMARY,
-        EPOCHS,
-        RANKS,
-        UTILIZATION,
+        *RUN_RECORDS,
+        RECORD_LOG,
         HISTORY,
         "train.log",
     }

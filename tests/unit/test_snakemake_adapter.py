@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import re
@@ -74,7 +73,7 @@ rule make:
 
 
 onstart:
-    take("jobs", "folder", "incomplete_files", "forces_all", "forced")
+    take("jobs", "folder", "forces_all", "forced")
     FACTS["handlers"].append("start")
 
 
@@ -202,7 +201,7 @@ def test_the_command_line_is_known_while_the_rules_are_read(workflow: Folder) ->
     [
         (["--forcerun", "make"], ["make"], False),
         (["--forcerun", "made/one.txt"], ["made/one.txt"], False),
-        (["--force"], [], True),
+        (["--force", "made/one.txt"], ["made/one.txt"], False),
         (["--forceall"], [], True),
     ],
     ids=str,
@@ -215,16 +214,6 @@ def test_a_wish_to_make_files_again_is_known(
     facts = workflow.run(*arguments)
 
     assert (facts["forced"], facts["forces_all"]) == (forced, all_of_them)
-
-
-def test_the_files_of_a_job_that_was_killed_are_known(workflow: Folder) -> None:
-    workflow.run()
-    # as Snakemake leaves it when it is killed while the job runs
-    mark = workflow.folder / ".snakemake" / "incomplete"
-    mark.mkdir(exist_ok=True)
-    (mark / base64.b64encode(b"made/one.txt").decode()).write_text("")
-
-    assert workflow.run("--rerun-incomplete")["incomplete_files"] == ["made/one.txt"]
 
 
 def test_renewing_times_is_no_run(workflow: Folder) -> None:

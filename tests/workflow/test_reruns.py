@@ -109,7 +109,7 @@ def test_a_result_that_was_there_when_slurm_started_its_job_anew_is_kept(
     record = json.loads(original)
     record["provenance"]["slurm_job_id"] = "4711"
     (run / SUMMARY).write_text(json.dumps(record), encoding="utf-8")
-    before = {name: (run / name).read_bytes() for name in RUN_RECORDS}
+    before = {name: (run / name).read_bytes() for name in (SUMMARY, *RUN_RECORDS)}
     inside = ["--target-jobs", "train:experiment=weak,run=d1.r1", "--allowed-rules", "train", "--force"]
     inside += ["--mode", "remote", "--no-hooks", "--nolock", "--ignore-incomplete"]
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
@@ -123,7 +123,7 @@ def test_a_result_that_was_there_when_slurm_started_its_job_anew_is_kept(
     if made_by != source_version(SNAKEFILE.parent / "scripts"):
         pytest.skip("the checkout was changed while the tests ran: a result of other code is not kept")
     assert "the result was there before" in outcome.text
-    assert {name: (run / name).read_bytes() for name in RUN_RECORDS} == before
+    assert {name: (run / name).read_bytes() for name in (SUMMARY, *RUN_RECORDS)} == before
 
 
 PROGRAM = """\

@@ -25,7 +25,7 @@ def test_every_promised_file_is_there(study: Study) -> None:
     for run in RUNS:
         kept = {path.name for path in (study.results / run).iterdir()}
         tables = {"epochs.csv", "ranks.csv", "utilization.csv"}
-        assert kept == {"summary.json", "history.json", "train.log", *tables}
+        assert kept == {"summary.json", "record.json", "record.log", "history.json", "train.log", *tables}
 
 
 def test_the_report_needs_no_other_file_and_opens_with_the_decision(study: Study) -> None:

@@ -26,7 +26,6 @@ if workflow.is_main_process:
 STARTED = time.time()
 
 from scalewise.analysis.report.figures import FIGURES
-from scalewise.execution.finished_results import is_of_job, set_aside
 from scalewise.plan.jobs.environment import rule_environment
 from scalewise.plan.plan_file import read_plan, requested
 
@@ -49,27 +48,14 @@ TRAININGS = {
 }
 
 
-# Inside a job that Slurm has started anew. The job's first snakemake, which deletes outputs, sees the
-# variable; the executor hides it from what that one starts.
-STARTED_ANEW = (
-    not workflow.is_main_process and os.environ.get("SLURM_RESTART_COUNT", "0") != "0"
-)
-
-
 def train_inputs(wildcards):
-    """The inputs of a run; asked for before snakemake deletes a result that this job may have left before."""
+    """Return the inputs of a run; all handlers that a module needs are known by now."""
     # jobs run no handlers
     if workflow.is_main_process and SNAKEMAKE.is_module:
         try:
             check_handlers(SNAKEMAKE)
         except StudyError as error:
             raise WorkflowError(str(error)) from None
-    if STARTED_ANEW:
-        folder = Path(f"results/{wildcards.experiment}/runs/{wildcards.run}")
-        set_aside(
-            [folder] if is_of_job(folder, os.environ.get("SLURM_JOB_ID", "")) else [],
-            [folder],
-        )
     return TRAININGS[wildcards.experiment, wildcards.run]["inputs"]
 
 

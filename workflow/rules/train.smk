@@ -1,8 +1,8 @@
 # Contract: one run, trained and recorded, or a reason why not.
 # in:  the prepared dataset and the run's definition; weights to begin from, if any; or a program of the user's own
 #      with its files
-# out: results/{experiment}/runs/{run}/summary.json, epochs.csv, ranks.csv, utilization.csv; train.log survives a failure,
-#      until the next try
+# out: results/{experiment}/runs/{run}/summary.json, the last of all that the run leaves in its folder: Snakemake deletes no
+#      other file of it but train.log, and a job that finds the run's record gives it to Snakemake again
 
 
 REQUESTED = requested(TRAININGS, lambda wc: (wc.experiment, wc.run))
@@ -13,9 +13,6 @@ rule train:
         unpack(train_inputs),
     output:
         summary="results/{experiment}/runs/{run}/summary.json",
-        epochs="results/{experiment}/runs/{run}/epochs.csv",
-        ranks="results/{experiment}/runs/{run}/ranks.csv",
-        utilization="results/{experiment}/runs/{run}/utilization.csv",
     log:
         "results/{experiment}/runs/{run}/train.log",
     # repeats in shuffled order, each before the next

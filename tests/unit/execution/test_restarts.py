@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.planned_job import plan_one_run, train_arguments
-from tests.small_runs import definition, rank_setup
+from tests.small_runs import completed, definition, rank_setup
 from tests.waiting import LIMIT_SECONDS
 
 import train
@@ -36,6 +36,9 @@ from scalewise.plan.config.site import Container
 from scalewise.plan.jobs.launch import Launch, SiteLaunch
 from scalewise.records import (
     HISTORY,
+    RECORD,
+    RUN_RECORDS,
+    SUMMARY,
     Definition,
     History,
     RecordError,
@@ -43,6 +46,7 @@ from scalewise.records import (
     read_failure,
     read_history,
     utc_now,
+    write_json,
 )
 
 DEFINITION = definition(2, epochs=2)
@@ -396,6 +400,29 @@ def test_a_run_that_used_its_time_is_not_tried_again_whatever_its_next_job_waite
     command.arguments = train_arguments(command.definition, command.folder, attempt=2)
     assert ordered(command, monkeypatch, waits=True) == (1, [])
     assert "study/d2.r1 is not tried again: all of its time is used" in capsys.readouterr().err
+
+
+def test_a_run_whose_job_was_killed_after_its_record_was_written_is_not_started_again(
+    command: Command, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SCALEWISE_COMMIT", "c0ffee")
+    (command.folder / "d.safetensors").write_bytes(b"data")
+    definition = train_job.resolved(Definition.model_validate_json(command.definition))
+    inputs = input_hashes(command.folder / "d.safetensors", None)
+    rank_files = RankFiles(command.folder / "attempt")
+    begin(command.folder, load_history(command.folder, definition, inputs, rank_files), 0)
+    for name in RUN_RECORDS:
+        (command.folder / name).touch()
+    write_json(command.folder / RECORD, completed(definition, inputs, "c0ffee"))
+
+    assert ordered(command, monkeypatch, waits=False) == (0, [])
+    assert "the result was there before snakemake saw this run end" in capsys.readouterr().err
+    assert (command.folder / SUMMARY).read_bytes() == (command.folder / RECORD).read_bytes()
+    history = read_history(command.folder)
+    assert history is not None
+    (start,) = history.starts
+    ended_at = "2026-01-01T00:01:00+00:00"
+    assert (start.outcome, start.no_progress, start.ended_at) == ("completed", False, ended_at)
 
 
 @pytest.mark.parametrize("linked", ["results", "results/study/runs/d2.r1"])

@@ -22,7 +22,6 @@ from scalewise.execution.messages import Progress, TrainSpec
 from scalewise.execution.outcome import (
     SHOWN_BYTES,
     RunFailedError,
-    has_result,
     run_ranks,
     shorten_log,
 )
@@ -38,6 +37,9 @@ from scalewise.records import (
     HISTORY,
     LOG_TAIL_LINES,
     RANKS,
+    RECORD,
+    RECORD_LOG,
+    RUN_RECORDS,
     SUMMARY,
     UTILIZATION,
     Start,
@@ -124,9 +126,8 @@ def test_running_out_of_device_memory_is_a_result_with_a_reason(tmp_path: Path) 
     assert {path.name for path in tmp_path.iterdir()} == {
         SUMMARY,
         HISTORY,
-        EPOCHS,
-        RANKS,
-        UTILIZATION,
+        *RUN_RECORDS,
+        RECORD_LOG,
         "train.log",
     }
     for name in (EPOCHS, RANKS, UTILIZATION):
@@ -297,7 +298,7 @@ new.replace(holder)
 
 
 @pytest.mark.parametrize(
-    "then", ["time.sleep(600)", "sys.exit(1)", "(attempt.folder.parent / 'summary.json').touch()"]
+    "then", ["time.sleep(600)", "sys.exit(1)", "(attempt.folder.parent / 'record.json').touch()"]
 )
 def test_ranks_whose_run_another_has_taken_are_ended_and_nothing_of_the_others_is_touched(
     then: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -313,7 +314,7 @@ def test_ranks_whose_run_another_has_taken_are_ended_and_nothing_of_the_others_i
     ):
         supervise(rank_group(tmp_path, TAKEN % then, lock=lock))
     assert "its file system stalled, or it was suspended" in str(taken.value)
-    left = {path.name for path in tmp_path.iterdir()} - {SUMMARY}
+    left = {path.name for path in tmp_path.iterdir()} - {RECORD}
     assert left == {"attempt", "holder.json", HISTORY}
     assert (tmp_path / "attempt" / "of the other").exists()
     assert "node-b" in (tmp_path / "holder.json").read_text(encoding="utf-8")
@@ -484,16 +485,6 @@ def test_ranks_that_abort_as_they_waited_in_vain_are_not_put_down_as_the_cause(
     assert text.startswith("rank 0 on node-a (pid")
     assert words in text
     assert ("rank 1" in text) == (0 in aborting)
-
-
-def test_a_folder_has_a_result_where_the_records_are_of_just_this_run(tmp_path: Path) -> None:
-    assert not has_result(tmp_path, DEFINITION)
-    supervise(rank_group(tmp_path, OUT_OF_MEMORY))
-    assert has_result(tmp_path, DEFINITION)
-    other = DEFINITION.model_copy(update={"settings": {"epochs": 3}})
-    assert not has_result(tmp_path, other)
-    (tmp_path / SUMMARY).write_text("{", encoding="utf-8")
-    assert not has_result(tmp_path, DEFINITION)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from scalewise.execution.watchdog import (
     Kept,
     Watchdog,
 )
-from scalewise.records import SUMMARY
+from scalewise.records import RECORD
 
 TIMEOUT_SECONDS = 20
 PATIENCE = 2 * TIMEOUT_SECONDS + IMPORT_SECONDS
@@ -146,7 +146,7 @@ def test_before_there_is_progress_and_after_there_is_a_result_nothing_is_waited_
     assert starting.is_over(10)
     done = Watched(tmp_path / "done")
     done.train()
-    (tmp_path / "done" / SUMMARY).write_text("{}", encoding="utf-8")
+    (tmp_path / "done" / RECORD).write_text("{}", encoding="utf-8")
     done.received.append(signal.SIGTERM)
     assert done.is_over(10)
     for each in (starting, done):

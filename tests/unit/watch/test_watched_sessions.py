@@ -13,7 +13,7 @@ from scalewise.plan.config.experiment import Experiment, Target
 from scalewise.plan.study import Study, load_study
 from scalewise.snakemake_adapter import Snakemake
 from scalewise.watch.points import Criterion, WatchedStudy
-from scalewise.watch.session import RuleNames, watch_session
+from scalewise.watch.session import RuleNames, forced_runs, watch_session
 
 STUDY = """\
 experiments:
@@ -111,3 +111,26 @@ def test_an_efficiency_that_is_asked_of_the_time_to_a_target_is_not_held_against
     assert isinstance(spec, Experiment)
     with_target = spec.model_copy(update={"target": Target(accuracy=0.97)})
     assert Criterion.of(with_target).min_efficiency is None
+
+
+ONE, TWO = ("digits", "d1.r1"), ("digits", "d2.r1")
+
+
+@pytest.mark.parametrize(
+    ("command", "forced"),
+    [
+        ({}, []),
+        ({"targets": {"results/digits/runs/d1.r1/summary.json"}}, []),
+        ({"forcetargets": True, "targets": {"./results/digits/runs/d1.r1/summary.json"}}, [ONE]),
+        ({"forcerun": ["results/digits/runs/d2.r1/summary.json"]}, [TWO]),
+        ({"forcerun": ["scaling_train"]}, [ONE, TWO]),
+        ({"forcerun": ["plot_figures"]}, []),
+        ({"forceall": True}, [ONE, TWO]),
+    ],
+)
+def test_just_the_runs_that_the_user_forces_are_trained_again(
+    command: dict[str, Any], forced: list[tuple[str, str]]
+) -> None:
+    settings = {"forcerun": [], "targets": set(), "forcetargets": False, "forceall": False} | command
+    snakemake = Snakemake(SimpleNamespace(dag_settings=SimpleNamespace(**settings)))
+    assert forced_runs(snakemake, "scaling_train", [ONE, TWO]) == forced

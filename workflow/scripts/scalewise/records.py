@@ -47,8 +47,10 @@ R = TypeVar("R", bound=BaseModel)
 
 SUMMARY, EPOCHS, RANKS, HISTORY = "summary.json", "epochs.csv", "ranks.csv", "history.json"
 UTILIZATION, MODEL = "utilization.csv", "model.safetensors"
-RUN_RECORDS = (SUMMARY, EPOCHS, RANKS, UTILIZATION)
-"""The files that every run that is a result leaves."""
+RECORD, RECORD_LOG = "record.json", "record.log"
+"""The names of ``summary.json`` and ``train.log`` that Snakemake, which deletes these two, does not know."""
+RUN_RECORDS = (RECORD, EPOCHS, RANKS, UTILIZATION)
+"""The files that every run that is a result leaves; a link to the first is its summary."""
 
 
 MOST_BYTES = 2**28

@@ -90,20 +90,17 @@ class Snakemake:
         ]
 
     @property
-    def incomplete_files(self) -> list[str]:
-        """The files that Snakemake deletes and makes again: it has not seen the end of their jobs."""
-        return [str(file) for file in self._workflow.dag.forcefiles]
-
-    @property
     def forces_all(self) -> bool:
-        """Whether the command has its targets made again, or all that they need."""
-        settings = self._workflow.dag_settings
-        return bool(settings.forceall or settings.forcetargets)
+        """Whether the command has all that its targets need made again (``--forceall``)."""
+        return bool(self._workflow.dag_settings.forceall)
 
     @property
     def forced(self) -> list[str]:
-        """The rules and files that the command has made again (``--forcerun``)."""
-        return [str(name) for name in self._workflow.dag_settings.forcerun]
+        """The rules and files that the command has made again (``--forcerun``, ``--force``)."""
+        settings = self._workflow.dag_settings
+        return [
+            str(name) for name in (*settings.forcerun, *(settings.targets if settings.forcetargets else ()))
+        ]
 
     @property
     def folder(self) -> Path:

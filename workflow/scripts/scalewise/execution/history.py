@@ -92,13 +92,11 @@ def seconds_of_earlier_tries(history: History, attempt: int) -> float:
         history: Starts before this try.
         attempt: Snakemake's count of its tries, from 1.
     """
-    seconds, later_attempt = 0.0, attempt
+    seconds = 0.0
     for start, taken in zip(reversed(history.starts), reversed(history.seconds), strict=True):
-        if start.attempt > later_attempt or later_attempt == 1:
-            break  # of an earlier session
-        if start.attempt < attempt:
-            seconds += taken
-            later_attempt = start.attempt
+        seconds += taken if start.attempt < attempt else 0.0
+        if start.is_requested_by_user:
+            break
     return seconds
 
 

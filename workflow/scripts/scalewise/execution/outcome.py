@@ -9,6 +9,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from scalewise.execution.finished_results import publish
 from scalewise.execution.history import HistoryWriter
 from scalewise.execution.messages import RankError, RankSetup, TrainSpec
 from scalewise.execution.supervisor import ExitStatus, RankGroup, failure_reason, supervise
@@ -18,18 +19,18 @@ from scalewise.records import (
     LOG_TAIL_LINES,
     MODEL,
     RANKS,
+    RECORD,
+    RECORD_LOG,
     RUN_RECORDS,
     SUMMARY,
     UTILIZATION,
-    Definition,
     EpochRecord,
     History,
     RankRecord,
-    RecordError,
     Start,
     Summary,
     UtilizationRecord,
-    read_summary,
+    read_record,
     utc_now,
     write_json,
     write_rows,
@@ -77,9 +78,9 @@ def run_ranks(rank_group: RankGroup, rank_setup: RankSetup, spec: TrainSpec, his
     Raises:
         RunFailedError: There is no result.
         LockLostError: Another process trains the run by now; the run's folder is left as it is.
-        RecordError: The summary that the ranks left cannot be read.
+        RecordError: The record that the ranks left cannot be read.
     """
-    for name in (*RUN_RECORDS, MODEL):
+    for name in (SUMMARY, RECORD_LOG, *RUN_RECORDS, MODEL):
         (spec.folder / name).unlink(missing_ok=True)
     whole_log(rank_group.log).unlink(missing_ok=True)
     rank_files = rank_group.rank_files
@@ -87,15 +88,16 @@ def run_ranks(rank_group: RankGroup, rank_setup: RankSetup, spec: TrainSpec, his
     rank_files.write_spec(spec)
     ended = supervise(rank_group)
     cause = rank_files.root_cause(rank_group.world_size)
-    if not (spec.folder / SUMMARY).exists():
+    if not (spec.folder / RECORD).exists():
         if cause is None or not cause.out_of_memory or ended.outcome != "failed":
             raise _fail(rank_group, spec, ended, cause, history)
         _record_out_of_memory(spec, cause)
-    # the summary was written last of all that the training leaves: what failed came after it
-    summary = read_summary(spec.folder)
+    # the record was written last of all that the training leaves: what failed came after it
+    record = read_record(spec.folder / RECORD, Summary)
     with suppress(OSError):
-        history.end(rank_files, outcome=summary.outcome, reason=summary.reason)
+        history.end(rank_files, outcome=record.outcome, reason=record.reason)
     rank_files.end()
+    publish(spec.folder, rank_group.log)
 
 
 def refuse_start(rank_group: RankGroup, history: HistoryWriter, outcome: Why, why: str) -> RunFailedError:
@@ -191,15 +193,6 @@ def free_bytes(path: Path) -> int:
     return 0
 
 
-def has_result(folder: Path, definition: Definition) -> bool:
-    """Whether a folder holds the records of just this run, all of them."""
-    try:
-        found = read_summary(folder).definition == definition
-    except RecordError:
-        return False
-    return found and all((folder / name).exists() for name in RUN_RECORDS)
-
-
 def would_fail_again(history: History, limit_seconds: float) -> Start | None:
     """Return the failure that makes another try a waste: it would end alike, or used as much time."""
     failure = history.failure
@@ -221,7 +214,7 @@ def _record_out_of_memory(spec: TrainSpec, cause: RankError) -> None:
         measurements=None,
         provenance=None,
     )
-    write_json(spec.folder / SUMMARY, summary)
+    write_json(spec.folder / RECORD, summary)
 
 
 def _fail(

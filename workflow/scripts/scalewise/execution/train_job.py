@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from scalewise.execution.finished_results import take_back
+from scalewise.execution.finished_results import finished_result, publish_again
 from scalewise.execution.history import HistoryWriter, load_history, seconds_of_earlier_tries
 from scalewise.execution.input_hashes import input_hashes, program_hashes
 from scalewise.execution.machine_lock import MACHINE_WAIT_SECONDS, MachineBusyError, machine_lock
@@ -21,7 +21,6 @@ from scalewise.execution.outcome import (
     RunFailedError,
     append_log,
     explain_os_error,
-    has_result,
     say,
     shorten_log,
     would_fail_again,
@@ -31,7 +30,7 @@ from scalewise.execution.rank_command import command_for, rank_setup_for
 from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.requeue import Requeue, requeue_after, requeue_job
 from scalewise.execution.run import end_training, run_with_restarts
-from scalewise.execution.run_lock import LockLostError, LockOwner, LockTimeoutError, lock_run
+from scalewise.execution.run_lock import LockLostError, LockOwner, LockTimeoutError, RunLock, lock_run
 from scalewise.execution.slurm_job import other_jobs, restart_count, seconds_left
 from scalewise.execution.supervisor import GRACE_SECONDS, STUDY_IS_SHOWN, RankGroup
 from scalewise.execution.watchdog import STOP_SECONDS, Kept
@@ -41,7 +40,7 @@ from scalewise.plan.config.program import ProgramSettings
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.jobs.launch import Launch, RankLaunch, SiteLaunch
 from scalewise.plan.plan_file import TrainJob
-from scalewise.records import Definition, History, RecordError, Start, utc_now, write_text
+from scalewise.records import Definition, History, RecordError, Start, Summary, utc_now, write_text
 
 JOB_END_SECONDS = STOP_SECONDS + GRACE_SECONDS
 """Time of a job that has waited, kept for the last checkpoint and the end of the ranks."""
@@ -155,20 +154,15 @@ def train(options: TrainOptions, definition: Definition, label: str, start: Site
     machine = nullcontext() if start.slurm else machine_lock(MACHINE_WAIT_SECONDS, say)
     with lock_run(folder, wait_seconds, lambda text: say(f"{label}: {text}"), me) as lock, machine:
         inputs = hashes_of(options, program)
-        if take_back(folder, definition, inputs, os.environ.get("SCALEWISE_COMMIT") or None):
-            text = "the result was there before snakemake saw this run end; it is kept"
-            say(f"{label}: {text}")
-            append_log(options.log, text)
-            end_training(folder, options.keep_checkpoints)
-            return 0
-        if lock.waited and has_result(folder, definition):
-            say(f"{label}: the other training has left its result")
+        earlier = load_history(folder, definition, inputs, rank_files)
+        commit = os.environ.get("SCALEWISE_COMMIT") or None
+        if (record := finished_result(folder, definition, inputs, commit)) is not None:
+            keep_result(options, label, record, earlier, lock)
             return 0
         job_ends_at = math.inf
         if start.slurm and lock.waited:
             # of a job that has not waited, the run's own limit or Slurm's signal comes first
             job_ends_at = end_of_job(os.environ, options.limit_seconds, began)
-        earlier = load_history(folder, definition, inputs, rank_files)
         if options.attempt > 1 and (failure := would_fail_again(earlier, options.limit_seconds)):
             # snakemake has removed the log for this try
             lines = [*failure.log_tail, f"not tried again: {failure.reason}"]
@@ -215,6 +209,30 @@ def train(options: TrainOptions, definition: Definition, label: str, start: Site
         history = HistoryWriter(folder, earlier, start_now)
         run_with_restarts(rank_group, rank_setup, spec, history, options.keep_checkpoints)
     return 0
+
+
+def keep_result(options: TrainOptions, label: str, record: Summary, earlier: History, lock: RunLock) -> None:
+    """Give Snakemake a result that was there before.
+
+    Raises:
+        OSError: The run's folder cannot be used.
+        RecordError: The result cannot be read.
+    """
+    folder = options.summary.parent
+    if lock.waited and options.summary.exists():
+        say(f"{label}: the other training has left its result")
+        return
+    rank_files = RankFiles(folder / "attempt")
+    if record.provenance is not None and earlier.starts and earlier.starts[-1].outcome == "killed":
+        # only the process was that watched it; the record was there
+        end = {"outcome": record.outcome, "reason": record.reason, "ended_at": record.provenance.ended_at}
+        HistoryWriter(folder, earlier, earlier.starts[-1]).end(rank_files, no_progress=False, **end)
+    rank_files.clear()
+    publish_again(folder, options.log)
+    text = "the result was there before snakemake saw this run end; it is kept"
+    say(f"{label}: {text}")
+    append_log(options.log, text)
+    end_training(folder, options.keep_checkpoints)
 
 
 def ranks_of(definition: Definition) -> RankLaunch:

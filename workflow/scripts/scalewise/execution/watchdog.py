@@ -16,7 +16,7 @@ from typing import Literal
 
 from scalewise.execution.messages import GracefulStop
 from scalewise.execution.rank_files import RankFiles
-from scalewise.records import SUMMARY
+from scalewise.records import RECORD
 
 STOP_SECONDS = 60.0
 """Time for the ranks to save what they have done and to end."""
@@ -122,7 +122,7 @@ class Watchdog:
         now = self._clock()
         if self._stop_requested_at is None and (cause := self._cause(now)) is not None:
             self._end, self._stop_source = cause
-            if "progress.json" not in self._names or (self._rank_files.folder.parent / SUMMARY).exists():
+            if "progress.json" not in self._names or (self._rank_files.folder.parent / RECORD).exists():
                 return True  # there is nothing to keep, or it is kept
             if self._kept is Kept.NOTHING:
                 self._tell(f"{self._stop_source}: {self._kept.value}")

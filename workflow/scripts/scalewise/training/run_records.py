@@ -18,7 +18,7 @@ from scalewise.records import (
     EPOCHS,
     MODEL,
     RANKS,
-    SUMMARY,
+    RECORD,
     UTILIZATION,
     Definition,
     Environment,
@@ -299,7 +299,7 @@ def write_summary_and_ranks(
         measurements=measurements,
         provenance=origin,
     )
-    write_json(folder / SUMMARY, summary)
+    write_json(folder / RECORD, summary)
 
 
 def save_model(parallel_model: ParallelModel, rank: int, folder: Path) -> None:

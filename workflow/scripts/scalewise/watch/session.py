@@ -5,11 +5,10 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from scalewise.execution.finished_results import forget_all, set_aside
 from scalewise.execution.preemption_watch import PreemptionWatch
 from scalewise.plan.jobs.hand_over import write_plan
 from scalewise.plan.jobs.submission import prepare_submission
@@ -17,9 +16,10 @@ from scalewise.plan.plan_file import PLAN, Plan
 from scalewise.plan.study import Study
 from scalewise.plan.terminal.final_message import EarlierFiles, decisions, end_with_errors
 from scalewise.plan.terminal.plan_table import plan_table, predicted_plan
+from scalewise.records import RECORD, SUMMARY
 from scalewise.snakemake_adapter import Snakemake, snakemake_logger, terminal_handlers
 from scalewise.watch.jobs import Silence
-from scalewise.watch.points import WatchedStudy
+from scalewise.watch.points import RunKey, WatchedStudy
 from scalewise.watch.slurm_queue import SlurmQueue
 from scalewise.watch.terminal import display_for
 from scalewise.watch.watcher import Watcher
@@ -38,7 +38,7 @@ class RuleNames:
 
 
 class Session:
-    """Shows the plan, then the runs, then the answer; keeps finished results from being deleted.
+    """Shows the plan, then the runs, then the answer; has forced runs trained again.
 
     The plan is the first output of a command that runs something, and the last one of a dry run, of ``plan``,
     and of a command with nothing to do.
@@ -75,7 +75,8 @@ class Session:
         if study.site.slurm is not None:
             PreemptionWatch(snakemake.folder).start()
         self._earlier.look(self._results)
-        self._keep_results(rules)
+        for experiment, run in forced_runs(snakemake, rules.train, study.runs):
+            (self._results / experiment / "runs" / run / RECORD).unlink(missing_ok=True)
         self._watcher = watch_session(study, snakemake, rules)
         if self._watcher is not None:
             self._watcher.start()
@@ -96,17 +97,6 @@ class Session:
         if message := end_with_errors(self._study, self._results, self._earlier):
             print(message, file=sys.stderr)
 
-    def _keep_results(self, rules: RuleNames) -> None:
-        """Set aside results that Snakemake deletes as incomplete, unless the user wants them made again."""
-        snakemake = self._snakemake
-        folders = [self._results / experiment / "runs" / run for experiment, run in self._study.runs]
-        trained_again = any(name == rules.train or "/runs/" in name for name in snakemake.forced)
-        if trained_again or snakemake.forces_all:
-            forget_all(folders)
-        else:
-            incomplete = {Path(file).parent for file in snakemake.incomplete_files}
-            set_aside(incomplete.intersection(folders), folders)
-
     def _silence_snakemake(self, on: bool) -> None:
         if self._silence is not None:
             self._silence.on = on
@@ -120,6 +110,23 @@ class Session:
         # after an error before the scheduler was made, that error is the last line
         if self._snakemake.has_planned:
             self._show_plan()
+
+
+def forced_runs(snakemake: Snakemake, train: str, runs: Iterable[RunKey]) -> list[RunKey]:
+    """Return the runs that the user forces to be trained, by --forcerun, --force or --forceall.
+
+    Args:
+        snakemake: The main process.
+        train: Name of the rule that trains.
+        runs: All runs of the study.
+    """
+    forced = {os.path.relpath(name) for name in snakemake.forced}
+    all_are = snakemake.forces_all or train in forced
+    return [
+        (experiment, run)
+        for experiment, run in runs
+        if all_are or f"results/{experiment}/runs/{run}/{SUMMARY}" in forced
+    ]
 
 
 def watch_session(

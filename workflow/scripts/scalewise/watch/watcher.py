@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from scalewise.execution.finished_results import LOG
 from scalewise.execution.supervisor import STUDY_IS_SHOWN
 from scalewise.plan.config.experiment import AnyExperiment
 from scalewise.plan.runs.rounds import FOLDER
@@ -184,7 +183,7 @@ class Watcher:
             return False
         if failure is None or failure.started_at == earlier_start:
             return False
-        text = "\n".join(failure_lines("/".join(run), failure, folder / LOG, self._shown_reasons))
+        text = "\n".join(failure_lines("/".join(run), failure, folder / "train.log", self._shown_reasons))
         self._draw(lambda display: display.say(text))
         return self._display is not None
 

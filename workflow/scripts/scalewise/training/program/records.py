@@ -16,7 +16,7 @@ from scalewise.plan.config.site import cpu_model
 from scalewise.records import (
     EPOCHS,
     RANKS,
-    SUMMARY,
+    RECORD,
     UTILIZATION,
     Environment,
     EpochRecord,
@@ -211,7 +211,7 @@ def write_records(
         measurements=measurements,
         provenance=_provenance(spec, rank_setup, records, reports),
     )
-    write_json(spec.folder / SUMMARY, summary)
+    write_json(spec.folder / RECORD, summary)
 
 
 def _losses(record: ProbeRecord) -> list[tuple[int, float | None]]:
