@@ -203,7 +203,7 @@ class Runs:
             for rank in range(devices):
                 # one that is near its end may be over before it is hit: it then counts as no kill
                 with suppress(ProcessLookupError, FileNotFoundError):
-                    note = (training.attempt / f"rank{rank}.started.json").read_text(encoding="utf-8")
+                    note = (training.attempt / f"rank{rank}.json").read_text(encoding="utf-8")
                     os.kill(json.loads(note)["pid"], signal.SIGKILL)
         code, _ = training.end()
         assert training.left_over() == {}

@@ -138,8 +138,8 @@ def test_ranks_wait_for_one_that_hangs_as_long_as_they_are_told_and_not_for_the_
     os.kill(hung, signal.SIGSTOP)
     code, _ = training.end()
     record_property("figure", f"{launcher}: ended after {seconds_since(began)}, with a timeout of 20 s")
-    complaint = json.loads((training.attempt / "rank0.failed.json").read_text(encoding="utf-8"))
-    assert "20000ms" in complaint["message"]
+    complaint = json.loads((training.attempt / "rank0.json").read_text(encoding="utf-8"))
+    assert "20000ms" in complaint["error"]["message"]
     assert code == 1
     failure = read_failure(training.folder)
     assert failure is not None

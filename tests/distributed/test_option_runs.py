@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -110,7 +111,7 @@ def test_a_loader_process_that_dies_ends_the_run_in_the_name_of_its_rank(
     ]
     said = reason(training).removeprefix(f"rank 1 on {socket.gethostname()}: RuntimeError: ")
     assert said.startswith(tuple(expected))
-    assert not (training.attempt / "rank1.terminated").exists()
+    assert json.loads((training.attempt / "rank1.json").read_text())["state"] == "failed"
     assert training.left_over() == {}
     assert not (training.folder / SUMMARY).exists()
 

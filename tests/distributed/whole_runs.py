@@ -83,13 +83,13 @@ class Training:
         return self.wait_until(line, f"the log has no {pattern!r}")[0]
 
     def pid(self, rank: int) -> int:
-        note = json.loads(self.wait_for(f"rank{rank}.started.json").read_text(encoding="utf-8"))
+        note = json.loads(self.wait_for(f"rank{rank}.json").read_text(encoding="utf-8"))
         return int(note["pid"])
 
     def processes(self) -> dict[int, str]:
         """Launcher and ranks that still run: the attempt's folder is their argument, or they left a note."""
         found = {}
-        notes = [path.read_text(encoding="utf-8") for path in self.attempt.glob("rank*.started.json")]
+        notes = [path.read_text(encoding="utf-8") for path in self.attempt.glob("rank?.json")]
         ranks = {int(json.loads(note)["pid"]) for note in notes if note}
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():

@@ -174,7 +174,7 @@ class ClusterStudy:
     def rank_process(self, experiment: str, name: str, rank: int) -> tuple[int, str]:
         """A rank's process number as seen from outside, and its host."""
         rank_files = str(Path("results") / experiment / "runs" / name / "attempt")
-        note = json.loads((self.folder / rank_files / f"rank{rank}.started.json").read_text())
+        note = json.loads((self.folder / rank_files / f"rank{rank}.json").read_text())
         for pid, line in self.lab.processes(note["host"]).items():
             status = ""
             with suppress(OSError):  # it may have ended since

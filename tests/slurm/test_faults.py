@@ -276,7 +276,7 @@ def test_workflow_started_twice_or_killed_and_started_again_trains_a_run_once(
     held_back = hold_back(study)
     study.configure({"e": {"devices": [2], **HELD_BACK}}, **ONE_RANK_A_NODE)
     first = study.start(*TRAININGS)
-    study.wait_for(study.run("e", "d2.r1") / "attempt" / "rank1.started.json")
+    study.wait_for(study.run("e", "d2.r1") / "attempt" / "rank1.json")
     code, output = study.snakemake(*TRAININGS)
     assert code == 1
     assert "Directory cannot be locked" in output
@@ -319,7 +319,7 @@ def test_commands_of_slurm_that_fail_for_a_while_are_survived(
     held_back = hold_back(study)
     study.configure({"e": {"devices": [1], **HELD_BACK}})
     process = study.start(*TRAININGS)
-    study.wait_for(study.run("e", "d1.r1") / "attempt" / "rank0.started.json")
+    study.wait_for(study.run("e", "d1.r1") / "attempt" / "rank0.json")
     lab.stop_accounting()
     held_back.unlink()
     try:

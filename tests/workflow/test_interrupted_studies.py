@@ -195,7 +195,7 @@ def test_a_report_on_what_has_finished_is_made_while_the_study_runs_and_leaves_i
         # the folder of an attempt goes with its end
         (first,) = runs.glob(f"*/{SUMMARY}")
         study.wait_until(lambda: not (first.parent / "attempt").exists(), "the attempt of run 1 is left")
-        study.wait_until(lambda: list(runs.glob("*/attempt/rank0.started.json")), "run 2 does not begin")
+        study.wait_until(lambda: list(runs.glob("*/attempt/rank0.json")), "run 2 does not begin")
         before = {path: path.read_bytes() for path in first.parent.iterdir() if path.is_file()}
         command = ["snakemake", "-s", str(SNAKEFILE), "--configfile", "study.yaml"]
         command += ["--config", "site=site.yaml", "--cores", "1", "--nolock", "partial_report"]

@@ -241,7 +241,7 @@ def test_a_measurement_that_was_cut_off_leaves_nothing_and_is_made_again(
     logs = workplace.folder / "logs" / "measure_all_reduce"
     try:
         wait_until(
-            lambda: list(logs.glob("*/1x2.attempt-*/rank1.started.json")),
+            lambda: list(logs.glob("*/1x2.attempt-*/rank1.json")),
             "no measurement on two devices has begun",
             ended=lambda: ended_output(process),
         )

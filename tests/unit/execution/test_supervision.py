@@ -190,7 +190,7 @@ def test_of_ranks_without_a_launcher_between_one_that_exits_takes_the_others_alo
         supervise(replace(started, launch=launch))
     assert failed.value.ended is not None
     assert failed.value.ended.code == 3
-    for note in (tmp_path / "attempt").glob("rank*.started.json"):
+    for note in (tmp_path / "attempt").glob("rank?.json"):
         assert not psutil.pid_exists(json.loads(note.read_text(encoding="utf-8"))["pid"])
 
 
@@ -353,7 +353,7 @@ from scalewise.training.rank import run_and_report_errors
 from scalewise.execution.rank_files import RankFiles
 os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
 def complain(*words):
-    raise OSError(28, "No space left on device", "attempt/.rank0.failed.json")
+    raise OSError(28, "No space left on device", "attempt/.rank0.json.failed")
 if "full" in sys.argv:
     RankFiles.failed = complain
 def work():

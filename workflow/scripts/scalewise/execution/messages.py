@@ -104,14 +104,6 @@ class GracefulStop(_Note):
     stop_source: str
 
 
-class RankStarted(_Note):
-    """A rank that has started."""
-
-    rank: int
-    host: str
-    pid: int
-
-
 class RankError(_Note):
     """The exception that ended a rank.
 
@@ -148,6 +140,22 @@ class RankError(_Note):
     def _says(self, phrases: tuple[str, ...]) -> bool:
         text = self.message.lower()
         return any(phrase in text for phrase in phrases)
+
+
+class Rank(_Note):
+    """``rank{n}.json``: the state of a rank, as it states it itself.
+
+    Args:
+        pid: Its process; of a user's program, that of the program.
+        state: ``terminated`` after a request to end, which launchers send to the peers of a rank that failed.
+        error: Why it failed.
+    """
+
+    rank: int
+    host: str
+    pid: int
+    state: Literal["running", "terminated", "finished", "failed"] = "running"
+    error: RankError | None = None
 
 
 Work = Literal["train", "hello", "all-reduce"]

@@ -19,9 +19,9 @@ from scalewise.execution.messages import (
     Endpoint,
     GracefulStop,
     Progress,
+    Rank,
     RankError,
     RankSetup,
-    RankStarted,
     TrainSpec,
 )
 from scalewise.records import write_json, write_text
@@ -134,13 +134,20 @@ class RankFiles:
         return Endpoint.model_validate_json(text)
 
     def started(self, rank: int, host: str, pid: int | None = None) -> None:
-        """Note that a rank has started, in this process or in another one."""
-        note = RankStarted(rank=rank, host=host, pid=os.getpid() if pid is None else pid)
-        write_text(self._own(f"rank{rank}.started.json"), note.model_dump_json())
+        """State that a rank runs, in this process or in another one."""
+        self._write_rank(Rank(rank=rank, host=host, pid=os.getpid() if pid is None else pid))
 
     def finished(self, rank: int) -> None:
-        """Note that a rank has ended in order."""
-        write_text(self._own(f"rank{rank}.finished"), "")
+        """State that a rank has ended in order."""
+        self.check_current()
+        if (known := self.read_rank(rank)) is not None:
+            self._write_rank(known.model_copy(update={"state": "finished"}))
+
+    def terminated(self, rank: int) -> None:
+        """State that a rank was requested to end, unless it has ended: a signal comes at any time."""
+        self.check_current()
+        if (known := self.read_rank(rank)) is not None and known.state == "running":
+            self._write_rank(known.model_copy(update={"state": "terminated"}))
 
     def failed(self, rank: int, host: str, error: BaseException, out_of_memory: bool) -> None:
         """Note the exception that ends a rank."""
@@ -158,7 +165,7 @@ class RankFiles:
         permanent: bool = False,
     ) -> None:
         """Note the reason that ends a rank, in the words of whoever saw it."""
-        note = RankError(
+        error = RankError(
             rank=rank,
             host=host,
             time=time.time(),
@@ -167,7 +174,23 @@ class RankFiles:
             out_of_memory=out_of_memory,
             permanent=permanent,
         )
-        write_text(self._own(f"rank{rank}.failed.json"), note.model_dump_json())
+        known = self.read_rank(rank) or Rank(rank=rank, host=host, pid=os.getpid())
+        self._write_rank(known.model_copy(update={"state": "failed", "error": error}))
+
+    def _write_rank(self, rank: Rank) -> None:
+        # not by one draft for all states: a signal's handler may write while another state is written
+        path = self._own(f"rank{rank.rank}.json")
+        draft = path.with_name(f".{path.name}.{rank.state}")
+        draft.write_text(rank.model_dump_json(), encoding="utf-8")
+        draft.replace(path)
+
+    def read_rank(self, rank: int) -> Rank | None:
+        """Read the state of a rank; None before it has started."""
+        try:
+            text = (self.folder / f"rank{rank}.json").read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        return Rank.model_validate_json(text)
 
     def keep_fault(self, rank: int) -> None:
         """Have Python note a fatal signal that this process raises, such as SIGABRT by NCCL's watchdog."""
@@ -180,10 +203,6 @@ class RankFiles:
             return b"Aborted" in (self.folder / f"rank{rank}.fault").read_bytes()[:FAULT_BYTES]
         except OSError:
             return False
-
-    def terminated(self, rank: int) -> None:
-        """Note that a rank was asked to end, which launchers do to the peers of one that failed."""
-        write_text(self._own(f"rank{rank}.terminated"), "")
 
     def request_stop(self, because: str) -> None:
         """Ask the ranks to write a checkpoint at the next step edge and to end; from outside of them."""
@@ -235,53 +254,36 @@ class RankFiles:
         progress = self.read_progress()
         return max(time.time() - progress.reported_at, 0.0) if progress is not None else 0.0
 
+    def ranks(self, world_size: int) -> list[Rank]:
+        """Read the states of the ranks that have started."""
+        return [rank for number in range(world_size) if (rank := self.read_rank(number)) is not None]
+
     def root_cause(self, world_size: int) -> RankError | None:
         """The first exception that is not the consequence of another rank's end."""
-        complaints = self._complaints()
-        first_hand = [error for error in complaints if not error.is_secondary]
+        errors = [rank.error for rank in self.ranks(world_size) if rank.error is not None]
+        first_hand = [error for error in errors if not error.is_secondary]
         if not first_hand and self.died_without_note(world_size):
             return None
-        return min(first_hand or complaints, key=lambda note: note.time, default=None)
+        return min(first_hand or errors, key=lambda error: error.time, default=None)
 
-    def died_without_note(self, world_size: int) -> list[RankStarted]:
-        """Ranks that started and left neither a result nor an error: killed from outside."""
-        gone = []
-        for rank in range(world_size):
-            left_word = any(
-                (self.folder / f"rank{rank}.{ending}").exists()
-                for ending in ("finished", "failed.json", "terminated")
-            )
-            if (there := self._presence(rank)) is not None and not left_word:
-                gone.append(there)
-        return gone
+    def died_without_note(self, world_size: int) -> list[Rank]:
+        """Ranks that started and stated no end: killed from outside."""
+        return [rank for rank in self.ranks(world_size) if rank.state == "running"]
 
-    def unresponsive(self, world_size: int) -> list[RankStarted]:
-        """Ranks that started and left neither a result nor an error, though they may have been asked to end.
+    def unresponsive(self, world_size: int) -> list[Rank]:
+        """Ranks that started and stated neither success nor an error, though they may have been asked to end.
 
         If all left an error, the single rank whose error is not a timeout: to end a rank that was stopped,
         Slurm wakes it first, and then it finds the others gone.
         """
-        there = {rank: note for rank in range(world_size) if (note := self._presence(rank)) is not None}
-        complaints = {error.rank: error for error in self._complaints()}
-        quiet = [
-            rank
-            for rank in there
-            if rank not in complaints and not (self.folder / f"rank{rank}.finished").exists()
-        ]
-        if not quiet and len(complaints) == world_size:
-            quiet = [rank for rank, error in complaints.items() if not error.is_timeout]
+        ranks = self.ranks(world_size)
+        quiet = [rank for rank in ranks if rank.state in {"running", "terminated"}]
+        if not quiet and all(rank.error is not None for rank in ranks) and len(ranks) == world_size:
+            quiet = [rank for rank in ranks if rank.error is not None and not rank.error.is_timeout]
             quiet = quiet if len(quiet) == 1 < world_size else []
-        return [there[rank] for rank in quiet]
-
-    def _presence(self, rank: int) -> RankStarted | None:
-        path = self.folder / f"rank{rank}.started.json"
-        return RankStarted.model_validate_json(path.read_text()) if path.exists() else None
-
-    def _complaints(self) -> list[RankError]:
-        return [
-            RankError.model_validate_json(path.read_text()) for path in self.folder.glob("rank*.failed.json")
-        ]
+        return quiet
 
     def never_started(self, world_size: int) -> list[int]:
         """Ranks that never started."""
-        return [rank for rank in range(world_size) if not (self.folder / f"rank{rank}.started.json").exists()]
+        started = {rank.rank for rank in self.ranks(world_size)}
+        return [rank for rank in range(world_size) if rank not in started]

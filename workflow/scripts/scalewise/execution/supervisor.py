@@ -20,7 +20,7 @@ from typing import IO
 
 import psutil
 
-from scalewise.execution.messages import GracefulStop, RankError, RankStarted
+from scalewise.execution.messages import GracefulStop, Rank, RankError
 from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.rank_processes import RankProcesses
 from scalewise.execution.run_lock import LockLostError, RunLock
@@ -267,11 +267,11 @@ def failure_reason(group: RankGroup, ended: ExitStatus, cause: RankError | None)
     return f"{_started(group)} exited with code {ended.code}."
 
 
-def _names(ranks: Sequence[RankStarted]) -> str:
+def _names(ranks: Sequence[Rank]) -> str:
     return ", ".join(f"rank {note.rank} on {note.host} (pid {note.pid})" for note in ranks)
 
 
-def _unresponsive(ranks: Sequence[RankStarted]) -> str:
+def _unresponsive(ranks: Sequence[Rank]) -> str:
     why = "it hangs, or its network connection is lost"
     return f"{_names(ranks)} did not answer the other ranks in time: {why}."
 

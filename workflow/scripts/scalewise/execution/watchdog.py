@@ -7,6 +7,8 @@ ends a process: the launcher must not get a SIGTERM before, for torchrun and sru
 from __future__ import annotations
 
 import math
+import os
+import re
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -38,6 +40,8 @@ LOOK_SECONDS = 1.0
 
 STALL_SECONDS = 5.0
 """Time without a look that says this process was held up; the same may hold up the ranks, too."""
+
+RANK_FILE = re.compile(r"rank(\d+)\.json")
 
 JOB_END = "the end of the job's time"
 """The reason to stop that ranks are given whose job has spent some of its time on waiting."""
@@ -87,7 +91,7 @@ class Watchdog:
         self._silence = max(rank_files.rank_setup().timeout_seconds, LEAST_SILENCE_SECONDS)
         self._beat: tuple[float, float] | None = None
         self._looked: float | None = None
-        self._names: frozenset[str] = frozenset()
+        self._files: dict[str, int] = {}
         self._end: Why | None = None
         self._stop_source = "a signal"
         self._stop_requested_at: tuple[float, int] | None = None
@@ -122,7 +126,7 @@ class Watchdog:
         now = self._clock()
         if self._stop_requested_at is None and (cause := self._cause(now)) is not None:
             self._end, self._stop_source = cause
-            if "progress.json" not in self._names or (self._rank_files.folder.parent / RECORD).exists():
+            if "progress.json" not in self._files or (self._rank_files.folder.parent / RECORD).exists():
                 return True  # there is nothing to keep, or it is kept
             if self._kept is Kept.NOTHING:
                 self._tell(f"{self._stop_source}: {self._kept.value}")
@@ -138,7 +142,7 @@ class Watchdog:
             return len(self._stop_signals) > signals or now - since >= STOP_SECONDS
         if self._beat is not None and now - self._beat[1] > self._silence:
             return True
-        if now >= self._unstarted_at and not any(name.endswith(".started.json") for name in self._names):
+        if now >= self._unstarted_at and not any(map(RANK_FILE.fullmatch, self._files)):
             self.unstarted_seconds = self._start_seconds
             return True
         return False
@@ -171,8 +175,9 @@ class Watchdog:
         at_once = self._received and self._stop_requested_at is None
         if last is not None and self._clock() - last < LOOK_SECONDS and not at_once:
             return
+        before = self._files
         with suppress(OSError):  # a user may delete the folder of a run at work
-            self._names = frozenset(path.name for path in self._rank_files.folder.iterdir())
+            self._files = {entry.name: entry.inode() for entry in os.scandir(self._rank_files.folder)}
         beat = self._rank_files.last_heartbeat()
         # read after the look, which a file system that stalls may hold up for minutes
         now = self._looked = self._clock()
@@ -183,9 +188,19 @@ class Watchdog:
         elif self._beat is None or beat != self._beat[0] or away:
             # its time is compared with itself alone: clocks may differ
             self._beat = (beat, now)
-        if self._rank_failed_at is None and any(name.endswith(".failed.json") for name in self._names):
+        if self._rank_failed_at is None and self._has_new_failure(before):
             self._rank_failed_at = now
         # like the signal that Slurm sends to the ranks themselves, and nothing before there is progress
-        if signal.SIGUSR1 in self._received and "progress.json" in self._names and "stop" not in self._names:
+        if signal.SIGUSR1 in self._received and "progress.json" in self._files and "stop" not in self._files:
             with suppress(OSError):
                 self._rank_files.request_stop(signal.SIGUSR1.name)
+
+    def _has_new_failure(self, before: dict[str, int]) -> bool:
+        """Whether a rank has failed, of those that have written another file since: many may share a disk."""
+        with suppress(OSError):
+            for name, inode in self._files.items():
+                found = RANK_FILE.fullmatch(name) if before.get(name) != inode else None
+                rank = self._rank_files.read_rank(int(found[1])) if found is not None else None
+                if rank is not None and rank.state == "failed":
+                    return True
+        return False
