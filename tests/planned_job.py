@@ -11,7 +11,7 @@ from scalewise.plan.jobs.launch import SiteLaunch
 from scalewise.plan.plan_file import PLAN, Limits
 from scalewise.records import SUMMARY, Definition
 
-TRAIN = Path(__file__).parents[1] / "workflow" / "scripts" / "train.py"
+CLI = Path(__file__).parents[1] / "workflow" / "scripts" / "cli.py"
 LIMITS: Limits = {
     "limit_seconds": 1000.0,
     "timeout_seconds": 60,
@@ -52,17 +52,17 @@ def plan_one_run(
 
 
 def train_arguments(definition: str, folder: Path, attempt: int = 1) -> list[str]:
-    """Return the arguments of train.py for a run whose records go into a folder."""
+    """Return the arguments of cli.py for a run whose records go into a folder."""
     run = Definition.model_validate_json(definition)
     return [
-        *("--log", str(folder / "train.log"), "--attempt", str(attempt)),
+        *("train", "--log", str(folder / "train.log"), "--attempt", str(attempt)),
         *(run.experiment, run.run, str(folder / SUMMARY)),
     ]
 
 
 def train_command(definition: str, folder: Path, attempt: int = 1) -> list[str]:
     """Return the command that trains a run whose records go into a folder."""
-    return [sys.executable, str(TRAIN), *train_arguments(definition, folder, attempt)]
+    return [sys.executable, str(CLI), *train_arguments(definition, folder, attempt)]
 
 
 def plan_one_experiment(path: Path, folder: Path, **definitions: str) -> list[str]:

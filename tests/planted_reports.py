@@ -12,7 +12,7 @@ from pathlib import Path
 import yaml
 from tests.small_runs import leave_failure, planted_provenance
 
-import analysis
+import cli
 from scalewise.plan.jobs.hand_over import make_plan, write_plan
 from scalewise.plan.runs.rounds import Round, known_rounds
 from scalewise.plan.runs.runs import Run
@@ -107,21 +107,21 @@ class PlantedReport:
         """
         for name in self.study.experiments:
             results = self.results / name
-            self._step("scaling", "--plan", self._plan, results)
+            self._step("scaling", results)
             change(results)
-            self._step("figures", "--plan", self._plan, results)
+            self._step("figures", results)
 
     def write(self) -> Path:
         """Write the report on all experiments, from tables and figures."""
         output = self.results / "report.html"
         decisions = self.results / "decision.json"
-        options = ("--plan", self._plan, "--output", output, "--decisions", decisions)
+        options = ("--output", output, "--decisions", decisions)
         self._step("report", *options, self.results)
         return output
 
     def write_partial(self) -> Path:
         """Write the report on what has finished, tables and figures with it."""
-        self._step("partial-report", "--plan", self._plan, self.results)
+        self._step("partial-report", self.results)
         return self.results / "partial_report.html"
 
     @property
@@ -129,17 +129,16 @@ class PlantedReport:
         """The file that Snakemake's main process writes for the commands of the rules."""
         return write_plan(make_plan(self.study), self.results.parent)
 
-    @staticmethod
-    def _step(step: str, *arguments: str | Path) -> None:
+    def _step(self, step: str, *arguments: str | Path) -> None:
         """Run a step of the analysis by its command line, as its rule does."""
-        assert analysis.main([step, *map(str, arguments)]) == 0
+        assert cli.main(["--plan", str(self._plan), step, *map(str, arguments)]) == 0
 
     def _rounds(self, planned: PlannedExperiment) -> list[Round]:
         return known_rounds(planned.spec, self.results / planned.name)
 
     def _judge(self, planned: PlannedExperiment) -> Round:
         number, folder = len(self._rounds(planned)) + 1, self.results / planned.name
-        self._step("judge", "--plan", self._plan, "--round", str(number), folder)
+        self._step("judge", "--round", str(number), folder)
         return self._rounds(planned)[-1]
 
     def _plant_asked(self, planned: PlannedExperiment) -> None:

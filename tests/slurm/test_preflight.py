@@ -88,8 +88,10 @@ def test_every_fact_that_is_wrong_is_named(study: ClusterStudy, wrong: dict[str,
     )
     plan = write_plan(make_plan(planned), study.folder)
     found = study.folder / "site.json"
-    program = ROOT / "workflow" / "scripts" / "check_site.py"
-    done = study.lab.run(sys.executable, program, "--output", found, env={PLAN: str(plan)}, check=False)
+    program = ROOT / "workflow" / "scripts" / "cli.py"
+    done = study.lab.run(
+        sys.executable, program, "check-site", "--output", found, env={PLAN: str(plan)}, check=False
+    )
     assert done.returncode == 1
     assert f"NOT OK  {line}" in done.stdout
     assert "Nothing was sent to the cluster." in done.stdout

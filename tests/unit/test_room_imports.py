@@ -179,7 +179,10 @@ def test_analysis_needs_no_torch_and_does_not_know_the_training() -> None:
     ("module", "unwanted"),
     [
         pytest.param("scalewise.plan.study", HEAVY, id="the plan, in every job"),
-        pytest.param("train", ("torch", "pandas"), id="the process that watches the ranks"),
+        pytest.param("cli", HEAVY, id="the command line"),
+        pytest.param(
+            "scalewise.execution.train_job", ("torch", "pandas"), id="the process that watches the ranks"
+        ),
         pytest.param("scalewise.watch.watcher", HEAVY, id="what watches the study"),
         pytest.param("scalewise.analysis.partial_report", ("torch",), id="the analysis"),
         pytest.param("scalewise.analysis.experiment_tables", ("seaborn",), id="what draws nothing"),

@@ -128,7 +128,7 @@ def test_kept_decisions_are_printed(workplace: Workplace) -> None:
     results = workplace.folder / "results"
     # pages are not kept
     (results / "report.html").touch()
-    script = str(ROOT / "workflow" / "scripts" / "analysis.py")
+    script = str(ROOT / "workflow" / "scripts" / "cli.py")
     outcome = workplace.run([sys.executable, script, "decisions", "results"])
     assert outcome.code == 0, outcome.text
     lines = outcome.text.splitlines()

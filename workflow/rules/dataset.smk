@@ -15,7 +15,7 @@ rule prepare_dataset:
         "../envs/scalewise.yaml"
     shell:
         "set -o pipefail; "
-        'python "$SCALEWISE_SCRIPTS/prepare_dataset.py" '
+        'python "$SCALEWISE_SCRIPTS/cli.py" prepare-dataset '
         "--dataset {wildcards.dataset:q} --output {output:q} "
         "2>&1 | tee {log:q}"
 
@@ -32,7 +32,7 @@ rule prepare_weights:
         "../envs/scalewise.yaml"
     shell:
         "set -o pipefail; "
-        'python "$SCALEWISE_SCRIPTS/prepare_weights.py" '
+        'python "$SCALEWISE_SCRIPTS/cli.py" prepare-weights '
         "--model {wildcards.model:q} --output {output:q} "
         "2>&1 | tee {log:q}"
 
@@ -51,6 +51,6 @@ rule prepare_program:
         preparation=lambda wc: PLAN["preparations"][wc.preparation],
     shell:
         "set -o pipefail; "
-        'python "$SCALEWISE_SCRIPTS/prepare_program.py" '
+        'python "$SCALEWISE_SCRIPTS/cli.py" prepare-program '
         "--preparation {wildcards.preparation:q} --output {output:q} "
         "2>&1 | tee {log:q}"

@@ -26,8 +26,8 @@ rule measure_all_reduce:
     resources:
         **ALL_REDUCES["resources"],
     shell:
-        'python "$SCALEWISE_SCRIPTS/measure_all_reduce.py" --shape {wildcards.shape:q} --log {log:q} '
-        "{output:q}"
+        'python "$SCALEWISE_SCRIPTS/cli.py" all-reduce --shape {wildcards.shape:q} --log {log:q} '
+        "--output {output:q}"
 
 
 rule compute_prediction:
@@ -49,8 +49,8 @@ rule compute_prediction:
     params:
         definition=lambda wc: EXPERIMENTS[wc.experiment]["prediction"],
     shell:
-        'python "$SCALEWISE_SCRIPTS/analysis.py" prediction '
-        '--plan "$SCALEWISE_PLAN" results/{wildcards.experiment:q} '
+        'python "$SCALEWISE_SCRIPTS/cli.py" prediction '
+        "results/{wildcards.experiment:q} "
         "--all-reduces {input.all_reduces:q} 2>&1 | tee {log:q}"
 
 
@@ -71,8 +71,8 @@ rule compute_projection:
     params:
         definition=lambda wc: EXPERIMENTS[wc.experiment]["prediction"],
     shell:
-        'python "$SCALEWISE_SCRIPTS/analysis.py" prediction --from-steps '
-        '--plan "$SCALEWISE_PLAN" results/{wildcards.experiment:q} '
+        'python "$SCALEWISE_SCRIPTS/cli.py" prediction --from-steps '
+        "results/{wildcards.experiment:q} "
         "--all-reduces {input.all_reduces:q} 2>&1 | tee {log:q}"
 
 

@@ -17,7 +17,7 @@ rule check_site:
         asked=STARTED,
     shell:
         "set -o pipefail; "
-        'python "$SCALEWISE_SCRIPTS/check_site.py" --output {output:q} 2>&1 | tee {log:q}'
+        'python "$SCALEWISE_SCRIPTS/cli.py" check-site --output {output:q} 2>&1 | tee {log:q}'
 
 
 rule hello:
@@ -37,7 +37,7 @@ rule hello:
     params:
         asked=STARTED,
     shell:
-        'python "$SCALEWISE_SCRIPTS/hello.py" --log {log:q} {output:q}'
+        'python "$SCALEWISE_SCRIPTS/cli.py" hello --log {log:q} --output {output:q}'
 
 
 rule preflight:
@@ -51,4 +51,4 @@ rule preflight:
         "../envs/scalewise.yaml"
     shell:
         "set -o pipefail; "
-        'python "$SCALEWISE_SCRIPTS/conclude_preflight.py" {input:q} 2>&1 | tee {log:q}'
+        'python "$SCALEWISE_SCRIPTS/cli.py" conclude-preflight {input:q} 2>&1 | tee {log:q}'

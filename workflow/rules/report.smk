@@ -48,8 +48,7 @@ rule plot_figures:
     params:
         definition=lambda wc: EXPERIMENTS[wc.experiment]["definition"],
     shell:
-        'python "$SCALEWISE_SCRIPTS/analysis.py" figures '
-        '--plan "$SCALEWISE_PLAN" '
+        'python "$SCALEWISE_SCRIPTS/cli.py" figures '
         "results/{wildcards.experiment:q} 2>&1 | tee {log:q}"
 
 
@@ -66,8 +65,8 @@ rule write_report:
     conda:
         "../envs/scalewise.yaml"
     shell:
-        'python "$SCALEWISE_SCRIPTS/analysis.py" report '
-        '--plan "$SCALEWISE_PLAN" --output {output:q} '
+        'python "$SCALEWISE_SCRIPTS/cli.py" report '
+        "--output {output:q} "
         "results {wildcards.experiment:q} 2>&1 | tee {log:q}"
 
 
@@ -90,8 +89,8 @@ rule write_overall_report:
     params:
         experiments=list(EXPERIMENTS),
     shell:
-        'python "$SCALEWISE_SCRIPTS/analysis.py" report '
-        '--plan "$SCALEWISE_PLAN" --output {output.html:q} '
+        'python "$SCALEWISE_SCRIPTS/cli.py" report '
+        "--output {output.html:q} "
         "--decisions {output.decision:q} results 2>&1 | tee {log:q}"
 
 
@@ -112,5 +111,5 @@ rule partial_report:
     conda:
         "../envs/scalewise.yaml"
     shell:
-        'python "$SCALEWISE_SCRIPTS/analysis.py" partial-report '
-        '--plan "$SCALEWISE_PLAN" results 2>&1 | tee {log:q}'
+        'python "$SCALEWISE_SCRIPTS/cli.py" partial-report '
+        "results 2>&1 | tee {log:q}"

@@ -44,8 +44,8 @@ checkpoint judge_round:
     params:
         definition=lambda wc: EXPERIMENTS[wc.experiment]["rounds"],
     shell:
-        'python "$SCALEWISE_SCRIPTS/analysis.py" judge '
-        '--plan "$SCALEWISE_PLAN" --round {wildcards.round} '
+        'python "$SCALEWISE_SCRIPTS/cli.py" judge '
+        "--round {wildcards.round} "
         "--all-reduces {input.all_reduces:q} -- "
         "results/{wildcards.experiment:q} 2>&1 | tee {log:q}"
 
@@ -94,6 +94,5 @@ rule compute_scaling:
     params:
         definition=lambda wc: EXPERIMENTS[wc.experiment]["definition"],
     shell:
-        'python "$SCALEWISE_SCRIPTS/analysis.py" scaling '
-        '--plan "$SCALEWISE_PLAN" '
+        'python "$SCALEWISE_SCRIPTS/cli.py" scaling '
         "results/{wildcards.experiment:q} 2>&1 | tee {log:q}"

@@ -14,5 +14,5 @@ rule write_event_files:
     conda:
         "../envs/tensorboard.yaml"
     shell:
-        'python "$SCALEWISE_SCRIPTS/analysis.py" event-files --runs {input:q} '
+        'python "$SCALEWISE_SCRIPTS/cli.py" event-files --runs {input:q} '
         "results/{wildcards.experiment:q} 2>&1 | tee {log:q}"

@@ -29,5 +29,5 @@ rule train:
     params:
         definition=lambda wc: TRAININGS[wc.experiment, wc.run]["definition"],
     shell:
-        'python "$SCALEWISE_SCRIPTS/train.py" --attempt {resources.attempt} --log {log:q} '
+        'python "$SCALEWISE_SCRIPTS/cli.py" train --attempt {resources.attempt} --log {log:q} '
         "{wildcards.experiment:q} {wildcards.run:q} {output.summary:q}"

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from tests.planned_job import plan_one_experiment
 
-import analysis
+import cli
 from scalewise.plan.runs.runs import canonical_json
 
 WriteRun = Callable[..., Path]
@@ -37,7 +37,7 @@ def told(tmp_path: Path, write_run: WriteRun) -> Told:
         settings = SPEC | {"devices": list(rates)} | spec
         definition = canonical_json({"name": "study", "spec": settings})
         plan = plan_one_experiment(tmp_path / "plan.json", tmp_path, definition=definition)
-        assert analysis.main(["scaling", *plan, str(tmp_path)]) == 0
+        assert cli.main([*plan, "scaling", str(tmp_path)]) == 0
         decision = json.loads((tmp_path / "decision.json").read_text(encoding="utf-8"))
         return decision, pd.read_csv(tmp_path / "scaling.csv")
 

@@ -12,7 +12,7 @@ import pytest
 from tests.planned_job import plan_one_experiment
 from tests.unit.analysis.decisions import decision_on
 
-import analysis
+import cli
 from scalewise.analysis.rounds.repeats import further, judge
 from scalewise.analysis.rounds.sentences import (
     STOPPING,
@@ -288,7 +288,7 @@ def judge_folder(folder: Path, number: int) -> int:
     """What the checkpoint does."""
     definition = canonical_json({"name": "study", "spec": SPEC.model_dump(exclude_none=True)})
     plan = plan_one_experiment(folder / "plan.json", folder, rounds=definition)
-    return analysis.main(["judge", *plan, "--round", str(number), str(folder)])
+    return cli.main([*plan, "judge", "--round", str(number), str(folder)])
 
 
 def test_tables_list_further_repeats_only_where_a_round_has_asked_for_them(

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from tests.planned_job import plan_one_experiment
 
-from analysis import main
+from cli import main
 from scalewise.analysis.prediction.all_reduce_model import CENTRAL, Values
 from scalewise.analysis.prediction.step_model import (
     Baseline,
@@ -236,7 +236,7 @@ def study(folder: Path, write_run: Callable[..., Path], definition: dict[str, An
     spec |= {"devices": [1, "2x1"]} | definition.pop("spec", {})
     whole = {"name": "study", "spec": spec, "shapes": {"1": "1x1", "2x1": "2x1"}, "project": []} | definition
     plan = plan_one_experiment(folder / "plan.json", folder, prediction=json.dumps(whole))
-    arguments = ["prediction", *plan, str(folder), "--all-reduces", *collectives]
+    arguments = [*plan, "prediction", str(folder), "--all-reduces", *collectives]
     assert main([*arguments, *(["--from-steps"] if from_steps else [])]) == 0
     name = "projection" if from_steps else "prediction"
     return pd.read_csv(folder / f"{name}.csv"), json.loads((folder / f"{name}.json").read_text())

@@ -15,7 +15,7 @@ from tests.planned_job import plan_one_run, train_arguments
 from tests.small_runs import completed, definition, rank_setup
 from tests.waiting import LIMIT_SECONDS
 
-import train
+import cli
 from scalewise.execution import run, train_job
 from scalewise.execution.history import (
     HistoryWriter,
@@ -260,7 +260,7 @@ class Command:
             raise error
 
         monkeypatch.setattr(train_job, "train", fail)
-        assert train.main(self.arguments) == 1
+        assert cli.main(self.arguments) == 1
         return self.log.read_text(encoding="utf-8").splitlines() if self.log.exists() else []
 
 
@@ -334,7 +334,7 @@ def test_a_ctrl_c_while_another_trains_the_run_is_one_line_and_no_traceback(
     command = Command(tmp_path, monkeypatch, SiteLaunch())
     with lock_run(tmp_path, 0, print):
         process = subprocess.Popen(
-            [sys.executable, str(Path(train.__file__)), *command.arguments],
+            [sys.executable, str(Path(cli.__file__)), *command.arguments],
             env=os.environ | {"SCALEWISE_MACHINE_LOCK": str(tmp_path / "lock")},
             stderr=subprocess.PIPE,
             text=True,
@@ -364,7 +364,7 @@ def ordered(command: Command, monkeypatch: pytest.MonkeyPatch, waits: bool) -> t
     )
     monkeypatch.setattr(train_job, "other_jobs", lambda _environ: None)
     monkeypatch.setattr(train_job, "seconds_left", lambda _environ: 300.0)
-    return train.main(command.arguments), orders
+    return cli.main(command.arguments), orders
 
 
 @pytest.mark.parametrize("waits", [False, True])

@@ -377,7 +377,7 @@ def test_a_machine_without_internet_gets_an_error_that_says_what_to_do(tmp_path:
         pytest.skip("needs root and unshare, for a network namespace without a network")
     done = subprocess.run(
         [
-            *(*alone, sys.executable, SCRIPTS / "prepare_dataset.py", "--dataset", "mnist"),
+            *(*alone, sys.executable, SCRIPTS / "cli.py", "prepare-dataset", "--dataset", "mnist"),
             *("--output", "resources/datasets/mnist/dataset.safetensors"),
         ],
         cwd=tmp_path,

@@ -56,7 +56,7 @@ def test_a_half_set_identity_is_an_error_that_names_what_is_missing(
         identify(environ, launcher)
     message = str(refused.value)
     assert f": {', '.join(left_out)} not set" in message
-    assert "train.py" in message
+    assert "Only a job of Scalewise starts ranks." in message
 
 
 def test_srun_says_who_a_rank_is() -> None:

@@ -17,7 +17,7 @@ from tests.waiting import LIMIT_SECONDS
 from scalewise.plan.catalog.datasets import CHECKSUMS_VARIABLE, MIRROR_VARIABLE
 from scalewise.training.data import datasets
 
-PREPARE = Path(__file__).parents[3] / "workflow" / "scripts" / "prepare_dataset.py"
+CLI = Path(__file__).parents[3] / "workflow" / "scripts" / "cli.py"
 
 
 @pytest.mark.fault(22)
@@ -37,7 +37,7 @@ def test_two_preparations_of_one_dataset_at_once_make_one_download_and_both_have
         } | {MIRROR_VARIABLE: server.address, CHECKSUMS_VARIABLE: str(near / "SHA256SUMS")}
         processes = [
             subprocess.Popen(
-                [sys.executable, str(PREPARE), "--dataset", "cifar10", "--output", str(path)],
+                [sys.executable, str(CLI), "prepare-dataset", "--dataset", "cifar10", "--output", str(path)],
                 cwd=tmp_path,
                 env=environment,
                 stdout=subprocess.PIPE,

@@ -92,7 +92,7 @@ def test_the_log_is_silent_while_it_watches_and_back_at_its_end(tmp_path: Path) 
 
 def failed_job(session: Session, run: str) -> None:
     """Snakemake's two records of a training that failed."""
-    command = "Command 'python \"$SCALEWISE_SCRIPTS/train.py\" --run {}' returned non-zero exit status 1."
+    command = "Command 'python \"$SCALEWISE_SCRIPTS/cli.py\" train {}' returned non-zero exit status 1."
     session.logger.error(command, extra={"event": "error", "exception": "RuleException"})
     log = session.folder / "results" / "digits" / "runs" / run / "train.log"
     told = {"event": "job_error", "rule_name": "train", "jobid": int(run[1]), "log": [str(log)]}

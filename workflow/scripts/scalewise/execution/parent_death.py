@@ -22,8 +22,8 @@ def exit_when_parent_dies(supervisor: int | None, supervisor_is_here: bool) -> N
     that comes next, and spoil its figures.
 
     Args:
-        supervisor: The process id of train.py; None where somebody else ends its ranks.
-        supervisor_is_here: Whether train.py runs on this host, so that its id means something here.
+        supervisor: The process id of the job that started it; None if another process ends its ranks.
+        supervisor_is_here: Whether that job runs on this host, so that its id means something here.
     """
     parent = os.getppid()
     # by the kernel: also when this process is stopped, or waits inside a collective

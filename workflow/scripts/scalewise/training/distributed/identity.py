@@ -49,7 +49,7 @@ def identify(environ: Mapping[str, str], launcher: str) -> Identity:
     if missing:
         raise RuntimeError(
             f"this process was not started as a rank by {launcher}: {', '.join(missing)} not set. "
-            "Ranks are started by train.py alone."
+            "Only a job of Scalewise starts ranks."
         )
     if launcher == "srun":
         rank, local_rank, world_size, node = (int(environ[name]) for name in names[:4])

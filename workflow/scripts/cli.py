@@ -1,0 +1,321 @@
+"""Scalewise's commands: what the rules run, and what a user may run by hand.
+
+python workflow/scripts/cli.py --help
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from scalewise.interpreter import imports_uncollected, quick_exit
+from scalewise.plan.plan_file import PLAN, ExperimentFacts, Plan, read_plan
+
+# ruff: noqa: PLC0415  each command loads only what it needs: torch and what draws take seconds
+
+Command = Callable[[argparse.Namespace], int | None]
+
+
+# ---- what must be there before any job
+
+
+def prepare_dataset(options: argparse.Namespace) -> int:
+    """Fetch a dataset and decode it once, on the machine that has the internet, into what every rank maps."""
+    with imports_uncollected():
+        from scalewise.training.data.datasets import DatasetError, prepare
+        from scalewise.training.data.download import Mirror
+
+    try:
+        facts = prepare(
+            options.dataset, options.output, mirror=Mirror.of_environment(os.environ), notify=_print_now
+        )
+    except DatasetError as error:
+        return _fail(error)
+    print(f"{options.output}: {facts}")
+    return 0
+
+
+def prepare_weights(options: argparse.Namespace) -> int:
+    """Fetch published weights, on the machine that has the internet, into what every rank reads."""
+    with imports_uncollected():
+        from scalewise.training.data import pretrained
+        from scalewise.training.data.datasets import DatasetError
+        from scalewise.training.data.download import Mirror
+
+    try:
+        mirror = Mirror.of_environment(os.environ)
+        count = pretrained.prepare_weights(options.model, options.output, mirror=mirror, notify=_print_now)
+    except DatasetError as error:
+        return _fail(error)
+    print(f"{options.output}: {count} tensors")
+    return 0
+
+
+def prepare_program(options: argparse.Namespace) -> int:
+    """Run the command that a user's program needs before any job, on the machine that has the internet."""
+    from scalewise.execution.preparation import prepare_program
+    from scalewise.plan.jobs.launch import SiteLaunch
+
+    plan = _plan(options)
+    return prepare_program(
+        json.loads(plan["preparations"][options.preparation]),
+        SiteLaunch.model_validate(plan["launch"]),
+        options.output,
+    )
+
+
+# ---- jobs
+
+
+def train(options: argparse.Namespace) -> int:
+    """Start the ranks of one run, watch them, and leave its records."""
+    from scalewise.execution.train_job import TrainOptions, run_train_job
+    from scalewise.plan.jobs.launch import SiteLaunch
+
+    plan = _plan(options)
+    job = plan["runs"][options.experiment][options.run]
+    launch = SiteLaunch.model_validate(plan["launch"])
+    return run_train_job(TrainOptions.of(job, options.log, options.summary, options.attempt), launch)
+
+
+def all_reduce(options: argparse.Namespace) -> int:
+    """Measure all-reduce over one shape where a training would run."""
+    from scalewise.execution.all_reduce_job import run_all_reduce_job
+    from scalewise.plan.jobs.launch import SiteLaunch
+
+    plan = _plan(options)
+    job, launch = plan["all_reduces"][options.shape], SiteLaunch.model_validate(plan["launch"])
+    return run_all_reduce_job(job, launch, options.log, options.output)
+
+
+def check_site(options: argparse.Namespace) -> int:
+    """Ask the cluster whether the site's facts are right, before anything is sent to it."""
+    from scalewise.plan.jobs import slurm_checks
+    from scalewise.plan.jobs.preflight import Lines, Preflight
+    from scalewise.records import write_json
+
+    found = []
+    for line in slurm_checks.check_site(Preflight.model_validate(_plan(options)["preflight"])):
+        _print_now(line)
+        found.append(line)
+    lines = Lines(lines=found)
+    if lines.bad:
+        _print_now("Nothing was sent to the cluster. Correct the site file and try again.")
+        return 1
+    write_json(options.output, lines)
+    return 0
+
+
+def hello(options: argparse.Namespace) -> None:
+    """Start the ranks of the largest run where a training would start, and write what they find."""
+    from scalewise.execution.preflight_job import run_hello_job
+
+    run_hello_job(_plan(options), options.log, options.output)
+
+
+def conclude_preflight(options: argparse.Namespace) -> int:
+    """Print what the checks have found, and whether the study may start."""
+    from scalewise.plan.jobs.preflight import Lines
+
+    checks = [Lines.model_validate_json(path.read_text(encoding="utf-8")) for path in options.found]
+    print(*checks, sep="\n")
+    bad = any(lines.bad for lines in checks)
+    print("Something is not ok: see above." if bad else "All is ok: the study can start.")
+    return 1 if bad else 0
+
+
+# ---- analysis
+
+
+def scaling(options: argparse.Namespace) -> None:
+    """Make the tables and the decision of an experiment."""
+    with imports_uncollected():
+        from scalewise.analysis.analysis_spec import AnalysisSpec
+        from scalewise.analysis.experiment_tables import compute
+
+    spec = AnalysisSpec.from_json(_facts(options)["definition"])
+    compute(spec, options.folder / "runs", options.folder)
+
+
+def prediction(options: argparse.Namespace) -> None:
+    """Predict the steps of an experiment from its runs on one device and the site's all-reduce."""
+    with imports_uncollected():
+        from scalewise.analysis.prediction.experiment_prediction import PredictionSpec, compute_prediction
+        from scalewise.records import read_all_reduce
+
+    compute_prediction(
+        PredictionSpec.from_json(_facts(options)["prediction"]),
+        [read_all_reduce(path) for path in options.all_reduces],
+        options.folder / "runs",
+        options.folder,
+        from_steps=options.from_steps,
+    )
+
+
+def judge(options: argparse.Namespace) -> None:
+    """Decide what an experiment measures next."""
+    with imports_uncollected():
+        from scalewise.analysis.rounds.judge_round import judge_round
+        from scalewise.analysis.rounds.sentences import round_lines
+        from scalewise.records import read_all_reduce
+
+    all_reduces = [read_all_reduce(path) for path in options.all_reduces]
+    judged = judge_round(_facts(options)["rounds"], options.round, options.folder, all_reduces)
+    # in one piece, so that lines of two experiments do not mix in the terminal
+    sys.stdout.write("".join(f"{line}\n" for line in round_lines(judged)))
+
+
+def figures(options: argparse.Namespace) -> None:
+    """Draw the figures of an experiment from its tables."""
+    with imports_uncollected():
+        from scalewise.analysis.experiment_results import ExperimentResults
+        from scalewise.analysis.report.drawing import draw
+
+    draw(ExperimentResults.of_study(_facts(options), options.folder))
+
+
+def event_files(options: argparse.Namespace) -> None:
+    """Write the runs of an experiment for TensorBoard."""
+    with imports_uncollected():
+        from scalewise.analysis.event_files import write_event_files
+
+    write_event_files(options.runs, options.folder)
+
+
+def report(options: argparse.Namespace) -> None:
+    """Write the report on one experiment or on several."""
+    with imports_uncollected():
+        from scalewise.analysis.experiment_results import ExperimentResults
+        from scalewise.analysis.report.page import write_report
+        from scalewise.records import write_text
+
+    facts = _plan(options)["experiments"]
+    names = options.experiments or list(facts)
+    if options.decisions:
+        texts = ((options.results / name / "decision.json").read_text(encoding="utf-8") for name in names)
+        write_text(options.decisions, json.dumps([json.loads(text) for text in texts], indent=2) + "\n")
+    experiments = [ExperimentResults.of_study(facts[name], options.results / name) for name in names]
+    write_report(experiments, options.output)
+
+
+def partial_report(options: argparse.Namespace) -> None:
+    """Report on whatever has finished, and list the rest with reasons."""
+    with imports_uncollected():
+        from scalewise.analysis.partial_report import write_partial_report
+
+    for line in write_partial_report(_plan(options)["experiments"], options.results):
+        print(line)
+
+
+def decisions(options: argparse.Namespace) -> None:
+    """Print the decisions of a study and where its report is."""
+    from scalewise.plan.terminal import final_message
+
+    print(final_message.decisions(options.results))
+
+
+# ---- the command line
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Make the parser of all commands."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--plan",
+        default=os.environ.get(PLAN, ""),
+        help=f"file of the study's plan, which Snakemake writes; by default the one that {PLAN} names",
+    )
+    commands = parser.add_subparsers(metavar="command", required=True)
+
+    def add(command: Command, *files: str) -> argparse.ArgumentParser:
+        """Add a command by its function, with options that name files."""
+        added = commands.add_parser(
+            command.__name__.replace("_", "-"), help=command.__doc__, description=command.__doc__
+        )
+        added.set_defaults(command=command)
+        for name in files:
+            added.add_argument(f"--{name}", required=True, type=Path, help=FILES[name])
+        return added
+
+    add(prepare_dataset, "output").add_argument("--dataset", required=True, help="its name")
+    add(prepare_weights, "output").add_argument("--model", required=True, help="its name")
+    add(prepare_program, "output").add_argument("--preparation", required=True, help="its name in the plan")
+
+    of_run = add(train, "log")
+    of_run.add_argument(
+        "--attempt", default=1, type=int, help="number of Snakemake's try at this run, from 1"
+    )
+    of_run.add_argument("experiment", help="name of the experiment")
+    of_run.add_argument("run", help="name of the run in it")
+    of_run.add_argument("summary", type=Path, help="summary.json to write; the other records lie next to it")
+
+    add(all_reduce, "log", "output").add_argument("--shape", required=True, help="nodes x devices per node")
+    add(check_site, "output")
+    add(hello, "log", "output")
+    add(conclude_preflight).add_argument("found", nargs="+", type=Path, help="files of check-site and hello")
+
+    def add_for_experiment(command: Command) -> argparse.ArgumentParser:
+        added = add(command)
+        added.add_argument("folder", type=Path, help="results of the experiment, named like it")
+        return added
+
+    add_for_experiment(scaling)
+    predicted, judged = add_for_experiment(prediction), add_for_experiment(judge)
+    for added in (predicted, judged):
+        added.add_argument("--all-reduces", default=[], nargs="*", type=Path, help="all-reduce of each shape")
+    predicted.add_argument(
+        "--from-steps", action="store_true", help="predict more nodes from steps measured on fewer"
+    )
+    judged.add_argument("--round", required=True, type=int, help="number of the round, from 1")
+    add_for_experiment(figures)
+    add_for_experiment(event_files).add_argument("--runs", required=True, type=Path, help="table of the runs")
+
+    reported = add(report, "output")
+    reported.add_argument("--decisions", type=Path, help="JSON file to write, with all decisions")
+    for added in (reported, add(partial_report), add(decisions)):
+        added.add_argument("results", type=Path, help="folder of all experiments")
+    reported.add_argument("experiments", nargs="*", help="names, in order; all by default")
+    return parser
+
+
+FILES = {"log": "file that receives what the ranks print", "output": "file to write"}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; returns the exit code of the process."""
+    from scalewise.records import RecordError
+
+    options = make_parser().parse_args(arguments)
+    try:
+        return options.command(options) or 0
+    except RecordError as error:
+        return _fail(error)
+
+
+def _plan(options: argparse.Namespace) -> Plan:
+    return read_plan({PLAN: options.plan})
+
+
+def _facts(options: argparse.Namespace) -> ExperimentFacts:
+    """Return the plan's part for the experiment whose results are in a folder."""
+    return _plan(options)["experiments"][options.folder.name]
+
+
+_print_now = functools.partial(print, flush=True)
+"""Prints a line that is seen when it is printed, through the pipe to the log."""
+
+
+def _fail(error: Exception) -> int:
+    print(f"scalewise: {error}", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    quick_exit(main())
