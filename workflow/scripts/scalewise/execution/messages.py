@@ -146,9 +146,9 @@ class Rank(_Note):
     """``rank{n}.json``: the state of a rank, as it states it itself.
 
     Args:
-        pid: Its process; of a user's program, that of the program.
+        pid: Number of its process; for a user's program, of the program's process.
         state: ``terminated`` after a request to end, which launchers send to the peers of a rank that failed.
-        error: Why it failed.
+        error: The exception that ended it; None in other states.
     """
 
     rank: int
