@@ -44,8 +44,8 @@ def prepare_program(preparation: Mapping[str, Any], start: SiteLaunch, output: P
         print(f"scalewise: prepare: {argv[0]} cannot be started ({error.strerror})", file=sys.stderr)
         return 1
     if done.returncode:
-        told = f"{words[0]} ended with code {done.returncode}; its words stand above"
-        print(f"scalewise: prepare: {told}", file=sys.stderr)
+        problem = f"{words[0]} ended with code {done.returncode}; its output is above"
+        print(f"scalewise: prepare: {problem}", file=sys.stderr)
         return 1
     output.parent.mkdir(parents=True, exist_ok=True)
     write_text(output, json.dumps({"words": words, "done_at": utc_now()}) + "\n")

@@ -271,7 +271,7 @@ class RankFiles:
         return [rank for rank in self.ranks(world_size) if rank.state == "running"]
 
     def unresponsive(self, world_size: int) -> list[Rank]:
-        """Ranks that started and stated neither success nor an error, though they may have been asked to end.
+        """Ranks that started and stated neither success nor an error; a signal may have requested their end.
 
         If all left an error, the single rank whose error is not a timeout: to end a rank that was stopped,
         Slurm wakes it first, and then it finds the others gone.

@@ -102,7 +102,7 @@ def run_train_job(options: TrainOptions, start: SiteLaunch) -> int:
     try:
         return train(options, definition, label, start)
     except RunFailedError as error:
-        if not os.environ.get(STUDY_IS_SHOWN):  # whoever shows the study shows it from the history
+        if not os.environ.get(STUDY_IS_SHOWN):  # the process that shows the study reads the history
             say(f"scalewise: {error}")
         write_log_if_missing(options.log, str(error))
         shorten_log(options.log)

@@ -264,7 +264,7 @@ def _how_to_write(kind: str, value: object, otherwise: str) -> str:
 
 
 def _known_fields(keys: Place, model: type[BaseModel]) -> Mapping[str, Any]:
-    """Return the fields that may stand beside the last of the keys."""
+    """Return the fields that may stand next to the last of the keys."""
     known: Any = model
     for part in keys[:-1]:
         field = known.model_fields.get(part) if hasattr(known, "model_fields") else None
