@@ -110,7 +110,7 @@ def describe_machine(accelerator: Literal["cpu", "cuda"]) -> dict[str, str]:
     import torch  # noqa: PLC0415  as above
 
     from scalewise.plan.config.site import cpu_model  # noqa: PLC0415
-    from scalewise.plan.jobs.environment import source_version  # noqa: PLC0415
+    from scalewise.training.measure.environments import source_version  # noqa: PLC0415
     from scalewise.training.measure.provenance import gpu_limits, versions  # noqa: PLC0415
 
     found = {

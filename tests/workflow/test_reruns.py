@@ -10,11 +10,11 @@ import pytest
 import yaml
 from tests.workflow.conftest import SNAKEFILE, TINY, Study, Workplace
 
-from scalewise.plan.jobs.environment import source_version
 from scalewise.plan.jobs.hand_over import make_plan, write_plan
 from scalewise.plan.plan_file import PLAN
 from scalewise.plan.study import load_study
 from scalewise.records import RUN_RECORDS, SUMMARY
+from scalewise.training.measure.environments import source_version
 
 NOTHING = "Nothing to be done"
 

@@ -26,10 +26,14 @@ if workflow.is_main_process:
 STARTED = time.time()
 
 from scalewise.analysis.report.figures import FIGURES
-from scalewise.plan.jobs.environment import rule_environment
 from scalewise.plan.plan_file import read_plan, requested
 
-os.environ.update(rule_environment(SCRIPTS, os.environ))
+# The rules' commands find the scripts and this Python by the environment: in `params` a moved checkout would make
+# everything again. An environment of Snakemake's own stands in front of this Python.
+os.environ["SCALEWISE_SCRIPTS"] = str(SCRIPTS)
+os.environ["PATH"] = os.pathsep.join(
+    [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
+)
 
 if not workflow.is_main_process:
     # a job checks nothing again

@@ -76,7 +76,10 @@ def train(options: argparse.Namespace) -> int:
     """Start the ranks of one run, watch them, and leave its records."""
     from scalewise.execution.train_job import TrainOptions, run_train_job
     from scalewise.plan.jobs.launch import SiteLaunch
+    from scalewise.training.measure.environments import COMMIT, source_version
 
+    # of this job's start: the checkout may have changed since the study began
+    os.environ[COMMIT] = source_version(Path(__file__).parent)
     plan = _plan(options)
     job = plan["runs"][options.experiment][options.run]
     launch = SiteLaunch.model_validate(plan["launch"])

@@ -1,18 +1,16 @@
-"""What rules find in their environment, and the version of the workflow that a result keeps."""
+"""The proxies of a site, and the version of the workflow that a result keeps."""
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from scalewise.plan.config.site import Proxies, SiteFile, resolve_site
-from scalewise.plan.jobs.environment import rule_environment, source_version
 from scalewise.plan.jobs.hand_over import site_environment
+from scalewise.training.measure.environments import source_version
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -57,14 +55,6 @@ def test_a_changed_file_makes_the_commit_dirty(script: Path) -> None:
 
 def test_a_folder_that_is_no_checkout_has_no_version(tmp_path: Path) -> None:
     assert source_version(tmp_path) == ""
-
-
-def test_commands_find_the_scripts_the_commit_and_this_python(script: Path) -> None:
-    assert rule_environment(script.parent, {"PATH": "/usr/bin"}) == {
-        "SCALEWISE_SCRIPTS": str(script.parent),
-        "SCALEWISE_COMMIT": git(script.parent, "rev-parse", "HEAD"),
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), "/usr/bin"]),
-    }
 
 
 def test_downloads_go_through_the_proxies_of_the_site() -> None:

@@ -4,14 +4,40 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 
 from scalewise.records import Environment
 
+COMMIT = "SCALEWISE_COMMIT"
+"""Variable with the commit of the code, from a job for its ranks: their container may not have git."""
+
+
+def source_version(scripts: Path) -> str:
+    """Return the checkout's commit, ``-dirty`` if its scripts differ; empty for a folder that is none.
+
+    Args:
+        scripts: Folder of the entry scripts; an edited configuration is not changed code.
+    """
+    try:
+        commit = _git(scripts, "rev-parse", "HEAD")
+        changed = _git(scripts, "status", "--porcelain", "--", ".")
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return f"{commit}-dirty" if changed else commit
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        ["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=10, check=True
+    )
+    return done.stdout.strip()
+
 
 def commit() -> str | None:
-    """The workflow's commit, as the rules' environment gives it; None outside a checkout."""
-    return os.environ.get("SCALEWISE_COMMIT") or None
+    """Return the commit that the job has given its ranks; None outside a checkout."""
+    return os.environ.get(COMMIT) or None
 
 
 def operating_system() -> str:
