@@ -365,7 +365,7 @@ def test_ranks_in_a_container_without_commands_of_slurm_find_each_other(
     code, output = study.snakemake("--retries", "0", *TRAININGS)
     assert code == 0, output
     log = (study.run("e", "d2.r1") / "train.log").read_text()
-    assert f"{RUNTIME} exec '[container options: 1]' --bind=" in log
+    assert "'[container]' python3" in log
     met = list(study.ranks("e", "d2.r1")["host"])
     assert len(set(met)) == 2
     assert_contained(study.folder, [lab.pid(host) for host in met])

@@ -78,8 +78,9 @@ def train(options: argparse.Namespace) -> int:
     from scalewise.plan.jobs.launch import SiteLaunch
     from scalewise.training.measure.environments import COMMIT, source_version
 
-    # of this job's start: the checkout may have changed since the study began
-    os.environ[COMMIT] = source_version(Path(__file__).parent)
+    # not the study's, which may have begun before the checkout changed
+    if COMMIT not in os.environ:
+        os.environ[COMMIT] = source_version(Path(__file__).parent)
     plan = _plan(options)
     job = plan["runs"][options.experiment][options.run]
     launch = SiteLaunch.model_validate(plan["launch"])

@@ -91,6 +91,7 @@ def rank_group(
             "torchrun",
             (sys.executable, "-c", program, str(rank_files.folder)),
             {"PYTHONPATH": str(SCRIPTS), "GREETING": "from the launch"},
+            shown=(sys.executable,),
         ),
         world_size=world_size,
         log=folder / "train.log",
@@ -341,8 +342,7 @@ def test_a_log_names_what_is_started_without_what_the_site_says_of_itself(tmp_pa
     log = (tmp_path / "train.log").read_text(encoding="utf-8")
     assert secret not in log + str(failed.value) + (tmp_path / HISTORY).read_text(encoding="utf-8")
     first = log.splitlines()[0]
-    assert "'[after 3 lines of prelude]' /no/such/runtime exec '[container options: 2]' --bind=" in first
-    assert "a.sif python3 -m torch.distributed.run" in first
+    assert "'[prelude]' '[container]' python3 -m torch.distributed.run" in first
     assert "scalewise: this line of prelude failed: KEY ... (line 3 of 3)" in log
 
 

@@ -102,7 +102,7 @@ def supervise(rank_group: RankGroup) -> ExitStatus:
         LockLostError: another holds the run's folder by now; nothing in it is this one's to touch.
     """
     with rank_group.log.open("a+", encoding="utf-8", errors="replace") as log:
-        log.write(f"{utc_now()} {shlex.join(rank_group.launch.redacted_argv)}\n")
+        log.write(f"{utc_now()} {shlex.join(rank_group.launch.shown)}\n")
         log.flush()
         try:
             return _supervise(rank_group, log)

@@ -108,20 +108,15 @@ class Launch:
         environment: Variables of every rank.
         own_environments: Further variables of each process to start: of every rank, or of the one process
             that starts them.
-        told: ``argv`` for logs, which others may read: what a site's user has written into prelude and
-            container options is counted and not shown, for it may hold tokens. Empty where that is nothing.
+        shown: The command for logs, which others may read: without prelude and container, whose lines and
+            options may hold tokens.
     """
 
     name: str
     argv: tuple[str, ...]
     environment: dict[str, str]
-    told: tuple[str, ...] = ()
     own_environments: tuple[dict[str, str], ...] = ({},)
-
-    @property
-    def redacted_argv(self) -> tuple[str, ...]:
-        """The command as a log may show it, without what may hold tokens."""
-        return self.told or self.argv
+    shown: tuple[str, ...] = ()
 
 
 def build_launch(
@@ -155,40 +150,44 @@ def build_launch(
     if not start.slurm and shape.nodes != 1:
         raise ValueError(f"{shape.nodes} nodes need a cluster, and this site has no `slurm:`")
     own_environments: tuple[dict[str, str], ...] = ({},)
+    tasks_per_node = 1
     if once_a_node:
         program: tuple[str, ...] = (interpreter, "-u", *programs.rank)
-        tasks_per_node, cpus_per_task = 1, shape.devices_per_node * cpus_per_device
     elif launcher == "srun":
         if not start.slurm:
             raise ValueError("launcher srun needs Slurm, and this site has no `slurm:`")
         program = (interpreter, *programs.rank)
-        tasks_per_node, cpus_per_task = shape.devices_per_node, cpus_per_device
+        tasks_per_node = shape.devices_per_node
     elif launcher == "popen":
         if start.slurm:
             raise ValueError("launcher popen starts ranks on one machine, and this site has `slurm:`")
         # -u: what a rank has printed must be in the log when it is killed
         program = (interpreter, "-u", *programs.rank)
-        tasks_per_node, cpus_per_task = shape.devices_per_node, cpus_per_device
+        tasks_per_node = shape.devices_per_node
         own_environments = tuple(rank_environment(local, shape) for local in range(shape.devices_per_node))
         if start.container is not None:
             own_environments = tuple(map(kept_in_container, own_environments))
+    # under Slurm start_ranks.py starts torchrun, and handles the signal ahead of a job's end
+    elif launcher == "torchrun" and shape.nodes == 1 and not start.slurm:
+        program = torchrun_standalone(interpreter, shape.devices_per_node, programs.rank)
     else:
-        # under Slurm a process of our own is between, for the signal ahead of a job's end
-        if launcher == "torchrun" and shape.nodes == 1 and not start.slurm:
-            program = torchrun_standalone(interpreter, shape.devices_per_node, programs.rank)
-        else:
-            program = (interpreter, *programs.node)
-        tasks_per_node, cpus_per_task = 1, shape.devices_per_node * cpus_per_device
-    argv = on_site(start, visible, program)
-    told = on_site(start, visible, program, redacted=True)
+        program = (interpreter, *programs.node)
+    step: tuple[str, ...] = ()
     if start.slurm:
-        step = shape.nodes, tasks_per_node, cpus_per_task, start.srun_extra
-        argv, told = srun_command(*step, argv), srun_command(*step, told)
-    return Launch(launcher, argv, thread_environment(cpus_per_device), told, own_environments)
+        cpus_per_task = cpus_per_device * shape.devices_per_node // tasks_per_node
+        step = srun_step(shape.nodes, tasks_per_node, cpus_per_task, start.srun_extra)
+    hidden = [f"[{key}]" for key in ("prelude", "container") if getattr(start, key)]
+    return Launch(
+        launcher,
+        (*step, *on_site(start, visible, program)),
+        thread_environment(cpus_per_device),
+        own_environments,
+        shown=(*step, *hidden, *program),
+    )
 
 
 def torchrun_standalone(python: str, processes: int, program: Sequence[str]) -> tuple[str, ...]:
-    """The ranks of one node by torchrun.
+    """Return the command that starts the ranks of one node by torchrun.
 
     ``--standalone`` lets the store choose a free port. ``--local-addr`` keeps a host name that does
     not resolve from hanging the rendezvous.
@@ -197,61 +196,46 @@ def torchrun_standalone(python: str, processes: int, program: Sequence[str]) -> 
 
 
 def standalone_options(processes: int) -> tuple[str, ...]:
-    """Options of torchrun for the ranks of one node."""
+    """Return options of torchrun for the ranks of one node."""
     return ("--standalone", "--local-addr=127.0.0.1", "--nnodes=1", f"--nproc-per-node={processes}")
 
 
-def srun_command(
-    nodes: int, tasks_per_node: int, cpus_per_task: int, extra: Sequence[str], program: Sequence[str]
-) -> tuple[str, ...]:
-    """A step of the job with the same tasks on each node.
+def srun_step(nodes: int, tasks_per_node: int, cpus_per_task: int, extra: Sequence[str]) -> tuple[str, ...]:
+    """Return the start of a command that runs a program as a job step, with the same tasks on each node.
 
-    Everything is said anew: the executor takes Slurm's variables from the job's environment, and srun
+    All options are given: the executor removes Slurm's variables from the job's environment, and srun
     has not inherited ``--cpus-per-task`` since 22.05. Without ``--kill-on-bad-exit`` the peers of a
     dead rank would run on. ``--mpi=none``: the ranks meet by themselves.
     """
     return (
         *("srun", "--kill-on-bad-exit=1", "--mpi=none", "--input=none"),
         *(f"--nodes={nodes}", f"--ntasks={nodes * tasks_per_node}", f"--ntasks-per-node={tasks_per_node}"),
-        *(f"--cpus-per-task={cpus_per_task}", *extra, *program),
+        *(f"--cpus-per-task={cpus_per_task}", *extra),
     )
 
 
-def on_site(
-    start: SiteLaunch, visible: Sequence[Path], program: Sequence[str], *, redacted: bool = False
-) -> tuple[str, ...]:
+def on_site(start: SiteLaunch, visible: Sequence[Path], program: Sequence[str]) -> tuple[str, ...]:
     """Build the site's command for a program: prelude, container, the container's prelude, the program.
 
     Args:
         start: The site's way to start programs.
         visible: Folders that the container shows the program, in addition to the working folder.
         program: The program and its arguments.
-        redacted: Count the lines of shell and the container's options instead of showing them.
     """
-    after = _after_counted_lines if redacted else with_prelude
     container = start.container
     if container is not None:
         here = Path.cwd()
         folders = dict.fromkeys(str(path) for path in (here, *visible))
         binds = [f"--bind={folder}" for folder in (*folders, *container.binds)]
-        options = start.container_arguments
-        if redacted and options:
-            options = (f"[container options: {len(options)}]",)
-        inside = after(container.prelude, program, "container.prelude")
-        program = (container.runtime, "exec", *options, *binds, f"--pwd={here}", container.image, *inside)
-    return after(start.prelude, program)
-
-
-def _after_counted_lines(
-    lines: Sequence[str], program: Sequence[str], key: str = "prelude"
-) -> tuple[str, ...]:
-    if not lines:
-        return tuple(program)
-    return (f"[after {len(lines)} {'line' if len(lines) == 1 else 'lines'} of {key}]", *program)
+        program = (
+            *(container.runtime, "exec", *start.container_arguments, *binds, f"--pwd={here}"),
+            *(container.image, *with_prelude(container.prelude, program, "container.prelude")),
+        )
+    return with_prelude(start.prelude, program)
 
 
 _PRELUDE = """\
-trap 'echo "scalewise: this line of {key} failed: $scalewise_told" >&2; exit 1' EXIT
+trap 'echo "scalewise: this line of {key} failed: $scalewise_command" >&2; exit 1' EXIT
 {steps}
 trap - EXIT
 exec "$@\""""
@@ -266,7 +250,7 @@ def with_prelude(lines: Sequence[str], program: Sequence[str], key: str = "prelu
     if not lines:
         return tuple(program)
     steps = (
-        f"scalewise_told={shlex.quote(f'{_first_word(line)} (line {number} of {len(lines)})')}\n"
+        f"scalewise_command={shlex.quote(f'{_first_word(line)} (line {number} of {len(lines)})')}\n"
         f'scalewise_line={shlex.quote(line)}\neval "$scalewise_line" || exit'
         for number, line in enumerate(lines, 1)
     )
@@ -274,25 +258,25 @@ def with_prelude(lines: Sequence[str], program: Sequence[str], key: str = "prelu
 
 
 def _first_word(line: str) -> str:
-    """The command of a line of shell; what follows, be it a value that is assigned, may be a secret."""
+    """Return the command of a line of shell; what follows, such as an assigned value, may be a secret."""
     found = re.match(r"\W*[\w./+-]*", line)
     word = found[0] if found is not None else ""
     return word if word == line.rstrip() else f"{word} ..."
 
 
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
-"""Variables by which torchrun tells a rank who it is, and so do popen and spawn."""
+"""Variables that identify a rank. torchrun sets them, and so do popen and spawn."""
 
 
 def rank_environment(local_rank: int, shape: Shape, node_rank: int = 0) -> dict[str, str]:
-    """The variables of ``RANK_VARIABLES`` for one rank; ranks of a node and nodes are counted from 0."""
+    """Return the ``RANK_VARIABLES`` of one rank; ranks of a node and nodes are counted from 0."""
     rank = node_rank * shape.devices_per_node + local_rank
     place = (rank, local_rank, shape.world_size, shape.devices_per_node)
     return {name: str(value) for name, value in zip(RANK_VARIABLES, place, strict=True)}
 
 
 def kept_in_container(variables: Mapping[str, str]) -> dict[str, str]:
-    """The variables, and copies that a container's program sets inside whatever else ``--cleanenv`` removes.
+    """Add copies of variables that reach a container's program although ``--cleanenv`` removes all others.
 
     Source: Apptainer's and Singularity's user guides, "Environment and Metadata".
     """
@@ -301,6 +285,6 @@ def kept_in_container(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def thread_environment(cpus_per_device: int) -> dict[str, str]:
-    """Thread counts that libraries read when they are loaded; set in every rank."""
+    """Return the variables of every rank for thread counts, which libraries read when they are loaded."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     return dict.fromkeys(names, str(cpus_per_device))
