@@ -30,9 +30,11 @@ from scalewise.plan.plan_file import read_plan, requested
 
 # The rules' commands find the scripts and this Python by the environment: in `params` a moved checkout would make
 # everything again. An environment of Snakemake's own stands in front of this Python.
-os.environ["SCALEWISE_SCRIPTS"] = str(SCRIPTS)
-os.environ["PATH"] = os.pathsep.join(
-    [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
+os.environ.update(
+    SCALEWISE_SCRIPTS=str(SCRIPTS),
+    PATH=os.pathsep.join(
+        [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
+    ),
 )
 
 if not workflow.is_main_process:

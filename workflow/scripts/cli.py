@@ -100,18 +100,18 @@ def all_reduce(options: argparse.Namespace) -> int:
 def check_site(options: argparse.Namespace) -> int:
     """Ask the cluster whether the site's facts are right, before anything is sent to it."""
     from scalewise.plan.jobs import slurm_checks
-    from scalewise.plan.jobs.preflight import Lines, Preflight
+    from scalewise.plan.jobs.preflight import Findings, Preflight
     from scalewise.records import write_json
 
     found = []
-    for line in slurm_checks.check_site(Preflight.model_validate(_plan(options)["preflight"])):
-        _print_now(line)
-        found.append(line)
-    lines = Lines(lines=found)
-    if lines.bad:
+    for finding in slurm_checks.check_site(Preflight.model_validate(_plan(options)["preflight"])):
+        _print_now(finding)
+        found.append(finding)
+    findings = Findings(findings=found)
+    if findings.bad:
         _print_now("Nothing was sent to the cluster. Correct the site file and try again.")
         return 1
-    write_json(options.output, lines)
+    write_json(options.output, findings)
     return 0
 
 
@@ -124,11 +124,11 @@ def hello(options: argparse.Namespace) -> None:
 
 def conclude_preflight(options: argparse.Namespace) -> int:
     """Print what the checks have found, and whether the study may start."""
-    from scalewise.plan.jobs.preflight import Lines
+    from scalewise.plan.jobs.preflight import Findings
 
-    checks = [Lines.model_validate_json(path.read_text(encoding="utf-8")) for path in options.found]
+    checks = [Findings.model_validate_json(path.read_text(encoding="utf-8")) for path in options.found]
     print(*checks, sep="\n")
-    bad = any(lines.bad for lines in checks)
+    bad = any(findings.bad for findings in checks)
     print("Something is not ok: see above." if bad else "All is ok: the study can start.")
     return 1 if bad else 0
 

@@ -11,7 +11,7 @@ from tests.small_runs import preflight
 from tests.stand_ins import stand_ins
 
 from scalewise.plan.config.slurm import Slurm
-from scalewise.plan.jobs.preflight import Line, Preflight
+from scalewise.plan.jobs.preflight import Finding, Preflight
 from scalewise.plan.jobs.slurm_checks import check_site
 
 PARTITION = (
@@ -54,7 +54,7 @@ def ask(
     longest_minutes: int = 60,
     memory_mb: int = 240000,
     **slurm: Any,
-) -> list[Line]:
+) -> list[Finding]:
     """What is found where some commands answer differently, on a site with these facts.
 
     An answer of None takes the command away; a fact of None is left out.
@@ -78,7 +78,7 @@ def ask(
     return list(check_site(preflight))
 
 
-def those(state: str, lines: list[Line]) -> list[str]:
+def those(state: str, lines: list[Finding]) -> list[str]:
     return [str(line) for line in lines if line.state == state]
 
 

@@ -13,7 +13,7 @@ from scalewise.execution.rank_command import command_for, rank_setup_for
 from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.supervisor import ExitStatus, RankGroup, failure_reason, supervise
 from scalewise.plan.config.shape import Shape
-from scalewise.plan.jobs.all_reduce_jobs import FOUND
+from scalewise.plan.jobs.all_reduce_jobs import RANKS_RESULT
 from scalewise.plan.jobs.launch import RankLaunch, SiteLaunch
 from scalewise.plan.plan_file import AllReduceJob
 from scalewise.records import AllReduceMeasurement, utc_now, write_json
@@ -51,7 +51,7 @@ def run_all_reduce_job(planned: AllReduceJob, start: SiteLaunch, log: Path, outp
     except (MachineBusyError, OSError) as error:
         say(f"scalewise: the all-reduce over {job.shape}: {error}")
         return 1
-    found = rank_files.folder / FOUND
+    found = rank_files.folder / RANKS_RESULT
     if ended.code == 0 and found.exists():
         record = AllReduceMeasurement.model_validate_json(found.read_text(encoding="utf-8"))
         say(describe(record))

@@ -10,7 +10,7 @@ from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.supervisor import RankGroup, failure_reason, supervise
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.jobs.launch import SiteLaunch
-from scalewise.plan.jobs.preflight import Lines, Preflight, bad, ok
+from scalewise.plan.jobs.preflight import Findings, Preflight, bad, ok
 from scalewise.plan.plan_file import Plan
 from scalewise.records import write_json, write_text
 
@@ -21,7 +21,7 @@ def run_hello_job(plan: Plan, log: Path, output: Path) -> None:
     Args:
         plan: The study's.
         log: Receives what the ranks print.
-        output: Receives ``Lines``, also if the ranks ended without a result.
+        output: Receives ``Findings``, also if the ranks ended without a result.
     """
     preflight, limits = Preflight.model_validate(plan["preflight"]), plan["hello"]["limits"]
     shape, start = Shape.parse(preflight.shape), SiteLaunch.model_validate(plan["launch"])
@@ -43,12 +43,12 @@ def run_hello_job(plan: Plan, log: Path, output: Path) -> None:
     report = rank_files.folder / RANK_REPORT
     if ended.code == 0 and report.exists():
         met = PreflightReport.model_validate_json(report.read_text(encoding="utf-8"))
-        lines = list(check_report(met, preflight, sizes(preflight.datasets)))
+        findings = list(check_report(met, preflight, sizes(preflight.datasets)))
     else:
         why = failure_reason(rank_group, ended, rank_files.root_cause(shape.world_size))
         fix = f"The ranks' output is in {log}."
-        lines = [bad(f"the hello job over {shape} ended without a result: {why}", fix)]
+        findings = [bad(f"the hello job over {shape} ended without a result: {why}", fix)]
     if start.container is not None and ended.code == 0:
-        lines.append(ok(f"container {start.container.image}"))
+        findings.append(ok(f"container {start.container.image}"))
     rank_files.end()
-    write_json(output, Lines(lines=lines))
+    write_json(output, Findings(findings=findings))

@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from scalewise.plan.config.shape import Shape
-from scalewise.plan.jobs.preflight import Line, Preflight, bad, ok
+from scalewise.plan.jobs.preflight import Finding, Preflight, bad, ok
 
 RANK_REPORT = "rank_report.json"
 """The file of all findings, which rank 0 leaves in the attempt's folder."""
@@ -57,7 +57,7 @@ def sizes(paths: list[str]) -> dict[str, int | None]:
 
 def check_report(
     report: PreflightReport, preflight: Preflight, here: Mapping[str, int | None]
-) -> Iterator[Line]:
+) -> Iterator[Finding]:
     """Compare what the ranks found with what was planned, and with the files' sizes on the starting node."""
     ranks, shape = report.ranks, Shape.parse(preflight.shape)
     for reported in ranks:
@@ -83,7 +83,7 @@ def check_report(
     yield from _check_datasets(ranks, here)
 
 
-def _check_places(ranks: list[RankPreflight], shape: Shape) -> Iterator[Line]:
+def _check_places(ranks: list[RankPreflight], shape: Shape) -> Iterator[Finding]:
     locals_of = defaultdict(list)
     for reported in ranks:
         locals_of[reported.host].append(reported.local_rank)
@@ -103,7 +103,7 @@ def _check_places(ranks: list[RankPreflight], shape: Shape) -> Iterator[Line]:
         )
 
 
-def _check_datasets(ranks: list[RankPreflight], here: Mapping[str, int | None]) -> Iterator[Line]:
+def _check_datasets(ranks: list[RankPreflight], here: Mapping[str, int | None]) -> Iterator[Finding]:
     for path, size in here.items():
         blind = sorted({reported.host for reported in ranks if reported.datasets.get(path) != size})
         if size is None:

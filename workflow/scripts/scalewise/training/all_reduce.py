@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from scalewise.execution.rank_files import RankFiles
-from scalewise.plan.jobs.all_reduce_jobs import FOUND
+from scalewise.plan.jobs.all_reduce_jobs import RANKS_RESULT
 from scalewise.records import AllReduce, AllReduceMeasurement, utc_now, write_json
 from scalewise.training.distributed.process_group import barrier, gather, process_group
 from scalewise.training.measure import provenance
@@ -59,7 +59,7 @@ def run_all_reduce_rank(rank_files: RankFiles) -> None:
                 measured_at=utc_now(),
                 reductions=reductions,
             )
-            write_json(rank_files.folder / FOUND, record)
+            write_json(rank_files.folder / RANKS_RESULT, record)
     rank_files.finished(identity.rank)
 
 

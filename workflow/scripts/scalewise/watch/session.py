@@ -11,7 +11,7 @@ from pathlib import Path
 
 from scalewise.execution.preemption_watch import PreemptionWatch
 from scalewise.plan.jobs.hand_over import write_plan
-from scalewise.plan.jobs.submission import prepare_submission
+from scalewise.plan.jobs.opening import prepare_submission
 from scalewise.plan.plan_file import PLAN, Plan
 from scalewise.plan.study import Study
 from scalewise.plan.terminal.final_message import EarlierFiles, decisions, end_with_errors

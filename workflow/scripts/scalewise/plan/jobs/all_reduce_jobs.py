@@ -17,13 +17,13 @@ from scalewise.plan.runs.allocation import START_UP_MINUTES, Allocation, allocat
 from scalewise.plan.runs.runs import Run, canonical_json
 from scalewise.plan.study import PlannedExperiment, Study
 
-FOUND = "all_reduce.json"
-"""File that the ranks leave in the attempt's folder, with what they measured."""
+RANKS_RESULT = "all_reduce.json"
+"""The measurement in the attempt's folder, by its ranks."""
 
 
 @dataclass(frozen=True)
 class AllReducePlan:
-    """All measurements that a study may need.
+    """The all-reduce measurements that a study may need.
 
     Args:
         site: The folder of this site's measurements.
@@ -62,12 +62,12 @@ class AllReducePlan:
         return cls(site_id(study.site, site_file), jobs, allocations, shapes)
 
     def files(self, experiment: str) -> list[str]:
-        """The measurements that an experiment's prediction is made from."""
+        """Return the files of measurements that an experiment's prediction uses."""
         return [f"resources/collectives/{self.site}/{shape}.json" for shape in self.shapes[experiment]]
 
 
 def has_steps_to_project_from(planned: PlannedExperiment) -> bool:
-    """Whether an experiment measures steps on several nodes, and projects them to more of the same kind."""
+    """Return whether an experiment measures steps on several nodes and projects them to more such nodes."""
     return planned.is_predicted and any(
         1 < few.nodes < many.nodes and few.devices_per_node == many.devices_per_node
         for few in {run.shape for run in planned.runs}
@@ -76,25 +76,25 @@ def has_steps_to_project_from(planned: PlannedExperiment) -> bool:
 
 
 def site_id(site: Site, site_file: object = None) -> str:
-    """A short, stable name for a site's measurements: its file's name and a hash of what they depend on.
+    """Return a short, stable name for a site's measurements: its file's name and a hash of deciding facts.
 
-    On a cluster no host's name is part of it: a study moves between login nodes. One machine is known by
-    its name and processor, so that measurements are not trusted in a folder that was copied elsewhere.
+    A cluster's name contains no host, as a study may move between login nodes. A machine's depends on its
+    host name and processor, so that a copied folder does not bring measurements of another machine.
 
     Args:
         site: Facts of the machine or cluster.
         site_file: Path of the site's file; None for this machine as it is.
     """
-    # with and without the profile of one machine, its measurements are the same
+    # a machine's measurements are the same with its profile and without
     path = Path("machine") if site_file is None or site.slurm is None else Path(str(site_file))
-    # profiles/slurm/site.yaml says more by its folder
+    # the folder of profiles/slurm/site.yaml tells sites apart, its name does not
     word = path.parent.name if path.stem == "site" and path.parent.name else path.stem
     word = re.sub(r"[^A-Za-z0-9_-]+", "-", word).strip("-")[:40] or "site"
-    digest = hashlib.sha256(canonical_json(_what_matters(site)).encode()).hexdigest()[:8]
+    digest = hashlib.sha256(canonical_json(_deciding_facts(site)).encode()).hexdigest()[:8]
     return f"{word}-{digest}"
 
 
-def _what_matters(site: Site) -> dict[str, object]:
+def _deciding_facts(site: Site) -> dict[str, object]:
     facts, slurm = site.facts, site.slurm
     machine: dict[str, object] = {
         "accelerator": site.accelerator,
@@ -102,7 +102,7 @@ def _what_matters(site: Site) -> dict[str, object]:
         "network_interface": facts.network_interface,
         "container": facts.container.model_dump() if facts.container else None,
         "python": facts.python,
-        # modules, and variables that choose a network
+        # loads modules, and sets variables that choose a network
         "prelude": facts.prelude,
     }
     if slurm is None:
@@ -112,7 +112,7 @@ def _what_matters(site: Site) -> dict[str, object]:
 
 
 def _run_of(planned: PlannedExperiment, shape: Shape, site: Site) -> Run:
-    """The experiment's first run of a shape; else its largest one, laid out as the shape."""
+    """Return the first run of a shape; without one, the largest run with this shape."""
     for run in planned.runs:
         if run.shape == shape:
             return run
@@ -133,10 +133,10 @@ def _job(run: Run) -> RankLaunch:
 
 
 def _short(allocation: Allocation, site: Site) -> Allocation:
-    """A run's allocation, for the minutes that a measurement takes."""
+    """Return a run's allocation with the time limit of a measurement."""
     minutes = MINUTES + START_UP_MINUTES
     if site.longest_minutes is not None:
         minutes = min(minutes, site.longest_minutes)
-    # of a job too short to start in and to measure in, half: it may be enough, and nothing never is
+    # measure while enough time is left to end the ranks; in a job too short for that, measure for half of it
     limit = max(min(MINUTES * 60, minutes * 60 - START_UP_MINUTES * 30), minutes * 30)
     return replace(allocation, minutes=minutes, limit_seconds=limit, signal_seconds=0)

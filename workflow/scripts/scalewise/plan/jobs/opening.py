@@ -1,32 +1,34 @@
-"""Open a study in Snakemake's main process: check what the command says, then the configuration."""
+"""Open a study in Snakemake's main process: check the command, the configuration and the cluster."""
 
 from __future__ import annotations
 
 import os
 import platform
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from scalewise.plan.config.errors import StudyError
+from scalewise.plan.config.paths import invalid_command
+from scalewise.plan.config.site import Site
 from scalewise.plan.jobs.hand_over import site_environment
-from scalewise.plan.jobs.submission import (
-    check_environment,
-    check_job_arrays,
-    check_operating_system,
-    check_site_is_given,
-)
+from scalewise.plan.jobs.slurm_checks import SUBMISSION_COMMANDS, missing_commands
 from scalewise.plan.study import Study, check_results_folder, check_spelling, load_study
-from scalewise.snakemake_adapter import Snakemake
+from scalewise.snakemake_adapter import Snakemake, array_jobs
 
 DEFAULT_CONFIG = "config/experiments.yaml"
+
+LOST_SITE = (
+    "The runs would go to a cluster, but no site file describes it: a --config on the command line replaces "
+    "the profile's own. Add site=profiles/slurm/site.yaml to it."
+)
 
 
 @contextmanager
 def mistakes_end_the_command() -> Iterator[None]:
-    """End this process with the mistakes that are found; Snakemake would add lines of its own to them."""
+    """End this process with the mistakes; from an exception, Snakemake would print further lines."""
     try:
         yield
     except StudyError as error:
@@ -34,7 +36,7 @@ def mistakes_end_the_command() -> Iterator[None]:
 
 
 def reads_shipped_study(snakemake: Snakemake, config: Mapping[str, Any]) -> bool:
-    """Return whether the study is that of ``DEFAULT_CONFIG``: no file and no other workflow gives another.
+    """Return whether the study is that of ``DEFAULT_CONFIG``: no file and no other workflow replaces it.
 
     Raises:
         StudyError: The file is missing or Snakemake could not read it.
@@ -59,7 +61,9 @@ def open_study(snakemake: Snakemake, config: Mapping[str, Any], checkout: Path) 
     """
     site_file, files = config.get("site"), snakemake.config_files
     on_cluster = snakemake.device_budget is not None
-    check_site_is_given(site_file, on_cluster)
+    if on_cluster and site_file is None:
+        # this machine's facts would be taken for the cluster's
+        raise StudyError([LOST_SITE])
     study = load_study(
         config, files, site_file, own_environments=snakemake.makes_environments, checkout=checkout
     )
@@ -68,6 +72,107 @@ def open_study(snakemake: Snakemake, config: Mapping[str, Any], checkout: Path) 
     check_job_arrays(sys.argv[1:])
     os.environ.update(site_environment(study.site))
     return study
+
+
+def check_operating_system(system: str) -> None:
+    """Stop on a system other than Linux: ranks use its calls for CPUs, signals and processes.
+
+    Args:
+        system: The operating system, spelled as ``platform.system`` does.
+
+    Raises:
+        StudyError: With the fix.
+    """
+    if system != "Linux":
+        raise StudyError(
+            [
+                f"this machine runs {system or 'an unknown system'}, and Scalewise needs Linux. Run it on a "
+                "Linux machine, in a Linux container or, on Windows, in WSL."
+            ]
+        )
+
+
+def check_environment(
+    site: Site, cluster_profile: bool, environ: Mapping[str, str], named: Iterable[str | Path] = ()
+) -> None:
+    """Stop if the plan would be wrong in this environment.
+
+    Args:
+        site: Facts of the machine or cluster.
+        cluster_profile: The command came with the profile of a cluster.
+        environ: Variables that snakemake runs with.
+        named: Files and folders in the command lines of jobs.
+
+    Raises:
+        StudyError: With the fix.
+    """
+    if cluster_profile and site.slurm is None:
+        raise StudyError([LOST_SITE])
+    if site.slurm is not None and (
+        odd := [refusal for path in named if (refusal := invalid_command(str(path)))]
+    ):
+        raise StudyError([f"the name of a file or folder {what}. {fix}" for what, fix in odd])
+    if site.slurm is not None and "SLURM_JOB_ID" in environ:
+        raise StudyError(
+            [
+                f"snakemake was started inside Slurm job {environ['SLURM_JOB_ID']}, whose settings its own "
+                "jobs would inherit. Start it on a login node; where the site wants it inside a job, as "
+                "`env -u SLURM_JOB_ID snakemake ...`."
+            ]
+        )
+
+
+def prepare_submission(site: Site, elsewhere: bool) -> None:
+    """Stop before the first job if none could be sent; without a partition in the site file, Slurm chooses.
+
+    Args:
+        site: Facts of the machine or cluster.
+        elsewhere: The executor does not run jobs on this machine.
+
+    Raises:
+        StudyError: With the fix.
+    """
+    if site.slurm is None:
+        if elsewhere:
+            raise StudyError([LOST_SITE])
+        return
+    if not elsewhere:
+        raise StudyError(
+            [
+                "The site file describes a Slurm cluster, but the runs would start here, on the login node. "
+                "Use --profile profiles/slurm, or --profile profiles/local for this machine."
+            ]
+        )
+    if missing := missing_commands(*SUBMISSION_COMMANDS):
+        raise StudyError(
+            [
+                f"{', '.join(missing)} not on PATH, so no job can be sent. Go to a login node, or load "
+                "the Slurm module."
+            ]
+        )
+    if site.slurm.partition is None:
+        # the executor plugin would ask sinfo for the cluster's default and name that one; sinfo now shows
+        # no partition, so that Slurm chooses
+        os.environ["SINFO_PARTITION"] = "none"
+
+
+def check_job_arrays(arguments: Sequence[str]) -> None:
+    """Stop if the executor plugin would send job arrays, which give every job the resources of the first.
+
+    Args:
+        arguments: The command line of Snakemake, without the program.
+
+    Raises:
+        StudyError: With the value, where it was set, and the fix.
+    """
+    if (requested := array_jobs(arguments)) is not None:
+        raise StudyError(
+            [
+                f"{requested.source}: slurm-array-jobs is {requested.rules!r}, and the plugin gives every "
+                "run of a job array the resources of the first. Remove it, or add --slurm-array-jobs= to the "
+                "command."
+            ]
+        )
 
 
 def check_handlers(snakemake: Snakemake) -> None:

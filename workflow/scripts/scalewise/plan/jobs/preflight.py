@@ -1,4 +1,4 @@
-"""Proof before anything expensive: the largest allocation, and lines that say what to do."""
+"""The preflight of a study: its largest run, and findings about the site."""
 
 from __future__ import annotations
 
@@ -18,55 +18,55 @@ from scalewise.plan.study import Study
 HELLO_MINUTES = 5
 
 
-class Line(BaseModel):
-    """One thing that was looked at.
+class Finding(BaseModel):
+    """The result of one check.
 
     Args:
-        state: ``ok``, ``bad``, or ``unknown`` where nobody could say.
-        what: The finding, as a clause.
-        fix: A sentence that says how to mend it; empty where there is nothing to mend.
+        state: ``ok``, ``bad``, or ``unknown`` if the check has no answer.
+        text: The result, as a clause.
+        fix: An instruction, as a sentence; empty if nothing is wrong.
     """
 
     model_config = ConfigDict(frozen=True, defer_build=True)
 
     state: Literal["ok", "bad", "unknown"]
-    what: str
+    text: str
     fix: str = ""
 
     def __str__(self) -> str:
         mark = {"ok": "ok     ", "bad": "NOT OK ", "unknown": "?      "}[self.state]
-        return f"{mark} {self.what}{f'. {self.fix}' if self.fix else ''}"
+        return f"{mark} {self.text}{f'. {self.fix}' if self.fix else ''}"
 
 
-def ok(what: str) -> Line:
-    """A finding that needs nothing."""
-    return Line(state="ok", what=what)
+def ok(text: str) -> Finding:
+    """Return a finding that needs nothing."""
+    return Finding(state="ok", text=text)
 
 
-def bad(what: str, fix: str) -> Line:
-    """A finding that must be mended before a study can run."""
-    return Line(state="bad", what=what, fix=fix)
+def bad(text: str, fix: str) -> Finding:
+    """Return a finding that must be fixed before a study can run."""
+    return Finding(state="bad", text=text, fix=fix)
 
 
-def unknown(what: str) -> Line:
-    """A question that cannot be answered from here."""
-    return Line(state="unknown", what=what)
+def unknown(text: str) -> Finding:
+    """Return the finding of a check that has no answer."""
+    return Finding(state="unknown", text=text)
 
 
-class Lines(BaseModel):
-    """The findings, in order."""
+class Findings(BaseModel):
+    """Findings in order, as a step of the preflight leaves them for the last one."""
 
     model_config = ConfigDict(frozen=True, defer_build=True)
 
-    lines: list[Line]
+    findings: list[Finding]
 
     @property
     def bad(self) -> bool:
-        """Whether anything must be mended first."""
-        return any(line.state == "bad" for line in self.lines)
+        """Whether anything must be fixed first."""
+        return any(finding.state == "bad" for finding in self.findings)
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self.lines))
+        return "\n".join(map(str, self.findings))
 
 
 class Preflight(RankLaunch):
@@ -76,8 +76,8 @@ class Preflight(RankLaunch):
         slurm: Facts of the cluster; None for one machine.
         options: Arguments of sbatch for the largest run.
         cpus_per_node: CPUs that the largest run takes on each node.
-        memory_mb_per_node: MB that the largest run takes on each node; 0 asks for none.
-        longest_minutes: Minutes that the longest job of the study asks for.
+        memory_mb_per_node: MB that the largest run requests on each node; 0 for none.
+        longest_minutes: Minutes that the longest job of the study requests.
         datasets: Paths of the prepared files that every rank must be able to read.
     """
 
@@ -102,13 +102,13 @@ class Preflight(RankLaunch):
             options=[*_place(study.site.slurm), *shlex.split(allocation.sbatch_args())],
             cpus_per_node=allocation.tasks_per_node * allocation.cpus_per_task,
             memory_mb_per_node=allocation.memory_mb,
-            longest_minutes=max(asked.minutes for asked in study.allocations.values()),
+            longest_minutes=max(each.minutes for each in study.allocations.values()),
             datasets=[str(prepared_path(dataset)) for dataset in study.datasets],
         )
 
 
 def largest(study: Study) -> tuple[Run, Allocation]:
-    """The run with the most devices, and then CPUs; its allocation."""
+    """Return the run with the most devices, and then CPUs, and its allocation."""
     key = max(
         study.runs, key=lambda key: (study.runs[key].shape.world_size, study.allocations[key].cpus_per_task)
     )
@@ -116,7 +116,7 @@ def largest(study: Study) -> tuple[Run, Allocation]:
 
 
 def hello_allocation(study: Study) -> Allocation:
-    """The allocation of the hello job: the largest run's, for minutes."""
+    """Return the allocation of the hello job: that of the largest run, for a few minutes."""
     _, allocation = largest(study)
     limit = HELLO_MINUTES * 60
     # it has nothing to save before its end

@@ -1,4 +1,4 @@
-"""Questions to Slurm about a site's facts, asked on the login node before anything is sent."""
+"""Questions to Slurm about a site's facts, put on the login node before the first job."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from scalewise.plan.config.errors import name_all
 from scalewise.plan.config.slurm import Slurm, duration_seconds
-from scalewise.plan.jobs.preflight import Line, Preflight, bad, ok, unknown
+from scalewise.plan.jobs.preflight import Finding, Preflight, bad, ok, unknown
 
 LONGEST_POLL_SECONDS = 180
 """Longest pause between two looks of the executor plugin at its jobs, while none of them ends."""
@@ -21,7 +21,7 @@ SUBMISSION_COMMANDS = ("sbatch", "squeue", "scancel")
 """Slurm's commands without which no job can be sent and watched."""
 
 
-def check_site(preflight: Preflight) -> Iterator[Line]:
+def check_site(preflight: Preflight) -> Iterator[Finding]:
     """Every fact of the site that Slurm can confirm."""
     slurm = preflight.slurm
     if slurm is None:
@@ -65,7 +65,7 @@ def _run(*command: str) -> _Answer:
     return _Answer(done.stdout.strip(), " ".join(done.stderr.split()), done.returncode == 0)
 
 
-def _check_account(slurm: Slurm) -> Iterator[Line]:
+def _check_account(slurm: Slurm) -> Iterator[Finding]:
     user = getpass.getuser()
     fields = "format=account%100,qos%1000"
     answer = _run("sacctmgr", "--noheader", "--parsable2", "show", "associations", f"user={user}", fields)
@@ -101,7 +101,7 @@ def _check_account(slurm: Slurm) -> Iterator[Line]:
         yield unknown(f"QoS {slurm.qos}: accounting lists none of yours")
 
 
-def _check_partition(slurm: Slurm, longest_minutes: int) -> Iterator[Line]:
+def _check_partition(slurm: Slurm, longest_minutes: int) -> Iterator[Finding]:
     if slurm.partition is None:
         yield ok("partition left to Slurm")
         return
@@ -128,7 +128,7 @@ def _check_partition(slurm: Slurm, longest_minutes: int) -> Iterator[Line]:
             yield ok(f"partition {name}, jobs up to {facts.get('MaxTime', 'any time')}")
 
 
-def _check_reservation(slurm: Slurm) -> Iterator[Line]:
+def _check_reservation(slurm: Slurm) -> Iterator[Finding]:
     if slurm.reservation is None:
         return
     answer = _run("scontrol", "--oneliner", "show", "reservation", slurm.reservation)
@@ -139,7 +139,7 @@ def _check_reservation(slurm: Slurm) -> Iterator[Line]:
         yield bad(f"reservation {slurm.reservation} does not exist now", fix)
 
 
-def _check_nodes(slurm: Slurm, preflight: Preflight) -> Iterator[Line]:
+def _check_nodes(slurm: Slurm, preflight: Preflight) -> Iterator[Finding]:
     """Whether the partition has nodes as the site says; GPU types are read as Slurm spells them."""
     where = [f"--partition={slurm.partition}"] if slurm.partition else []
     answer = _run("sinfo", "--noheader", *where, "--format=%D|%c|%m|%G|%f")
@@ -185,7 +185,7 @@ def _gpus(gres: str, kind: str | None) -> int:
     return total
 
 
-def _check_memory_of_jobs() -> Iterator[Line]:
+def _check_memory_of_jobs() -> Iterator[Finding]:
     """Compare how long the controller remembers jobs with how often snakemake asks it for their ends."""
     age = job_memory_seconds()
     if age is None:
@@ -204,7 +204,7 @@ def job_memory_seconds() -> int | None:
     return int(match[1]) if match else None
 
 
-def _check_acceptance(preflight: Preflight) -> Line:
+def _check_acceptance(preflight: Preflight) -> Finding:
     """Whether Slurm would take the largest job, and when it would start."""
     answer = _run("sbatch", "--test-only", *preflight.options, "--wrap=true")
     if answer.ok:
