@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 
 from scalewise.analysis.report.figures import FIGURES, Figure
-from scalewise.plan.config.experiment import study_schema
 from scalewise.plan.config.reference import configuration_reference
-from scalewise.plan.config.site import site_schema
+from scalewise.plan.config.schema import site_schema, study_schema
 from scalewise.records import write_text
 
 ROOT = Path(__file__).parents[2]

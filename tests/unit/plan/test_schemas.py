@@ -12,8 +12,8 @@ from jsonschema import Draft202012Validator
 import write_generated
 from scalewise.analysis.report.figures import FIGURES
 from scalewise.plan.config.errors import StudyError
-from scalewise.plan.config.experiment import study_schema
 from scalewise.plan.config.program import SWEEPABLE_OF_PROGRAMS
+from scalewise.plan.config.schema import study_schema
 from scalewise.plan.config.settings import SWEEPABLE
 from scalewise.plan.config.site import SiteFile
 from scalewise.plan.study import load_study

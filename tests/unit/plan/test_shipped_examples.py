@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 from tests.workflow.login_node import filled_in
 
 from scalewise.plan.config.errors import StudyError
-from scalewise.plan.config.experiment import study_schema
+from scalewise.plan.config.schema import study_schema
 from scalewise.plan.study import load_study
 
 ROOT = Path(__file__).parents[3]

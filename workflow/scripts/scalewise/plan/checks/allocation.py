@@ -9,7 +9,7 @@ from scalewise.plan.config.errors import Place, Problem
 from scalewise.plan.config.experiment import AnyExperiment, AnySettings
 from scalewise.plan.config.shape import Shape, count_devices
 from scalewise.plan.config.site import LOOKED_UP, Site, SiteFile
-from scalewise.plan.runs.allocation import LEAST_SECONDS, MB_PER_GB, trained_seconds
+from scalewise.plan.runs.allocation import LEAST_SECONDS, trained_seconds
 
 MAX_FACTS_BYTES = 16_000
 """Linux takes 128 kB an argument or variable; a line of prelude, quoted for a shell, is in it many times."""
@@ -171,5 +171,3 @@ def _check_memory(place: Place, experiment: AnyExperiment, site: Site) -> Iterat
         )
     elif whole is not None and asked > whole:
         yield Problem(here, f"({asked:g}) is over the {whole:g} GB of a node", f"Use at most {whole:g}.")
-    elif round(asked * MB_PER_GB) < 1:
-        yield Problem(here, f"is {asked:g}, under a megabyte", "Use at least 1.")

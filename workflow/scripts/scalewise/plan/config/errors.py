@@ -202,7 +202,7 @@ def _text_and_fix(details: list[ErrorDetails], keys: Place, model: type[BaseMode
     if kind in _RELATIONS:
         return _out_of_bounds(kind, value, next(iter(context.values())))
     if kind == "too_short":
-        return "is an empty list", "Give at least one value."
+        return f"is an empty {'list' if isinstance(value, list) else 'mapping'}", "Give at least one value."
     if not _is_of_type(details[0]):
         return f"is {spelled(value)}: {details[0]['msg']}", "See config/README.md for what it takes."
     words = [word for each in details for word in _words(each)]

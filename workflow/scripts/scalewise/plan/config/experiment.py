@@ -1,7 +1,7 @@
 """The models of ``config/experiments.yaml``: every key, its type, its unit and its default.
 
 The JSON Schema that completes the file in editors, and the table in config/README.md, are generated
-from these models (``workflow/scripts/write_generated.py``).
+from these models (schema.py, reference.py).
 """
 
 from __future__ import annotations
@@ -10,16 +10,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     model_validator,
 )
 from pydantic.json_schema import SkipJsonSchema
 
 from scalewise.plan.config.errors import reject
-from scalewise.plan.config.program import ARGUMENT, OWN_NAME, ProgramSettings, ProgramSweep
+from scalewise.plan.config.program import ARGUMENT, ProgramSettings, ProgramSweep
 from scalewise.plan.config.settings import (
     SWEEPABLE,
     SWEEPABLE_WITH_DEFAULT,
@@ -341,65 +339,6 @@ def experiment_kind(values: Mapping[str, Any]) -> type[Experiment] | type[Progra
     return ProgramExperiment if "program" in values else Experiment
 
 
-class StudyFile(StrictModel):
-    """Scalewise experiments: what to train, on how many devices, with which options."""
-
-    model_config = ConfigDict(title="Scalewise experiments")
-
-    defaults: Experiment | ProgramExperiment | None = Field(
-        None, description="Values for every experiment that has the key and gives no other value."
-    )
-    experiments: dict[str, Experiment | ProgramExperiment] = Field(
-        description="One entry for each experiment."
-    )
-
-
-def study_schema() -> dict[str, Any]:
-    """JSON Schema of the YAML. Nothing is required in it, because ``defaults`` may give any key."""
-    schema = schema_of(StudyFile)
-    definitions = schema["$defs"]
-    for name in (Experiment.__name__, ProgramExperiment.__name__):
-        definitions[name].pop("required", None)
-    own = definitions[ProgramSweep.__name__]
-    own["patternProperties"] = {rf"^argument\.{OWN_NAME}$": own["additionalProperties"]}
-    own["additionalProperties"] = False
-    programs, loops = (definitions[kind.__name__]["properties"] for kind in (ProgramExperiment, Experiment))
-    programs["argument"]["propertyNames"] = {"pattern": f"^{OWN_NAME}$"}
-    # defaults may give keys that only some of the experiments take
-    both = {
-        key: _either(loops[key], programs[key]) if key in loops and key in programs else value
-        for key, value in (programs | loops).items()
-    }
-    schema["properties"]["defaults"] = {
-        "type": "object",
-        "description": schema["properties"]["defaults"]["description"],
-        "properties": both,
-        "additionalProperties": False,
-    }
-    names = {"pattern": EXPERIMENT_NAME, "maxLength": MAX_EXPERIMENT_NAME}
-    schema["properties"]["experiments"]["propertyNames"] = names
-    # --profile, --config and other tools put keys of their own beside ours in the same file
-    schema["properties"]["site"] = {
-        "type": "string",
-        "description": "Path of the site file; the profile sets it.",
-    }
-    return schema
-
-
-def _either(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a key that may be what either of two kinds of experiments takes."""
-    kinds = [{key: value for key, value in each.items() if key != "description"} for each in (one, other)]
-    return one if kinds[0] == kinds[1] else {"description": one["description"], "anyOf": kinds}
-
-
-def schema_of(model: type[BaseModel]) -> dict[str, Any]:
-    """JSON Schema of a model for editors: a key is left out, never null."""
-    schema = model.model_json_schema()
-    _drop_nulls(schema)
-    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    return schema
-
-
 def settings_model(values: Mapping[str, Any]) -> type[Settings] | type[ProgramSettings]:
     """The model of a training's settings, by whether a user's program trains."""
     return ProgramSettings if "program" in values else Settings
@@ -412,22 +351,3 @@ def read_experiment(values: Mapping[str, Any]) -> AnyExperiment:
 
 EXPERIMENT_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"
 MAX_EXPERIMENT_NAME = 100
-
-
-def _drop_nulls(node: Any) -> None:
-    """A key is left out, never null: strip the null branch that Optional brings."""
-    if isinstance(node, dict):
-        if "anyOf" in node:
-            branches = [branch for branch in node["anyOf"] if branch != {"type": "null"}]
-            if len(branches) == 1:
-                del node["anyOf"]
-                node.update(branches[0])
-            else:
-                node["anyOf"] = branches
-        if node.get("default", ...) is None:
-            del node["default"]
-        for value in node.values():
-            _drop_nulls(value)
-    elif isinstance(node, list):
-        for value in node:
-            _drop_nulls(value)

@@ -301,12 +301,10 @@ class ProgramSettings(StrictModel):
         return [str(word) for word in (*self.arguments, *self.environment.values())]
 
 
-_NOT_SWEPT = {
-    *("program", "arguments", "argument", "environment", "scaling", "samples_per_step", "steps", "metric"),
-    *("same_batches", "no_grad_passes", "starts", "resumes", "prepare", "files", "inputs"),
-    "working_directory",
-}
-SWEEPABLE_OF_PROGRAMS = tuple(key for key in ProgramSettings.model_fields if key not in _NOT_SWEPT)
+SWEEPABLE_OF_PROGRAMS = (
+    *("python", "global_batch_size", "batch_size_per_device", "accumulation_steps", "warmup_steps"),
+    *("cpus_per_device", "launcher", "seed"),
+)
 
 
 def _name_of_own_value(key: str) -> str:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from scalewise.plan.config.experiment import study_schema
 from scalewise.plan.config.program import SWEEPABLE_OF_PROGRAMS
+from scalewise.plan.config.schema import site_schema, study_schema
 from scalewise.plan.config.settings import SWEEPABLE
-from scalewise.plan.config.site import site_schema
 
 MADE = "made by `make generated` from workflow/scripts/scalewise/plan/config"
 STUDY_KEYS = (f"<!-- keys: {MADE}/settings.py and experiment.py -->", "<!-- end of keys -->")

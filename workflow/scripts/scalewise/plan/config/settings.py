@@ -23,8 +23,8 @@ Count = Annotated[int, Field(gt=0)]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 
-Memory = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
-"""GB of one node; a petabyte is more than any has."""
+Memory = Annotated[float, Field(ge=0.001, le=1e6, allow_inf_nan=False)]
+"""GB of one node, from the megabyte that Slurm counts in to a petabyte, which is more than any has."""
 
 MAX_SEED = 2**31 - 1
 
@@ -56,7 +56,7 @@ def short_form(kind: Any, model: type[ShortForm], read: Callable[[Any], ShortFor
         model: The model, which the annotation names too.
         read: Makes the model of the value.
     """
-    of_kind: TypeAdapter[Any] = TypeAdapter(kind, config=ConfigDict(strict=True))
+    of_kind: TypeAdapter[Any] = TypeAdapter(kind, config=ConfigDict(strict=True, defer_build=True))
 
     def to_model(value: object) -> object:
         return value if isinstance(value, (dict, model)) else read(of_kind.validate_python(value))

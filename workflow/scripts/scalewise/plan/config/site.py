@@ -9,19 +9,17 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 
 from scalewise.plan.config.errors import reject
-from scalewise.plan.config.experiment import schema_of
-from scalewise.plan.config.settings import Memory
+from scalewise.plan.config.settings import Count, Memory, StrictModel
 from scalewise.plan.config.shape import Shape
 from scalewise.plan.config.slurm import Slurm, duration_seconds, like
 from scalewise.records import LauncherName
 
 Accelerator = Literal["cpu", "cuda"]
-Count = Annotated[int, Field(gt=0)]
 
 # CUDA stops reading the variable at the first entry that names no device
 _GPU_ENTRY = re.compile(r"\d+|(GPU|MIG)-.+")
@@ -64,10 +62,13 @@ def _mirror(value: str) -> str:
     return value
 
 
-class Container(BaseModel):
-    """The container that the ranks run in; snakemake itself runs outside."""
+ShellLine = Annotated[str, AfterValidator(_shell_line)]
+Proxy = Annotated[str, AfterValidator(_proxy)]
+Mirror = Annotated[Argument, AfterValidator(_mirror)]
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
+
+class Container(StrictModel):
+    """The container that the ranks run in; snakemake itself runs outside."""
 
     image: Argument = Field(description="Path of the image.")
     binds: list[Argument] = Field(
@@ -80,29 +81,25 @@ class Container(BaseModel):
         description="Options before the image, such as `--overlay=/path/to/file.ext3:ro`. "
         'Default: ["--nv"] for cuda, none for cpu.',
     )
-    prelude: list[Annotated[str, AfterValidator(_shell_line)]] = Field(
+    prelude: list[ShellLine] = Field(
         default_factory=list,
         description="Lines of shell inside the container before the ranks start, such as "
         "`source /ext3/env.sh`. The image needs bash for them.",
     )
 
 
-class Proxies(BaseModel):
+class Proxies(StrictModel):
     """Proxies for what is downloaded, on the login node."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
-
-    http: Annotated[str, AfterValidator(_proxy)] | None = Field(None, description="Sets http_proxy.")
-    https: Annotated[str, AfterValidator(_proxy)] | None = Field(None, description="Sets https_proxy.")
-    no: Annotated[str, AfterValidator(_proxy)] | None = Field(None, description="Sets no_proxy.")
+    http: Proxy | None = Field(None, description="Sets http_proxy.")
+    https: Proxy | None = Field(None, description="Sets https_proxy.")
+    no: Proxy | None = Field(None, description="Sets no_proxy.")
 
 
-class SiteFile(BaseModel):
+class SiteFile(StrictModel):
     """Facts that ``site.yaml`` of a profile may state; ``auto`` is looked up on this machine."""
 
-    model_config = ConfigDict(
-        extra="forbid", strict=True, frozen=True, defer_build=True, title="Scalewise site"
-    )
+    model_config = ConfigDict(title="Scalewise site")
 
     accelerator: Literal["auto", "cpu", "cuda"] = Field(
         "auto",
@@ -133,7 +130,7 @@ class SiteFile(BaseModel):
         "torchvision for the workers loader and resnet18, with nvidia-ml-py to watch GPUs. Default: the one "
         "that runs snakemake; python3 in a container.",
     )
-    prelude: list[Annotated[str, AfterValidator(_shell_line)]] = Field(
+    prelude: list[ShellLine] = Field(
         default_factory=list,
         description="Lines of shell on every node before the ranks start, such as `module load cuda`; "
         "outside of a container.",
@@ -143,7 +140,7 @@ class SiteFile(BaseModel):
         None, description="Between nodes. Default: the one that has the address of the node's name."
     )
     proxies: Proxies | None = Field(None, description="For downloads on the login node.")
-    data_mirror: Annotated[Argument, AfterValidator(_mirror)] | None = Field(
+    data_mirror: Mirror | None = Field(
         None,
         description="A folder, or an http(s):// or file:// address, that holds the files of public datasets "
         "and weights under their own names. Tried before the places they are published at.",
@@ -154,11 +151,6 @@ class SiteFile(BaseModel):
         "differ from the published ones, such as a subset for a test.",
     )
     slurm: Slurm | None = Field(None, description="The cluster's scheduler; without it, one machine.")
-
-
-def site_schema() -> dict[str, Any]:
-    """JSON Schema of a site file, for editors."""
-    return schema_of(SiteFile)
 
 
 @dataclass(frozen=True, slots=True)

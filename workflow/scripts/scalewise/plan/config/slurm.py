@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
 from scalewise.plan.config.errors import reject
+from scalewise.plan.config.settings import Count, StrictModel
 
 MailEvent = Literal["NONE", "BEGIN", "END", "FAIL", "REQUEUE", "ALL", "TIME_LIMIT", "TIME_LIMIT_80"]
 
 _PLACEHOLDER = re.compile(r"[<>]|XXX|\byour[_-]|CHANGE[_-]?ME")
-_WALLTIME = re.compile(r"(?:([0-9]{1,4})-)?([0-9]{1,2}):([0-9]{2}):([0-9]{2})")
+_WALLTIME = re.compile(r"([0-9]{1,4}-([01]?[0-9]|2[0-3])|[0-9]{1,2}):[0-5][0-9]:[0-5][0-9]")
 _DURATION = re.compile(r"(?:(?:([0-9]+)-)?([0-9]+):)?([0-9]+):([0-9]+)")
 _OPTION = re.compile(r"--([a-z][a-z0-9-]*)(=.+)?")
 
@@ -29,22 +30,11 @@ MANAGED_BY_SBATCH = frozenset(
             "time",
             "exclusive",
         ),
-        *("nodes", "ntasks", "ntasks-per-node", "ntasks-per-gpu", "cpus-per-task", "cpus-per-gpu", "array"),
-        "tasks-per-node",
-        *("gres", "gpus", "gpus-per-node", "gpus-per-task", "mem", "mem-per-cpu", "mem-per-gpu"),
-        *("job-name", "comment", "output", "error", "parsable", "export", "wrap", "workdir", "chdir"),
-        *(
-            "mail-user",
-            "mail-type",
-            "requeue",
-            "no-requeue",
-            "wait",
-            "hold",
-            "test-only",
-            "het-group",
-            "export-file",
-            "signal",
-        ),
+        *("nodes", "ntasks", "ntasks-per-node", "ntasks-per-gpu", "tasks-per-node", "array", "het-group"),
+        *("cpus-per-task", "cpus-per-gpu", "gres", "gpus", "gpus-per-node", "gpus-per-task"),
+        *("mem", "mem-per-cpu", "mem-per-gpu", "job-name", "comment", "output", "error", "parsable", "wrap"),
+        *("export", "export-file", "workdir", "chdir", "mail-user", "mail-type", "signal"),
+        *("time", "requeue", "no-requeue", "wait", "hold", "test-only"),
     }
 )
 """Options of sbatch that follow from the run, from the other keys or from the executor plugin."""
@@ -57,6 +47,13 @@ MANAGED_BY_SRUN = frozenset(
     }
 )
 """Options of the srun that starts the ranks, likewise."""
+
+_KEYS_OF_OPTIONS = {
+    **dict.fromkeys(("gres", "gpus-per-node"), "gpu_request"),
+    **dict.fromkeys(("mem", "mem-per-cpu"), "memory"),
+    "signal": "signal_seconds",
+}
+"""Keys for options of another name."""
 
 
 def check_placeholder(value: str) -> str:
@@ -85,19 +82,12 @@ def like(pattern: str, problem: str, fix: str) -> AfterValidator:
 
 
 def _walltime(value: str) -> str:
-    parts = _WALLTIME.fullmatch(value)
-    if parts is None:
+    if not _WALLTIME.fullmatch(value):
         raise reject(
             f"is {value!r}, and Slurm reads that as another time",
             'Write hours, minutes and seconds, "24:00:00", or days before them, "2-00:00:00".',
         )
-    hours, minutes, seconds = (int(part) for part in parts.groups()[1:])
-    if minutes > 59 or seconds > 59 or (parts[1] is not None and hours > 23):
-        raise reject(
-            f"is {value!r}, with more than 59 minutes or seconds, or more than 23 hours after days",
-            'Write it such as "1-12:00:00".',
-        )
-    if not (duration_seconds(value) or 0) // 60:
+    if (duration_seconds(value) or 0) < 60:
         raise reject(f"is {value!r}, under a minute", 'Write the longest job, such as "24:00:00".')
     return value
 
@@ -111,19 +101,6 @@ def duration_seconds(text: str) -> int | None:
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
-def _waits(value: object) -> object:
-    fix = "Write device counts with minutes, such as {1: 5, 8: 60}."
-    if not isinstance(value, dict) or not value:
-        raise reject(f"is {value!r}, not device counts with minutes", fix)
-    for devices, minutes in value.items():
-        if isinstance(devices, bool) or not isinstance(devices, int) or devices < 1:
-            raise reject(f"has the key {devices!r}, which is no number of devices", fix)
-        number = not isinstance(minutes, bool) and isinstance(minutes, (int, float))
-        if not number or not 0 <= minutes < float("inf"):
-            raise reject(f"has {minutes!r} for {devices}, which is no number of minutes", fix)
-    return value
-
-
 def _plain_to_plugin(value: str) -> str:
     """Refuse what the executor plugin, which looks anywhere in the text, takes for an option of its own."""
     if "-J" in value or re.search(r"-[DAopencCtN](\s|$)", value) or re.search(r"[=\s]--", value):
@@ -133,47 +110,25 @@ def _plain_to_plugin(value: str) -> str:
     return value
 
 
-def _sbatch_option(value: str) -> str:
-    return _option(value, MANAGED_BY_SBATCH, "sbatch")
+def _option_of(command: str, managed: frozenset[str]) -> AfterValidator:
+    """Accept one long option of a command that does not follow from the run or from another key."""
 
+    def check(value: str) -> str:
+        check_placeholder(value)
+        match = _OPTION.fullmatch(value)
+        if match is None:
+            fix = f'Write each option of {command} as "--name=value".'
+            raise reject(f"is {value!r}, not one long option", fix)
+        name = match[1]
+        # Slurm takes any beginning of an option's name for the option
+        if any(known.startswith(name) for known in managed):
+            key = _KEYS_OF_OPTIONS.get(name, name.replace("-", "_"))
+            instead = f", and use the key {key}" if key in Slurm.model_fields else ""
+            text = f"is {value!r}, but --{name} follows from the run and from the other keys"
+            raise reject(text, f"Remove it{instead}.")
+        return value
 
-def _srun_option(value: str) -> str:
-    return _option(value, MANAGED_BY_SRUN, "srun")
-
-
-def _option(value: str, managed: frozenset[str], command: str) -> str:
-    check_placeholder(value)
-    match = _OPTION.fullmatch(value)
-    if match is None:
-        raise reject(
-            f"is {value!r}, not one long option", f'Write each option of {command} as "--name=value".'
-        )
-    # Slurm takes any beginning of an option's name for the option
-    if any(name.startswith(match[1]) for name in managed):
-        raise reject(
-            f"is {value!r}, but --{match[1]} follows from the run and from the other keys",
-            f"Remove it{_instead(match[1])}.",
-        )
-    return _plain_to_plugin(value) if command == "sbatch" else value
-
-
-def _instead(option: str) -> str:
-    keys = {
-        "account": "account",
-        "partition": "partition",
-        "qos": "qos",
-        "constraint": "constraint",
-        "reservation": "reservation",
-        "exclusive": "exclusive",
-        "mail-user": "mail_user",
-        "mail-type": "mail_type",
-        "gres": "gpu_request",
-        "gpus-per-node": "gpu_request",
-        "mem": "memory",
-        "mem-per-cpu": "memory",
-        "signal": "signal_seconds",
-    }
-    return f", and use the key {keys[option]}" if option in keys else ""
+    return AfterValidator(check)
 
 
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*"
@@ -198,12 +153,13 @@ Mail = Annotated[
     str,
     like(r"[A-Za-z0-9_.+%-]+@[A-Za-z0-9.-]+", "which is no mail address", "Write one, or leave the key out."),
 ]
+SbatchOption = Annotated[str, _option_of("sbatch", MANAGED_BY_SBATCH), AfterValidator(_plain_to_plugin)]
+SrunOption = Annotated[str, _option_of("srun", MANAGED_BY_SRUN)]
+Minutes = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class Slurm(BaseModel):
+class Slurm(StrictModel):
     """Options and limits of a cluster's jobs; the key's presence says that there is Slurm."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
 
     account: Name | None = Field(
         None, description="The account that pays. Left out: Slurm's default for you."
@@ -238,7 +194,7 @@ class Slurm(BaseModel):
         "30 s ahead. At a run's own limit and at Ctrl-C it has 60 s. 0: no signal; no run may then "
         "take longer than longest_walltime.",
     )
-    queue_minutes: Annotated[dict[int, float], BeforeValidator(_waits)] | None = Field(
+    queue_minutes: Annotated[dict[Count, Minutes], Field(min_length=1)] | None = Field(
         None,
         description="Usual wait in the queue by number of devices, such as {1: 5, 8: 60}; between two "
         "device counts the larger one's applies, beyond the largest the largest one's. Counts for a "
@@ -256,10 +212,10 @@ class Slurm(BaseModel):
         None, description="Address to which Slurm sends mail."
     )
     mail_type: list[MailEvent] = Field(default_factory=list, description="Events for which it does.")
-    extra: list[Annotated[str, AfterValidator(_sbatch_option)]] = Field(
+    extra: list[SbatchOption] = Field(
         default_factory=list, description='Further options of sbatch, each as "--name=value".'
     )
-    srun_extra: list[Annotated[str, AfterValidator(_srun_option)]] = Field(
+    srun_extra: list[SrunOption] = Field(
         default_factory=list, description="Further options of the srun that starts the ranks."
     )
 

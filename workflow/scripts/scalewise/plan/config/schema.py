@@ -1,0 +1,96 @@
+"""JSON Schemas of the study's and the site's file, by which editors complete and check them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from scalewise.plan.config.experiment import (
+    EXPERIMENT_NAME,
+    MAX_EXPERIMENT_NAME,
+    Experiment,
+    ProgramExperiment,
+)
+from scalewise.plan.config.program import OWN_NAME, ProgramSweep
+from scalewise.plan.config.settings import StrictModel
+from scalewise.plan.config.site import SiteFile
+
+
+class StudyFile(StrictModel):
+    """Scalewise experiments: what to train, on how many devices, with which options."""
+
+    model_config = ConfigDict(title="Scalewise experiments")
+
+    experiments: dict[str, Experiment | ProgramExperiment] = Field(
+        description="One entry for each experiment."
+    )
+
+
+def study_schema() -> dict[str, Any]:
+    """JSON Schema of the YAML. Nothing is required in it, because ``defaults`` may give any key."""
+    schema = _schema_of(StudyFile)
+    definitions = schema["$defs"]
+    for name in (Experiment.__name__, ProgramExperiment.__name__):
+        definitions[name].pop("required", None)
+    own = definitions[ProgramSweep.__name__]
+    own["patternProperties"] = {rf"^argument\.{OWN_NAME}$": own["additionalProperties"]}
+    own["additionalProperties"] = False
+    programs, loops = (definitions[kind.__name__]["properties"] for kind in (ProgramExperiment, Experiment))
+    programs["argument"]["propertyNames"] = {"pattern": f"^{OWN_NAME}$"}
+    # defaults may give keys that only some of the experiments take
+    both = {
+        key: _either(loops[key], programs[key]) if key in loops and key in programs else value
+        for key, value in (programs | loops).items()
+    }
+    schema["properties"] = {
+        "defaults": {
+            "type": "object",
+            "description": "Values for every experiment that has the key and gives no other value.",
+            "properties": both,
+            "additionalProperties": False,
+        },
+        "experiments": schema["properties"]["experiments"]
+        | {"propertyNames": {"pattern": EXPERIMENT_NAME, "maxLength": MAX_EXPERIMENT_NAME}},
+        # --profile, --config and other tools put keys of their own beside ours in the same file
+        "site": {"type": "string", "description": "Path of the site file; the profile sets it."},
+    }
+    return schema
+
+
+def site_schema() -> dict[str, Any]:
+    """JSON Schema of a site file, for editors."""
+    return _schema_of(SiteFile)
+
+
+def _either(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a key that may be what either of two kinds of experiments takes."""
+    kinds = [{key: value for key, value in each.items() if key != "description"} for each in (one, other)]
+    return one if kinds[0] == kinds[1] else {"description": one["description"], "anyOf": kinds}
+
+
+def _schema_of(model: type[BaseModel]) -> dict[str, Any]:
+    """JSON Schema of a model for editors: a key is left out, never null."""
+    schema = model.model_json_schema()
+    _drop_nulls(schema)
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    return schema
+
+
+def _drop_nulls(node: Any) -> None:
+    """A key is left out, never null: strip the null branch that Optional brings."""
+    if isinstance(node, dict):
+        if "anyOf" in node:
+            branches = [branch for branch in node["anyOf"] if branch != {"type": "null"}]
+            if len(branches) == 1:
+                del node["anyOf"]
+                node.update(branches[0])
+            else:
+                node["anyOf"] = branches
+        if node.get("default", ...) is None:
+            del node["default"]
+        for value in node.values():
+            _drop_nulls(value)
+    elif isinstance(node, list):
+        for value in node:
+            _drop_nulls(value)
